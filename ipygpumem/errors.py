@@ -1,0 +1,64 @@
+"""What can go wrong, as one tree.
+
+::
+
+    IpyGpuMemError                 root: catch this to catch them all
+    ├── OptionError                a word, number or size that means nothing here (also a ValueError)
+    │   └── DeviceError            a device that is not there
+    ├── RecordingError             an allocation history that cannot be recorded or saved
+    ├── SnapshotError              a file that is no snapshot, or a broken one (the message says what and where)
+    │   ├── SnapshotFormatError    not of a snapshot's shape
+    │   ├── SnapshotUnsafeError    a pickle that wants to run code or to build what no snapshot holds
+    │   └── SnapshotLimitError     larger, deeper or slower than the stated bounds
+    └── NvmlError                  NVML is absent or refuses; the reading goes on without it
+
+Each message is one line. In a notebook they arrive as ``UsageError``: one red line, no traceback.
+"""
+
+__all__ = [
+    "DeviceError",
+    "IpyGpuMemError",
+    "NvmlError",
+    "OptionError",
+    "RecordingError",
+    "SnapshotError",
+    "SnapshotFormatError",
+    "SnapshotLimitError",
+    "SnapshotUnsafeError",
+]
+
+
+class IpyGpuMemError(Exception):
+    """Root of this package's exceptions."""
+
+
+class OptionError(IpyGpuMemError, ValueError):
+    """A word, number or size that means nothing here."""
+
+
+class DeviceError(OptionError):
+    """A device that is not there."""
+
+
+class RecordingError(IpyGpuMemError):
+    """An allocation history that cannot be recorded or saved."""
+
+
+class SnapshotError(IpyGpuMemError):
+    """A file that is no snapshot, or a broken one."""
+
+
+class SnapshotFormatError(SnapshotError):
+    """Not of a snapshot's shape."""
+
+
+class SnapshotUnsafeError(SnapshotError):
+    """A pickle that wants to run code, or to build what no snapshot holds."""
+
+
+class SnapshotLimitError(SnapshotError):
+    """Larger, deeper or slower than the stated bounds."""
+
+
+class NvmlError(IpyGpuMemError):
+    """NVML is absent or refuses."""
