@@ -1,0 +1,69 @@
+"""Two readings and the peaks between them become one report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ipygpumem.ledger.reading import DeviceReading, shared
+from ipygpumem.ledger.report import DeviceReport, HostReport, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ipygpumem.ledger.reading import Reading
+    from ipygpumem.ledger.report import Peak, RecordingFacts
+
+__all__ = ["settle"]
+
+
+def settle(
+    before: Reading,
+    after: Reading,
+    peaks: Mapping[str, Peak],
+    *,
+    seconds: float,
+    only: Collection[str] | None = None,
+    cell: int | None = None,
+    cell_id: str | None = None,
+    success: bool | None = True,
+    notes: tuple[str, ...] = (),
+    recording: RecordingFacts | None = None,
+) -> Report:
+    """The report of one measurement; ``only`` names the devices to tell of (all by default)."""
+    devices = {}
+    for name, end in after.devices.items():
+        if only is not None and name not in only:
+            continue
+        start = before.devices.get(name) or _untouched(end)
+        devices[name] = DeviceReport(name=name, before=start, after=shared(start, end), high=peaks.get(name))
+    return Report(
+        devices=devices,
+        host=HostReport(before=before.host, after=after.host),
+        seconds=seconds,
+        cell=cell,
+        cell_id=cell_id,
+        success=success,
+        time=before.time,
+        notes=notes,
+        recording=recording,
+    )
+
+
+def _untouched(end: DeviceReading) -> DeviceReading:
+    """The device before CUDA started in this process: our own figures were 0 for certain, the card's are unknown."""
+    known = end.reserved is not None
+    return DeviceReading(
+        name=end.name,
+        context=False,
+        allocated=0 if known else None,
+        reserved=0 if known else None,
+        active=0 if known else None,
+        requested=0 if known else None,
+        inactive_split=0 if known else None,
+        retries=0 if known else None,
+        ooms=0 if known else None,
+        process=0 if end.process is not None else None,
+        mode=end.mode,
+        why=end.why,
+        torch_why=end.torch_why,
+    )

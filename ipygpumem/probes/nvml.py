@@ -1,0 +1,152 @@
+"""NVML: what the driver knows of the whole card and of every process. The only module that imports pynvml.
+
+Errors never pass: they become `NvmlError` with a reason in plain words, or None for the one figure that is missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+from ipygpumem.errors import NvmlError
+from ipygpumem.ledger.reading import CardMemory
+
+__all__ = ["Nvml"]
+
+_REASONS = {
+    "NVML_ERROR_UNINITIALIZED": "NVML was shut down in this process",
+    "NVML_ERROR_NOT_SUPPORTED": "this device does not support the NVML query",
+    "NVML_ERROR_NO_PERMISSION": "no permission for the NVML query",
+    "NVML_ERROR_NOT_FOUND": "NVML does not find the device",
+    "NVML_ERROR_DRIVER_NOT_LOADED": "the NVIDIA driver is not loaded",
+    "NVML_ERROR_LIBRARY_NOT_FOUND": "no NVIDIA driver library (libnvidia-ml) on this machine",
+    "NVML_ERROR_FUNCTION_NOT_FOUND": "the driver is too old for the NVML query",
+    "NVML_ERROR_GPU_IS_LOST": "the GPU has fallen off the bus (NVML: GPU is lost)",
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "driver and NVML library are of different versions: restart the machine",
+}
+
+
+class Nvml:
+    """An open NVML. Opening it touches neither CUDA nor any context.
+
+    Raises:
+        NvmlError: No driver, no library, or a foreign package called pynvml.
+    """
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings():
+            # the deprecated distribution pynvml warns whoever imports the module: true, but not ours to repeat
+            warnings.simplefilter("ignore", FutureWarning)
+            try:
+                self._pynvml: Any = importlib.import_module("pynvml")
+            except ImportError as error:
+                raise NvmlError("nvidia-ml-py is not installed") from error
+        if not hasattr(self._pynvml, "nvmlMemory_v2") or (self._pynvml.__file__ or "").endswith("__init__.py"):
+            raise NvmlError("an old package called pynvml hides nvidia-ml-py: pip uninstall pynvml")
+        self._memory_v2 = True
+        self._list_versions = ("v3", "v2")  # drivers before 510 have v2 only
+        self._call("nvmlInit")
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        function = getattr(self._pynvml, name, None)
+        if function is None:
+            raise NvmlError(f"this nvidia-ml-py has no {name}")
+        try:
+            return function(*arguments)
+        except self._pynvml.NVMLError as error:
+            raise NvmlError(self._reason(error)) from error
+
+    def _reason(self, error: Any) -> str:
+        for name, text in _REASONS.items():
+            if error.value == getattr(self._pynvml, name, None):
+                return text
+        return f"NVML: {error}"
+
+    def reopen(self) -> None:
+        """Initialise again after somebody shut NVML down (calls are counted, so this is harmless)."""
+        self._call("nvmlInit")
+
+    def handle(self, uuid: str, pci: str | None = None) -> tuple[Any, bool]:
+        """The card or MIG instance with this UUID (bare, or with its GPU-/MIG- prefix).
+
+        Returns:
+            The handle, and whether it is only the parent card of a MIG instance, whose figures are not ours.
+
+        Raises:
+            NvmlError: NVML knows no such device.
+        """
+        bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
+        reason = NvmlError("NVML does not find the device")
+        for name in (f"GPU-{bare}", f"MIG-{bare}"):
+            try:
+                handle = self._call("nvmlDeviceGetHandleByUUID", name)
+            except NvmlError as error:
+                reason = error
+            else:
+                return handle, name.startswith("GPU-") and self._sliced(handle)
+        if pci is None:
+            raise reason
+        handle = self._call("nvmlDeviceGetHandleByPciBusId", pci)
+        return handle, self._sliced(handle)
+
+    def _sliced(self, handle: Any) -> bool:
+        try:
+            current, _ = self._call("nvmlDeviceGetMigMode", handle)
+        except NvmlError:
+            return False
+        return bool(current == self._pynvml.NVML_DEVICE_MIG_ENABLE)
+
+    def memory(self, handle: Any) -> CardMemory:
+        """The card's memory; v2 of the call where the driver has it, else v1. Never a mix within one session.
+
+        Raises:
+            NvmlError: The driver refuses.
+        """
+        if self._memory_v2:
+            try:
+                info = self._call("nvmlDeviceGetMemoryInfo", handle, self._pynvml.nvmlMemory_v2)
+            except NvmlError as error:
+                cause = error.__cause__
+                if getattr(cause, "value", None) not in (
+                    self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+                    self._pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+                ):
+                    raise
+                self._memory_v2 = False
+            else:
+                # v2 leaves the driver's part out of used; v1 = v2.used + v2.reserved, exactly, on an H200
+                reserved, used, total = int(info.reserved), int(info.used), int(info.total)
+                if reserved + used + int(info.free) > total:  # drivers that still count it in: the documents disagree
+                    used -= reserved
+                return CardMemory(total=total, used=used + reserved, reserved=reserved, source="NVML memory info v2")
+        info = self._call("nvmlDeviceGetMemoryInfo", handle)
+        return CardMemory(total=int(info.total), used=int(info.used), reserved=None, source="NVML memory info v1")
+
+    def processes(self, handle: Any, *, graphics: bool = False) -> dict[int, int | None]:
+        """Bytes by process id as this container sees them; None where the driver tells no memory (WSL2, WDDM).
+
+        ``graphics`` adds the processes that draw; one that does both is listed once.
+
+        Raises:
+            NvmlError: The driver refuses.
+        """
+        listed = self._listed("Compute", handle)
+        if graphics:
+            listed += self._listed("Graphics", handle)
+        entries: dict[int, int | None] = {}
+        for process in listed:
+            size = process.usedGpuMemory
+            entries[int(process.pid)] = int(size) if size is not None else entries.get(int(process.pid))
+        return entries
+
+    def _listed(self, kind: str, handle: Any) -> list[Any]:
+        while True:
+            version = self._list_versions[0]
+            try:
+                return list(self._call(f"nvmlDeviceGet{kind}RunningProcesses_{version}", handle))
+            except NvmlError as error:
+                missing = getattr(error.__cause__, "value", None) == self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+                if not missing or len(self._list_versions) == 1:
+                    raise
+                self._list_versions = self._list_versions[1:]

@@ -1,0 +1,187 @@
+"""PyTorch's allocator: the only module that imports torch. Nothing here starts CUDA but `start` and `warm`."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.ledger.reading import CardMemory, Counters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["OLDEST", "AllocatorState", "allocator_state", "module", "problem", "raw", "started"]
+
+OLDEST = (2, 4)
+
+_originals: dict[str, Callable[..., Any]] = {}
+"""The C functions of torch._C that stand behind wrappers of `ipygpumem.recording.peaks` and `.history`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorState:
+    """One device's allocator at one instant: bytes now, their peaks since the last reset, and event counts."""
+
+    now: Counters
+    peak: Counters
+    inactive_split: int
+    retries: int
+    ooms: int
+    allocations: int
+
+
+def module() -> Any | None:
+    """Torch, if somebody has imported it already."""
+    torch = sys.modules.get("torch")
+    # half-way through its own import the module has no version yet
+    return torch if torch is not None and hasattr(torch, "__version__") and hasattr(torch, "cuda") else None
+
+
+def problem(*, load: bool) -> str | None:
+    """Why PyTorch has no GPU memory to tell of, in a few words; None where it has (or, not loaded, may have).
+
+    ``load`` imports torch, and asks the driver for its devices; without it nothing is touched.
+    """
+    if load:
+        try:
+            importlib.import_module("torch")
+        except Exception as error:
+            return f"torch cannot be imported ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
+    torch = module()
+    if torch is None:
+        return None
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < OLDEST:
+        return f"torch {torch.__version__} is older than {OLDEST[0]}.{OLDEST[1]}"
+    if not hasattr(torch._C, "_cuda_memoryStats"):
+        return f"torch {torch.__version__} is built without CUDA"
+    if load and not torch.cuda.is_available():
+        return "torch finds no NVIDIA GPU"
+    return None
+
+
+def started() -> Any | None:
+    """Torch, if CUDA has started in this process."""
+    torch = module()
+    return torch if torch is not None and torch.cuda.is_initialized() else None
+
+
+def start(torch: Any, index: int) -> None:
+    """Start CUDA and its context on one device, without an allocation."""
+    torch.cuda.init()
+    torch.cuda.synchronize(index)
+
+
+def has_context(torch: Any, index: int) -> bool:
+    """Whether this process has a primary context on the device."""
+    return bool(torch._C._cuda_hasPrimaryContext(index))
+
+
+def backend(torch: Any) -> str:
+    """The allocator behind torch.cuda: ``native``, ``cudaMallocAsync`` or a pluggable one's name."""
+    return str(torch.cuda.get_allocator_backend())
+
+
+def capturing(torch: Any) -> bool:
+    """Whether a CUDA graph is being captured: then no call may reach the device."""
+    return bool(torch.cuda.is_current_stream_capturing())
+
+
+def busy(torch: Any, index: int) -> bool | None:
+    """Whether work is still queued on the device's current stream. A question, not a synchronisation."""
+    try:
+        return not torch.cuda.current_stream(index).query()
+    except Exception:  # after a failed kernel every CUDA call fails: then nobody knows
+        return None
+
+
+def synchronize(indexes: Iterable[int]) -> None:
+    """Wait for these devices, unless a CUDA graph is being captured; after a failed kernel there is nothing to wait for."""
+    torch = started()
+    if torch is None or capturing(torch):
+        return
+    for index in indexes:
+        with contextlib.suppress(Exception):
+            torch.cuda.synchronize(index)
+
+
+def card_memory(torch: Any, index: int) -> CardMemory | None:
+    """The card as CUDA itself tells it, for machines without NVML. Needs a context; None after a failed kernel."""
+    try:
+        free, total = torch.cuda.mem_get_info(index)
+    except Exception:
+        return None
+    return CardMemory(total=int(total), used=int(total - free), reserved=None, source="cudaMemGetInfo")
+
+
+def stats(torch: Any, index: int) -> dict[str, Any]:
+    """The allocator's nested counters, below our own wrapper.
+
+    Raises:
+        RuntimeError: A pluggable allocator keeps none.
+    """
+    nested: dict[str, Any] = (_originals.get("_cuda_memoryStats") or torch._C._cuda_memoryStats)(index)
+    return nested
+
+
+def raw(name: str) -> Callable[..., Any]:
+    """The C function torch._C.NAME itself, below any wrapper of ours."""
+    torch = sys.modules["torch"]
+    return _originals.get(name) or getattr(torch._C, name)
+
+
+def wrap(name: str, ours: Callable[..., Any] | None, make: Callable[[Any], Callable[..., Any]]) -> None:
+    """Put our wrapper in the place of torch._C.NAME, where this torch has that function and ours is not there yet.
+
+    ``ours`` is the wrapper of an earlier call, None before the first; ``make(original)`` builds it.
+    """
+    c_module = sys.modules["torch"]._C
+    current = getattr(c_module, name, None)
+    if current is None:
+        return
+    original = _originals.setdefault(name, current)
+    # current may also be another library's wrapper over ours: then we are behind it already
+    if current is original:
+        setattr(c_module, name, ours or make(original))
+
+
+def unwrap(name: str, ours: Callable[..., Any]) -> bool:
+    """Put the original back, unless somebody has wrapped ours since: that one must go on working."""
+    c_module = sys.modules["torch"]._C
+    if getattr(c_module, name, None) is not ours:
+        return False
+    setattr(c_module, name, _originals.pop(name))
+    return True
+
+
+def allocator_state(stats: dict[str, Any]) -> AllocatorState:
+    """The counters that the ledger needs, from the nested dict of ``torch._C._cuda_memoryStats``."""
+    allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+    active, requested = stats["active_bytes"]["all"], stats["requested_bytes"]["all"]
+    return AllocatorState(
+        now=Counters(allocated["current"], reserved["current"], active["current"], requested["current"]),
+        peak=Counters(allocated["peak"], reserved["peak"], active["peak"], requested["peak"]),
+        inactive_split=stats["inactive_split_bytes"]["all"]["current"],
+        retries=stats["num_alloc_retries"],
+        ooms=stats["num_ooms"],
+        allocations=stats["allocation"]["all"]["allocated"],
+    )
+
+
+def pinned(torch: Any) -> int | None:
+    """Bytes of page-locked memory that PyTorch's host allocator owns; None where this torch does not count them."""
+    statistics = getattr(torch._C, "_cuda_hostMemoryStats", None)
+    if statistics is None:
+        return None
+    return _pinned_bytes(statistics())
+
+
+def _pinned_bytes(stats: dict[str, Any]) -> int | None:
+    # torch 2.13 has allocated_bytes for what it owns; up to 2.12 that figure is called segment / reserved_bytes
+    for family in ("reserved_bytes", "allocated_bytes"):
+        if family in stats and "current" in stats[family]:
+            return int(stats[family]["current"])
+    return None

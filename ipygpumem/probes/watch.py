@@ -1,0 +1,125 @@
+"""Every device under watch, and the reading of all of them at one instant."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.errors import DeviceError, NvmlError
+from ipygpumem.ledger.reading import DeviceReading, Reading
+from ipygpumem.probes import host, pytorch
+from ipygpumem.probes.card import Card
+from ipygpumem.probes.nvml import Nvml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Watch"]
+
+_TRIES = 3
+"""A reading is taken again when another thread moved segments between its parts."""
+_ASYNC = "cudaMallocAsync: CUDA's default memory pool, of PyTorch and of every other user of that pool"
+
+
+class Watch:
+    """The devices of this process, found when CUDA has started and not before.
+
+    ``only`` names the devices to watch (``"cuda:0"``); None takes every device that this process has a context on.
+    """
+
+    def __init__(self, only: Iterable[str] | None = None) -> None:
+        self.only = None if only is None else tuple(only)
+        self.cards: dict[int, Card] = {}
+        self._nvml: Nvml | None = None
+        self._nvml_why = ""
+        self._nvml_tried = False
+
+    def find(self) -> Any | None:
+        """Torch, once CUDA has started, with its devices paired to NVML's; None before."""
+        torch = pytorch.started()
+        if torch is not None and not self.cards:
+            self._open_nvml()
+            for index in range(torch.cuda.device_count()):
+                self.cards[index] = Card.find(torch, index, self._nvml, self._nvml_why)
+        return torch
+
+    def _open_nvml(self) -> None:
+        if self._nvml_tried:
+            return
+        self._nvml_tried = True
+        try:
+            self._nvml = Nvml()
+        except NvmlError as error:
+            self._nvml_why = str(error)
+
+    def watched(self, torch: Any) -> list[Card]:
+        """The cards to read now."""
+        if self.only is not None:
+            return [card for card in self.cards.values() if card.name in self.only]
+        return list(self.cards.values())
+
+    def check(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Device words (``0``, ``cuda:0``, ``cuda``) as names.
+
+        Raises:
+            DeviceError: No such device here.
+        """
+        return tuple(dict.fromkeys(self._name(name) for name in names))
+
+    def _name(self, word: str) -> str:
+        text = str(word).strip()
+        torch = pytorch.module()
+        count = torch.cuda.device_count() if torch is not None and pytorch.problem(load=False) is None else 0
+        number = text.removeprefix("cuda").removeprefix(":") or "0"
+        if not number.isdecimal() or (text != number and not text.startswith("cuda")):
+            raise DeviceError(f"{text!r} is no device: write cuda:0, or 0")
+        if int(number) >= count:
+            there = f"this process sees {count} (cuda:0 to cuda:{count - 1})" if count > 1 else f"this process sees {count}"
+            raise DeviceError(f"there is no device cuda:{number}: {there}")
+        return f"cuda:{number}"
+
+    def read(self, *, available: bool = False) -> Reading:
+        """Every counter now. Never raises: what fails is None with its reason."""
+        torch = self.find()
+        devices: dict[str, DeviceReading] = {}
+        pinned = None
+        if torch is not None:
+            capturing = pytorch.capturing(torch)
+            for card in self.watched(torch):
+                devices[card.name] = self._read_card(torch, card, capturing=capturing)
+            pinned = pytorch.pinned(torch)
+        return Reading(time=time.time(), devices=devices, host=host.read_host(pinned, available=available))
+
+    def _read_card(self, torch: Any, card: Card, *, capturing: bool) -> DeviceReading:
+        try:
+            if not pytorch.has_context(torch, card.index):
+                return self._once(torch, card, capturing=capturing)[0]
+            if not card.verified and not capturing:
+                card.verify(torch, _state(torch, card)[1])
+            for _ in range(_TRIES):
+                reading, reserved = self._once(torch, card, capturing=capturing)
+                if reading.reserved == reserved:
+                    break
+        except Exception as error:
+            why = _first_line(error)
+            return DeviceReading(name=card.name, context=True, total=card.total, why=why, torch_why=why)
+        return reading
+
+    def _once(self, torch: Any, card: Card, *, capturing: bool) -> tuple[DeviceReading, int | None]:
+        state, reserved, why = _state(torch, card)
+        reading = card.read(torch, state, why, capturing=capturing)
+        return reading, _state(torch, card)[1] if state is not None else reserved
+
+
+def _state(torch: Any, card: Card) -> tuple[pytorch.AllocatorState | None, int | None, str]:
+    """The allocator's counters, what it has reserved, and why not."""
+    try:
+        state = pytorch.allocator_state(pytorch.stats(torch, card.index))
+    except Exception as error:
+        return None, None, f"this allocator keeps no counters: {_first_line(error)}"
+    return state, state.now.reserved, _ASYNC if pytorch.backend(torch) == "cudaMallocAsync" else ""
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,148 @@
+"""One open interval: a reading before, options, perhaps a recording; and what becomes of it at its end."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ipygpumem.ledger.settle import settle
+from ipygpumem.probes import host, pytorch
+from ipygpumem.recording.keys import CellFacts
+from ipygpumem.recording.peaks import PEAKS, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from ipygpumem.ledger.reading import Reading
+    from ipygpumem.ledger.report import RecordingFacts, Report
+    from ipygpumem.probes.watch import Watch
+    from ipygpumem.recording.recorder import Recorder
+
+__all__ = ["Measurement", "MeasurementOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementOptions:
+    """How to measure.
+
+    ``reset_peaks`` False leaves PyTorch's peak counters alone: a peak may then be a bound. ``reset_host_peak`` resets
+    the kernel's high-water mark (the user's ru_maxrss falls). ``synchronize`` waits for the devices at both ends.
+    """
+
+    reset_peaks: bool = True
+    reset_host_peak: bool = False
+    synchronize: bool = False
+
+
+class Measurement:
+    """One open interval over everything that a watch sees: `begin`, then `end`, or `abandon` instead of it.
+
+    ``only`` names the devices to report on, None for all.
+    """
+
+    def __init__(self, watch: Watch, options: MeasurementOptions | None = None) -> None:
+        self.watch = watch
+        self.options = options or MeasurementOptions()
+        self.only: tuple[str, ...] | None = None
+        self._before: Reading | None = None
+        self._scope: Scope | None = None
+        self._recorder: Recorder | None = None
+        self._path: Path | None = None
+        self._notes: list[str] = []
+        self._start = 0.0
+        self._start_us = 0
+        self._pid = 0
+
+    def begin(self) -> None:
+        """Read what is there and start the clock; the counters last, so that nothing of ours is in the peak."""
+        options = self.options
+        self._pid = os.getpid()
+        if options.reset_host_peak and not host.reset_peak():
+            self._notes.append("this system cannot reset the host's high-water mark")
+        if options.synchronize:
+            pytorch.synchronize(self._contexts(None))
+        self._before = self.watch.read()
+        if pytorch.module() is not None:
+            PEAKS.install()
+        self._scope = PEAKS.open(self._contexts(self._before), reset=options.reset_peaks)
+        self._start_us = time.time_ns() // 1000
+        self._start = time.perf_counter()
+
+    def record(self, recorder: Recorder, path: Path) -> None:
+        """Record allocation history from here to the end, and save it to a path that was checked."""
+        recorder.start(self._before)
+        self._recorder, self._path = recorder, path
+
+    @property
+    def recording(self) -> bool:
+        """Whether this measurement records."""
+        return self._recorder is not None
+
+    def end(
+        self,
+        *,
+        success: bool | None = True,
+        cell: int | None = None,
+        cell_id: str | None = None,
+        filename: str | None = None,
+        sources: Mapping[str, str] | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> Report | None:
+        """Stop the clock, read, save the recording, settle. None in a process forked meanwhile: it is the parent's."""
+        seconds = time.perf_counter() - self._start
+        end_us = time.time_ns() // 1000
+        if self._before is None or self._scope is None or os.getpid() != self._pid:
+            return None
+        if self.options.synchronize:
+            pytorch.synchronize(self._contexts(self._before))
+        after = self.watch.read()
+        peaks = PEAKS.close(self._scope, self._contexts(after))
+        facts = CellFacts(cell, filename, self._start_us, end_us, success)
+        recording = self._save(facts, after, sources or {})
+        return settle(
+            self._before,
+            after,
+            {f"cuda:{index}": peak for index, peak in peaks.items()},
+            seconds=seconds,
+            only=self.only,
+            cell=cell,
+            cell_id=cell_id,
+            success=success,
+            notes=(*self._notes, *notes),
+            recording=recording,
+        )
+
+    def _save(self, facts: CellFacts, after: Reading, sources: Mapping[str, str]) -> RecordingFacts | None:
+        recorder, path = self._recorder, self._path
+        if recorder is None or path is None:
+            return None
+        try:
+            return recorder.save(path, sources=sources, cell=facts, after=after)
+        finally:
+            recorder.stop()
+
+    def span(self, *, cell: int | None, filename: str | None, success: bool | None) -> CellFacts:
+        """This measurement as a cell of a recording that goes on over several cells."""
+        return CellFacts(cell, filename, self._start_us, time.time_ns() // 1000, success)
+
+    def abandon(self) -> None:
+        """End without a report: recording off, peaks as the user expects them."""
+        if self._scope is not None:
+            PEAKS.drop(self._scope)
+        if self._recorder is not None:
+            self._recorder.stop()
+
+    def _contexts(self, reading: Reading | None) -> list[int]:
+        """Devices on which this process has a context, by index."""
+        if reading is None:
+            torch = self.watch.find()
+            return [] if torch is None else [i for i in self.watch.cards if pytorch.has_context(torch, i)]
+        return [card.index for card in self.watch.cards.values() if _context(reading, card.name)]
+
+
+def _context(reading: Reading, name: str) -> bool:
+    device = reading.devices.get(name)
+    return device is not None and device.context

@@ -1,0 +1,240 @@
+"""Exact peaks that nest, and that leave what the user reads as it was.
+
+PyTorch has one peak per counter and one reset for everybody (pytorch#16266). Here each measurement is a scope. Before
+our own reset the counters are folded into every open scope and into what the user is owed; wrappers on the four C names
+that all of PyTorch's readers go through put the user's figures back, and fold a user's own reset into the open scopes.
+What another thread allocates between a read and its reset is lost to the peak: the one stated exception.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.ledger.reading import Counters
+from ipygpumem.ledger.report import Peak
+from ipygpumem.probes import pytorch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["PEAKS", "PeakBook", "Scope"]
+
+_READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
+_RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+
+_Leaves = dict[tuple[str, ...], int]
+
+
+class Scope:
+    """One open measurement: the highest counters seen, by device index.
+
+    ``floor`` holds, for a device whose counters nobody has reset since the scope opened, the record that stood then: a
+    peak that does not exceed it may be older than the scope.
+    """
+
+    __slots__ = ("bounds", "floor", "reached")
+
+    def __init__(self) -> None:
+        self.reached: dict[int, Counters] = {}
+        self.bounds: dict[int, Counters] = {}
+        self.floor: dict[int, Counters] = {}
+
+    def fold(self, index: int, state: pytorch.AllocatorState) -> None:
+        """Take in the counters' peaks; those not above the floor count as bounds only."""
+        floor = self.floor.get(index)
+        if floor is None:
+            self.reached[index] = _higher(self.reached.get(index), state.peak)
+            return
+        self.reached[index] = _higher(self.reached.get(index), _above(state.peak, floor, state.now))
+        self.bounds[index] = _higher(self.bounds.get(index), state.peak)
+
+    def peak(self, index: int) -> Peak | None:
+        """The scope's peak on one device; None if it was never read."""
+        reached, bound = self.reached.get(index), self.bounds.get(index)
+        if reached is None or bound is None:
+            return None if reached is None else Peak(reached)
+        highest = _higher(reached, bound)
+        return Peak(highest, exact=highest == reached)
+
+
+class PeakBook:
+    """All open scopes and the peaks that are owed to the user. One per process: the counters are the process's."""
+
+    def __init__(self) -> None:
+        self._scopes: list[Scope] = []
+        self._owed: dict[int, _Leaves] = {}
+        self._lock = threading.RLock()
+        self._wrappers: dict[str, Callable[..., Any]] = {}
+        self._leaving = False
+
+    def install(self) -> None:
+        """Stand behind PyTorch's readers and resets. Again is nothing; without a CUDA build there is nothing to do."""
+        self._leaving = False
+        for name in (*_READERS, *_RESETS):
+            pytorch.wrap(name, self._wrappers.get(name), functools.partial(self._wrapper, name))
+
+    def remove(self) -> None:
+        """Take the wrappers back. One that still owes the user a higher peak stays until the user's next reset."""
+        with self._lock:
+            self._leaving = True
+            for index in list(self._owed):
+                self._settle_debt(index)
+            if not self._owed:
+                self._unwrap()
+
+    def _unwrap(self) -> None:
+        for name, wrapper in list(self._wrappers.items()):
+            if pytorch.unwrap(name, wrapper):
+                del self._wrappers[name]
+
+    def _settle_debt(self, index: int) -> None:
+        """Forget what the counters themselves show by now."""
+        shown = dict(_peak_leaves(pytorch.stats(pytorch.module(), index)))
+        rest = {path: value for path, value in self._owed[index].items() if value > shown.get(path, value)}
+        if rest:
+            self._owed[index] = rest
+        else:
+            del self._owed[index]
+
+    def open(self, indexes: Iterable[int], *, reset: bool) -> Scope:
+        """A new scope over these devices, each with a context. ``reset`` False never resets a counter."""
+        scope = Scope()
+        torch = pytorch.module()
+        with self._lock:
+            for index in indexes:
+                try:
+                    stats = pytorch.stats(torch, index)
+                except Exception:  # a pluggable allocator keeps no counters
+                    continue
+                state = pytorch.allocator_state(stats)
+                if reset:
+                    self._fold(index, state)
+                    self._owed[index] = _highest(self._owed.get(index), _peak_leaves(stats))
+                    pytorch.raw(_RESETS[0])(index)
+                    self._forget_floor(index)
+                    scope.reached[index] = state.now
+                else:
+                    scope.floor[index] = state.peak
+            self._scopes.append(scope)
+        return scope
+
+    def close(self, scope: Scope, indexes: Iterable[int]) -> dict[int, Peak]:
+        """End a scope and tell its peaks; a device that it did not open began from nothing, and is exact as well."""
+        torch = pytorch.module()
+        with self._lock:
+            for index in indexes:
+                try:
+                    scope.fold(index, pytorch.allocator_state(pytorch.stats(torch, index)))
+                except Exception:  # noqa: S112 (no counters: no peak, and the reading says why)
+                    continue
+            self.drop(scope)
+        return {index: peak for index in scope.reached if (peak := scope.peak(index)) is not None}
+
+    def drop(self, scope: Scope) -> None:
+        """End a scope without asking for its peaks."""
+        with self._lock:
+            if scope in self._scopes:
+                self._scopes.remove(scope)
+
+    def _fold(self, index: int, state: pytorch.AllocatorState) -> None:
+        for scope in self._scopes:
+            scope.fold(index, state)
+
+    def _forget_floor(self, index: int) -> None:
+        for scope in self._scopes:
+            scope.floor.pop(index, None)
+
+    def excuse(self, index: int) -> None:
+        """Let nobody's peak show what happened since the last scope opened: our own warm-up is not the user's."""
+        with self._lock:
+            pytorch.raw(_RESETS[0])(index)
+            self._forget_floor(index)
+
+    def _wrapper(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        if name in _READERS:
+
+            @functools.wraps(original)
+            def wrapper(*arguments: Any) -> Any:
+                return self._read(original, *arguments)
+        else:
+
+            @functools.wraps(original)
+            def wrapper(*arguments: Any) -> Any:
+                return self._reset(original, *arguments)
+
+        # to compiled code a call stays what it was, one opaque call: dynamo does not look inside
+        wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
+        self._wrappers[name] = wrapper
+        return wrapper
+
+    def _read(self, original: Callable[..., Any], *arguments: Any) -> Any:
+        stats = original(*arguments)
+        owed = self._owed.get(arguments[0]) if arguments else None
+        if owed:
+            _raise_leaves(stats, owed)
+        return stats
+
+    def _reset(self, original: Callable[..., Any], *arguments: Any) -> Any:
+        with self._lock:
+            index = arguments[0] if arguments else None
+            if index is not None and self._scopes:
+                self._fold(index, pytorch.allocator_state(pytorch.stats(pytorch.module(), index)))
+            result = original(*arguments)
+            if index is not None:
+                self._owed.pop(index, None)
+                self._forget_floor(index)
+            if self._leaving and not self._owed:
+                self._unwrap()
+        return result
+
+
+def _higher(one: Counters | None, other: Counters) -> Counters:
+    if one is None:
+        return other
+    return Counters(
+        max(one.allocated, other.allocated),
+        max(one.reserved, other.reserved),
+        max(one.active, other.active),
+        max(one.requested, other.requested),
+    )
+
+
+def _above(peak: Counters, floor: Counters, now: Counters) -> Counters:
+    """Each peak that is a new record, else the level of now, which was reached for certain."""
+    return Counters(
+        peak.allocated if peak.allocated > floor.allocated else now.allocated,
+        peak.reserved if peak.reserved > floor.reserved else now.reserved,
+        peak.active if peak.active > floor.active else now.active,
+        peak.requested if peak.requested > floor.requested else now.requested,
+    )
+
+
+def _peak_leaves(stats: dict[str, Any], path: tuple[str, ...] = ()) -> _Leaves:
+    """Every ``*.peak`` of the nested counters, by its path."""
+    leaves: _Leaves = {}
+    for key, value in stats.items():
+        if isinstance(value, dict):
+            leaves.update(_peak_leaves(value, (*path, key)))
+        elif key == "peak":
+            leaves[path] = value
+    return leaves
+
+
+def _highest(one: _Leaves | None, other: _Leaves) -> _Leaves:
+    return other if one is None else {**one, **{path: max(value, one.get(path, value)) for path, value in other.items()}}
+
+
+def _raise_leaves(stats: dict[str, Any], owed: _Leaves) -> None:
+    """Lift each peak of a fresh answer to what the user would have read."""
+    for path, value in owed.items():
+        node: Any = stats
+        for key in path:
+            node = node.get(key) if isinstance(node, dict) else None
+        if isinstance(node, dict) and node.get("peak", value) < value:
+            node["peak"] = value
+
+
+PEAKS = PeakBook()
+"""The process's one book."""

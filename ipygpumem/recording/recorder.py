@@ -1,0 +1,84 @@
+"""A recording with what it will need to be saved: the cells that ran meanwhile, and the reading at its start."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.errors import RecordingError
+from ipygpumem.ledger.report import RecordingFacts
+from ipygpumem.recording.file import write
+from ipygpumem.recording.history import History, HistoryOptions
+from ipygpumem.recording.keys import CellFacts, add_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from ipygpumem.ledger.reading import Reading
+    from ipygpumem.probes.watch import Watch
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """One recording from start to stop, saved as often as one likes.
+
+    Raises:
+        RecordingError: Nothing can be recorded here.
+        OptionError: An option that this torch does not have.
+    """
+
+    def __init__(self, watch: Watch, options: HistoryOptions | None = None) -> None:
+        self.watch = watch
+        self.history = History(options or HistoryOptions())
+        self.cells: list[CellFacts] = []
+        self._before: Reading | None = None
+
+    def start(self, before: Reading | None = None) -> None:
+        """Switch recording on; ``before`` is the reading at this moment, where one was taken already."""
+        self._before = before or self.watch.read()
+        self.history.start()
+
+    def save(
+        self, path: Path, *, sources: Mapping[str, str], cell: CellFacts | None = None, after: Reading | None = None
+    ) -> RecordingFacts:
+        """Write what was recorded so far. A failure is told in the facts: the code that was measured must not suffer.
+
+        ``sources``: text of notebook cells by file name. ``cell``: the cell that is ending, not yet in `cells`.
+        """
+        try:
+            return self._save(path, sources, [*self.cells, *([cell] if cell else [])], after or self.watch.read())
+        except RecordingError as error:
+            return RecordingFacts(path=None, own=self.history.own, error=str(error))
+        except Exception as error:
+            return RecordingFacts(path=None, own=self.history.own, error=f"the snapshot was not taken: {error}")
+
+    def _save(self, path: Path, sources: Mapping[str, str], cells: list[CellFacts], after: Reading) -> RecordingFacts:
+        history = self.history
+        ended_us = time.time_ns() // 1000
+        snapshot = history.take()
+        dropped = history.dropped(snapshot)
+        add_keys(
+            snapshot,
+            history,
+            ended_us=ended_us,
+            dropped=dropped,
+            cells=cells,
+            before=self._before or after,
+            after=after,
+            sources=sources,
+            devices=self._devices(),
+        )
+        events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
+        size = write(path, snapshot)
+        lost = None if None in dropped else sum(count or 0 for count in dropped)
+        return RecordingFacts(str(path), size, events, lost, own=history.own, error=history.lost)
+
+    def _devices(self) -> list[dict[str, Any]]:
+        cards = self.watch.cards.values()
+        return [{"index": card.index, "name": card.label, "uuid": card.uuid, "total": card.total} for card in cards]
+
+    def stop(self) -> None:
+        """Switch recording off, if it is still ours."""
+        self.history.stop()
