@@ -26,7 +26,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class CardMemory:
-    """A whole card, in bytes. ``used`` includes ``reserved``, the driver's own part, None where it is not told apart."""
+    """A whole card, in bytes. ``used`` includes ``reserved``, the driver's own part (None where not told apart)."""
 
     total: int
     used: int
@@ -143,6 +143,10 @@ class Reading:
     time: float
     devices: dict[str, DeviceReading]
     host: HostReading
+
+    def only(self, names: tuple[str, ...]) -> Reading:
+        """The same instant with these devices alone."""
+        return Reading(self.time, {name: self.devices[name] for name in names if name in self.devices}, self.host)
 
     def to_dict(self) -> dict[str, Any]:
         """The reading as plain data."""

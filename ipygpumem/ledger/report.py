@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.ledger.grade import Grade, grade
-from ipygpumem.units import duration, signed
+from ipygpumem.units import MIB, duration, signed
 
 if TYPE_CHECKING:
     from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["DeviceReport", "HostReport", "Peak", "RecordingFacts", "Report"]
 
 _COUNTER = "allocator counter"
+_CARD_NOISE = 16 * MIB
 
 
 def _difference(before: int | None, after: int | None) -> int | None:
@@ -119,6 +120,22 @@ class DeviceReport:
         """Allocations for which PyTorch had to give its whole cache back first."""
         return _difference(self.before.retries, self.after.retries) or 0
 
+    def moved(self, least: int) -> bool:
+        """Whether this process moved memory here: by ``least`` bytes or more, or into the wall.
+
+        Where only the whole card is known, other processes' comings and goings within 16 MiB are noise.
+        """
+        figures = [
+            self.held,
+            self.peak if self.high is not None and self.high.exact else None,
+            self.cached,
+            self.pending,
+        ]
+        if self.process_wide or (self.outside is not None and abs(self.outside) >= _CARD_NOISE):
+            figures.append(self.outside)
+        changed = any(figure is not None and abs(figure) >= least for figure in figures)
+        return changed or self.ooms > 0 or self.retries > 0
+
     @property
     def _comparable(self) -> bool:
         return self.before.source == self.after.source and self.after.source is not None
@@ -132,7 +149,9 @@ class DeviceReport:
         grades["outside"] = self._outside_grade()
         whole_card = grade("unknown", f"no attribution by process: {self.after.why}")
         grades["others"] = (
-            grade("exact", "NVML's process list: what this container may see") if self.others is not None else whole_card
+            grade("exact", "NVML's process list: what this container may see")
+            if self.others is not None
+            else whole_card
         )
         grades["unattributed"] = (
             grade("exact", "in no process's entry: page tables, managed memory or hidden processes")
@@ -304,7 +323,9 @@ class Report:
 
     def __repr__(self) -> str:
         """Short, for a prompt: ``<Report In [7], 2.31 s: cuda:0 held +400.0 MiB, peak +1.2 GiB>``."""
-        parts = [f"{name} {_figures(device)}" for name, device in self.devices.items()] or [f"host {_figures(self.host)}"]
+        parts = [f"{name} {_figures(device)}" for name, device in self.devices.items()] or [
+            f"host {_figures(self.host)}"
+        ]
         where = "" if self.cell is None else f"In [{self.cell}], "
         return f"<Report {where}{duration(self.seconds)}: {'; '.join(parts)}>"
 

@@ -1,4 +1,4 @@
-"""Where the numbers come from: one file a source, each the only importer of its library, and the file that pairs them."""
+"""Where the numbers come from: one file a source, each the only importer of its library; `card` pairs them."""
 
 from ipygpumem.probes.watch import Watch
 

@@ -62,15 +62,14 @@ class Card:
             return card
         try:
             handle, parent = nvml.handle(uuid or "", _pci(properties))
-            if parent:
-                raise NvmlError("only the parent card of this MIG instance can be read, and its figures are not ours")
-            card.graphics = bool(card.nvml and _graphics(nvml, handle))
         except NvmlError as error:
             card.why = str(error)
             return card
-        card.handle = handle
-        card.mode = "device"
-        card.why = "no CUDA context of this process yet"
+        if parent:
+            card.why = "only the parent card of this MIG instance can be read, and its figures are not ours"
+            return card
+        card.graphics = _graphics(nvml, handle)
+        card.handle, card.mode, card.why = handle, "device", "no CUDA context of this process yet"
         return card
 
     def verify(self, torch: Any, reserved: int | None) -> None:

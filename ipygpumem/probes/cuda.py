@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _bindings() -> _Bindings | None:
 def _loaded_runtime() -> _Loaded | None:
     if not sys.platform.startswith("linux"):
         return None
-    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+    with contextlib.suppress(OSError), Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
         for line in maps:
             path = line.split(maxsplit=5)[5:]
             if path and "libcudart" in path[0].rpartition("/")[2]:

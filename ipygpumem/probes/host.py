@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from ipygpumem.ledger.reading import HostReading
@@ -12,7 +13,7 @@ from ipygpumem.units import KIB
 
 __all__ = ["namespace_pids", "read_host", "reset_peak"]
 
-_STATUS = "/proc/self/status"
+_STATUS = Path("/proc/self/status")
 
 
 @lru_cache(maxsize=1)
@@ -56,7 +57,7 @@ def _high_water(memory: Any) -> int | None:
 
 
 def _status_field(name: str) -> int | None:
-    with contextlib.suppress(OSError, ValueError, IndexError), open(_STATUS, "rb", buffering=0) as status:
+    with contextlib.suppress(OSError, ValueError, IndexError), _STATUS.open("rb", buffering=0) as status:
         text = status.read(4096)
         at = text.find(name.encode() + b":")
         return int(text[at:].split(None, 2)[1]) * KIB if at >= 0 else None
@@ -65,7 +66,7 @@ def _status_field(name: str) -> int | None:
 
 def reset_peak() -> bool:
     """Start the high-water mark anew from the present level (Linux). The user's ru_maxrss falls with it."""
-    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "wb", buffering=0) as switch:
+    with contextlib.suppress(OSError), Path("/proc/self/clear_refs").open("wb", buffering=0) as switch:
         switch.write(b"5")
         return True
     return False
@@ -74,7 +75,7 @@ def reset_peak() -> bool:
 def namespace_pids() -> tuple[int, ...]:
     """The numbers of this process, own first: one in each PID namespace that the mounted /proc knows of."""
     pids = [os.getpid()]
-    with contextlib.suppress(OSError, ValueError), open(_STATUS, encoding="ascii", errors="replace") as status:
+    with contextlib.suppress(OSError, ValueError), _STATUS.open(encoding="ascii", errors="replace") as status:
         for line in status:
             if line.startswith("NSpid:"):
                 pids += [int(pid) for pid in line.split()[1:]]

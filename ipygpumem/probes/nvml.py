@@ -45,7 +45,7 @@ class Nvml:
         if not hasattr(self._pynvml, "nvmlMemory_v2") or (self._pynvml.__file__ or "").endswith("__init__.py"):
             raise NvmlError("an old package called pynvml hides nvidia-ml-py: pip uninstall pynvml")
         self._memory_v2 = True
-        self._list_versions = ("v3", "v2")  # drivers before 510 have v2 only
+        self._list_versions: tuple[str, ...] = ("v3", "v2")  # drivers before 510 have v2 only
         self._call("nvmlInit")
 
     def _call(self, name: str, *arguments: Any) -> Any:

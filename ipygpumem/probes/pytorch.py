@@ -49,7 +49,9 @@ def problem(*, load: bool) -> str | None:
         try:
             importlib.import_module("torch")
         except Exception as error:
-            return f"torch cannot be imported ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
+            return (
+                f"torch cannot be imported ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
+            )
     torch = module()
     if torch is None:
         return None
@@ -99,7 +101,7 @@ def busy(torch: Any, index: int) -> bool | None:
 
 
 def synchronize(indexes: Iterable[int]) -> None:
-    """Wait for these devices, unless a CUDA graph is being captured; after a failed kernel there is nothing to wait for."""
+    """Wait for these devices, but never while a CUDA graph is being captured; a failed kernel is nothing to wait for."""
     torch = started()
     if torch is None or capturing(torch):
         return
@@ -185,3 +187,8 @@ def _pinned_bytes(stats: dict[str, Any]) -> int | None:
         if family in stats and "current" in stats[family]:
             return int(stats[family]["current"])
     return None
+
+
+def allocated_now() -> int:
+    """Bytes allocated on PyTorch's current device; 0 before CUDA starts."""
+    return int(sys.modules["torch"].cuda.memory_allocated())

@@ -52,7 +52,7 @@ class Watch:
         except NvmlError as error:
             self._nvml_why = str(error)
 
-    def watched(self, torch: Any) -> list[Card]:
+    def watched(self) -> list[Card]:
         """The cards to read now."""
         if self.only is not None:
             return [card for card in self.cards.values() if card.name in self.only]
@@ -74,7 +74,9 @@ class Watch:
         if not number.isdecimal() or (text != number and not text.startswith("cuda")):
             raise DeviceError(f"{text!r} is no device: write cuda:0, or 0")
         if int(number) >= count:
-            there = f"this process sees {count} (cuda:0 to cuda:{count - 1})" if count > 1 else f"this process sees {count}"
+            there = (
+                f"this process sees {count} (cuda:0 to cuda:{count - 1})" if count > 1 else f"this process sees {count}"
+            )
             raise DeviceError(f"there is no device cuda:{number}: {there}")
         return f"cuda:{number}"
 
@@ -85,7 +87,7 @@ class Watch:
         pinned = None
         if torch is not None:
             capturing = pytorch.capturing(torch)
-            for card in self.watched(torch):
+            for card in self.watched():
                 devices[card.name] = self._read_card(torch, card, capturing=capturing)
             pinned = pytorch.pinned(torch)
         return Reading(time=time.time(), devices=devices, host=host.read_host(pinned, available=available))

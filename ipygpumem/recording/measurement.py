@@ -47,6 +47,7 @@ class Measurement:
         self.watch = watch
         self.options = options or MeasurementOptions()
         self.only: tuple[str, ...] | None = None
+        self.after: Reading | None = None
         self._before: Reading | None = None
         self._scope: Scope | None = None
         self._recorder: Recorder | None = None
@@ -65,6 +66,8 @@ class Measurement:
         if options.synchronize:
             pytorch.synchronize(self._contexts(None))
         self._before = self.watch.read()
+        if self._recorder is not None:
+            self._recorder.start(self._before)
         if pytorch.module() is not None:
             PEAKS.install()
         self._scope = PEAKS.open(self._contexts(self._before), reset=options.reset_peaks)
@@ -72,8 +75,7 @@ class Measurement:
         self._start = time.perf_counter()
 
     def record(self, recorder: Recorder, path: Path) -> None:
-        """Record allocation history from here to the end, and save it to a path that was checked."""
-        recorder.start(self._before)
+        """Record allocation history from `begin` to `end`, and save it to a path that was checked."""
         self._recorder, self._path = recorder, path
 
     @property
@@ -98,7 +100,7 @@ class Measurement:
             return None
         if self.options.synchronize:
             pytorch.synchronize(self._contexts(self._before))
-        after = self.watch.read()
+        self.after = after = self.watch.read()
         peaks = PEAKS.close(self._scope, self._contexts(after))
         facts = CellFacts(cell, filename, self._start_us, end_us, success)
         recording = self._save(facts, after, sources or {})

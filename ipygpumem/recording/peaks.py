@@ -106,7 +106,7 @@ class PeakBook:
             for index in indexes:
                 try:
                     stats = pytorch.stats(torch, index)
-                except Exception:  # a pluggable allocator keeps no counters
+                except Exception:  # noqa: S112 (a pluggable allocator keeps no counters)
                     continue
                 state = pytorch.allocator_state(stats)
                 if reset:
@@ -223,7 +223,9 @@ def _peak_leaves(stats: dict[str, Any], path: tuple[str, ...] = ()) -> _Leaves:
 
 
 def _highest(one: _Leaves | None, other: _Leaves) -> _Leaves:
-    return other if one is None else {**one, **{path: max(value, one.get(path, value)) for path, value in other.items()}}
+    return (
+        other if one is None else {**one, **{path: max(value, one.get(path, value)) for path, value in other.items()}}
+    )
 
 
 def _raise_leaves(stats: dict[str, Any], owed: _Leaves) -> None:

@@ -1,0 +1,69 @@
+# `make demo` and `make test` need python3, make and the package registry only; everything else they bring themselves.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# Where no NVIDIA GPU is present a CPU build will do; other versions fetch gigabytes of CUDA.
+GPU := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -c GPU)
+ifeq ($(filter-out 0,$(GPU)),)
+TORCH ?= torch==2.13.0
+else
+TORCH ?= torch
+endif
+
+# The same tests under the IPython of Colab and Kaggle, of 2024, and of today (the main environment).
+OLD_IPYTHONS := ipython7 ipython8
+PINS_ipython7 := ipython==7.34.0 ipykernel==6.17.1 ipywidgets==7.7.1 anywidget==0.9.21
+PINS_ipython8 := ipython==8.* ipykernel==6.29.* ipywidgets==8.*
+OLD_TESTS := tests/notebook tests/kernel
+
+.PHONY: demo test test-old lint bench gpu clean environments
+
+demo: $(VENV)/.package
+	$(BIN)/python notebooks/demo.py
+
+test: $(VENV)/.test test-old
+	$(BIN)/python -m pytest
+
+test-old: $(OLD_IPYTHONS:%=.venv-%/.ready)
+	set -e; for name in $(OLD_IPYTHONS); do \
+	  echo "== $$name"; .venv-$$name/bin/python -m pytest $(OLD_TESTS); done
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.test
+	$(BIN)/python -m tests.benchmarks
+
+gpu: $(VENV)/.test
+	$(BIN)/python -m pytest tests/gpu -m gpu
+
+$(VENV)/.torch:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q "$(TORCH)"
+	touch $@
+
+$(VENV)/.package: $(VENV)/.torch pyproject.toml
+	$(BIN)/python -m pip install -q -e ".[demo]"
+	touch $@
+
+$(VENV)/.test: $(VENV)/.package
+	$(BIN)/python -m pip install -q -e ".[test,browser]"
+	touch $@
+
+$(VENV)/.lint: $(VENV)/.package
+	$(BIN)/python -m pip install -q -e ".[test,lint]"
+	touch $@
+
+# An old IPython with its own kernel; torch and what has no opinion on IPython come from the main environment.
+.venv-%/.ready: $(VENV)/.test
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install -q $(PINS_$*) nbclient nbformat pytest pytest-timeout hypothesis
+	.venv-$*/bin/python tests/borrow.py $(VENV)
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(OLD_IPYTHONS:%=.venv-%) demo build dist *.egg-info

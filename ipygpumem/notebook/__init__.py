@@ -1,0 +1,1 @@
+"""IPython: life cycle, cell rewrite, magics, settings, completion, and the one error boundary."""

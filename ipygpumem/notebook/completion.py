@@ -1,0 +1,55 @@
+"""Tab completion of the magics' words and of snapshot paths, where IPython has matchers (8.6 and later)."""
+
+from __future__ import annotations
+
+import glob
+import re
+from typing import Any
+
+from ipygpumem.notebook.options import CELL, COMMANDS, RECORD, STATEMENT, Option
+
+__all__ = ["candidates", "matcher"]
+
+_LINE = re.compile(r"^\s*(?P<magic>%{1,2})gpumem\b(?P<rest>.*)$", re.DOTALL)
+
+
+def candidates(line: str) -> list[str] | None:
+    """What may stand in the place of the last word of a line; None where the line is not ours to complete."""
+    match = _LINE.match(line)
+    if match is None or "\n" in match["rest"] or not match["rest"][:1].isspace():
+        return None
+    *before, word = match["rest"].split(" ")
+    words = [one for one in before if one]
+    if (words and words[-1] == "--snapshot") or words[-2:] == ["record", "save"]:
+        return sorted(glob.glob(f"{glob.escape(word)}*"))  # noqa: PTH207 (the text as typed is what is completed)
+    if match["magic"] == "%%":
+        return _matching(word, CELL, words)
+    if words[:1] == ["record"]:
+        if len(words) == 1:
+            return [verb for one in COMMANDS for verb in one.follow if verb.startswith(word)]
+        return _matching(word, RECORD, words) if words[1] == "start" else None
+    commands = [one.word for one in COMMANDS if one.word.startswith(word)] if not words else []
+    options = _matching(word, STATEMENT, words) if word.startswith("-") else []
+    return [*commands, *(options or [])] or None
+
+
+def _matching(word: str, options: tuple[Option, ...], words: list[str]) -> list[str] | None:
+    last = next((one for one in options if words and words[-1] in one.flags), None)
+    if last is not None and last.value is not None:
+        return [choice for choice in last.choices if choice.startswith(word)] or None
+    return [flag for one in options for flag in one.flags if flag.startswith(word)]
+
+
+def matcher() -> Any | None:
+    """A matcher for ``Completer.custom_matchers``; None on an IPython without them."""
+    try:
+        from IPython.core.completer import SimpleCompletion, context_matcher
+    except ImportError:
+        return None
+
+    @context_matcher()
+    def gpumem_matcher(context: Any) -> Any:
+        found = candidates(context.line_with_cursor[: context.cursor_position])
+        return {"completions": [SimpleCompletion(text, type="param") for text in found or []]}
+
+    return gpumem_matcher

@@ -1,0 +1,205 @@
+"""The words of the magics, once: the parser, the help text and the completion are all made of this table."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import shlex
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from IPython.core.error import UsageError
+
+__all__ = [
+    "CELL",
+    "COMMANDS",
+    "RECORD",
+    "STATEMENT",
+    "Command",
+    "Option",
+    "help_text",
+    "parse",
+    "split_statement",
+    "split_words",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its flags, the name of its value (None for a switch), what it says in the help."""
+
+    flags: tuple[str, ...]
+    value: str | None
+    help: str
+    choices: tuple[str, ...] = ()
+    default: Any = None
+    many: bool = False
+    path: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One word of ``%gpumem``, with the words that may follow it."""
+
+    word: str
+    help: str
+    follow: tuple[str, ...] = ()
+
+
+_DEVICE = Option(("-d", "--device"), "DEVICE", "report on this device only (cuda:0, 0); may be repeated", many=True)
+_QUIET = Option(("-q", "--quiet"), None, "show nothing; the report is in ipygpumem.last")
+_VAR = Option(("-v", "--var"), "NAME", "store the report in this variable")
+_HELP = Option(("-h", "--help"), None, "show this help; nothing runs")
+_RECORDING = (
+    Option(
+        ("--stacks",),
+        "{python,all,none}",
+        "stacks to record: python (default), all (C++ too, slow to save), none",
+        choices=("python", "all", "none"),
+        default="python",
+    ),
+    Option(("--max-entries",), "N", "bound of the history, in events per device (default 1000000)", default="1000000"),
+    Option(
+        ("--history",),
+        "KEY=VALUE",
+        "a further option of torch's _record_memory_history, as in --history compile_context=True; may be repeated",
+        many=True,
+    ),
+)
+_SNAPSHOT = Option(
+    ("--snapshot",),
+    "PATH",
+    "record allocation history and write it to PATH, also when the code fails; {name} expands to a variable, "
+    "{host} to the machine, {time} to the start",
+    path=True,
+)
+
+CELL = (_SNAPSHOT, *_RECORDING, _DEVICE, _QUIET, _VAR, _HELP)
+STATEMENT = (_SNAPSHOT, *_RECORDING, _DEVICE, _QUIET, _VAR, Option(("-o",), None, "return the report"), _HELP)
+RECORD = (*_RECORDING, _HELP)
+COMMANDS = (
+    Command("on", "report after every cell that moves memory"),
+    Command("off", "report only where %%gpumem asks"),
+    Command("record", "record across cells: start [OPTIONS], save PATH, stop", ("start", "save", "stop")),
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}")
+
+
+def parse(prog: str, options: tuple[Option, ...], line: str) -> argparse.Namespace:
+    """The options of a magic's line.
+
+    Raises:
+        UsageError: A word that means nothing here.
+    """
+    parser = _Parser(prog=prog, add_help=False, allow_abbrev=False)
+    for option in options:
+        arguments: dict[str, Any] = {"default": option.default}
+        if option.value is None:
+            arguments = {"action": "store_true"}
+        elif option.many:
+            arguments = {"action": "append", "default": []}
+        if option.choices:
+            arguments["choices"] = option.choices
+        if option.value is not None:
+            arguments["metavar"] = option.value
+        parser.add_argument(*option.flags, **arguments)
+    words = parser.parse_args(split_words(prog, line))
+    if hasattr(words, "max_entries"):
+        words.max_entries = _count(prog, words.max_entries)
+        words.history = dict(_key_value(prog, text) for text in words.history)
+    if getattr(words, "var", None) is not None and not words.var.isidentifier():
+        raise UsageError(f"{prog}: {words.var!r} is no name for a variable")
+    if hasattr(words, "device"):
+        words.device = [part for text in words.device for part in text.split(",")] or None
+    return words
+
+
+def split_words(prog: str, line: str) -> list[str]:
+    """A line as the shell would split it; on Windows a backslash is part of a path.
+
+    Raises:
+        UsageError: A quotation mark without its partner.
+    """
+    try:
+        if os.name == "nt":
+            return [word.strip("\"'") for word in shlex.split(line, posix=False)]
+        return shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{prog}: {error} in {line!r}") from error
+
+
+def _count(prog: str, text: str) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise UsageError(f"{prog}: --max-entries is a number of events from 1 on, not {text!r}")
+    return count
+
+
+def _key_value(prog: str, text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise UsageError(f"{prog}: --history takes KEY=VALUE, not {text!r}")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value
+
+
+def split_statement(options: tuple[Option, ...], line: str) -> tuple[str, str]:
+    """A line as its leading options and the statement behind them; ``--`` ends the options."""
+    takes_value = {flag for option in options for flag in option.flags if option.value is not None}
+    rest = line.lstrip()
+    end = 0
+    while rest.startswith("-"):
+        word = rest.split(maxsplit=1)[0]
+        if word == "--":
+            return line[:end], rest[2:].lstrip()
+        known = {flag for option in options for flag in option.flags} | {"-h"}
+        if word.split("=")[0] not in known:
+            # -x and -1 are good Python; --words are ours, and a wrong one is to be told
+            return (line, "") if word.startswith("--") else (line[:end], rest)
+        end = len(line) - len(rest) + len(word)
+        rest = rest[len(word) :].lstrip()
+        if word in takes_value and rest:
+            value = _first_word(rest)
+            end = len(line) - len(rest) + len(value)
+            rest = rest[len(value) :].lstrip()
+    return line[:end], rest
+
+
+def _first_word(text: str) -> str:
+    """The first word with its quotation marks."""
+    quote = ""
+    for i, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character.isspace():
+            return text[:i]
+    return text
+
+
+def help_text() -> str:
+    """What ``--help`` shows and ``?`` ends with."""
+    lines = [
+        "%%gpumem [OPTIONS]            measure this cell: the full table after its output",
+        "%gpumem [OPTIONS] STATEMENT   measure one statement, and give its value",
+        "%gpumem                       the books now: where every byte of the card is",
+    ]
+    lines += [f"%gpumem {command.word}".ljust(30) + command.help for command in COMMANDS]
+    lines += ["%gpumem -- STATEMENT          measure a statement that begins with one of these words", "", "Options:"]
+    seen: dict[tuple[str, ...], Option] = {option.flags: option for option in (*CELL, *STATEMENT)}
+    for option in seen.values():
+        flags = ", ".join(option.flags) + (f" {option.value}" if option.value else "")
+        lines.append(f"  {flags.ljust(26)}  {option.help}")
+    lines += ["", "Settings: %config GPUMem. Reports: ipygpumem.last, ipygpumem.reports."]
+    return "\n".join(lines)

@@ -1,0 +1,95 @@
+"""``%gpumem record``: one allocation history across cells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from IPython.core.error import UsageError
+
+from ipygpumem.recording import HistoryOptions, Recorder
+from ipygpumem.session.block import notebook_sources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipygpumem.ledger.report import RecordingFacts
+    from ipygpumem.recording import CellFacts
+    from ipygpumem.session import Session
+
+__all__ = ["AcrossCells"]
+
+
+class AcrossCells:
+    """The recording that goes on from ``start`` to ``stop``, with the cells that ran meanwhile."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._recorder: Recorder | None = None
+        self._texts: dict[str, str] = {}
+
+    @property
+    def running(self) -> bool:
+        """Whether a recording is on."""
+        return self._recorder is not None
+
+    def start(self, options: HistoryOptions) -> str:
+        """Begin.
+
+        Raises:
+            UsageError: One is on already, ours or the user's.
+        """
+        if self._recorder is not None:
+            raise UsageError("gpumem record: already recording; %gpumem record stop ends it")
+        recorder = Recorder(self._session.watch, options)
+        recorder.start()
+        if not recorder.history.own:
+            raise UsageError(
+                "gpumem record: PyTorch's history is being recorded already, and is yours: save it yourself"
+            )
+        self._recorder = recorder
+        return (
+            f"recording allocation history, at most {options.max_entries} events per device, until %gpumem record stop"
+        )
+
+    def add(self, cell: CellFacts, filename: str | None, raw: str | None) -> None:
+        """A cell has ended."""
+        if self._recorder is not None:
+            self._recorder.cells.append(cell)
+            if filename is not None and raw is not None:
+                self._texts[filename] = raw
+
+    def notes(self) -> tuple[str, ...]:
+        """What each report says while a recording is on, lest it be forgotten."""
+        if self._recorder is None:
+            return ()
+        count = len(self._recorder.cells)
+        cells = f"{count} cell{'s' if count != 1 else ''}"
+        return (f"still recording allocation history ({cells} so far): %gpumem record save PATH, or stop",)
+
+    def save(self, path: Path) -> RecordingFacts:
+        """Write what there is so far; the recording goes on.
+
+        Raises:
+            UsageError: None is on.
+        """
+        if self._recorder is None:
+            raise UsageError("gpumem record: nothing is being recorded; %gpumem record start begins")
+        return self._recorder.save(path, sources={**notebook_sources(), **self._texts})
+
+    def stop(self) -> str:
+        """End.
+
+        Raises:
+            UsageError: None is on.
+        """
+        if self._recorder is None:
+            raise UsageError("gpumem record: nothing is being recorded")
+        self.close()
+        return "recording stopped"
+
+    def close(self) -> None:
+        """End, whatever is on."""
+        if self._recorder is not None:
+            self._recorder.stop()
+            self._recorder = None
+            self._texts = {}

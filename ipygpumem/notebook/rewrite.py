@@ -1,0 +1,50 @@
+"""The input transformer for ``%%gpumem``: its first line becomes a call, the body stays as it is, to the letter.
+
+A cell magic that runs its body itself changes what the cell does: a failing cell counts as good, ``await`` breaks, the
+last value and the line numbers of tracebacks are lost. So the magic never sees the body. Pure text to text.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["BEGIN", "NAME", "rewrite"]
+
+NAME = "gpumem"
+BEGIN = "_gpumem_begin"
+
+_FIRST = re.compile(rf"%%{NAME}(?:[ \t]+(?P<words>[^\n]*))?\n?")
+_MAGIC = re.compile(r"%%(?P<name>\S+)(?:[ \t]+(?P<words>[^\n]*))?\n?")
+_HELP = {"-h", "--help"}
+
+
+def rewrite(lines: list[str]) -> list[str]:
+    """A cell's lines, each with its line end; cells without the magic on their first line come back untouched."""
+    match = _FIRST.fullmatch(lines[0]) if lines else None
+    if match is None:
+        return lines
+    words = (match["words"] or "").strip()
+    if _HELP & set(words.split()):
+        return [_line_magic(NAME, "--help")]
+    return [_line_magic(BEGIN, words), *_body(lines[1:])]
+
+
+# check_complete of the terminal's prompt must see the cell magic, or it would run the first line alone
+rewrite.has_side_effects = True  # type: ignore[attr-defined]
+
+
+def _body(lines: list[str]) -> list[str]:
+    """The body; a cell magic at its head becomes the call that IPython would have made of it on the first line."""
+    head = next((i for i, line in enumerate(lines) if line.strip()), None)
+    magic = None if head is None else _MAGIC.fullmatch(lines[head])
+    if head is None or magic is None or magic["name"].endswith("?"):
+        return lines
+    if magic["name"] == NAME:
+        return [*lines[:head], *rewrite(lines[head:])]
+    words, body = magic["words"] or "", "".join(lines[head + 1 :])
+    call = f"get_ipython().run_cell_magic({magic['name']!r}, {words!r}, {body!r})\n"
+    return [*lines[:head], call]
+
+
+def _line_magic(name: str, words: str) -> str:
+    return f"get_ipython().run_line_magic({name!r}, {words!r})\n"

@@ -1,0 +1,36 @@
+"""One display per report: text for terminals and files, small HTML for notebooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from IPython.display import display
+
+from ipygpumem.notebook.environment import coloured_terminal
+from ipygpumem.render import html_line, html_tables, report_tables, text_line, text_tables
+
+if TYPE_CHECKING:
+    from ipygpumem.ledger.report import Report
+    from ipygpumem.render.table import Table
+
+__all__ = ["line_bundle", "show_line", "show_table", "show_tables"]
+
+
+def line_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:
+    """A report as a mime bundle."""
+    return {"text/plain": text_line(report, colour=colour), "text/html": html_line(report)}
+
+
+def show_line(shell: Any, report: Report) -> None:
+    """Display the short form."""
+    display(line_bundle(report, colour=coloured_terminal(shell)), raw=True)
+
+
+def show_tables(tables: list[Table]) -> None:
+    """Display full tables."""
+    display({"text/plain": text_tables(tables), "text/html": html_tables(tables)}, raw=True)
+
+
+def show_table(report: Report) -> None:
+    """Display the full form."""
+    show_tables(report_tables(report))

@@ -1,0 +1,15 @@
+"""Facts as text, HTML and JSON. Knows the ledger and nothing else."""
+
+from ipygpumem.render.html import html_line, html_tables
+from ipygpumem.render.line import baseline_line, text_line
+from ipygpumem.render.table import books_tables, report_tables, text_tables
+
+__all__ = [
+    "baseline_line",
+    "books_tables",
+    "html_line",
+    "html_tables",
+    "report_tables",
+    "text_line",
+    "text_tables",
+]

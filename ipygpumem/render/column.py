@@ -1,0 +1,155 @@
+"""What a report says in one line, as facts: which figures moved, in which words, with which grade.
+
+Both the line of text and the line of HTML are made of these, so that they cannot say different things.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ipygpumem.units import MIB, duration, pair, signed
+
+if TYPE_CHECKING:
+    from ipygpumem.ledger.grade import Grade
+    from ipygpumem.ledger.report import DeviceReport, HostReport, RecordingFacts, Report
+
+__all__ = ["Column", "Row", "footer", "notes", "recording_notes", "rows"]
+
+_VISIBLE = MIB // 20
+"""A change below 0.05 MiB prints as 0.0: such a column has not moved."""
+_MOST_ROWS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One figure in words. ``kind`` names the figure (held, peak, ...), ``text`` is what is shown."""
+
+    kind: str
+    text: str
+    grade: Grade
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One device, or the host, with the figures that moved; ``used`` is the part of the card that is taken."""
+
+    name: str
+    columns: tuple[Column, ...]
+    used: str
+    device: DeviceReport | None
+
+
+def rows(report: Report) -> list[Row]:
+    """The devices that moved, the largest first when there are many; without any device, the host."""
+    if not report.devices:
+        return [_host_row(report.host)]
+    moved = [row for row in map(_device_row, report.devices.values()) if row.columns]
+    if not moved:
+        first = next((one for one in report.devices.values() if one.after.context), next(iter(report.devices.values())))
+        return [_device_row(first)]
+    if len(moved) > _MOST_ROWS:
+        moved.sort(key=_weight, reverse=True)
+        rest = len(moved) - _MOST_ROWS + 1
+        return [*moved[: _MOST_ROWS - 1], Row(f"{rest} more devices", (), "%gpumem shows them", None)]
+    return moved
+
+
+def _weight(row: Row) -> int:
+    device = row.device
+    figures = () if device is None else (device.held, device.peak, device.outside, device.cached)
+    return max((abs(figure) for figure in figures if figure is not None), default=0)
+
+
+def _device_row(device: DeviceReport) -> Row:
+    grades = device.grades
+    outside = "CUDA context and first kernels" if device.started else "outside PyTorch"
+    words = (
+        ("held", device.held, "{} held"),
+        ("peak", device.peak, "peak {}"),
+        ("pending", device.pending, "pending {}"),
+        ("cached", device.cached, "cache {}"),
+        ("outside", device.outside, f"{outside} {{}}"),
+        ("others", device.others, "other processes {}"),
+        ("unattributed", device.unattributed, "unattributed {}"),
+    )
+    columns = tuple(
+        Column(kind, _words(pattern, amount, grades[kind]), grades[kind])
+        for kind, amount, pattern in words
+        if amount is not None and abs(amount) >= _VISIBLE
+    )
+    after = device.after
+    used = "" if after.in_use is None or after.capacity is None else f"{pair(after.in_use, after.capacity)} used"
+    return Row(device.name, columns, used, device)
+
+
+def _words(pattern: str, amount: int, grade: Grade) -> str:
+    text = signed(amount)
+    if grade.trust == "bound":
+        text = f"at most {text}"
+    elif grade.trust == "sampled":
+        text = f"at least {text}"
+    elif grade.trust == "device":
+        return f"~{pattern.format(text)} (this process or another)"
+    return pattern.format(text)
+
+
+def _host_row(host: HostReport) -> Row:
+    grades = host.grades
+    columns = []
+    if host.held is not None and abs(host.held) >= _VISIBLE:
+        columns.append(Column("held", f"{signed(host.held)} held", grades["held"]))
+    # a bound that comes from an older record says nothing about this cell
+    if host.exact and host.peak is not None and host.peak >= _VISIBLE:
+        columns.append(Column("peak", f"peak {signed(host.peak)}", grades["peak"]))
+    after = host.after
+    used = "" if after.rss is None or after.total is None else f"{pair(after.rss, after.total)} used"
+    return Row("host memory (RSS, no GPU)", tuple(columns), used, None)
+
+
+def footer(report: Report) -> str:
+    """Which cell, and how long: ``In [7], 2.31 s``."""
+    parts = [] if report.cell is None else [f"In [{report.cell}]"]
+    parts.append(duration(report.seconds))
+    if report.success is False:
+        parts.append("failed")
+    return ", ".join(parts)
+
+
+def notes(report: Report) -> list[str]:
+    """Sentences that the figures need."""
+    sentences = list(report.notes)
+    for device in report.devices.values():
+        if device.ooms > 0:
+            sentences.append(f"{device.name} ran out of memory{_times(device.ooms)}")
+        if device.retries > 0:
+            sentences.append(
+                f"{device.name} was full: PyTorch gave its cache back and tried again{_times(device.retries)}"
+            )
+        if device.after.busy and not device.before.busy:
+            sentences.append(f"{device.name} was still at work when read: memory that this work frees shows later")
+    if report.recording is not None:
+        sentences.append(recording_notes(report.recording))
+    return sentences
+
+
+def _times(count: int) -> str:
+    return "" if count == 1 else f" {count} times"
+
+
+def recording_notes(recording: RecordingFacts) -> str:
+    """What became of a recording: where it lies, how large it is, what it lost; or why there is none."""
+    if recording.path is None:
+        return recording.error
+    from humanize import intcomma, naturalsize
+
+    text = f"snapshot {recording.path}: {intcomma(recording.events)} events, {naturalsize(recording.size, binary=True)}"
+    if recording.dropped is None:
+        text += "; whether the ring dropped events is not known"
+    elif recording.dropped:
+        text += f"; the ring dropped {intcomma(recording.dropped)} allocations: raise --max-entries"
+    if not recording.own:
+        text += "; cut out of the recording that was on"
+    if recording.error:
+        text += f"; {recording.error}"
+    return text

@@ -1,0 +1,160 @@
+"""Facts as rows: the full table of a measurement, and the books of now. Rendered as text here, as HTML next door."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ipygpumem.ledger.books import books
+from ipygpumem.render.column import footer, notes
+from ipygpumem.units import signed, size
+
+if TYPE_CHECKING:
+    from ipygpumem.ledger.baseline import Baseline
+    from ipygpumem.ledger.grade import Grade
+    from ipygpumem.ledger.reading import Reading
+    from ipygpumem.ledger.report import DeviceReport, HostReport, Report
+
+__all__ = ["Table", "TableRow", "books_tables", "report_tables", "text_tables"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One line: a label (``level`` deep), a text for each column, and the trust in them."""
+
+    label: str
+    cells: tuple[str, ...]
+    level: int
+    grade: Grade | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One device, or the host: a title, the columns' names, and rows."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[TableRow, ...]
+    remarks: tuple[str, ...] = ()
+
+
+def report_tables(report: Report) -> list[Table]:
+    """The full table of a measurement: every figure of every device that this process uses, then the host."""
+    shown = [device for device in report.devices.values() if device.after.context or device.before.context]
+    tables = [_device_table(device) for device in shown]
+    tables.append(_host_table(report.host))
+    first = tables[0]
+    tables[0] = Table(f"{first.title}   {footer(report)}", first.header, first.rows, first.remarks)
+    last = tables[-1]
+    tables[-1] = Table(last.title, last.header, last.rows, tuple(notes(report)))
+    return tables
+
+
+def _device_table(device: DeviceReport) -> Table:
+    grades = device.grades
+    before, after = device.before, device.after
+    outside = "outside PyTorch (CUDA context and first kernels)" if device.started else "outside PyTorch"
+    figures = (
+        ("allocated (tensors)", "held", device.held, device.peak, after.allocated),
+        ("pending (freed, wait for a stream)", "pending", device.pending, None, after.pending),
+        ("cached", "cached", device.cached, None, after.cached),
+        (outside, "outside", device.outside, None, after.outside),
+        ("other processes", "others", device.others, None, after.others),
+        ("unattributed", "unattributed", device.unattributed, None, after.unattributed),
+    )
+    rows = [
+        TableRow(label, (_change(change), _peak(device, peak), _level(now)), 1, grades[kind])
+        for label, kind, change, peak, now in figures
+    ]
+    driver = _minus(after.driver_reserved, before.driver_reserved)
+    rows.append(TableRow("driver reserved", (_change(driver), "", _level(after.driver_reserved)), 1))
+    used = _minus(after.used, before.used)
+    rows.append(TableRow("device used", (_change(used), "", _level(after.used)), 0, grades["used"]))
+    rows.append(TableRow("free", (_change(None if used is None else -used), "", _level(after.free)), 0, grades["used"]))
+    return Table(device.name, ("change", "peak", "now"), tuple(rows))
+
+
+def _host_table(host: HostReport) -> Table:
+    grades = host.grades
+    peak = "" if host.peak is None else ("" if host.exact else "at most ") + signed(host.peak)
+    rows = [TableRow("resident (RSS)", (_change(host.held), peak, _level(host.after.rss)), 1, grades["held"])]
+    if host.after.pinned is not None:
+        rows.append(
+            TableRow("pinned by PyTorch", (_change(host.pinned), "", _level(host.after.pinned)), 1, grades["pinned"])
+        )
+    return Table("host memory of this process", ("change", "peak", "now"), tuple(rows))
+
+
+def books_tables(reading: Reading, baseline: Baseline | None = None) -> list[Table]:
+    """The books of now: every line of the identity for every device that this process uses, then the host."""
+    tables = []
+    for device in reading.devices.values():
+        if not device.context:
+            continue
+        label = f" {baseline.label}" if baseline is not None and baseline.device == device.name else ""
+        lines = books(device, baseline)
+        rows = tuple(TableRow(line.label, (_level(line.amount),), line.level, line.grade) for line in lines)
+        tables.append(Table(f"{device.name}{label}", ("now",), rows))
+    idle = [name for name, device in reading.devices.items() if not device.context]
+    host = reading.host
+    rows = (
+        TableRow("machine total", (_level(host.total),), 0),
+        TableRow("available", (_level(host.available),), 0),
+        TableRow("this process (RSS)", (_level(host.rss),), 1),
+        TableRow("its peak so far", (_level(host.peak),), 1),
+    )
+    if host.pinned is not None:
+        rows = (*rows, TableRow("pinned by PyTorch", (_level(host.pinned),), 1))
+    remarks = (f"not used by this process: {', '.join(idle)}",) if idle else ()
+    if not tables and not idle and baseline is not None and baseline.note:
+        remarks = (f"no GPU: {baseline.note}",)
+    tables.append(Table("host memory", ("now",), rows, remarks))
+    return tables
+
+
+def _minus(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one - other
+
+
+def _change(amount: int | None) -> str:
+    return "unknown" if amount is None else ("0" if amount == 0 else signed(amount))
+
+
+def _peak(device: DeviceReport, peak: int | None) -> str:
+    if peak is None:
+        return ""
+    return ("" if device.high is None or device.high.exact else "at most ") + signed(peak)
+
+
+def _level(amount: int | None) -> str:
+    return "unknown" if amount is None else size(amount)
+
+
+def text_tables(tables: list[Table]) -> str:
+    """Tables as aligned text; what is not exact ends in ``~``, with its reason below."""
+    return "\n\n".join(_text_table(table) for table in tables)
+
+
+def _text_table(table: Table) -> str:
+    body = [("  " * row.level + row.label, *row.cells, _mark(row.grade)) for row in table.rows]
+    widths = [max(len(line[i]) for line in body) for i in range(len(table.header) + 1)]
+    widths = [widths[0], *(max(width, len(name)) for width, name in zip(widths[1:], table.header, strict=True))]
+    lines = [table.title]
+    lines.append("  ".join(["".ljust(widths[0]), *_right(table.header, widths[1:])]).rstrip())
+    lines += [
+        "  ".join([line[0].ljust(widths[0]), *_right(line[1:-1], widths[1:])]).rstrip() + line[-1] for line in body
+    ]
+    return "\n".join([*lines, *dict.fromkeys(_reasons(table)), *table.remarks])
+
+
+def _right(cells: tuple[str, ...], widths: list[int]) -> list[str]:
+    return [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+
+
+def _mark(grade: Grade | None) -> str:
+    return " ~" if grade is not None and grade.trust not in {"exact", "unknown"} else ""
+
+
+def _reasons(table: Table) -> list[str]:
+    graded = (row.grade for row in table.rows if row.grade is not None)
+    return [f"{'~' if one.trust != 'unknown' else 'unknown:'} {one.reason}" for one in graded if one.trust != "exact"]

@@ -1,0 +1,15 @@
+"""Let this environment import from another one what it does not have itself: ``python tests/borrow.py .venv``.
+
+The other environment's packages come last on the path, so that this one's own IPython, kernel and widgets win; the
+package under test is this checkout.
+"""
+
+import sys
+import sysconfig
+from pathlib import Path
+
+here = Path(sysconfig.get_path("purelib"))
+major, minor = sys.version_info[:2]
+there = Path(sys.argv[1]).resolve() / "lib" / f"python{major}.{minor}" / "site-packages"
+checkout = Path(__file__).resolve().parents[1]
+(here / "zz_borrowed.pth").write_text(f"{checkout}\n{there}\n", encoding="utf-8")
