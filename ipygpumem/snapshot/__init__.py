@@ -1,0 +1,16 @@
+"""Understanding a memory snapshot of PyTorch: safe, exact, fast. No torch, no CUDA, no IPython."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ipygpumem.snapshot.keys import KEYS
+from ipygpumem.snapshot.limits import Limits
+from ipygpumem.snapshot.snapshot import Snapshot
+
+__all__ = ["KEYS", "Limits", "Snapshot", "sample"]
+
+
+def sample() -> Path:
+    """The path of a small real snapshot: three steps of a small GPT's training."""
+    return Path(__file__).parent.parent / "data" / "gpt_small.pickle.xz"

@@ -1,0 +1,115 @@
+"""Annotated regions: ``record_function`` and the optimizer's steps."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.errors import SnapshotFormatError
+from ipygpumem.snapshot.check import integer, mapping, sequence, text
+
+__all__ = ["Annotation", "innermost", "read_annotations"]
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_STAGES = ("START", "END")
+_FOREVER = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """One region.
+
+    Attributes:
+        name: Its name, ``Optimizer.step#AdamW.step``.
+        device: The device that was current.
+        start_us: Microseconds since 1970; None if it began before recording.
+        end_us: Microseconds since 1970; None if it had not ended.
+        depth: How many regions it lies in.
+        ambiguous: It overlaps another region without lying in it. The file names no threads: several were at work, or
+            an entry was lost, and START and END of the same name may be paired wrongly.
+    """
+
+    name: str
+    device: int
+    start_us: int | None
+    end_us: int | None
+    depth: int
+    ambiguous: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    name: str
+    device: int
+    start: int
+    depth: int
+
+
+def read_annotations(value: Any) -> tuple[Annotation, ...]:
+    """Pair the file's START and END entries. An END closes the youngest open region of its name and device.
+
+    Raises:
+        SnapshotFormatError: A value of the wrong type; the message names it.
+    """
+    entries = []
+    for place, item in enumerate(sequence(value, "external_annotations")):
+        where = f"external_annotations[{place}]"
+        entry = mapping(item, where)
+        stage = text(entry.get("stage"), f"{where}: stage")
+        if stage not in _STAGES:
+            raise SnapshotFormatError(f"{where}: stage is neither START nor END")
+        time = integer(entry.get("time_us", 0), f"{where}: time_us", 0)
+        device = integer(entry.get("device", 0), f"{where}: device")
+        entries.append((time, place, stage == "START", text(entry.get("name"), f"{where}: name"), device))
+    found: list[Annotation] = []
+    opened: dict[int, _Open] = {}
+    youngest: dict[tuple[str, int], list[int]] = {}
+    for time, place, begins, name, device in sorted(entries):
+        same = youngest.setdefault((name, device), [])
+        if begins:
+            same.append(place)
+            opened[place] = _Open(name, device, time, len(opened))
+        elif not same:
+            found.append(Annotation(name, device, None, time, 0, ambiguous=bool(opened)))
+        else:
+            last = next(reversed(opened))
+            key = same.pop()
+            region = opened.pop(key)
+            # as many regions are open around it as when it began, and none inside it
+            nested = key == last and len(opened) == region.depth
+            found.append(Annotation(name, device, region.start, time, region.depth, not nested))
+    for around, region in enumerate(opened.values()):
+        found.append(Annotation(region.name, region.device, region.start, None, region.depth, around != region.depth))
+    return tuple(sorted(found, key=lambda a: (-1 if a.start_us is None else a.start_us, a.depth)))
+
+
+def innermost(annotations: tuple[Annotation, ...], times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each time the number of the deepest region around it, the younger of two; -1 outside of all."""
+    found = np.full(len(times), -1, np.int64)
+    if not annotations or not len(times):
+        return found
+    starts = [-1 if a.start_us is None else a.start_us for a in annotations]
+    ends = [_FOREVER if a.end_us is None else a.end_us for a in annotations]
+    marks = np.unique(np.asarray([*starts, *[end + 1 for end in ends if end < _FOREVER]], np.int64))
+    inside: list[tuple[int, int, int]] = []  # heap: deepest and youngest first
+    covering = []
+    order = iter(range(len(annotations)))
+    following = next(order, None)
+    for mark in marks.tolist():
+        while following is not None and starts[following] <= mark:
+            heapq.heappush(inside, (-annotations[following].depth, -starts[following], following))
+            following = next(order, None)
+        while inside and ends[inside[0][2]] < mark:
+            heapq.heappop(inside)
+        covering.append(inside[0][2] if inside else -1)
+    place = np.searchsorted(marks, times, side="right") - 1
+    return np.where(place >= 0, np.asarray(covering, np.int64)[place], -1)

@@ -1,0 +1,74 @@
+"""Values of an untrusted file, taken only as what they have to be. Nothing is printed, compared or hashed before."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.errors import SnapshotFormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["LARGEST", "MOST", "column", "integer", "kind", "mapping", "sequence", "text"]
+
+LARGEST = 1 << 48
+"""Bytes of the largest block or segment that is believed."""
+
+MOST = 1 << 62
+"""Bytes that all sizes in a file may add up to, so that no sum overflows."""
+
+_INT64 = 1 << 63
+
+
+def kind(value: Any) -> str:
+    """The type of a value, in words."""
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def integer(value: Any, where: str, low: int = -_INT64, high: int = _INT64 - 1) -> int:
+    """A whole number within bounds."""
+    if type(value) is not int:
+        raise SnapshotFormatError(f"{where} is {kind(value)}, not a whole number")
+    if not low <= value <= high:
+        raise SnapshotFormatError(f"{where} is out of range")
+    return value
+
+
+def text(value: Any, where: str) -> str:
+    """A text."""
+    if type(value) is not str:
+        raise SnapshotFormatError(f"{where} is {kind(value)}, not a text")
+    return value
+
+
+def mapping(value: Any, where: str) -> dict[str, Any]:
+    """A dict, as the reader made it: its keys are texts."""
+    if type(value) is not dict:
+        raise SnapshotFormatError(f"{where} is {kind(value)}, not a dict")
+    return value
+
+
+def sequence(value: Any, where: str) -> Sequence[Any]:
+    """A list or tuple."""
+    if type(value) is not list and type(value) is not tuple:
+        raise SnapshotFormatError(f"{where} is {kind(value)}, not a list")
+    return value
+
+
+def column(values: list[Any], where: str, low: int = -_INT64, high: int = _INT64 - 1) -> NDArray[np.int64]:
+    """Whole numbers within bounds as a column. ``where`` has ``{}`` for the number of the value."""
+    try:
+        if set(map(type, values)) <= {int}:
+            numbers = np.array(array("q", values), np.int64)
+            if not len(numbers) or low <= numbers.min() <= numbers.max() <= high:
+                return numbers
+    except OverflowError:
+        pass  # the loop below names the one that is too large
+    for number, value in enumerate(values):
+        integer(value, where.format(number), low, high)
+    raise SnapshotFormatError(f"{where.format(0)} cannot be read as a whole number")

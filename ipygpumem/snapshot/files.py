@@ -1,0 +1,131 @@
+"""From a path or bytes to the untrusted objects in them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import os
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ipygpumem.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
+from ipygpumem.snapshot.framing import unframe
+from ipygpumem.snapshot.machine import Machine
+from ipygpumem.units import size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ipygpumem.snapshot.limits import Limits
+    from ipygpumem.snapshot.machine import Run
+
+__all__ = ["read_objects"]
+
+_GZ = b"\x1f\x8b"
+_XZ = b"\xfd7zXZ\x00"
+_ZIP = b"PK\x03\x04"
+_PICKLE = b"\x80"
+_JSON = (b"{", b"[")
+_CHUNK = 1 << 20
+_XZ_MEMORY = 1 << 28
+
+
+def read_objects(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[Any, list[Any], list[Run]]:
+    """The object in a file, with the memo and the runs of entries that it was read with.
+
+    Raises:
+        SnapshotError: Not readable, not a snapshot, dangerous or too large; the message begins with the file's name.
+    """
+    name = "the snapshot" if isinstance(source, bytes) else os.fspath(source)
+    try:
+        contents = [source if isinstance(source, bytes) else _contents(Path(source), limits)]
+        return _objects(contents, limits)
+    except SnapshotError as problem:
+        raise type(problem)(f"{name}: {problem}") from None
+    except OSError as problem:
+        raise SnapshotError(f"{name}: {problem.strerror or 'cannot be read'}") from None
+    except MemoryError:
+        raise SnapshotLimitError(f"{name}: there is not enough memory to read it") from None
+
+
+def _contents(path: Path, limits: Limits) -> bytes:
+    with path.open("rb") as file:
+        length = os.fstat(file.fileno()).st_size
+        if length > limits.size:
+            _too_large(limits.size)
+        raw = file.read(limits.size + 1)
+    if len(raw) > limits.size:
+        _too_large(limits.size)
+    return raw
+
+
+def _too_large(limit: int) -> NoReturn:
+    raise SnapshotLimitError(f"more than {size(limit)}; pass limits=Limits(size=...) to read it all the same")
+
+
+def _unpacked(raw: bytes, limits: Limits) -> bytes:
+    if raw.startswith(_XZ):
+        unpack = _unxz
+    elif raw.startswith(_GZ):
+        unpack = _ungz
+    else:
+        return raw
+    most = limits.unpacked(len(raw))
+    parts = []
+    try:
+        for part in unpack(raw):
+            parts.append(part)
+            most -= len(part)
+            if most < 0:
+                _too_large(limits.unpacked(len(raw)))
+    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as problem:
+        raise SnapshotFormatError(f"the packed file is broken or cut off: {problem}") from None
+    return b"".join(parts)
+
+
+def _ungz(raw: bytes) -> Iterator[bytes]:
+    with gzip.open(io.BytesIO(raw)) as file:
+        while part := file.read(_CHUNK):
+            yield part
+
+
+def _unxz(raw: bytes) -> Iterator[bytes]:
+    rest = raw
+    while rest:
+        # without the bound a header of a few bytes may ask for a dictionary of 4 GiB
+        unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+        yield unpacker.decompress(rest, _CHUNK)
+        while not unpacker.eof:
+            if unpacker.needs_input:
+                raise EOFError("the end is missing")
+            yield unpacker.decompress(b"", _CHUNK)
+        rest = unpacker.unused_data.lstrip(b"\0")
+
+
+def _objects(contents: list[bytes], limits: Limits) -> tuple[Any, list[Any], list[Run]]:
+    """What the one item of ``contents`` holds. The item is taken out, so that it need not lie in memory to the end."""
+    raw = _unpacked(contents.pop(), limits)
+    if not raw:
+        raise SnapshotFormatError("empty, 0 bytes: the dump was cut off before anything was written")
+    if raw.startswith(_PICKLE):
+        tape = unframe(raw)
+        del raw
+        machine = Machine(tape, limits)
+        return machine.read(), machine.memo, machine.runs
+    if raw.lstrip()[:1] in _JSON:
+        return _json(raw), [], []
+    if raw.startswith(_ZIP):
+        raise SnapshotFormatError("a zip file, such as torch.save writes: no memory snapshot")
+    raise SnapshotFormatError("neither a pickle (protocol 2 to 5) nor JSON")
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except RecursionError:
+        raise SnapshotLimitError("JSON that is nested too deep") from None
+    except ValueError as problem:
+        raise SnapshotFormatError(f"broken JSON: {' '.join(str(problem).split())}") from None

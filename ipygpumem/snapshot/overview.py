@@ -1,0 +1,178 @@
+"""The short answer: what peaked when, who holds it, and what the file does not tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.snapshot.trace import Action
+from ipygpumem.units import duration, size
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.liveset import Peak
+    from ipygpumem.snapshot.snapshot import Snapshot
+    from ipygpumem.snapshot.timeline import Timeline
+
+__all__ = ["Overview", "overview", "summary_text"]
+
+_TOP = 3
+_PERCENT = 100
+_DEVICES_SHOWN = 4
+_LABEL = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Overview:
+    """One device in numbers. Bytes are requested bytes where nothing else is said.
+
+    Attributes:
+        device: The device's index.
+        events: Events in its trace.
+        peak: The highest point.
+        end_requested: Bytes of the blocks that live at the end.
+        end_rounded: The same, as the allocator rounds them.
+        reserved_end: Bytes of all segments at the end; None for a file without segments.
+        reserved_peak: The most there was of these.
+        before_recording: Blocks older than the first event.
+        before_recording_bytes: Their bytes.
+        dropped: Events that the ring buffer lost; None if the file does not say.
+        out_of_order: Events that were sorted in by time.
+        oom_events: Out-of-memory events.
+        notes: What else the events do not tell, in sentences.
+    """
+
+    device: int
+    events: int
+    peak: Peak
+    end_requested: int
+    end_rounded: int
+    reserved_end: int | None
+    reserved_peak: int | None
+    before_recording: int
+    before_recording_bytes: int
+    dropped: int | None
+    out_of_order: int
+    oom_events: int
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "device": self.device,
+            "events": self.events,
+            "peak": self.peak.to_dict(),
+            "end": {"requested": self.end_requested, "rounded": self.end_rounded},
+            "reserved": {"end": self.reserved_end, "peak": self.reserved_peak},
+            "before_recording": self.before_recording,
+            "before_recording_bytes": self.before_recording_bytes,
+            "dropped": self.dropped,
+            "out_of_order": self.out_of_order,
+            "oom_events": self.oom_events,
+            "notes": list(self.notes),
+        }
+
+
+def overview(snapshot: Snapshot, device: int) -> Overview:
+    """One device in numbers."""
+    timeline = snapshot.timeline(device)
+    reserved = timeline.reserved
+    gaps = timeline.gaps
+    return Overview(
+        device=device,
+        events=len(timeline.trace),
+        peak=snapshot.peak(device),
+        end_requested=int(timeline.requested.bytes[-1]),
+        end_rounded=timeline.end_rounded,
+        reserved_end=timeline.end_reserved,
+        reserved_peak=None if reserved is None else reserved.peak()[1],
+        before_recording=gaps.before_recording,
+        before_recording_bytes=gaps.before_recording_bytes,
+        dropped=snapshot.own.dropped_of(device),
+        out_of_order=timeline.trace.out_of_order,
+        oom_events=len(timeline.trace.events(Action.OOM)),
+        notes=tuple(_notes(snapshot, timeline)),
+    )
+
+
+def _notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
+    gaps, trace = timeline.gaps, timeline.trace
+    dropped = snapshot.own.dropped_of(trace.device)
+    notes = []
+    if not len(trace):
+        notes.append("no events were recorded: only the state at the end is known")
+    if gaps.before_recording:
+        older = f"{gaps.before_recording:,} blocks ({size(gaps.before_recording_bytes)}) are older than the first event"
+        notes.append(older + ("; the file does not say whether events were dropped" if dropped is None else ""))
+    if dropped:
+        notes.append(f"the ring buffer dropped {dropped:,} events before the first one here")
+    if trace.out_of_order:
+        notes.append(f"{trace.out_of_order:,} events stood in the wrong order and were sorted by time")
+    if gaps.frees_without_allocation:
+        notes.append(f"{gaps.frees_without_allocation:,} frees without an allocation are left out")
+    if gaps.missing_frees:
+        notes.append(f"{gaps.missing_frees:,} blocks were allocated again without a free: the older ones end there")
+    if gaps.ended_by_request:
+        notes.append("completed frees were not recorded: blocks end when their free was requested")
+    if gaps.only_in_segments:
+        notes.append(f"{gaps.only_in_segments:,} blocks at the end were allocated after the events were copied")
+    if gaps.only_in_events:
+        notes.append(f"{gaps.only_in_events:,} blocks that the events leave alive are not there at the end")
+    return notes
+
+
+def summary_text(snapshot: Snapshot) -> str:
+    """The answer first: the peak, when, and the lines that hold most of it. It fits one screen."""
+    devices = [timeline.device for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved]
+    devices.sort(key=lambda device: -snapshot.timeline(device).requested.peak()[1])
+    if not devices:
+        return f"{snapshot.name}: no device used memory"
+    lines: list[str] = []
+    for device in devices[:_DEVICES_SHOWN]:
+        lines += _device_lines(snapshot, device, short=len(devices) > 1)
+    if len(devices) > _DEVICES_SHOWN:
+        lines.append(f"and {len(devices) - _DEVICES_SHOWN} more devices with lower peaks")
+    lines.append(snapshot.name + (f", torch {snapshot.own.torch}" if snapshot.own.torch else ""))
+    return "\n".join(lines)
+
+
+def _device_lines(snapshot: Snapshot, device: int, *, short: bool) -> list[str]:
+    facts = overview(snapshot, device)
+    peak = facts.peak
+    lines = [f"GPU {device}: peak {size(peak.requested)} requested, {_when(snapshot, peak)}"]
+    lines += [
+        f"  {size(group.bytes):>10} {_share(group.bytes, peak.requested)}  {_cut(group.label, group.source)}"
+        for group in peak.live.by("line")[:_TOP]
+    ]
+    ends = f"at the end {size(facts.end_requested)} requested"
+    if facts.reserved_end is not None and facts.reserved_peak is not None:
+        ends += f", {size(facts.end_rounded)} rounded"
+        ends += f"; reserved {size(facts.reserved_end)}, at most {size(facts.reserved_peak)}"
+    lines.append(f"  {facts.events:,} events; {ends}")
+    if facts.oom_events:
+        lines.append(
+            f"  out of memory {facts.oom_events} {'time' if facts.oom_events == 1 else 'times'}: ipygpumem fragmentation {snapshot.name} --at oom"
+        )
+    notes = facts.notes[:1] if short else facts.notes
+    lines += [f"  note: {note}" for note in notes]
+    return lines
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{_PERCENT * part / whole:3.0f} %" if whole else "     "
+
+
+def _cut(label: str, source: str | None) -> str:
+    text = f"{label}: {source}" if source else label
+    return text if len(text) <= _LABEL else text[: _LABEL - 1] + "…"
+
+
+def _when(snapshot: Snapshot, peak: Peak) -> str:
+    if peak.event < 0:
+        return "before the first event"
+    trace = snapshot.timeline(peak.device).trace
+    where = f"at event {peak.event:,}"
+    if peak.time_us is not None:
+        where += f", {duration((peak.time_us - int(trace.time[0])) / 1e6)} after the first"
+    if snapshot.own.cells:
+        where += f", in {snapshot.cells.labels(trace.time[[peak.event]], trace.stack[[peak.event]])[0]}"
+    return where

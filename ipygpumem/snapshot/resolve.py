@@ -1,0 +1,138 @@
+"""Values that lie in lanes, brought together with those that the machine read: memo indices become table numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.errors import SnapshotFormatError
+from ipygpumem.snapshot import opcodes as op
+from ipygpumem.snapshot.check import text
+from ipygpumem.snapshot.machine import Held
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from ipygpumem.snapshot.lanes import Field, Lanes
+    from ipygpumem.snapshot.machine import Run
+    from ipygpumem.snapshot.tables import Numbers, Stacks
+
+    Ints = NDArray[np.int64]
+    Numbered = NDArray[np.int32]
+
+__all__ = ["Resolver"]
+
+_NONE = -1
+_KINDS = {"frames": "stack", **dict.fromkeys(("action", "compile_context", "user_metadata"), "text")}
+
+
+class Resolver:
+    """Gives every text and stack of a file its number, wherever it was read."""
+
+    def __init__(self, memo: list[Any], runs: list[Run], texts: Numbers, stacks: Stacks) -> None:
+        self._memo = memo
+        self._texts = texts
+        self._stacks = stacks
+        self._columns: dict[tuple[int, str], Numbered] = {}
+        self._known = {kind: np.full(len(memo), _NONE, np.int32) for kind in ("text", "stack")}
+        self._lanes: dict[int, Lanes] = {}
+        taken: dict[int, list[Run]] = {}
+        for run in runs:
+            self._lanes[id(run.lanes)] = run.lanes
+            taken.setdefault(id(run.lanes), []).append(run)
+        bases = {key: _bases(self._lanes[key], some) for key, some in taken.items()}
+        # whatever stands in an entry itself comes first: a reference may point to what another template's entry holds
+        for key, lanes in self._lanes.items():
+            for name, field in lanes.fields.items():
+                if name in _KINDS:
+                    self._columns[key, name] = self._inline(name, field, bases[key])
+        for key, lanes in self._lanes.items():
+            for name, field in lanes.fields.items():
+                if (key, name) in self._columns:
+                    self._refer(self._columns[key, name], name, field, bases[key])
+
+    def column(self, run: Run, name: str) -> Numbered:
+        """The numbers of a key's texts or stacks in a run."""
+        return self._columns[id(run.lanes), name][run.first : run.stop]
+
+    def text(self, value: Any, where: str) -> int:
+        """The number of a text in an entry that the machine read."""
+        if type(value) is Held:
+            return self._held("text", value, where)
+        return self._texts.number(text(value, where))
+
+    def stack(self, value: Any, where: str) -> int:
+        """The number of a stack in an entry that the machine read."""
+        if type(value) is Held:
+            return self._held("stack", value, where)
+        return self._stacks.stack(value, where)
+
+    def stack_column(self, values: list[Any], where: str) -> Numbered:
+        """The numbers of many stacks, -1 for None. A list that comes often is read once."""
+        known: dict[int, int] = {id(None): _NONE}
+        for value in values:
+            if id(value) not in known:
+                known[id(value)] = self.stack(value, where)
+        return np.asarray([known[id(value)] for value in values], np.int32)
+
+    def _held(self, kind: str, value: Held, where: str) -> int:
+        number = int(self._known[kind][value.index])
+        if number == _NONE:
+            raise SnapshotFormatError(f"{where}: the reference does not lead to a {kind}")
+        return number
+
+    def _inline(self, name: str, field: Field, base: Ints) -> Numbered:
+        """A column with the values that stand in the entries; the others are still to come."""
+        column = np.full(len(base), _NONE, np.int32)
+        here = (field.value < 0) & (base >= 0)
+        which = -1 - field.value[here]
+        numbers = np.zeros(len(field.unique), np.int32)
+        read: Callable[[bytes], int] = self._list_number if _KINDS[name] == "stack" else self._text_number
+        for number in np.unique(which).tolist():
+            numbers[number] = read(field.unique[number])
+        column[here] = numbers[which]
+        self._known[_KINDS[name]][(base + field.made)[here]] = column[here]
+        return column
+
+    def _refer(self, column: Numbered, name: str, field: Field, base: Ints) -> None:
+        """Fill in the values that are references."""
+        there = (field.value >= 0) & (base >= 0)
+        index = field.value[there]
+        if (index >= base[there]).any():
+            raise SnapshotFormatError("a memo entry is read before it is written")
+        known = self._known[_KINDS[name]]
+        for number in np.unique(index[known[index] == _NONE]).tolist():
+            where = f"a trace entry: {name}"
+            value = self._memo[number]
+            known[number] = self.stack(value, where) if _KINDS[name] == "stack" else self.text(value, where)
+        column[there] = known[index]
+
+    def _text_number(self, octets: bytes) -> int:
+        try:
+            return self._texts.number(octets.decode("utf-8", "surrogatepass"))
+        except UnicodeDecodeError:
+            raise SnapshotFormatError("a text is not UTF-8") from None
+
+    def _list_number(self, octets: bytes) -> int:
+        items = []
+        at = 0
+        while at < len(octets):
+            width = 1 if octets[at] == op.BINGET else 4
+            index = int.from_bytes(octets[at + 1 : at + 1 + width], "little")
+            if index >= len(self._memo):
+                raise SnapshotFormatError(f"memo entry {index:,} is read before it is written")
+            items.append(self._memo[index])
+            at += 1 + width
+        return self._stacks.stack(items, "a trace entry: frames")
+
+
+def _bases(lanes: Lanes, runs: list[Run]) -> Ints:
+    """The memo index of each lane's first object; -1 for lanes that no run took."""
+    base = np.full(len(lanes.start), _NONE, np.int64)
+    before = np.concatenate([[0], np.cumsum(lanes.memos)])
+    for run in runs:
+        base[run.first : run.stop] = run.memo + before[run.first : run.stop] - before[run.first]
+    return base

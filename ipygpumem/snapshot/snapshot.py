@@ -1,0 +1,209 @@
+"""A snapshot of PyTorch's allocator: columns, and the questions they answer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.errors import DeviceError, OptionError, SnapshotError, SnapshotFormatError, SnapshotLimitError
+from ipygpumem.snapshot.annotations import Annotation, read_annotations
+from ipygpumem.snapshot.book import Book
+from ipygpumem.snapshot.cells import Cells
+from ipygpumem.snapshot.check import kind, mapping, sequence
+from ipygpumem.snapshot.files import read_objects
+from ipygpumem.snapshot.limits import Limits
+from ipygpumem.snapshot.liveset import LiveSet, Peak
+from ipygpumem.snapshot.overview import summary_text
+from ipygpumem.snapshot.own import Own, read_own, read_sources
+from ipygpumem.snapshot.segments import Blocks, Segments, read_segments
+from ipygpumem.snapshot.timeline import Curve, Timeline
+from ipygpumem.snapshot.trace import read_trace
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.groups import Group
+    from ipygpumem.snapshot.machine import Run
+
+__all__ = ["Snapshot"]
+
+_SCALARS = (str, int, float, bool, type(None))
+
+
+class Snapshot:
+    """A memory snapshot. Make one with `load`.
+
+    A moment is named by an event: its index in the device's trace. -1 is the moment before the first event. Bytes are
+    *requested* bytes where nothing else is said, as in PyTorch's own viewer: rounded sizes are in the file for the
+    blocks alive at the end only.
+
+    Attributes:
+        name: File name, or ``"snapshot"``.
+        timelines: The history of each device, by index.
+        segments: Segments at the end, of all devices.
+        blocks: Blocks at the end, of all devices.
+        stacks: All call stacks.
+        texts: Texts that columns refer to.
+        pools: Pool ids that columns refer to; (0, 0) is the default pool.
+        settings: The allocator's settings.
+        annotations: Annotated regions of all devices.
+        own: What our own recorder added.
+        sources: Source text by file name.
+        cells: Finds the cell of an event.
+    """
+
+    def __init__(self, root: dict[str, Any], book: Book, name: str, limits: Limits) -> None:
+        traces = sequence(root.get("device_traces", ()), "device_traces")
+        if len(traces) > limits.devices:
+            raise SnapshotLimitError(f"device_traces names more than {limits.devices:,} devices")
+        columns = []
+        seen = set()
+        for device, value in enumerate(traces):
+            items = list(sequence(value, f"device_traces[{device}]"))
+            if items and id(value) in seen:
+                raise SnapshotFormatError(f"device_traces[{device}] is the same list as another device's")
+            seen.add(id(value))
+            columns.append(read_trace(device, items, book))
+        self.segments: Segments
+        self.blocks: Blocks
+        self.segments, self.blocks = read_segments(root.get("segments", ()), limits.devices, book)
+        last = int(self.segments.device.max(initial=-1))
+        columns.extend(read_trace(device, [], book) for device in range(len(columns), last + 1))
+        known = self.segments if "segments" in root else None
+        self.name = name
+        self.timelines = tuple(Timeline(trace, known, self.blocks) for trace in columns)
+        self.settings = _settings(root.get("allocator_settings"))
+        self.annotations: tuple[Annotation, ...] = read_annotations(root.get("external_annotations", ()))
+        self.own: Own = read_own(root.get("ipygpumem"))
+        self.sources = read_sources(root.get("source_code"))
+        self.stacks = book.stacks.table()
+        self.texts: tuple[str, ...] = tuple(book.texts)
+        self.pools: tuple[tuple[int, int], ...] = tuple(book.pools)
+        self.cells = Cells(self.own.cells, self.stacks)
+        self._split: dict[str, list[str]] = {}
+
+    @classmethod
+    def load(
+        cls, source: str | os.PathLike[str] | bytes | dict[str, Any] | list[Any], limits: Limits | None = None
+    ) -> Snapshot:
+        """Read a snapshot.
+
+        Args:
+            source: A file, its bytes, or what ``torch.cuda.memory._snapshot()`` returns. Pickle or JSON, also packed
+                with gz or xz; a dict, or the bare list of segments of torch before 2.0.
+            limits: Bounds on what is read.
+
+        Raises:
+            SnapshotError: The file cannot be read, is no snapshot, or a broken or dangerous one.
+        """
+        limits = limits or Limits()
+        memo: list[Any] = []
+        runs: list[Run] = []
+        name = "snapshot"
+        root: Any = source
+        if isinstance(source, (str, bytes, os.PathLike)):
+            if not isinstance(source, bytes):
+                name = Path(source).name
+            root, memo, runs = read_objects(source, limits)
+        try:
+            return cls(_root(root), Book(memo, runs), name, limits)
+        except SnapshotError as problem:
+            raise type(problem)(f"{name}: {problem}") from None
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        events = sum(len(timeline.trace) for timeline in self.timelines)
+        return f"<Snapshot {self.name}: {len(self.timelines)} devices, {events:,} events>"
+
+    def timeline(self, device: int | None = None) -> Timeline:
+        """The history of a device; without a number that of the device with the highest peak.
+
+        Raises:
+            DeviceError: The file has no such device.
+        """
+        if device is None:
+            if not self.timelines:
+                raise DeviceError(f"{self.name} holds no device")
+            return max(self.timelines, key=lambda timeline: timeline.requested.peak()[1])
+        if not 0 <= device < len(self.timelines):
+            raise DeviceError(f"{self.name} has no device {device}: it has {len(self.timelines)}")
+        return self.timelines[device]
+
+    def allocated(self, device: int | None = None) -> Curve:
+        """Requested bytes after each event, of blocks that are not freed completely."""
+        return self.timeline(device).requested
+
+    def reserved(self, device: int | None = None) -> Curve | None:
+        """Bytes of all segments after each event; None where the file has no segments to reckon back from."""
+        return self.timeline(device).reserved
+
+    def peak(self, device: int | None = None) -> Peak:
+        """The highest point of the requested bytes, exact, with what lived then."""
+        timeline = self.timeline(device)
+        event, requested = timeline.requested.peak()
+        return Peak(timeline.device, requested, event, timeline.trace.time_of(event), self.live(event, timeline.device))
+
+    def live(self, event: int | None = None, device: int | None = None) -> LiveSet:
+        """What lives right after an event; without one, at the peak.
+
+        Raises:
+            OptionError: There is no such event.
+        """
+        timeline = self.timeline(device)
+        if event is None:
+            event = timeline.requested.peak()[0]
+        self._check_event(event, timeline)
+        return LiveSet(self, timeline, event, timeline.allocations.live(event))
+
+    def by_line(self, device: int | None = None) -> tuple[Group, ...]:
+        """What lives at the peak, by the innermost line of the user's own code, the largest first."""
+        return self.live(device=device).by("line")
+
+    def annotations_of(self, device: int) -> tuple[Annotation, ...]:
+        """Annotated regions that began while a device was current."""
+        return tuple(annotation for annotation in self.annotations if annotation.device == device)
+
+    def source_line(self, file: str, line: int) -> str | None:
+        """The text of a line, where the snapshot carries the file's source."""
+        lines = self._lines(file)
+        return lines[line - 1].strip() if 0 < line <= len(lines) else None
+
+    def short_file(self, file: str) -> str:
+        """A file's name for people: In[n] for a cell, else its last two parts."""
+        runs = self.cells.runs_of(file)
+        return runs or "/".join(file.replace("\\", "/").split("/")[-2:])
+
+    def summary(self) -> str:
+        """The answer in a few lines: the peak, when it was, and the lines that hold most of it."""
+        return summary_text(self)
+
+    def _check_event(self, event: int, timeline: Timeline) -> None:
+        if not -1 <= event < len(timeline.trace):
+            raise OptionError(f"device {timeline.device} has no event {event}: it has {len(timeline.trace):,}")
+
+    def _lines(self, file: str) -> list[str]:
+        if file not in self._split:
+            self._split[file] = self.sources.get(file, "").splitlines()
+        return self._split[file]
+
+
+def _root(value: Any) -> dict[str, Any]:
+    """The top of a file. Torch before 2.0 wrote a bare list of segments."""
+    if type(value) is list:
+        if not value or any(type(item) is not dict or "total_size" not in item for item in value):
+            raise SnapshotFormatError("a list, but not one of segments: no memory snapshot")
+        return {"segments": value}
+    if type(value) is not dict:
+        raise SnapshotFormatError(f"{kind(value)}: no memory snapshot")
+    if "segments" not in value and "device_traces" not in value:
+        raise SnapshotFormatError("a dict with neither segments nor device_traces: no memory snapshot")
+    return value
+
+
+def _settings(value: Any) -> dict[str, Any]:
+    """The allocator's settings, as far as they are plain values."""
+    if value is None:
+        return {}
+    settings = mapping(value, "allocator_settings")
+    return {key: item for key, item in settings.items() if type(item) in _SCALARS}

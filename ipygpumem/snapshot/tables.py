@@ -1,0 +1,146 @@
+"""What many events share, kept once: texts, pools, and the call stacks as one tree."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.snapshot.check import integer, mapping, sequence, text
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from numpy.typing import NDArray
+
+__all__ = ["Frame", "Numbers", "StackTable", "Stacks", "is_user_file"]
+
+_UNKNOWN_FILE = "??"
+_LAST_LINE = (1 << 31) - 1
+# Frames that are nobody's own code: libraries, Python's own, the notebook's machinery, what compilers wrote, C++
+_FOREIGN = re.compile(
+    r"""[/\\](site-packages|dist-packages)[/\\]
+    | [/\\]lib[/\\]python3(\.\d+)?[/\\](?!.*[/\\](home|work|notebooks)[/\\])
+    | [/\\]torch[/\\](nn|optim|autograd|utils|distributed|cuda|amp|fx|jit|_\w+|\w+\.py$)
+    | ^<(frozen[ ]|__array_function__|eval_with_key|fx-generated)
+    | torchinductor_ | [/\\]\.triton[/\\]
+    | \.(c|cc|cpp|cxx|cu|cuh|h|hpp|inl|so)(\.\d+)*$""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def is_user_file(filename: str) -> bool:
+    """Whether a frame of this file is the user's own code: a script, a module outside site-packages, a cell."""
+    return bool(filename) and filename != _UNKNOWN_FILE and not _FOREIGN.search(filename)
+
+
+class Numbers(dict[Any, int]):
+    """Numbers its keys in the order of their first use."""
+
+    def number(self, key: Hashable) -> int:
+        """The number of a key."""
+        return self.setdefault(key, len(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a call stack."""
+
+    file: str
+    line: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.name}" if self.line else f"{self.file} {self.name}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackTable:
+    """All call stacks of a file as a tree, from the outermost call down.
+
+    Attributes:
+        frames: Distinct frames.
+        node_frame: int32 column, the frame of each node of the tree.
+        node_parent: int32 column, the caller's node; -1 at the root. A parent comes before its children.
+        leaf: int32 column, the innermost node of each stack; -1 for an empty stack.
+        user_frame: int32 column, the innermost frame of the user's own code of each stack; -1 where there is none.
+    """
+
+    frames: tuple[Frame, ...]
+    node_frame: NDArray[np.int32]
+    node_parent: NDArray[np.int32]
+    leaf: NDArray[np.int32]
+    user_frame: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.leaf)
+
+    def frame_numbers(self, stack: int) -> list[int]:
+        """Numbers of a stack's frames, innermost first."""
+        numbers = []
+        node = int(self.leaf[stack]) if stack >= 0 else -1
+        while node >= 0:
+            numbers.append(int(self.node_frame[node]))
+            node = int(self.node_parent[node])
+        return numbers
+
+    def stack(self, stack: int) -> tuple[Frame, ...]:
+        """A stack's frames, innermost first; none for -1, the stack that was not recorded."""
+        return tuple(self.frames[number] for number in self.frame_numbers(stack))
+
+
+class Stacks:
+    """Collects call stacks while a file is read."""
+
+    def __init__(self) -> None:
+        self._frames = Numbers()
+        self._frame_of: dict[int, int] = {}
+        self._stacks = Numbers()
+        self._kept: list[Any] = []
+
+    def frame(self, frame: Any, where: str) -> int:
+        """The number of a frame, given as the file's dict."""
+        known = self._frame_of.get(id(frame))
+        if known is not None:
+            return known
+        mapping(frame, where)
+        key = (
+            text(frame.get("filename", _UNKNOWN_FILE), f"{where}: filename"),
+            integer(frame.get("line", 0), f"{where}: line", 0, _LAST_LINE),
+            text(frame.get("name", ""), f"{where}: name"),
+        )
+        number = self._frame_of[id(frame)] = self._frames.number(key)
+        self._kept.append(frame)  # an id means nothing once its object is gone
+        return number
+
+    def stack(self, frames: Any, where: str) -> int:
+        """The number of a stack, given as the file's list of frames, innermost first."""
+        items = sequence(frames, where)
+        return self._stacks.number(tuple([self.frame(frame, where) for frame in items]))
+
+    def table(self) -> StackTable:
+        """All stacks collected."""
+        frames = tuple(Frame(*key) for key in self._frames)
+        own = [frame.line > 0 and is_user_file(frame.file) for frame in frames]
+        nodes = Numbers()
+        node_user: list[int] = []
+        leaf, user = [], []
+        for stack in self._stacks:
+            node = -1
+            for frame in reversed(stack):
+                parent, node = node, nodes.number((node, frame))
+                if node == len(node_user):
+                    above = node_user[parent] if parent >= 0 else -1
+                    node_user.append(frame if own[frame] else above)
+            leaf.append(node)
+            user.append(node_user[node] if node >= 0 else -1)
+        pairs = np.asarray(list(nodes), np.int32).reshape(-1, 2)
+        return StackTable(
+            frames,
+            np.ascontiguousarray(pairs[:, 1]),
+            np.ascontiguousarray(pairs[:, 0]),
+            np.asarray(leaf, np.int32),
+            np.asarray(user, np.int32),
+        )

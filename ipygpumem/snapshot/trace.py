@@ -1,0 +1,231 @@
+"""The events of one device, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.errors import SnapshotFormatError
+from ipygpumem.snapshot.check import LARGEST, MOST, column, mapping
+from ipygpumem.snapshot.machine import Run
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ipygpumem.snapshot.book import Book
+
+__all__ = ["ACTIONS", "Action", "Trace", "read_trace"]
+
+ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "oom",
+    "snapshot",
+    "annotate",
+    "other",
+)
+"""Names of the numbers in the ``action`` column. ``other`` is what no PyTorch up to 2.15 writes."""
+
+
+class Action:
+    """Numbers in the ``action`` column."""
+
+    ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, MAP, UNMAP, OOM, SNAPSHOT, ANNOTATE, OTHER = (
+        range(len(ACTIONS))
+    )
+
+
+_NUMBER = {name: number for number, name in enumerate(ACTIONS)}
+_WITHOUT_ADDRESS = (Action.OOM, Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)
+_ABSENT = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """All columns have one row per event, oldest first. An event is named by its row.
+
+    Attributes:
+        device: The device's index.
+        action: uint8, index into `ACTIONS`.
+        address: int64; 0 where the event has none.
+        size: int64, bytes. Of alloc and free events the *requested* bytes.
+        stream: int64, the raw stream handle; 0 is the default stream.
+        time: int64, microseconds since 1970; -1 in files of torch 2.1, which wrote no time.
+        stack: int32, index into the stack table; -1 where no stack was recorded.
+        context: int32, index into the texts: compile context; -1 without.
+        metadata: int32, index into the texts: user metadata; -1 without.
+        pool: int32, index into the pools; -1 where the file does not say (before torch 2.12).
+        device_free: Free bytes of the device at each oom event.
+        out_of_order: How many events stood behind a later one in the file. They were sorted in by time.
+    """
+
+    device: int
+    action: NDArray[np.uint8]
+    address: NDArray[np.int64]
+    size: NDArray[np.int64]
+    stream: NDArray[np.int64]
+    time: NDArray[np.int64]
+    stack: NDArray[np.int32]
+    context: NDArray[np.int32]
+    metadata: NDArray[np.int32]
+    pool: NDArray[np.int32]
+    device_free: dict[int, int]
+    out_of_order: int
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the events have times."""
+        return len(self) > 0 and bool(self.time[0] >= 0)
+
+    def time_of(self, event: int) -> int | None:
+        """Microseconds since 1970 of an event; None for -1, the moment before the first, and without times."""
+        return int(self.time[event]) if 0 <= event < len(self) and self.timed else None
+
+    def events(self, *actions: int) -> NDArray[np.int64]:
+        """The events with one of these actions."""
+        return np.flatnonzero(np.isin(self.action, actions))
+
+
+def read_trace(device: int, items: list[Any], book: Book) -> Trace:
+    """Columns of one device's list of trace entries.
+
+    Raises:
+        SnapshotFormatError: A value of the wrong type or out of range; the message names entry and key.
+    """
+    entries = []
+    rows = []
+    runs = []
+    count = 0
+    for item in items:
+        if type(item) is Run:
+            runs.append((count, item))
+            count += item.stop - item.first
+        else:
+            entries.append(item)
+            rows.append(count)
+            count += 1
+    columns = _Columns(count, f"device_traces[{device}]", book)
+    if entries:
+        columns.fill_entries(entries, np.asarray(rows, np.int64))
+    for start, run in runs:
+        columns.fill_run(start, run)
+    return columns.trace(device)
+
+
+class _Columns:
+    def __init__(self, count: int, where: str, book: Book) -> None:
+        self._where = where
+        self._book = book
+        self._numbers = {name: np.full(count, _ABSENT, np.int64) for name in ("addr", "size", "stream", "time_us")}
+        self._ids = {name: np.full(count, _ABSENT, np.int32) for name in ("action", "compile_context", "user_metadata")}
+        self._stack = np.full(count, _ABSENT, np.int32)
+        self._pool = np.full(count, _ABSENT, np.int32)
+        self._device_free: dict[int, int] = {}
+
+    def fill_entries(self, entries: list[Any], rows: NDArray[np.int64]) -> None:
+        """Rows from dicts."""
+        if set(map(type, entries)) != {dict}:
+            for row, entry in zip(rows.tolist(), entries, strict=True):
+                mapping(entry, f"{self._where}[{row}]")
+        for name, numbers in self._numbers.items():
+            values = [entry.get(name, _ABSENT) for entry in entries]
+            numbers[rows] = column(values, f"{self._where}: entry {{}}: {name}", _ABSENT)
+        resolver = self._book.resolver
+        for name, ids in self._ids.items():
+            where = f"{self._where}: {name}"
+            values = [entry.get(name) for entry in entries]
+            # a reference to a text object is followed once, however often it comes
+            known = {id(None): _ABSENT}
+            for value in values:
+                if id(value) not in known:
+                    known[id(value)] = resolver.text(value, where)
+            ids[rows] = [known[id(value)] for value in values]
+        stacks = [entry.get("frames") for entry in entries]
+        self._stack[rows] = resolver.stack_column(stacks, f"{self._where}: frames")
+        for row, entry in zip(rows.tolist(), entries, strict=True):
+            if "pool_id" in entry:
+                self._pool[row] = self._book.pool(entry["pool_id"], f"{self._where}[{row}]: pool_id")
+            if "device_free" in entry:
+                where = f"{self._where}[{row}]: device_free"
+                self._device_free[row] = int(column([entry["device_free"]], where, 0)[0])
+
+    def fill_run(self, start: int, run: Run) -> None:
+        """Rows from lanes."""
+        rows = slice(start, start + run.stop - run.first)
+        lanes = slice(run.first, run.stop)
+        fields = run.lanes.fields
+        for name, numbers in self._numbers.items():
+            if name in fields:
+                numbers[rows] = fields[name].value[lanes]
+        for name, ids in self._ids.items():
+            if name in fields:
+                ids[rows] = self._book.resolver.column(run, name)
+        if "frames" in fields:
+            self._stack[rows] = self._book.resolver.column(run, "frames")
+        if "pool_id" in fields:
+            pairs = zip(fields["pool_id"].value[lanes].tolist(), fields["pool_id"].second[lanes].tolist(), strict=True)
+            self._pool[rows] = [self._book.pools.number(pair) for pair in pairs]
+        if "device_free" in fields:
+            free = fields["device_free"].value[lanes].tolist()
+            self._device_free.update(zip(range(rows.start, rows.stop), free, strict=True))
+
+    def trace(self, device: int) -> Trace:
+        """The columns, checked and in the order of time."""
+        action = self._actions()
+        address, size, time = self._numbers["addr"], self._numbers["size"], self._numbers["time_us"]
+        stream = self._numbers["stream"]
+        absent = (address < 0) & ~np.isin(action, _WITHOUT_ADDRESS)
+        self._must_not(absent, "addr is missing or negative")
+        self._must_not((size < 0) & (action != Action.OTHER), "size is missing or negative")
+        self._must_not(size > LARGEST, f"size is more than {LARGEST:,} bytes")
+        if size.sum(dtype=np.float64) > MOST:
+            raise SnapshotFormatError(f"{self._where}: the sizes add up to more than {MOST:,} bytes")
+        address[address < 0] = 0
+        size[size < 0] = 0
+        stream[stream == _ABSENT] = 0
+        if (time < 0).any():
+            time[:] = _ABSENT
+        late = int(np.count_nonzero(time < np.maximum.accumulate(time))) if len(time) else 0
+        free = self._device_free
+        order: NDArray[np.int64] | slice = slice(None)
+        if late:
+            order = np.argsort(time, kind="stable")
+            place = np.argsort(order, kind="stable")
+            free = {int(place[row]): value for row, value in free.items()}
+        return Trace(
+            device,
+            action[order],
+            address[order],
+            size[order],
+            stream[order],
+            time[order],
+            self._stack[order],
+            self._ids["compile_context"][order],
+            self._ids["user_metadata"][order],
+            self._pool[order],
+            free,
+            late,
+        )
+
+    def _actions(self) -> NDArray[np.uint8]:
+        ids = self._ids["action"]
+        self._must_not(ids == _ABSENT, "action is missing")
+        names = list(self._book.texts)
+        numbers = np.full(len(names), Action.OTHER, np.uint8)
+        for number in np.unique(ids).tolist():
+            numbers[number] = _NUMBER.get(names[number], Action.OTHER)
+        return numbers[ids]
+
+    def _must_not(self, bad: NDArray[np.bool_], what: str) -> None:
+        if bad.any():
+            raise SnapshotFormatError(f"{self._where}[{int(np.argmax(bad))}]: {what}")
