@@ -1,0 +1,78 @@
+"""Fixtures for every room: machines that are not there, and a package that has forgotten the test before."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+
+def forget():
+    """Put the package back to what it was when it was imported: no session, no peaks, no recording, no wrapper."""
+    peaks = sys.modules.get("ipygpumem.recording.peaks")
+    if peaks is not None:
+        peaks.PEAKS.__init__()
+    history = sys.modules.get("ipygpumem.recording.history")
+    if history is not None:
+        history.History._running = history.History._wrapper = None
+    fork = sys.modules.get("ipygpumem.recording.fork")
+    if fork is not None:
+        fork._in_child = False
+    pytorch = sys.modules.get("ipygpumem.probes.pytorch")
+    if pytorch is not None:
+        for name, original in pytorch._originals.items():
+            if hasattr(sys.modules["torch"]._C, name):
+                setattr(sys.modules["torch"]._C, name, original)
+        pytorch._originals.clear()
+    session = sys.modules.get("ipygpumem.session.session")
+    if session is not None:
+        session._session = session.Session()
+
+
+@pytest.fixture(autouse=True)
+def fresh_package():
+    """No test sees another's session."""
+    yield
+    forget()
+
+
+@pytest.fixture
+def make_gpu(fresh_package):
+    """Build machines: ``make_gpu(2)``, ``make_gpu(cards=[...], backend="cudaMallocAsync")``; one at a time."""
+    from fakes.cuda import FakeGpu
+
+    machines = []
+
+    def make(*arguments, **options):
+        forget()
+        for machine in machines:
+            machine.uninstall()
+        machines.append(FakeGpu(*arguments, **options).install())
+        return machines[-1]
+
+    yield make
+    forget()
+    for machine in reversed(machines):
+        machine.uninstall()
+
+
+@pytest.fixture
+def fake_gpu(make_gpu):
+    """One H200 under torch and NVML, CUDA not started."""
+    return make_gpu()
+
+
+@pytest.fixture
+def two_gpus(make_gpu):
+    """Two H200s under torch and NVML, CUDA not started."""
+    return make_gpu(2)
+
+
+@pytest.fixture
+def fake_nvml():
+    """An NVML library with one card, and no CUDA."""
+    from fakes.nvml import FakeCard, FakeNvml
+
+    nvml = FakeNvml([FakeCard()]).install()
+    yield nvml
+    nvml.uninstall()

@@ -1,0 +1,314 @@
+"""A caching allocator that keeps its books as PyTorch's native one does, on a device that is not there.
+
+Sizes round to 512 bytes; up to 1 MiB comes from 2 MiB segments, below 10 MiB from 20 MiB segments, the rest from
+segments of its own in steps of 2 MiB; a best fit is split, a freed block merges with free neighbours; a block that
+another stream still uses stays active until that stream is done. Every family of counters has PyTorch's shape, its
+peaks rise and are reset as there, and history is recorded as there.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+
+MIB = 1 << 20
+_ROUND = 512
+_SMALL = 1 * MIB
+_SMALL_SEGMENT = 2 * MIB
+_LARGE_SEGMENT = 20 * MIB
+_MIN_LARGE = 10 * MIB
+_STEP = 2 * MIB
+
+FAMILIES = (
+    "allocation",
+    "segment",
+    "active",
+    "inactive_split",
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
+_EVENTS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free")
+_POOLS = ("all", "small_pool", "large_pool")
+
+
+class Stat:
+    """One counter: as c10::CachingAllocator::Stat."""
+
+    __slots__ = ("allocated", "current", "freed", "peak")
+
+    def __init__(self):
+        self.current = self.peak = self.allocated = self.freed = 0
+
+    def move(self, amount):
+        self.current += amount
+        if amount > 0:
+            self.allocated += amount
+            self.peak = max(self.peak, self.current)
+        else:
+            self.freed -= amount
+
+    def to_dict(self):
+        return {name: getattr(self, name) for name in ("current", "peak", "allocated", "freed")}
+
+
+@dataclass(eq=False)
+class Segment:
+    address: int
+    size: int
+    stream: int
+    small: bool
+    pool: tuple
+    blocks: list = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Block:
+    address: int
+    size: int
+    segment: Segment
+    requested: int = 0
+    state: str = "inactive"
+    frames: list | None = None
+
+
+class Allocator:
+    """One device's. ``take(bytes)`` asks the card for memory and says whether it was there; ``give(bytes)`` returns."""
+
+    def __init__(self, index, take, give):
+        self.index = index
+        self._take, self._give = take, give
+        self._address = 0x7F0000000000 + (index << 40)
+        self.segments = []
+        self._pending = []
+        self.stats = {family: {pool: Stat() for pool in _POOLS} for family in FAMILIES}
+        self.oversize = {name: Stat() for name in ("oversize_allocations", "oversize_segments")}
+        self.private = {}
+        self.events = dict.fromkeys(_EVENTS, 0)
+        self.history = None
+        self.trace = []
+
+    # counters
+
+    def _count(self, family, small, amount):
+        self.stats[family]["all"].move(amount)
+        self.stats[family]["small_pool" if small else "large_pool"].move(amount)
+
+    def _segment_moved(self, segment, sign):
+        self._count("segment", segment.small, sign)
+        self._count("reserved_bytes", segment.small, sign * segment.size)
+        if segment.pool != (0, 0):
+            stats = self.private.setdefault(segment.pool, {pool: Stat() for pool in _POOLS})
+            stats["all"].move(sign * segment.size)
+            stats["small_pool" if segment.small else "large_pool"].move(sign * segment.size)
+
+    def memory_stats(self, *, accelerator=False):
+        nested = {
+            family: {pool: stat.to_dict() for pool, stat in pools.items()} for family, pools in self.stats.items()
+        }
+        nested.update({name: stat.to_dict() for name, stat in self.oversize.items()})
+        nested.update(self.events)
+        nested["max_split_size"] = -1
+        if not accelerator:
+            nested["num_oom_rejections"] = 0
+            nested["reserved_bytes_by_private_pools"] = {
+                pool: {name: stat.to_dict() for name, stat in stats.items()} for pool, stats in self.private.items()
+            }
+        return nested
+
+    def _every(self):
+        for pools in (*self.stats.values(), *self.private.values()):
+            yield from pools.values()
+        yield from self.oversize.values()
+
+    def reset_peaks(self):
+        for stat in self._every():
+            stat.peak = stat.current
+
+    def reset_accumulated(self):
+        for stat in self._every():
+            stat.allocated = stat.freed = 0
+        self.events = dict.fromkeys(_EVENTS, 0)
+
+    # blocks
+
+    def alloc(self, size, stream=0, pool=(0, 0)):
+        """A block; None where there is no room even after the cache was given back."""
+        self.finish_ready()
+        rounded = max(_ROUND, -(-size // _ROUND) * _ROUND)
+        small = rounded <= _SMALL
+        block = self._best_fit(rounded, stream, small, pool) or self._new_segment(rounded, stream, small, pool)
+        if block is None:
+            self.events["num_alloc_retries"] += 1
+            self.empty_cache()
+            block = self._new_segment(rounded, stream, small, pool)
+        if block is None:
+            self.events["num_ooms"] += 1
+            self._record("oom", 0, size, stream, pool)
+            return None
+        self._split(block, rounded)
+        block.state, block.requested = "active_allocated", size
+        block.frames = self._record("alloc", block.address, size, stream, pool)
+        for family, amount in (
+            ("allocation", 1),
+            ("allocated_bytes", block.size),
+            ("active", 1),
+            ("active_bytes", block.size),
+            ("requested_bytes", size),
+        ):
+            self._count(family, small, amount)
+        return block
+
+    def _best_fit(self, size, stream, small, pool):
+        fits = [
+            block
+            for segment in self.segments
+            if (segment.stream, segment.small, segment.pool) == (stream, small, pool)
+            for block in segment.blocks
+            if block.state == "inactive" and block.size >= size
+        ]
+        return min(fits, key=lambda block: (block.size, block.address), default=None)
+
+    def _new_segment(self, size, stream, small, pool):
+        if small:
+            room = _SMALL_SEGMENT
+        elif size < _MIN_LARGE:
+            room = _LARGE_SEGMENT
+        else:
+            room = -(-size // _STEP) * _STEP
+        if not self._take(room):
+            return None
+        segment = Segment(self._address, room, stream, small, pool)
+        self._address += room + _STEP
+        block = Block(segment.address, room, segment)
+        segment.blocks.append(block)
+        self.segments.append(segment)
+        self._segment_moved(segment, 1)
+        self.events["num_device_alloc"] += 1
+        self._record("segment_alloc", segment.address, room, stream, pool)
+        return block
+
+    def _split(self, block, size):
+        rest, segment = block.size - size, block.segment
+        was_split = len(segment.blocks) > 1
+        if was_split:
+            self._inactive(block, -1)
+        if rest >= (_ROUND if segment.small else _SMALL + 1):
+            remainder = Block(block.address + size, rest, segment)
+            block.size = size
+            segment.blocks.insert(segment.blocks.index(block) + 1, remainder)
+            self._inactive(remainder, 1)
+
+    def _inactive(self, block, sign):
+        self._count("inactive_split", block.segment.small, sign)
+        self._count("inactive_split_bytes", block.segment.small, sign * block.size)
+
+    def free(self, block, *, used_by=None):
+        """Give a block back; ``used_by``: a stream that has not finished with it, as after ``record_stream``."""
+        segment = block.segment
+        self._count("allocation", segment.small, -1)
+        self._count("allocated_bytes", segment.small, -block.size)
+        self._record("free_requested", block.address, block.requested, segment.stream, segment.pool)
+        if used_by is None:
+            self._complete(block)
+        else:
+            block.state = "active_awaiting_free"
+            self._pending.append([block, used_by, False])
+
+    def stream_done(self, stream):
+        """This stream has finished; as in PyTorch the blocks become free at the next allocation."""
+        for entry in self._pending:
+            entry[2] = entry[2] or entry[1] == stream
+
+    def finish_ready(self):
+        ready = [entry for entry in self._pending if entry[2]]
+        self._pending = [entry for entry in self._pending if not entry[2]]
+        for block, _, _ in ready:
+            self._complete(block)
+
+    def _complete(self, block):
+        segment = block.segment
+        self._record("free_completed", block.address, block.requested, segment.stream, segment.pool)
+        self._count("active", segment.small, -1)
+        self._count("active_bytes", segment.small, -block.size)
+        self._count("requested_bytes", segment.small, -block.requested)
+        block.state, block.requested, block.frames = "inactive", 0, None
+        at = segment.blocks.index(block)
+        for neighbour in (segment.blocks[at + 1 : at + 2], segment.blocks[max(at - 1, 0) : at]):
+            if neighbour and neighbour[0].state == "inactive":
+                self._inactive(neighbour[0], -1)
+                block.address = min(block.address, neighbour[0].address)
+                block.size += neighbour[0].size
+                segment.blocks.remove(neighbour[0])
+        if len(segment.blocks) > 1:
+            self._inactive(block, 1)
+
+    def empty_cache(self):
+        for entry in self._pending:
+            entry[2] = True
+        self.finish_ready()
+        for segment in [one for one in self.segments if all(block.state == "inactive" for block in one.blocks)]:
+            self.segments.remove(segment)
+            self._segment_moved(segment, -1)
+            self.events["num_device_free"] += 1
+            self._give(segment.size)
+            self._record("segment_free", segment.address, segment.size, segment.stream, segment.pool)
+
+    # history
+
+    def _record(self, action, address, size, stream, pool):
+        history = self.history
+        if history is None or action in history["skip_actions"]:
+            return None
+        event = {"action": action, "addr": address, "size": size, "stream": stream, "time_us": time.time_ns() // 1000}
+        event |= {"compile_context": "N/A", "user_metadata": "", "pool_id": pool}
+        if action == "oom":
+            event["device_free"] = event.pop("addr")
+        frames = None
+        if history["context"] in {"alloc", "all"} or (history["context"] == "state" and action == "alloc"):
+            frames = event["frames"] = _frames()
+        self.trace.append(event)
+        del self.trace[: -history["max_entries"]]
+        return frames
+
+    def snapshot(self):
+        self._record("snapshot", 0, 0, 0, (0, 0))
+        return [
+            {
+                "device": self.index,
+                "address": segment.address,
+                "total_size": segment.size,
+                "allocated_size": sum(b.size for b in segment.blocks if b.state == "active_allocated"),
+                "active_size": sum(b.size for b in segment.blocks if b.state != "inactive"),
+                "requested_size": sum(b.requested for b in segment.blocks),
+                "stream": segment.stream,
+                "segment_type": "small" if segment.small else "large",
+                "segment_pool_id": segment.pool,
+                "is_expandable": False,
+                "frames": [],
+                "blocks": [
+                    {
+                        "address": block.address,
+                        "size": block.size,
+                        "requested_size": block.requested,
+                        "state": block.state,
+                        "frames": block.frames or [],
+                    }
+                    for block in segment.blocks
+                ],
+            }
+            for segment in self.segments
+        ]
+
+
+def _frames():
+    """The Python stack above this package, as PyTorch gathers it."""
+    frame, found = sys._getframe(2), []
+    while frame is not None:
+        if "fakes" not in frame.f_code.co_filename:
+            found.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
+        frame = frame.f_back
+    return found

@@ -1,0 +1,375 @@
+"""A fake CUDA machine under the real CPU build of torch, with its cards seen by a fake NVML.
+
+::
+
+    gpu = FakeGpu()                  # one H200; FakeGpu(2) has two
+    gpu.install()                    # torch.cuda, torch.accelerator, cuda.bindings.runtime and pynvml see it
+    block = gpu.alloc(4 << 20)       # PyTorch's allocator: cuda:0, default stream
+    gpu.free(block)
+    x = torch.ones(1000, device="cuda")   # a tensor whose death frees its block
+    gpu.outside(256 << 20)           # another library of this process takes memory past PyTorch
+    gpu.nvml.cards[0].others[4711] = 1 << 30
+    gpu.uninstall()
+
+Only what a machine without a GPU cannot have is replaced: the C functions of torch._C below torch's own Python, the
+runtime, the library below pynvml. CUDA's habits are kept: a context costs 612 MiB of this process and 8 MiB of
+nobody's, and comes with the first call that needs one, wanted or not; the first matmul costs 66 MiB outside PyTorch and
+a workspace in it; during graph capture every call that capture forbids raises and is noted in ``violations``.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import sys
+import types
+import weakref
+
+from fakes.allocator import Allocator
+from fakes.nvml import FakeCard, FakeNvml
+from fakes.patches import Patches
+
+MIB = 1 << 20
+CONTEXT = 612 * MIB
+PAGE_TABLES = 8 * MIB
+KERNELS = 66 * MIB
+WORKSPACE = 32 * MIB
+_GRANULE = 2 * MIB
+
+
+class FakeDevice:
+    """One GPU as this process has it: its card, its allocator, whether there is a context."""
+
+    def __init__(self, index, card, *, name="NVIDIA H200"):
+        self.index, self.card, self.name = index, card, name
+        self.context = False
+        self.context_by = None
+        self.warm = False
+        self.broken = None
+        self.busy = False
+        self.allocator = Allocator(index, self.take, self.give)
+
+    def take(self, size):
+        if size > self.card.free:
+            return False
+        self.card.own += size
+        return True
+
+    def give(self, size):
+        self.card.own -= size
+
+    @property
+    def uuid(self):
+        return self.card.uuid.removeprefix("GPU-").removeprefix("MIG-")
+
+
+class FakeGpu:
+    """The machine. ``count`` devices, or one for each of ``cards``."""
+
+    def __init__(self, count=1, cards=None, *, backend="native"):
+        cards = cards or [
+            FakeCard(uuid=f"GPU-{index:08x}-1111-2222-3333-444455556666", pci=f"00000000:{0x18 + index:02X}:00.0")
+            for index in range(count)
+        ]
+        self.nvml = FakeNvml(cards)
+        self.devices = [FakeDevice(index, card) for index, card in enumerate(cards)]
+        self.backend = backend
+        self.current = 0
+        self.capturing = False
+        self.violations = []
+        self.calls = collections.Counter()
+        self.pinned = 0
+        self.raw = {}
+        self.initialised = False
+        self.history = None
+        self._patches = Patches()
+
+    # what a test does to the machine
+
+    def __getitem__(self, index):
+        return self.devices[index]
+
+    @property
+    def card(self):
+        return self.devices[0].card
+
+    def alloc(self, size, device=0, *, stream=0, pool=(0, 0)):
+        """A block of PyTorch's allocator, as a tensor would take it.
+
+        Raises:
+            torch.OutOfMemoryError: As PyTorch says it.
+        """
+        import torch
+
+        torch.cuda.init()
+        self._context(device, "alloc")
+        block = self.devices[device].allocator.alloc(size, stream, pool)
+        if block is None:
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size / MIB:.2f} MiB. GPU {device}")
+        return block
+
+    def free(self, block, *, used_by=None):
+        index = (block.address - 0x7F0000000000) >> 40
+        self.devices[index].allocator.free(block, used_by=used_by)
+
+    def outside(self, size, device=0):
+        """Another library of this process takes (or with a negative size gives back) memory past PyTorch."""
+        self._context(device, "another library")
+        self.devices[device].card.own += -(-size // _GRANULE) * _GRANULE
+
+    def break_device(self, device=0, error="CUDA error: an illegal memory access was encountered"):
+        """A kernel has failed: from now on every CUDA call of this process raises."""
+        self.devices[device].broken = error
+
+    # CUDA's habits
+
+    def _context(self, index, by):
+        self._forbidden(by)
+        device = self.devices[index]
+        if device.broken:
+            import torch
+
+            raise torch.AcceleratorError(device.broken)
+        if not device.context:
+            device.context, device.context_by = True, by
+            device.card.own += CONTEXT
+            device.card.unattributed += PAGE_TABLES
+
+    def _forbidden(self, by):
+        # allocations of a captured graph are legal, and so is what touches no stream
+        if self.capturing and by not in {"alloc", "exchangeDevice"}:
+            self.violations.append(by)
+            raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing ({by})")
+
+    def _call(self, name):
+        self.calls[name] += 1
+
+    # the C functions of torch._C
+
+    def _functions(self):
+        return {name.removeprefix("c"): getattr(self, name) for name in dir(self) if name.startswith("c_")}
+
+    def c_cuda_init(self):
+        self.initialised = True
+
+    def c_cuda_getDeviceCount(self):  # noqa: N802
+        return len(self.devices)
+
+    def c_cuda_getDevice(self):  # noqa: N802
+        return self.current
+
+    def c_cuda_setDevice(self, index):  # noqa: N802
+        self.exchange(index)
+
+    def c_cuda_isInBadFork(self):  # noqa: N802
+        return False
+
+    def c_cuda_hasPrimaryContext(self, index):  # noqa: N802
+        if not 0 <= index < len(self.devices):
+            raise RuntimeError("hasPrimaryContext expects to be called with a valid device index")
+        return self.devices[index].context
+
+    def c_cuda_synchronize(self):
+        self._call("synchronize")
+        self._context(self.current, "synchronize")
+        self.devices[self.current].busy = False
+
+    def c_cuda_getAllocatorBackend(self):  # noqa: N802
+        return self.backend
+
+    def _allocator(self, index):
+        if self.backend == "pluggable":
+            raise RuntimeError(
+                "CUDAPluggableAllocator does not yet support getDeviceStats. If you need it, file an issue"
+            )
+        if not 0 <= index < len(self.devices):
+            raise RuntimeError("Invalid device argument")
+        return self.devices[index].allocator
+
+    def c_cuda_memoryStats(self, index):  # noqa: N802
+        self._call("memoryStats")
+        return self._allocator(index).memory_stats()
+
+    def c_cuda_resetPeakMemoryStats(self, index):  # noqa: N802
+        self._call("resetPeakMemoryStats")
+        self._allocator(index).reset_peaks()
+
+    def c_cuda_resetAccumulatedMemoryStats(self, index):  # noqa: N802
+        self._allocator(index).reset_accumulated()
+
+    def c_accelerator_getDeviceStats(self, index):  # noqa: N802
+        return self._allocator(index).memory_stats(accelerator=True)
+
+    def c_accelerator_resetPeakStats(self, index):  # noqa: N802
+        self._allocator(index).reset_peaks()
+
+    def c_accelerator_resetAccumulatedStats(self, index):  # noqa: N802
+        self._allocator(index).reset_accumulated()
+
+    def c_accelerator_isAllocatorInitialized(self):  # noqa: N802
+        return self.initialised
+
+    def c_accelerator_getDeviceIndex(self):  # noqa: N802
+        return self.current
+
+    def c_cuda_hostMemoryStats(self):  # noqa: N802
+        stat = {"current": self.pinned, "peak": self.pinned, "allocated": self.pinned, "freed": 0}
+        return {"allocated_bytes": stat, "active_bytes": dict(stat), "num_host_alloc": 0, "num_host_free": 0}
+
+    def c_cuda_emptyCache(self):  # noqa: N802
+        self._call("emptyCache")
+        for device in self.devices:
+            device.allocator.empty_cache()
+
+    def c_cuda_getCurrentStream(self, index):  # noqa: N802
+        return 0, index, 1
+
+    def c_cuda_isHistoryEnabled(self):  # noqa: N802
+        return self.history is not None
+
+    def c_cuda_record_memory_history(  # noqa: PLR0917 (PyTorch's own order)
+        self, enabled, context, stacks, max_entries, clear, compiles=False, annotations=False, skip_actions=()
+    ):
+        self._call("record_memory_history")
+        if self.backend != "native":
+            raise RuntimeError(f"{self.backend} does not yet support recordHistory. If you need it, file an issue")
+        self.history = None
+        if enabled is not None:
+            self.history = {
+                "context": context,
+                "stacks": stacks,
+                "max_entries": max_entries,
+                "skip_actions": tuple(skip_actions),
+            }
+        for device in self.devices:
+            if clear or enabled is None:
+                device.allocator.trace.clear()
+            device.allocator.history = self.history if enabled == "all" else None
+
+    def c_cuda_memorySnapshot(self, options):  # noqa: N802
+        self._call("memorySnapshot")
+        return {
+            "segments": [one for device in self.devices for one in device.allocator.snapshot()],
+            "device_traces": [[dict(event) for event in device.allocator.trace] for device in self.devices],
+            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False},
+            "external_annotations": [],
+        }
+
+    # what torch binds at import
+
+    def exchange(self, index):
+        """cudaSetDevice: from CUDA 12 on it makes a context."""
+        if index < 0:
+            return -1
+        old, self.current = self.current, index
+        if old != index:
+            self._context(index, "exchangeDevice")
+        return old
+
+    def maybe_exchange(self, index):
+        """Sets the device only where it has a context already."""
+        if index < 0:
+            return -1
+        old = self.current
+        if self.devices[index].context:
+            self.current = index
+        return old
+
+    def capture_flag(self):
+        return self.capturing and self.devices[self.current].context
+
+    def properties(self, index):
+        device = self.devices[index]
+        return types.SimpleNamespace(
+            name=device.name,
+            uuid=device.uuid,
+            total_memory=device.card.total - device.card.driver_reserved,
+            major=9,
+            minor=0,
+            pci_domain_id=int(device.card.pci[:8], 16),
+            pci_bus_id=int(device.card.pci[9:11], 16),
+            pci_device_id=int(device.card.pci[12:14], 16),
+        )
+
+    def mem_get_info(self, index):
+        self._call("cudaMemGetInfo")
+        self._context(index, "cudaMemGetInfo")
+        card = self.devices[index].card
+        return card.free, card.total - card.driver_reserved
+
+    def malloc(self, size):
+        self._call("cudaMalloc")
+        self._context(self.current, "cudaMalloc")
+        size = -(-size // _GRANULE) * _GRANULE
+        if not self.devices[self.current].take(size):
+            return 2, 0
+        pointer = 0x7E0000000000 + (len(self.raw) + 1) * (1 << 32)
+        self.raw[pointer] = (self.current, size)
+        return 0, pointer
+
+    def raw_free(self, pointer):
+        self._call("cudaFree")
+        index, size = self.raw.pop(pointer)
+        self.devices[index].give(size)
+        return (0,)
+
+    # in place and away
+
+    def install(self):
+        import torch
+
+        from fakes.tensors import replacements
+
+        put = self._patches.set
+        for name, function in self._functions().items():
+            put(torch._C, name, function)
+        put(torch.cuda, "_is_in_bad_fork", lambda: False)
+        put(torch.cuda, "_initialized", False)
+        put(torch.cuda, "_cached_device_count", None)
+        put(torch.cuda, "_exchange_device", self.exchange)
+        put(torch.cuda, "_maybe_exchange_device", self.maybe_exchange)
+        put(torch.cuda, "_get_device_properties", self.properties)
+        put(torch.cuda, "_device_count_nvml", lambda: -1)
+        put(torch.cuda, "_cudart", types.SimpleNamespace(cudaMemGetInfo=self.mem_get_info))
+        put(torch.cuda, "Stream", _stream(self))
+        put(torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", self.capture_flag)
+        for owner, name, value in replacements(self):
+            put(owner, name, value)
+        runtime = types.ModuleType("cuda.bindings.runtime")
+        runtime.cudaMalloc, runtime.cudaFree = self.malloc, self.raw_free
+        bindings, cuda = types.ModuleType("cuda.bindings"), types.ModuleType("cuda")
+        bindings.runtime, cuda.bindings = runtime, bindings
+        for module in (cuda, bindings, runtime):
+            self._patches.item(sys.modules, module.__name__, module)
+        self.nvml.install()
+        return self
+
+    def uninstall(self):
+        self.nvml.uninstall()
+        self._patches.restore()
+
+    @contextlib.contextmanager
+    def capture(self):
+        """A CUDA graph is being captured."""
+        self.capturing = True
+        try:
+            yield
+        finally:
+            self.capturing = False
+
+    def hold(self, owner, block):
+        """The block lives as long as its owner."""
+        weakref.finalize(owner, self.free, block)
+
+
+def _stream(gpu):
+    class Stream:
+        def __init__(self, stream_id=0, device_index=0, device_type=1):
+            self.device_index = device_index
+
+        def query(self):
+            gpu._call("cudaStreamQuery")
+            gpu._context(self.device_index, "cudaStreamQuery")
+            return not gpu.devices[self.device_index].busy
+
+    return Stream

@@ -1,0 +1,237 @@
+"""A fake NVML library behind the real module `pynvml`: it receives pynvml's ctypes arguments and fills its structs.
+
+::
+
+    nvml = FakeNvml([FakeCard(uuid="GPU-1")])
+    nvml.install()                  # pynvml opens this library instead of libnvidia-ml.so.1
+    nvml.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_GPU_IS_LOST)
+    nvml.missing.add("nvmlDeviceGetMemoryInfo_v2")   # an old driver
+    nvml.present = False            # no driver library on this machine
+    nvml.uninstall()
+
+How this process stands in the list is the card's ``regime``: ``bare`` (own pid, right bytes, everybody listed),
+``A`` (host pids, right bytes, everybody), ``B`` (own pid with 0 bytes, others hidden), ``C`` (own pid, right bytes,
+others hidden), ``wsl`` (own pid, bytes not available), ``hidden`` (empty list), ``shared`` (two entries move together).
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import os
+from dataclasses import dataclass, field
+
+from fakes.patches import Patches
+
+MIB = 1 << 20
+HOST_PID = 3_000_000
+"""In regime A this process stands under its own pid plus this number."""
+NOT_AVAILABLE = (1 << 64) - 1
+
+
+@dataclass
+class FakeCard:
+    """One card or MIG instance. ``own``: bytes of this process, a list so that all fakes move the same number."""
+
+    uuid: str = "GPU-00000000-0000-0000-0000-000000000000"
+    total: int = 143_771 * MIB
+    driver_reserved: int = 615 * MIB
+    pci: str = "00000000:18:00.0"
+    regime: str = "bare"
+    mig: bool = False
+    own: int = 0
+    unattributed: int = 0
+    others: dict = field(default_factory=dict)
+    drawing: dict = field(default_factory=dict)
+    reserved_in_used: bool = False
+    """Some drivers' v2 still counts the driver's part into used: their documents disagree."""
+
+    @property
+    def used(self):
+        """As v2 tells it: without the driver's part."""
+        return self.own + self.unattributed + sum(self.others.values()) + sum(self.drawing.values())
+
+    @property
+    def free(self):
+        return self.total - self.driver_reserved - self.used
+
+    def processes(self):  # noqa: PLR0911 (one for each regime)
+        """(pid, bytes) as this container sees them."""
+        own = [(os.getpid(), self.own)] if self.own else []
+        if self.regime == "bare":
+            return own + list(self.others.items())
+        if self.regime == "A":
+            return [(pid + HOST_PID, size) for pid, size in own + list(self.others.items())]
+        if self.regime == "B":
+            return [(pid, 0) for pid, _ in own]
+        if self.regime == "C":
+            return own
+        if self.regime == "wsl":
+            return [(pid, NOT_AVAILABLE) for pid, _ in own + list(self.others.items())]
+        if self.regime == "shared":
+            return [*own, *((pid + HOST_PID, size) for pid, size in own)]
+        return []
+
+    def graphics(self):
+        return list(self.drawing.items())
+
+
+class FakeNvml:
+    """The library: one attribute for each C function that it has."""
+
+    def __init__(self, cards=()):
+        self.cards = list(cards)
+        self.missing = set()
+        self.present = True
+        self.initialised = 0
+        self.calls = collections.Counter()
+        self._errors = {}
+        self._patches = Patches()
+
+    def fail(self, name, code, *, times=None):
+        """From now on ``name`` answers ``code``: always, or the next ``times`` times."""
+        self._errors[name] = [code, times]
+
+    def heal(self, *names):
+        """These functions, or all, work again."""
+        for name in names or list(self._errors):
+            self._errors.pop(name, None)
+
+    def install(self):
+        import pynvml
+
+        def load(name, *arguments, **options):
+            if not self.present:
+                raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+            return _Library(self)
+
+        self._patches.set(pynvml, "CDLL", load)
+        self._patches.set(pynvml, "nvmlLib", None)
+        self._patches.set(pynvml, "_nvmlLib_refcount", 0)
+        self._patches.set(pynvml, "_nvmlGetFunctionPointer_cache", {})
+        return self
+
+    def uninstall(self):
+        self._patches.restore()
+
+    def _error(self, name):
+        import pynvml
+
+        error = self._errors.get(name)
+        if error is not None:
+            code, times = error
+            if times is None:
+                return code
+            if times > 0:
+                error[1] = times - 1
+                return code
+        if not self.initialised and name not in {"nvmlInitWithFlags", "nvmlErrorString"}:
+            return pynvml.NVML_ERROR_UNINITIALIZED
+        return None
+
+    def _card(self, handle):
+        return self.cards[ctypes.cast(handle, ctypes.c_void_p).value // 0x1000 - 1]
+
+    def _give(self, out, index):
+        ctypes.cast(out, ctypes.POINTER(ctypes.c_void_p))[0] = (index + 1) * 0x1000
+
+    def _find(self, out, matches):
+        import pynvml
+
+        for index, card in enumerate(self.cards):
+            if matches(card):
+                self._give(out, index)
+                return 0
+        return pynvml.NVML_ERROR_NOT_FOUND
+
+    # the C functions
+
+    def nvmlInitWithFlags(self, flags):  # noqa: N802
+        self.initialised += 1
+        return 0
+
+    def nvmlShutdown(self):  # noqa: N802
+        self.initialised -= 1
+        return 0
+
+    def nvmlErrorString(self, code):  # noqa: N802
+        return b"error %d" % code
+
+    def nvmlDeviceGetCount_v2(self, out):  # noqa: N802
+        out._obj.value = len(self.cards)
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index, out):  # noqa: N802
+        return self._find(out, lambda card: self.cards.index(card) == index.value)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid, out):  # noqa: N802
+        return self._find(out, lambda card: card.uuid.encode() == uuid.value)
+
+    def nvmlDeviceGetHandleByPciBusId_v2(self, pci, out):  # noqa: N802
+        return self._find(out, lambda card: card.pci.encode() == pci.value)
+
+    def nvmlDeviceGetMigMode(self, handle, current, pending):  # noqa: N802
+        current._obj.value = pending._obj.value = int(self._card(handle).mig)
+        return 0
+
+    def nvmlDeviceGetMemoryInfo(self, handle, out):  # noqa: N802
+        card, memory = self._card(handle), out._obj
+        memory.total = card.total
+        memory.used = card.used + card.driver_reserved
+        memory.free = card.free
+        return 0
+
+    def nvmlDeviceGetMemoryInfo_v2(self, handle, out):  # noqa: N802
+        import pynvml
+
+        card, memory = self._card(handle), out._obj
+        if memory.version != pynvml.nvmlMemory_v2:
+            return pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+        memory.total = card.total
+        memory.reserved = card.driver_reserved
+        memory.used = card.used + (card.driver_reserved if card.reserved_in_used else 0)
+        memory.free = card.free
+        return 0
+
+    def _list(self, processes, count, array):
+        import pynvml
+
+        if array is None:
+            count._obj.value = len(processes)
+            return pynvml.NVML_ERROR_INSUFFICIENT_SIZE if processes else 0
+        if len(processes) > count._obj.value:
+            return pynvml.NVML_ERROR_INSUFFICIENT_SIZE
+        count._obj.value = len(processes)
+        for entry, (pid, size) in zip(array, processes, strict=False):
+            entry.pid, entry.usedGpuMemory = pid, size
+            entry.gpuInstanceId = entry.computeInstanceId = 0xFFFFFFFF
+        return 0
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle, count, array):  # noqa: N802
+        return self._list(self._card(handle).processes(), count, array)
+
+    nvmlDeviceGetComputeRunningProcesses_v2 = nvmlDeviceGetComputeRunningProcesses_v3  # noqa: N815
+
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle, count, array):  # noqa: N802
+        return self._list(self._card(handle).graphics(), count, array)
+
+    nvmlDeviceGetGraphicsRunningProcesses_v2 = nvmlDeviceGetGraphicsRunningProcesses_v3  # noqa: N815
+
+
+class _Library:
+    """What pynvml takes for a ctypes library."""
+
+    def __init__(self, nvml):
+        self._nvml = nvml
+
+    def __getattr__(self, name):
+        nvml = self._nvml
+        if not name.startswith("nvml") or name in nvml.missing or not hasattr(type(nvml), name):
+            raise AttributeError(name)
+
+        def function(*arguments):
+            nvml.calls[name] += 1
+            error = nvml._error(name)
+            return error if error is not None else getattr(nvml, name)(*arguments)
+
+        return function

@@ -1,0 +1,30 @@
+"""Attributes put in place for a while, and taken back in reverse order."""
+
+from __future__ import annotations
+
+import contextlib
+
+_ABSENT = object()
+
+
+class Patches:
+    def __init__(self):
+        self._undo = []
+
+    def set(self, owner, name, value):
+        self._undo.append((setattr, delattr, owner, name, getattr(owner, name, _ABSENT)))
+        setattr(owner, name, value)
+
+    def item(self, mapping, key, value):
+        put, remove = type(mapping).__setitem__, type(mapping).__delitem__
+        self._undo.append((put, remove, mapping, key, mapping.get(key, _ABSENT)))
+        mapping[key] = value
+
+    def restore(self):
+        while self._undo:
+            put, remove, owner, name, old = self._undo.pop()
+            if old is not _ABSENT:
+                put(owner, name, old)
+            else:
+                with contextlib.suppress(AttributeError, KeyError):
+                    remove(owner, name)
