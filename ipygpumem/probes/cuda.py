@@ -8,13 +8,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["raw_allocation"]
+_RELAXED = 2
+"""cudaStreamCaptureModeRelaxed."""
+
+__all__ = ["raw_allocation", "uncaptured"]
 
 
 @contextlib.contextmanager
@@ -24,7 +28,7 @@ def raw_allocation(size: int) -> Iterator[bool]:
     Yields:
         Whether the memory was there to have; False also where no CUDA runtime can be called.
     """
-    runtime = _bindings() or _loaded_runtime()
+    runtime = _runtime()
     pointer = runtime.malloc(size) if runtime is not None else None
     try:
         yield pointer is not None
@@ -33,9 +37,35 @@ def raw_allocation(size: int) -> Iterator[bool]:
             runtime.free(pointer)
 
 
+@contextlib.contextmanager
+def uncaptured() -> Iterator[bool]:
+    """Let this thread ask the device something while some stream of it is being captured into a graph.
+
+    A capture forbids its whole thread all calls that might wait, a mere question included, and is void if one comes
+    (also when the current stream is not the one that is captured, which PyTorch cannot tell). For the length of the
+    block the thread is excused, as PyTorch's allocator excuses its own calls.
+
+    Yields:
+        Whether the thread could be excused; if not, nothing should be asked.
+    """
+    runtime = _runtime()
+    if runtime is None:
+        yield False
+        return
+    mode = runtime.exchange_mode(_RELAXED)
+    try:
+        yield True
+    finally:
+        runtime.exchange_mode(mode)
+
+
 class _Bindings:
     def __init__(self, runtime: Any) -> None:
         self._runtime = runtime
+        self._modes = runtime.cudaStreamCaptureMode
+
+    def exchange_mode(self, mode: int) -> int:
+        return int(self._runtime.cudaThreadExchangeStreamCaptureMode(self._modes(mode))[1])
 
     def malloc(self, size: int) -> int | None:
         error, pointer = self._runtime.cudaMalloc(size)
@@ -49,6 +79,11 @@ class _Loaded:
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
 
+    def exchange_mode(self, mode: int) -> int:
+        value = ctypes.c_int(mode)
+        self._library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(value))
+        return value.value
+
     def malloc(self, size: int) -> int | None:
         pointer = ctypes.c_void_p()
         if self._library.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size)):
@@ -58,6 +93,11 @@ class _Loaded:
 
     def free(self, pointer: int) -> None:
         self._library.cudaFree(ctypes.c_void_p(pointer))
+
+
+@lru_cache(maxsize=1)
+def _runtime() -> _Bindings | _Loaded | None:
+    return _bindings() or _loaded_runtime()
 
 
 def _bindings() -> _Bindings | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.ledger.reading import CardMemory, Counters
+from ipygpumem.probes.cuda import uncaptured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -88,20 +89,24 @@ def backend(torch: Any) -> str:
 
 
 def capturing(torch: Any) -> bool:
-    """Whether a CUDA graph is being captured: then no call may reach the device."""
-    return bool(torch.cuda.is_current_stream_capturing())
+    """Whether the current stream is being captured into a CUDA graph: then no call may reach the device."""
+    try:
+        return bool(torch.cuda.is_current_stream_capturing())
+    except Exception:  # after a failed kernel every CUDA call fails: one more reason to make none
+        return True
 
 
 def busy(torch: Any, index: int) -> bool | None:
     """Whether work is still queued on the device's current stream. A question, not a synchronisation."""
     try:
-        return not torch.cuda.current_stream(index).query()
+        with uncaptured() as excused:
+            return not torch.cuda.current_stream(index).query() if excused else None
     except Exception:  # after a failed kernel every CUDA call fails: then nobody knows
         return None
 
 
 def synchronize(indexes: Iterable[int]) -> None:
-    """Wait for these devices, but never while a CUDA graph is being captured; a failed kernel is nothing to wait for."""
+    """Wait for these devices, but not while a CUDA graph is being captured; a failed kernel is nothing to wait for."""
     torch = started()
     if torch is None or capturing(torch):
         return
@@ -113,7 +118,10 @@ def synchronize(indexes: Iterable[int]) -> None:
 def card_memory(torch: Any, index: int) -> CardMemory | None:
     """The card as CUDA itself tells it, for machines without NVML. Needs a context; None after a failed kernel."""
     try:
-        free, total = torch.cuda.mem_get_info(index)
+        with uncaptured() as excused:
+            if not excused:
+                return None
+            free, total = torch.cuda.mem_get_info(index)
     except Exception:
         return None
     return CardMemory(total=int(total), used=int(total - free), reserved=None, source="cudaMemGetInfo")
@@ -176,9 +184,10 @@ def allocator_state(stats: dict[str, Any]) -> AllocatorState:
 def pinned(torch: Any) -> int | None:
     """Bytes of page-locked memory that PyTorch's host allocator owns; None where this torch does not count them."""
     statistics = getattr(torch._C, "_cuda_hostMemoryStats", None)
-    if statistics is None:
+    try:
+        return None if statistics is None else _pinned_bytes(statistics())
+    except Exception:  # after a failed kernel
         return None
-    return _pinned_bytes(statistics())
 
 
 def _pinned_bytes(stats: dict[str, Any]) -> int | None:

@@ -1,0 +1,1 @@
+"""Speed and cost, each beside its peer in one run: ``make bench``, or ``python -m tests.benchmarks [NAME...]``."""

@@ -1,0 +1,86 @@
+"""For tests on a real GPU: a fresh process for what can be tried only once in a process, and the device's own words."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def pytest_collection_modifyitems(items):
+    here = [item for item in items if Path(item.fspath).is_relative_to(Path(__file__).parent)]
+    try:
+        import torch
+
+        why = "" if torch.cuda.is_available() else "no NVIDIA GPU on this machine"
+    except ImportError:
+        why = "torch is not installed"
+    for item in here:
+        item.add_marker(pytest.mark.gpu)
+        if why:
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+def run_fresh(code, timeout=240, **environment):
+    """Run code in a new process; what it passes to ``tell(...)`` comes back."""
+    head = "import json\ndef tell(**facts):\n    print('FACTS ' + json.dumps(facts), flush=True)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", head + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")]),
+            **environment,
+        },
+    )
+    facts = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("FACTS "):
+            facts.update(json.loads(line[6:]))
+    assert facts and done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    facts["stdout"], facts["stderr"], facts["returncode"] = done.stdout, done.stderr, done.returncode
+    return facts
+
+
+@pytest.fixture
+def fresh():
+    return run_fresh
+
+
+@pytest.fixture(scope="session")
+def torch():
+    """CUDA started and the first kernels loaded, as after ``%load_ext``."""
+    import torch
+
+    import ipygpumem
+
+    ipygpumem.preload_pytorch()
+    return torch
+
+
+@pytest.fixture(autouse=True)
+def clean(request):
+    yield
+    if "torch" in request.fixturenames:
+        import gc
+
+        import torch
+
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+@pytest.fixture
+def two(torch):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU only: this needs two")
+    return torch

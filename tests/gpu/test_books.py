@@ -1,0 +1,253 @@
+"""Held, peak, cached, pending, outside, others: each against what the device and PyTorch say themselves."""
+
+import ctypes
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import ipygpumem
+from ipygpumem.ledger import imbalance
+from ipygpumem.units import MIB
+
+GRAIN = 2 * MIB
+"""What CUDA gives at a time: the tolerance of everything that NVML counts."""
+
+
+def balanced(report):
+    for device in report.devices.values():
+        assert imbalance(device.before) == 0
+        assert imbalance(device.after) == 0
+        parts = (device.held, device.pending, device.cached, device.outside, device.others, device.unattributed)
+        driver = device.after.driver_reserved - device.before.driver_reserved
+        assert device.after.used - device.before.used == driver + sum(parts)
+
+
+def test_own_entry_is_verified(torch):
+    reading = ipygpumem.reading().devices["cuda:0"]
+    assert reading.mode == "process"
+    assert "growth probe" in reading.why
+    assert reading.process >= torch.cuda.memory_reserved()
+    assert imbalance(reading) == 0
+
+
+def test_held_to_the_byte(torch):
+    before = torch.cuda.memory_allocated()
+    with ipygpumem.measure() as m:
+        kept = torch.empty(100 * MIB + 1, dtype=torch.uint8, device="cuda")
+    device = m.report.devices["cuda:0"]
+    assert device.held == torch.cuda.memory_allocated() - before == 100 * MIB + 512
+    assert device.peak == device.held
+    assert device.grades["held"].trust == device.grades["peak"].trust == "exact"
+    assert abs(device.outside) <= GRAIN
+    balanced(m.report)
+    del kept
+
+
+def test_peak_is_the_counter(torch):
+    def work():
+        a = torch.empty(200 * MIB, dtype=torch.uint8, device="cuda")
+        b = torch.empty(150 * MIB, dtype=torch.uint8, device="cuda")
+        del a
+        return torch.empty(20 * MIB, dtype=torch.uint8, device="cuda"), b
+
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    kept = work()
+    expected = torch.cuda.max_memory_allocated() - before
+    del kept
+    with ipygpumem.measure() as outer:
+        with ipygpumem.measure() as first:
+            kept = work()
+        del kept
+        with ipygpumem.measure() as second:
+            small = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
+    assert first.report.devices["cuda:0"].peak == expected == 350 * MIB
+    assert second.report.devices["cuda:0"].peak == 30 * MIB
+    assert outer.report.devices["cuda:0"].peak == 350 * MIB
+    del small
+
+
+def test_cache_and_its_return(torch):
+    with ipygpumem.measure() as fill:
+        kept = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+        del kept
+    device = fill.report.devices["cuda:0"]
+    assert (device.held, device.peak, device.cached) == (0, 64 * MIB, 64 * MIB)
+    with ipygpumem.measure() as drain:
+        torch.cuda.empty_cache()
+    assert drain.report.devices["cuda:0"].cached <= -64 * MIB
+    balanced(fill.report)
+    balanced(drain.report)
+
+
+def test_pending_is_not_cache(torch):
+    side = torch.cuda.Stream()
+    with ipygpumem.measure() as m:
+        data = torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(2_000_000_000)
+            data.add_(1)
+        data.record_stream(side)
+        del data
+    device = m.report.devices["cuda:0"]
+    assert device.pending == 40 * MIB
+    assert device.held == 0
+    balanced(m.report)
+
+
+def test_work_in_flight_is_told(torch):
+    with ipygpumem.measure() as m:
+        torch.cuda._sleep(1_000_000_000)
+    assert m.report.devices["cuda:0"].after.busy is True
+    with ipygpumem.measure(synchronize=True) as m:
+        torch.cuda._sleep(1_000_000)
+    assert m.report.devices["cuda:0"].after.busy is False
+
+
+def test_raw_allocation_is_outside(torch):
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    library = next(line.split()[-1] for line in maps if "libcudart" in line.rpartition("/")[2])
+    cudart = ctypes.CDLL(library)
+    pointer = ctypes.c_void_p()
+    with ipygpumem.measure() as m:
+        assert cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(64 * MIB)) == 0
+    device = m.report.devices["cuda:0"]
+    assert abs(device.outside - 64 * MIB) <= GRAIN
+    assert device.held == 0
+    assert device.grades["outside"].trust == "exact"
+    with ipygpumem.measure() as m:
+        assert cudart.cudaFree(pointer) == 0
+    assert abs(m.report.devices["cuda:0"].outside + 64 * MIB) <= GRAIN
+    balanced(m.report)
+
+
+def test_cupy_is_outside(torch):
+    cupy = pytest.importorskip("cupy")
+    cupy.cuda.runtime.getDeviceCount()
+    with ipygpumem.measure() as m:
+        kept = cupy.empty(256 * MIB, dtype=cupy.uint8)
+    assert abs(m.report.devices["cuda:0"].outside - 256 * MIB) <= GRAIN
+    del kept
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+def test_nccl_is_outside(fresh):
+    facts = fresh(
+        """
+        import torch, torch.distributed as dist, ipygpumem
+        ipygpumem.preload_pytorch()
+        x = torch.ones(1024, device="cuda")
+        with ipygpumem.measure() as m:
+            dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29517", rank=0, world_size=1)
+            dist.all_reduce(x)
+            torch.cuda.synchronize()
+        device = m.report.devices["cuda:0"]
+        tell(outside=device.outside, held=device.held, grade=device.grades["outside"].trust)
+        dist.destroy_process_group()
+        """
+    )
+    assert facts["outside"] > 300 * MIB
+    assert facts["grade"] == "exact"
+
+
+def test_another_process_is_not_ours(torch):
+    code = """
+        import torch, sys
+        x = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+        torch.cuda.synchronize()
+        print("there", flush=True)
+        sys.stdin.readline()
+    """
+    with ipygpumem.measure() as m:
+        other = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert other.stdout.readline().strip() == "there"
+    device = m.report.devices["cuda:0"]
+    assert device.others > 256 * MIB
+    assert abs(device.outside) <= GRAIN
+    assert device.held == 0
+    balanced(m.report)
+    other.communicate("\n", timeout=60)
+
+
+def test_out_of_memory_is_the_users_error(torch, tmp_path):
+    path = tmp_path / "oom.pickle"
+    with pytest.raises(torch.cuda.OutOfMemoryError), ipygpumem.measure(snapshot=path) as m:
+        torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+    report = m.report
+    assert report.success is False
+    assert report.devices["cuda:0"].ooms == 1
+    assert report.recording.path == str(path)
+    assert path.stat().st_size == report.recording.size > 0
+    assert torch._C._cuda_isHistoryEnabled() is False
+
+
+def test_inside_a_graph_capture(torch):
+    x = torch.ones(1024, device="cuda")
+    (x * 2).sum().item()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), ipygpumem.measure() as m:
+        y = x * 2
+    graph.replay()
+    torch.cuda.synchronize()
+    assert y.sum().item() == 2048
+    assert m.report.devices["cuda:0"].held >= 0
+
+
+def test_across_a_capture_on_another_stream(torch):
+    """A capture that stays open while the current stream is the default one: a reading must not break it."""
+    x = torch.ones(1024, device="cuda")
+    (x * 2).sum().item()
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(side):
+        graph.capture_begin()
+    with ipygpumem.measure():
+        pass
+    with torch.cuda.stream(side):
+        y = x * 2
+        graph.capture_end()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert y.sum().item() == 2048
+
+
+def test_pinned_host_memory_is_counted(torch):
+    with ipygpumem.measure() as m:
+        kept = torch.empty(32 * MIB, dtype=torch.uint8, pin_memory=True)
+    assert m.report.host.pinned >= 32 * MIB
+    del kept
+
+
+def test_drop_in_memory_functions(torch):
+    from ipygpumem import mem
+
+    total, free, used = mem.gpu_mem_get_mbs()
+    assert abs(total - free - used) <= 1
+    free_before = mem.gpu_mem_get_free_no_cache_mbs()
+    kept = mem.gpu_mem_allocate_mbs(500)
+    assert abs(free_before - mem.gpu_mem_get_free_mbs() - 500) <= 2
+    del kept
+    assert mem.gpu_mem_allocate_mbs(total * 2) is None
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        mem.gpu_mem_allocate_mbs(total * 2, fatal=True)
+    kept = mem.gpu_mem_leave_free_mbs(2000)
+    assert abs(mem.gpu_mem_get_free_mbs() - 2000) <= 2
+    del kept
+    assert abs(mem.gpu_mem_get_free_no_cache_mbs() - free_before) <= 2
+
+
+def test_zeta_drop_ins(torch, tmp_path, capsys):
+    with ipygpumem.print_cuda_memory_usage():
+        kept = torch.empty(400 * MIB, dtype=torch.uint8, device="cuda")
+    assert capsys.readouterr().out == "CUDA memory usage: 0.39 GB\n"
+    del kept
+    with ipygpumem.save_memory_snapshot(tmp_path / "run"):
+        torch.empty(MIB, dtype=torch.uint8, device="cuda")
+    assert (tmp_path / "run" / "snapshot.pickle").stat().st_size > 0
+    assert torch._C._cuda_isHistoryEnabled() is False

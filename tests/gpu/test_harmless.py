@@ -1,0 +1,204 @@
+"""What the user reads, records and compiles is what it would be without us: the same script twice, then compared."""
+
+import pickle
+
+import pytest
+
+import ipygpumem
+from ipygpumem.units import MIB
+
+READS = """
+import torch
+{setup}
+out = []
+def read(tag):
+    s = torch.cuda.memory_stats()
+    out.append([tag, torch.cuda.max_memory_allocated() - base, torch.cuda.max_memory_reserved() - base_reserved,
+                torch.cuda.memory_allocated() - base])
+    if hasattr(torch.accelerator, "max_memory_allocated"):
+        assert torch.accelerator.max_memory_allocated() == torch.cuda.max_memory_allocated()
+    assert s["allocated_bytes.all.peak"] == torch.cuda.max_memory_allocated()
+u8 = lambda n: torch.empty(n << 20, dtype=torch.uint8, device="cuda")
+torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
+torch.cuda.synchronize(); torch.cuda.empty_cache()
+torch.cuda.reset_peak_memory_stats()
+base, base_reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+with cell():
+    a = u8(100); b = u8(200); del b
+    read("in first")
+read("after first")
+with cell():
+    c = u8(30)
+read("after second")
+with cell():
+    torch.cuda.reset_peak_memory_stats()
+    read("reset")
+    d = u8(50); del d
+    read("after reset")
+read("between")
+with cell():
+    with cell():
+        e = u8(400); del e
+    read("nested")
+read("end")
+torch.cuda.reset_peak_memory_stats()
+read("reset outside")
+with cell():
+    pass
+read("last")
+{teardown}
+read("unloaded")
+f = u8(10)
+read("after unload")
+tell(out=out, total=torch.cuda.memory_summary().count("|"))
+"""
+
+
+def test_user_reads_the_same_with_and_without(fresh):
+    bare = fresh(READS.format(setup="import contextlib\ncell = contextlib.nullcontext", teardown=""))
+    ours = fresh(
+        READS.format(
+            setup="import ipygpumem\nipygpumem.preload_pytorch()\ncell = ipygpumem.measure",
+            teardown="from ipygpumem.recording import PEAKS; PEAKS.remove()",
+        )
+    )
+    assert ours["out"] == bare["out"]
+    assert ours["total"] == bare["total"]
+
+
+COMPILED = """
+import torch, warnings
+{setup}
+@torch.compile(dynamic=False)
+def f(x):
+    y = x * 2
+    n = torch.cuda.max_memory_allocated()
+    return y.sum() + n * 0
+with cell():
+    value = float(f(torch.ones(1024, device="cuda")))
+tell(value=value)
+"""
+
+
+def test_compiled_code_that_reads_the_counters(fresh):
+    bare = fresh(COMPILED.format(setup="import contextlib\ncell = contextlib.nullcontext"))
+    ours = fresh(COMPILED.format(setup="import ipygpumem\nipygpumem.preload_pytorch()\ncell = ipygpumem.measure"))
+    assert ours["value"] == bare["value"] == 2048
+
+
+def test_own_recording(torch, tmp_path):
+    path = tmp_path / "cell.pickle"
+    with ipygpumem.measure(snapshot=path) as m:
+        kept = [torch.empty(MIB, dtype=torch.uint8, device="cuda") for _ in range(10)]
+    del kept
+    facts = m.report.recording
+    raw = path.read_bytes()
+    assert raw[:2] == b"\x80\x04"
+    snapshot = pickle.loads(raw)
+    trace = snapshot["device_traces"][0]
+    assert [event["action"] for event in trace].count("alloc") == 10
+    assert facts.events == sum(map(len, snapshot["device_traces"]))
+    assert (facts.dropped, facts.own, facts.error) == (0, True, "")
+    ours = snapshot["ipygpumem"]
+    assert ours["schema"] == 1
+    cell = ours["cells"][0]
+    assert all(cell["start_us"] <= event["time_us"] <= cell["end_us"] for event in trace if event["action"] == "alloc")
+    assert ours["devices"][0]["name"] == torch.cuda.get_device_name(0)
+    assert (
+        ours["readings"]["after"]["cuda:0"]["allocated"] - ours["readings"]["before"]["cuda:0"]["allocated"] == 10 * MIB
+    )
+    assert torch._C._cuda_isHistoryEnabled() is False
+
+
+def test_torchs_own_readers_take_the_file(torch, tmp_path):
+    from torch.cuda import _memory_viz
+
+    path = tmp_path / "cell.pickle"
+    with ipygpumem.measure(snapshot=path, stacks="all"):
+        torch.ones(1000, device="cuda").sum().item()
+    snapshot = pickle.loads(path.read_bytes())
+    assert "cuda" in _memory_viz.segsum(snapshot).lower() or _memory_viz.segsum(snapshot)
+    assert _memory_viz.trace(snapshot)
+    assert "<html" in _memory_viz.trace_plot(snapshot).lower() or "<script" in _memory_viz.trace_plot(snapshot)
+
+
+def test_dropped_events_are_counted(torch, tmp_path):
+    with ipygpumem.measure(snapshot=tmp_path / "x.pickle", max_entries=10) as m:
+        for _ in range(50):
+            torch.empty(MIB, dtype=torch.uint8, device="cuda")
+    facts = m.report.recording
+    assert facts.events == 10
+    recorded = sum(
+        event["action"] == "alloc" for event in pickle.loads((tmp_path / "x.pickle").read_bytes())["device_traces"][0]
+    )
+    assert facts.dropped == 50 - recorded
+
+
+def test_a_guest_in_the_users_recording(torch, tmp_path):
+    torch.cuda.memory._record_memory_history(max_entries=5000, stacks="python")
+    try:
+        early = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+        with ipygpumem.measure(snapshot=tmp_path / "x.pickle") as m:
+            kept = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda")
+        late = torch.empty(7 * MIB, dtype=torch.uint8, device="cuda")
+        assert torch._C._cuda_isHistoryEnabled() is True
+        theirs = [e["size"] for e in torch.cuda.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
+        assert theirs == [3 * MIB, 5 * MIB, 7 * MIB]
+        ours = pickle.loads((tmp_path / "x.pickle").read_bytes())
+        assert [e["size"] for e in ours["device_traces"][0] if e["action"] == "alloc"] == [5 * MIB]
+        assert m.report.recording.own is False
+        assert m.report.recording.dropped == 0
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    del early, kept, late
+
+
+def test_a_user_who_takes_the_recording_over(torch, tmp_path):
+    with pytest.warns(RuntimeWarning, match="switched"), ipygpumem.measure(snapshot=tmp_path / "x.pickle") as m:
+        torch.cuda.memory._record_memory_history(max_entries=777)
+    assert torch._C._cuda_isHistoryEnabled() is True
+    assert "switched" in m.report.recording.error
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
+AFTER_A_FAILED_KERNEL = """
+import torch, ipygpumem
+ipygpumem.preload_pytorch()
+x = torch.zeros(10, device="cuda")
+try:
+    with ipygpumem.measure() as m:
+        x[torch.tensor([100], device="cuda")]
+        torch.cuda.synchronize()
+except Exception as error:
+    tell(error=type(error).__name__)
+with ipygpumem.measure() as m:
+    pass
+device = m.report.devices["cuda:0"]
+tell(held=device.held, used=device.after.used, mode=device.after.mode)
+"""
+
+
+def test_after_a_failed_kernel_the_reports_go_on(fresh):
+    facts = fresh(AFTER_A_FAILED_KERNEL)
+    assert facts["error"] in {"RuntimeError", "AcceleratorError"}
+    assert facts["held"] == 0
+    assert facts["used"] > 0
+
+
+def test_a_forked_child_does_nothing(fresh, tmp_path):
+    facts = fresh(
+        f"""
+        import os, torch, ipygpumem
+        ipygpumem.preload_pytorch()
+        with ipygpumem.measure(snapshot={str(tmp_path / "x.pickle")!r}) as m:
+            pid = os.fork()
+            if pid == 0:
+                m.__exit__(None, None, None)
+                os._exit(0 if not os.path.exists({str(tmp_path / "x.pickle")!r}) else 1)
+            status = os.waitpid(pid, 0)[1]
+            x = torch.ones(1000, device="cuda")
+        tell(child=status, saved=os.path.exists({str(tmp_path / "x.pickle")!r}))
+        """
+    )
+    assert facts["child"] == 0
+    assert facts["saved"] is True
