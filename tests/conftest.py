@@ -18,6 +18,9 @@ def forget():
     fork = sys.modules.get("ipygpumem.recording.fork")
     if fork is not None:
         fork._in_child = False
+    cuda = sys.modules.get("ipygpumem.probes.cuda")
+    if cuda is not None:
+        cuda._runtime.cache_clear()
     pytorch = sys.modules.get("ipygpumem.probes.pytorch")
     if pytorch is not None:
         for name, original in pytorch._originals.items():

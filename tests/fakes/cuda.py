@@ -75,7 +75,8 @@ class FakeGpu:
         self.devices = [FakeDevice(index, card) for index, card in enumerate(cards)]
         self.backend = backend
         self.current = 0
-        self.capturing = False
+        self.capturing = ""
+        self.capture_mode = 0
         self.violations = []
         self.calls = collections.Counter()
         self.pinned = 0
@@ -136,8 +137,10 @@ class FakeGpu:
             device.card.unattributed += PAGE_TABLES
 
     def _forbidden(self, by):
-        # allocations of a captured graph are legal, and so is what touches no stream
-        if self.capturing and by not in {"alloc", "exchangeDevice"}:
+        # allocations of a captured graph are legal, and so is what touches no stream; a thread in relaxed mode may ask
+        # anything but the captured stream itself
+        asks_itself = self.capturing == "current" and by == "cudaStreamQuery"
+        if self.capturing and by not in {"alloc", "exchangeDevice"} and (self.capture_mode != 2 or asks_itself):
             self.violations.append(by)
             raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing ({by})")
 
@@ -276,7 +279,7 @@ class FakeGpu:
         return old
 
     def capture_flag(self):
-        return self.capturing and self.devices[self.current].context
+        return self.capturing == "current" and self.devices[self.current].context
 
     def properties(self, index):
         device = self.devices[index]
@@ -307,8 +310,13 @@ class FakeGpu:
         self.raw[pointer] = (self.current, size)
         return 0, pointer
 
+    def exchange_mode(self, mode):
+        old, self.capture_mode = self.capture_mode, int(mode)
+        return 0, old
+
     def raw_free(self, pointer):
         self._call("cudaFree")
+        self._forbidden("cudaFree")
         index, size = self.raw.pop(pointer)
         self.devices[index].give(size)
         return (0,)
@@ -337,6 +345,8 @@ class FakeGpu:
             put(owner, name, value)
         runtime = types.ModuleType("cuda.bindings.runtime")
         runtime.cudaMalloc, runtime.cudaFree = self.malloc, self.raw_free
+        runtime.cudaStreamCaptureMode = int
+        runtime.cudaThreadExchangeStreamCaptureMode = self.exchange_mode
         bindings, cuda = types.ModuleType("cuda.bindings"), types.ModuleType("cuda")
         bindings.runtime, cuda.bindings = runtime, bindings
         for module in (cuda, bindings, runtime):
@@ -349,13 +359,13 @@ class FakeGpu:
         self._patches.restore()
 
     @contextlib.contextmanager
-    def capture(self):
-        """A CUDA graph is being captured."""
-        self.capturing = True
+    def capture(self, stream="current"):
+        """A CUDA graph is being captured: on the current stream, or with ``"side"`` on one that PyTorch does not ask."""
+        self.capturing = stream
         try:
             yield
         finally:
-            self.capturing = False
+            self.capturing = ""
 
     def hold(self, owner, block):
         """The block lives as long as its owner."""
