@@ -149,9 +149,8 @@ def _device_lines(snapshot: Snapshot, device: int, *, short: bool) -> list[str]:
         ends += f"; reserved {size(facts.reserved_end)}, at most {size(facts.reserved_peak)}"
     lines.append(f"  {facts.events:,} events; {ends}")
     if facts.oom_events:
-        lines.append(
-            f"  out of memory {facts.oom_events} {'time' if facts.oom_events == 1 else 'times'}: ipygpumem fragmentation {snapshot.name} --at oom"
-        )
+        times = "once" if facts.oom_events == 1 else f"{facts.oom_events:,} times"
+        lines.append(f"  out of memory {times}: see ipygpumem fragmentation {snapshot.name} --at oom")
     notes = facts.notes[:1] if short else facts.notes
     lines += [f"  note: {note}" for note in notes]
     return lines

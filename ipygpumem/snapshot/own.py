@@ -1,4 +1,4 @@
-"""What our own recorder adds to a snapshot: cells, devices, dropped events, curves, sources. As untrusted as the rest."""
+"""What our own recorder adds to a snapshot: cells, devices, dropped events, curves. As untrusted as the rest."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Resolver:
         for number in np.unique(which).tolist():
             numbers[number] = read(field.unique[number])
         column[here] = numbers[which]
-        self._known[_KINDS[name]][(base + field.made)[here]] = column[here]
+        self._known[_KINDS[name]][(base + field.extra)[here]] = column[here]
         return column
 
     def _refer(self, column: Numbered, name: str, field: Field, base: Ints) -> None:

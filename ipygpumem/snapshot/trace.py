@@ -173,7 +173,7 @@ class _Columns:
         if "frames" in fields:
             self._stack[rows] = self._book.resolver.column(run, "frames")
         if "pool_id" in fields:
-            pairs = zip(fields["pool_id"].value[lanes].tolist(), fields["pool_id"].second[lanes].tolist(), strict=True)
+            pairs = zip(fields["pool_id"].value[lanes].tolist(), fields["pool_id"].extra[lanes].tolist(), strict=True)
             self._pool[rows] = [self._book.pools.number(pair) for pair in pairs]
         if "device_free" in fields:
             free = fields["device_free"].value[lanes].tolist()

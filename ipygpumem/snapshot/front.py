@@ -1,0 +1,190 @@
+"""Lanes at work: many places of a pickle, read forward together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ipygpumem.snapshot import opcodes as op
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ipygpumem.snapshot.framing import Tape
+
+    Ints = NDArray[np.int64]
+
+__all__ = ["Front"]
+
+_WORD = 8
+_LONGEST_LIST = 1000  # references; an entry with more goes to the machine
+
+# By opcode: bytes of the argument (0: the opcode is none of the kind)
+_INT_WIDTH = np.zeros(256, np.int64)
+_INT_WIDTH[[op.BININT1, op.BININT2, op.BININT]] = 1, 2, 4
+_REF_WIDTH = np.zeros(256, np.int64)
+_REF_WIDTH[[op.BINGET, op.LONG_BINGET]] = 1, 4
+
+
+class Front:
+    """The lanes that are still in the race, and where each of them is.
+
+    Attributes:
+        start: Where each lane began.
+        at: Where it is.
+        memos: How many objects its entry has put into the memo.
+        values: By key, what it read, as in `Field`.
+        extras: By key, what else it read.
+    """
+
+    def __init__(self, tape: Tape, start: Ints) -> None:
+        self._data = tape.data
+        self._end = tape.end
+        self._octets = np.frombuffer(tape.data, np.uint8)
+        # the eight bytes at every position; numpy copies what it takes, so that nothing need be aligned
+        self._words: NDArray[np.uint64] = np.ndarray((len(tape.data) - _WORD + 1,), "<u8", tape.data, strides=(1,))
+        self.start = start
+        self.at = start + 3
+        self.memos = np.ones_like(start)
+        self.values: dict[str, Ints] = {}
+        self.extras: dict[str, Ints] = {}
+
+    def _keep(self, good: NDArray[np.bool_]) -> None:
+        """Drop all other lanes."""
+        good &= self.at <= self._end
+        if good.all():
+            return
+        self.start, self.at, self.memos = self.start[good], self.at[good], self.memos[good]
+        self.values = {key: column[good] for key, column in self.values.items()}
+        self.extras = {key: column[good] for key, column in self.extras.items()}
+
+    def expect(self, octets: bytes) -> None:
+        """These very bytes come next."""
+        good = np.ones(len(self.at), np.bool_)
+        for ahead, octet in enumerate(octets):
+            good &= self._octets[self.at + ahead] == octet
+        self.at = self.at + len(octets)
+        self._keep(good)
+
+    def _int(self) -> tuple[Ints, NDArray[np.bool_]]:
+        """Numbers at the front; the front moves on."""
+        words = self._words[self.at]
+        code = (words & np.uint64(0xFF)).astype(np.intp)
+        width = _INT_WIDTH[code]
+        shift = (64 - 8 * width).astype(np.uint64)
+        raised = (words >> np.uint64(8)) << shift
+        value = np.where(
+            code == op.BININT, raised.view(np.int64) >> shift.view(np.int64), (raised >> shift).view(np.int64)
+        )
+        long = np.flatnonzero(code == op.LONG1)
+        if len(long):
+            size = self._octets[self.at[long] + 1].astype(np.int64)
+            sound = (size > 0) & (size <= _WORD)
+            rest = np.where(sound, 64 - 8 * size, 0)
+            raised = self._words[self.at[long] + 2] << rest.view(np.uint64)
+            value[long] = raised.view(np.int64) >> rest
+            width[long] = np.where(sound, size + 1, 0)
+        self.at = np.minimum(self.at + 1 + width, self._end + 1)
+        return value, width > 0
+
+    def read_int(self, key: str) -> None:
+        """A number comes next."""
+        value, good = self._int()
+        self.values[key] = value
+        self._keep(good)
+
+    def read_pair(self, key: str) -> None:
+        """A tuple of two numbers comes next."""
+        first, good = self._int()
+        second, also = self._int()
+        good &= also & (self._octets[self.at] == op.TUPLE2) & (self._octets[self.at + 1] == op.MEMOIZE)
+        self.values[key], self.extras[key] = first, second
+        self.memos = self.memos + 1
+        self.at = self.at + 2
+        self._keep(good)
+
+    def _reference(self) -> tuple[Ints, Ints]:
+        """Memo index at the front, and the bytes that the reference takes (1: it is none). The front stays."""
+        words = self._words[self.at]
+        width = _REF_WIDTH[(words & np.uint64(0xFF)).astype(np.intp)]
+        shift = (64 - 8 * width).astype(np.uint64)
+        value = ((words >> np.uint64(8)) << shift) >> shift
+        return value.astype(np.int64), 1 + width
+
+    def read_text(self, key: str, unique: dict[bytes, int]) -> None:
+        """A text comes next, or the reference to one."""
+        value, step = self._reference()
+        good = step > 1
+        inline = np.flatnonzero(~good)
+        if len(inline):
+            at = self.at[inline]
+            size = self._octets[at + 1].astype(np.int64)
+            after = np.minimum(at + 2 + size, self._end)
+            sound = (self._octets[at] == op.SHORT_BINUNICODE) & (self._octets[after] == op.MEMOIZE)
+            good[inline] = sound
+            step[inline] = 3 + size
+            value[inline] = -1 - self._intern(at + 2, at + 2 + size, unique, sound)
+        self.values[key], self.extras[key] = value, self.memos
+        self.memos = self.memos + (value < 0)
+        self.at = self.at + step
+        self._keep(good)
+
+    def read_list(self, key: str, unique: dict[bytes, int]) -> None:
+        """A list of references comes next, or the reference to a list."""
+        value, step = self._reference()
+        good = step > 1
+        at = self.at + step
+        inline = np.flatnonzero(~good)
+        if len(inline):
+            front = self.at[inline]
+            sound = (self._octets[front] == op.EMPTY_LIST) & (self._octets[front + 1] == op.MEMOIZE)
+            first, last, after, ended = self._items(front + 2)
+            good[inline] = sound & ended
+            at[inline] = after
+            value[inline] = -1 - self._intern(first, last, unique, good[inline])
+        self.values[key], self.extras[key] = value, self.memos
+        self.memos = self.memos + (value < 0)
+        self.at = at
+        self._keep(good)
+
+    def _items(self, at: Ints) -> tuple[Ints, Ints, Ints, NDArray[np.bool_]]:
+        """References in lists: begin and end of them, where the list ends, and whether it does so as foreseen."""
+        at = np.minimum(at, self._end)
+        many = self._octets[at] == op.MARK
+        first = at + many
+        last = first.copy()
+        ended = np.ones(len(at), np.bool_)
+        # one item: its reference, then APPEND. Anything else but a mark: the list is empty and the next key follows
+        single = np.minimum(at + 1 + _REF_WIDTH[self._octets[at]], self._end)
+        one = ~many & (single > at + 1) & (self._octets[single] == op.APPEND)
+        last[one] = single[one]
+        running = np.flatnonzero(many)
+        for _ in range(_LONGEST_LIST):
+            width = _REF_WIDTH[self._octets[last[running]]]
+            going = width > 0
+            last[running] += np.where(going, width + 1, 0)
+            running = running[going & (last[running] < self._end)]
+            if not len(running):
+                break
+        ended[many] = self._octets[last[many]] == op.APPENDS
+        return first, last, last + (many | one), ended
+
+    def _intern(self, first: Ints, last: Ints, unique: dict[bytes, int], sound: NDArray[np.bool_]) -> Ints:
+        """Number the byte strings between two positions, equal ones alike; add new ones to ``unique``."""
+        number = np.zeros(len(first), np.int64)
+        size = last - first
+        short = sound & (size < _WORD)
+        if short.any():
+            # up to seven bytes: text and length make one number
+            bits = (8 * size[short]).astype(np.uint64)
+            words = self._words[first[short]] & ((np.uint64(1) << bits) - np.uint64(1))
+            _, where, which = np.unique(words | (bits << np.uint64(53)), return_index=True, return_inverse=True)
+            begin, end = first[short][where], last[short][where]
+            known = [unique.setdefault(self._data[a:b], len(unique)) for a, b in zip(begin, end, strict=True)]
+            number[short] = np.asarray(known, np.int64)[which]
+        long = np.flatnonzero(sound & (size >= _WORD))
+        spans = map(slice, first[long].tolist(), last[long].tolist())
+        data = self._data
+        number[long] = [unique.setdefault(data[span], len(unique)) for span in spans]
+        return number
