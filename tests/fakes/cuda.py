@@ -360,7 +360,7 @@ class FakeGpu:
 
     @contextlib.contextmanager
     def capture(self, stream="current"):
-        """A CUDA graph is being captured: on the current stream, or with ``"side"`` on one that PyTorch does not ask."""
+        """A CUDA graph is being captured: on the current stream, or (``"side"``) on one that PyTorch does not ask."""
         self.capturing = stream
         try:
             yield
