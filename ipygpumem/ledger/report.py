@@ -26,7 +26,8 @@ def _difference(before: int | None, after: int | None) -> int | None:
 class Peak:
     """The highest level of each allocator counter while a measurement ran, in bytes.
 
-    ``exact`` False: the counters were not reset and stayed below an older record, so these are upper bounds.
+    ``exact`` speaks of ``allocated``. False: the counters were not reset and stayed below an older record, so that it is
+    an upper bound; counters that are not reset may give bounds for the other three either way.
     """
 
     counters: Counters

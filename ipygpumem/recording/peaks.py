@@ -56,7 +56,7 @@ class Scope:
         if reached is None or bound is None:
             return None if reached is None else Peak(reached)
         highest = _higher(reached, bound)
-        return Peak(highest, exact=highest == reached)
+        return Peak(highest, exact=highest.allocated == reached.allocated)
 
 
 class PeakBook:
@@ -109,12 +109,12 @@ class PeakBook:
                 except Exception:  # noqa: S112 (a pluggable allocator keeps no counters)
                     continue
                 state = pytorch.allocator_state(stats)
+                scope.reached[index] = state.now
                 if reset:
                     self._fold(index, state)
                     self._owed[index] = _highest(self._owed.get(index), _peak_leaves(stats))
                     pytorch.raw(_RESETS[0])(index)
                     self._forget_floor(index)
-                    scope.reached[index] = state.now
                 else:
                     scope.floor[index] = state.peak
             self._scopes.append(scope)
@@ -122,15 +122,13 @@ class PeakBook:
 
     def close(self, scope: Scope, indexes: Iterable[int]) -> dict[int, Peak]:
         """End a scope and tell its peaks; a device that it did not open began from nothing, and is exact as well."""
-        torch = pytorch.module()
+        peaks = {}
         with self._lock:
             for index in indexes:
-                try:
-                    scope.fold(index, pytorch.allocator_state(pytorch.stats(torch, index)))
-                except Exception:  # noqa: S112 (no counters: no peak, and the reading says why)
-                    continue
+                if self._fold_now(index, [scope]) and (peak := scope.peak(index)) is not None:
+                    peaks[index] = peak
             self.drop(scope)
-        return {index: peak for index in scope.reached if (peak := scope.peak(index)) is not None}
+        return peaks
 
     def drop(self, scope: Scope) -> None:
         """End a scope without asking for its peaks."""
@@ -141,6 +139,17 @@ class PeakBook:
     def _fold(self, index: int, state: pytorch.AllocatorState) -> None:
         for scope in self._scopes:
             scope.fold(index, state)
+
+    @staticmethod
+    def _fold_now(index: Any, scopes: list[Scope]) -> bool:
+        """Read the counters into these scopes; False where they cannot be read, and then there is no peak."""
+        try:
+            state = pytorch.allocator_state(pytorch.stats(pytorch.module(), index))
+        except Exception:
+            return False
+        for scope in scopes:
+            scope.fold(index, state)
+        return True
 
     def _forget_floor(self, index: int) -> None:
         for scope in self._scopes:
@@ -180,7 +189,7 @@ class PeakBook:
         with self._lock:
             index = arguments[0] if arguments else None
             if index is not None and self._scopes:
-                self._fold(index, pytorch.allocator_state(pytorch.stats(pytorch.module(), index)))
+                self._fold_now(index, self._scopes)  # what is wrong with the call the original says, in its own words
             result = original(*arguments)
             if index is not None:
                 self._owed.pop(index, None)

@@ -180,13 +180,11 @@ class FakeGpu:
     def c_cuda_getAllocatorBackend(self):  # noqa: N802
         return self.backend
 
-    def _allocator(self, index):
+    def _allocator(self, index, what="getDeviceStats"):
         if self.backend == "pluggable":
-            raise RuntimeError(
-                "CUDAPluggableAllocator does not yet support getDeviceStats. If you need it, file an issue"
-            )
+            raise RuntimeError(f"CUDAPluggableAllocator does not yet support {what}. If you need it, file an issue")
         if not 0 <= index < len(self.devices):
-            raise RuntimeError("Invalid device argument")
+            raise RuntimeError(f"Invalid device argument {index}: did you call init? ({what})")
         return self.devices[index].allocator
 
     def c_cuda_memoryStats(self, index):  # noqa: N802
@@ -195,19 +193,19 @@ class FakeGpu:
 
     def c_cuda_resetPeakMemoryStats(self, index):  # noqa: N802
         self._call("resetPeakMemoryStats")
-        self._allocator(index).reset_peaks()
+        self._allocator(index, "resetPeakStats").reset_peaks()
 
     def c_cuda_resetAccumulatedMemoryStats(self, index):  # noqa: N802
-        self._allocator(index).reset_accumulated()
+        self._allocator(index, "resetAccumulatedStats").reset_accumulated()
 
     def c_accelerator_getDeviceStats(self, index):  # noqa: N802
         return self._allocator(index).memory_stats(accelerator=True)
 
     def c_accelerator_resetPeakStats(self, index):  # noqa: N802
-        self._allocator(index).reset_peaks()
+        self._allocator(index, "resetPeakStats").reset_peaks()
 
     def c_accelerator_resetAccumulatedStats(self, index):  # noqa: N802
-        self._allocator(index).reset_accumulated()
+        self._allocator(index, "resetAccumulatedStats").reset_accumulated()
 
     def c_accelerator_isAllocatorInitialized(self):  # noqa: N802
         return self.initialised
