@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ipygpumem.snapshot.diff import Change, Diff, diff
 from ipygpumem.snapshot.keys import KEYS
 from ipygpumem.snapshot.limits import Limits
 from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["KEYS", "Limits", "Snapshot", "sample"]
+__all__ = ["KEYS", "Change", "Diff", "Limits", "Snapshot", "diff", "sample"]
 
 
 def sample() -> Path:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Keyed = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]
 
-__all__ = ["KEYS", "group_rows"]
+__all__ = ["KEYS", "group_rows", "label_rows"]
 
 UNKNOWN = "(unknown)"
 _KIB_BITS = 10
@@ -37,11 +37,26 @@ def group_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> 
     Raises:
         OptionError: There is no such key.
     """
-    if key not in KEYS:
-        raise OptionError(f"cannot group by {key!r}: choose from {', '.join(KEYS)}")
-    codes, describe = KEYS[key](snapshot, timeline, rows)
+    codes, describe = _keyed(snapshot, timeline, rows, key)
     sums = add_up(codes, timeline.allocations.size[rows])
     return tuple(Group(bytes=total, count=count, **describe(code)) for code, total, count in sums)
+
+
+def label_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[list[str], Ints]:
+    """The labels of the groups by a key of `KEYS`, and for each row the number of its label.
+
+    Raises:
+        OptionError: There is no such key.
+    """
+    codes, describe = _keyed(snapshot, timeline, rows, key)
+    unique, which = np.unique(codes, return_inverse=True)
+    return [describe(int(code))["label"] for code in unique], which
+
+
+def _keyed(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> Keyed:
+    if key not in KEYS:
+        raise OptionError(f"cannot group by {key!r}: choose from {', '.join(KEYS)}")
+    return KEYS[key](snapshot, timeline, rows)
 
 
 _FOREIGN, _EMPTY, _OLD, _NO_STACK = -1, -2, -3, -4

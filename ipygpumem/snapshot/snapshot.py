@@ -6,21 +6,31 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ipygpumem.errors import DeviceError, OptionError, SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.snapshot.annotations import Annotation, read_annotations
 from ipygpumem.snapshot.book import Book
 from ipygpumem.snapshot.cells import Cells
 from ipygpumem.snapshot.check import kind, mapping, sequence
+from ipygpumem.snapshot.encode import encode
 from ipygpumem.snapshot.files import read_objects
+from ipygpumem.snapshot.fragmentation import Fragmentation, Oom, explain_oom, fragmentation
 from ipygpumem.snapshot.limits import Limits
 from ipygpumem.snapshot.liveset import LiveSet, Peak
 from ipygpumem.snapshot.overview import summary_text
 from ipygpumem.snapshot.own import Own, read_own, read_sources
 from ipygpumem.snapshot.segments import Blocks, Segments, read_segments
+from ipygpumem.snapshot.state import SegmentHistory, State
+from ipygpumem.snapshot.table import events_frame
 from ipygpumem.snapshot.timeline import Curve, Timeline
-from ipygpumem.snapshot.trace import read_trace
+from ipygpumem.snapshot.trace import Action, read_trace
+from ipygpumem.snapshot.window import Churn, DeviceCalls, Step, churn, device_calls, growth, leaks, short_lived
+from ipygpumem.units import MIB
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ipygpumem.snapshot.groups import Group
     from ipygpumem.snapshot.machine import Run
 
@@ -80,6 +90,7 @@ class Snapshot:
         self.pools: tuple[tuple[int, int], ...] = tuple(book.pools)
         self.cells = Cells(self.own.cells, self.stacks)
         self._split: dict[str, list[str]] = {}
+        self._histories: dict[int, SegmentHistory] = {}
 
     @classmethod
     def load(
@@ -160,6 +171,91 @@ class Snapshot:
         """What lives at the peak, by the innermost line of the user's own code, the largest first."""
         return self.live(device=device).by("line")
 
+    def state_at(self, event: int, device: int | None = None) -> State:
+        """Segments and blocks right after an event.
+
+        Raises:
+            OptionError: There is no such event.
+        """
+        timeline = self.timeline(device)
+        self._check_event(event, timeline)
+        return self._history(timeline.device).at(event)
+
+    def fragmentation(
+        self, event: int | None = None, device: int | None = None, need: int | None = None
+    ) -> Fragmentation:
+        """Free memory inside the segments after an event, without one at the end; and where ``need`` bytes would fit."""
+        timeline = self.timeline(device)
+        event = len(timeline.trace) - 1 if event is None else event
+        return fragmentation(self, self.state_at(event, timeline.device), need)
+
+    def ooms(self, device: int | None = None) -> tuple[Oom, ...]:
+        """Why each allocation failed that ran out of memory; of all devices, if none is given."""
+        devices = range(len(self.timelines)) if device is None else [self.timeline(device).device]
+        return tuple(
+            explain_oom(self, self.state_at(event, one))
+            for one in devices
+            for event in self.timelines[one].trace.events(Action.OOM).tolist()
+        )
+
+    def leaks(self, first: int = -1, last: int | None = None, device: int | None = None) -> LiveSet:
+        """What was allocated after event ``first`` and is alive after event ``last`` (without one: at the end)."""
+        timeline, last = self._window(first, last, device)
+        return LiveSet(self, timeline, last, leaks(timeline, first, last))
+
+    def churn(
+        self, first: int = -1, last: int | None = None, device: int | None = None, key: str = "line"
+    ) -> tuple[Churn, ...]:
+        """Allocations made after event ``first`` up to ``last``, by a key: counts, bytes, bytes times lifetime."""
+        timeline, last = self._window(first, last, device)
+        return churn(self, timeline, first, last, key)
+
+    def short_lived(
+        self,
+        first: int = -1,
+        last: int | None = None,
+        device: int | None = None,
+        *,
+        at_least: int = MIB,
+        at_most_us: int = 1000,
+    ) -> NDArray[Any]:
+        """Allocations of ``at_least`` bytes that were gone within ``at_most_us``: rows as in `SHORT_LIVED`."""
+        timeline, last = self._window(first, last, device)
+        return short_lived(timeline, first, last, at_least, at_most_us)
+
+    def device_calls(self, first: int = -1, last: int | None = None, device: int | None = None) -> DeviceCalls:
+        """Calls of cudaMalloc and cudaFree, and retries, after event ``first`` up to ``last``."""
+        timeline, last = self._window(first, last, device)
+        return device_calls(timeline, first, last)
+
+    def growth(self, name: str, device: int | None = None) -> tuple[Step, ...]:
+        """What each repetition of an annotated region left behind."""
+        return growth(self, self.timeline(device), name)
+
+    def window(self, start_us: int, end_us: int, device: int | None = None) -> tuple[int, int]:
+        """The events of a span of time, as ``first`` (the one before it) and ``last``.
+
+        Raises:
+            OptionError: The file has no times.
+        """
+        trace = self.timeline(device).trace
+        if not trace.timed:
+            raise OptionError(f"{self.name} has no times")
+        first, last = np.searchsorted(trace.time, [start_us, end_us + 1]) - 1
+        return int(first), int(last)
+
+    def encode(self) -> bytes:
+        """All columns and tables packed, as `ipygpumem.snapshot.encode` describes."""
+        return encode(self)
+
+    def frame(self) -> Any:
+        """The events of all devices as a pandas DataFrame.
+
+        Raises:
+            OptionError: pandas is not installed.
+        """
+        return events_frame(self)
+
     def annotations_of(self, device: int) -> tuple[Annotation, ...]:
         """Annotated regions that began while a device was current."""
         return tuple(annotation for annotation in self.annotations if annotation.device == device)
@@ -181,6 +277,18 @@ class Snapshot:
     def _check_event(self, event: int, timeline: Timeline) -> None:
         if not -1 <= event < len(timeline.trace):
             raise OptionError(f"device {timeline.device} has no event {event}: it has {len(timeline.trace):,}")
+
+    def _window(self, first: int, last: int | None, device: int | None) -> tuple[Timeline, int]:
+        timeline = self.timeline(device)
+        last = len(timeline.trace) - 1 if last is None else last
+        self._check_event(first, timeline)
+        self._check_event(last, timeline)
+        return timeline, last
+
+    def _history(self, device: int) -> SegmentHistory:
+        if device not in self._histories:
+            self._histories[device] = SegmentHistory(self.timelines[device], self.segments, self.blocks)
+        return self._histories[device]
 
     def _lines(self, file: str) -> list[str]:
         if file not in self._split:
