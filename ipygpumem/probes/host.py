@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from ipygpumem.units import KIB
 
 __all__ = ["namespace_pids", "read_host", "reset_peak"]
 
-_STATUS = Path("/proc/self/status")
+_STATUS = "/proc/self/status"
+_MEMORY = re.compile(rb"VmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB")
 
 
 @lru_cache(maxsize=1)
@@ -32,36 +34,40 @@ def _total() -> int:
 
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:
     """Resident memory now and its high-water mark; ``available`` of the machine only when asked for (50 us)."""
-    memory = _process(os.getpid()).memory_info()
+    rss, peak = _linux_memory() or _other_memory()
     return HostReading(
-        rss=int(memory.rss),
-        peak=_high_water(memory),
+        rss=rss,
+        peak=peak,
         pinned=pinned,
         total=_total(),
         available=_available() if available else None,
     )
 
 
+def _linux_memory() -> tuple[int, int] | None:
+    """Both figures of one instant, in a third of the time that the library takes for one of them."""
+    try:
+        status = os.open(_STATUS, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        text = os.read(status, 4096)
+    finally:
+        os.close(status)
+    found = _MEMORY.search(text)
+    return None if found is None else (int(found[2]) * KIB, int(found[1]) * KIB)
+
+
+def _other_memory() -> tuple[int, int | None]:
+    memory = _process(os.getpid()).memory_info()
+    windows_peak = getattr(memory, "peak_wset", None)
+    return int(memory.rss), None if windows_peak is None else int(windows_peak)
+
+
 def _available() -> int:
     import psutil
 
     return int(psutil.virtual_memory().available)
-
-
-def _high_water(memory: Any) -> int | None:
-    value = _status_field("VmHWM")
-    if value is not None:
-        return value
-    windows_peak = getattr(memory, "peak_wset", None)
-    return None if windows_peak is None else int(windows_peak)
-
-
-def _status_field(name: str) -> int | None:
-    with contextlib.suppress(OSError, ValueError, IndexError), _STATUS.open("rb", buffering=0) as status:
-        text = status.read(4096)
-        at = text.find(name.encode() + b":")
-        return int(text[at:].split(None, 2)[1]) * KIB if at >= 0 else None
-    return None
 
 
 def reset_peak() -> bool:
@@ -75,7 +81,7 @@ def reset_peak() -> bool:
 def namespace_pids() -> tuple[int, ...]:
     """The numbers of this process, own first: one in each PID namespace that the mounted /proc knows of."""
     pids = [os.getpid()]
-    with contextlib.suppress(OSError, ValueError), _STATUS.open(encoding="ascii", errors="replace") as status:
+    with contextlib.suppress(OSError, ValueError), Path(_STATUS).open(encoding="ascii", errors="replace") as status:
         for line in status:
             if line.startswith("NSpid:"):
                 pids += [int(pid) for pid in line.split()[1:]]

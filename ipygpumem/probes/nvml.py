@@ -5,6 +5,7 @@ Errors never pass: they become `NvmlError` with a reason in plain words, or None
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import warnings
 from typing import Any
@@ -13,6 +14,9 @@ from ipygpumem.errors import NvmlError
 from ipygpumem.ledger.reading import CardMemory
 
 __all__ = ["Nvml"]
+
+_ROOM = 32
+"""Processes on one card that the first try has room for."""
 
 _REASONS = {
     "NVML_ERROR_UNINITIALIZED": "NVML was shut down in this process",
@@ -135,18 +139,35 @@ class Nvml:
         if graphics:
             listed += self._listed("Graphics", handle)
         entries: dict[int, int | None] = {}
-        for process in listed:
-            size = process.usedGpuMemory
-            entries[int(process.pid)] = int(size) if size is not None else entries.get(int(process.pid))
+        for pid, size in listed:
+            entries[pid] = size if size is not None else entries.get(pid)
         return entries
 
-    def _listed(self, kind: str, handle: Any) -> list[Any]:
+    def _listed(self, kind: str, handle: Any) -> list[tuple[int, int | None]]:
         while True:
             version = self._list_versions[0]
             try:
-                return list(self._call(f"nvmlDeviceGet{kind}RunningProcesses_{version}", handle))
-            except NvmlError as error:
-                missing = getattr(error.__cause__, "value", None) == self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+                return self._call_list(f"nvmlDeviceGet{kind}RunningProcesses_{version}", handle)
+            except self._pynvml.NVMLError as error:
+                missing = error.value == self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
                 if not missing or len(self._list_versions) == 1:
-                    raise
+                    raise NvmlError(self._reason(error)) from error
                 self._list_versions = self._list_versions[1:]
+
+    def _call_list(self, name: str, handle: Any) -> list[tuple[int, int | None]]:
+        # pynvml's own function asks twice, for the number and for the list: twice the driver's global lock
+        nvml = self._pynvml
+        function = nvml._nvmlGetFunctionPointer(name)
+        room = _ROOM
+        while True:
+            count = ctypes.c_uint(room)
+            entries = (nvml.c_nvmlProcessInfo_v2_t * room)()
+            code = function(handle, ctypes.byref(count), entries)
+            if code != nvml.NVML_ERROR_INSUFFICIENT_SIZE:
+                break
+            room = 2 * max(count.value, room)
+        if code:
+            raise nvml.NVMLError(code)
+        unknown = nvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
+        listed = ((entry.pid, entry.usedGpuMemory) for entry in entries[: count.value])
+        return [(pid, None if size == unknown else size) for pid, size in listed]

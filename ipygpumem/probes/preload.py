@@ -14,7 +14,7 @@ _SIDE = 64
 
 
 def warm(torch: Any, index: int) -> str:
-    """Run float32 and bfloat16 matmul, softmax, layer norm, a reduction, relu, copies and a backward on one device.
+    """Run float32 and bfloat16 matmul, softmax, layer norm, a reduction, relu and copies on one device.
 
     Touches neither random state nor gradients, whatever defaults and modes the user has set, and leaves no tensor; what
     cuBLAS keeps as workspace in PyTorch's allocator stays. A step that fails (bfloat16 on an old card, deterministic
@@ -60,12 +60,6 @@ def _steps(torch: Any, device: Any) -> dict[str, Callable[[], Any]]:
     def round_trip() -> Any:
         return square(torch.float32).cpu().to(device)
 
-    def backward() -> Any:
-        # autograd works in a thread of its own, with a cuBLAS handle of its own
-        with torch.enable_grad():
-            weight = square(torch.float32).requires_grad_()
-            (weight @ weight).sum().backward()
-
     return {
         "matmul float32": lambda: multiply(torch.float32),
         "matmul bfloat16": lambda: multiply(torch.bfloat16),
@@ -74,5 +68,4 @@ def _steps(torch: Any, device: Any) -> dict[str, Callable[[], Any]]:
         "sum": lambda: square(torch.float32).sum().item(),
         "relu": lambda: torch.relu(square(torch.float32)),
         "copy": round_trip,
-        "backward": backward,
     }

@@ -80,46 +80,48 @@ class Watch:
             raise DeviceError(f"there is no device cuda:{number}: {there}")
         return f"cuda:{number}"
 
-    def read(self, *, available: bool = False) -> Reading:
-        """Every counter now. Never raises: what fails is None with its reason."""
+    def read(self, *, available: bool = False, steady: bool = True) -> Reading:
+        """Every counter now. Never raises: what fails is None with its reason.
+
+        ``steady`` looks at the allocator twice, and reads again if another thread moved segments in between.
+        """
         torch = self.find()
         devices: dict[str, DeviceReading] = {}
         pinned = None
         if torch is not None:
             capturing = pytorch.capturing(torch)
             for card in self.watched():
-                devices[card.name] = self._read_card(torch, card, capturing=capturing)
+                devices[card.name] = self._read_card(torch, card, capturing=capturing, steady=steady)
             pinned = pytorch.pinned(torch)
         return Reading(time=time.time(), devices=devices, host=host.read_host(pinned, available=available))
 
-    def _read_card(self, torch: Any, card: Card, *, capturing: bool) -> DeviceReading:
+    def _read_card(self, torch: Any, card: Card, *, capturing: bool, steady: bool) -> DeviceReading:
         try:
-            if not pytorch.has_context(torch, card.index):
-                return self._once(torch, card, capturing=capturing)[0]
-            if not card.verified and not capturing:
-                card.verify(torch, _state(torch, card)[1])
+            if not card.verified and not capturing and pytorch.has_context(torch, card.index):
+                card.verify(torch, _reserved(torch, card))
             for _ in range(_TRIES):
-                reading, reserved = self._once(torch, card, capturing=capturing)
-                if reading.reserved == reserved:
+                state, why = _state(torch, card)
+                reading = card.read(torch, state, why, capturing=capturing)
+                if not steady or reading.reserved == _reserved(torch, card):
                     break
         except Exception as error:
             why = _first_line(error)
             return DeviceReading(name=card.name, context=True, total=card.total, why=why, torch_why=why)
         return reading
 
-    def _once(self, torch: Any, card: Card, *, capturing: bool) -> tuple[DeviceReading, int | None]:
-        state, reserved, why = _state(torch, card)
-        reading = card.read(torch, state, why, capturing=capturing)
-        return reading, _state(torch, card)[1] if state is not None else reserved
 
-
-def _state(torch: Any, card: Card) -> tuple[pytorch.AllocatorState | None, int | None, str]:
-    """The allocator's counters, what it has reserved, and why not."""
+def _state(torch: Any, card: Card) -> tuple[pytorch.AllocatorState | None, str]:
+    """The allocator's counters, and what is to be said of them."""
     try:
         state = pytorch.allocator_state(pytorch.stats(torch, card.index))
     except Exception as error:
-        return None, None, f"this allocator keeps no counters: {_first_line(error)}"
-    return state, state.now.reserved, _ASYNC if pytorch.backend(torch) == "cudaMallocAsync" else ""
+        return None, f"this allocator keeps no counters: {_first_line(error)}"
+    return state, _ASYNC if pytorch.backend(torch) == "cudaMallocAsync" else ""
+
+
+def _reserved(torch: Any, card: Card) -> int | None:
+    state, _ = _state(torch, card)
+    return None if state is None else state.now.reserved
 
 
 def _first_line(error: BaseException) -> str:

@@ -65,12 +65,14 @@ class Measurement:
             self._notes.append("this system cannot reset the host's high-water mark")
         if options.synchronize:
             pytorch.synchronize(self._contexts(None))
-        self._before = self.watch.read()
+        self._before = self.watch.read(steady=False)
         if self._recorder is not None:
             self._recorder.start(self._before)
         if pytorch.module() is not None:
             PEAKS.install()
         self._scope = PEAKS.open(self._contexts(self._before), reset=options.reset_peaks)
+        if self._torn(self._before):
+            self._before = self.watch.read()
         self._start_us = time.time_ns() // 1000
         self._start = time.perf_counter()
 
@@ -100,8 +102,11 @@ class Measurement:
             return None
         if self.options.synchronize:
             pytorch.synchronize(self._contexts(self._before))
-        self.after = after = self.watch.read()
+        after = self.watch.read(steady=False)
         peaks = PEAKS.close(self._scope, self._contexts(after))
+        if self._torn(after):
+            after = self.watch.read()
+        self.after = after
         facts = CellFacts(cell, filename, self._start_us, end_us, success)
         recording = self._save(facts, after, sources or {})
         return settle(
@@ -136,6 +141,14 @@ class Measurement:
             PEAKS.drop(self._scope)
         if self._recorder is not None:
             self._recorder.stop()
+
+    def _torn(self, reading: Reading) -> bool:
+        """Whether another thread moved segments while it was taken: the counters, read for the peaks, tell for free."""
+        levels = {} if self._scope is None else self._scope.reserved
+        return any(
+            (device := reading.devices.get(f"cuda:{index}")) is not None and device.reserved != level
+            for index, level in levels.items()
+        )
 
     def _contexts(self, reading: Reading | None) -> list[int]:
         """Devices on which this process has a context, by index."""

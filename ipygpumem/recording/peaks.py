@@ -24,6 +24,9 @@ __all__ = ["PEAKS", "PeakBook", "Scope"]
 _READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
+_PRIVATE = "reserved_bytes_by_private_pools"
+_KINDS = {"allocation", "allocated", "segment", "reserved", "active", "inactive_split", "requested"}
+
 _Leaves = dict[tuple[str, ...], int]
 
 
@@ -31,18 +34,20 @@ class Scope:
     """One open measurement: the highest counters seen, by device index.
 
     ``floor`` holds, for a device whose counters nobody has reset since the scope opened, the record that stood then: a
-    peak that does not exceed it may be older than the scope.
+    peak that does not exceed it may be older than the scope. ``reserved`` is the level at the last look.
     """
 
-    __slots__ = ("bounds", "floor", "reached")
+    __slots__ = ("bounds", "floor", "reached", "reserved")
 
     def __init__(self) -> None:
+        self.reserved: dict[int, int] = {}
         self.reached: dict[int, Counters] = {}
         self.bounds: dict[int, Counters] = {}
         self.floor: dict[int, Counters] = {}
 
     def fold(self, index: int, state: pytorch.AllocatorState) -> None:
         """Take in the counters' peaks; those not above the floor count as bounds only."""
+        self.reserved[index] = state.now.reserved
         floor = self.floor.get(index)
         if floor is None:
             self.reached[index] = _higher(self.reached.get(index), state.peak)
@@ -109,7 +114,7 @@ class PeakBook:
                 except Exception:  # noqa: S112 (a pluggable allocator keeps no counters)
                     continue
                 state = pytorch.allocator_state(stats)
-                scope.reached[index] = state.now
+                scope.reached[index], scope.reserved[index] = state.now, state.now.reserved
                 if reset:
                     self._fold(index, state)
                     self._owed[index] = _highest(self._owed.get(index), _peak_leaves(stats))
@@ -220,21 +225,38 @@ def _above(peak: Counters, floor: Counters, now: Counters) -> Counters:
     )
 
 
-def _peak_leaves(stats: dict[str, Any], path: tuple[str, ...] = ()) -> _Leaves:
-    """Every ``*.peak`` of the nested counters, by its path."""
-    leaves: _Leaves = {}
-    for key, value in stats.items():
-        if isinstance(value, dict):
-            leaves.update(_peak_leaves(value, (*path, key)))
-        elif key == "peak":
-            leaves[path] = value
+def _peak_leaves(stats: dict[str, Any]) -> _Leaves:
+    """Every ``*.peak`` of the nested counters, by its path. In each cell twice: hence the list of known places."""
+    pools = stats.get(_PRIVATE)
+    families = _families(tuple(stats))
+    leaves: _Leaves = {(name, pool): stats[name][pool]["peak"] for name, pool in families}
+    for name in ("oversize_allocations", "oversize_segments"):
+        if name in stats:
+            leaves[name,] = stats[name]["peak"]
+    if pools:
+        _walk(pools, (_PRIVATE,), leaves)
     return leaves
 
 
+@functools.lru_cache(maxsize=4)
+def _families(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """The counters kept for all blocks, large ones and small ones: ``("allocated_bytes", "all")``."""
+    kept = [name for name in names if name.removesuffix("_bytes") in _KINDS]
+    return tuple((name, pool) for name in kept for pool in ("all", "large_pool", "small_pool"))
+
+
+def _walk(node: dict[str, Any], path: tuple[str, ...], leaves: _Leaves) -> None:
+    for key, value in node.items():
+        if isinstance(value, dict):
+            _walk(value, (*path, key), leaves)
+        elif key == "peak":
+            leaves[path] = value
+
+
 def _highest(one: _Leaves | None, other: _Leaves) -> _Leaves:
-    return (
-        other if one is None else {**one, **{path: max(value, one.get(path, value)) for path, value in other.items()}}
-    )
+    if one is None:
+        return other
+    return {**one, **{path: value for path, value in other.items() if value > one.get(path, -1)}}
 
 
 def _raise_leaves(stats: dict[str, Any], owed: _Leaves) -> None:
