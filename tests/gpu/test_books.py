@@ -198,23 +198,33 @@ def test_inside_a_graph_capture(torch):
     assert m.report.devices["cuda:0"].held >= 0
 
 
-def test_across_a_capture_on_another_stream(torch):
-    """A capture that stays open while the current stream is the default one: a reading must not break it."""
-    x = torch.ones(1024, device="cuda")
-    (x * 2).sum().item()
-    torch.cuda.synchronize()
-    side = torch.cuda.Stream()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(side):
-        graph.capture_begin()
-    with ipygpumem.measure():
+ACROSS_A_CAPTURE = """
+import torch, ipygpumem
+ipygpumem.preload_pytorch()
+x = torch.ones(1024, device="cuda")
+(x * 2).sum().item()
+torch.cuda.synchronize()
+side = torch.cuda.Stream()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.stream(side):
+    graph.capture_begin()
+for synchronize in (False, True):
+    with ipygpumem.measure(synchronize=synchronize) as m:
         pass
-    with torch.cuda.stream(side):
-        y = x * 2
-        graph.capture_end()
-    graph.replay()
-    torch.cuda.synchronize()
-    assert y.sum().item() == 2048
+with torch.cuda.stream(side):
+    y = x * 2
+    graph.capture_end()
+graph.replay()
+torch.cuda.synchronize()
+tell(value=y.sum().item(), mode=m.report.devices["cuda:0"].after.mode)
+"""
+
+
+def test_across_a_capture_on_another_stream(fresh):
+    """A capture that stays open while the current stream is the default one: a reading must not void it."""
+    facts = fresh(ACROSS_A_CAPTURE)
+    assert facts["value"] == 2048
+    assert facts["mode"] == "process"
 
 
 def test_pinned_host_memory_is_counted(torch):
