@@ -36,7 +36,8 @@ class Cells:
         self._starts = [cell.start_us for cell in cells]
         self._runs: dict[str, dict[str, None]] = {}  # file name -> labels, in the order of time
         for cell in cells:
-            self._runs.setdefault(cell.filename, {})[cell.label] = None
+            if cell.filename:
+                self._runs.setdefault(cell.filename, {})[cell.label] = None
         self._stacks = stacks
         self._files: dict[int, list[str]] = {}
 

@@ -6,7 +6,7 @@ A packed column is the zlib stream of its *byte planes*: first the lowest byte o
 ``plain``
     the values
 ``delta``
-    differences to the value before (the first to 0), as signed numbers
+    differences to the value before, as signed numbers; the value before the first is ``first``
 ``dict``
     indices into ``values``, the distinct values in ascending order
 
@@ -26,25 +26,31 @@ if TYPE_CHECKING:
 __all__ = ["pack", "unpack"]
 
 _LEVEL = 9
+_TRIAL_LEVEL = 1
 _MOST_DISTINCT = 1 << 16
 
 
 def pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
     """The description and the bytes of a column of whole numbers, in the coding that takes the fewest bytes."""
     values = column.astype(np.int64)
-    found = [_plain("plain", values), _plain("delta", np.diff(values, prepend=0))]
+    first = int(values[0]) if len(values) else 0
+    found: list[tuple[dict[str, Any], NDArray[np.int64]]] = [
+        ({"coding": "plain"}, values),
+        ({"coding": "delta", "first": first}, np.diff(values, prepend=first)),
+    ]
     distinct, indices = np.unique(values, return_inverse=True)
     if len(distinct) <= _MOST_DISTINCT:
-        facts, packed = _plain("dict", indices)
-        found.append(({**facts, "values": distinct.tolist()}, packed))
-    facts, packed = min(found, key=lambda one: len(one[1]) + len(str(one[0])))
-    return {**facts, "count": len(values), "bytes": len(packed)}, packed
+        found.append(({"coding": "dict", "values": distinct.tolist()}, indices))
+    facts, numbers = min(found, key=lambda one: len(str(one[0])) + len(zlib.compress(_planes(one[1]), _TRIAL_LEVEL)))
+    planes = _planes(numbers)
+    packed = zlib.compress(planes, _LEVEL)
+    width = len(planes) // len(values) if len(values) else 1
+    return {**facts, "width": width, "count": len(values), "bytes": len(packed)}, packed
 
 
-def _plain(coding: str, values: NDArray[np.int64]) -> tuple[dict[str, Any], bytes]:
+def _planes(values: NDArray[np.int64]) -> bytes:
     width = next(width for width in (1, 2, 4, 8) if (values == values.astype(f"<i{width}")).all())
-    planes = values.astype(f"<i{width}").view(np.uint8).reshape(-1, width).T
-    return {"coding": coding, "width": width}, zlib.compress(planes.tobytes(), _LEVEL)
+    return values.astype(f"<i{width}").view(np.uint8).reshape(-1, width).T.tobytes()
 
 
 def unpack(facts: dict[str, Any], packed: bytes) -> NDArray[np.int64]:
@@ -52,7 +58,7 @@ def unpack(facts: dict[str, Any], packed: bytes) -> NDArray[np.int64]:
     planes = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(facts["width"], facts["count"])
     values = np.ascontiguousarray(planes.T).view(f"<i{facts['width']}").reshape(-1).astype(np.int64)
     if facts["coding"] == "delta":
-        return np.cumsum(values)
-    if facts["coding"] == "dict":
-        return np.asarray(facts["values"], np.int64)[values]
+        values = np.cumsum(values) + facts["first"]
+    elif facts["coding"] == "dict":
+        values = np.asarray(facts["values"], np.int64)[values]
     return values

@@ -34,7 +34,10 @@ def encode(snapshot: Snapshot) -> bytes:
     """Pack all columns and tables of a snapshot.
 
     The columns are named ``trace/0/size``, ``allocations/0/start`` (with the device's index), ``segments/size``,
-    ``blocks/state``, ``stacks/leaf`` and so on, after the attributes that they come from.
+    ``blocks/state``, ``stacks/leaf`` and so on, after the attributes that they come from. Allocations are in the order
+    of their start, and instead of ``requested`` and ``end`` they have ``asked_after``, the events from the start to the
+    request for the free, and ``freed_after``, those from there to the
+    end. ``nth`` is left out.
     """
     described, packed = [], []
     for name, column in _columns(snapshot):
@@ -79,17 +82,28 @@ def decode(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]]:
 
 
 def _columns(snapshot: Snapshot) -> list[tuple[str, NDArray[Any]]]:
-    tables: list[tuple[str, Any]] = []
+    tables: list[tuple[str, dict[str, NDArray[Any]]]] = []
     for timeline in snapshot.timelines:
-        tables.append((f"trace/{timeline.device}", timeline.trace))
-        tables.append((f"allocations/{timeline.device}", timeline.allocations))
-    tables += [("segments", snapshot.segments), ("blocks", snapshot.blocks), ("stacks", snapshot.stacks)]
-    return [
-        (f"{name}/{field.name}", getattr(table, field.name))
-        for name, table in tables
-        for field in fields(table)
-        if isinstance(getattr(table, field.name), np.ndarray)
-    ]
+        tables.append((f"trace/{timeline.device}", _arrays(timeline.trace)))
+        tables.append((f"allocations/{timeline.device}", _by_start(_arrays(timeline.allocations))))
+    tables += [(name, _arrays(getattr(snapshot, name))) for name in ("segments", "blocks", "stacks")]
+    return [(f"{name}/{field}", column) for name, table in tables for field, column in table.items()]
+
+
+def _arrays(table: Any) -> dict[str, NDArray[Any]]:
+    columns = {field.name: getattr(table, field.name) for field in fields(table)}
+    return {name: column for name, column in columns.items() if isinstance(column, np.ndarray)}
+
+
+def _by_start(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Allocations in the order of their beginning, their ends as differences: a quarter of the bytes."""
+    order = np.argsort(columns["start"], kind="stable")
+    ordered = {name: column[order] for name, column in columns.items()}
+    del ordered["nth"]  # a reader counts that on the way
+    requested = ordered.pop("requested")
+    ordered["asked_after"] = requested - ordered["start"]
+    ordered["freed_after"] = ordered.pop("end") - requested
+    return ordered
 
 
 def _device(snapshot: Snapshot, device: int) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class Oom:
         asked: Bytes asked for, rounded by the allocator.
         device_free: Bytes free on the device then; None if the file does not say.
         memory: The free memory inside the segments.
-        reason: Why it failed, in sentences.
+        reason: Why it failed, one sentence each.
     """
 
     device: int
@@ -106,7 +106,7 @@ class Oom:
     asked: int
     device_free: int | None
     memory: Fragmentation
-    reason: str
+    reason: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -230,7 +230,7 @@ def explain_oom(snapshot: Snapshot, state: State) -> Oom:
     )
 
 
-def _reason(memory: Fragmentation, asked: int, device_free: int | None) -> str:
+def _reason(memory: Fragmentation, asked: int, device_free: int | None) -> tuple[str, ...]:
     """The sentences of an oom report."""
     segment = _segment_size(round_request(asked))
     parts = [f"{size(asked)} were asked for."]
@@ -258,4 +258,4 @@ def _reason(memory: Fragmentation, asked: int, device_free: int | None) -> str:
             f"{size(memory.partly)} lie in segments partly in use, where only PyTorch can use them;"
             " expandable_segments:True avoids most of that."
         )
-    return " ".join(parts)
+    return tuple(parts)

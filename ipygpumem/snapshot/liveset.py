@@ -60,15 +60,15 @@ class LiveSet:
             return groups
         return (*groups, Group(label=ROUNDING, bytes=allocated - self.bytes, count=0))
 
-    def to_dict(self, key: str = "line") -> dict[str, Any]:
-        """As plain values, grouped by a key."""
+    def to_dict(self, key: str = "line", top: int | None = None) -> dict[str, Any]:
+        """As plain values, with the ``top`` groups by a key."""
         return {
             "device": self.timeline.device,
             "event": self.event,
             "time_us": self.timeline.trace.time_of(self.event),
             "bytes": self.bytes,
             "count": len(self),
-            "groups": [group.to_dict() for group in self.by(key)],
+            "groups": [group.to_dict() for group in self.by(key)[:top]],
         }
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.snapshot.text import clip, group_lines, peak_line
 from ipygpumem.snapshot.trace import Action
-from ipygpumem.units import duration, size
+from ipygpumem.units import size
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.liveset import Peak
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Overview", "overview", "summary_text"]
 
 _TOP = 3
-_PERCENT = 100
 _DEVICES_SHOWN = 4
-_LABEL = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +34,7 @@ class Overview:
         reserved_peak: The most there was of these.
         before_recording: Blocks older than the first event.
         before_recording_bytes: Their bytes.
-        dropped: Events that the ring buffer lost; None if the file does not say.
+        dropped: Allocations that the ring buffer lost; None if the file does not say.
         out_of_order: Events that were sorted in by time.
         oom_events: Out-of-memory events.
         notes: What else the events do not tell, in sentences.
@@ -104,7 +103,7 @@ def _notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
         older = f"{gaps.before_recording:,} blocks ({size(gaps.before_recording_bytes)}) are older than the first event"
         notes.append(older + ("; the file does not say whether events were dropped" if dropped is None else ""))
     if dropped:
-        notes.append(f"the ring buffer dropped {dropped:,} events before the first one here")
+        notes.append(f"the ring buffer lost {dropped:,} allocations before the first event here")
     if trace.out_of_order:
         notes.append(f"{trace.out_of_order:,} events stood in the wrong order and were sorted by time")
     if gaps.frees_without_allocation:
@@ -120,29 +119,27 @@ def _notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
     return notes
 
 
-def summary_text(snapshot: Snapshot) -> str:
+def summary_text(snapshot: Snapshot, device: int | None = None) -> str:
     """The answer first: the peak, when, and the lines that hold most of it. It fits one screen."""
-    devices = [timeline.device for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved]
-    devices.sort(key=lambda device: -snapshot.timeline(device).requested.peak()[1])
+    chosen = snapshot.timelines if device is None else [snapshot.timeline(device)]
+    devices = [timeline.device for timeline in chosen if len(timeline.trace) or timeline.end_reserved]
+    devices.sort(key=lambda one: -snapshot.timeline(one).requested.peak()[1])
     if not devices:
         return f"{snapshot.name}: no device used memory"
     lines: list[str] = []
-    for device in devices[:_DEVICES_SHOWN]:
-        lines += _device_lines(snapshot, device, short=len(devices) > 1)
+    for one in devices[:_DEVICES_SHOWN]:
+        lines += _device_lines(snapshot, one, short=len(devices) > 1)
     if len(devices) > _DEVICES_SHOWN:
         lines.append(f"and {len(devices) - _DEVICES_SHOWN} more devices with lower peaks")
-    lines.append(snapshot.name + (f", torch {snapshot.own.torch}" if snapshot.own.torch else ""))
+    lines.append(clip(snapshot.name + (f", torch {snapshot.own.torch}" if snapshot.own.torch else "")))
     return "\n".join(lines)
 
 
 def _device_lines(snapshot: Snapshot, device: int, *, short: bool) -> list[str]:
     facts = overview(snapshot, device)
     peak = facts.peak
-    lines = [f"GPU {device}: peak {size(peak.requested)} requested, {_when(snapshot, peak)}"]
-    lines += [
-        f"  {size(group.bytes):>10} {_share(group.bytes, peak.requested)}  {_cut(group.label, group.source)}"
-        for group in peak.live.by("line")[:_TOP]
-    ]
+    groups = peak.live.by("line")[:_TOP]
+    lines = [peak_line(snapshot, peak), *group_lines(groups, peak.requested, _TOP)]
     ends = f"at the end {size(facts.end_requested)} requested"
     if facts.reserved_end is not None and facts.reserved_peak is not None:
         ends += f", {size(facts.end_rounded)} rounded"
@@ -150,28 +147,7 @@ def _device_lines(snapshot: Snapshot, device: int, *, short: bool) -> list[str]:
     lines.append(f"  {facts.events:,} events; {ends}")
     if facts.oom_events:
         times = "once" if facts.oom_events == 1 else f"{facts.oom_events:,} times"
-        lines.append(f"  out of memory {times}: see ipygpumem fragmentation {snapshot.name} --at oom")
+        lines.append(f"  out of memory {times}: see ipygpumem fragmentation {clip(snapshot.name)} --at oom")
     notes = facts.notes[:1] if short else facts.notes
     lines += [f"  note: {note}" for note in notes]
     return lines
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{_PERCENT * part / whole:3.0f} %" if whole else "     "
-
-
-def _cut(label: str, source: str | None) -> str:
-    text = f"{label}: {source}" if source else label
-    return text if len(text) <= _LABEL else text[: _LABEL - 1] + "…"
-
-
-def _when(snapshot: Snapshot, peak: Peak) -> str:
-    if peak.event < 0:
-        return "before the first event"
-    trace = snapshot.timeline(peak.device).trace
-    where = f"at event {peak.event:,}"
-    if peak.time_us is not None:
-        where += f", {duration((peak.time_us - int(trace.time[0])) / 1e6)} after the first"
-    if snapshot.own.cells:
-        where += f", in {snapshot.cells.labels(trace.time[[peak.event]], trace.stack[[peak.event]])[0]}"
-    return where

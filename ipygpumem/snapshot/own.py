@@ -18,7 +18,7 @@ class Cell:
 
     Attributes:
         number: The n of In[n], or None for code that has none.
-        filename: The file name in the frames of code that the cell defines.
+        filename: The file name in the frames of code that the cell defines; empty where it was not known.
         start_us: Microseconds since 1970.
         end_us: Microseconds since 1970.
         success: Whether it ran through; None if unknown.
@@ -33,7 +33,7 @@ class Cell:
     @property
     def label(self) -> str:
         """``"In[3]"``, or the file name where the cell has no number."""
-        return self.filename if self.number is None else f"In[{self.number}]"
+        return (self.filename or "(a cell)") if self.number is None else f"In[{self.number}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Own:
         torch: Version of torch.
         host: Name of the machine.
         cells: Runs of cells, by their beginning.
-        dropped: For each device, how many events the ring buffer lost; None where that is not known.
+        dropped: For each device, how many allocations the ring buffer lost; None where that is not known.
         device_names: Name of each device, by index.
         device_totals: Bytes of each device, by index.
         readings: Byte counts ``before`` and ``after``, as they were written.
@@ -63,7 +63,7 @@ class Own:
     curves: dict[str, Any] = field(default_factory=dict)
 
     def dropped_of(self, device: int) -> int | None:
-        """How many events of a device the ring buffer lost; None if the file does not say."""
+        """How many allocations of a device the ring buffer lost; None if the file does not say."""
         return self.dropped[device] if device < len(self.dropped) else None
 
 
@@ -122,7 +122,7 @@ def _cells(value: Any) -> tuple[Cell, ...]:
         cells.append(
             Cell(
                 number=_optional(cell.get("number"), integer, f"{where}: number"),
-                filename=text(cell.get("filename", ""), f"{where}: filename"),
+                filename=_optional(cell.get("filename"), text, f"{where}: filename") or "",
                 start_us=integer(cell.get("start_us"), f"{where}: start_us", 0),
                 end_us=integer(cell.get("end_us"), f"{where}: end_us", 0),
                 success=success if type(success) is bool else None,

@@ -184,7 +184,7 @@ class Snapshot:
     def fragmentation(
         self, event: int | None = None, device: int | None = None, need: int | None = None
     ) -> Fragmentation:
-        """Free memory inside the segments after an event, without one at the end; and where ``need`` bytes would fit."""
+        """Free memory inside the segments after an event, or at the end; and where ``need`` bytes would fit."""
         timeline = self.timeline(device)
         event = len(timeline.trace) - 1 if event is None else event
         return fragmentation(self, self.state_at(event, timeline.device), need)
@@ -248,13 +248,13 @@ class Snapshot:
         """All columns and tables packed, as `ipygpumem.snapshot.encode` describes."""
         return encode(self)
 
-    def frame(self) -> Any:
-        """The events of all devices as a pandas DataFrame.
+    def frame(self, device: int | None = None) -> Any:
+        """The events of a device, or of all, as a pandas DataFrame.
 
         Raises:
             OptionError: pandas is not installed.
         """
-        return events_frame(self)
+        return events_frame(self, device)
 
     def annotations_of(self, device: int) -> tuple[Annotation, ...]:
         """Annotated regions that began while a device was current."""
@@ -270,9 +270,9 @@ class Snapshot:
         runs = self.cells.runs_of(file)
         return runs or "/".join(file.replace("\\", "/").split("/")[-2:])
 
-    def summary(self) -> str:
+    def summary(self, device: int | None = None) -> str:
         """The answer in a few lines: the peak, when it was, and the lines that hold most of it."""
-        return summary_text(self)
+        return summary_text(self, device)
 
     def _check_event(self, event: int, timeline: Timeline) -> None:
         if not -1 <= event < len(timeline.trace):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["COLUMNS", "events_columns", "events_frame", "write_csv", "write_parquet"]
+__all__ = ["COLUMNS", "event_rows", "events_columns", "events_frame", "write_csv", "write_parquet"]
 
 COLUMNS = (
     "device",
@@ -36,7 +36,7 @@ COLUMNS = (
 )
 """Columns of the table. ``file``, ``line`` and ``name`` are those of the innermost frame of the user's own code."""
 
-_CSV_ROWS = 1 << 14
+_CHUNK = 1 << 14
 
 
 def events_columns(snapshot: Snapshot, device: int) -> dict[str, Any]:
@@ -67,44 +67,49 @@ def events_columns(snapshot: Snapshot, device: int) -> dict[str, Any]:
     }
 
 
-def _all_columns(snapshot: Snapshot) -> dict[str, Any]:
-    devices = [events_columns(snapshot, timeline.device) for timeline in snapshot.timelines]
-    return {name: np.concatenate([device[name] for device in devices]) if devices else np.zeros(0) for name in COLUMNS}
+def _devices(snapshot: Snapshot, device: int | None) -> list[int]:
+    return (
+        [timeline.device for timeline in snapshot.timelines] if device is None else [snapshot.timeline(device).device]
+    )
 
 
-def _rows(snapshot: Snapshot) -> Iterator[list[tuple[Any, ...]]]:
-    for timeline in snapshot.timelines:
-        columns = events_columns(snapshot, timeline.device)
-        for start in range(0, len(timeline.trace), _CSV_ROWS):
-            part = [columns[name][start : start + _CSV_ROWS].tolist() for name in COLUMNS]
-            yield list(zip(*part, strict=True))
+def _all_columns(snapshot: Snapshot, device: int | None) -> dict[str, Any]:
+    devices = [events_columns(snapshot, one) for one in _devices(snapshot, device)]
+    return {name: np.concatenate([one[name] for one in devices]) if devices else np.zeros(0) for name in COLUMNS}
 
 
-def write_csv(snapshot: Snapshot, file: IO[str]) -> None:
-    """Write the events of all devices as CSV with a line of names."""
+def event_rows(snapshot: Snapshot, device: int | None = None) -> Iterator[tuple[Any, ...]]:
+    """The events of a device, or of all, row by row, as plain values in the order of `COLUMNS`."""
+    for one in _devices(snapshot, device):
+        columns = events_columns(snapshot, one)
+        for start in range(0, len(columns["event"]), _CHUNK):
+            yield from zip(*(columns[name][start : start + _CHUNK].tolist() for name in COLUMNS), strict=True)
+
+
+def write_csv(snapshot: Snapshot, file: IO[str], device: int | None = None) -> None:
+    """Write the events of a device, or of all, as CSV with a line of names."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for rows in _rows(snapshot):
-        writer.writerows(rows)
+    writer.writerows(event_rows(snapshot, device))
 
 
-def write_parquet(snapshot: Snapshot, file: str | os.PathLike[str] | IO[bytes]) -> None:
-    """Write the events of all devices as Parquet.
+def write_parquet(snapshot: Snapshot, file: str | os.PathLike[str] | IO[bytes], device: int | None = None) -> None:
+    """Write the events of a device, or of all, as Parquet.
 
     Raises:
         OptionError: pyarrow is not installed.
     """
     arrow, parquet = _need("pyarrow", "Parquet files"), _need("pyarrow.parquet", "Parquet files")
-    parquet.write_table(arrow.table(_all_columns(snapshot)), file)
+    parquet.write_table(arrow.table(_all_columns(snapshot, device)), file)
 
 
-def events_frame(snapshot: Snapshot) -> Any:
-    """The events of all devices as a pandas DataFrame.
+def events_frame(snapshot: Snapshot, device: int | None = None) -> Any:
+    """The events of a device, or of all, as a pandas DataFrame.
 
     Raises:
         OptionError: pandas is not installed.
     """
-    return _need("pandas", "data frames").DataFrame(_all_columns(snapshot))
+    return _need("pandas", "data frames").DataFrame(_all_columns(snapshot, device))
 
 
 def _need(module: str, purpose: str) -> Any:
