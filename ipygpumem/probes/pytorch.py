@@ -110,9 +110,10 @@ def synchronize(indexes: Iterable[int]) -> None:
     torch = started()
     if torch is None or capturing(torch):
         return
-    for index in indexes:
-        with contextlib.suppress(Exception):
-            torch.cuda.synchronize(index)
+    with uncaptured() as excused:
+        for index in indexes if excused else ():
+            with contextlib.suppress(Exception):
+                torch.cuda.synchronize(index)
 
 
 def card_memory(torch: Any, index: int) -> CardMemory | None:
