@@ -16,6 +16,7 @@ __all__ = ["DeviceReport", "HostReport", "Peak", "RecordingFacts", "Report"]
 
 _COUNTER = "allocator counter"
 _CARD_NOISE = 16 * MIB
+_MODES = ("torch-only", "device", "process")
 
 
 def _difference(before: int | None, after: int | None) -> int | None:
@@ -26,8 +27,8 @@ def _difference(before: int | None, after: int | None) -> int | None:
 class Peak:
     """The highest level of each allocator counter while a measurement ran, in bytes.
 
-    ``exact`` speaks of ``allocated``. False: the counters were not reset and stayed below an older record, so that it is
-    an upper bound; counters that are not reset may give bounds for the other three either way.
+    ``exact`` speaks of ``allocated``. False: the counters were not reset and stayed below an older record, so that it
+    is an upper bound; counters that are not reset may give bounds for the other three either way.
     """
 
     counters: Counters
@@ -110,6 +111,11 @@ class DeviceReport:
     def started(self) -> bool:
         """Whether this measurement brought the CUDA context of this process onto the device."""
         return self.after.context and not self.before.context
+
+    @property
+    def lost(self) -> bool:
+        """Whether the card can be told less of afterwards than before: NVML died, or our entry is gone."""
+        return _MODES.index(self.after.mode) < _MODES.index(self.before.mode)
 
     @property
     def ooms(self) -> int:

@@ -81,13 +81,21 @@ class PeakBook:
             pytorch.wrap(name, self._wrappers.get(name), functools.partial(self._wrapper, name))
 
     def remove(self) -> None:
-        """Take the wrappers back. One that still owes the user a higher peak stays until the user's next reset."""
+        """Take the wrappers back: at once, or when the last open scope has ended and nothing is owed any more.
+
+        One that still owes the user a higher peak than the counter's stays until the user's next reset.
+        """
         with self._lock:
             self._leaving = True
-            for index in list(self._owed):
-                self._settle_debt(index)
-            if not self._owed:
-                self._unwrap()
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._scopes:  # a user's reset must still reach them
+            return
+        for index in list(self._owed):
+            self._settle_debt(index)
+        if not self._owed:
+            self._unwrap()
 
     def _unwrap(self) -> None:
         for name, wrapper in list(self._wrappers.items()):
@@ -140,6 +148,8 @@ class PeakBook:
         with self._lock:
             if scope in self._scopes:
                 self._scopes.remove(scope)
+            if self._leaving:
+                self._leave()
 
     def _fold(self, index: int, state: pytorch.AllocatorState) -> None:
         for scope in self._scopes:
@@ -199,8 +209,8 @@ class PeakBook:
             if index is not None:
                 self._owed.pop(index, None)
                 self._forget_floor(index)
-            if self._leaving and not self._owed:
-                self._unwrap()
+            if self._leaving:
+                self._leave()
         return result
 
 

@@ -6,11 +6,11 @@ import functools
 
 import pytest
 import torch
-from fakes.cuda import FakeGpu
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import forget
+from fakes.cuda import FakeGpu
 from ipygpumem.ledger.reading import Counters
 from ipygpumem.probes import pytorch
 from ipygpumem.recording.peaks import PEAKS
@@ -56,6 +56,11 @@ class TwoMachines:
             mine, twins = self.live.pop(which % len(self.live))
             self.here.free(mine, used_by=used_by)
             self.there.free(twins, used_by=used_by)
+
+    def spike(self, size):
+        self.alloc(size, 0, False)
+        self.watch()
+        self.free(-1, None)
 
     def done(self, stream):
         self.here.stream_done(stream)
@@ -119,14 +124,22 @@ class TwoMachines:
 
 
 size = st.one_of(st.integers(1, 3 * MIB), st.integers(1, 60 * MIB), st.sampled_from([1, 512, MIB, MIB + 1, 10 * MIB]))
-step = st.one_of(
-    st.tuples(st.just("alloc"), size, st.integers(0, 1), st.booleans()),
+common = (
     st.tuples(st.just("alloc"), size, st.just(0), st.just(False)),
-    st.tuples(st.just("free"), st.integers(0, 20), st.sampled_from([None, None, 1])),
-    st.tuples(st.just("done"), st.just(1)),
-    st.tuples(st.just("empty_cache")),
+    st.tuples(st.just("free"), st.integers(0, 20), st.just(None)),
     st.tuples(st.just("open")),
     st.tuples(st.just("close"), st.integers(0, 3)),
+)
+step = st.one_of(
+    *common,
+    st.tuples(st.just("spike"), size),
+    st.tuples(st.just("spike"), st.integers(1, 2000 * MIB)),
+    st.tuples(st.just("open")),
+    st.tuples(st.just("close"), st.integers(0, 3)),
+    st.tuples(st.just("alloc"), size, st.integers(0, 1), st.booleans()),
+    st.tuples(st.just("free"), st.integers(0, 20), st.just(1)),
+    st.tuples(st.just("done"), st.just(1)),
+    st.tuples(st.just("empty_cache")),
     st.tuples(st.just("reset"), st.booleans()),
     st.tuples(st.just("reset_accumulated")),
     st.tuples(st.just("load")),
@@ -135,8 +148,8 @@ step = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(step, max_size=40))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(step, min_size=10, max_size=50))
 def test_peaks_are_exact_and_the_user_reads_what_he_would_read_without_us(steps):
     machines = TwoMachines()
     try:
@@ -193,6 +206,36 @@ def test_untouched_scopes_reset_nothing_and_label_what_they_cannot_know(steps):
         machines.end()
 
 
+def test_each_of_nested_scopes_has_the_peak_of_its_own_time(fake_gpu):
+    def spike(mib):
+        fake_gpu.free(fake_gpu.alloc(mib * MIB))
+
+    fake_gpu.alloc(MIB)
+    PEAKS.install()
+    outer = PEAKS.open([0], reset=True)
+    spike(50)
+    middle = PEAKS.open([0], reset=True)
+    spike(100)
+    torch.cuda.reset_peak_memory_stats()
+    inner = PEAKS.open([0], reset=True)
+    spike(20)
+    assert PEAKS.close(inner, [0])[0].counters.allocated == 21 * MIB
+    spike(30)
+    torch.accelerator.reset_peak_memory_stats()
+    assert PEAKS.close(middle, [0])[0].counters.allocated == 101 * MIB
+    assert PEAKS.close(outer, [0])[0].counters.allocated == 101 * MIB
+    assert torch.cuda.max_memory_allocated() == 1 * MIB
+
+
+def test_what_came_before_an_inner_scope_is_the_outer_ones(fake_gpu):
+    torch.cuda.init()
+    outer = PEAKS.open([0], reset=True)
+    fake_gpu.free(fake_gpu.alloc(50 * MIB))
+    inner = PEAKS.open([0], reset=True)
+    assert PEAKS.close(inner, [0])[0].counters.allocated == 0
+    assert PEAKS.close(outer, [0])[0].counters.allocated == 50 * MIB
+
+
 def test_memory_summary_and_early_imports_show_the_users_peak(fake_gpu):
     early = torch.cuda.memory.memory_stats_as_nested_dict
     block = fake_gpu.alloc(100 * MIB)
@@ -236,6 +279,18 @@ def test_removal_without_debt_leaves_the_very_functions_of_torch(fake_gpu):
     PEAKS.remove()
     assert [getattr(torch._C, name) for name in names] == before
     assert pytorch._originals == {}
+
+
+def test_a_scope_that_is_open_at_removal_still_sees_the_users_reset(fake_gpu):
+    original = torch._C._cuda_resetPeakMemoryStats
+    torch.cuda.init()
+    PEAKS.install()
+    scope = PEAKS.open([0], reset=True)
+    fake_gpu.free(fake_gpu.alloc(40 * MIB))
+    PEAKS.remove()
+    torch.cuda.reset_peak_memory_stats()
+    assert PEAKS.close(scope, [0])[0].counters.allocated == 40 * MIB
+    assert torch._C._cuda_resetPeakMemoryStats is original
 
 
 def test_another_librarys_later_wrapper_is_left_alone(fake_gpu):
