@@ -98,8 +98,6 @@ def pair(trace: Trace, segments: Segments | None, blocks: Blocks) -> tuple[Alloc
     rows = trace.events(Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
     rows = rows[np.argsort(trace.address[rows], kind="stable")]
     action, address = trace.action[rows], trace.address[rows]
-    by_request = bool((action == Action.FREE_REQUESTED).any() and not (action == Action.FREE_COMPLETED).any())
-
     # A group is one stay at an address: an allocation and its frees, or the frees of what was there before the first
     # event. Rows of the same address follow one another in the order of time.
     same = np.zeros(len(rows), np.bool_)
@@ -108,30 +106,44 @@ def pair(trace: Trace, segments: Segments | None, blocks: Blocks) -> tuple[Alloc
     first = np.flatnonzero(opens)
     group = np.cumsum(opens) - 1
     asked = _first_of(action == Action.FREE_REQUESTED, group, len(first))
+    follower = np.flatnonzero(same[first])
+    active = np.flatnonzero(blocks.active & (blocks.device == trace.device))
+    by_request = False
+    if not (action == Action.FREE_COMPLETED).any():
+        # Completed frees were not recorded (skip_actions) if what somebody asked to free is gone all the same
+        gone = np.zeros(len(first), np.bool_)
+        gone[follower - 1] = True
+        if segments is not None:
+            gone |= ~np.isin(address[first], blocks.address[active])
+        by_request = bool((gone & (asked < len(rows))).any())
     closed = asked if by_request else _first_of(action == Action.FREE_COMPLETED, group, len(first))
     after = np.append(rows, count)  # the event in a row of these, or the number of events where there is none
     end = after[closed]
     late = np.arange(len(rows)) > closed[group]
 
     # the next allocation at the same address ends one that was not freed
-    follower = np.flatnonzero(same[first])
     unfreed = follower[end[follower - 1] == count]
     end[unfreed - 1] = rows[first[unfreed]]
 
     begun = rows[first]
     start = np.where(action[first] == Action.ALLOC, begun, BEFORE)
+    requested = np.minimum(after[asked], end)
+    silent = (closed < len(rows)) & (asked > closed)
+    if not (silent & (start != BEFORE)).any():
+        # a free that only completes here was asked for before the first event, if requests are recorded at all
+        requested[silent & (start == BEFORE)] = BEFORE
     groups = np.arange(len(first))
     paired = Allocations(
         address=address[first],
         size=trace.size[begun],
         start=start,
-        requested=np.minimum(after[asked], end),
+        requested=requested,
         end=end,
         stack=np.where(start == BEFORE, -1, trace.stack[begun]).astype(np.int32),
         nth=groups - np.maximum.accumulate(np.where(same[first], 0, groups)),
         block=np.full(len(first), -1, np.int64),
     )
-    everything, unseen = _match(paired, np.flatnonzero(blocks.active & (blocks.device == trace.device)), blocks, count)
+    everything, unseen = _match(paired, active, blocks, count)
     old = everything.start == BEFORE
     unmatched = (everything.end == count) & (everything.block < 0)
     return everything, Gaps(

@@ -47,13 +47,13 @@ def read_objects(source: str | os.PathLike[str] | bytes, limits: Limits) -> tupl
         raise type(problem)(f"{name}: {problem}") from None
     except OSError as problem:
         raise SnapshotError(f"{name}: {problem.strerror or 'cannot be read'}") from None
-    except ValueError:
-        raise SnapshotError(f"{name!r} is no file name") from None
     except MemoryError:
         raise SnapshotLimitError(f"{name}: there is not enough memory to read it") from None
 
 
 def _contents(path: Path, limits: Limits) -> bytes:
+    if "\0" in str(path):
+        raise SnapshotError("a file name has no zero byte")
     with path.open("rb") as file:
         length = os.fstat(file.fileno()).st_size
         if length > limits.size:

@@ -1,0 +1,234 @@
+"""A small caching allocator that writes PyTorch's snapshots and remembers the truth after every event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+
+QUANTUM = 512
+PAGE = 2 << 20
+SMALL = 1 << 20
+ARENA = 1 << 36
+
+
+@dataclass
+class Block:
+    address: int
+    size: int
+    requested: int = 0
+    state: str = "inactive"
+    frames: list = field(default_factory=list)
+
+
+@dataclass
+class Range:
+    """A segment of cudaMalloc, or one contiguous mapped range of an expandable segment."""
+
+    address: int
+    size: int
+    stream: int
+    pool: tuple[int, int]
+    expandable: bool
+    blocks: list[Block]
+
+
+class Device:
+    def __init__(self, simulator, index):
+        self.simulator = simulator
+        self.index = index
+        self.ranges = []
+        self.trace = []
+        self.truth = [self.picture()]
+        self.addresses = count(0x7F0000000000 + index * (1 << 40), 1 << 30)
+        self.arenas = {}
+
+    def live(self):
+        return [b for r in self.ranges for b in r.blocks if b.state != "inactive"]
+
+    def picture(self):
+        """Requested bytes, reserved bytes, live blocks, segments."""
+        live = sorted((b.address, b.requested, b.state == "active_pending_free") for b in self.live())
+        segments = sorted((r.address, r.size, r.stream) for r in self.ranges)
+        return sum(b[1] for b in live), sum(s[1] for s in segments), live, segments
+
+    def log(self, action, address, size, stream, pool, frames=None):  # noqa: PLR0917 (an entry has as many keys)
+        simulator = self.simulator
+        simulator.clock += simulator.ticks()
+        entry = {"action": action, "addr": address, "size": size, "stream": stream, "time_us": simulator.clock}
+        if action == "oom":
+            entry["device_free"] = entry.pop("addr")
+        if simulator.with_pools:
+            entry["pool_id"] = pool
+        if frames is not None:
+            entry["frames"] = frames
+        self.trace.append(entry)
+        self.truth.append(self.picture())
+
+    def alloc(self, requested, stream, pool, expandable, frames):
+        rounded = max(QUANTUM, -(-requested // QUANTUM) * QUANTUM)
+        fits = [
+            (b.size, b.address, r, b)
+            for r in self.ranges
+            for b in r.blocks
+            if b.state == "inactive"
+            and b.size >= rounded
+            and (r.stream, r.pool, r.expandable) == (stream, pool, expandable)
+        ]
+        if fits:
+            _, _, home, block = min(fits, key=lambda fit: fit[:2])
+        else:
+            home, block = self.grow(rounded, stream, pool, expandable, frames)
+        if block.size > rounded:
+            at = home.blocks.index(block)
+            home.blocks.insert(at + 1, Block(block.address + rounded, block.size - rounded, requested=77))
+            block.size = rounded
+        block.state, block.requested, block.frames = "active_allocated", requested, frames
+        self.log("alloc", block.address, requested, stream, pool, frames)
+        return home, block
+
+    def grow(self, rounded, stream, pool, expandable, frames):
+        size = -(-rounded // PAGE) * PAGE
+        if not expandable:
+            home = Range(next(self.addresses), size, stream, pool, False, [])
+            home.blocks.append(Block(home.address, size))
+            self.ranges.append(home)
+            self.log("segment_alloc", home.address, size, stream, pool, frames)
+            return home, home.blocks[0]
+        arena = self.arenas.setdefault((stream, pool), next(self.addresses))
+        mine = [r for r in self.ranges if r.expandable and (r.stream, r.pool) == (stream, pool)]
+        end = max((r.address + r.size for r in mine), default=arena)
+        home = next((r for r in mine if r.address + r.size == end), None)
+        if home is None:
+            home = Range(end, 0, stream, pool, True, [])
+            self.ranges.append(home)
+        home.size += size
+        last = home.blocks[-1] if home.blocks else None
+        if last is not None and last.state == "inactive":
+            last.size += size
+        else:
+            last = Block(end, size)
+            home.blocks.append(last)
+        self.log("segment_map", end, size, stream, pool, frames)
+        return home, last
+
+    def request_free(self, home, block, frames):
+        block.state = "active_pending_free"
+        self.log("free_requested", block.address, block.requested, home.stream, home.pool, frames)
+
+    def complete_free(self, block, frames):
+        home = next(r for r in self.ranges if block in r.blocks)
+        address, requested = block.address, block.requested
+        block.state = "inactive"
+        at = home.blocks.index(block)
+        for neighbour in (at + 1, at - 1):
+            if (
+                0 <= neighbour < len(home.blocks)
+                and home.blocks[neighbour].state == "inactive"
+                and home.blocks[neighbour] is not block
+            ):
+                other = home.blocks.pop(neighbour)
+                block.address = min(block.address, other.address)
+                block.size += other.size
+                at = home.blocks.index(block)
+        self.log("free_completed", address, requested, home.stream, home.pool, frames)
+
+    def empty_cache(self, frames):
+        for home in list(self.ranges):
+            if home.expandable:
+                self.unmap(home, frames)
+            elif all(b.state == "inactive" for b in home.blocks):
+                self.ranges.remove(home)
+                self.log("segment_free", home.address, home.size, home.stream, home.pool, frames)
+
+    def unmap(self, home, frames):
+        """Unmap the whole pages of the first free block that has any; what is left falls into two ranges."""
+        for at, block in enumerate(home.blocks):
+            first = -(-(block.address - home.address) // PAGE) * PAGE + home.address
+            last = (block.address + block.size - home.address) // PAGE * PAGE + home.address
+            if block.state == "inactive" and last > first:
+                left, right = home.blocks[:at], home.blocks[at + 1 :]
+                if first > block.address:
+                    left.append(Block(block.address, first - block.address))
+                if block.address + block.size > last:
+                    right.insert(0, Block(last, block.address + block.size - last))
+                self.ranges.remove(home)
+                end = home.address + home.size
+                for address, size, blocks in ((home.address, first - home.address, left), (last, end - last, right)):
+                    if size:
+                        self.ranges.append(Range(address, size, home.stream, home.pool, True, blocks))
+                self.log("segment_unmap", first, last - first, home.stream, home.pool, frames)
+                return
+
+
+class Simulator:
+    """Runs operations given as numbers, so that hypothesis can choose and shrink them."""
+
+    def __init__(self, devices=1, with_pools=True):
+        self.clock = 1_700_000_000_000_000
+        self.ticks = lambda: 0
+        self.with_pools = with_pools
+        self.devices = [Device(self, index) for index in range(devices)]
+        self.pending = []
+        self.frames = [[{"filename": f"/home/user/train{n % 2}.py", "line": n + 1, "name": f"f{n}"}] for n in range(4)]
+
+    def run(self, operations):
+        for code, where, amount, tick in operations:
+            self.ticks = lambda tick=tick: tick
+            device = self.devices[where % len(self.devices)]
+            frames = self.frames[amount % len(self.frames)]
+            if code < 5:
+                pool = (0, 1) if where & 4 else (0, 0)
+                device.alloc(amount, 0x1000 * (where & 1), pool, bool(where & 8), frames)
+            elif code < 9:
+                live = [(r, b) for r in device.ranges for b in r.blocks if b.state == "active_allocated"]
+                if live:
+                    home, block = live[amount % len(live)]
+                    device.request_free(home, block, frames)
+                    if code < 8:
+                        device.complete_free(block, frames)
+                    else:
+                        self.pending.append((device, block, frames))
+            elif code == 9 and self.pending:
+                device, block, frames = self.pending.pop(amount % len(self.pending))
+                device.complete_free(block, frames)
+            elif code == 10:
+                device.empty_cache(frames)
+            elif code == 11:
+                device.log("oom", amount, amount, 0, (0, 0), frames)
+            elif code == 12:
+                device.log("snapshot", 0, device.picture()[0], 0, (0, 0))
+
+    def snapshot(self, kept=None):
+        """The file's dict; ``kept`` events of each device survived the ring buffer."""
+        start = [max(0, len(d.trace) - kept) if kept is not None else 0 for d in self.devices]
+        return {
+            "segments": [self.segment(d, r) for d in self.devices for r in sorted(d.ranges, key=lambda r: r.address)],
+            "device_traces": [d.trace[s:] for d, s in zip(self.devices, start, strict=True)],
+        }
+
+    @staticmethod
+    def segment(device, home):
+        active = [b for b in home.blocks if b.state != "inactive"]
+        return {
+            "device": device.index,
+            "address": home.address,
+            "total_size": home.size,
+            "allocated_size": sum(b.size for b in active if b.state == "active_allocated"),
+            "active_size": sum(b.size for b in active),
+            "requested_size": sum(b.requested for b in active),
+            "stream": home.stream,
+            "segment_type": "large",
+            "segment_pool_id": home.pool,
+            "is_expandable": home.expandable,
+            "frames": [],
+            "blocks": [
+                {
+                    "address": b.address,
+                    "size": b.size,
+                    "requested_size": b.requested,
+                    "state": b.state,
+                    "frames": b.frames if b.state != "inactive" else [],
+                }
+                for b in home.blocks
+            ],
+        }
