@@ -22,7 +22,6 @@ _STEPS = (34 * MIB, 38 * MIB)
 """Sizes of the growth probe: odd enough that no library takes just that, multiples of CUDA's 2 MiB granularity."""
 _TOLERANCE = 2 * MIB
 _ROOM = 256 * MIB
-_TRIES = 3
 
 
 @dataclass(slots=True)
@@ -83,13 +82,14 @@ class Card:
             return
         try:
             self._verify(torch, self.nvml, reserved)
-        except NvmlError as error:
+        except Exception as error:  # NVML refuses, or a kernel has failed: the readings go on with what is left
             self.mode, self.own, self.why = "device", None, f"no attribution by process: {error}"
 
     def _verify(self, torch: Any, nvml: Nvml, reserved: int | None) -> None:
         entries = nvml.processes(self.handle)
-        memory = nvml.memory(self.handle)
-        if memory.total - memory.used < _ROOM:
+        # machines of unified memory tell the list but not the card
+        memory = _memory(nvml, self.handle) or pytorch.card_memory(torch, self.index)
+        if memory is not None and memory.total - memory.used < _ROOM:
             self._by_pid(entries, reserved, "the card is too full for a growth probe")
             return
         candidates = set(entries)
@@ -115,12 +115,12 @@ class Card:
 
     def _grown(self, nvml: Nvml, step: int) -> tuple[set[int], bool] | None:
         """The entries that followed one allocation up and down, and whether the card as a whole did."""
-        before, used_before = nvml.processes(self.handle), nvml.memory(self.handle).used
+        before, card_before = nvml.processes(self.handle), _memory(nvml, self.handle)
         with cuda.raw_allocation(step) as taken:
             if not taken:
                 return None
-            during, used_during = nvml.processes(self.handle), nvml.memory(self.handle).used
-        after, used_after = nvml.processes(self.handle), nvml.memory(self.handle).used
+            during, card_during = nvml.processes(self.handle), _memory(nvml, self.handle)
+        after, card_after = nvml.processes(self.handle), _memory(nvml, self.handle)
         followed = {
             pid
             for pid, amount in during.items()
@@ -128,7 +128,10 @@ class Card:
             and _near(amount - (before.get(pid) or 0), step)
             and _near(amount - (after.get(pid) or 0), step)
         }
-        return followed, _near(used_during - used_before, step) and _near(used_during - used_after, step)
+        if card_before is None or card_during is None or card_after is None:
+            return followed, bool(followed)  # no figure of the card: the entry itself proves it
+        moved = _near(card_during.used - card_before.used, step) and _near(card_during.used - card_after.used, step)
+        return followed, moved
 
     def _by_pid(self, entries: dict[int, int | None], reserved: int | None, why: str) -> None:
         """Without a growth probe: our own process id counts, if its entry can hold what PyTorch reserved."""
@@ -207,6 +210,13 @@ class Card:
         if process is not None:
             others = sum(amount for amount in entries.values() if amount is not None)
         return memory, process, others, trouble
+
+
+def _memory(nvml: Nvml, handle: Any) -> CardMemory | None:
+    try:
+        return nvml.memory(handle)
+    except NvmlError:
+        return None
 
 
 def _near(amount: int, step: int) -> bool:

@@ -29,12 +29,14 @@ def raw_allocation(size: int) -> Iterator[bool]:
         Whether the memory was there to have; False also where no CUDA runtime can be called.
     """
     runtime = _runtime()
-    pointer = runtime.malloc(size) if runtime is not None else None
+    with uncaptured():
+        pointer = runtime.malloc(size) if runtime is not None else None
     try:
         yield pointer is not None
     finally:
         if runtime is not None and pointer is not None:
-            runtime.free(pointer)
+            with uncaptured():
+                runtime.free(pointer)
 
 
 @contextlib.contextmanager

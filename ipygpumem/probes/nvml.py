@@ -17,6 +17,31 @@ __all__ = ["Nvml"]
 
 _ROOM = 32
 """Processes on one card that the first try has room for."""
+_MEMORY_V2 = 0x02000028
+_NOT_AVAILABLE = 2**64 - 1
+_COUNT = ctypes.c_ulonglong
+
+
+class _MemoryV1(ctypes.Structure):
+    _fields_ = (("total", _COUNT), ("free", _COUNT), ("used", _COUNT))
+
+
+class _MemoryV2(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint), ("total", _COUNT), ("reserved", _COUNT), ("free", _COUNT), ("used", _COUNT))
+
+
+class _Entry(ctypes.Structure):
+    """One process, as versions 2 and 3 of the lists have it."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("memory", _COUNT),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+_TRIES = 4
 
 _REASONS = {
     "NVML_ERROR_UNINITIALIZED": "NVML was shut down in this process",
@@ -44,8 +69,10 @@ class Nvml:
             warnings.simplefilter("ignore", FutureWarning)
             try:
                 self._pynvml: Any = importlib.import_module("pynvml")
-            except ImportError as error:
+            except ModuleNotFoundError as error:
                 raise NvmlError("nvidia-ml-py is not installed") from error
+            except Exception as error:
+                raise NvmlError(f"nvidia-ml-py cannot be imported: {error}") from error
         if not hasattr(self._pynvml, "nvmlMemory_v2") or (self._pynvml.__file__ or "").endswith("__init__.py"):
             raise NvmlError("an old package called pynvml hides nvidia-ml-py: pip uninstall pynvml")
         self._memory_v2 = True
@@ -66,10 +93,6 @@ class Nvml:
             if error.value == getattr(self._pynvml, name, None):
                 return text
         return f"NVML: {error}"
-
-    def reopen(self) -> None:
-        """Initialise again after somebody shut NVML down (calls are counted, so this is harmless)."""
-        self._call("nvmlInit")
 
     def handle(self, uuid: str, pci: str | None = None) -> tuple[Any, bool]:
         """The card or MIG instance with this UUID (bare, or with its GPU-/MIG- prefix).
@@ -108,24 +131,20 @@ class Nvml:
             NvmlError: The driver refuses.
         """
         if self._memory_v2:
-            try:
-                info = self._call("nvmlDeviceGetMemoryInfo", handle, self._pynvml.nvmlMemory_v2)
-            except NvmlError as error:
-                cause = error.__cause__
-                if getattr(cause, "value", None) not in (
-                    self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-                    self._pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-                ):
-                    raise
+            info = _MemoryV2(version=_MEMORY_V2)
+            code = self._code("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(info))
+            if code in (self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, self._pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH):
                 self._memory_v2 = False
             else:
+                self._check(code)
                 # v2 leaves the driver's part out of used; v1 = v2.used + v2.reserved, exactly, on an H200
-                reserved, used, total = int(info.reserved), int(info.used), int(info.total)
-                if reserved + used + int(info.free) > total:  # drivers that still count it in: the documents disagree
+                reserved, used = info.reserved, info.used
+                if reserved + used + info.free > info.total:  # drivers that still count it in: the documents disagree
                     used -= reserved
-                return CardMemory(total=total, used=used + reserved, reserved=reserved, source="NVML memory info v2")
-        info = self._call("nvmlDeviceGetMemoryInfo", handle)
-        return CardMemory(total=int(info.total), used=int(info.used), reserved=None, source="NVML memory info v1")
+                return CardMemory(info.total, used + reserved, reserved, "NVML memory info v2")
+        old = _MemoryV1()
+        self._check(self._code("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(old)))
+        return CardMemory(old.total, old.used, None, "NVML memory info v1")
 
     def processes(self, handle: Any, *, graphics: bool = False) -> dict[int, int | None]:
         """Bytes by process id as this container sees them; None where the driver tells no memory (WSL2, WDDM).
@@ -144,30 +163,31 @@ class Nvml:
         return entries
 
     def _listed(self, kind: str, handle: Any) -> list[tuple[int, int | None]]:
-        while True:
-            version = self._list_versions[0]
-            try:
-                return self._call_list(f"nvmlDeviceGet{kind}RunningProcesses_{version}", handle)
-            except self._pynvml.NVMLError as error:
-                missing = error.value == self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
-                if not missing or len(self._list_versions) == 1:
-                    raise NvmlError(self._reason(error)) from error
-                self._list_versions = self._list_versions[1:]
-
-    def _call_list(self, name: str, handle: Any) -> list[tuple[int, int | None]]:
-        # pynvml's own function asks twice, for the number and for the list: twice the driver's global lock
-        nvml = self._pynvml
-        function = nvml._nvmlGetFunctionPointer(name)
         room = _ROOM
         while True:
+            # once, into room enough: pynvml's own function asks twice, and takes the driver's global lock twice
             count = ctypes.c_uint(room)
-            entries = (nvml.c_nvmlProcessInfo_v2_t * room)()
-            code = function(handle, ctypes.byref(count), entries)
-            if code != nvml.NVML_ERROR_INSUFFICIENT_SIZE:
+            entries = (_Entry * room)()
+            name = f"nvmlDeviceGet{kind}RunningProcesses_{self._list_versions[0]}"
+            code = self._code(name, handle, ctypes.byref(count), entries)
+            if code == self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND and len(self._list_versions) > 1:
+                self._list_versions = self._list_versions[1:]
+            elif code == self._pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+                room = 2 * max(count.value, room)
+            else:
+                self._check(code)
                 break
-            room = 2 * max(count.value, room)
+        listed = ((entry.pid, entry.memory) for entry in entries[: count.value])
+        return [(pid, None if size == _NOT_AVAILABLE else size) for pid, size in listed]
+
+    def _code(self, name: str, *arguments: Any) -> int:
+        """NVML's own answer. Twice a cell: pynvml's functions and structures cost as much again as the driver."""
+        try:
+            return int(self._pynvml._nvmlGetFunctionPointer(name)(*arguments))
+        except self._pynvml.NVMLError as error:
+            return int(error.value)
+
+    def _check(self, code: int) -> None:
         if code:
-            raise nvml.NVMLError(code)
-        unknown = nvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
-        listed = ((entry.pid, entry.usedGpuMemory) for entry in entries[: count.value])
-        return [(pid, None if size == unknown else size) for pid, size in listed]
+            error = self._pynvml.NVMLError(code)
+            raise NvmlError(self._reason(error)) from error

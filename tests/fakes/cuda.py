@@ -300,7 +300,10 @@ class FakeGpu:
 
     def malloc(self, size):
         self._call("cudaMalloc")
-        self._context(self.current, "cudaMalloc")
+        try:
+            self._context(self.current, "cudaMalloc")
+        except RuntimeError:  # the runtime gives codes, as for a failed kernel
+            return 700, 0
         size = -(-size // _GRANULE) * _GRANULE
         if not self.devices[self.current].take(size):
             return 2, 0
