@@ -163,8 +163,8 @@ class Nvml:
         return entries
 
     def _listed(self, kind: str, handle: Any) -> list[tuple[int, int | None]]:
-        room = _ROOM
-        while True:
+        room, code = _ROOM, 0
+        for _ in range(_TRIES):
             # once, into room enough: pynvml's own function asks twice, and takes the driver's global lock twice
             count = ctypes.c_uint(room)
             entries = (_Entry * room)()
@@ -175,8 +175,8 @@ class Nvml:
             elif code == self._pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
                 room = 2 * max(count.value, room)
             else:
-                self._check(code)
                 break
+        self._check(code)
         listed = ((entry.pid, entry.memory) for entry in entries[: count.value])
         return [(pid, None if size == _NOT_AVAILABLE else size) for pid, size in listed]
 

@@ -175,7 +175,9 @@ class FakeNvml:
         return 0
 
     def nvmlDeviceGetMemoryInfo(self, handle, out):  # noqa: N802
-        card, memory = self._card(handle), out._obj
+        import pynvml
+
+        card, memory = self._card(handle), _as(out, pynvml.c_nvmlMemory_t)
         memory.total = card.total
         memory.used = card.used + card.driver_reserved
         memory.free = card.free
@@ -184,7 +186,7 @@ class FakeNvml:
     def nvmlDeviceGetMemoryInfo_v2(self, handle, out):  # noqa: N802
         import pynvml
 
-        card, memory = self._card(handle), out._obj
+        card, memory = self._card(handle), _as(out, pynvml.c_nvmlMemory_v2_t)
         if memory.version != pynvml.nvmlMemory_v2:
             return pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
         memory.total = card.total
@@ -202,7 +204,9 @@ class FakeNvml:
         if len(processes) > count._obj.value:
             return pynvml.NVML_ERROR_INSUFFICIENT_SIZE
         count._obj.value = len(processes)
-        for entry, (pid, size) in zip(array, processes, strict=False):
+        entries = ctypes.cast(array, ctypes.POINTER(pynvml.c_nvmlProcessInfo_v2_t))
+        for at, (pid, size) in enumerate(processes):
+            entry = entries[at]
             entry.pid, entry.usedGpuMemory = pid, size
             entry.gpuInstanceId = entry.computeInstanceId = 0xFFFFFFFF
         return 0
@@ -216,6 +220,11 @@ class FakeNvml:
         return self._list(self._card(handle).graphics(), count, array)
 
     nvmlDeviceGetGraphicsRunningProcesses_v2 = nvmlDeviceGetGraphicsRunningProcesses_v3  # noqa: N815
+
+
+def _as(out, struct):
+    """What lies where the caller points to, as the driver sees it: the caller's own class may be another."""
+    return ctypes.cast(out, ctypes.POINTER(struct))[0]
 
 
 class _Library:
