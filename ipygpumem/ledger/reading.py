@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from operator import attrgetter
 from typing import Any, Literal
 
 __all__ = ["CardMemory", "Counters", "DeviceReading", "HostReading", "Mode", "Reading", "shared"]
@@ -157,7 +158,10 @@ class Reading:
         }
 
 
+_all_fields = attrgetter(*(field.name for field in fields(DeviceReading)))
+
+
 def shared(before: DeviceReading, after: DeviceReading) -> DeviceReading:
     """``after`` with the very int objects of ``before`` where they are equal: half the memory of a kept report."""
-    values = ((getattr(before, field.name), getattr(after, field.name)) for field in fields(DeviceReading))
-    return DeviceReading(*(old if old == new else new for old, new in values))
+    pairs = zip(_all_fields(before), _all_fields(after), strict=True)
+    return DeviceReading(*(old if old == new else new for old, new in pairs))

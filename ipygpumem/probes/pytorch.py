@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from ipygpumem.probes.cuda import uncaptured
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["OLDEST", "AllocatorState", "allocator_state", "module", "problem", "raw", "started"]
+__all__ = ["OLDEST", "AllocatorState", "allocator_state", "importable", "module", "problem", "raw", "started"]
 
 OLDEST = (2, 4)
 
@@ -39,6 +40,14 @@ def module() -> Any | None:
     torch = sys.modules.get("torch")
     # half-way through its own import the module has no version yet
     return torch if torch is not None and hasattr(torch, "__version__") and hasattr(torch, "cuda") else None
+
+
+def importable() -> bool:
+    """Whether torch is installed, imported or not."""
+    try:
+        return importlib.util.find_spec("torch") is not None
+    except ValueError:  # somebody put None in its place
+        return False
 
 
 def problem(*, load: bool) -> str | None:
@@ -106,14 +115,17 @@ def busy(torch: Any, index: int) -> bool | None:
 
 
 def synchronize(indexes: Iterable[int]) -> None:
-    """Wait for these devices, but not while a CUDA graph is being captured; a failed kernel is nothing to wait for."""
+    """Wait for the current stream of each device, but not while that is captured into a CUDA graph.
+
+    Not for the whole device: that would void a capture on another stream, of which PyTorch cannot know.
+    """
     torch = started()
     if torch is None or capturing(torch):
         return
     with uncaptured() as excused:
         for index in indexes if excused else ():
-            with contextlib.suppress(Exception):
-                torch.cuda.synchronize(index)
+            with contextlib.suppress(Exception):  # a failed kernel is nothing to wait for
+                torch.cuda.current_stream(index).synchronize()
 
 
 def card_memory(torch: Any, index: int) -> CardMemory | None:

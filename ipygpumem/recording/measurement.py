@@ -29,7 +29,7 @@ class MeasurementOptions:
     """How to measure.
 
     ``reset_peaks`` False leaves PyTorch's peak counters alone: a peak may then be a bound. ``reset_host_peak`` resets
-    the kernel's high-water mark (the user's ru_maxrss falls). ``synchronize`` waits for the devices at both ends.
+    the kernel's high-water mark (the user's ru_maxrss falls). ``synchronize`` waits for each device's current stream.
     """
 
     reset_peaks: bool = True

@@ -36,7 +36,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         devices: Names (``"cuda:0"``, ``0``) to report on; None for all.
         peaks: ``exact``, or ``untouched`` to leave PyTorch's peak counters alone.
         host_peak: ``bound``, or ``reset`` for an exact host peak (lowers what ru_maxrss shows afterwards).
-        synchronize: Wait for the devices at both ends.
+        synchronize: Wait for the current stream of each device at both ends.
 
     Raises:
         OptionError: An option that means nothing here, before the block runs.
