@@ -94,15 +94,19 @@ class Front:
         self.values[key] = value
         self._keep(good)
 
-    def read_pair(self, key: str) -> None:
-        """A tuple of two numbers comes next."""
-        first, good = self._int()
-        second, also = self._int()
-        good &= also & (self._octets[self.at] == op.TUPLE2) & (self._octets[self.at + 1] == op.MEMOIZE)
-        self.values[key], self.extras[key] = first, second
-        self.memos = self.memos + 1
-        self.at = self.at + 2
-        self._keep(good)
+    def read_pair(self, key: str, unique: dict[bytes, int]) -> None:
+        """A tuple of two numbers comes next, or the reference to one."""
+        begin = self.at
+        value, step = self._reference()
+        _, first = self._int()
+        _, second = self._int()
+        end = self.at
+        inline = first & second & (self._octets[end] == op.TUPLE2) & (self._octets[end + 1] == op.MEMOIZE)
+        value = np.where(inline, -1 - self._intern(begin, end, unique, inline), value)
+        self.values[key], self.extras[key] = value, self.memos
+        self.memos = self.memos + inline
+        self.at = np.where(inline, end + 2, begin + step)
+        self._keep(inline | (step > 1))
 
     def _reference(self) -> tuple[Ints, Ints]:
         """Memo index at the front, and the bytes that the reference takes (1: it is none). The front stays."""

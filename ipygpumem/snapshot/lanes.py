@@ -38,15 +38,15 @@ class Field:
     """One key's values in all lanes.
 
     Attributes:
-        value: A number as it is. For a text or list the memo index of the value, or -1 - k where the value stands in
-            the entry itself, as ``unique[k]``. Of a pool id the first number.
-        extra: Of a pool id the second number. Of a text or list how many objects the entry put into the memo before
-            it. Of a number nothing.
-        unique: Bytes of the values that stand in the entries: of a text in UTF-8, of a list the references in it.
+        value: A number as it is. For a text, list or pool id the memo index of the value, or -1 - k where the value
+            stands in the entry itself, as ``unique[k]``.
+        made: How many objects the entry put into the memo before the value. Of a number nothing.
+        unique: Bytes of the values that stand in the entries: of a text in UTF-8, of a list the references in it, of a
+            pool id both numbers as they are in the pickle.
     """
 
     value: Ints
-    extra: Ints
+    made: Ints
     unique: tuple[bytes, ...]
 
 
@@ -84,7 +84,7 @@ def find_lanes(tape: Tape, begin: int, keys: dict[str, bytes]) -> Lanes:
             elif key in _LISTS:
                 front.read_list(key, unique[key])
             elif key in _PAIRS:
-                front.read_pair(key)
+                front.read_pair(key, unique[key])
             else:
                 front.read_int(key)
         front.expect(bytes([op.SETITEMS]))

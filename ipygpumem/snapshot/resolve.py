@@ -8,12 +8,10 @@ import numpy as np
 
 from ipygpumem.errors import SnapshotFormatError
 from ipygpumem.snapshot import opcodes as op
-from ipygpumem.snapshot.check import text
+from ipygpumem.snapshot.check import integer, sequence, text
 from ipygpumem.snapshot.machine import Held
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.lanes import Field, Lanes
@@ -26,18 +24,27 @@ if TYPE_CHECKING:
 __all__ = ["Resolver"]
 
 _NONE = -1
-_KINDS = {"frames": "stack", **dict.fromkeys(("action", "compile_context", "user_metadata"), "text")}
+_PARTS = 2
+_INT_BYTES = {op.BININT1: 1, op.BININT2: 2, op.BININT: 4}
+_KINDS = {
+    "frames": "stack",
+    "pool_id": "pool",
+    **dict.fromkeys(("action", "compile_context", "user_metadata"), "text"),
+}
 
 
 class Resolver:
     """Gives every text and stack of a file its number, wherever it was read."""
 
-    def __init__(self, memo: list[Any], runs: list[Run], texts: Numbers, stacks: Stacks) -> None:
+    def __init__(self, memo: list[Any], runs: list[Run], texts: Numbers, stacks: Stacks, pools: Numbers) -> None:
         self._memo = memo
         self._texts = texts
         self._stacks = stacks
+        self._pools = pools
+        self._read = {"text": self.text, "stack": self.stack, "pool": self.pool}
+        self._decode = {"text": self._text_number, "stack": self._list_number, "pool": self._pair_number}
         self._columns: dict[tuple[int, str], Numbered] = {}
-        self._known = {kind: np.full(len(memo), _NONE, np.int32) for kind in ("text", "stack")}
+        self._known = {kind: np.full(len(memo), _NONE, np.int32) for kind in self._read}
         self._lanes: dict[int, Lanes] = {}
         taken: dict[int, list[Run]] = {}
         for run in runs:
@@ -70,12 +77,22 @@ class Resolver:
             return self._held("stack", value, where)
         return self._stacks.stack(value, where)
 
-    def stack_column(self, values: list[Any], where: str) -> Numbered:
-        """The numbers of many stacks, -1 for None. A list that comes often is read once."""
+    def pool(self, value: Any, where: str) -> int:
+        """The number of a pool id in an entry that the machine read: two numbers, (0, 0) for the default pool."""
+        if type(value) is Held:
+            return self._held("pool", value, where)
+        parts = sequence(value, where)
+        if len(parts) != _PARTS:
+            raise SnapshotFormatError(f"{where} has {len(parts)} parts, not two")
+        return self._pools.number((integer(parts[0], where), integer(parts[1], where)))
+
+    def numbers(self, name: str, values: list[Any], where: str) -> Numbered:
+        """The numbers of many texts, stacks or pool ids; -1 for None. An object that comes often is read once."""
         known: dict[int, int] = {id(None): _NONE}
+        read = self._read[_KINDS[name]]
         for value in values:
             if id(value) not in known:
-                known[id(value)] = self.stack(value, where)
+                known[id(value)] = read(value, where)
         return np.asarray([known[id(value)] for value in values], np.int32)
 
     def _held(self, kind: str, value: Held, where: str) -> int:
@@ -90,11 +107,11 @@ class Resolver:
         here = (field.value < 0) & (base >= 0)
         which = -1 - field.value[here]
         numbers = np.zeros(len(field.unique), np.int32)
-        read: Callable[[bytes], int] = self._list_number if _KINDS[name] == "stack" else self._text_number
+        read = self._decode[_KINDS[name]]
         for number in np.unique(which).tolist():
             numbers[number] = read(field.unique[number])
         column[here] = numbers[which]
-        self._known[_KINDS[name]][(base + field.extra)[here]] = column[here]
+        self._known[_KINDS[name]][(base + field.made)[here]] = column[here]
         return column
 
     def _refer(self, column: Numbered, name: str, field: Field, base: Ints) -> None:
@@ -105,9 +122,7 @@ class Resolver:
             raise SnapshotFormatError("a memo entry is read before it is written")
         known = self._known[_KINDS[name]]
         for number in np.unique(index[known[index] == _NONE]).tolist():
-            where = f"a trace entry: {name}"
-            value = self._memo[number]
-            known[number] = self.stack(value, where) if _KINDS[name] == "stack" else self.text(value, where)
+            known[number] = self._read[_KINDS[name]](self._memo[number], f"a trace entry: {name}")
         column[there] = known[index]
 
     def _text_number(self, octets: bytes) -> int:
@@ -115,6 +130,17 @@ class Resolver:
             return self._texts.number(octets.decode("utf-8", "surrogatepass"))
         except UnicodeDecodeError:
             raise SnapshotFormatError("a text is not UTF-8") from None
+
+    def _pair_number(self, octets: bytes) -> int:
+        parts = []
+        at = 0
+        while at < len(octets):
+            width = _INT_BYTES.get(octets[at], octets[at + 1])
+            begin = at + (1 if octets[at] in _INT_BYTES else _PARTS)
+            signed = octets[at] in {op.BININT, op.LONG1}
+            parts.append(int.from_bytes(octets[begin : begin + width], "little", signed=signed))
+            at = begin + width
+        return self._pools.number(tuple(parts))
 
     def _list_number(self, octets: bytes) -> int:
         items = []

@@ -121,7 +121,7 @@ def read_segments(items: Any, devices: int, book: Book) -> tuple[Segments, Block
                 address,
                 size,
                 stream,
-                -1 if pool is None else book.pool(pool, f"{where}: segment_pool_id"),
+                -1 if pool is None else book.resolver.pool(pool, f"{where}: segment_pool_id"),
                 type_ == "small",
                 expandable,
                 -1 if frames is None else book.resolver.stack(frames, f"{where}: frames"),

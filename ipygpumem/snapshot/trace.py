@@ -44,6 +44,7 @@ class Action:
 
 _NUMBER = {name: number for number, name in enumerate(ACTIONS)}
 _WITHOUT_ADDRESS = (Action.OOM, Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)
+_IDS = ("action", "compile_context", "user_metadata", "frames", "pool_id")
 _ABSENT = -1
 
 
@@ -127,9 +128,7 @@ class _Columns:
         self._where = where
         self._book = book
         self._numbers = {name: np.full(count, _ABSENT, np.int64) for name in ("addr", "size", "stream", "time_us")}
-        self._ids = {name: np.full(count, _ABSENT, np.int32) for name in ("action", "compile_context", "user_metadata")}
-        self._stack = np.full(count, _ABSENT, np.int32)
-        self._pool = np.full(count, _ABSENT, np.int32)
+        self._ids = {name: np.full(count, _ABSENT, np.int32) for name in _IDS}
         self._device_free: dict[int, int] = {}
 
     def fill_entries(self, entries: list[Any], rows: NDArray[np.int64]) -> None:
@@ -140,21 +139,10 @@ class _Columns:
         for name, numbers in self._numbers.items():
             values = [entry.get(name, _ABSENT) for entry in entries]
             numbers[rows] = column(values, f"{self._where}: entry {{}}: {name}", _ABSENT)
-        resolver = self._book.resolver
         for name, ids in self._ids.items():
-            where = f"{self._where}: {name}"
             values = [entry.get(name) for entry in entries]
-            # a reference to a text object is followed once, however often it comes
-            known = {id(None): _ABSENT}
-            for value in values:
-                if id(value) not in known:
-                    known[id(value)] = resolver.text(value, where)
-            ids[rows] = [known[id(value)] for value in values]
-        stacks = [entry.get("frames") for entry in entries]
-        self._stack[rows] = resolver.stack_column(stacks, f"{self._where}: frames")
+            ids[rows] = self._book.resolver.numbers(name, values, f"{self._where}: {name}")
         for row, entry in zip(rows.tolist(), entries, strict=True):
-            if "pool_id" in entry:
-                self._pool[row] = self._book.pool(entry["pool_id"], f"{self._where}[{row}]: pool_id")
             if "device_free" in entry:
                 where = f"{self._where}[{row}]: device_free"
                 self._device_free[row] = int(column([entry["device_free"]], where, 0)[0])
@@ -170,11 +158,6 @@ class _Columns:
         for name, ids in self._ids.items():
             if name in fields:
                 ids[rows] = self._book.resolver.column(run, name)
-        if "frames" in fields:
-            self._stack[rows] = self._book.resolver.column(run, "frames")
-        if "pool_id" in fields:
-            pairs = zip(fields["pool_id"].value[lanes].tolist(), fields["pool_id"].extra[lanes].tolist(), strict=True)
-            self._pool[rows] = [self._book.pools.number(pair) for pair in pairs]
         if "device_free" in fields:
             free = fields["device_free"].value[lanes].tolist()
             self._device_free.update(zip(range(rows.start, rows.stop), free, strict=True))
@@ -209,10 +192,10 @@ class _Columns:
             size[order],
             stream[order],
             time[order],
-            self._stack[order],
+            self._ids["frames"][order],
             self._ids["compile_context"][order],
             self._ids["user_metadata"][order],
-            self._pool[order],
+            self._ids["pool_id"][order],
             free,
             late,
         )

@@ -1,0 +1,195 @@
+"""Entries read side by side are the entries that Python's unpickler reads."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipygpumem.errors import SnapshotError
+from ipygpumem.snapshot import Snapshot, machine
+from ipygpumem.snapshot.framing import unframe
+from ipygpumem.snapshot.limits import Limits
+from ipygpumem.snapshot.machine import Machine, Run
+from ipygpumem.snapshot.trace import ACTIONS
+
+OPTIONAL_TEXTS = {"compile_context", "user_metadata"}
+FRAMES = [{"filename": f"/home/user/f{n}.py", "line": n * 100, "name": "f" * n} for n in range(1, 5)]
+widths = st.integers(0, 47).flatmap(lambda bits: st.integers(0, 1 << bits))
+texts = st.sampled_from(["", "N/A", "short", "a longer text of metadata", "äöü", "x" * 300, "\ud800"])
+
+
+@pytest.fixture(autouse=True)
+def lanes_from_the_first_byte(monkeypatch):
+    monkeypatch.setattr(machine, "_BULK", 0)
+
+
+def runs(data):
+    reader = Machine(unframe(data), Limits())
+    reader.read()
+    return reader.runs
+
+
+def optional(table, number):
+    return None if number < 0 else table[number]
+
+
+def stack(snapshot, number):
+    return None if number < 0 else tuple((f.file, f.line, f.name) for f in snapshot.stacks.stack(number))
+
+
+def rows(snapshot, device):
+    """Every value of every event, as the file has it."""
+    trace = snapshot.timelines[device].trace
+    return [
+        (
+            ACTIONS[trace.action[row]],
+            int(trace.address[row]),
+            int(trace.size[row]),
+            int(trace.stream[row]),
+            int(trace.time[row]),
+            optional(snapshot.texts, trace.context[row]),
+            optional(snapshot.texts, trace.metadata[row]),
+            optional(snapshot.pools, trace.pool[row]),
+            None
+            if trace.stack[row] < 0
+            else tuple((f.file, f.line, f.name) for f in snapshot.stacks.stack(trace.stack[row])),
+        )
+        for row in range(len(trace))
+    ]
+
+
+def expected(entries):
+    return [
+        (
+            entry["action"],
+            entry["addr"],
+            entry["size"],
+            entry["stream"],
+            entry["time_us"],
+            entry.get("compile_context"),
+            entry.get("user_metadata"),
+            tuple(entry["pool_id"]) if "pool_id" in entry else None,
+            tuple((f["filename"], f["line"], f["name"]) for f in entry["frames"]) if "frames" in entry else None,
+        )
+        for entry in entries
+    ]
+
+
+entries = st.fixed_dictionaries(
+    {"action": st.sampled_from(ACTIONS[:9]), "addr": widths, "size": widths, "stream": widths, "time_us": st.just(5)},
+    optional={
+        "compile_context": texts,
+        "user_metadata": texts,
+        "pool_id": st.tuples(widths, widths),
+        "frames": st.lists(st.sampled_from(FRAMES), max_size=4),
+    },
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(entries, max_size=30), st.lists(st.integers(0, 29), max_size=10), st.booleans(), st.sampled_from([2, 4, 5])
+)
+def test_any_entries_are_read_as_python_reads_them(trace, shared, fresh_texts, protocol):
+    for number in shared:  # lists and texts that several entries share
+        if number + 1 < len(trace):
+            trace[number + 1].update({k: v for k, v in trace[number].items() if k in {"frames", "user_metadata"}})
+    if fresh_texts:  # equal texts that are different objects stand in each entry anew
+        trace = [
+            {k: v + "" if isinstance(v, str) and k != "action" else v for k, v in entry.items()} for entry in trace
+        ]
+    raw = {"segments": [], "device_traces": [trace, copy.deepcopy(trace)]}
+    snapshot = Snapshot.load(pickle.dumps(raw, protocol))
+    for device in (0, 1):
+        assert rows(snapshot, device) == expected(trace)
+
+
+def steady(count, **more):
+    return [
+        {
+            "action": "alloc",
+            "addr": 512 * n,
+            "size": 1 << n % 40,
+            "stream": 0,
+            "time_us": n,
+            "frames": FRAMES[: n % 3],
+            **more,
+        }
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"compile_context": "N/A"}, {"pool_id": (0, 3)}, {"forward_frames": ["a", "b"]}, {"unknown_number": 7}]
+)
+def test_steady_entries_are_read_in_lanes(more):
+    data = pickle.dumps({"segments": [], "device_traces": [steady(2500, **more)]}, 4)
+    taken = sum(run.stop - run.first for run in runs(data))
+    assert taken > 2400
+    assert rows(Snapshot.load(data), 0) == expected(steady(2500, **more))
+
+
+def test_entries_with_keys_of_unforeseen_kind_are_read_all_the_same():
+    trace = steady(500, unknown_text="x", unknown_list=[1, 2.5, None, True, (1, 2, 3)])
+    data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
+    assert not runs(data)
+    assert rows(Snapshot.load(data), 0) == expected(trace)
+
+
+def test_entries_of_several_kinds_have_lanes_of_their_own():
+    trace = [entry for pair in zip(steady(600), steady(600, user_metadata="m" * 9), strict=True) for entry in pair]
+    trace.append({"action": "oom", "device_free": 9, "size": 1, "stream": 0, "time_us": 600, "frames": []})
+    snapshot = Snapshot.load(pickle.dumps({"segments": [], "device_traces": [trace]}, 4))
+    assert rows(snapshot, 0)[:-1] == expected(sorted(trace[:-1], key=lambda entry: entry["time_us"]))
+    assert snapshot.timelines[0].trace.device_free == {1200: 9}
+
+
+def test_what_looks_like_an_entry_inside_a_text_is_none():
+    trace = steady(50)
+    inner = pickle.dumps({"segments": [], "device_traces": [trace]}, 4).decode("latin-1")
+    raw = {"source_code": {"cell": inner}, "segments": [], "device_traces": [trace, steady(70)]}
+    snapshot = Snapshot.load(pickle.dumps(raw, 4))
+    assert [len(timeline.trace) for timeline in snapshot.timelines] == [50, 70]
+    assert snapshot.sources["cell"] == inner
+
+
+def test_a_stack_of_two_thousand_frames_is_read():
+    deep = [FRAMES[n % 4] for n in range(2000)]
+    trace = [{**entry, "frames": list(deep)} for entry in steady(20)]
+    assert rows(Snapshot.load(pickle.dumps({"segments": [], "device_traces": [trace]}, 4)), 0) == expected(trace)
+
+
+def test_entries_that_stand_where_no_entry_belongs_are_refused():
+    trace = steady(400)
+    for raw in (
+        {"device_traces": [trace], "segments": steady(400)},
+        {"device_traces": [trace], "external_annotations": steady(400)},
+        {"device_traces": [trace, [steady(400)]]},
+        {"device_traces": [[{**entry, "frames": steady(2)} for entry in trace]]},
+        (trace, {"device_traces": trace}),
+    ):
+        with pytest.raises(SnapshotError):
+            Snapshot.load(pickle.dumps(raw, 4))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_damaged_entries_are_read_or_refused(data):
+    octets = bytearray(pickle.dumps({"segments": [], "device_traces": [steady(40, user_metadata="N/A")]}, 4))
+    for _ in range(data.draw(st.integers(1, 4))):
+        octets[data.draw(st.integers(2, len(octets) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        Snapshot.load(bytes(octets)).by_line()
+    except (SnapshotError, ValueError) as problem:
+        if not isinstance(problem, SnapshotError) and "holds no device" not in str(problem):
+            raise
+
+
+def test_a_run_knows_its_entries():
+    (run,) = runs(pickle.dumps({"segments": [], "device_traces": [steady(900)]}, 4))[-1:]
+    assert isinstance(run, Run)
+    assert run.lanes.fields["size"].value[run.first : run.stop].tolist()[-1] == 1 << 899 % 40
