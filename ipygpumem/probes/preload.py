@@ -23,7 +23,6 @@ def warm(torch: Any, index: int) -> str:
     Returns:
         The steps that failed, as text; empty when all ran.
     """
-    device = torch.device("cuda", index)
     failed = []
     modes = torch.utils._python_dispatch._disable_current_modes() if _has_modes(torch) else torch.no_grad()
     with (
@@ -33,6 +32,7 @@ def warm(torch: Any, index: int) -> str:
         torch.autocast("cuda", enabled=False),
         torch.cuda.device(index),
     ):
+        device = torch.device("cuda", index)
         for name, step in _steps(torch, device).items():
             try:
                 step()

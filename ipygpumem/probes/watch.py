@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,8 @@ class Watch:
         text = str(word).strip()
         torch = pytorch.module()
         count = torch.cuda.device_count() if torch is not None and pytorch.problem(load=False) is None else 0
+        if torch is None and pytorch.importable():
+            count = sys.maxsize  # nobody can tell before torch is imported
         number = text.removeprefix("cuda").removeprefix(":") or "0"
         if not number.isdecimal() or (text != number and not text.startswith("cuda")):
             raise DeviceError(f"{text!r} is no device: write cuda:0, or 0")
@@ -78,7 +81,7 @@ class Watch:
                 f"this process sees {count} (cuda:0 to cuda:{count - 1})" if count > 1 else f"this process sees {count}"
             )
             raise DeviceError(f"there is no device cuda:{number}: {there}")
-        return f"cuda:{number}"
+        return f"cuda:{int(number)}"
 
     def read(self, *, available: bool = False, steady: bool = True) -> Reading:
         """Every counter now. Never raises: what fails is None with its reason.

@@ -139,7 +139,7 @@ class FakeGpu:
     def _forbidden(self, by):
         # allocations of a captured graph are legal, and so is what touches no stream; a thread in relaxed mode may ask
         # anything but the captured stream itself
-        asks_itself = self.capturing == "current" and by == "cudaStreamQuery"
+        asks_itself = self.capturing == "current" and by in {"cudaStreamQuery", "cudaStreamSynchronize"}
         if self.capturing and by not in {"alloc", "exchangeDevice"} and (self.capture_mode != 2 or asks_itself):
             self.violations.append(by)
             raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing ({by})")
@@ -382,5 +382,10 @@ def _stream(gpu):
             gpu._call("cudaStreamQuery")
             gpu._context(self.device_index, "cudaStreamQuery")
             return not gpu.devices[self.device_index].busy
+
+        def synchronize(self):
+            gpu._call("cudaStreamSynchronize")
+            gpu._context(self.device_index, "cudaStreamSynchronize")
+            gpu.devices[self.device_index].busy = False
 
     return Stream

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pynvml
 import pytest
@@ -104,7 +105,7 @@ def test_a_card_too_full_and_a_strangers_list_stay_unknown(make_gpu):
 
 
 def test_no_runtime_to_allocate_with_goes_by_the_process_id(fake_gpu, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     _, watch = start(fake_gpu)
     device = read(watch)
     assert device.why == "own entry by process id (no memory outside PyTorch could be taken for a growth probe)"
@@ -292,3 +293,39 @@ def test_a_failed_kernel_before_the_first_reading(fake_gpu):
     device = read(watch)
     assert device.allocated == 100 * MIB
     assert device.why
+
+
+def _accompany(gpu, monkeypatch, *movers):
+    """With each of our raw allocations another process takes as much, and gives it back with it."""
+    runtime = sys.modules["cuda.bindings.runtime"]
+    malloc, free, waiting, moved = runtime.cudaMalloc, runtime.cudaFree, list(movers), []
+
+    def cuda_malloc(size):
+        if waiting:
+            moved.append((waiting.pop(0), size))
+            gpu.card.others[moved[-1][0]] += size
+        return malloc(size)
+
+    def cuda_free(pointer):
+        while moved:
+            pid, size = moved.pop()
+            gpu.card.others[pid] -= size
+        return free(pointer)
+
+    monkeypatch.setattr(runtime, "cudaMalloc", cuda_malloc)
+    monkeypatch.setattr(runtime, "cudaFree", cuda_free)
+
+
+def test_a_chance_companion_of_one_step_is_not_one_of_both(make_gpu, monkeypatch):
+    gpu = make_gpu(cards=[FakeCard(others={7: 100 * MIB, 8: 100 * MIB})])
+    _accompany(gpu, monkeypatch, 7, 8)
+    _, watch = start(gpu)
+    assert read(watch).others == 200 * MIB
+
+
+def test_a_chance_companion_is_not_taken_for_us_where_we_are_hidden(make_gpu, monkeypatch):
+    gpu = make_gpu(cards=[FakeCard(others={7: 100 * MIB}, regime="hidden")])
+    gpu.card.processes = lambda: list(gpu.card.others.items())
+    _accompany(gpu, monkeypatch, 7)
+    _, watch = start(gpu)
+    assert read(watch).process is None
