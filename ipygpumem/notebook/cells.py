@@ -1,14 +1,16 @@
 """From a cell's start to its report: pairing of IPython's events, and what is shown afterwards.
 
 IPython's events come in odd companies: an empty cell has an end and no beginning (ipython#14597), so has the cell that
-loads the extension; magics that run code nest them; a kernel may end a cell with None. So each beginning is remembered
-with a weak reference to its ExecutionInfo, and an end counts only for the beginning that it belongs to.
+loads the extension; magics that run code nest them; a cancelled cell ends with another ExecutionInfo than it began
+with, or with None; a kernel's subshell runs cells beside ours in a thread of its own. So each thread has a stack of
+beginnings, each with a weak reference to its ExecutionInfo, and an end counts only for the beginning it belongs to.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -47,10 +49,23 @@ class _Frame:
     """One run_cell that has begun. Keeps nothing of the user's alive."""
 
     info: weakref.ref[Any]
+    stored: bool
+    cell_id: str | None
+    number: int | None = None
     measurement: Measurement | None = None
     asked: Asked | None = None
-    shown: bool = False
-    stored: bool = field(default=False)
+    reported: bool = False
+
+    @property
+    def raw(self) -> str:
+        """The cell's text; empty once IPython has forgotten it."""
+        return getattr(self.info(), "raw_cell", None) or ""
+
+    def abandon(self) -> None:
+        """Give up the measurement, if there is one."""
+        if self.measurement is not None:
+            self.measurement.abandon()
+            self.measurement = None
 
 
 class Cells:
@@ -61,19 +76,27 @@ class Cells:
         self._session = session
         self._settings = settings
         self._record = record
-        self._frames: list[_Frame] = []
+        self._stacks: dict[int, list[_Frame]] = {}
+        self._losses: set[tuple[str, str]] = set()
+
+    @property
+    def _frames(self) -> list[_Frame]:
+        """The cells that are open in this thread, the outermost first."""
+        return self._stacks.setdefault(threading.get_ident(), [])
 
     @guarded
     def pre_run_cell(self, info: Any) -> None:
         """A cell begins. The outermost one that the person wrote is measured."""
         if fork.inert():
             return
-        self._drop_dead()
-        frame = _Frame(weakref.ref(info), stored=bool(info.store_history))
-        self._frames.append(frame)
-        # front ends run code of their own, with events but without a place in the history
+        frames = self._frames
+        while frames and frames[-1].info() is None:
+            frames.pop().abandon()
+        frame = _Frame(weakref.ref(info), bool(info.store_history), getattr(info, "cell_id", None))
+        frames.append(frame)
         wanted = self._settings.report != "off" or self._record.running
-        if len(self._frames) == 1 and frame.stored and wanted:
+        # front ends run code of their own, with events but without a place in the history
+        if len(frames) == 1 and frame.stored and wanted:
             frame.measurement = self._open(None)
 
     def begin(self, asked: Asked) -> None:
@@ -82,13 +105,15 @@ class Cells:
         Raises:
             UsageError: The recording cannot be started. The cell does not run.
         """
-        if not self._frames:  # a silent run has neither events nor a place to show anything
+        frames = self._frames
+        if not frames:  # a silent run has neither events nor a place to show anything
             return
-        outer = self._frames[0]
-        frame = outer if outer.asked is None else self._frames[-1]
-        if frame.measurement is not None:
-            frame.measurement.abandon()
-            frame.measurement = None
+        at = len(frames) - 1
+        # a cell magic above ours (%%capture) runs the rest of the cell as a cell: the report is the whole cell's
+        while at > 0 and frames[at - 1].raw.rstrip().endswith(frames[at].raw.rstrip()):
+            at -= 1
+        frame = frames[at]
+        frame.abandon()
         frame.asked = asked
         frame.measurement = self._open(asked)
 
@@ -121,30 +146,37 @@ class Cells:
         frame = self._pop(result)
         if frame is None or frame.measurement is None:
             return
-        number = getattr(result, "execution_count", None)
-        info = getattr(result, "info", None)
-        raw = getattr(info, "raw_cell", None)
-        filename = None
+        self._number(frame, result)
+        try:
+            self._end(frame, frame.measurement, success=result is not None and bool(result.success))
+        except BaseException:
+            frame.abandon()
+            raise
+
+    def _end(self, frame: _Frame, measurement: Measurement, *, success: bool) -> None:
+        raw, filename = frame.raw, None
         sources: dict[str, str] = {}
-        if frame.measurement.recording or self._record.running:
-            filename = self._filename(raw, number)
+        if measurement.recording or self._record.running:
+            filename = self._filename(raw, frame.number)
             sources = notebook_sources()
-            if filename is not None and raw is not None:
+            if filename is not None:
                 sources[filename] = raw  # as it was written: the cell's own first line, not the call it became
-        success = None if result is None else bool(result.success)
-        self._record.add(frame.measurement.span(cell=number, filename=filename, success=success), filename, raw)
-        report = frame.measurement.end(
+        self._record.add(measurement.span(cell=frame.number, filename=filename, success=success), filename, raw)
+        if frame.reported:
+            frame.abandon()
+            return
+        report = measurement.end(
             success=success,
-            cell=number,
-            cell_id=getattr(info, "cell_id", None),
+            cell=frame.number,
+            cell_id=frame.cell_id,
             filename=filename,
             sources=sources,
             notes=self._record.notes(),
         )
         if report is not None:
-            self.settle(report, frame.measurement, frame.asked, shown=frame.shown)
+            self.settle(report, measurement, frame.asked)
 
-    def settle(self, report: Report, measurement: Measurement, asked: Asked | None, *, shown: bool = False) -> None:
+    def settle(self, report: Report, measurement: Measurement, asked: Asked | None) -> None:
         """Keep a report, take a late baseline, and show what is to be shown."""
         session, settings = self._session, self._settings
         session.reports.append(report)
@@ -158,7 +190,7 @@ class Cells:
                 self._show(report, table=settings.style == "table" or (settings.style == "auto" and not asked.brief))
             elif report.recording is not None and report.recording.error:
                 print(f"ipygpumem: {report.recording.error}")  # noqa: T201 (quiet is not mute when work is lost)
-        elif not shown and (settings.report == "always" or (settings.report == "changed" and self._moved(report))):
+        elif settings.report == "always" or (settings.report == "changed" and self._moved(report)):
             self._show(report, table=settings.style == "table")
 
     def _show(self, report: Report, *, table: bool) -> None:
@@ -173,63 +205,93 @@ class Cells:
             host = report.host
             peak = host.peak if host.exact else None
             return max(abs(host.held or 0), peak or 0) >= least
-        return any(device.moved(least) for device in report.devices.values())
+        losses = {(device.name, device.after.why) for device in report.devices.values() if device.lost}
+        news = bool(losses - self._losses)
+        self._losses |= losses
+        return news or any(device.moved(least) for device in report.devices.values())
 
     def measure(self, asked: Asked, run: Callable[[], Any]) -> tuple[Any, Report | None]:
         """Run something measured inside a cell, shown at once; its error is the caller's."""
+        outer = self._frames[0] if self._frames else None
+        if outer is not None and outer.asked is None and _is_one_statement(outer.raw):
+            outer.reported = True  # the cell is this statement: a second report would say the same
+        if outer is not None:
+            self._number(outer)
         measurement = self._open(asked)
+        reports: list[Report] = []
         success = False
-        report = None
         try:
             value = run()
             success = True
         finally:
-            report = measurement.end(success=success, sources=notebook_sources())
-            if report is not None:
-                self.settle(report, measurement, asked)
-        return value, report
+            self._end_statement(measurement, asked, outer, reports, success)
+        return value, reports[0] if reports else None
 
-    def hide_own_report(self) -> None:
-        """The cell is one measured statement, and its report was shown: a second one would say the same."""
-        if self._frames:
-            self._frames[0].shown = True
+    @guarded
+    def _end_statement(
+        self, measurement: Measurement, asked: Asked, outer: _Frame | None, reports: list[Report], success: bool
+    ) -> None:
+        try:
+            report = measurement.end(
+                success=success,
+                cell=None if outer is None else outer.number,
+                cell_id=None if outer is None else outer.cell_id,
+                sources=notebook_sources(),
+                notes=self._record.notes(),
+            )
+        except BaseException:
+            measurement.abandon()
+            raise
+        if report is not None:
+            reports.append(report)
+            self.settle(report, measurement, asked)
 
     def close(self) -> None:
         """Give up whatever is open: the extension is being unloaded in the middle of a cell."""
-        for frame in self._frames:
-            if frame.measurement is not None:
-                frame.measurement.abandon()
-        self._frames.clear()
-
-    def _drop_dead(self) -> None:
-        while self._frames and self._frames[-1].info() is None:
-            frame = self._frames.pop()
-            if frame.measurement is not None:
-                frame.measurement.abandon()
+        for frames in self._stacks.values():
+            for frame in frames:
+                frame.abandon()
+        self._stacks.clear()
 
     def _pop(self, result: Any) -> _Frame | None:
+        frames = self._frames
         info = getattr(result, "info", None)
-        if result is None:  # ipykernel's way to end a cell whose run itself failed
-            return self._frames.pop() if self._frames else None
-        for i in range(len(self._frames) - 1, -1, -1):
-            if self._frames[i].info() is info:
-                frame = self._frames[i]
-                for lost in self._frames[i + 1 :]:
-                    if lost.measurement is not None:
-                        lost.measurement.abandon()
-                del self._frames[i:]
-                return frame
-        return None
+        if result is None:  # ipykernel's way to end a cell whose run itself failed, as in a cancelled async cell
+            at: int | None = 0 if frames else None
+        else:
+            at = next((i for i in reversed(range(len(frames))) if frames[i].info() is info), None)
+        if at is None:  # IPython makes another ExecutionInfo where its event loop itself was interrupted
+            raw = getattr(info, "raw_cell", None)
+            at = next((i for i in reversed(range(len(frames))) if raw and frames[i].raw == raw), None)
+        if at is None:
+            return None
+        for lost in frames[at + 1 :]:
+            lost.abandon()
+        frame = frames[at]
+        del frames[at:]
+        return frame
 
-    def _filename(self, raw: str | None, number: int | None) -> str | None:
+    def _number(self, frame: _Frame, result: Any = None) -> None:
+        """Find the In number of a cell: its result has it, and while it runs the display hook holds that result."""
+        info = frame.info()
+        results: tuple[Any, ...] = (result, getattr(self._shell.displayhook, "exec_result", None))
+        for one in results:
+            if frame.stored and frame.number is None and info is not None and getattr(one, "info", None) is info:
+                frame.number = one.execution_count
+
+    def _filename(self, raw: str, number: int | None) -> str | None:
         """The file name in the frames of the cell that has just run."""
         import linecache
 
-        if raw is None:
-            return None
         # ipykernel names a cell by its text; the terminal by its number and a hash of the transformed text
         name = self._shell.compile.get_code_name(raw, raw, number)
         if name in linecache.cache:
             return str(name)
         prefix = f"<ipython-input-{number}-"
         return next((name for name in linecache.cache if name.startswith(prefix)), None)
+
+
+def _is_one_statement(raw: str) -> bool:
+    """Whether a cell is ``%gpumem STATEMENT`` and nothing else."""
+    lines = [line for line in raw.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    return len(lines) == 1 and "%gpumem" in lines[0]

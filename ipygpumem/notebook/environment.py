@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -16,5 +17,7 @@ def is_terminal(shell: Any) -> bool:
 def coloured_terminal(shell: Any) -> bool:
     """Whether the text goes to a terminal whose user has not switched colours off."""
     if not is_terminal(shell) or str(getattr(shell, "colors", "")).lower() == "nocolor":
+        return False
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return bool(getattr(sys.stdout, "isatty", lambda: False)())

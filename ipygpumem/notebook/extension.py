@@ -6,10 +6,13 @@ import contextlib
 import weakref
 from typing import Any
 
+from traitlets import TraitError
+
 from ipygpumem.ledger import Report
 from ipygpumem.notebook.completion import matcher
 from ipygpumem.notebook.magics import GPUMem
 from ipygpumem.notebook.rewrite import rewrite
+from ipygpumem.notebook.settings import without_faults
 from ipygpumem.recording import PEAKS, fork
 from ipygpumem.render import baseline_line, html_line, text_line
 from ipygpumem.session import current
@@ -17,6 +20,7 @@ from ipygpumem.session import current
 __all__ = ["load", "unload"]
 
 _MAGICS = (("line", "gpumem"), ("cell", "gpumem"), ("line", "_gpumem_begin"))
+_NAME = "GPUMem"
 
 
 class _Extension:
@@ -24,14 +28,18 @@ class _Extension:
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
-        self.magics = GPUMem(shell, current())
+        config, self._faults = without_faults(shell.config, _NAME)
+        self.magics = GPUMem(shell, current(), config)
         self.matcher = matcher()
         self._before: dict[tuple[str, str], Any] = {}
+        self._registered: Any = None
+        self._formatters: dict[str, Any] = {}
 
     def install(self) -> None:
         shell, magics = self.shell, self.magics
         tables = shell.magics_manager.magics
         self._before = {(kind, name): tables[kind].get(name) for kind, name in _MAGICS}
+        self._registered = shell.magics_manager.registry.get(_NAME)
         shell.register_magics(magics)
         shell.input_transformers_cleanup.append(rewrite)
         shell.events.register("pre_run_cell", magics.cells.pre_run_cell)
@@ -39,21 +47,29 @@ class _Extension:
         if self.matcher is not None and getattr(shell, "Completer", None) is not None:
             shell.Completer.custom_matchers.append(self.matcher)
         for kind, draw in (("text/plain", _plain), ("text/html", html_line)):
-            shell.display_formatter.formatters[kind].for_type(Report, draw)
+            self._formatters[kind] = shell.display_formatter.formatters[kind].for_type(Report, draw)
         magics.observe(self._changed, names=["preload", "devices"])
         fork.register()
 
     def start(self) -> None:
         """Preload, take the baseline, say so in one line."""
         session, magics = current(), self.magics
-        session.watch.only = None if magics.devices is None else _names(session.watch, magics.devices)
+        session.watch.only = None  # the device that is preloaded need not be one that is watched
         baseline = session.preload(magics.preload, reset_peaks=magics.peaks == "exact")
         print(baseline_line(baseline, reports=magics.report != "off"))  # noqa: T201 (the one line that %load_ext prints)
+        try:
+            magics.devices = magics.devices  # once more, now that torch can tell which there are
+        except TraitError as error:
+            self._faults.append(f"GPUMem.devices is passed over, all are watched: {error}")
+            magics.devices = None
+        session.watch.only = magics.devices
+        for fault in self._faults:
+            print(f"ipygpumem: {fault}")  # noqa: T201 (said once, at load)
+        self._faults.clear()
 
     def _changed(self, change: Any) -> None:
-        session = current()
         if change["name"] == "devices":
-            session.watch.only = None if change["new"] is None else _names(session.watch, change["new"])
+            current().watch.only = change["new"]
         elif change["new"] != "off":
             self.start()
 
@@ -72,9 +88,14 @@ class _Extension:
         with contextlib.suppress(ValueError, AttributeError):
             shell.Completer.custom_matchers.remove(self.matcher)
         self._remove_magics()
-        for kind in ("text/plain", "text/html"):
-            with contextlib.suppress(KeyError):
-                shell.display_formatter.formatters[kind].pop(Report)
+        for kind, earlier in self._formatters.items():
+            formatter = shell.display_formatter.formatters[kind]
+            if earlier is not None:
+                formatter.for_type(Report, earlier)
+            else:
+                with contextlib.suppress(KeyError):
+                    formatter.pop(Report)
+        current().watch.only = None
         PEAKS.remove()
 
     def _remove_magics(self) -> None:
@@ -88,21 +109,17 @@ class _Extension:
                 del tables[kind][name]
             else:
                 tables[kind][name] = earlier
-        if shell.magics_manager.registry.get("GPUMem") is magics:
-            del shell.magics_manager.registry["GPUMem"]
+        registry = shell.magics_manager.registry
+        if registry.get(_NAME) is magics:
+            del registry[_NAME]
+            if self._registered is not None:
+                registry[_NAME] = self._registered
         with contextlib.suppress(ValueError):
             shell.configurables.remove(magics)
         magics.unobserve(self._changed, names=["preload", "devices"])
 
 
 _extensions: weakref.WeakKeyDictionary[Any, _Extension] = weakref.WeakKeyDictionary()
-
-
-def _names(watch: Any, words: Any) -> tuple[str, ...]:
-    """The setting ``devices`` as names: ``"0,1"``, ``["cuda:0"]``, ``0``."""
-    parts = words.split(",") if isinstance(words, str) else words if isinstance(words, (list, tuple)) else [words]
-    names: tuple[str, ...] = watch.check(str(part) for part in parts)
-    return names
 
 
 def _plain(report: Report, printer: Any, cycle: bool) -> None:  # noqa: ARG001 (IPython's signature)
@@ -115,7 +132,11 @@ def load(shell: Any) -> None:
         extension = _Extension(shell)
         extension.install()
         _extensions[shell] = extension
-        extension.start()
+        try:
+            extension.start()
+        except BaseException:  # interrupted: half an extension is worse than none
+            unload(shell)
+            raise
 
 
 def unload(shell: Any) -> None:

@@ -8,16 +8,32 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
+from IPython.core.magic import (
+    Magics,
+    line_cell_magic,
+    line_magic,
+    magics_class,
+    needs_local_scope,
+    no_var_expand,
+)
 from IPython.utils.text import FullEvalFormatter
 
 from ipygpumem.errors import IpyGpuMemError
 from ipygpumem.notebook import show
 from ipygpumem.notebook.cells import Asked, Cells
-from ipygpumem.notebook.options import CELL, COMMANDS, RECORD, STATEMENT, help_text, parse, split_statement
+from ipygpumem.notebook.options import (
+    CELL,
+    COMMANDS,
+    RECORD,
+    STATEMENT,
+    help_text,
+    parse,
+    split_statement,
+    split_words,
+)
 from ipygpumem.notebook.record import AcrossCells
 from ipygpumem.notebook.settings import Settings
-from ipygpumem.recording import HistoryOptions, Recorder, check_path
+from ipygpumem.recording import HistoryOptions, Recorder, check_path, fork
 from ipygpumem.render import books_tables
 from ipygpumem.render.column import recording_notes
 
@@ -34,21 +50,28 @@ __all__ = ["GPUMem"]
 class GPUMem(Magics, Settings):
     """GPU memory of each cell: settings of the extension ipygpumem."""
 
-    def __init__(self, shell: Any, session: Session) -> None:
-        super().__init__(shell=shell, parent=shell)
+    def __init__(self, shell: Any, session: Session, config: Any = None) -> None:
+        super().__init__(shell=shell, parent=shell, config=config)
         self.session = session
         self.record = AcrossCells(session)
         self.cells = Cells(shell, session, self, self.record)
+        self._on = "changed"
 
     @no_var_expand
     @line_magic("_gpumem_begin")
     def begin(self, line: str) -> None:
         """What the first line of a ``%%gpumem`` cell becomes; the cell's body runs after it."""
-        self.cells.begin(self._asked("%%gpumem", parse("%%gpumem", CELL, line)))
+        if fork.inert():
+            return
+        words = parse("%%gpumem", CELL, line)
+        if words.help:
+            raise UsageError("%%gpumem: -h and --help stand alone, and nothing runs")
+        self.cells.begin(self._asked("%%gpumem", words))
 
     @no_var_expand
+    @needs_local_scope
     @line_cell_magic("gpumem")
-    def gpumem(self, line: str, cell: str | None = None) -> Any:
+    def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Where the GPU's memory is, and where a cell or a statement took it."""
         if cell is not None:
             return self._cell(line, cell)
@@ -63,17 +86,24 @@ class GPUMem(Magics, Settings):
             print(help_text())  # noqa: T201 (its purpose)
             return None
         if statement:
-            return self._statement(asked, statement)
+            return self._statement(asked, statement, local_ns)
+        if asked.snapshot is not None or asked.history:
+            raise UsageError("%gpumem: there is no statement to record; %%gpumem records a cell")
         return self._books(asked)
 
     def _command(self, word: str, rest: str) -> None:
-        if word in {"on", "off"}:
-            if rest:
-                raise UsageError(f"%gpumem {word} takes no options, not {rest!r}")
-            self.report = "changed" if word == "on" else "off"
-            print(f"ipygpumem: reports are {word}")  # noqa: T201 (its purpose)
-        else:
+        if rest.split()[-1:] in (["-h"], ["--help"]):
+            print(help_text())  # noqa: T201 (its purpose)
+        elif word == "record":
             self._record(rest)
+        elif rest:
+            raise UsageError(f"%gpumem {word} takes no options, not {rest!r}")
+        else:
+            if word == "off" and self.report != "off":
+                self._on = self.report
+            if (self.report == "off") is (word == "on"):
+                self.report = self._on if word == "on" else "off"
+            print(f"ipygpumem: reports are {word}")  # noqa: T201 (its purpose)
 
     def _record(self, rest: str) -> None:
         verb, _, words = rest.partition(" ")
@@ -92,9 +122,7 @@ class GPUMem(Magics, Settings):
         print(f"ipygpumem: {text}")  # noqa: T201 (its purpose)
 
     def _save(self, words: str) -> str:
-        import shlex
-
-        paths = shlex.split(words)
+        paths = split_words("%gpumem record save", words)
         if len(paths) != 1:
             raise UsageError("%gpumem record save takes one path")
         facts = self.record.save(self._path(paths[0]))
@@ -110,18 +138,21 @@ class GPUMem(Magics, Settings):
             except IpyGpuMemError as error:
                 raise UsageError(f"%gpumem: {error}") from error
             reading = reading.only(names)
+        if asked.var is not None:
+            self.shell.user_ns[asked.var] = reading
         if not asked.quiet:
             show.show_tables(books_tables(reading, self.session.baseline))
         return reading if asked.o else None
 
-    def _statement(self, words: argparse.Namespace, statement: str) -> Any:
+    def _statement(self, words: argparse.Namespace, statement: str, local_ns: Any) -> Any:
         asked = self._asked("%gpumem", words)
         asked.brief = True
         code = _compile(self.shell, statement)
-        value, report = self.cells.measure(asked, lambda: _run(self.shell, code))
-        if not asked.quiet:
-            self.cells.hide_own_report()
-        return report if words.o else value
+        value, report = self.cells.measure(asked, lambda: _run(self.shell, code, local_ns))
+        if words.o:
+            return report
+        # IPython sees only the call that this line became, which does not end in a semicolon
+        return None if statement.rstrip().endswith(";") else value
 
     def _cell(self, line: str, cell: str) -> None:
         """The magic called by name, as exported scripts do: then it has to run the body itself."""
@@ -174,7 +205,7 @@ def _compile(shell: Any, statement: str) -> tuple[Any, Any]:
     """
     text = shell.transform_cell(statement)
     name = shell.compile.cache(text, shell.execution_count)
-    tree = ast.parse(text, filename=name)
+    tree = shell.transform_ast(ast.parse(text, filename=name))
     try:
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         before = compile(tree, name, "exec")
@@ -186,7 +217,7 @@ def _compile(shell: Any, statement: str) -> tuple[Any, Any]:
     return before, value
 
 
-def _run(shell: Any, code: tuple[Any, Any]) -> Any:
+def _run(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
     before, value = code
-    exec(before, shell.user_ns)  # noqa: S102 (the person's own statement)
-    return None if value is None else eval(value, shell.user_ns)  # noqa: S307 (as above)
+    exec(before, shell.user_ns, local_ns)  # noqa: S102 (the person's own statement)
+    return None if value is None else eval(value, shell.user_ns, local_ns)  # noqa: S307 (as above)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import keyword
 import os
 import shlex
 from dataclasses import dataclass
@@ -112,8 +113,9 @@ def parse(prog: str, options: tuple[Option, ...], line: str) -> argparse.Namespa
     if hasattr(words, "max_entries"):
         words.max_entries = _count(prog, words.max_entries)
         words.history = dict(_key_value(prog, text) for text in words.history)
-    if getattr(words, "var", None) is not None and not words.var.isidentifier():
-        raise UsageError(f"{prog}: {words.var!r} is no name for a variable")
+    name = getattr(words, "var", None)
+    if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
+        raise UsageError(f"{prog}: {name!r} is no name for a variable")
     if hasattr(words, "device"):
         words.device = [part for text in words.device for part in text.split(",")] or None
     return words
@@ -156,14 +158,15 @@ def _key_value(prog: str, text: str) -> tuple[str, Any]:
 def split_statement(options: tuple[Option, ...], line: str) -> tuple[str, str]:
     """A line as its leading options and the statement behind them; ``--`` ends the options."""
     takes_value = {flag for option in options for flag in option.flags if option.value is not None}
+    known = {flag for option in options for flag in option.flags}
+    switches = {flag[1] for flag in known - takes_value if len(flag) == len("-q")}
     rest = line.lstrip()
     end = 0
     while rest.startswith("-"):
         word = rest.split(maxsplit=1)[0]
         if word == "--":
             return line[:end], rest[2:].lstrip()
-        known = {flag for option in options for flag in option.flags} | {"-h"}
-        if word.split("=")[0] not in known:
+        if word.split("=")[0] not in known and not (len(word) > 1 and set(word[1:]) <= switches):
             # -x and -1 are good Python; --words are ours, and a wrong one is to be told
             return (line, "") if word.startswith("--") else (line[:end], rest)
         end = len(line) - len(rest) + len(word)

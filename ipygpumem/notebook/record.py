@@ -62,6 +62,8 @@ class AcrossCells:
         """What each report says while a recording is on, lest it be forgotten."""
         if self._recorder is None:
             return ()
+        if self._recorder.history.lost:
+            return (f"no longer recording across cells, {self._recorder.history.lost}: %gpumem record stop",)
         count = len(self._recorder.cells)
         cells = f"{count} cell{'s' if count != 1 else ''}"
         return (f"still recording allocation history ({cells} so far): %gpumem record save PATH, or stop",)

@@ -1,12 +1,16 @@
-"""The input transformer for ``%%gpumem``: its first line becomes a call, the body stays as it is, to the letter.
+"""The input transformer for ``%%gpumem``: its first line becomes a call, the body stays as it would without it.
 
 A cell magic that runs its body itself changes what the cell does: a failing cell counts as good, ``await`` breaks, the
 last value and the line numbers of tracebacks are lost. So the magic never sees the body. Pure text to text.
+
+IPython has stripped prompts and a common indent by the cell's first line; below ours the body's own first line counts.
 """
 
 from __future__ import annotations
 
 import re
+
+from IPython.core.inputtransformer2 import classic_prompt, ipython_prompt, leading_indent
 
 __all__ = ["BEGIN", "NAME", "rewrite"]
 
@@ -36,8 +40,12 @@ rewrite.has_side_effects = True  # type: ignore[attr-defined]
 def _body(lines: list[str]) -> list[str]:
     """The body; a cell magic at its head becomes the call that IPython would have made of it on the first line."""
     head = next((i for i, line in enumerate(lines) if line.strip()), None)
-    magic = None if head is None else _MAGIC.fullmatch(lines[head])
-    if head is None or magic is None or magic["name"].endswith("?"):
+    if head is None:
+        return lines
+    for clean in (leading_indent, classic_prompt, ipython_prompt):
+        lines = [*lines[:head], *clean(lines[head:])]
+    magic = _MAGIC.fullmatch(lines[head])
+    if magic is None or magic["name"].endswith("?"):
         return lines
     if magic["name"] == NAME:
         return [*lines[:head], *rewrite(lines[head:])]

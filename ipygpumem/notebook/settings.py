@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from traitlets import Any as AnyValue
 from traitlets import Bool, Enum, TraitError, TraitType
-from traitlets.config import Configurable
+from traitlets.config import Config, Configurable
 
-from ipygpumem.errors import OptionError
+from ipygpumem.errors import DeviceError, OptionError
+from ipygpumem.session import current
 from ipygpumem.units import MIB, parse_size
 
-__all__ = ["Settings", "Size"]
+__all__ = ["Devices", "Settings", "Size", "without_faults"]
 
 
 class Size(TraitType[int, Any]):
@@ -38,6 +38,33 @@ class Size(TraitType[int, Any]):
         return self.validate(None, s)
 
 
+class Devices(TraitType[Any, Any]):
+    """Devices by name, also written as ``"0,1"`` or ``0``; None for all."""
+
+    default_value = None
+    info_text = "devices, such as ['cuda:0'] or '0,1', or None for all"
+
+    def validate(self, obj: Any, value: Any) -> tuple[str, ...] | None:  # noqa: ARG002 (traitlets' signature)
+        """The names.
+
+        Raises:
+            TraitError: A word that is no device, or a device that is not there.
+        """
+        if value is None:
+            return None
+        words = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+        if not words:
+            raise TraitError("devices names none: write None to watch all")
+        try:
+            return current().watch.check(str(word) for word in words)
+        except DeviceError as error:
+            raise TraitError(str(error)) from error
+
+    def from_string(self, s: str) -> Any:
+        """From the command line."""
+        return self.validate(None, None if s == "None" else s)
+
+
 class Settings(Configurable):
     """The traits, apart from the magics that carry them."""
 
@@ -60,10 +87,8 @@ class Settings(Configurable):
         default_value="auto",
         help="The form of reports: auto is a line after each cell and the full table under %%gpumem.",
     ).tag(config=True)
-    devices = AnyValue(
-        allow_none=True,
-        default_value=None,
-        help="The devices to watch, as in ['cuda:0'] or '0,1'; None for all that this process uses.",
+    devices = Devices(
+        allow_none=True, help="The devices to watch, as in ['cuda:0'] or '0,1'; None for all that this process uses."
     ).tag(config=True)
     peaks = Enum(
         ["exact", "untouched"],
@@ -77,4 +102,22 @@ class Settings(Configurable):
         help="bound: the host's peak is exact when the kernel's high-water mark rose. reset: the mark is reset for "
         "each cell (Linux), which lowers what resource.getrusage shows.",
     ).tag(config=True)
-    synchronize = Bool(default_value=False, help="Wait for the devices before each reading.").tag(config=True)
+    synchronize = Bool(default_value=False, help="Wait for the current stream of each device before each reading.").tag(
+        config=True
+    )
+
+
+def without_faults(config: Config, section: str) -> tuple[Config, list[str]]:
+    """A user's configuration without the values that one section cannot take, and one line for each of these."""
+    faults = []
+    sound = Config(config)
+    sound[section] = Config(config[section])
+    for name, value in config[section].items():
+        if name not in Settings.class_traits(config=True):
+            continue  # traitlets has its own words for these
+        try:
+            Settings(config=Config({"Settings": {name: value}}))
+        except TraitError as error:
+            faults.append(f"c.{section}.{name} = {value!r} is passed over: {str(error).splitlines()[0]}")
+            del sound[section][name]
+    return sound, faults

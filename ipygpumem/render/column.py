@@ -19,6 +19,10 @@ __all__ = ["Column", "Row", "footer", "notes", "recording_notes", "rows"]
 _VISIBLE = MIB // 20
 """A change below 0.05 MiB prints as 0.0: such a column has not moved."""
 _MOST_ROWS = 3
+_LOST = {
+    "device": "memory outside PyTorch is from here on known for the whole card only",
+    "torch-only": "memory outside PyTorch is from here on unknown",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,8 @@ def notes(report: Report) -> list[str]:
             sentences.append(
                 f"{device.name} was full: PyTorch gave its cache back and tried again{_times(device.retries)}"
             )
+        if device.lost:
+            sentences.append(f"{device.name}: {_LOST[device.after.mode]} ({device.after.why})")
         if device.after.busy and not device.before.busy:
             sentences.append(f"{device.name} was still at work when read: memory that this work frees shows later")
     if report.recording is not None:

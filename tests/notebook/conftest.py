@@ -1,0 +1,120 @@
+"""A real IPython in this process, new for each test, and what its cells print and display."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.terminal.interactiveshell import TerminalInteractiveShell
+from traitlets.config import Config
+
+
+@dataclass
+class Ran:
+    """One cell that ran."""
+
+    success: bool
+    value: Any
+    error: BaseException | None
+    stdout: str
+    stderr: str
+    displays: list = field(default_factory=list)
+
+    @property
+    def texts(self):
+        return [bundle["text/plain"] for bundle in self.displays]
+
+    @property
+    def text(self):
+        """The one report."""
+        (text,) = self.texts
+        return text
+
+
+class Notebook:
+    """A shell and its cells: ``notebook.run("1 + 1").value``."""
+
+    def __init__(self, shell):
+        self.shell = shell
+
+    def run(self, cell, **options):
+        options.setdefault("store_history", True)
+        self.shell.display_pub.outputs.clear()
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            result = self.shell.run_cell(cell, **options)
+        error = result.error_before_exec or result.error_in_exec
+        shown = [one["data"] for one in self.shell.display_pub.outputs]
+        return Ran(result.success, result.result, error, out.getvalue(), err.getvalue(), shown)
+
+    def load(self):
+        return self.run("%load_ext ipygpumem", store_history=False)
+
+    @property
+    def last(self):
+        import ipygpumem
+
+        return ipygpumem.last
+
+    @property
+    def reports(self):
+        import ipygpumem
+
+        return ipygpumem.reports
+
+
+@pytest.fixture
+def make_notebook(tmp_path, monkeypatch):
+    """Build a notebook: ``make_notebook(GPUMem={"report": "always"})``; ``terminal=True`` for IPython in a terminal."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    main, hook, notebooks = sys.modules["__main__"], sys.excepthook, []
+
+    def make(*, terminal=False, **sections):
+        config = Config(sections)
+        config.HistoryManager.enabled = False
+        config.InteractiveShell.colors = "NoColor" if sys.modules["IPython"].version_info < (9,) else "nocolor"
+        config.TerminalInteractiveShell.simple_prompt = True
+        kind = TerminalInteractiveShell if terminal else InteractiveShell
+        kind.clear_instance()
+        shell = kind.instance(config=config, display_pub_class=CapturingDisplayPublisher)
+        notebooks.append(Notebook(shell))
+        return notebooks[-1]
+
+    yield make
+    for notebook in notebooks:
+        notebook.run("%unload_ext ipygpumem", store_history=False)
+        notebook.shell.restore_sys_module_state()
+        type(notebook.shell).clear_instance()
+    sys.modules["__main__"], sys.excepthook = main, hook
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+
+
+@pytest.fixture
+def notebook(make_notebook):
+    """A notebook without the extension."""
+    return make_notebook()
+
+
+@pytest.fixture
+def loaded(make_notebook):
+    """A notebook with the extension over host memory, reporting after every cell."""
+    notebook = make_notebook(GPUMem={"report": "always"})
+    notebook.load()
+    return notebook
+
+
+@pytest.fixture
+def gpu_notebook(fake_gpu, make_notebook):
+    """A notebook with the extension on the fake H200, torch imported."""
+    notebook = make_notebook()
+    notebook.run("import torch", store_history=False)
+    notebook.load()
+    return notebook
