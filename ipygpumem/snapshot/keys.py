@@ -116,7 +116,7 @@ def _by_file(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
 
 def _look_up(table: list[int], numbers: Ints) -> Ints:
     """Values of a table; negative numbers stand for themselves."""
-    return np.where(numbers < 0, numbers, np.asarray([*table, 0], np.int64)[numbers])
+    return np.where(numbers < 0, numbers, np.asarray([*table, 0], np.int64)[np.maximum(numbers, 0)])
 
 
 def _by_stack(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:

@@ -1,0 +1,131 @@
+"""Files that no PyTorch writes: they want to run code, to fill the memory, to take for ever, or are something else."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+
+PROTO = b"\x80\x04"
+
+
+class Reduced:
+    """Pickles as a call."""
+
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+def nested_tuple_key(depth):
+    """A dict whose key is a tuple of twice the same tuple of twice the same ...: its hash takes 2**depth steps."""
+    return (
+        PROTO
+        + b"}("
+        + b")"
+        + b"\x94h"
+        + bytes([0])
+        + b"\x86"
+        + b"".join(b"\x94h" + bytes([n]) + b"\x86" for n in range(1, depth))
+        + b"K\x01u."
+    )
+
+
+def billion_laughs(depth=40):
+    """A list of ten times the same list of ten times the same ...: small until somebody walks through it."""
+    body = b"]\x94(K\x01e"
+    for level in range(depth):
+        body += b"0]\x94(" + b"".join(b"h" + bytes([level]) for _ in range(10)) + b"e"
+    return PROTO + body + b"."
+
+
+def recursive_dict():
+    return PROTO + b"}\x94(\x8c\x08segmentsh\x00\x8c\x0ddevice_tracesh\x00u."
+
+
+def snapshot_of(trace):
+    return {"segments": [], "device_traces": trace}
+
+
+CODE = {
+    "os.system": pickle.dumps(Reduced(__import__("os").system, "echo hacked > /tmp/hacked"), 4),
+    "eval in protocol 0": b"c__builtin__\neval\n(S'1/0'\ntR.",
+    "eval in protocol 2": b"\x80\x02c__builtin__\neval\nX\x03\x00\x00\x001/0\x85R.",
+    "eval inside a snapshot": pickle.dumps(snapshot_of([[{"action": Reduced(eval, "1/0")}]]), 4),
+    "a torch global": b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n.",
+    "a torch global, protocol 4": PROTO + b"\x8c\x0ctorch._utils\x8c\x12_rebuild_tensor_v2\x93.",
+    "stack_global from the memo": PROTO + b"\x8c\x02os\x94\x8c\x06system\x94h\x00h\x01\x93.",
+    "nested reduce": PROTO
+    + b"\x8c\x08builtins\x8c\x07getattr\x93\x8c\x08builtins\x8c\x04eval\x93\x8c\x08__call__\x86R.",
+    "inst": b"\x80\x02(ios\nsystem\n.",
+    "obj": b"\x80\x02(cos\nsystem\no.",
+    "newobj": b"\x80\x02cos\nsystem\n)\x81.",
+    "newobj_ex": PROTO + b"\x8c\x02os\x8c\x06system\x93)}\x92.",
+    "build": PROTO + b"}}b.",
+    "ext1": b"\x80\x02\x82\x01.",
+    "ext2": b"\x80\x02\x83\x01\x00.",
+    "ext4": b"\x80\x02\x84\x01\x00\x00\x00.",
+    "persistent id": b"\x80\x02Pone\n.",
+    "binary persistent id": b"\x80\x02K\x01Q.",
+    "next buffer": b"\x80\x05\x97.",
+    "readonly buffer": b"\x80\x05K\x01\x98.",
+}
+
+SIZE = {
+    "memo index 2**28": PROTO + b"K\x01r" + struct.pack("<I", 1 << 28) + b".",
+    "memo index 2**32 - 1": PROTO + b"K\x01r\xff\xff\xff\xff.",
+    "a text of a gigabyte": PROTO + b"X" + struct.pack("<I", 1 << 30) + b"x.",
+    "a text of 2**63 bytes": PROTO + b"\x8d" + struct.pack("<Q", 1 << 63) + b"x.",
+    "a frame of 2**63 bytes": PROTO + b"\x95" + struct.pack("<Q", 1 << 63) + b"}.",
+    "a number of two gigabytes": PROTO + b"\x8b" + struct.pack("<I", 1 << 31) + b"\x01.",
+    "bytes of a gigabyte": PROTO + b"B" + struct.pack("<I", 1 << 30) + b"x.",
+    "a bytearray of 2**62 bytes": b"\x80\x05\x96" + struct.pack("<Q", 1 << 62) + b"x.",
+    "200,000 marks": PROTO + b"(" * 200_000 + b".",
+    "200,000 lists": PROTO + b"]" * 200_000 + b"a" * 199_999 + b".",
+    "200,000 memo entries": PROTO + b"}" + b"\x94" * 200_000 + b".",
+    "200,000 tuples in each other": PROTO + b")" + b"\x85" * 200_000 + b".",
+}
+
+SLOW = {
+    "hash bomb": nested_tuple_key(60),
+    "hash bomb of 88 bytes": nested_tuple_key(20),
+    "tuples 200,000 deep as a key": PROTO + b"})" + b"\x85" * 200_000 + b"K\x01s.",
+    "billion laughs": billion_laughs(),
+    "recursive dict": recursive_dict(),
+    "a list in itself": PROTO + b"]\x94h\x00a.",
+}
+
+BROKEN = {
+    "nothing": b"",
+    "a dump that died": b"\x80",
+    "only the protocol": PROTO,
+    "text": b"hello, this is no snapshot",
+    "a picture": b"\x89PNG\r\n\x1a\n" + bytes(100),
+    "torch.save": b"PK\x03\x04" + bytes(100),
+    "another pickle": pickle.dumps([1, 2, 3], 4),
+    "a number": pickle.dumps(5, 4),
+    "a dict of something else": pickle.dumps({"model": {"weight": [1.0]}}, 4),
+    "protocol 9": b"\x80\x09}.",
+    "an unknown opcode": PROTO + b"\xff.",
+    "no stop": PROTO + b"}",
+    "an empty stack": PROTO + b".",
+    "things left over": PROTO + b"}}.",
+    "an open mark": PROTO + b"(}.",
+    "append to nothing": PROTO + b"a.",
+    "append to a dict": PROTO + b"}K\x01a.",
+    "a dict of three": PROTO + b"}(K\x01K\x02K\x03u.",
+    "a number as a key": PROTO + b"}K\x01K\x02s.",
+    "a text that is not UTF-8": PROTO + b"\x8c\x01\xff.",
+    "memo read before written": PROTO + b"h\x05.",
+    "tuple of too few": PROTO + b"K\x01\x87.",
+    "pop from nothing": PROTO + b"0.",
+    "broken JSON": b'{"segments": [',
+    "deep JSON": b"[" * 100_000,
+    "JSON of something else": b'{"cells": []}',
+    "JSON that is not a number": b'{"segments": [], "device_traces": [[{"action": "alloc", "addr": NaN, "size": 1}]]}',
+    "a cut gz": b"\x1f\x8b\x08\x00\x00",
+    "a broken gz": b"\x1f\x8b" + bytes(50),
+    "a cut xz": b"\xfd7zXZ\x00\x00\x04",
+    "a broken xz": b"\xfd7zXZ\x00" + bytes(50),
+}

@@ -1,0 +1,322 @@
+"""Whatever a file holds: an answer or one clear sentence, soon, and no code run."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import lzma
+import os
+import pickle
+import sys
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipygpumem.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, SnapshotUnsafeError
+from ipygpumem.snapshot import KEYS, Limits, Snapshot, diff
+from snapshot import files, hostile
+
+EVERYTHING = {**hostile.CODE, **hostile.SIZE, **hostile.SLOW, **hostile.BROKEN}
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_hostile_files_end_in_one_sentence_soon_and_small(name):
+    tracemalloc.start()
+    began = time.process_time()
+    try:
+        with pytest.raises(SnapshotError) as caught:
+            Snapshot.load(EVERYTHING[name])
+        taken = time.process_time() - began
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    message = str(caught.value)
+    assert message.startswith(("the snapshot: ", "snapshot: "))
+    assert "\n" not in message
+    assert len(message) < 250
+    assert taken < 20  # a bomb takes years; tracemalloc makes an honest million objects slow
+    assert most < 64 * len(EVERYTHING[name]) + (32 << 20)
+
+
+@pytest.mark.parametrize("name", [name for name in hostile.CODE if name != "eval in protocol 0"])
+def test_code_is_refused_by_name_and_place(name):
+    with pytest.raises(SnapshotUnsafeError, match=r"wants to run code or load a class, \w+ \(at byte \d+\)"):
+        Snapshot.load(hostile.CODE[name])
+
+
+def test_no_code_runs(tmp_path):
+    target = tmp_path / "hacked"
+    data = pickle.dumps({"segments": [hostile.Reduced(os.mkdir, str(target))], "device_traces": []}, 4)
+    with pytest.raises(SnapshotUnsafeError):
+        Snapshot.load(data)
+    assert not target.exists()
+    pickle.loads(data)
+    assert target.exists()  # Python's own unpickler falls for it, so the test above means something
+
+
+def test_pickle_is_not_even_imported_for_reading():
+    import subprocess
+
+    code = "import sys; sys.modules['pickle'] = sys.modules['_pickle'] = None\n"
+    code += "from ipygpumem.snapshot.files import read_objects; from ipygpumem.snapshot import Limits\n"
+    code += f"read_objects({str(files.path('gpt_small'))!r}, Limits())"
+    # numpy takes pickle with it; ours come after
+    code = "import numpy\n" + code
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_extension_code_that_the_process_knows_is_refused_too():
+    import copyreg
+
+    copyreg.add_extension("os", "system", 240)
+    try:
+        with pytest.raises(SnapshotUnsafeError, match="EXT1"):
+            Snapshot.load(b"\x80\x02\x82\xf0.")
+    finally:
+        copyreg.remove_extension("os", "system", 240)
+
+
+@pytest.mark.parametrize("packed", [gzip.compress, lzma.compress])
+def test_packed_bombs_are_refused(packed):
+    bomb = packed(bytes(200 << 20))
+    with pytest.raises(SnapshotLimitError, match="more than"):
+        Snapshot.load(bomb)
+
+
+def test_an_xz_file_that_asks_for_gigabytes_is_refused():
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
+    with pytest.raises(SnapshotFormatError, match="packed file is broken"):
+        Snapshot.load(lzma.compress(b"x", filters=filters))
+
+
+def test_files_beyond_the_size_are_refused(tmp_path):
+    file = tmp_path / "large.pickle"
+    file.write_bytes(bytes(2000))
+    with pytest.raises(SnapshotLimitError, match=r"large.pickle: more than 0.0 MiB; pass limits=Limits\(size=...\)"):
+        Snapshot.load(file, Limits(size=1000))
+
+
+def test_a_file_that_is_not_there_and_a_folder(tmp_path):
+    with pytest.raises(SnapshotError, match=r"none\.pickle: No such file"):
+        Snapshot.load(tmp_path / "none.pickle")
+    with pytest.raises(SnapshotError, match="Is a directory"):
+        Snapshot.load(tmp_path)
+    with pytest.raises(SnapshotError, match="zero byte"):
+        Snapshot.load("a\0b")
+
+
+def test_every_cut_of_a_real_file_is_refused():
+    whole = pickle.dumps(files.raw("gpt_small"), 4)
+    for length in [*range(1, 200), *range(200, len(whole), 9973)]:
+        with pytest.raises(SnapshotError, match=r"cut off|broken|nothing|neither|not known|ends"):
+            Snapshot.load(whole[:length])
+
+
+def places(value, at=()):
+    """Paths to every place of a snapshot, one entry of each list."""
+    yield at
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from places(inner, (*at, key))
+    elif isinstance(value, (list, tuple)) and value:
+        yield from places(value[0], (*at, 0))
+
+
+def put(value, at, new):
+    *path, last = at
+    for key in path:
+        if isinstance(value[key], tuple):
+            value[key] = list(value[key])
+        value = value[key]
+    value[last] = new
+
+
+FULL = {
+    "segments": [
+        {
+            "device": 0,
+            "address": 512,
+            "total_size": 1024,
+            "allocated_size": 512,
+            "active_size": 512,
+            "requested_size": 500,
+            "stream": 0,
+            "segment_type": "large",
+            "segment_pool_id": (0, 0),
+            "is_expandable": False,
+            "frames": [{"filename": "a.py", "line": 1, "name": "f"}],
+            "blocks": [
+                {"address": 512, "size": 512, "requested_size": 500, "state": "active_allocated", "frames": []},
+                {"address": 1024, "size": 512, "requested_size": 9, "state": "inactive", "frames": []},
+            ],
+        }
+    ],
+    "device_traces": [
+        [
+            {
+                "action": "alloc",
+                "addr": 512,
+                "size": 500,
+                "stream": 0,
+                "time_us": 5,
+                "compile_context": "N/A",
+                "user_metadata": "",
+                "internal_metadata": "",
+                "forward_frames": ["x"],
+                "pool_id": (0, 0),
+                "device_free": 7,
+                "frames": [{"filename": "a.py", "line": 1, "name": "f"}],
+            }
+        ]
+    ],
+    "allocator_settings": {"expandable_segments": False, "roundup_power2_divisions": {"1": 0}},
+    "external_annotations": [{"name": "step", "stage": "START", "device": 0, "time_us": 4}],
+    "host_segments": [{"address": 1, "size": 2}],
+    "host_traces": [[{"action": "alloc", "addr": 1, "size": 2, "stream": 0, "time_us": 1}]],
+    "ipygpumem": {
+        "schema": 1,
+        "version": "0.1",
+        "torch": "2.11",
+        "host": "h",
+        "started_us": 1,
+        "ended_us": 9,
+        "recording": {"own": True, "stacks": "python", "context": "all", "max_entries": 5, "dropped": [0]},
+        "cells": [{"number": 1, "filename": "a.py", "start_us": 1, "end_us": 9, "success": True}],
+        "devices": [{"index": 0, "name": "H200", "uuid": None, "total": 5}],
+        "readings": {"before": {"cuda:0": {"used": 5}}, "after": {}},
+        "curves": {"used": {"device": 0, "time_us": [1], "bytes": [2]}},
+    },
+    "source_code": {"a.py": "x = 1\n"},
+}
+WRONG = [
+    None,
+    True,
+    -1,
+    1 << 70,
+    1.5,
+    float("nan"),
+    "x",
+    "\0" * 9,
+    [],
+    [[]],
+    {},
+    {"x": {}},
+    (1, 2, 3),
+    [None],
+    "9" * 5000,
+]
+
+
+def load_and_ask(source):
+    """The sentence of the refusal, or nothing."""
+    try:
+        snapshot = Snapshot.load(source)
+    except SnapshotError as problem:
+        return str(problem)
+    ask_everything(snapshot)
+    return ""
+
+
+def ask_everything(snapshot):
+    """All questions that a file can be asked."""
+    str(snapshot)
+    for timeline in snapshot.timelines:
+        device = timeline.device
+        live = snapshot.peak(device).live
+        for key in KEYS:
+            diff(live, snapshot.live(-1, device), key).to_dict()
+        snapshot.reserved(device)
+        snapshot.state_at(-1, device).to_dict()
+        snapshot.fragmentation(None, device, 1 << 20)
+        snapshot.leaks(device=device)
+        snapshot.churn(device=device)
+        snapshot.short_lived(device=device)
+        snapshot.device_calls(device=device)
+        snapshot.growth("step", device)
+    snapshot.ooms()
+    snapshot.encode()
+
+
+@pytest.mark.parametrize("at", [at for at in places(FULL) if at], ids=lambda at: ".".join(map(str, at)))
+def test_wrong_types_in_every_place(at):
+    for wrong in WRONG:
+        raw = copy.deepcopy(FULL)
+        put(raw, at, wrong)
+        for source in (raw, pickle.dumps(raw, 4), json.dumps(raw).encode()):
+            refusal = load_and_ask(source)
+            assert "\n" not in refusal
+            assert len(refusal) < 250
+
+
+@pytest.mark.parametrize(
+    "at", [at for at in places(FULL) if at and isinstance(at[-1], str)], ids=lambda at: ".".join(map(str, at))
+)
+def test_missing_keys_in_every_place(at):
+    raw = copy.deepcopy(FULL)
+    inner = raw
+    for key in at[:-1]:
+        inner = inner[key]
+    del inner[at[-1]]
+    needed = {"addr", "action", "size", "address", "total_size", "state", "start_us", "end_us", "stage", "name"}
+    refusal = load_and_ask(raw)
+    assert not refusal or at[-1] in needed
+
+
+def test_every_key_of_tomorrow_is_let_through():
+    raw = copy.deepcopy(FULL)
+    for at in list(places(FULL)):
+        inner = raw
+        for key in at:
+            inner = inner[key]
+        if isinstance(inner, dict) and at[:1] != ("source_code",):
+            inner["new_in_torch_9"] = {"deep": [1, (2, 3), None]}
+    ask_everything(Snapshot.load(pickle.dumps(raw, 4)))
+
+
+def test_the_same_list_for_many_devices_is_no_way_to_multiply():
+    trace = [{"action": "alloc", "addr": 512, "size": 1, "stream": 0, "time_us": 1}]
+    with pytest.raises(SnapshotFormatError, match="same list as another device"):
+        Snapshot.load({"device_traces": [trace] * 500})
+    blocks = [{"address": 512, "size": 1, "state": "inactive"}]
+    with pytest.raises(SnapshotFormatError, match="same list as another segment"):
+        Snapshot.load({"segments": [{"address": 512, "total_size": 512, "blocks": blocks}] * 2})
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["alloc", "inactive"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.sampled_from(sorted({k for at in places(FULL) for k in at if isinstance(k, str)})), inner)
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(values, st.sampled_from([2, 4]))
+def test_random_objects_are_read_or_refused(value, protocol):
+    try:
+        snapshot = Snapshot.load(pickle.dumps(value, protocol))
+    except SnapshotError:
+        return
+    ask_everything(snapshot)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.binary(max_size=200))
+def test_random_bytes_are_refused(data):
+    for head in (b"", b"\x80\x04", b"\x80\x04}(\x8c\x08segments"):
+        try:
+            Snapshot.load(head + data)
+        except SnapshotError:
+            continue
