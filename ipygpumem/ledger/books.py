@@ -55,50 +55,51 @@ def imbalance(reading: DeviceReading) -> int | None:
 
 def books(reading: DeviceReading, baseline: Baseline | None = None) -> list[Line]:
     """Every line of the identity for one device, from the card's total down."""
-    known = reading.process is not None
-    torch_grade = grade("unknown" if reading.reserved is None else "exact", reading.torch_why or "allocator counter")
-    card = grade("unknown" if reading.used is None else "exact", reading.source or reading.why)
-    by_process = grade("exact" if known else "unknown", reading.why)
-    outside = grade("exact", reading.why) if known else grade("device", f"this process or another: {reading.why}")
-    if reading.outside is None:
-        outside = grade("unknown", reading.torch_why or reading.why)
-    driver = card if reading.driver_reserved is not None else grade("unknown", "this driver does not tell it apart")
-    lines = [
-        Line("device total", reading.total, 0, card),
-        Line("free", reading.free, 0, card),
-        Line("used", reading.used, 0, card),
-        Line("driver reserved", reading.driver_reserved, 1, driver),
-        Line("this process", reading.process, 1, by_process),
-        Line("PyTorch reserved", reading.reserved, 2, torch_grade),
-        Line("allocated (tensors)", reading.allocated, 3, torch_grade),
-        Line("pending (freed, wait for a stream)", reading.pending, 3, torch_grade),
-        Line("cached", reading.cached, 3, torch_grade),
-        Line("outside PyTorch", reading.outside, 2, outside),
+    torch_grade = grade("exact", reading.torch_why or "allocator counter")
+    card = grade("exact", reading.source or "CUDA's device properties")
+    own = grade("exact", reading.why)
+    outside = own if reading.process is not None else grade("device", f"this process or another: {reading.why}")
+    silent = reading.torch_why or reading.why
+    return [
+        _line("device total", reading.total, 0, card, reading.why),
+        _line("free", reading.free, 0, card, reading.why),
+        _line("used", reading.used, 0, card, reading.why),
+        _line("driver reserved", reading.driver_reserved, 1, card, "this driver does not tell it apart"),
+        _line("this process", reading.process, 1, own, reading.why),
+        _line("PyTorch reserved", reading.reserved, 2, torch_grade, silent),
+        _line("allocated (tensors)", reading.allocated, 3, torch_grade, silent),
+        _line("pending (freed, wait for a stream)", reading.pending, 3, torch_grade, silent),
+        _line("cached", reading.cached, 3, torch_grade, silent),
+        _line("outside PyTorch", reading.outside, 2, outside, silent),
+        *_outside_lines(reading, baseline, outside),
+        _line("other processes", reading.others, 1, own, reading.why),
+        _line("unattributed", reading.unattributed, 1, own, reading.why),
     ]
-    lines += _outside_lines(reading, baseline, outside)
-    lines += [
-        Line("other processes", reading.others, 1, by_process),
-        Line("unattributed", reading.unattributed, 1, by_process),
-    ]
-    return lines
+
+
+def _line(label: str, amount: int | None, level: int, trust: Grade, silent: str) -> Line:
+    return Line(label, amount, level, trust if amount is not None else grade("unknown", silent))
 
 
 def _outside_lines(reading: DeviceReading, baseline: Baseline | None, trust: Grade) -> list[Line]:
-    if baseline is None or reading.outside is None:
+    before = None if baseline is None else baseline.reading.devices.get(reading.name)
+    if baseline is None or before is None or not _alike(before, reading):
         return []
-    lines = []
-    base = None
+    base, now = before.outside, reading.outside
+    if base is None or now is None:
+        return []
+    parts = []
     if baseline.device == reading.name:
-        base = baseline.outside
-        if baseline.context is not None:
-            lines.append(Line("CUDA context", baseline.context, 3, trust))
-        if baseline.kernels is not None:
-            lines.append(Line("first kernels", baseline.kernels, 3, trust))
-    elif reading.name in baseline.reading.devices:
-        base = baseline.reading.devices[reading.name].outside
-    if base is None:
-        return lines
-    if not lines:
-        lines.append(Line("at the baseline", base, 3, trust))
-    lines.append(Line("since the baseline", reading.outside - base, 3, trust))
-    return lines
+        parts = [("CUDA context", baseline.context), ("first kernels", baseline.kernels)]
+    lines = [Line(label, amount, 3, trust) for label, amount in parts if amount is not None]
+    rest = base - sum(line.amount or 0 for line in lines)
+    if rest or not lines:
+        lines.append(Line("rest at the baseline" if lines else "at the baseline", rest, 3, trust))
+    return [*lines, Line("since the baseline", now - base, 3, trust)]
+
+
+def _alike(before: DeviceReading, now: DeviceReading) -> bool:
+    """Whether both tell of this process, or both of the whole card by the same source: else nothing is subtracted."""
+    if before.process is None and now.process is None:
+        return before.source == now.source
+    return before.process is not None and now.process is not None

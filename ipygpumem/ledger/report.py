@@ -16,6 +16,9 @@ __all__ = ["DeviceReport", "HostReport", "Peak", "RecordingFacts", "Report"]
 
 _COUNTER = "allocator counter"
 _CARD_NOISE = 16 * MIB
+_ONE_END = "the card could not be read by one and the same query at both ends"
+_NOBODYS = "in no process's entry: page tables, managed memory or hidden processes"
+_PROPERTIES = "CUDA's device properties"
 _MODES = ("torch-only", "device", "process")
 
 
@@ -155,19 +158,18 @@ class DeviceReport:
         grades["peak"] = self._peak_grade(torch_grade)
         grades["outside"] = self._outside_grade()
         whole_card = grade("unknown", f"no attribution by process: {self.after.why}")
-        grades["others"] = (
-            grade("exact", "NVML's process list: what this container may see")
-            if self.others is not None
-            else whole_card
-        )
-        grades["unattributed"] = (
-            grade("exact", "in no process's entry: page tables, managed memory or hidden processes")
-            if self.unattributed is not None
-            else whole_card
-        )
-        known = self.used is not None
-        grades["used"] = grade("exact", self.after.source or "") if known else grade("unknown", self.after.why)
-        grades["total"] = grade("exact", self.after.source or "") if known else grade("unknown", self.after.why)
+        grades["others"] = grades["unattributed"] = whole_card
+        if self.process_wide:
+            grades["others"] = grades["unattributed"] = grade("unknown", _ONE_END)
+        if self.others is not None:
+            grades["others"] = grade("exact", "NVML's process list: what this container may see")
+        if self.unattributed is not None:
+            grades["unattributed"] = grade("exact", _NOBODYS)
+        for name in ("used", "total"):
+            known = getattr(self, name) is not None
+            grades[name] = (
+                grade("exact", self.after.source or _PROPERTIES) if known else grade("unknown", self.after.why)
+            )
         return grades
 
     def _torch_grade(self) -> Grade:
@@ -228,7 +230,8 @@ class HostReport:
         """Highest resident memory minus that before; the grade tells exact from bound."""
         if self.after.peak is None or self.before.rss is None:
             return None
-        return self.after.peak - self.before.rss
+        # the kernel sums what each core has counted only now and then: its mark can lag behind a level that was read
+        return max(self.after.peak, self.before.rss, self.after.rss or 0) - self.before.rss
 
     @property
     def pinned(self) -> int | None:
