@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipygpumem.errors import NvmlError
 from ipygpumem.ledger.reading import CardMemory, DeviceReading
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipygpumem.probes.nvml import Nvml
     from ipygpumem.probes.pytorch import AllocatorState
 
-__all__ = ["Card"]
+__all__ = ["Card", "Glance"]
 
 _STEPS = (34 * MIB, 38 * MIB)
 """Sizes of the growth probe: odd enough that no library takes just that, multiples of CUDA's 2 MiB granularity."""
@@ -24,11 +24,23 @@ _TOLERANCE = 2 * MIB
 _ROOM = 256 * MIB
 
 
+class Glance(NamedTuple):
+    """What one card said at one moment: has this process a context, whose bytes are there, what went wrong."""
+
+    context: bool
+    memory: CardMemory | None
+    process: int | None
+    others: int | None
+    trouble: str
+    busy: bool | None
+
+
 @dataclass(slots=True)
 class Card:
     """One device of this process, named as PyTorch names it.
 
     ``own`` is the process id under which NVML lists us, once verified; ``mode`` and ``why`` say what can be claimed.
+    ``segments`` is PyTorch's count of moved segments at the last reading.
     """
 
     index: int
@@ -42,6 +54,7 @@ class Card:
     why: str = ""
     graphics: bool = False
     verified: bool = False
+    segments: int | None = None
 
     @property
     def name(self) -> str:
@@ -142,11 +155,17 @@ class Card:
                 return
         self.own, self.mode, self.why = None, "device", f"{_hidden(entries, ambiguous=False)} ({why})"
 
-    def read(self, torch: Any, state: AllocatorState | None, torch_why: str, *, capturing: bool) -> DeviceReading:
-        """Every counter of this device now; ``state`` is the allocator's, None where it cannot be read."""
+    def glance(self, torch: Any, *, capturing: bool) -> Glance:
+        """What the card says now, apart from PyTorch's allocator."""
         context = pytorch.has_context(torch, self.index)
         callable_now = context and not capturing
         memory, process, others, trouble = self._card(torch, callable_now=callable_now)
+        busy = pytorch.busy(torch, self.index) if callable_now else None
+        return Glance(context, memory, process, others, trouble, busy)
+
+    def reading(self, glance: Glance, state: AllocatorState | None, torch_why: str) -> DeviceReading:
+        """A glance and the allocator's counters of the same moment as one; ``state`` None where there are none."""
+        context, memory, process, others, trouble, busy = glance
         mode, why = self.mode, trouble or self.why
         if mode == "process" and process is None:
             mode, why = "device", trouble or "our own entry is missing from NVML's list"
@@ -177,7 +196,7 @@ class Card:
             mode=mode,
             why=why,
             source=None if memory is None else memory.source,
-            busy=pytorch.busy(torch, self.index) if callable_now else None,
+            busy=busy,
             torch_why=torch_why,
         )
 

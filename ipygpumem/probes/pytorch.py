@@ -25,7 +25,10 @@ _originals: dict[str, Callable[..., Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class AllocatorState:
-    """One device's allocator at one instant: bytes now, their peaks since the last reset, and event counts."""
+    """One device's allocator at one instant: bytes now, their peaks since the last reset, and event counts.
+
+    ``segments`` counts all that were ever taken and given back: it stands still only while none moves.
+    """
 
     now: Counters
     peak: Counters
@@ -33,6 +36,7 @@ class AllocatorState:
     retries: int
     ooms: int
     allocations: int
+    segments: int
 
 
 def module() -> Any | None:
@@ -184,6 +188,7 @@ def allocator_state(stats: dict[str, Any]) -> AllocatorState:
     """The counters that the ledger needs, from the nested dict of ``torch._C._cuda_memoryStats``."""
     allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
     active, requested = stats["active_bytes"]["all"], stats["requested_bytes"]["all"]
+    segments = stats["segment"]["all"]
     return AllocatorState(
         now=Counters(allocated["current"], reserved["current"], active["current"], requested["current"]),
         peak=Counters(allocated["peak"], reserved["peak"], active["peak"], requested["peak"]),
@@ -191,7 +196,17 @@ def allocator_state(stats: dict[str, Any]) -> AllocatorState:
         retries=stats["num_alloc_retries"],
         ooms=stats["num_ooms"],
         allocations=stats["allocation"]["all"]["allocated"],
+        segments=segments["allocated"] + segments["freed"],
     )
+
+
+def state(torch: Any, index: int) -> AllocatorState:
+    """One device's allocator now.
+
+    Raises:
+        RuntimeError: A pluggable allocator keeps no counters.
+    """
+    return allocator_state(stats(torch, index))
 
 
 def pinned(torch: Any) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ipygpumem.errors import DeviceError, NvmlError
 from ipygpumem.ledger.reading import DeviceReading, Reading
@@ -13,7 +13,9 @@ from ipygpumem.probes.card import Card
 from ipygpumem.probes.nvml import Nvml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    Look: TypeAlias = Callable[[int], pytorch.AllocatorState]
 
 __all__ = ["Watch"]
 
@@ -83,10 +85,10 @@ class Watch:
             raise DeviceError(f"there is no device cuda:{number}: {there}")
         return f"cuda:{int(number)}"
 
-    def read(self, *, available: bool = False, steady: bool = True) -> Reading:
+    def read(self, *, available: bool = False, look: Look | None = None) -> Reading:
         """Every counter now. Never raises: what fails is None with its reason.
 
-        ``steady`` looks at the allocator twice, and reads again if another thread moved segments in between.
+        ``look`` reads the allocator of one device, where its caller has more to do with the counters at that moment.
         """
         torch = self.find()
         devices: dict[str, DeviceReading] = {}
@@ -94,36 +96,41 @@ class Watch:
         if torch is not None:
             capturing = pytorch.capturing(torch)
             for card in self.watched():
-                devices[card.name] = self._read_card(torch, card, capturing=capturing, steady=steady)
+                devices[card.name] = self._read_card(torch, card, look, capturing=capturing)
             pinned = pytorch.pinned(torch)
         return Reading(time=time.time(), devices=devices, host=host.read_host(pinned, available=available))
 
-    def _read_card(self, torch: Any, card: Card, *, capturing: bool, steady: bool) -> DeviceReading:
+    def _read_card(self, torch: Any, card: Card, look: Look | None, *, capturing: bool) -> DeviceReading:
         try:
             if not card.verified and not capturing and pytorch.has_context(torch, card.index):
                 card.verify(torch, _reserved(torch, card))
+            glance = card.glance(torch, capturing=capturing)
+            state, why = _state(torch, card, look if glance.context else None)
+            # no segment has moved since the last reading, so none has between glance and look; else make sure of it
             for _ in range(_TRIES):
-                state, why = _state(torch, card)
-                reading = card.read(torch, state, why, capturing=capturing)
-                if not steady or reading.reserved == _reserved(torch, card):
+                segments = None if state is None else state.segments
+                if segments == card.segments:
                     break
+                card.segments = segments
+                glance = card.glance(torch, capturing=capturing)
+                state, why = _state(torch, card, None)
+            return card.reading(glance, state, why)
         except Exception as error:
             why = _first_line(error)
             return DeviceReading(name=card.name, context=True, total=card.total, why=why, torch_why=why)
-        return reading
 
 
-def _state(torch: Any, card: Card) -> tuple[pytorch.AllocatorState | None, str]:
+def _state(torch: Any, card: Card, look: Look | None) -> tuple[pytorch.AllocatorState | None, str]:
     """The allocator's counters, and what is to be said of them."""
     try:
-        state = pytorch.allocator_state(pytorch.stats(torch, card.index))
+        state = look(card.index) if look is not None else pytorch.state(torch, card.index)
     except Exception as error:
         return None, f"this allocator keeps no counters: {_first_line(error)}"
     return state, _ASYNC if pytorch.backend(torch) == "cudaMallocAsync" else ""
 
 
 def _reserved(torch: Any, card: Card) -> int | None:
-    state, _ = _state(torch, card)
+    state, _ = _state(torch, card, None)
     return None if state is None else state.now.reserved
 
 

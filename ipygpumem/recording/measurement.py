@@ -58,21 +58,19 @@ class Measurement:
         self._pid = 0
 
     def begin(self) -> None:
-        """Read what is there and start the clock; the counters last, so that nothing of ours is in the peak."""
+        """Read what is there and start the clock."""
         options = self.options
         self._pid = os.getpid()
         if options.reset_host_peak and not host.reset_peak():
             self._notes.append("this system cannot reset the host's high-water mark")
         if options.synchronize:
-            pytorch.synchronize(self._contexts(None))
-        self._before = self.watch.read(steady=False)
-        if self._recorder is not None:
-            self._recorder.start(self._before)
+            pytorch.synchronize(self._contexts())
         if pytorch.module() is not None:
             PEAKS.install()
-        self._scope = PEAKS.open(self._contexts(self._before), reset=options.reset_peaks)
-        if self._torn(self._before):
-            self._before = self.watch.read()
+        self._scope = scope = PEAKS.scope()
+        self._before = self.watch.read(look=lambda index: PEAKS.enter(scope, index, reset=options.reset_peaks))
+        if self._recorder is not None:
+            self._recorder.start(self._before)
         self._start_us = time.time_ns() // 1000
         self._start = time.perf_counter()
 
@@ -101,18 +99,16 @@ class Measurement:
         if self._before is None or self._scope is None or os.getpid() != self._pid:
             return None
         if self.options.synchronize:
-            pytorch.synchronize(self._contexts(self._before))
-        after = self.watch.read(steady=False)
-        peaks = PEAKS.close(self._scope, self._contexts(after))
-        if self._torn(after):
-            after = self.watch.read()
-        self.after = after
+            pytorch.synchronize(self._contexts())
+        scope = self._scope
+        self.after = after = self.watch.read(look=lambda index: PEAKS.leave(scope, index))
+        PEAKS.drop(scope)
         facts = CellFacts(cell, filename, self._start_us, end_us, success)
         recording = self._save(facts, after, sources or {})
         return settle(
             self._before,
             after,
-            {f"cuda:{index}": peak for index, peak in peaks.items()},
+            {f"cuda:{index}": peak for index, peak in scope.peaks().items()},
             seconds=seconds,
             only=self.only,
             cell=cell,
@@ -142,22 +138,7 @@ class Measurement:
         if self._recorder is not None:
             self._recorder.stop()
 
-    def _torn(self, reading: Reading) -> bool:
-        """Whether another thread moved segments while it was taken: the counters, read for the peaks, tell for free."""
-        levels = {} if self._scope is None else self._scope.reserved
-        return any(
-            (device := reading.devices.get(f"cuda:{index}")) is not None and device.reserved != level
-            for index, level in levels.items()
-        )
-
-    def _contexts(self, reading: Reading | None) -> list[int]:
+    def _contexts(self) -> list[int]:
         """Devices on which this process has a context, by index."""
-        if reading is None:
-            torch = self.watch.find()
-            return [] if torch is None else [i for i in self.watch.cards if pytorch.has_context(torch, i)]
-        return [card.index for card in self.watch.cards.values() if _context(reading, card.name)]
-
-
-def _context(reading: Reading, name: str) -> bool:
-    device = reading.devices.get(name)
-    return device is not None and device.context
+        torch = self.watch.find()
+        return [] if torch is None else [index for index in self.watch.cards if pytorch.has_context(torch, index)]

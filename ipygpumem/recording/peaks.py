@@ -8,6 +8,7 @@ What another thread allocates between a read and its reset is lost to the peak: 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from ipygpumem.ledger.report import Peak
 from ipygpumem.probes import pytorch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 __all__ = ["PEAKS", "PeakBook", "Scope"]
 
@@ -34,20 +35,19 @@ class Scope:
     """One open measurement: the highest counters seen, by device index.
 
     ``floor`` holds, for a device whose counters nobody has reset since the scope opened, the record that stood then: a
-    peak that does not exceed it may be older than the scope. ``reserved`` is the level at the last look.
+    peak that does not exceed it may be older than the scope.
     """
 
-    __slots__ = ("bounds", "floor", "reached", "reserved")
+    __slots__ = ("bounds", "floor", "left", "reached")
 
     def __init__(self) -> None:
-        self.reserved: dict[int, int] = {}
         self.reached: dict[int, Counters] = {}
         self.bounds: dict[int, Counters] = {}
         self.floor: dict[int, Counters] = {}
+        self.left: set[int] = set()
 
     def fold(self, index: int, state: pytorch.AllocatorState) -> None:
         """Take in the counters' peaks; those not above the floor count as bounds only."""
-        self.reserved[index] = state.now.reserved
         floor = self.floor.get(index)
         if floor is None:
             self.reached[index] = _higher(self.reached.get(index), state.peak)
@@ -55,11 +55,14 @@ class Scope:
         self.reached[index] = _higher(self.reached.get(index), _above(state.peak, floor, state.now))
         self.bounds[index] = _higher(self.bounds.get(index), state.peak)
 
-    def peak(self, index: int) -> Peak | None:
-        """The scope's peak on one device; None if it was never read."""
-        reached, bound = self.reached.get(index), self.bounds.get(index)
-        if reached is None or bound is None:
-            return None if reached is None else Peak(reached)
+    def peaks(self) -> dict[int, Peak]:
+        """The peaks by device index, of the devices whose counters could be read to the end."""
+        return {index: self._peak(index) for index in self.left}
+
+    def _peak(self, index: int) -> Peak:
+        reached, bound = self.reached[index], self.bounds.get(index)
+        if bound is None:
+            return Peak(reached)
         highest = _higher(reached, bound)
         return Peak(highest, exact=highest.allocated == reached.allocated)
 
@@ -111,37 +114,51 @@ class PeakBook:
         else:
             del self._owed[index]
 
-    def open(self, indexes: Iterable[int], *, reset: bool) -> Scope:
-        """A new scope over these devices, each with a context. ``reset`` False never resets a counter."""
+    def scope(self) -> Scope:
+        """A new scope, open on no device yet. A device that it never enters began from nothing, and is exact too."""
         scope = Scope()
-        torch = pytorch.module()
         with self._lock:
-            for index in indexes:
-                try:
-                    stats = pytorch.stats(torch, index)
-                except Exception:  # noqa: S112 (a pluggable allocator keeps no counters)
-                    continue
-                state = pytorch.allocator_state(stats)
-                scope.reached[index], scope.reserved[index] = state.now, state.now.reserved
-                if reset:
-                    self._fold(index, state)
-                    self._owed[index] = _highest(self._owed.get(index), _peak_leaves(stats))
-                    pytorch.raw(_RESETS[0])(index)
-                    self._forget_floor(index)
-                else:
-                    scope.floor[index] = state.peak
             self._scopes.append(scope)
         return scope
 
-    def close(self, scope: Scope, indexes: Iterable[int]) -> dict[int, Peak]:
-        """End a scope and tell its peaks; a device that it did not open began from nothing, and is exact as well."""
-        peaks = {}
+    def enter(self, scope: Scope, index: int, *, reset: bool) -> pytorch.AllocatorState:
+        """Open the scope on a device that has a context; ``reset`` False never resets a counter.
+
+        Returns:
+            The counters as they stood.
+
+        Raises:
+            RuntimeError: A pluggable allocator keeps no counters.
+        """
         with self._lock:
-            for index in indexes:
-                if self._fold_now(index, [scope]) and (peak := scope.peak(index)) is not None:
-                    peaks[index] = peak
-            self.drop(scope)
-        return peaks
+            stats = pytorch.stats(pytorch.module(), index)
+            state = pytorch.allocator_state(stats)
+            if reset:
+                for other in self._scopes:
+                    if other is not scope:
+                        other.fold(index, state)
+                self._owed[index] = _highest(self._owed.get(index), _peak_leaves(stats))
+                pytorch.raw(_RESETS[0])(index)
+                self._forget_floor(index)
+            else:
+                scope.floor[index] = state.peak
+            scope.reached[index] = state.now
+        return state
+
+    def leave(self, scope: Scope, index: int) -> pytorch.AllocatorState:
+        """Take a device's last peaks into the scope.
+
+        Returns:
+            The counters as they stand.
+
+        Raises:
+            RuntimeError: A pluggable allocator keeps no counters.
+        """
+        with self._lock:
+            state = pytorch.state(pytorch.module(), index)
+            scope.fold(index, state)
+            scope.left.add(index)
+        return state
 
     def drop(self, scope: Scope) -> None:
         """End a scope without asking for its peaks."""
@@ -154,17 +171,6 @@ class PeakBook:
     def _fold(self, index: int, state: pytorch.AllocatorState) -> None:
         for scope in self._scopes:
             scope.fold(index, state)
-
-    @staticmethod
-    def _fold_now(index: Any, scopes: list[Scope]) -> bool:
-        """Read the counters into these scopes; False where they cannot be read, and then there is no peak."""
-        try:
-            state = pytorch.allocator_state(pytorch.stats(pytorch.module(), index))
-        except Exception:
-            return False
-        for scope in scopes:
-            scope.fold(index, state)
-        return True
 
     def _forget_floor(self, index: int) -> None:
         for scope in self._scopes:
@@ -204,7 +210,11 @@ class PeakBook:
         with self._lock:
             index = arguments[0] if arguments else None
             if index is not None and self._scopes:
-                self._fold_now(index, self._scopes)  # what is wrong with the call the original says, in its own words
+                # what is wrong with the call the original says, in its own words
+                with contextlib.suppress(Exception):
+                    state = pytorch.state(pytorch.module(), index)
+                    for scope in self._scopes:
+                        scope.fold(index, state)
             result = original(*arguments)
             if index is not None:
                 self._owed.pop(index, None)

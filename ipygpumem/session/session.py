@@ -84,8 +84,9 @@ class Session:
 
     @staticmethod
     def _warm(torch: Any, index: int, *, reset_peaks: bool) -> str:
-        scope = PEAKS.open([index], reset=reset_peaks)
+        scope = PEAKS.scope()
         try:
+            PEAKS.enter(scope, index, reset=reset_peaks)
             failed = warm(torch, index)
         finally:
             PEAKS.drop(scope)

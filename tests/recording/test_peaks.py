@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 import pytest
@@ -17,6 +18,22 @@ from ipygpumem.recording.peaks import PEAKS
 
 MIB = 1 << 20
 FAMILIES = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+
+
+def opened(indexes, *, reset):
+    scope = PEAKS.scope()
+    for index in indexes:
+        with contextlib.suppress(RuntimeError):
+            PEAKS.enter(scope, index, reset=reset)
+    return scope
+
+
+def closed(scope, indexes):
+    for index in indexes:
+        with contextlib.suppress(RuntimeError):
+            PEAKS.leave(scope, index)
+    PEAKS.drop(scope)
+    return scope.peaks()
 
 
 def levels(allocator):
@@ -72,12 +89,12 @@ class TwoMachines:
 
     def open(self):
         PEAKS.install()
-        self.scopes.append({"scope": PEAKS.open([0], reset=True), "peak": levels(self.here)})
+        self.scopes.append({"scope": opened([0], reset=True), "peak": levels(self.here)})
 
     def close(self, which):
         if self.scopes:
             entry = self.scopes.pop(which % len(self.scopes))
-            peak = PEAKS.close(entry["scope"], [0])[0]
+            peak = closed(entry["scope"], [0])[0]
             assert peak.exact
             assert peak.counters == entry["peak"]
 
@@ -186,13 +203,13 @@ def test_untouched_scopes_reset_nothing_and_label_what_they_cannot_know(steps):
             elif name == "open":
                 PEAKS.install()
                 record = machines.there.stats["allocated_bytes"]["all"].peak
-                scope = PEAKS.open([0], reset=False)
+                scope = opened([0], reset=False)
                 machines.scopes.append({"scope": scope, "peak": levels(machines.here), "record": record})
             elif name == "reset":
                 machines.reset(False)
             elif machines.scopes:
                 entry = machines.scopes.pop(arguments[0] % len(machines.scopes))
-                peak = PEAKS.close(entry["scope"], [0])[0]
+                peak = closed(entry["scope"], [0])[0]
                 truth = entry["peak"].allocated
                 assert peak.counters.allocated >= truth
                 if peak.exact:
@@ -212,28 +229,28 @@ def test_each_of_nested_scopes_has_the_peak_of_its_own_time(fake_gpu):
 
     fake_gpu.alloc(MIB)
     PEAKS.install()
-    outer = PEAKS.open([0], reset=True)
+    outer = opened([0], reset=True)
     spike(50)
-    middle = PEAKS.open([0], reset=True)
+    middle = opened([0], reset=True)
     spike(100)
     torch.cuda.reset_peak_memory_stats()
-    inner = PEAKS.open([0], reset=True)
+    inner = opened([0], reset=True)
     spike(20)
-    assert PEAKS.close(inner, [0])[0].counters.allocated == 21 * MIB
+    assert closed(inner, [0])[0].counters.allocated == 21 * MIB
     spike(30)
     torch.accelerator.reset_peak_memory_stats()
-    assert PEAKS.close(middle, [0])[0].counters.allocated == 101 * MIB
-    assert PEAKS.close(outer, [0])[0].counters.allocated == 101 * MIB
+    assert closed(middle, [0])[0].counters.allocated == 101 * MIB
+    assert closed(outer, [0])[0].counters.allocated == 101 * MIB
     assert torch.cuda.max_memory_allocated() == 1 * MIB
 
 
 def test_what_came_before_an_inner_scope_is_the_outer_ones(fake_gpu):
     torch.cuda.init()
-    outer = PEAKS.open([0], reset=True)
+    outer = opened([0], reset=True)
     fake_gpu.free(fake_gpu.alloc(50 * MIB))
-    inner = PEAKS.open([0], reset=True)
-    assert PEAKS.close(inner, [0])[0].counters.allocated == 0
-    assert PEAKS.close(outer, [0])[0].counters.allocated == 50 * MIB
+    inner = opened([0], reset=True)
+    assert closed(inner, [0])[0].counters.allocated == 0
+    assert closed(outer, [0])[0].counters.allocated == 50 * MIB
 
 
 def test_memory_summary_and_early_imports_show_the_users_peak(fake_gpu):
@@ -242,11 +259,11 @@ def test_memory_summary_and_early_imports_show_the_users_peak(fake_gpu):
     fake_gpu.free(block)
     before = torch.cuda.memory_summary(0)
     PEAKS.install()
-    scope = PEAKS.open([0], reset=True)
+    scope = opened([0], reset=True)
     assert fake_gpu[0].allocator.stats["allocated_bytes"]["all"].peak == 0, "the counter itself was reset"
     assert torch.cuda.memory_summary(0) == before
     assert early(0)["allocated_bytes"]["all"]["peak"] == 100 * MIB
-    PEAKS.close(scope, [0])
+    closed(scope, [0])
     assert torch.cuda.memory_summary(0) == before
 
 
@@ -254,7 +271,7 @@ def test_a_wrapper_that_owes_a_peak_stays_until_the_users_reset(fake_gpu):
     original = torch._C._cuda_memoryStats
     fake_gpu.free(fake_gpu.alloc(100 * MIB))
     PEAKS.install()
-    PEAKS.close(PEAKS.open([0], reset=True), [0])
+    closed(opened([0], reset=True), [0])
     PEAKS.remove()
     assert torch._C._cuda_memoryStats is not original
     assert torch.cuda.max_memory_allocated() == 100 * MIB
@@ -275,7 +292,7 @@ def test_removal_without_debt_leaves_the_very_functions_of_torch(fake_gpu):
     PEAKS.install()
     assert all(getattr(torch._C, name) is not old for name, old in zip(names, before, strict=True))
     PEAKS.install()
-    PEAKS.close(PEAKS.open([0], reset=True), [0])
+    closed(opened([0], reset=True), [0])
     PEAKS.remove()
     assert [getattr(torch._C, name) for name in names] == before
     assert pytorch._originals == {}
@@ -285,11 +302,11 @@ def test_a_scope_that_is_open_at_removal_still_sees_the_users_reset(fake_gpu):
     original = torch._C._cuda_resetPeakMemoryStats
     torch.cuda.init()
     PEAKS.install()
-    scope = PEAKS.open([0], reset=True)
+    scope = opened([0], reset=True)
     fake_gpu.free(fake_gpu.alloc(40 * MIB))
     PEAKS.remove()
     torch.cuda.reset_peak_memory_stats()
-    assert PEAKS.close(scope, [0])[0].counters.allocated == 40 * MIB
+    assert closed(scope, [0])[0].counters.allocated == 40 * MIB
     assert torch._C._cuda_resetPeakMemoryStats is original
 
 
@@ -313,11 +330,11 @@ def test_devices_have_peaks_of_their_own(two_gpus):
     two_gpus.alloc(MIB, 0)
     two_gpus.alloc(MIB, 1)
     PEAKS.install()
-    scope = PEAKS.open([0, 1], reset=True)
+    scope = opened([0, 1], reset=True)
     two_gpus.free(two_gpus.alloc(40 * MIB, 0), used_by=None)
     two_gpus.free(two_gpus.alloc(90 * MIB, 1), used_by=None)
     torch.cuda.reset_peak_memory_stats(1)
-    peaks = PEAKS.close(scope, [0, 1])
+    peaks = closed(scope, [0, 1])
     assert peaks[0].counters.allocated == 41 * MIB
     assert peaks[1].counters.allocated == 91 * MIB
 
@@ -325,9 +342,9 @@ def test_devices_have_peaks_of_their_own(two_gpus):
 def test_a_device_that_appears_meanwhile_is_exact(two_gpus):
     two_gpus.alloc(MIB, 0)
     PEAKS.install()
-    scope = PEAKS.open([0], reset=True)
+    scope = opened([0], reset=True)
     two_gpus.free(two_gpus.alloc(50 * MIB, 1))
-    assert PEAKS.close(scope, [0, 1])[1].counters.allocated == 50 * MIB
+    assert closed(scope, [0, 1])[1].counters.allocated == 50 * MIB
 
 
 def test_a_users_bad_reset_fails_as_it_would_without_us(fake_gpu):
@@ -335,7 +352,7 @@ def test_a_users_bad_reset_fails_as_it_would_without_us(fake_gpu):
     with pytest.raises(RuntimeError) as plain:
         torch.cuda.reset_peak_memory_stats(7)
     PEAKS.install()
-    scope = PEAKS.open([0], reset=True)
+    scope = opened([0], reset=True)
     with pytest.raises(RuntimeError) as wrapped:
         torch.cuda.reset_peak_memory_stats(7)
     assert str(wrapped.value) == str(plain.value)
@@ -348,26 +365,26 @@ def test_a_pluggable_allocator_has_no_peaks_and_raises_its_own_errors(make_gpu):
     make_gpu(backend="pluggable")
     torch.cuda.init()
     PEAKS.install()
-    scope = PEAKS.open([0], reset=True)
+    scope = opened([0], reset=True)
     with pytest.raises(RuntimeError, match="resetPeakStats"):
         torch.cuda.reset_peak_memory_stats(0)
-    assert PEAKS.close(scope, [0]) == {}
+    assert closed(scope, [0]) == {}
 
 
 def test_counters_that_fail_at_the_end_give_no_peak(fake_gpu):
     fake_gpu.alloc(MIB)
     PEAKS.install()
-    scope = PEAKS.open([0], reset=True)
+    scope = opened([0], reset=True)
     fake_gpu.backend = "pluggable"
-    assert PEAKS.close(scope, [0]) == {}, "the level at the start is no peak"
+    assert closed(scope, [0]) == {}, "the level at the start is no peak"
 
 
 def test_untouched_a_record_at_the_start_is_exact(fake_gpu):
     block = fake_gpu.alloc(100 * MIB)
     PEAKS.install()
-    scope = PEAKS.open([0], reset=False)
+    scope = opened([0], reset=False)
     fake_gpu.free(block)
-    peak = PEAKS.close(scope, [0])[0]
+    peak = closed(scope, [0])[0]
     assert (peak.counters.allocated, peak.exact) == (100 * MIB, True)
 
 
@@ -376,19 +393,19 @@ def test_untouched_a_new_record_is_exact_whatever_the_cache_held_before(fake_gpu
         fake_gpu.free(fake_gpu.alloc(100 * MIB, stream=stream))
     torch.cuda.empty_cache()
     PEAKS.install()
-    scope = PEAKS.open([0], reset=False)
+    scope = opened([0], reset=False)
     fake_gpu.alloc(150 * MIB)
-    peak = PEAKS.close(scope, [0])[0]
+    peak = closed(scope, [0])[0]
     assert (peak.counters.allocated, peak.exact) == (150 * MIB, True)
 
 
 def test_a_warm_up_of_ours_is_in_nobodys_peak(fake_gpu):
     fake_gpu.alloc(10 * MIB)
     PEAKS.install()
-    outer = PEAKS.open([0], reset=True)
-    inner = PEAKS.open([0], reset=True)
+    outer = opened([0], reset=True)
+    inner = opened([0], reset=True)
     fake_gpu.free(fake_gpu.alloc(500 * MIB))
     PEAKS.drop(inner)
     PEAKS.excuse(0)
     assert torch.cuda.max_memory_allocated() == 10 * MIB
-    assert PEAKS.close(outer, [0])[0].counters.allocated == 10 * MIB
+    assert closed(outer, [0])[0].counters.allocated == 10 * MIB
