@@ -13,7 +13,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 _SIZE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([kmgt]?i?b|[kmgt])?\s*", re.IGNORECASE)
-_FACTORS = {
+_FACTORS: dict[str, int] = {
     "": 1,
     "b": 1,
     **{f"{letter}ib": 1 << 10 * power for power, letter in enumerate("kmgt", 1)},
