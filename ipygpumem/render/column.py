@@ -36,12 +36,21 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One device, or the host, with the figures that moved; ``used`` is the part of the card that is taken."""
+    """One device, or the host, with the figures that moved; ``used`` is the part of the card that is taken.
+
+    ``rest``: no device, but the word on those that have no row of their own.
+    """
 
     name: str
     columns: tuple[Column, ...]
     used: str
     device: DeviceReport | None
+    rest: bool = False
+
+    @property
+    def still(self) -> bool:
+        """Whether nothing moved here."""
+        return not self.columns and not self.rest
 
 
 def rows(report: Report) -> list[Row]:
@@ -55,7 +64,7 @@ def rows(report: Report) -> list[Row]:
     if len(moved) > _MOST_ROWS:
         moved.sort(key=_weight, reverse=True)
         rest = len(moved) - _MOST_ROWS + 1
-        return [*moved[: _MOST_ROWS - 1], Row(f"{rest} more devices", (), "%gpumem shows them", None)]
+        return [*moved[: _MOST_ROWS - 1], Row(f"{rest} more devices", (), "%gpumem shows them", None, rest=True)]
     return moved
 
 
@@ -153,7 +162,8 @@ def recording_notes(recording: RecordingFacts) -> str:
     if recording.dropped is None:
         text += "; whether the ring dropped events is not known"
     elif recording.dropped:
-        text += f"; the ring dropped {intcomma(recording.dropped)} allocations: raise --max-entries"
+        remedy = "raise --max-entries" if recording.own else "raise its max_entries"
+        text += f"; the ring dropped {intcomma(recording.dropped)} allocations: {remedy}"
     if not recording.own:
         text += "; cut out of the recording that was on"
     if recording.error:

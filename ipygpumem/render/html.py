@@ -32,7 +32,8 @@ margin-right:8px;overflow:hidden;white-space:nowrap" title="{{ row.bar_title }}"
 background-color:{{ part.colour }}"></span>{% endfor %}</span>{% endif -%}
 <b>{{ row.name }}</b>&ensp;
 {%- for column in row.columns %}<span title="{{ column.title }}"
-{%- if column.colour %} style="border-bottom:2px solid {{ column.colour }}"{% endif %}>{{ column.text }}</span> &middot; \
+{%- if column.colour %} style="border-bottom:2px solid {{ column.colour }}"{% endif %}>{{ column.text }}</span>\
+ &middot; \
 {% endfor %}{{ row.used }}{% if loop.first %}&emsp;<span style="opacity:0.65">{{ footer }}</span>{% endif %}</div>
 {%- endfor %}
 {%- for note in notes %}
@@ -50,7 +51,8 @@ _TABLES = """\
 {%- for row in table.rows %}
 <tr{% if row.level == 0 %} style="border-top:1px solid #9ca3af"{% endif %}>\
 <td style="text-align:left;padding:1px 12px 1px {{ row.level * 14 }}px">{{ row.label }}</td>
-{%- for cell in row.cells %}<td style="text-align:right;padding:1px 12px;white-space:nowrap">{{ cell }}</td>{% endfor -%}
+{%- for cell in row.cells %}<td style="text-align:right;padding:1px 12px;white-space:nowrap">{{ cell }}</td>
+{%- endfor -%}
 <td style="text-align:left;padding:1px 0;opacity:0.65">{{ row.remark }}</td></tr>
 {%- endfor %}
 </table>
@@ -73,7 +75,7 @@ def html_line(report: Report) -> str:
     shown = [
         {
             "name": row.name,
-            "used": row.used or ("" if row.columns else "nothing moved"),
+            "used": " · ".join(part for part in ("nothing moved" if row.still else "", row.used) if part),
             "columns": [
                 {"text": one.text, "title": str(one.grade), "colour": _FIGURE_COLOURS.get(one.kind)}
                 for one in row.columns
@@ -94,15 +96,17 @@ def _bar(reading: DeviceReading) -> dict[str, Any]:
     amounts = {
         "tensors": reading.allocated or 0,
         "cache": (reading.cached or 0) + (reading.pending or 0),
-        "outside PyTorch": reading.outside or 0,
+        "outside PyTorch": max(reading.outside or 0, 0),
         "other processes": (reading.others or 0) + max(reading.unattributed or 0, 0),
     }
+    # figures of two instants, or of a list that counts something twice, may come to more than the card
+    whole = max(capacity, sum(amounts.values()))
     parts = [
-        {"width": round(_BAR_PIXELS * amount / capacity, 1), "colour": _BAR_COLOURS[name]}
+        {"width": round(_BAR_PIXELS * amount / whole, 1), "colour": _BAR_COLOURS[name]}
         for name, amount in amounts.items()
         if amount > 0
     ]
-    title = ", ".join(f"{name} {amount / capacity:.1%}" for name, amount in amounts.items())
+    title = ", ".join(f"{name} {amount / whole:.1%}" for name, amount in amounts.items())
     return {"bar": parts, "bar_title": f"of this card: {title}"}
 
 

@@ -32,7 +32,7 @@ def text_line(report: Report, *, colour: bool = False) -> str:
 
 def _row_text(row: Row, *, colour: bool) -> str:
     parts = [_paint(column.text, _COLOURS.get(column.kind, ""), colour) for column in row.columns]
-    if not parts and row.device is not None:
+    if row.still:
         parts.append("nothing moved")
     if row.used:
         parts.append(row.used)

@@ -46,7 +46,7 @@ def report_tables(report: Report) -> list[Table]:
     first = tables[0]
     tables[0] = Table(f"{first.title}   {footer(report)}", first.header, first.rows, first.remarks)
     last = tables[-1]
-    tables[-1] = Table(last.title, last.header, last.rows, tuple(notes(report)))
+    tables[-1] = Table(last.title, last.header, last.rows, (*last.remarks, *notes(report)))
     return tables
 
 
@@ -66,12 +66,14 @@ def _device_table(device: DeviceReport) -> Table:
         TableRow(label, (_change(change), _peak(device, peak), _level(now)), 1, grades[kind])
         for label, kind, change, peak, now in figures
     ]
-    driver = _minus(after.driver_reserved, before.driver_reserved)
+    alike = before.source == after.source  # NVML's figure and CUDA's are never subtracted
+    driver = _minus(after.driver_reserved, before.driver_reserved) if alike else None
     rows.append(TableRow("driver reserved", (_change(driver), "", _level(after.driver_reserved)), 1))
-    used = _minus(after.used, before.used)
+    used = _minus(after.used, before.used) if alike else None
     rows.append(TableRow("device used", (_change(used), "", _level(after.used)), 0, grades["used"]))
     rows.append(TableRow("free", (_change(None if used is None else -used), "", _level(after.free)), 0, grades["used"]))
-    return Table(device.name, ("change", "peak", "now"), tuple(rows))
+    bound = (f"at most: {grades['peak'].reason}",) if grades["peak"].trust == "bound" else ()
+    return Table(device.name, ("change", "peak", "now"), tuple(rows), bound)
 
 
 def _host_table(host: HostReport) -> Table:

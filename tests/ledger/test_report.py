@@ -95,7 +95,7 @@ def test_a_peak_alone_is_a_movement_and_a_bound_is_not():
 
 def test_to_json_round_trips():
     after = dataclasses.replace(START, allocated=None, process=None)
-    facts = RecordingFacts("/tmp/x.pickle", 10, 3, None)
+    facts = RecordingFacts("/data/x.pickle", 10, 3, None)
     whole = settle(
         Reading(1.5, {"cuda:0": START}, HostReading(5, 6)),
         Reading(2.5, {"cuda:0": after}, HostReading(7, 8)),

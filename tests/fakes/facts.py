@@ -1,0 +1,51 @@
+"""Reports with round figures, for whoever draws them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ipygpumem.ledger import Counters, DeviceReading, HostReading, Peak, Reading, settle
+
+MIB = 1 << 20
+V2 = "NVML memory info v2"
+
+
+def before(name="cuda:0", **changes):
+    """An H200 with 100 MiB of tensors, after a preload."""
+    reading = DeviceReading(
+        name=name,
+        context=True,
+        allocated=100 * MIB,
+        reserved=120 * MIB,
+        active=100 * MIB,
+        requested=99 * MIB,
+        inactive_split=0,
+        retries=0,
+        ooms=0,
+        used=1500 * MIB,
+        driver_reserved=615 * MIB,
+        process=806 * MIB,
+        others=70 * MIB,
+        total=143_771 * MIB,
+        mode="process",
+        why="own entry verified by a growth probe",
+        source=V2,
+        busy=False,
+    )
+    return dataclasses.replace(reading, **changes)
+
+
+def after(name="cuda:0", **changes):
+    """400 MiB of tensors more, 64 MiB cached, 256 MiB outside PyTorch."""
+    moved = {"allocated": 500 * MIB, "active": 500 * MIB, "reserved": 584 * MIB}
+    moved |= {"process": 1526 * MIB, "used": 2220 * MIB}
+    return dataclasses.replace(before(name), **{**moved, **changes})
+
+
+def report(start=None, end=None, *, peak=1300 * MIB, exact=True, host=None, **options):
+    """What became of one cell on one device; ``peak`` is the allocator's level."""
+    start, end = start or before(), end or after()
+    low, high = host or (HostReading(200 * MIB, 300 * MIB, total=24_000 * MIB),) * 2
+    peaks = {} if peak is None else {end.name: Peak(Counters(peak, peak, peak, peak), exact=exact)}
+    options = {"seconds": 2.31, "cell": 7, **options}
+    return settle(Reading(1.0, {start.name: start}, low), Reading(3.0, {end.name: end}, high), peaks, **options)
