@@ -23,7 +23,7 @@ OLD_TESTS := tests/notebook tests/kernel
 demo: $(VENV)/.package
 	$(BIN)/python notebooks/demo.py
 
-test: $(VENV)/.test test-old
+test: $(VENV)/.browser test-old
 	$(BIN)/python -m pytest
 
 test-old: $(OLD_IPYTHONS:%=.venv-%/.ready)
@@ -52,6 +52,11 @@ $(VENV)/.package: $(VENV)/.torch pyproject.toml
 
 $(VENV)/.test: $(VENV)/.package
 	$(BIN)/python -m pip install -q -e ".[test,browser]"
+	touch $@
+
+# A Chromium for the tests in a browser, where one can be had: Debian's package for root, else Playwright's own.
+$(VENV)/.browser: $(VENV)/.test
+	$(BIN)/python tests/browser/chromium.py
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.package

@@ -1,0 +1,44 @@
+"""Find a Chromium or bring one (``python tests/browser/chromium.py``): Debian's for root, else Playwright's own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def find():
+    """The path of a Chromium on this machine; "" for Playwright's own, None where there is none."""
+    for name in NAMES:
+        if path := shutil.which(name):
+            return path
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        return None
+    with sync_playwright() as playwright:
+        return "" if Path(playwright.chromium.executable_path).exists() else None
+
+
+def bring():
+    """Install one if need be, and say where it is."""
+    path = find()
+    if path is None and hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get"):
+        for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "chromium"]):
+            subprocess.run(
+                command, check=False, stdout=subprocess.DEVNULL, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            )
+        path = find()
+    if path is None:
+        subprocess.run([sys.executable, "-m", "playwright", "install", "--with-deps", "chromium"], check=False)
+        path = find()
+    return path
+
+
+if __name__ == "__main__":
+    found = bring()
+    print(
+        "no Chromium: the tests in a browser are skipped" if found is None else f"Chromium: {found or 'of Playwright'}"
+    )
