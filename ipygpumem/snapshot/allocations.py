@@ -23,6 +23,8 @@ __all__ = ["BEFORE", "Allocations", "Gaps", "pair"]
 BEFORE = -1
 """Start of an allocation that is older than the first event."""
 
+_MOST_16_BIT = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
@@ -96,7 +98,7 @@ def pair(trace: Trace, segments: Segments | None, blocks: Blocks) -> tuple[Alloc
     """
     count = len(trace)
     rows = trace.events(Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-    rows = rows[np.argsort(trace.address[rows], kind="stable")]
+    rows = rows[_by_address(trace.address[rows])]
     action, address = trace.action[rows], trace.address[rows]
     # A group is one stay at an address: an allocation and its frees, or the frees of what was there before the first
     # event. Rows of the same address follow one another in the order of time.
@@ -155,6 +157,14 @@ def pair(trace: Trace, segments: Segments | None, blocks: Blocks) -> tuple[Alloc
         only_in_segments=unseen,
         only_in_events=int(np.count_nonzero(unmatched)) if segments is not None else 0,
     )
+
+
+def _by_address(address: Ints) -> Ints:
+    """The stable order by address. There are few distinct ones, and 16-bit numbers are sorted in linear time."""
+    distinct = np.unique(address)
+    if len(distinct) <= _MOST_16_BIT:
+        return np.argsort(np.searchsorted(distinct, address).astype(np.uint16), kind="stable")
+    return np.argsort(address, kind="stable")
 
 
 def _first_of(wanted: NDArray[np.bool_], group: Ints, groups: int) -> Ints:

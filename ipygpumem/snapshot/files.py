@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
-from ipygpumem.snapshot.framing import unframe
 from ipygpumem.snapshot.machine import Machine
 from ipygpumem.units import size
 
@@ -41,8 +40,7 @@ def read_objects(source: str | os.PathLike[str] | bytes, limits: Limits) -> tupl
     """
     name = "the snapshot" if isinstance(source, bytes) else os.fspath(source)
     try:
-        contents = [source if isinstance(source, bytes) else _contents(Path(source), limits)]
-        return _objects(contents, limits)
+        return _objects(source if isinstance(source, bytes) else _contents(Path(source), limits), limits)
     except SnapshotError as problem:
         raise type(problem)(f"{name}: {problem}") from None
     except OSError as problem:
@@ -107,15 +105,12 @@ def _unxz(raw: bytes) -> Iterator[bytes]:
         rest = unpacker.unused_data.lstrip(b"\0")
 
 
-def _objects(contents: list[bytes], limits: Limits) -> tuple[Any, list[Any], list[Run]]:
-    """What the one item of ``contents`` holds. The item is taken out, so that it need not lie in memory to the end."""
-    raw = _unpacked(contents.pop(), limits)
+def _objects(raw: bytes, limits: Limits) -> tuple[Any, list[Any], list[Run]]:
+    raw = _unpacked(raw, limits)
     if not raw:
         raise SnapshotFormatError("empty, 0 bytes: the dump was cut off before anything was written")
     if raw.startswith(_PICKLE):
-        tape = unframe(raw)
-        del raw
-        machine = Machine(tape, limits)
+        machine = Machine(raw, limits)
         return machine.read(), machine.memo, machine.runs
     if raw.lstrip()[:1] in _JSON:
         return _json(raw), [], []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,11 +11,12 @@ from ipygpumem.snapshot import opcodes as op
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.framing import Tape
-
     Ints = NDArray[np.int64]
 
-__all__ = ["Front"]
+__all__ = ["MARGIN", "Front"]
+
+MARGIN = 32
+"""Bytes at the end of the data that no lane enters, so that each may read some bytes ahead unseen."""
 
 _WORD = 8
 _LONGEST_LIST = 1000  # references; an entry with more goes to the machine
@@ -35,20 +36,20 @@ class Front:
         at: Where it is.
         memos: How many objects its entry has put into the memo.
         values: By key, what it read, as in `Field`.
-        extras: By key, what else it read.
+        made: By key, how many objects the entry had put into the memo before.
     """
 
-    def __init__(self, tape: Tape, start: Ints) -> None:
-        self._data = tape.data
-        self._end = tape.end
-        self._octets = np.frombuffer(tape.data, np.uint8)
+    def __init__(self, data: bytes, start: Ints) -> None:
+        self._data = data
+        self._end = len(data) - MARGIN
+        self._octets = np.frombuffer(data, np.uint8)
         # the eight bytes at every position; numpy copies what it takes, so that nothing need be aligned
-        self._words: NDArray[np.uint64] = np.ndarray((len(tape.data) - _WORD + 1,), "<u8", tape.data, strides=(1,))
+        self._words: NDArray[np.uint64] = np.ndarray((len(data) - _WORD + 1,), "<u8", data, strides=(1,))
         self.start = start
         self.at = start + 3
-        self.memos = np.ones_like(start)
-        self.values: dict[str, Ints] = {}
-        self.extras: dict[str, Ints] = {}
+        self.memos = np.ones(len(start), np.int16)
+        self.values: dict[str, NDArray[Any]] = {}
+        self.made: dict[str, NDArray[np.int16]] = {}
 
     def _keep(self, good: NDArray[np.bool_]) -> None:
         """Drop all other lanes."""
@@ -57,7 +58,7 @@ class Front:
             return
         self.start, self.at, self.memos = self.start[good], self.at[good], self.memos[good]
         self.values = {key: column[good] for key, column in self.values.items()}
-        self.extras = {key: column[good] for key, column in self.extras.items()}
+        self.made = {key: column[good] for key, column in self.made.items()}
 
     def expect(self, octets: bytes) -> None:
         """These very bytes come next."""
@@ -103,7 +104,7 @@ class Front:
         end = self.at
         inline = first & second & (self._octets[end] == op.TUPLE2) & (self._octets[end + 1] == op.MEMOIZE)
         value = np.where(inline, -1 - self._intern(begin, end, unique, inline), value)
-        self.values[key], self.extras[key] = value, self.memos
+        self.values[key], self.made[key] = value.astype(np.int32), self.memos
         self.memos = self.memos + inline
         self.at = np.where(inline, end + 2, begin + step)
         self._keep(inline | (step > 1))
@@ -129,7 +130,7 @@ class Front:
             good[inline] = sound
             step[inline] = 3 + size
             value[inline] = -1 - self._intern(at + 2, at + 2 + size, unique, sound)
-        self.values[key], self.extras[key] = value, self.memos
+        self.values[key], self.made[key] = value.astype(np.int32), self.memos
         self.memos = self.memos + (value < 0)
         self.at = self.at + step
         self._keep(good)
@@ -147,7 +148,7 @@ class Front:
             good[inline] = sound & ended
             at[inline] = after
             value[inline] = -1 - self._intern(first, last, unique, good[inline])
-        self.values[key], self.extras[key] = value, self.memos
+        self.values[key], self.made[key] = value.astype(np.int32), self.memos
         self.memos = self.memos + (value < 0)
         self.at = at
         self._keep(good)

@@ -10,17 +10,15 @@ position. So nothing is guessed, and a hostile file gains nothing but a slower r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipygpumem.snapshot import opcodes as op
-from ipygpumem.snapshot.front import Front
+from ipygpumem.snapshot.front import MARGIN, Front
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from ipygpumem.snapshot.framing import Tape
 
     Ints = NDArray[np.int64]
 
@@ -45,8 +43,8 @@ class Field:
             pool id both numbers as they are in the pickle.
     """
 
-    value: Ints
-    made: Ints
+    value: NDArray[Any]
+    made: NDArray[np.int16]
     unique: tuple[bytes, ...]
 
 
@@ -65,18 +63,18 @@ class Lanes:
 
     start: Ints
     end: Ints
-    memos: Ints
+    memos: NDArray[np.int16]
     stop: Ints
     heads: dict[int, int]
     fields: dict[str, Field]
 
 
-def find_lanes(tape: Tape, begin: int, keys: dict[str, bytes]) -> Lanes:
+def find_lanes(data: bytes, begin: int, keys: dict[str, bytes]) -> Lanes:
     """Find all entries from ``begin`` on that have these keys, each given with the bytes that refer to it."""
     unique: dict[str, dict[bytes, int]] = {key: {} for key in keys}
     fronts = []
-    for chunk in range(begin, tape.end, _CHUNK):
-        front = Front(tape, _openings(tape, chunk))
+    for chunk in range(begin, max(len(data) - MARGIN, begin + 1), _CHUNK):
+        front = Front(data, _openings(data, chunk))
         for key, reference in keys.items():
             front.expect(reference)
             if key in _TEXTS:
@@ -91,10 +89,11 @@ def find_lanes(tape: Tape, begin: int, keys: dict[str, bytes]) -> Lanes:
         fronts.append(front)
     start = np.concatenate([front.start for front in fronts])
     end = np.concatenate([front.at for front in fronts])
+    nothing = np.zeros(0, np.int16)
     fields = {
         key: Field(
             np.concatenate([front.values[key] for front in fronts]),
-            np.concatenate([front.extras[key] for front in fronts if key in front.extras] or [start[:0]]),
+            np.concatenate([front.made.get(key, nothing) for front in fronts]),
             tuple(unique[key]),
         )
         for key in keys
@@ -107,8 +106,8 @@ def find_lanes(tape: Tape, begin: int, keys: dict[str, bytes]) -> Lanes:
     return Lanes(start, end, memos, np.repeat(stops, stops - firsts), heads, fields)
 
 
-def _openings(tape: Tape, chunk: int) -> Ints:
+def _openings(data: bytes, chunk: int) -> Ints:
     """Where the opening bytes of an entry stand in a chunk."""
-    part = np.frombuffer(tape.data, np.uint8)[chunk : min(chunk + _CHUNK, tape.end) + 2]
+    part = np.frombuffer(data, np.uint8)[chunk : min(chunk + _CHUNK, len(data) - MARGIN) + 2]
     opening = (part[:-2] == op.EMPTY_DICT) & (part[1:-1] == op.MEMOIZE) & (part[2:] == op.MARK)
     return np.flatnonzero(opening) + chunk

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, SnapshotUnsafeError
 from ipygpumem.snapshot import opcodes as op
+from ipygpumem.snapshot.front import MARGIN
 from ipygpumem.snapshot.lanes import find_lanes
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.framing import Tape
     from ipygpumem.snapshot.lanes import Lanes
     from ipygpumem.snapshot.limits import Limits
 
@@ -60,8 +60,8 @@ class Run:
 class Machine:
     """Reads one pickle. After `read`, ``memo`` and ``runs`` serve to resolve what lies in lanes."""
 
-    def __init__(self, tape: Tape, limits: Limits) -> None:
-        self._tape = tape
+    def __init__(self, data: bytes, limits: Limits) -> None:
+        self._data = data
         self._limits = limits
         self._heads: dict[int, tuple[Lanes, int]] = {}
         self._tried: set[tuple[str, ...]] = set()
@@ -69,10 +69,10 @@ class Machine:
         self.runs: list[Run] = []
 
     def _fail(self, kind: type[SnapshotError], what: str, position: int) -> NoReturn:
-        raise kind(f"{what} (at byte {self._tape.offset(position):,})")
+        raise kind(f"{what} (at byte {position:,})")
 
     def _truncated(self) -> NoReturn:
-        self._fail(SnapshotFormatError, "the pickle is cut off: it ends in the middle", self._tape.end)
+        self._fail(SnapshotFormatError, "the pickle is cut off: it ends in the middle", len(self._data))
 
     def read(self) -> Any:
         """The object that the pickle holds. A list in it may hold a `Run` in place of dicts.
@@ -86,7 +86,7 @@ class Machine:
             raise SnapshotFormatError("the pickle is broken: an opcode finds nothing to work on") from None
 
     def _read(self) -> Any:  # noqa: C901, PLR0912, PLR0915 (one loop over the opcodes, the frequent ones first)
-        data, end, memo, heads = self._tape.data, self._tape.end, self.memo, self._heads
+        data, end, memo, heads = self._data, len(self._data), self.memo, self._heads
         stack: list[Any] = []
         outer: list[list[Any]] = []
         spare = _SPARE_OBJECTS + end // _BYTES_PER_OBJECT
@@ -185,8 +185,9 @@ class Machine:
             elif code == op.FRAME:
                 at += 8
             elif code == op.PROTO:
-                if data[at] not in _PROTOCOLS:
-                    self._fail(SnapshotFormatError, f"pickle protocol {data[at]} is not known", at)
+                protocol = int.from_bytes(data[at : at + 1], "little")
+                if protocol not in _PROTOCOLS:
+                    self._fail(SnapshotFormatError, f"pickle protocol {protocol} is not known", at)
                 at += 1
             elif code == op.STOP:
                 root = stack.pop()
@@ -235,14 +236,18 @@ class Machine:
 
     def _learn(self, entry: dict[str, Any], at: int) -> None:
         """Look for entries with the same keys in the rest of the file, once for each set of keys."""
-        if self._tape.end - at < _BULK or len(self._tried) >= _TEMPLATES or tuple(entry) in self._tried:
+        if (
+            len(self._data) - at < max(_BULK, 2 * MARGIN)
+            or len(self._tried) >= _TEMPLATES
+            or tuple(entry) in self._tried
+        ):
             return
         self._tried.add(tuple(entry))
         index = {id(value): number for number, value in enumerate(self.memo) if type(value) is str}
         references = {key: index.get(id(key)) for key in entry}
         keys = {key: _reference(number) for key, number in references.items() if number is not None}
         if len(keys) == len(entry):
-            lanes = find_lanes(self._tape, at, keys)
+            lanes = find_lanes(self._data, at, keys)
             self._heads.update((position, (lanes, first)) for position, first in lanes.heads.items())
 
     def _take(self, lanes: Lanes, first: int) -> Run:

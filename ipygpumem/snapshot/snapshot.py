@@ -24,7 +24,7 @@ from ipygpumem.snapshot.segments import Blocks, Segments, read_segments
 from ipygpumem.snapshot.state import SegmentHistory, State
 from ipygpumem.snapshot.table import events_frame
 from ipygpumem.snapshot.timeline import Curve, Timeline
-from ipygpumem.snapshot.trace import Action, read_trace
+from ipygpumem.snapshot.trace import HOST, Action, Trace, read_trace
 from ipygpumem.snapshot.window import Churn, DeviceCalls, Step, churn, device_calls, growth, leaks, short_lived
 from ipygpumem.units import MIB
 
@@ -54,6 +54,7 @@ class Snapshot:
         stacks: All call stacks.
         texts: Texts that columns refer to.
         pools: Pool ids that columns refer to; (0, 0) is the default pool.
+        host: Events of pinned host memory, as torch 2.14 and later can record them; device -1.
         settings: The allocator's settings.
         annotations: Annotated regions of all devices.
         own: What our own recorder added.
@@ -81,6 +82,7 @@ class Snapshot:
         known = self.segments if "segments" in root else None
         self.name = name
         self.timelines = tuple(Timeline(trace, known, self.blocks) for trace in columns)
+        self.host = _host_traces(root.get("host_traces"), book)
         self.settings = _settings(root.get("allocator_settings"))
         self.annotations: tuple[Annotation, ...] = read_annotations(root.get("external_annotations", ()))
         self.own: Own = read_own(root.get("ipygpumem"))
@@ -307,6 +309,19 @@ def _root(value: Any) -> dict[str, Any]:
     if "segments" not in value and "device_traces" not in value:
         raise SnapshotFormatError("a dict with neither segments nor device_traces: no memory snapshot")
     return value
+
+
+def _host_traces(value: Any, book: Book) -> tuple[Trace, ...]:
+    """Events of pinned memory. Their form is not documented: what does not look like events is left out."""
+    if type(value) is not list or not value:
+        return ()
+    lists = value if all(type(item) is list for item in value) else [value]
+    if len({id(items) for items in lists}) < len(lists):
+        return ()
+    try:
+        return tuple(read_trace(HOST, items, book) for items in lists)
+    except SnapshotFormatError:
+        return ()
 
 
 def _settings(value: Any) -> dict[str, Any]:

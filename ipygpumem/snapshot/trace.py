@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.book import Book
 
-__all__ = ["ACTIONS", "Action", "Trace", "read_trace"]
+__all__ = ["ACTIONS", "HOST", "Action", "Trace", "read_trace"]
 
 ACTIONS = (
     "alloc",
@@ -32,6 +32,10 @@ ACTIONS = (
     "other",
 )
 """Names of the numbers in the ``action`` column. ``other`` is what no PyTorch up to 2.15 writes."""
+
+
+HOST = -1
+"""The device of events of pinned host memory."""
 
 
 class Action:
