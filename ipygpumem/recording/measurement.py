@@ -70,9 +70,16 @@ class Measurement:
         self._scope = scope = PEAKS.scope()
         self._before = self.watch.read(look=lambda index: PEAKS.enter(scope, index, reset=options.reset_peaks))
         if self._recorder is not None:
-            self._recorder.start(self._before)
+            self._start_recording(self._recorder)
         self._start_us = time.time_ns() // 1000
         self._start = time.perf_counter()
+
+    def _start_recording(self, recorder: Recorder) -> None:
+        try:
+            recorder.start(self._before)
+        except BaseException:  # what torch has against an option reaches the user, and leaves nothing behind
+            self.abandon()
+            raise
 
     def record(self, recorder: Recorder, path: Path) -> None:
         """Record allocation history from `begin` to `end`, and save it to a path that was checked."""

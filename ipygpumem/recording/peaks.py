@@ -26,9 +26,11 @@ _READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
 _PRIVATE = "reserved_bytes_by_private_pools"
-_KINDS = {"allocation", "allocated", "segment", "reserved", "active", "inactive_split", "requested"}
+"""The one part whose shape changes while a program runs."""
 
 _Leaves = dict[tuple[str, ...], int]
+_places: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {}
+"""Where the peaks of this torch stand, by the names of its counters."""
 
 
 class Scope:
@@ -247,22 +249,22 @@ def _above(peak: Counters, floor: Counters, now: Counters) -> Counters:
 
 def _peak_leaves(stats: dict[str, Any]) -> _Leaves:
     """Every ``*.peak`` of the nested counters, by its path. In each cell twice: hence the list of known places."""
+    names = tuple(stats)
+    places = _places.get(names)
+    if places is None:
+        found: _Leaves = {}
+        _walk({name: value for name, value in stats.items() if name != _PRIVATE and isinstance(value, dict)}, (), found)
+        places = _places[names] = tuple(found)
+    leaves: _Leaves = {}
+    for path in places:
+        node = stats
+        for key in path:
+            node = node[key]
+        leaves[path] = node["peak"]
     pools = stats.get(_PRIVATE)
-    families = _families(tuple(stats))
-    leaves: _Leaves = {(name, pool): stats[name][pool]["peak"] for name, pool in families}
-    for name in ("oversize_allocations", "oversize_segments"):
-        if name in stats:
-            leaves[name,] = stats[name]["peak"]
     if pools:
         _walk(pools, (_PRIVATE,), leaves)
     return leaves
-
-
-@functools.lru_cache(maxsize=4)
-def _families(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """The counters kept for all blocks, large ones and small ones: ``("allocated_bytes", "all")``."""
-    kept = [name for name in names if name.removesuffix("_bytes") in _KINDS]
-    return tuple((name, pool) for name in kept for pool in ("all", "large_pool", "small_pool"))
 
 
 def _walk(node: dict[str, Any], path: tuple[str, ...], leaves: _Leaves) -> None:

@@ -33,7 +33,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         stacks: ``python``, ``all`` (C++ too: slow to save) or ``none``.
         max_entries: Bound of the history, in events per device.
         history: Further options for torch's ``_record_memory_history``.
-        devices: Names (``"cuda:0"``, ``0``) to report on; None for all.
+        devices: A name or names (``"cuda:0"``, ``0``) to report on; None for all.
         peaks: ``exact``, or ``untouched`` to leave PyTorch's peak counters alone.
         host_peak: ``bound``, or ``reset`` for an exact host peak (lowers what ru_maxrss shows afterwards).
         synchronize: Wait for the current stream of each device at both ends.
@@ -59,7 +59,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         stacks: Literal["python", "all", "none"] = "python",
         max_entries: int = 1_000_000,
         history: Mapping[str, Any] | None = None,
-        devices: Iterable[str | int] | None = None,
+        devices: Iterable[str | int] | str | int | None = None,
         peaks: Literal["exact", "untouched"] = "exact",
         host_peak: Literal["bound", "reset"] = "bound",
         synchronize: bool = False,
@@ -72,7 +72,8 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         self._options = MeasurementOptions(
             reset_peaks=peaks == "exact", reset_host_peak=host_peak == "reset", synchronize=synchronize
         )
-        self._only = None if devices is None else self._watch.check(str(device) for device in devices)
+        names = [devices] if isinstance(devices, (str, int)) else devices
+        self._only = None if names is None else self._watch.check(str(name) for name in names)
         options = HistoryOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {}))
         self._path = None if snapshot is None else check_path(snapshot)
         self._recorder = None if snapshot is None else Recorder(self._watch, options)

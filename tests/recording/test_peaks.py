@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import forget
+from fakes.allocator import Stat
 from fakes.cuda import FakeGpu
 from ipygpumem.ledger.reading import Counters
 from ipygpumem.probes import pytorch
@@ -409,3 +410,18 @@ def test_a_warm_up_of_ours_is_in_nobodys_peak(fake_gpu):
     PEAKS.excuse(0)
     assert torch.cuda.max_memory_allocated() == 10 * MIB
     assert closed(outer, [0])[0].counters.allocated == 10 * MIB
+
+
+def test_counters_that_a_later_torch_may_bring_are_kept_for_the_user(fake_gpu):
+    allocator = fake_gpu[0].allocator
+    allocator.stats["padding_bytes"] = {"all": Stat(), "huge_pool": Stat()}
+    fake_gpu.alloc(MIB)
+    allocator.stats["padding_bytes"]["huge_pool"].move(77)
+    allocator.stats["padding_bytes"]["huge_pool"].move(-77)
+    before = torch.cuda.memory_stats(0)
+    PEAKS.install()
+    scope = PEAKS.scope()
+    PEAKS.enter(scope, 0, reset=True)
+    assert allocator.stats["padding_bytes"]["huge_pool"].peak == 0
+    assert torch.cuda.memory_stats(0) == before
+    PEAKS.drop(scope)
