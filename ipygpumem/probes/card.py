@@ -155,13 +155,13 @@ class Card:
                 return
         self.own, self.mode, self.why = None, "device", f"{_hidden(entries, ambiguous=False)} ({why})"
 
-    def glance(self, torch: Any, *, capturing: bool) -> Glance:
-        """What the card says now, apart from PyTorch's allocator."""
+    def glance(self, torch: Any, *, capturing: bool, busy: bool) -> Glance:
+        """What the card says now, apart from PyTorch's allocator; ``busy`` asks whether it is at work, too."""
         context = pytorch.has_context(torch, self.index)
         callable_now = context and not capturing
         memory, process, others, trouble = self._card(torch, callable_now=callable_now)
-        busy = pytorch.busy(torch, self.index) if callable_now else None
-        return Glance(context, memory, process, others, trouble, busy)
+        at_work = pytorch.busy(torch, self.index) if callable_now and busy else None
+        return Glance(context, memory, process, others, trouble, at_work)
 
     def reading(self, glance: Glance, state: AllocatorState | None, torch_why: str) -> DeviceReading:
         """A glance and the allocator's counters of the same moment as one; ``state`` None where there are none."""

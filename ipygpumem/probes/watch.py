@@ -85,10 +85,11 @@ class Watch:
             raise DeviceError(f"there is no device cuda:{number}: {there}")
         return f"cuda:{int(number)}"
 
-    def read(self, *, available: bool = False, look: Look | None = None) -> Reading:
+    def read(self, *, available: bool = False, busy: bool = True, look: Look | None = None) -> Reading:
         """Every counter now. Never raises: what fails is None with its reason.
 
-        ``look`` reads the allocator of one device, where its caller has more to do with the counters at that moment.
+        ``available`` and ``busy`` ask for what costs and is not always needed. ``look`` reads the allocator of one
+        device, where its caller has more to do with the counters at that moment.
         """
         torch = self.find()
         devices: dict[str, DeviceReading] = {}
@@ -96,15 +97,15 @@ class Watch:
         if torch is not None:
             capturing = pytorch.capturing(torch)
             for card in self.watched():
-                devices[card.name] = self._read_card(torch, card, look, capturing=capturing)
+                devices[card.name] = self._read_card(torch, card, look, capturing=capturing, busy=busy)
             pinned = pytorch.pinned(torch)
         return Reading(time=time.time(), devices=devices, host=host.read_host(pinned, available=available))
 
-    def _read_card(self, torch: Any, card: Card, look: Look | None, *, capturing: bool) -> DeviceReading:
+    def _read_card(self, torch: Any, card: Card, look: Look | None, *, capturing: bool, busy: bool) -> DeviceReading:
         try:
             if not card.verified and not capturing and pytorch.has_context(torch, card.index):
                 card.verify(torch, _reserved(torch, card))
-            glance = card.glance(torch, capturing=capturing)
+            glance = card.glance(torch, capturing=capturing, busy=busy)
             state, why = _state(torch, card, look if glance.context else None)
             # no segment has moved since the last reading, so none has between glance and look; else make sure of it
             for _ in range(_TRIES):
@@ -112,7 +113,7 @@ class Watch:
                 if segments == card.segments:
                     break
                 card.segments = segments
-                glance = card.glance(torch, capturing=capturing)
+                glance = card.glance(torch, capturing=capturing, busy=busy)
                 state, why = _state(torch, card, None)
             return card.reading(glance, state, why)
         except Exception as error:

@@ -68,7 +68,9 @@ class Measurement:
         if pytorch.module() is not None:
             PEAKS.install()
         self._scope = scope = PEAKS.scope()
-        self._before = self.watch.read(look=lambda index: PEAKS.enter(scope, index, reset=options.reset_peaks))
+        self._before = self.watch.read(
+            busy=False, look=lambda index: PEAKS.enter(scope, index, reset=options.reset_peaks)
+        )
         if self._recorder is not None:
             self._start_recording(self._recorder)
         self._start_us = time.time_ns() // 1000

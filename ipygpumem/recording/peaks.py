@@ -278,7 +278,9 @@ def _walk(node: dict[str, Any], path: tuple[str, ...], leaves: _Leaves) -> None:
 def _highest(one: _Leaves | None, other: _Leaves) -> _Leaves:
     if one is None:
         return other
-    return {**one, **{path: value for path, value in other.items() if value > one.get(path, -1)}}
+    known = one.get
+    higher = {path: value for path, value in other.items() if value > known(path, -1)}
+    return {**one, **higher} if higher else one
 
 
 def _raise_leaves(stats: dict[str, Any], owed: _Leaves) -> None:

@@ -141,7 +141,7 @@ def notes(report: Report) -> list[str]:
             )
         if device.lost:
             sentences.append(f"{device.name}: {_LOST[device.after.mode]} ({device.after.why})")
-        if device.after.busy and not device.before.busy:
+        if device.after.busy:
             sentences.append(f"{device.name} was still at work when read: memory that this work frees shows later")
     if report.recording is not None:
         sentences.append(recording_notes(report.recording))
