@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.snapshot.text import clip, group_lines, peak_line
+from ipygpumem.snapshot.text import clip, group_lines, many, peak_line
 from ipygpumem.snapshot.trace import Action
 from ipygpumem.units import size
 
@@ -100,23 +100,37 @@ def _notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
     if not len(trace):
         notes.append("no events were recorded: only the state at the end is known")
     if gaps.before_recording:
-        older = f"{gaps.before_recording:,} blocks ({size(gaps.before_recording_bytes)}) are older than the first event"
-        notes.append(older + ("; the file does not say whether events were dropped" if dropped is None else ""))
+        older = f"{many(gaps.before_recording, 'block')} ({size(gaps.before_recording_bytes)})"
+        told = "" if dropped is not None else "; the file does not say whether events were dropped"
+        notes.append(f"{older} {_is(gaps.before_recording)} older than the first event{told}")
     if dropped:
-        notes.append(f"the ring buffer lost {dropped:,} allocations before the first event here")
+        notes.append(f"the ring buffer lost {many(dropped, 'allocation')} before the first event here")
     if trace.out_of_order:
-        notes.append(f"{trace.out_of_order:,} events stood in the wrong order and were sorted by time")
+        late = many(trace.out_of_order, "event")
+        notes.append(f"{late} stood in the wrong order and {_was(trace.out_of_order)} sorted by time")
     if gaps.frees_without_allocation:
-        notes.append(f"{gaps.frees_without_allocation:,} frees without an allocation are left out")
+        frees = many(gaps.frees_without_allocation, "free")
+        notes.append(f"{frees} without an allocation {_is(gaps.frees_without_allocation)} left out")
     if gaps.missing_frees:
-        notes.append(f"{gaps.missing_frees:,} blocks were allocated again without a free: the older ones end there")
+        blocks = many(gaps.missing_frees, "block")
+        notes.append(f"{blocks} {_was(gaps.missing_frees)} allocated again without a free, where the older one ends")
     if gaps.ended_by_request:
         notes.append("completed frees were not recorded: blocks end when their free was requested")
     if gaps.only_in_segments:
-        notes.append(f"{gaps.only_in_segments:,} blocks at the end were allocated after the events were copied")
+        blocks = many(gaps.only_in_segments, "block")
+        notes.append(f"{blocks} at the end {_was(gaps.only_in_segments)} allocated after the events were copied")
     if gaps.only_in_events:
-        notes.append(f"{gaps.only_in_events:,} blocks that the events leave alive are not there at the end")
+        blocks = many(gaps.only_in_events, "block")
+        notes.append(f"{blocks} that the events leave alive {_is(gaps.only_in_events)} not there at the end")
     return notes
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def summary_text(snapshot: Snapshot, device: int | None = None) -> str:
@@ -144,7 +158,7 @@ def _device_lines(snapshot: Snapshot, device: int, *, short: bool) -> list[str]:
     if facts.reserved_end is not None and facts.reserved_peak is not None:
         ends += f", {size(facts.end_rounded)} rounded"
         ends += f"; reserved {size(facts.reserved_end)}, at most {size(facts.reserved_peak)}"
-    lines.append(f"  {facts.events:,} events; {ends}")
+    lines.append(f"  {many(facts.events, 'event')}; {ends}")
     if facts.oom_events:
         times = "once" if facts.oom_events == 1 else f"{facts.oom_events:,} times"
         lines.append(f"  out of memory {times}: see ipygpumem fragmentation {clip(snapshot.name)} --at oom")

@@ -22,7 +22,7 @@ _LAST_LINE = (1 << 31) - 1
 # Frames that are nobody's own code: libraries, Python's own, the notebook's machinery, what compilers wrote, C++
 _FOREIGN = re.compile(
     r"""[/\\](site-packages|dist-packages)[/\\]
-    | [/\\]lib[/\\]python3(\.\d+)?[/\\](?!.*[/\\](home|work|notebooks)[/\\])
+    | [/\\]lib[/\\]python3(\.\d+)?[/\\]
     | [/\\]torch[/\\](nn|optim|autograd|utils|distributed|cuda|amp|fx|jit|_\w+|\w+\.py$)
     | ^<(frozen[ ]|__array_function__|eval_with_key|fx-generated)
     | torchinductor_ | [/\\]\.triton[/\\]

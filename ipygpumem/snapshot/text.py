@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.liveset import LiveSet, Peak
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["clip", "diff_lines", "fragmentation_lines", "group_lines", "leak_lines", "oom_lines", "peak_line", "share"]
+__all__ = [
+    "clip",
+    "diff_lines",
+    "fragmentation_lines",
+    "group_lines",
+    "leak_lines",
+    "many",
+    "oom_lines",
+    "peak_line",
+    "share",
+]
 
 _LABEL = 100
 _PERCENT = 100
@@ -26,6 +36,11 @@ def clip(text: str, width: int = _LABEL) -> str:
     """A text on one line of at most ``width`` characters, without control characters."""
     line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
     return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def many(count: int, what: str) -> str:
+    """A count with its word: ``"1 block"``, ``"2,000 blocks"``."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def share(part: int, whole: int) -> str:
@@ -52,8 +67,9 @@ def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
     lines = []
     for group in groups[:top]:
         label = f"{group.label}: {group.source}" if group.source else group.label
-        blocks = "1 block" if group.count == 1 else f"{group.count:,} blocks"
-        lines.append(f"{_INDENT}{size(group.bytes):>10} {share(group.bytes, whole)}  {clip(label)}  ({blocks})")
+        lines.append(
+            f"{_INDENT}{size(group.bytes):>10} {share(group.bytes, whole)}  {clip(label)}  ({many(group.count, 'block')})"
+        )
     rest = groups[top:]
     if rest:
         total = sum(group.bytes for group in rest)
@@ -63,7 +79,7 @@ def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
 
 def leak_lines(live: LiveSet, key: str, top: int) -> list[str]:
     """What was allocated in a window and is still alive."""
-    blocks = "1 block" if len(live) == 1 else f"{len(live):,} blocks"
+    blocks = many(len(live), "block")
     head = f"GPU {live.timeline.device}: {size(live.bytes)} in {blocks} allocated in the window and alive at its end"
     return [head, *group_lines(live.by(key), live.bytes, top)]
 

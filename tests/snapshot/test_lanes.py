@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ipygpumem.errors import SnapshotError
 from ipygpumem.snapshot import Snapshot, machine
 from ipygpumem.snapshot.limits import Limits
-from ipygpumem.snapshot.machine import Machine, Run
+from ipygpumem.snapshot.machine import Machine
 from ipygpumem.snapshot.trace import ACTIONS
 
 OPTIONAL_TEXTS = {"compile_context", "user_metadata"}
