@@ -50,7 +50,7 @@ def save_memory_snapshot(path: str | os.PathLike[str]) -> Iterator[Path]:
         except OSError as error:
             raise OptionError(f"the folder {target} cannot be made: {error.strerror or error}") from error
         target = target / "snapshot.pickle"
-    with measure(snapshot=target, stacks="all"):
+    with measure(snapshot=target):
         yield target
 
 
