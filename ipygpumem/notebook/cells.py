@@ -195,7 +195,7 @@ class Cells:
 
     def _show(self, report: Report, *, table: bool) -> None:
         if table:
-            show.show_table(report)
+            show.show_table(self._shell, report)
         else:
             show.show_line(self._shell, report)
 

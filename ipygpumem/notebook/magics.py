@@ -141,7 +141,7 @@ class GPUMem(Magics, Settings):
         if asked.var is not None:
             self.shell.user_ns[asked.var] = reading
         if not asked.quiet:
-            show.show_tables(books_tables(reading, self.session.baseline))
+            show.show_tables(self.shell, books_tables(reading, self.session.baseline))
         return reading if asked.o else None
 
     def _statement(self, words: argparse.Namespace, statement: str, local_ns: Any) -> Any:

@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import re
 
-from IPython.core.inputtransformer2 import classic_prompt, ipython_prompt, leading_indent
+from IPython.core.inputtransformer2 import cell_magic, classic_prompt, ipython_prompt, leading_indent
 
 __all__ = ["BEGIN", "NAME", "rewrite"]
 
 NAME = "gpumem"
 BEGIN = "_gpumem_begin"
 
-_FIRST = re.compile(rf"%%{NAME}(?:[ \t]+(?P<words>[^\n]*))?\n?")
-_MAGIC = re.compile(r"%%(?P<name>\S+)(?:[ \t]+(?P<words>[^\n]*))?\n?")
+_FIRST = re.compile(rf"%%{NAME}(?:\s+(?P<words>.*))?", re.DOTALL)
 _HELP = {"-h", "--help"}
 
 
 def rewrite(lines: list[str]) -> list[str]:
     """A cell's lines, each with its line end; cells without the magic on their first line come back untouched."""
-    match = _FIRST.fullmatch(lines[0]) if lines else None
+    match = _FIRST.fullmatch(lines[0].rstrip()) if lines else None
     if match is None:
         return lines
-    words = (match["words"] or "").strip()
+    words = match["words"] or ""
     if _HELP & set(words.split()):
         return [_line_magic(NAME, "--help")]
     return [_line_magic(BEGIN, words), *_body(lines[1:])]
@@ -44,14 +43,7 @@ def _body(lines: list[str]) -> list[str]:
         return lines
     for clean in (leading_indent, classic_prompt, ipython_prompt):
         lines = [*lines[:head], *clean(lines[head:])]
-    magic = _MAGIC.fullmatch(lines[head])
-    if magic is None or magic["name"].endswith("?"):
-        return lines
-    if magic["name"] == NAME:
-        return [*lines[:head], *rewrite(lines[head:])]
-    words, body = magic["words"] or "", "".join(lines[head + 1 :])
-    call = f"get_ipython().run_cell_magic({magic['name']!r}, {words!r}, {body!r})\n"
-    return [*lines[:head], call]
+    return [*lines[:head], *cell_magic(rewrite(lines[head:]))]
 
 
 def _line_magic(name: str, words: str) -> str:

@@ -109,10 +109,13 @@ class Settings(Configurable):
 
 def without_faults(config: Config, section: str) -> tuple[Config, list[str]]:
     """A user's configuration without the values that one section cannot take, and one line for each of these."""
-    faults = []
+    faults: list[str] = []
+    given = config.get(section)
+    if not given:  # to ask a Config for a section that is not there would make it
+        return config, faults
     sound = Config(config)
-    sound[section] = Config(config[section])
-    for name, value in config[section].items():
+    sound[section] = Config(given)
+    for name, value in given.items():
         if name not in Settings.class_traits(config=True):
             continue  # traitlets has its own words for these
         try:

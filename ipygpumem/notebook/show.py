@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from IPython.display import display
-
 from ipygpumem.notebook.environment import coloured_terminal
 from ipygpumem.render import html_line, html_tables, report_tables, text_line, text_tables
 
@@ -23,14 +21,19 @@ def line_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:
 
 def show_line(shell: Any, report: Report) -> None:
     """Display the short form."""
-    display(line_bundle(report, colour=coloured_terminal(shell)), raw=True)
+    _publish(shell, line_bundle(report, colour=coloured_terminal(shell)))
 
 
-def show_tables(tables: list[Table]) -> None:
+def show_tables(shell: Any, tables: list[Table]) -> None:
     """Display full tables."""
-    display({"text/plain": text_tables(tables), "text/html": html_tables(tables)}, raw=True)
+    _publish(shell, {"text/plain": text_tables(tables), "text/html": html_tables(tables)})
 
 
-def show_table(report: Report) -> None:
+def show_table(shell: Any, report: Report) -> None:
     """Display the full form."""
-    show_tables(report_tables(report))
+    show_tables(shell, report_tables(report))
+
+
+def _publish(shell: Any, bundle: dict[str, str]) -> None:
+    """As IPython's display() would, but in this shell, which need not be the process's first."""
+    shell.display_pub.publish(data=bundle, metadata={})

@@ -109,7 +109,7 @@ def books_tables(reading: Reading, baseline: Baseline | None = None) -> list[Tab
         rows = (*rows, TableRow("pinned by PyTorch", (_level(host.pinned),), 1))
     remarks = (f"not used by this process: {', '.join(idle)}",) if idle else ()
     if not tables and not idle and baseline is not None and baseline.note:
-        remarks = (f"no GPU: {baseline.note}",)
+        remarks = ("CUDA has not started" if baseline.note == "preload is off" else f"no GPU: {baseline.note}",)
     tables.append(Table("host memory", ("now",), rows, remarks))
     return tables
 

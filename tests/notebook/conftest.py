@@ -81,7 +81,8 @@ def make_notebook(tmp_path, monkeypatch):
         config.InteractiveShell.colors = "NoColor" if sys.modules["IPython"].version_info < (9,) else "nocolor"
         config.TerminalInteractiveShell.simple_prompt = True
         kind = TerminalInteractiveShell if terminal else InteractiveShell
-        kind.clear_instance()
+        for singleton in (TerminalInteractiveShell, InteractiveShell):
+            singleton.clear_instance()
         shell = kind.instance(config=config, display_pub_class=CapturingDisplayPublisher)
         notebooks.append(Notebook(shell))
         return notebooks[-1]
