@@ -67,9 +67,8 @@ def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
     lines = []
     for group in groups[:top]:
         label = f"{group.label}: {group.source}" if group.source else group.label
-        lines.append(
-            f"{_INDENT}{size(group.bytes):>10} {share(group.bytes, whole)}  {clip(label)}  ({many(group.count, 'block')})"
-        )
+        held = f"{size(group.bytes):>10} {share(group.bytes, whole)}"
+        lines.append(f"{_INDENT}{held}  {clip(label)}  ({many(group.count, 'block')})")
     rest = groups[top:]
     if rest:
         total = sum(group.bytes for group in rest)
