@@ -1,0 +1,61 @@
+"""Two devices in one process: each has its own books and peaks, and sums of peaks are nobody's."""
+
+import ipygpumem
+from ipygpumem.ledger import imbalance
+from ipygpumem.render import text_line
+from ipygpumem.units import MIB
+
+
+def tensor(torch, mib, index):
+    return torch.empty(mib * MIB, dtype=torch.uint8, device=f"cuda:{index}")
+
+
+def test_each_device_has_its_own_books(two):
+    kept = [tensor(two, 1, 0), tensor(two, 1, 1)]
+    with ipygpumem.measure() as m:
+        kept.append(tensor(two, 100, 0))
+        for _ in range(3):
+            tensor(two, 200, 1)
+    first, second = m.report.devices["cuda:0"], m.report.devices["cuda:1"]
+    assert (first.held, first.peak) == (100 * MIB, 100 * MIB)
+    assert (second.held, second.peak, second.cached) == (0, 200 * MIB, 200 * MIB)
+    for device in (first, second):
+        assert device.after.mode == "process"
+        assert imbalance(device.after) == 0
+    lines = text_line(m.report).splitlines()
+    assert lines[0].startswith("cuda:0  +100.0 MiB held")
+    assert lines[1].startswith("cuda:1  peak +200.0 MiB · cache +200.0 MiB")
+
+
+def test_the_report_of_one_device(two):
+    kept = tensor(two, 1, 1)
+    with ipygpumem.measure(devices=["cuda:1"]) as m:
+        others = tensor(two, 50, 0)
+        kept = tensor(two, 30, 1)
+    assert list(m.report.devices) == ["cuda:1"]
+    assert m.report.devices["cuda:1"].peak == 30 * MIB
+    del kept, others
+
+
+def test_nested_peaks_on_two_devices(two):
+    keep = tensor(two, 1, 0), tensor(two, 1, 1)
+    with ipygpumem.measure() as outer:
+        tensor(two, 300, 0)
+        with ipygpumem.measure() as inner:
+            tensor(two, 40, 1)
+        tensor(two, 20, 1)
+    assert inner.report.devices["cuda:0"].peak == 0
+    assert inner.report.devices["cuda:1"].peak == 40 * MIB
+    assert outer.report.devices["cuda:0"].peak == 300 * MIB
+    assert outer.report.devices["cuda:1"].peak == 40 * MIB
+    del keep
+
+
+def test_a_copy_between_devices_is_balanced(two):
+    source = tensor(two, 64, 0)
+    with ipygpumem.measure(synchronize=True) as m:
+        copy = source.to("cuda:1")
+    assert m.report.devices["cuda:0"].held == 0
+    assert m.report.devices["cuda:1"].held == 64 * MIB
+    assert all(imbalance(device.after) == 0 for device in m.report.devices.values())
+    del copy
