@@ -101,7 +101,7 @@ def _notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
         notes.append("no events were recorded: only the state at the end is known")
     if gaps.before_recording:
         older = f"{many(gaps.before_recording, 'block')} ({size(gaps.before_recording_bytes)})"
-        told = "" if dropped is not None else "; the file does not say whether events were dropped"
+        told = "" if dropped is not None else "; whether events were dropped is not told"
         notes.append(f"{older} {_is(gaps.before_recording)} older than the first event{told}")
     if dropped:
         notes.append(f"the ring buffer lost {many(dropped, 'allocation')} before the first event here")

@@ -1,0 +1,215 @@
+"""Snapshots against PyTorch's own counters: the peak, the end and the segments, to the byte."""
+
+import pytest
+
+PRELUDE = """
+import gc, os, tempfile, torch
+from torch import nn
+from ipygpumem.snapshot import Snapshot
+
+MIB = 1 << 20
+
+def train(device="cuda", steps=3):
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(4)]).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(steps):
+        x = torch.randn(64 * (step + 1), 512, device=device)
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+def record(work, devices=1):
+    old = [torch.empty(3 * MIB + 5, dtype=torch.uint8, device=f"cuda:{index}") for index in range(devices)]
+    torch.cuda.synchronize()
+    gc.collect()
+    torch.cuda.memory._record_memory_history(enabled="all", stacks="python", max_entries=1_000_000)
+    for index in range(devices):
+        torch.cuda.reset_peak_memory_stats(index)
+    kept = work()
+    for index in range(devices):
+        torch.cuda.synchronize(index)
+    stats = [torch.cuda.memory_stats(index) for index in range(devices)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "snapshot.pickle")
+        torch.cuda.memory._dump_snapshot(path)
+        torch.cuda.memory._record_memory_history(enabled=None)
+        snapshot = Snapshot.load(path)
+    for index in range(devices):
+        compare(snapshot, index, stats[index])
+    del kept, old
+    return snapshot
+
+def compare(snapshot, index, stats):
+    timeline = snapshot.timeline(index)
+    blocks = snapshot.blocks
+    mine = blocks.active & (blocks.device == index)
+    live = timeline.allocations.live(len(timeline.trace) - 1)
+    gaps = timeline.gaps
+    tell(**{f"device{index}": {
+        "pairs": {
+            "requested peak": [snapshot.peak(index).requested, stats["requested_bytes.all.peak"]],
+            "requested end": [int(timeline.requested.bytes[-1]), stats["requested_bytes.all.current"]],
+            "active end": [timeline.end_rounded, stats["active_bytes.all.current"]],
+            "reserved peak": [timeline.reserved.peak()[1], stats["reserved_bytes.all.peak"]],
+            "reserved end": [timeline.end_reserved, stats["reserved_bytes.all.current"]],
+            "reserved of the state": [snapshot.state_at(len(timeline.trace) - 1, index).reserved,
+                                      stats["reserved_bytes.all.current"]],
+            "sum by line": [sum(group.bytes for group in snapshot.by_line(index)), stats["requested_bytes.all.peak"]],
+            "addresses": [sorted(timeline.allocations.address[live].tolist()), blocks.address[mine].tolist()],
+            "requests": [sorted(timeline.allocations.size[live].tolist()), sorted(blocks.requested[mine].tolist())],
+            "gaps": [[gaps.frees_without_allocation, gaps.missing_frees, gaps.only_in_segments, gaps.only_in_events],
+                     [0, 0, 0, 0]],
+        },
+        "events": len(timeline.trace),
+        "pools": sorted({group.label for group in snapshot.live(device=index).by("pool")}),
+        "segments": sum(len(snapshot.state_at(event, index).segments) for event in range(-1, len(timeline.trace), 97)),
+        "ooms": [[oom.asked, oom.device_free, list(oom.reason)] for oom in snapshot.ooms(index)],
+        "expandable": bool(snapshot.segments.expandable.any()),
+    }})
+"""
+
+
+def agree(facts, device=0):
+    found = facts[f"device{device}"]
+    assert found["events"] > 0
+    for name, (ours, theirs) in found["pairs"].items():
+        assert ours == theirs, name
+    return found
+
+
+def test_training_with_the_default_allocator(fresh):
+    found = agree(fresh(PRELUDE + "record(train)\n"))
+    assert not found["expandable"]
+
+
+def test_training_with_expandable_segments(fresh):
+    code = (
+        PRELUDE
+        + "def work():\n    kept = train()\n    torch.cuda.empty_cache()\n    return kept, train()\nrecord(work)\n"
+    )
+    found = agree(fresh(code, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"))
+    assert found["expandable"]
+
+
+def test_two_streams_with_record_stream(fresh):
+    code = """
+def work():
+    side = torch.cuda.Stream()
+    kept = []
+    for step in range(20):
+        with torch.cuda.stream(side):
+            x = torch.randn(1 << 20, device="cuda")
+            y = x * step
+        torch.cuda.current_stream().wait_stream(side)
+        y.record_stream(torch.cuda.current_stream())
+        kept.append((y * 2)[:10].clone())
+        del x, y
+    return kept, train()
+record(work)
+"""
+    agree(fresh(PRELUDE + code))
+
+
+def test_a_cuda_graph(fresh):
+    code = """
+def work():
+    model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(3)]).cuda()
+    x = torch.randn(64, 256, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            model(x).sum().backward()
+            model.zero_grad(set_to_none=True)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = model(x)
+        y.sum().backward()
+    for _ in range(5):
+        graph.replay()
+    return graph, y, model
+record(work)
+"""
+    found = agree(fresh(PRELUDE + code))
+    assert any(label.startswith("private pool") for label in found["pools"]) or found["pools"] == ["default pool"]
+
+
+def test_an_out_of_memory(fresh):
+    code = """
+def work():
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + 200 * MIB) / total))
+    kept = [torch.empty(9 * MIB, dtype=torch.uint8, device="cuda") for _ in range(12)]
+    del kept[::2]
+    try:
+        torch.empty(150 * MIB, dtype=torch.uint8, device="cuda")
+    except torch.cuda.OutOfMemoryError:
+        kept.append(torch.empty(5, device="cuda"))
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    return kept
+record(work)
+"""
+    found = agree(fresh(PRELUDE + code))
+    assert found["ooms"]
+    asked, free, reason = found["ooms"][-1]
+    assert asked == 150 << 20
+    assert free > 0
+    assert reason[0] == "150.0 MiB were asked for."
+
+
+def test_two_devices(fresh, two):
+    code = """
+def work():
+    kept = train("cuda:0"), train("cuda:1", steps=2)
+    x = torch.randn(1 << 20, device="cuda:0").to("cuda:1")
+    return kept, x
+record(work, devices=2)
+"""
+    facts = fresh(PRELUDE + code)
+    agree(facts, 0)
+    agree(facts, 1)
+
+
+def test_a_ring_that_wrapped(fresh):
+    code = """
+torch.cuda.init()
+torch.cuda.memory._record_memory_history(enabled="all", stacks="python", max_entries=100)
+kept = train(steps=5)
+torch.cuda.synchronize()
+stats = torch.cuda.memory_stats()
+snapshot = Snapshot.load(torch.cuda.memory._snapshot())
+torch.cuda.memory._record_memory_history(enabled=None)
+timeline = snapshot.timeline(0)
+tell(
+    events=len(timeline.trace),
+    old=timeline.gaps.before_recording,
+    end=[int(timeline.requested.bytes[-1]), stats["requested_bytes.all.current"]],
+    reserved=[timeline.end_reserved, stats["reserved_bytes.all.current"]],
+    most=snapshot.peak(0).requested <= stats["requested_bytes.all.peak"],
+)
+"""
+    facts = fresh(PRELUDE + code)
+    assert facts["events"] == 100
+    assert facts["old"] > 0
+    assert facts["end"][0] == facts["end"][1]
+    assert facts["reserved"][0] == facts["reserved"][1]
+    assert facts["most"]
+
+
+@pytest.mark.parametrize("context", ["alloc", "state", None])
+def test_every_depth_of_recording(fresh, context):
+    code = f"""
+torch.cuda.init()
+torch.cuda.memory._record_memory_history(enabled="all", context={context!r}, stacks="python", max_entries=100_000)
+torch.cuda.reset_peak_memory_stats()
+kept = train()
+torch.cuda.synchronize()
+stats = torch.cuda.memory_stats()
+snapshot = Snapshot.load(torch.cuda.memory._snapshot())
+torch.cuda.memory._record_memory_history(enabled=None)
+compare(snapshot, 0, stats)
+"""
+    agree(fresh(PRELUDE + code))
