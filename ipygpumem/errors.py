@@ -25,6 +25,7 @@ __all__ = [
     "SnapshotFormatError",
     "SnapshotLimitError",
     "SnapshotUnsafeError",
+    "first_line",
 ]
 
 
@@ -62,3 +63,9 @@ class SnapshotLimitError(SnapshotError):
 
 class NvmlError(IpyGpuMemError):
     """NVML is absent or refuses."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, in one line; its name where it says nothing."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

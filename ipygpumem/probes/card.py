@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ipygpumem.errors import NvmlError
+from ipygpumem.errors import NvmlError, first_line
 from ipygpumem.ledger.reading import CardMemory, DeviceReading
 from ipygpumem.probes import cuda, pytorch
 from ipygpumem.probes.host import namespace_pids
@@ -96,7 +96,7 @@ class Card:
         try:
             self._verify(torch, self.nvml, reserved)
         except Exception as error:  # NVML refuses, or a kernel has failed: the readings go on with what is left
-            self.mode, self.own, self.why = "device", None, f"no attribution by process: {error}"
+            self.mode, self.own, self.why = "device", None, f"no attribution by process: {first_line(error)}"
 
     def _verify(self, torch: Any, nvml: Nvml, reserved: int | None) -> None:
         entries = nvml.processes(self.handle)

@@ -10,7 +10,7 @@ import importlib
 import warnings
 from typing import Any
 
-from ipygpumem.errors import NvmlError
+from ipygpumem.errors import NvmlError, first_line
 from ipygpumem.ledger.reading import CardMemory
 
 __all__ = ["Nvml"]
@@ -72,7 +72,7 @@ class Nvml:
             except ModuleNotFoundError as error:
                 raise NvmlError("nvidia-ml-py is not installed") from error
             except Exception as error:
-                raise NvmlError(f"nvidia-ml-py cannot be imported: {error}") from error
+                raise NvmlError(f"nvidia-ml-py cannot be imported: {first_line(error)}") from error
         if not hasattr(self._pynvml, "nvmlMemory_v2") or (self._pynvml.__file__ or "").endswith("__init__.py"):
             raise NvmlError("an old package called pynvml hides nvidia-ml-py: pip uninstall pynvml")
         self._memory_v2 = True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.errors import first_line
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -37,7 +39,7 @@ def warm(torch: Any, index: int) -> str:
             try:
                 step()
             except Exception as error:
-                failed.append(f"{name} ({str(error).splitlines()[0] if str(error) else type(error).__name__})")
+                failed.append(f"{name} ({first_line(error)})")
         torch.cuda.synchronize(device)
     return ", ".join(failed)
 

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.errors import first_line
 from ipygpumem.ledger.reading import CardMemory, Counters
 from ipygpumem.probes.cuda import uncaptured
 
@@ -63,9 +64,7 @@ def problem(*, load: bool) -> str | None:
         try:
             importlib.import_module("torch")
         except Exception as error:
-            return (
-                f"torch cannot be imported ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
-            )
+            return f"torch cannot be imported ({type(error).__name__}: {first_line(error)})"
     torch = module()
     if torch is None:
         return None

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ipygpumem.errors import DeviceError, NvmlError
+from ipygpumem.errors import DeviceError, NvmlError, first_line
 from ipygpumem.ledger.reading import DeviceReading, Reading
 from ipygpumem.probes import host, pytorch
 from ipygpumem.probes.card import Card
@@ -117,7 +117,7 @@ class Watch:
                 state, why = _state(torch, card, None)
             return card.reading(glance, state, why)
         except Exception as error:
-            why = _first_line(error)
+            why = first_line(error)
             return DeviceReading(name=card.name, context=True, total=card.total, why=why, torch_why=why)
 
 
@@ -126,15 +126,10 @@ def _state(torch: Any, card: Card, look: Look | None) -> tuple[pytorch.Allocator
     try:
         state = look(card.index) if look is not None else pytorch.state(torch, card.index)
     except Exception as error:
-        return None, f"this allocator keeps no counters: {_first_line(error)}"
+        return None, f"this allocator keeps no counters: {first_line(error)}"
     return state, _ASYNC if pytorch.backend(torch) == "cudaMallocAsync" else ""
 
 
 def _reserved(torch: Any, card: Card) -> int | None:
     state, _ = _state(torch, card, None)
     return None if state is None else state.now.reserved
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -7,7 +7,6 @@ import gc
 import os
 import pickle
 import stat
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +27,18 @@ def check_path(path: str | os.PathLike[str]) -> Path:
     Raises:
         OptionError: No name, a folder, a device, a folder that is not there or takes no file.
     """
-    text = os.fspath(path)
+    text = os.fsdecode(path)
     if not text.strip():
         raise OptionError("the snapshot needs a path")
+    try:
+        return _checked(text)
+    except OptionError:
+        raise
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, ~nobody, a null character
+        raise OptionError(f"{text!r} is no path: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _checked(text: str) -> Path:
     target = Path(os.path.realpath(Path(text).expanduser()))
     if target.is_dir() or text.endswith(("/", os.sep)):
         raise OptionError(f"{text} is a folder: name a file in it, as in {Path(text) / 'snapshot.pickle'}")
@@ -41,13 +49,17 @@ def check_path(path: str | os.PathLike[str]) -> Path:
         raise OptionError(f"{text} may not be overwritten")
     if not target.parent.is_dir():
         raise OptionError(f"the folder {target.parent} does not exist")
+    probe = _temporary(target)
     try:
-        descriptor, probe = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        probe.touch()
+        probe.unlink()
     except OSError as error:
         raise OptionError(f"nothing can be written into {target.parent}: {error.strerror or error}") from error
-    os.close(descriptor)
-    Path(probe).unlink()
     return target
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 @contextlib.contextmanager
@@ -71,7 +83,7 @@ def write(path: Path, snapshot: dict[str, Any]) -> int:
     Raises:
         RecordingError: The disk is full or the folder is gone; the old file, if any, is as it was.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     try:
         with collector_paused(), temporary.open("wb") as file:
             pickle.dump(snapshot, file, protocol=_PROTOCOL)

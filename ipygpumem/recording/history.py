@@ -148,7 +148,9 @@ class History:
                 continue
             recorded = sum(1 for event in trace if event["action"] == "alloc")
             missing = now[index] - self._allocations.get(index, 0) - recorded
-            result.append(missing if missing >= 0 else None)  # the user reset the accumulated counters
+            # below 0 the user reset the accumulated counters; somebody else's recording may keep no allocations at all
+            known = missing >= 0 and (self.own or recorded or not missing)
+            result.append(missing if known else None)
         return result
 
     def stop(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.errors import RecordingError
+from ipygpumem.errors import RecordingError, first_line
 from ipygpumem.ledger.report import RecordingFacts
 from ipygpumem.recording.file import write
 from ipygpumem.recording.history import History, HistoryOptions
@@ -50,9 +50,10 @@ class Recorder:
         try:
             return self._save(path, sources, [*self.cells, *([cell] if cell else [])], after or self.watch.read())
         except RecordingError as error:
-            return RecordingFacts(path=None, own=self.history.own, error=str(error))
+            why = str(error)
         except Exception as error:
-            return RecordingFacts(path=None, own=self.history.own, error=f"the snapshot was not taken: {error}")
+            why = f"the snapshot was not taken: {first_line(error)}"
+        return RecordingFacts(path=None, own=self.history.own, error=why)
 
     def _save(self, path: Path, sources: Mapping[str, str], cells: list[CellFacts], after: Reading) -> RecordingFacts:
         history = self.history

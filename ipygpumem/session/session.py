@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
+from ipygpumem.errors import first_line
 from ipygpumem.ledger.baseline import Baseline
 from ipygpumem.probes import pytorch
 from ipygpumem.probes.preload import warm
@@ -59,8 +60,7 @@ class Session:
         try:
             return self._preload(torch, kernels=mode == "kernels", reset_peaks=reset_peaks)
         except Exception as error:
-            text = str(error).strip().splitlines()
-            return self.take_baseline(note=f"CUDA does not start: {text[0] if text else type(error).__name__}")
+            return self.take_baseline(note=f"CUDA does not start: {first_line(error)}")
 
     def _preload(self, torch: Any, *, kernels: bool, reset_peaks: bool) -> Baseline:
         torch.cuda.init()

@@ -229,7 +229,7 @@ def test_without_a_gpu_the_host(tmp_path):
     assert 78 * MIB < m.report.host.held < 90 * MIB
     assert m.report.host.peak >= m.report.host.held
     del held
-    with pytest.raises(RecordingError, match="PyTorch records the history of GPU memory only, and torch .* is built"):
+    with pytest.raises(RecordingError, match=r"PyTorch records the history of GPU memory only, and torch .* is built"):
         measure(snapshot=tmp_path / "x.pickle")
 
 
