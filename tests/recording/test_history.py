@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import linecache
-import os
 import pickle
 import platform
 import subprocess
@@ -79,16 +78,16 @@ def test_a_file_that_torchs_readers_take_and_the_keys_beside(fake_gpu, tmp_path)
 
 def test_the_text_of_cells_that_are_in_the_stacks_goes_along(fake_gpu, tmp_path):
     cell = "def allocate(gpu):\n    return gpu.alloc(1 << 20)\n"
-    for name in ("/tmp/ipykernel_1/12.py", "/tmp/ipykernel_1/13.py"):
+    for name in ("/kernel/ipykernel_1/12.py", "/kernel/ipykernel_1/13.py"):
         linecache.cache[name] = (len(cell), None, cell.splitlines(keepends=True), name)
     try:
         space = {}
-        exec(compile(cell, "/tmp/ipykernel_1/12.py", "exec"), space)  # noqa: S102 (as a kernel runs a cell)
+        exec(compile(cell, "/kernel/ipykernel_1/12.py", "exec"), space)  # noqa: S102 (as a kernel runs a cell)
         with measure(snapshot=tmp_path / "x.pickle"):
             space["allocate"](fake_gpu)
-        assert load(tmp_path / "x.pickle")["source_code"] == {"/tmp/ipykernel_1/12.py": cell}
+        assert load(tmp_path / "x.pickle")["source_code"] == {"/kernel/ipykernel_1/12.py": cell}
     finally:
-        for name in ("/tmp/ipykernel_1/12.py", "/tmp/ipykernel_1/13.py"):
+        for name in ("/kernel/ipykernel_1/12.py", "/kernel/ipykernel_1/13.py"):
             del linecache.cache[name]
 
 
@@ -222,7 +221,7 @@ def test_a_recording_over_several_cells_is_saved_as_often_as_one_likes(fake_gpu,
     recorder = Recorder(ipygpumem.session.current().watch)
     recorder.start()
     fake_gpu.alloc(MIB)
-    recorder.cells.append(CellFacts(3, "/tmp/ipykernel_1/3.py", 10, 20, True))
+    recorder.cells.append(CellFacts(3, "/kernel/ipykernel_1/3.py", 10, 20, True))
     first = recorder.save(tmp_path / "x.pickle", sources={})
     recorder.cells.append(CellFacts(4, None, 30, 40, False))
     second = recorder.save(tmp_path / "x.pickle", sources={})
@@ -253,11 +252,8 @@ def test_a_file_that_cannot_be_written_is_one_warning_and_the_result_stands(fake
     assert m.report.recording.error == str(caught[0].message)
     assert m.report.devices["cuda:0"].held == MIB
     assert not torch._C._cuda_isHistoryEnabled()
-    assert (
-        [one.name for one in folder.iterdir()] == (["x.pickle"] if fault == "becomes a folder" else [])
-        if (folder.exists())
-        else True
-    )
+    left = [one.name for one in folder.iterdir()] if folder.exists() else []
+    assert left == (["x.pickle"] if fault == "becomes a folder" else [])
 
 
 def _fail(*_):
@@ -291,7 +287,7 @@ print(m.report.recording.error)
         f"the snapshot {path} was not written: File too large",
     ], done.stderr
     assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["x.pickle"]
+    assert [one.name for one in tmp_path.iterdir()] == ["x.pickle"]
 
 
 def test_the_collector_is_as_it_was(fake_gpu, tmp_path):
