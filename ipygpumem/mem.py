@@ -1,8 +1,8 @@
 """Drop-in for ``ipyexperiments.utils.mem``: the same names, units and tolerance, on PyTorch's current device.
 
 All figures are whole MiB, rounded down, of the whole card as NVML (or, without NVML, CUDA) tells it; ``used`` includes
-what the driver reserves, so that total = free + used. CUDA gives memory in steps of 2 MiB: that is the tolerance of each figure. Unlike its
-namesake this module can be imported without a GPU; its functions then raise `RecordingError`.
+what the driver reserves, so that total = free + used. CUDA gives memory in steps of 2 MiB: that is the tolerance of
+each figure. Unlike its namesake this module can be imported without a GPU; its functions then raise `RecordingError`.
 
 Names and meaning after stas00/ipyexperiments (Apache-2.0), ``ipyexperiments/utils/mem.py``.
 """
@@ -54,6 +54,7 @@ def _torch() -> Any:
 def _card(device: int | None) -> DeviceReading:
     torch = _torch()
     index = torch.cuda.current_device() if device is None else int(device)
+    current().watch.check([str(index)])
     if not pytorch.has_context(torch, index):
         pytorch.start(torch, index)
     reading = current().reading().devices.get(f"cuda:{index}")

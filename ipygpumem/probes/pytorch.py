@@ -225,6 +225,12 @@ def _pinned_bytes(stats: dict[str, Any]) -> int | None:
     return None
 
 
-def allocated_now() -> int:
-    """Bytes allocated on PyTorch's current device; 0 before CUDA starts."""
-    return int(sys.modules["torch"].cuda.memory_allocated())
+def current_device() -> int:
+    """PyTorch's current device, without starting CUDA: before that it is the first."""
+    torch = started()
+    return 0 if torch is None else int(torch.cuda.current_device())
+
+
+def allocated_now(index: int) -> int:
+    """Bytes allocated on a device; 0 before CUDA starts."""
+    return int(sys.modules["torch"].cuda.memory_allocated(index))

@@ -38,7 +38,7 @@ class Reports(Sequence["Report"]):
             KeyError: That cell was not measured.
         """
         for report in reversed(self._reports):
-            if key in (report.cell, report.cell_id):
+            if key is not None and key in (report.cell, report.cell_id):
                 return report
         raise KeyError(f"no report of cell {key!r}")
 

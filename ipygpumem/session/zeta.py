@@ -40,8 +40,8 @@ def save_memory_snapshot(path: str | os.PathLike[str]) -> Iterator[Path]:
         RecordingError: No history can be recorded here (no GPU, or another allocator). Before the block runs, and
             before a folder is made.
     """
-    target = Path(path)
-    if target.suffix not in {".pickle", ".pkl"}:
+    target = Path(path).expanduser()
+    if target.suffix not in {".pickle", ".pkl"} or target.is_dir():
         why = History.obstacle()
         if why:
             raise RecordingError(why)
@@ -56,7 +56,7 @@ def save_memory_snapshot(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def print_cuda_memory_usage() -> Iterator[None]:
-    """Print what the block left allocated on the current device: ``CUDA memory usage: 0.40 GB`` (GiB).
+    """Print what the block left allocated on the device that is current at its start: ``CUDA memory usage: 0.40 GB``.
 
     Raises:
         RecordingError: PyTorch has no GPU here. Before the block runs.
@@ -64,8 +64,9 @@ def print_cuda_memory_usage() -> Iterator[None]:
     why = pytorch.problem(load=True)
     if why:
         raise RecordingError(f"no CUDA memory to print: {why}")
-    before = pytorch.allocated_now()
+    index = pytorch.current_device()
+    before = pytorch.allocated_now(index)
     try:
         yield
     finally:
-        print(f"CUDA memory usage: {(pytorch.allocated_now() - before) / GIB:.2f} GB")  # noqa: T201 (its purpose)
+        print(f"CUDA memory usage: {(pytorch.allocated_now(index) - before) / GIB:.2f} GB")  # noqa: T201 (its purpose)

@@ -1,0 +1,92 @@
+"""The two drop-ins for zeta.utils."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import pytest
+import torch
+
+from ipygpumem import OptionError, RecordingError, print_cuda_memory_usage, save_memory_snapshot
+
+MIB = 1 << 20
+
+
+def test_a_folder_is_made_and_gets_the_snapshot(fake_gpu, tmp_path):
+    with save_memory_snapshot(tmp_path / "a" / "b") as path:
+        fake_gpu.alloc(MIB)
+    assert path == tmp_path / "a" / "b" / "snapshot.pickle"
+    assert pickle.loads(path.read_bytes())["ipygpumem"]["recording"]["own"] is True
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+@pytest.mark.parametrize("name", ["x.pickle", "x.pkl"])
+def test_a_file_by_its_name(fake_gpu, tmp_path, name):
+    with save_memory_snapshot(str(tmp_path / name)) as path:
+        pass
+    assert path == tmp_path / name
+    assert path.is_file()
+
+
+def test_a_folder_that_is_there_whatever_its_name(fake_gpu, tmp_path):
+    (tmp_path / "run.pickle").mkdir()
+    with save_memory_snapshot(tmp_path / "run.pickle") as path:
+        pass
+    assert path == tmp_path / "run.pickle" / "snapshot.pickle"
+
+
+def test_home_is_home(fake_gpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with save_memory_snapshot("~/runs") as path:
+        pass
+    assert path == tmp_path / "runs" / "snapshot.pickle"
+    assert os.fspath(path) in {str(one) for one in tmp_path.rglob("*")}
+
+
+def test_it_is_saved_when_the_block_raises(fake_gpu, tmp_path):
+    with pytest.raises(ZeroDivisionError), save_memory_snapshot(tmp_path / "runs") as path:
+        raise ZeroDivisionError
+    assert path.is_file()
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+def test_what_cannot_be_is_said_before_the_block_and_before_a_folder(fake_gpu, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OptionError, match="cannot be made"), save_memory_snapshot(tmp_path / "file" / "runs"):
+        raise AssertionError("the block ran")
+
+
+def test_without_a_gpu_nothing_is_made(tmp_path):
+    with pytest.raises(RecordingError, match="built without CUDA"), save_memory_snapshot(tmp_path / "runs"):
+        raise AssertionError("the block ran")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RecordingError, match="built without CUDA"), print_cuda_memory_usage():
+        raise AssertionError("the block ran")
+
+
+def test_usage_is_printed_as_the_namesake_does(fake_gpu, capsys):
+    with print_cuda_memory_usage():
+        block = fake_gpu.alloc(400 * MIB)
+    assert capsys.readouterr().out == "CUDA memory usage: 0.39 GB\n"
+    with pytest.raises(ZeroDivisionError), print_cuda_memory_usage():
+        fake_gpu.free(block)
+        raise ZeroDivisionError
+    assert capsys.readouterr().out == "CUDA memory usage: -0.39 GB\n"
+
+
+def test_usage_nests(fake_gpu, capsys):
+    with print_cuda_memory_usage():
+        fake_gpu.alloc(1024 * MIB)
+        with print_cuda_memory_usage():
+            fake_gpu.alloc(512 * MIB)
+    assert capsys.readouterr().out == "CUDA memory usage: 0.50 GB\nCUDA memory usage: 1.50 GB\n"
+
+
+def test_usage_is_of_one_device_though_the_current_one_changes(two_gpus, capsys):
+    two_gpus.alloc(MIB, 1)
+    with print_cuda_memory_usage():
+        two_gpus.alloc(512 * MIB, 0)
+        torch.cuda.set_device(1)
+    assert capsys.readouterr().out == "CUDA memory usage: 0.50 GB\n"
