@@ -12,7 +12,7 @@ KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 
-_SIZE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([kmgt]?i?b|[kmgt])?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|[kmgt])?\s*", re.IGNORECASE)
 _FACTORS: dict[str, int] = {
     "": 1,
     "b": 1,
@@ -44,9 +44,9 @@ def pair(part: int, whole: int) -> str:
 
 def duration(seconds: float) -> str:
     """A time in the unit that a person would use: ``"3.1 ms"``, ``"2.31 s"``, ``"4 min 07 s"``."""
-    if seconds < 1:
+    if round(seconds, 4) < 1:
         return f"{seconds * 1000:.1f} ms"
-    if seconds < _MINUTE:
+    if round(seconds, 2) < _MINUTE:
         return f"{seconds:.2f} s"
     minutes, rest = divmod(round(seconds), _MINUTE)
     if minutes < _MINUTE:

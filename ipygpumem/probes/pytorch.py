@@ -16,7 +16,30 @@ from ipygpumem.probes.cuda import uncaptured
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["OLDEST", "AllocatorState", "allocator_state", "importable", "module", "problem", "raw", "started"]
+__all__ = [
+    "OLDEST",
+    "AllocatorState",
+    "allocated_now",
+    "allocator_state",
+    "backend",
+    "busy",
+    "capturing",
+    "card_memory",
+    "current_device",
+    "has_context",
+    "importable",
+    "module",
+    "pinned",
+    "problem",
+    "raw",
+    "start",
+    "started",
+    "state",
+    "stats",
+    "synchronize",
+    "unwrap",
+    "wrap",
+]
 
 OLDEST = (2, 4)
 

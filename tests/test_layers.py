@@ -1,0 +1,72 @@
+"""Imports run one way, and each outside library has one door."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "ipygpumem"
+BELOW = {
+    "errors": set(),
+    "units": {"errors"},
+    "ledger": {"errors", "units"},
+    "probes": {"errors", "units", "ledger"},
+    "recording": {"errors", "units", "ledger", "probes"},
+    "render": {"errors", "units", "ledger"},
+    "snapshot": {"errors", "units", "ledger"},
+    "viewer": {"errors", "units", "ledger", "snapshot"},
+}
+FACES = {"notebook", "cli", "mem", "pytest_plugin", "__init__", "__main__", "environment"}
+DOORS = {
+    # environment.py: a bug report does not lean on the very probes that it reports on
+    "torch": {"probes/pytorch.py", "environment.py"},
+    "pynvml": {"probes/nvml.py", "environment.py"},
+    "psutil": {"probes/host.py"},
+    "cuda": {"probes/cuda.py"},
+    "IPython": {"notebook"},
+    "traitlets": {"notebook", "viewer"},
+    "anywidget": {"viewer"},
+}
+
+
+def imports():
+    """(file, module) of every import that runs; what stands under TYPE_CHECKING is for readers."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        unread = {
+            id(inner) for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+            for inner in ast.walk(node)
+        }  # fmt: skip
+        for node in ast.walk(tree):
+            if id(node) in unread:
+                continue
+            file = path.relative_to(PACKAGE).as_posix()
+            if isinstance(node, ast.ImportFrom):
+                yield file, node.module
+            elif isinstance(node, ast.Import):
+                yield from ((file, alias.name) for alias in node.names)
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+                yield from ((file, one.value) for one in node.args if isinstance(one, ast.Constant))
+
+
+def test_imports_run_one_way():
+    wrong = []
+    for file, module in imports():
+        room, (root, _, rest) = file.partition("/")[0].removesuffix(".py"), module.partition(".")
+        other = rest.partition(".")[0]
+        if root != "ipygpumem" or not other or other == room or room in FACES:
+            continue
+        allowed = BELOW.get(room, set(BELOW) | {"session"})
+        if other not in allowed:
+            wrong.append((file, module))
+    assert wrong == []
+
+
+def test_each_library_has_one_door():
+    wrong = [
+        (file, module)
+        for file, module in imports()
+        for name in (module.partition(".")[0],)
+        if name in DOORS and not any(file == door or file.startswith(f"{door}/") for door in DOORS[name])
+    ]
+    assert wrong == []

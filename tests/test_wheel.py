@@ -1,0 +1,49 @@
+"""The wheel, built from this checkout: what is in it and what is not."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory):
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in ("ipygpumem", "tests"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    isolation = ["--no-build-isolation"] if importlib.util.find_spec("setuptools") else []
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", *isolation, "-w", str(out), str(source)]
+    subprocess.run(command, check=True, timeout=240)
+    (wheel,) = out.iterdir()
+    return zipfile.ZipFile(wheel).namelist()
+
+
+def test_every_module_is_in_it(names):
+    ours = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ipygpumem").rglob("*.py")}
+    assert ours <= set(names)
+
+
+def test_the_marker_and_the_data_are_in_it(names):
+    assert "ipygpumem/py.typed" in names
+    for path in (ROOT / "ipygpumem" / "data").iterdir():
+        assert f"ipygpumem/data/{path.name}" in names
+
+
+def test_nothing_else_is_in_it(names):
+    strange = [
+        name
+        for name in names
+        if not name.startswith(("ipygpumem/", "ipygpumem-")) or "__pycache__" in name or "test" in name.lower()
+    ]
+    assert strange == []
+    assert any(name.endswith(("licenses/LICENSE", "dist-info/LICENSE")) for name in names)
