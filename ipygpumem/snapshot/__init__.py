@@ -8,8 +8,9 @@ from ipygpumem.snapshot.diff import Change, Diff, diff
 from ipygpumem.snapshot.keys import KEYS
 from ipygpumem.snapshot.limits import Limits
 from ipygpumem.snapshot.snapshot import Snapshot
+from ipygpumem.snapshot.table import to_frame
 
-__all__ = ["KEYS", "Change", "Diff", "Limits", "Snapshot", "diff", "sample"]
+__all__ = ["KEYS", "Change", "Diff", "Limits", "Snapshot", "diff", "sample", "to_frame"]
 
 
 def sample() -> Path:

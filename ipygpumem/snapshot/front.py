@@ -39,8 +39,11 @@ class Front:
         made: By key, how many objects the entry had put into the memo before.
     """
 
-    def __init__(self, data: bytes, start: Ints) -> None:
+    def __init__(self, data: bytes, start: Ints, budget: int) -> None:
         self._data = data
+        # No honest lanes share bytes, so that all their lists together have fewer references than bytes to read. This
+        # stops a file that lets each lane begin inside the list of the one before.
+        self._budget = budget
         self._end = len(data) - MARGIN
         self._octets = np.frombuffer(data, np.uint8)
         # the eight bytes at every position; numpy copies what it takes, so that nothing need be aligned
@@ -165,7 +168,11 @@ class Front:
         one = ~many & (single > at + 1) & (self._octets[single] == op.APPEND)
         last[one] = single[one]
         running = np.flatnonzero(many)
+        budget = self._budget
         for _ in range(_LONGEST_LIST):
+            budget -= len(running)
+            if budget < 0:
+                break
             width = _REF_WIDTH[self._octets[last[running]]]
             going = width > 0
             last[running] += np.where(going, width + 1, 0)

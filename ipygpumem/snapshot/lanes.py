@@ -74,7 +74,7 @@ def find_lanes(data: bytes, begin: int, keys: dict[str, bytes]) -> Lanes:
     unique: dict[str, dict[bytes, int]] = {key: {} for key in keys}
     fronts = []
     for chunk in range(begin, max(len(data) - MARGIN, begin + 1), _CHUNK):
-        front = Front(data, _openings(data, chunk))
+        front = Front(data, _openings(data, chunk), _CHUNK)
         for key, reference in keys.items():
             front.expect(reference)
             if key in _TEXTS:

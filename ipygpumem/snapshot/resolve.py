@@ -88,12 +88,13 @@ class Resolver:
 
     def numbers(self, name: str, values: list[Any], where: str) -> Numbered:
         """The numbers of many texts, stacks or pool ids; -1 for None. An object that comes often is read once."""
-        known: dict[int, int] = {id(None): _NONE}
         read = self._read[_KINDS[name]]
-        for value in values:
-            if id(value) not in known:
-                known[id(value)] = read(value, where)
-        return np.asarray([known[id(value)] for value in values], np.int32)
+        if _KINDS[name] == "text" and set(map(type, values)) <= {str, type(None)}:
+            table = {value: _NONE if value is None else read(value, where) for value in dict.fromkeys(values)}
+            return np.array(list(map(table.__getitem__, values)), np.int32)
+        objects = dict(zip(map(id, values), values, strict=True))
+        known = {key: _NONE if value is None else read(value, where) for key, value in objects.items()}
+        return np.array(list(map(known.__getitem__, map(id, values))), np.int32)
 
     def _held(self, kind: str, value: Held, where: str) -> int:
         number = int(self._known[kind][value.index])

@@ -1,4 +1,4 @@
-"""Events as a table: CSV, Parquet, pandas."""
+"""Events and answers as tables: CSV, Parquet, pandas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["COLUMNS", "event_rows", "events_columns", "events_frame", "write_csv", "write_parquet"]
+__all__ = ["COLUMNS", "event_rows", "events_columns", "events_frame", "to_frame", "write_csv", "write_parquet"]
 
 COLUMNS = (
     "device",
@@ -110,6 +110,23 @@ def events_frame(snapshot: Snapshot, device: int | None = None) -> Any:
         OptionError: pandas is not installed.
     """
     return _need("pandas", "data frames").DataFrame(_all_columns(snapshot, device))
+
+
+def to_frame(answer: Any) -> Any:
+    """Any answer of a snapshot as a pandas DataFrame: a curve, a sequence of dataclasses, a structured array.
+
+    Raises:
+        OptionError: pandas is not installed, or this is no answer of a snapshot.
+    """
+    pandas = _need("pandas", "data frames")
+    if isinstance(answer, np.ndarray):
+        return pandas.DataFrame(answer)
+    if isinstance(answer, (tuple, list)) and all(hasattr(row, "to_dict") for row in answer):
+        return pandas.DataFrame([row.to_dict() for row in answer])
+    if hasattr(answer, "to_dict"):
+        facts = answer.to_dict()
+        return pandas.DataFrame(facts if any(isinstance(value, list) for value in facts.values()) else [facts])
+    raise OptionError(f"a {type(answer).__name__} is no answer of a snapshot")
 
 
 def _need(module: str, purpose: str) -> Any:

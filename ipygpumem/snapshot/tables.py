@@ -98,6 +98,7 @@ class Stacks:
         self._frames = Numbers()
         self._frame_of: dict[int, int] = {}
         self._stacks = Numbers()
+        self._stack_of: dict[tuple[int, ...], int] = {}
         self._kept: list[Any] = []
 
     def frame(self, frame: Any, where: str) -> int:
@@ -118,7 +119,12 @@ class Stacks:
     def stack(self, frames: Any, where: str) -> int:
         """The number of a stack, given as the file's list of frames, innermost first."""
         items = sequence(frames, where)
-        return self._stacks.number(tuple([self.frame(frame, where) for frame in items]))
+        same = tuple(map(id, items))
+        number = self._stack_of.get(same)
+        if number is None:
+            number = self._stacks.number(tuple([self.frame(frame, where) for frame in items]))
+            self._stack_of[same] = number
+        return number
 
     def table(self) -> StackTable:
         """All stacks collected."""

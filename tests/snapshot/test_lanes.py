@@ -175,6 +175,14 @@ def test_entries_that_stand_where_no_entry_belongs_are_refused():
             Snapshot.load(pickle.dumps(raw, 4))
 
 
+def test_a_run_cannot_be_multiplied_through_the_memo():
+    data = pickle.dumps({"device_traces": [steady(2500)]}, 4)
+    ends = [int(run.lanes.end[run.stop - 1]) for run in runs(data)]
+    end = next(end for end in ends if data[end : end + 1] == b"e")
+    with pytest.raises(SnapshotError, match=r"put into the memo twice \(at byte"):
+        Snapshot.load(data[:end] + b"\x94" + b"h\xff" * 1000 + data[end:])
+
+
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_damaged_entries_are_read_or_refused(data):

@@ -9,7 +9,7 @@ import io
 import pytest
 
 from ipygpumem.errors import DeviceError, OptionError, SnapshotError
-from ipygpumem.snapshot import KEYS, Snapshot, diff, sample
+from ipygpumem.snapshot import KEYS, Snapshot, diff, sample, to_frame
 from ipygpumem.snapshot.encode import decode
 from ipygpumem.snapshot.table import COLUMNS, write_csv
 from ipygpumem.snapshot.tables import is_user_file
@@ -379,12 +379,20 @@ def test_events_as_a_frame(small):
     frame = small.frame()
     assert list(frame.columns) == list(COLUMNS)
     assert frame["requested_after"].max() == small.peak().requested
+    assert to_frame(small.by_line())["bytes"].sum() == small.peak().requested
+    assert to_frame(small.allocated())["bytes"].tolist() == small.allocated().bytes.tolist()
+    assert to_frame(small.state_at(3).blocks)["requested"].sum() == small.state_at(3).requested
+    assert to_frame(small.device_calls())["mallocs"].tolist() == [1]
+    with pytest.raises(OptionError, match="no answer"):
+        to_frame(5)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pandas") is not None, reason="pandas is installed")
 def test_without_pandas_one_sentence_says_so(small):
     with pytest.raises(OptionError, match="data frames need pandas: pip install pandas"):
         small.frame()
+    with pytest.raises(OptionError, match="data frames need pandas"):
+        to_frame(small.by_line())
 
 
 @pytest.mark.parametrize("name", files.NAMES)
