@@ -341,6 +341,7 @@ class FakeGpu:
         put(torch.cuda, "_device_count_nvml", lambda: -1)
         put(torch.cuda, "_cudart", types.SimpleNamespace(cudaMemGetInfo=self.mem_get_info))
         put(torch.cuda, "Stream", _stream(self))
+        put(torch.cuda, "default_generators", tuple(torch.Generator() for _ in self.devices))
         put(torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", self.capture_flag)
         for owner, name, value in replacements(self):
             put(owner, name, value)

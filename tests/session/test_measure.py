@@ -243,6 +243,7 @@ def test_a_hosts_peak_that_came_and_went(tmp_path):
     assert 85 * MIB < m.report.host.peak < 110 * MIB
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # from Python 3.12 on
 def test_a_forked_child_does_nothing_and_writes_nothing(fake_gpu, tmp_path):
     path = tmp_path / "x.pickle"
     fake_gpu.alloc(MIB)
