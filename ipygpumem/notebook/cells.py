@@ -212,6 +212,7 @@ class Cells:
 
     def measure(self, asked: Asked, run: Callable[[], Any]) -> tuple[Any, Report | None]:
         """Run something measured inside a cell, shown at once; its error is the caller's."""
+        __tracebackhide__ = True
         outer = self._frames[0] if self._frames else None
         if outer is not None and outer.asked is None and _is_one_statement(outer.raw):
             outer.reported = True  # the cell is this statement: a second report would say the same
@@ -288,7 +289,7 @@ class Cells:
         if name in linecache.cache:
             return str(name)
         prefix = f"<ipython-input-{number}-"
-        return next((name for name in linecache.cache if name.startswith(prefix)), None)
+        return next((name for name in reversed(linecache.cache) if name.startswith(prefix)), None)
 
 
 def _is_one_statement(raw: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import platform
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from IPython.core.magic import (
     needs_local_scope,
     no_var_expand,
 )
-from IPython.utils.text import FullEvalFormatter
+from IPython.utils.text import EvalFormatter
 
 from ipygpumem.errors import IpyGpuMemError
 from ipygpumem.notebook import show
@@ -73,6 +74,7 @@ class GPUMem(Magics, Settings):
     @line_cell_magic("gpumem")
     def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Where the GPU's memory is, and where a cell or a statement took it."""
+        __tracebackhide__ = True  # an error in the statement is the user's own, and so is its traceback
         if cell is not None:
             return self._cell(line, cell)
         first, _, rest = line.strip().partition(" ")
@@ -145,10 +147,11 @@ class GPUMem(Magics, Settings):
         return reading if asked.o else None
 
     def _statement(self, words: argparse.Namespace, statement: str, local_ns: Any) -> Any:
+        __tracebackhide__ = True
         asked = self._asked("%gpumem", words)
         asked.brief = True
         code = _compile(self.shell, statement)
-        value, report = self.cells.measure(asked, lambda: _run(self.shell, code, local_ns))
+        value, report = self.cells.measure(asked, functools.partial(_run, self.shell, code, local_ns))
         if words.o:
             return report
         # IPython sees only the call that this line became, which does not end in a semicolon
@@ -188,7 +191,7 @@ class GPUMem(Magics, Settings):
         names = {**self.shell.user_ns, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
         if "{" in text:
             try:
-                text = FullEvalFormatter().vformat(text, [], names)
+                text = EvalFormatter().vformat(text, [], names)
             except Exception as error:
                 raise UsageError(f"gpumem: {text!r} does not expand ({type(error).__name__}: {error})") from error
         return check_path(text)
@@ -204,7 +207,9 @@ def _compile(shell: Any, statement: str) -> tuple[Any, Any]:
         UsageError: It waits for something, which a line magic cannot.
     """
     text = shell.transform_cell(statement)
-    name = shell.compile.cache(text, shell.execution_count)
+    # IPython 9.16 counts a cell before it runs: the number stands in its result
+    number = getattr(getattr(shell.displayhook, "exec_result", None), "execution_count", None)
+    name = shell.compile.cache(text, number or shell.execution_count)
     tree = shell.transform_ast(ast.parse(text, filename=name))
     try:
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -218,6 +223,7 @@ def _compile(shell: Any, statement: str) -> tuple[Any, Any]:
 
 
 def _run(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
+    __tracebackhide__ = True
     before, value = code
     exec(before, shell.user_ns, local_ns)  # noqa: S102 (the person's own statement)
     return None if value is None else eval(value, shell.user_ns, local_ns)  # noqa: S307 (as above)

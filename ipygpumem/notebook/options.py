@@ -7,6 +7,7 @@ import ast
 import keyword
 import os
 import shlex
+import textwrap
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -203,6 +204,6 @@ def help_text() -> str:
     seen: dict[tuple[str, ...], Option] = {option.flags: option for option in (*CELL, *STATEMENT)}
     for option in seen.values():
         flags = ", ".join(option.flags) + (f" {option.value}" if option.value else "")
-        lines.append(f"  {flags.ljust(26)}  {option.help}")
+        lines += textwrap.wrap(option.help, 110, initial_indent=f"  {flags.ljust(26)}  ", subsequent_indent=" " * 30)
     lines += ["", "Settings: %config GPUMem. Reports: ipygpumem.last, ipygpumem.reports."]
     return "\n".join(lines)

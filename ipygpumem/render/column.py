@@ -158,7 +158,7 @@ def recording_notes(recording: RecordingFacts) -> str:
         return recording.error
     from humanize import intcomma, naturalsize
 
-    text = f"snapshot {recording.path}: {intcomma(recording.events)} events, {naturalsize(recording.size, binary=True)}"
+    text = f"snapshot {recording.path}: {intcomma(recording.events)} event{'s' * (recording.events != 1)}, {naturalsize(recording.size, binary=True)}"
     if recording.dropped is None:
         text += "; whether the ring dropped events is not known"
     elif recording.dropped:

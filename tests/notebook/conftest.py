@@ -70,9 +70,9 @@ class Notebook:
 
 
 @pytest.fixture
-def make_notebook(tmp_path, monkeypatch):
+def make_notebook(tmp_path_factory, monkeypatch):
     """Build a notebook: ``make_notebook(GPUMem={"report": "always"})``; ``terminal=True`` for IPython in a terminal."""
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path_factory.getbasetemp() / "ipython"))
     main, hook, notebooks = sys.modules["__main__"], sys.excepthook, []
 
     def make(*, terminal=False, **sections):
