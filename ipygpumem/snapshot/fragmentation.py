@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import OptionError
 from ipygpumem.snapshot.state import SMALL_SEGMENT
-from ipygpumem.snapshot.trace import Action
-from ipygpumem.units import MIB, size
+from ipygpumem.units import MIB
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["Fit", "Fragmentation", "Oom", "explain_oom", "fragmentation", "round_request"]
+__all__ = ["Fit", "Fragmentation", "fragmentation", "round_request", "segment_size"]
 
 # The allocator's constants (c10/core/AllocatorConfig.h), unchanged since torch 1.0
 _QUANTUM = 512
@@ -86,39 +84,13 @@ class Fragmentation:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Oom:
-    """Why an allocation failed.
-
-    Attributes:
-        device: The device's index.
-        event: The oom event.
-        time_us: Microseconds since 1970, or None.
-        asked: Bytes asked for, rounded by the allocator.
-        device_free: Bytes free on the device then; None if the file does not say.
-        memory: The free memory inside the segments.
-        reason: Why it failed, one sentence each.
-    """
-
-    device: int
-    event: int
-    time_us: int | None
-    asked: int
-    device_free: int | None
-    memory: Fragmentation
-    reason: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
-
-
 def round_request(requested: int) -> int:
     """Requested bytes as the allocator rounds them under default settings: up to a multiple of 512."""
     return max(_QUANTUM, -(-requested // _QUANTUM) * _QUANTUM)
 
 
-def _segment_size(rounded: int) -> int:
+def segment_size(rounded: int) -> int:
+    """Bytes of the segment that the allocator takes for a rounded request, under default settings."""
     if rounded <= _SMALL:
         return SMALL_SEGMENT
     if rounded < _MIDDLE:
@@ -168,7 +140,7 @@ def _fit(need: int, stream: int | None, length: Ints, segments: NDArray[Any]) ->
     if stream is not None:
         serves &= segments["stream"] == stream
     block = int(length[serves].min()) if serves.any() else None
-    return Fit(need, rounded, small, block, _segment_size(rounded))
+    return Fit(need, rounded, small, block, segment_size(rounded))
 
 
 def _owner(state: State, address: Ints) -> Ints:
@@ -204,58 +176,3 @@ def _derived_pieces(state: State) -> tuple[Ints, Ints]:
     gap = np.where(where[1:] == where[:-1], begin[1:] - end[:-1], 0)
     free = np.flatnonzero(gap > 0)
     return gap[free], where[free]
-
-
-def explain_oom(snapshot: Snapshot, state: State) -> Oom:
-    """Why the allocation of an oom event failed.
-
-    Raises:
-        OptionError: The event is no oom event.
-    """
-    trace = snapshot.timeline(state.device).trace
-    event = state.event
-    if event < 0 or trace.action[event] != Action.OOM:
-        raise OptionError(f"event {event} of device {state.device} is no oom event")
-    asked = int(trace.size[event])
-    memory = fragmentation(snapshot, state, asked, int(trace.stream[event]))
-    device_free = trace.device_free.get(event)
-    return Oom(
-        device=state.device,
-        event=event,
-        time_us=trace.time_of(event),
-        asked=asked,
-        device_free=device_free,
-        memory=memory,
-        reason=_reason(memory, asked, device_free),
-    )
-
-
-def _reason(memory: Fragmentation, asked: int, device_free: int | None) -> tuple[str, ...]:
-    """The sentences of an oom report."""
-    segment = _segment_size(round_request(asked))
-    parts = [f"{size(asked)} were asked for."]
-    if memory.largest < asked:
-        parts.append(
-            f"PyTorch held {size(memory.free)} free in {memory.pieces:,} pieces, the largest {size(memory.largest)}:"
-            " none was large enough."
-        )
-    elif memory.fit is not None and memory.fit.block is None:
-        parts.append(
-            f"PyTorch held a free piece of {size(memory.largest)}, but of another stream or of the pool for"
-            f" {'larger' if memory.fit.small else 'smaller'} blocks."
-        )
-    else:
-        parts.append(f"PyTorch held a free piece of up to {size(memory.largest)}, perhaps of another private pool.")
-    if device_free is not None and device_free < segment:
-        parts.append(f"A new segment takes {size(segment)}, and the device had {size(device_free)} left.")
-    elif device_free is not None:
-        parts.append(
-            f"A new segment takes {size(segment)}; the device had {size(device_free)} left, so a limit"
-            " (torch.cuda.set_per_process_memory_fraction) was in the way."
-        )
-    if memory.partly:
-        parts.append(
-            f"{size(memory.partly)} lie in segments partly in use, where only PyTorch can use them;"
-            " expandable_segments:True avoids most of that."
-        )
-    return tuple(parts)

@@ -14,43 +14,9 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, SnapshotUnsafeError
+from ipygpumem.snapshot import opcodes as op
 from ipygpumem.snapshot.front import MARGIN
 from ipygpumem.snapshot.lanes import find_lanes
-from ipygpumem.snapshot.opcodes import (
-    APPEND,
-    APPENDS,
-    BINFLOAT,
-    BINGET,
-    BININT,
-    BININT1,
-    BININT2,
-    BINPUT,
-    BINUNICODE,
-    BINUNICODE8,
-    EMPTY_DICT,
-    EMPTY_LIST,
-    EMPTY_TUPLE,
-    FRAME,
-    LONG1,
-    LONG4,
-    LONG_BINGET,
-    LONG_BINPUT,
-    MARK,
-    MEMOIZE,
-    NEWFALSE,
-    NEWTRUE,
-    NONE,
-    PROTO,
-    SETITEM,
-    SETITEMS,
-    SHORT_BINUNICODE,
-    STOP,
-    TUPLE,
-    TUPLE1,
-    TUPLE2,
-    TUPLE3,
-    UNSAFE,
-)
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.lanes import Lanes
@@ -58,14 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Held", "Machine", "Run"]
 
-_CONSTANTS = {NONE: None, NEWTRUE: True, NEWFALSE: False}
-_INTS = {BININT1: 1, BININT2: 2, BININT: 4}
-_TEXTS = {SHORT_BINUNICODE: 1, BINUNICODE: 4, BINUNICODE8: 8}
-_GETS = {BINGET: 1, LONG_BINGET: 4}
-_PUTS = {BINPUT: 1, LONG_BINPUT: 4}
-_LONGS = {LONG1: 1, LONG4: 4}
-_MEMO_CODES = frozenset({MEMOIZE, *_PUTS})
-_TUPLES = {TUPLE1: 1, TUPLE2: 2, TUPLE3: 3}
+_CONSTANTS = {op.NONE: None, op.NEWTRUE: True, op.NEWFALSE: False}
+_INTS = {op.BININT1: 1, op.BININT2: 2, op.BININT: 4}
+_TEXTS = {op.SHORT_BINUNICODE: 1, op.BINUNICODE: 4, op.BINUNICODE8: 8}
+_GETS = {op.BINGET: 1, op.LONG_BINGET: 4}
+_PUTS = {op.BINPUT: 1, op.LONG_BINPUT: 4}
+_LONGS = {op.LONG1: 1, op.LONG4: 4}
+_MEMO_CODES = frozenset({op.MEMOIZE, *_PUTS})
+_TUPLES = {op.TUPLE1: 1, op.TUPLE2: 2, op.TUPLE3: 3}
 _PROTOCOLS = range(2, 6)
 _INT_BYTES = 16
 _BYTES_PER_OBJECT = 3  # the least that the pickler spends on a list, dict, tuple or text
@@ -141,11 +107,11 @@ class Machine:
                 stack.append(Held(index) if value is _HELD else value)
             elif code in _INTS:
                 width = _INTS[code]
-                stack.append(int.from_bytes(data[at : at + width], "little", signed=code == BININT))
+                stack.append(int.from_bytes(data[at : at + width], "little", signed=code == op.BININT))
                 at += width
-            elif code == MEMOIZE:
+            elif code == op.MEMOIZE:
                 memo.append(stack[-1])
-            elif code == MARK:
+            elif code == op.MARK:
                 outer.append(stack)
                 stack = []
                 if len(outer) > self._limits.depth:
@@ -162,7 +128,7 @@ class Machine:
                     self._fail(SnapshotFormatError, "a text is not UTF-8", at)
                 at += size
                 spare -= 1
-            elif code == EMPTY_DICT:  # or the first of a run of entries in a list
+            elif code == op.EMPTY_DICT:  # or the first of a run of entries in a list
                 if at - 1 in heads and outer and outer[-1] and type(outer[-1][-1]) is list:
                     run = self._take(*heads[at - 1])
                     stack.append(run)
@@ -170,7 +136,7 @@ class Machine:
                 else:
                     stack.append({})
                     spare -= 1
-            elif code == EMPTY_LIST:
+            elif code == op.EMPTY_LIST:
                 stack.append([])
                 spare -= 1
             elif code in _LONGS:
@@ -181,16 +147,16 @@ class Machine:
                     self._fail(SnapshotLimitError, f"a number of {size:,} bytes", at)
                 stack.append(int.from_bytes(data[at : at + size], "little", signed=True))
                 at += size
-            elif code == SETITEMS:
+            elif code == op.SETITEMS:
                 items, stack = stack, outer.pop()
                 self._set(stack[-1], items, at)
-            elif code == APPENDS:
+            elif code == op.APPENDS:
                 items, stack = stack, outer.pop()
                 self._list(stack[-1], at).extend(items)
-            elif code == APPEND:
+            elif code == op.APPEND:
                 item = stack.pop()
                 self._list(stack[-1], at).append(item)
-            elif code == SETITEM:
+            elif code == op.SETITEM:
                 value = stack.pop()
                 key = stack.pop()
                 self._set(stack[-1], [key, value], at)
@@ -200,15 +166,15 @@ class Machine:
                     raise IndexError
                 stack[-count:] = [self._tuple(stack[-count:], at)]
                 spare -= 1
-            elif code == TUPLE:
+            elif code == op.TUPLE:
                 items, stack = stack, outer.pop()
                 stack.append(self._tuple(items, at))
                 spare -= 1
-            elif code == EMPTY_TUPLE:
+            elif code == op.EMPTY_TUPLE:
                 stack.append(())
             elif code in _CONSTANTS:
                 stack.append(_CONSTANTS[code])
-            elif code == BINFLOAT:
+            elif code == op.BINFLOAT:
                 if at + 8 > end:
                     self._truncated()
                 stack.append(struct.unpack_from(">d", data, at)[0])
@@ -217,14 +183,14 @@ class Machine:
                 width = _PUTS[code]
                 self._put(int.from_bytes(data[at : at + width], "little"), stack[-1], at)
                 at += width
-            elif code == FRAME:
+            elif code == op.FRAME:
                 at += 8
-            elif code == PROTO:
+            elif code == op.PROTO:
                 protocol = int.from_bytes(data[at : at + 1], "little")
                 if protocol not in _PROTOCOLS:
                     self._fail(SnapshotFormatError, f"pickle protocol {protocol} is not known", at)
                 at += 1
-            elif code == STOP:
+            elif code == op.STOP:
                 root = stack.pop()
                 if stack or outer or type(root) is Run:
                     self._fail(SnapshotFormatError, "the pickle ends with things left over", at)
@@ -233,12 +199,12 @@ class Machine:
                 self._refuse(code, at - 1)
             if spare < 0:
                 self._fail(SnapshotLimitError, "more objects than a file of this size can hold", at)
-            if code == SETITEMS and type(stack[-1]) is dict and "action" in stack[-1]:
+            if code == op.SETITEMS and type(stack[-1]) is dict and "action" in stack[-1]:
                 self._learn(stack[-1], at)
 
     def _refuse(self, code: int, at: int) -> NoReturn:
-        if code in UNSAFE:
-            self._fail(SnapshotUnsafeError, f"the pickle wants to run code or load a class, {UNSAFE[code]}", at)
+        if code in op.UNSAFE:
+            self._fail(SnapshotUnsafeError, f"the pickle wants to run code or load a class, {op.UNSAFE[code]}", at)
         if at == 0:
             raise SnapshotFormatError("not a snapshot: neither a pickle nor JSON")
         self._fail(SnapshotFormatError, f"opcode 0x{code:02x} has no place in a snapshot", at)
@@ -298,4 +264,4 @@ class Machine:
 
 def _reference(index: int) -> bytes:
     """How the pickler refers to a memo entry."""
-    return bytes([BINGET, index]) if index < 1 << 8 else bytes([LONG_BINGET]) + index.to_bytes(4, "little")
+    return bytes([op.BINGET, index]) if index < 1 << 8 else bytes([op.LONG_BINGET]) + index.to_bytes(4, "little")

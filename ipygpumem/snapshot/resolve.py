@@ -12,6 +12,8 @@ from ipygpumem.snapshot.check import integer, sequence, text
 from ipygpumem.snapshot.machine import Held
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.lanes import Field, Lanes
@@ -32,6 +34,13 @@ _KINDS = {
     **dict.fromkeys(("action", "compile_context", "user_metadata"), "text"),
 }
 
+# By kind: the methods that read a value of the machine, and the bytes of one in a lane
+_METHODS = {
+    "text": ("text", "_text_number"),
+    "stack": ("stack", "_list_number"),
+    "pool": ("pool", "_pair_number"),
+}
+
 
 class Resolver:
     """Gives every text and stack of a file its number, wherever it was read."""
@@ -41,10 +50,8 @@ class Resolver:
         self._texts = texts
         self._stacks = stacks
         self._pools = pools
-        self._read = {"text": self.text, "stack": self.stack, "pool": self.pool}
-        self._decode = {"text": self._text_number, "stack": self._list_number, "pool": self._pair_number}
         self._columns: dict[tuple[int, str], Numbered] = {}
-        self._known = {kind: np.full(len(memo), _NONE, np.int32) for kind in self._read}
+        self._known = {kind: np.full(len(memo), _NONE, np.int32) for kind in _METHODS}
         self._lanes: dict[int, Lanes] = {}
         taken: dict[int, list[Run]] = {}
         for run in runs:
@@ -88,13 +95,18 @@ class Resolver:
 
     def numbers(self, name: str, values: list[Any], where: str) -> Numbered:
         """The numbers of many texts, stacks or pool ids; -1 for None. An object that comes often is read once."""
-        read = self._read[_KINDS[name]]
+        read = self._reader(name)
         if _KINDS[name] == "text" and set(map(type, values)) <= {str, type(None)}:
             table = {value: _NONE if value is None else read(value, where) for value in dict.fromkeys(values)}
             return np.array(list(map(table.__getitem__, values)), np.int32)
         objects = dict(zip(map(id, values), values, strict=True))
         known = {key: _NONE if value is None else read(value, where) for key, value in objects.items()}
         return np.array(list(map(known.__getitem__, map(id, values))), np.int32)
+
+    def _reader(self, name: str) -> Callable[[Any, str], int]:
+        # by name: a table of bound methods would be a cycle, and keep the whole file until the next collection
+        reader: Callable[[Any, str], int] = getattr(self, _METHODS[_KINDS[name]][0])
+        return reader
 
     def _held(self, kind: str, value: Held, where: str) -> int:
         number = int(self._known[kind][value.index])
@@ -108,9 +120,9 @@ class Resolver:
         here = (field.value < 0) & (base >= 0)
         which = -1 - field.value[here]
         numbers = np.zeros(len(field.unique), np.int32)
-        read = self._decode[_KINDS[name]]
+        decode = getattr(self, _METHODS[_KINDS[name]][1])
         for number in np.unique(which).tolist():
-            numbers[number] = read(field.unique[number])
+            numbers[number] = decode(field.unique[number])
         column[here] = numbers[which]
         self._known[_KINDS[name]][(base + field.made)[here]] = column[here]
         return column
@@ -123,7 +135,7 @@ class Resolver:
             raise SnapshotFormatError("a memo entry is read before it is written")
         known = self._known[_KINDS[name]]
         for number in np.unique(index[known[index] == _NONE]).tolist():
-            known[number] = self._read[_KINDS[name]](self._memo[number], f"a trace entry: {name}")
+            known[number] = self._reader(name)(self._memo[number], f"a trace entry: {name}")
         column[there] = known[index]
 
     def _text_number(self, octets: bytes) -> int:

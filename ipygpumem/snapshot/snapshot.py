@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import DeviceError, OptionError, SnapshotError, SnapshotFormatError, SnapshotLimitError
+from ipygpumem.errors import DeviceError, OptionError, SnapshotError
 from ipygpumem.snapshot.annotations import Annotation, read_annotations
 from ipygpumem.snapshot.book import Book
 from ipygpumem.snapshot.cells import Cells
-from ipygpumem.snapshot.check import kind, mapping, sequence
 from ipygpumem.snapshot.encode import encode
 from ipygpumem.snapshot.files import read_objects
-from ipygpumem.snapshot.fragmentation import Fragmentation, Oom, explain_oom, fragmentation
+from ipygpumem.snapshot.fragmentation import Fragmentation, fragmentation
 from ipygpumem.snapshot.limits import Limits
 from ipygpumem.snapshot.liveset import LiveSet, Peak
+from ipygpumem.snapshot.oom import Oom, explain_oom
 from ipygpumem.snapshot.overview import summary_text
 from ipygpumem.snapshot.own import Own, read_own, read_sources
+from ipygpumem.snapshot.root import device_traces, host_traces, plain_settings, top
 from ipygpumem.snapshot.segments import Blocks, Segments, read_segments
 from ipygpumem.snapshot.state import SegmentHistory, State
 from ipygpumem.snapshot.table import events_frame
 from ipygpumem.snapshot.timeline import Curve, Timeline
-from ipygpumem.snapshot.trace import HOST, Action, Trace, read_trace
+from ipygpumem.snapshot.trace import Action, read_trace
 from ipygpumem.snapshot.window import Churn, DeviceCalls, Step, churn, device_calls, growth, leaks, short_lived
 from ipygpumem.units import MIB
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.machine import Run
 
 __all__ = ["Snapshot"]
-
-_SCALARS = (str, int, float, bool, type(None))
 
 
 class Snapshot:
@@ -63,17 +62,7 @@ class Snapshot:
     """
 
     def __init__(self, root: dict[str, Any], book: Book, name: str, limits: Limits) -> None:
-        traces = sequence(root.get("device_traces", ()), "device_traces")
-        if len(traces) > limits.devices:
-            raise SnapshotLimitError(f"device_traces names more than {limits.devices:,} devices")
-        columns = []
-        seen = set()
-        for device, value in enumerate(traces):
-            items = list(sequence(value, f"device_traces[{device}]"))
-            if items and id(value) in seen:
-                raise SnapshotFormatError(f"device_traces[{device}] is the same list as another device's")
-            seen.add(id(value))
-            columns.append(read_trace(device, items, book))
+        columns = device_traces(root.get("device_traces", ()), limits, book)
         self.segments: Segments
         self.blocks: Blocks
         self.segments, self.blocks = read_segments(root.get("segments", ()), limits.devices, book)
@@ -82,8 +71,8 @@ class Snapshot:
         known = self.segments if "segments" in root else None
         self.name = name
         self.timelines = tuple(Timeline(trace, known, self.blocks) for trace in columns)
-        self.host = _host_traces(root.get("host_traces"), book)
-        self.settings = _settings(root.get("allocator_settings"))
+        self.host = host_traces(root.get("host_traces"), book)
+        self.settings = plain_settings(root.get("allocator_settings"))
         self.annotations: tuple[Annotation, ...] = read_annotations(root.get("external_annotations", ()))
         self.own: Own = read_own(root.get("ipygpumem"))
         self.sources = read_sources(root.get("source_code"))
@@ -118,7 +107,7 @@ class Snapshot:
                 name = Path(source).name
             root, memo, runs = read_objects(source, limits)
         try:
-            return cls(_root(root), Book(memo, runs), name, limits)
+            return cls(top(root), Book(memo, runs), name, limits)
         except SnapshotError as problem:
             raise type(problem)(f"{name}: {problem}") from None
 
@@ -296,37 +285,3 @@ class Snapshot:
         if file not in self._split:
             self._split[file] = self.sources.get(file, "").splitlines()
         return self._split[file]
-
-
-def _root(value: Any) -> dict[str, Any]:
-    """The top of a file. Torch before 2.0 wrote a bare list of segments."""
-    if type(value) is list:
-        if not value or any(type(item) is not dict or "total_size" not in item for item in value):
-            raise SnapshotFormatError("a list, but not one of segments: no memory snapshot")
-        return {"segments": value}
-    if type(value) is not dict:
-        raise SnapshotFormatError(f"{kind(value)}: no memory snapshot")
-    if "segments" not in value and "device_traces" not in value:
-        raise SnapshotFormatError("a dict with neither segments nor device_traces: no memory snapshot")
-    return value
-
-
-def _host_traces(value: Any, book: Book) -> tuple[Trace, ...]:
-    """Events of pinned memory. Their form is not documented: what does not look like events is left out."""
-    if type(value) is not list or not value:
-        return ()
-    lists = value if all(type(item) is list for item in value) else [value]
-    if len({id(items) for items in lists}) < len(lists):
-        return ()
-    try:
-        return tuple(read_trace(HOST, items, book) for items in lists)
-    except SnapshotFormatError:
-        return ()
-
-
-def _settings(value: Any) -> dict[str, Any]:
-    """The allocator's settings, as far as they are plain values."""
-    if value is None:
-        return {}
-    settings = mapping(value, "allocator_settings")
-    return {key: item for key, item in settings.items() if type(item) in _SCALARS}

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.snapshot.diff import Diff
-    from ipygpumem.snapshot.fragmentation import Fragmentation, Oom
+    from ipygpumem.snapshot.fragmentation import Fragmentation
     from ipygpumem.snapshot.groups import Group
     from ipygpumem.snapshot.liveset import LiveSet, Peak
+    from ipygpumem.snapshot.oom import Oom
     from ipygpumem.snapshot.snapshot import Snapshot
 
 __all__ = [

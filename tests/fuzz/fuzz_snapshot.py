@@ -10,6 +10,7 @@ import argparse
 import pickle
 import random
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -107,8 +108,9 @@ def plain(words):
         try:
             fine = check(data)
         except Exception:
-            Path(f"crash-{runs}.pickle").write_bytes(data)
-            sys.stderr.write(f"input {runs} fails: crash-{runs}.pickle\n")
+            crash = Path(tempfile.gettempdir(), f"crash-{words.seed}-{runs}.pickle")
+            crash.write_bytes(data)
+            sys.stderr.write(f"input {runs} fails: {crash}\n")
             raise
         runs += 1
         read += fine
