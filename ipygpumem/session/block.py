@@ -95,7 +95,11 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         self.report = report
         current().reports.append(report)
         if report.recording is not None and report.recording.error:
-            warnings.warn(report.recording.error, RuntimeWarning, stacklevel=2)
+            try:
+                warnings.warn(report.recording.error, RuntimeWarning, stacklevel=2)
+            except RuntimeWarning:  # warnings are errors here: but the block's own error goes first
+                if kind is None:
+                    raise
 
 
 def notebook_sources() -> dict[str, str]:

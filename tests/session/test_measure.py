@@ -349,3 +349,37 @@ def test_a_recording_that_cannot_start_leaves_no_scope_open(fake_gpu, tmp_path):
     with pytest.raises(RuntimeError, match="out of order"), measure(snapshot=tmp_path / "x.pickle"):
         pass
     assert PEAKS._scopes == []
+
+
+def test_the_blocks_own_error_goes_before_a_warning_that_is_one(fake_gpu, tmp_path):
+    (tmp_path / "here").mkdir()
+    with pytest.raises(ZeroDivisionError), measure(snapshot=tmp_path / "here" / "x.pickle") as m:
+        (tmp_path / "here").rmdir()
+        raise ZeroDivisionError
+    assert "was not written" in m.report.recording.error
+    (tmp_path / "here").mkdir()
+    with pytest.raises(RuntimeWarning, match="was not written"), measure(snapshot=tmp_path / "here" / "x.pickle"):
+        (tmp_path / "here").rmdir()
+
+
+@pytest.mark.parametrize("end", ["before", "after"])
+def test_another_threads_allocation_within_a_reading_is_on_one_side_of_it(fake_gpu, end):
+    fake_gpu.alloc(MIB)
+    with measure():
+        pass
+    original, todo = fake_gpu.nvml.nvmlDeviceGetMemoryInfo_v2, []
+
+    def another_thread(handle, out):
+        while todo:
+            fake_gpu.alloc(todo.pop())
+        return original(handle, out)
+
+    fake_gpu.nvml.nvmlDeviceGetMemoryInfo_v2 = another_thread
+    todo += [500 * MIB] if end == "before" else []
+    with measure() as m:
+        fake_gpu.alloc(30 * MIB)
+        todo += [500 * MIB] if end == "after" else []
+    device = m.report.devices["cuda:0"]
+    assert device.held == device.peak == (30 if end == "before" else 530) * MIB
+    assert (device.outside, device.unattributed) == (0, 0)
+    assert imbalance(device.before) == imbalance(device.after) == 0
