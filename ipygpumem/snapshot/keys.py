@@ -120,15 +120,18 @@ def _look_up(table: list[int], numbers: Ints) -> Ints:
 
 
 def _by_stack(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
+    unnamed = _user_frames(snapshot, timeline, rows)
+    codes = np.where(unnamed < _FOREIGN, unnamed, timeline.allocations.stack[rows])
+
     def describe(code: int) -> dict[str, Any]:
+        if code < 0:
+            return {"label": _UNNAMED[code]}
         frames = snapshot.stacks.stack(code)
-        if not frames:
-            return {"label": _UNNAMED[_NO_STACK if code < 0 else _EMPTY]}
         own = int(snapshot.stacks.user_frame[code])
         first = snapshot.stacks.frames[own] if own >= 0 else frames[0]
         return {"label": f"{snapshot.short_file(first.file)}:{first.line} {first.name}", "frames": frames}
 
-    return timeline.allocations.stack[rows], describe
+    return codes, describe
 
 
 def _labelled(labels: Iterable[str]) -> Keyed:

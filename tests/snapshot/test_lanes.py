@@ -132,6 +132,14 @@ def test_steady_entries_are_read_in_lanes(more):
     assert rows(Snapshot.load(data), 0) == expected(steady(2500, **more))
 
 
+@pytest.mark.parametrize("text", ["N/A", "seven77", "a text of more than eight bytes", "äöü", "x" * 250])
+def test_texts_that_stand_in_each_entry_anew_are_read_in_lanes(text):
+    trace = [{**entry, "user_metadata": "".join(list(text))} for entry in steady(2500)]
+    data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
+    assert sum(run.stop - run.first for run in runs(data)) > 2400
+    assert rows(Snapshot.load(data), 0) == expected(trace)
+
+
 def test_entries_with_keys_of_unforeseen_kind_are_read_all_the_same():
     trace = steady(500, unknown_text="x", unknown_list=[1, 2.5, None, True, (1, 2, 3)])
     data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
@@ -173,6 +181,21 @@ def test_entries_that_stand_where_no_entry_belongs_are_refused():
     ):
         with pytest.raises(SnapshotError):
             Snapshot.load(pickle.dumps(raw, 4))
+
+
+def test_an_entry_cannot_refer_to_what_comes_later():
+    early, late = FRAMES[:1], FRAMES[1:]
+    trace = [{**entry, "frames": early if n < 1500 else late} for n, entry in enumerate(steady(2500))]
+    text = "x" * 300  # entries enough that the lists have indices of four bytes
+    data = bytearray(pickle.dumps({"notes": list(map(str, range(300))), "text": text, "device_traces": [trace]}, 4))
+    taken = runs(bytes(data))
+    lanes = taken[0].lanes
+    references = lanes.fields["frames"].value
+    first = int(taken[0].first)
+    at = data.index(b"j" + int(references[first]).to_bytes(4, "little"), int(lanes.start[first]), int(lanes.end[first]))
+    data[at + 1 : at + 5] = int(references[taken[-1].stop - 1]).to_bytes(4, "little")
+    with pytest.raises(SnapshotError, match="read before it is written"):
+        Snapshot.load(bytes(data))
 
 
 def test_a_run_cannot_be_multiplied_through_the_memo():

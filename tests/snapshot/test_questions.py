@@ -156,6 +156,9 @@ def test_blocks_without_a_stack_say_why(small):
     found = labels(small.live(len(small.timeline().trace) - 1).by("line"))
     assert found["(older than the recording, without a stack)"] == (2 * MIB, 1)
     assert found["(no Python on that thread, such as a backward pass)"] == (100, 1)
+    stacks = small.live(len(small.timeline().trace) - 1).by("stack")
+    assert labels(stacks)["(older than the recording, without a stack)"] == (2 * MIB, 1)
+    assert [frame.name for frame in stacks[0].frames] == ["linear", "forward", "<module>"]
 
 
 @pytest.mark.parametrize("key", KEYS)
