@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.notebook.environment import coloured_terminal
 from ipygpumem.render import html_line, html_tables, report_tables, text_line, text_tables
+from ipygpumem.session.lines import peak_lines
 
 if TYPE_CHECKING:
     from ipygpumem.ledger.report import Report
@@ -30,8 +31,8 @@ def show_tables(shell: Any, tables: list[Table]) -> None:
 
 
 def show_table(shell: Any, report: Report) -> None:
-    """Display the full form."""
-    show_tables(shell, report_tables(report))
+    """Display the full form, with the lines of code at the peak where they were recorded."""
+    show_tables(shell, report_tables(report, peak_lines(report)))
 
 
 def _publish(shell: Any, bundle: dict[str, str]) -> None:

@@ -10,8 +10,11 @@ from ipygpumem.render.column import footer, notes
 from ipygpumem.units import signed, size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ipygpumem.ledger.baseline import Baseline
     from ipygpumem.ledger.grade import Grade
+    from ipygpumem.ledger.lines import PeakLines
     from ipygpumem.ledger.reading import Reading
     from ipygpumem.ledger.report import DeviceReport, HostReport, Report
 
@@ -38,10 +41,16 @@ class Table:
     remarks: tuple[str, ...] = ()
 
 
-def report_tables(report: Report) -> list[Table]:
-    """The full table of a measurement: every figure of every device that this process uses, then the host."""
+def report_tables(report: Report, lines: Sequence[PeakLines] = ()) -> list[Table]:
+    """The full table of a measurement: every figure of every device that this process uses, then the host.
+
+    ``lines``: who held the peak, where the measurement recorded it.
+    """
     shown = [device for device in report.devices.values() if device.after.context or device.before.context]
-    tables = [_device_table(device) for device in shown]
+    tables = []
+    for device in shown:
+        tables.append(_device_table(device))
+        tables += [_lines_table(one) for one in lines if one.device == device.name]
     tables.append(_host_table(report.host))
     first = tables[0]
     tables[0] = Table(f"{first.title}   {footer(report)}", first.header, first.rows, first.remarks)
@@ -74,6 +83,16 @@ def _device_table(device: DeviceReport) -> Table:
     rows.append(TableRow("free", (_change(None if used is None else -used), "", _level(after.free)), 0, grades["used"]))
     bound = (f"at most: {grades['peak'].reason}",) if grades["peak"].trust == "bound" else ()
     return Table(device.name, ("change", "peak", "now"), tuple(rows), bound)
+
+
+def _lines_table(peak: PeakLines) -> Table:
+    parts = [*peak.lines, *([peak.rest] if peak.rest.blocks else [])]
+    rows = [TableRow(line.label, (_level(line.amount), f"{line.blocks:,}"), 1) for line in parts]
+    rows.append(TableRow("rounding by the allocator", (_level(peak.rounding), ""), 1))
+    if peak.pending:
+        rows.append(TableRow("freed, waited for a stream", (_change(peak.pending), ""), 1))
+    rows.append(TableRow("allocated", (_level(peak.allocated), ""), 0))
+    return Table(f"{peak.device} at its peak, by line of code", ("bytes", "blocks"), tuple(rows))
 
 
 def _host_table(host: HostReport) -> Table:

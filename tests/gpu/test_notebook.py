@@ -51,6 +51,8 @@ def test_first_five_minutes(tmp_path):
     assert "allocated (tensors)" in table
     assert "outside PyTorch" in table
     assert f"snapshot {path}" in table
+    assert re.search(r"In\[5\]:2 .*torch\.ones.* +64\.0 MiB +1\n", table)
+    assert "rounding by the allocator" in table
     assert cells[4].outputs[0]["data"]["text/plain"] == "torch.Size([67108864])"
     snapshot = pickle.loads(path.read_bytes())
     cell = snapshot["ipygpumem"]["cells"][0]
