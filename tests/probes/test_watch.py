@@ -51,14 +51,15 @@ def test_segments_that_move_within_a_reading_make_it_read_again(fake_gpu, monkey
     fake_gpu.alloc(MIB)
     watch = Watch()
     watch.read()
-    original, at = fake_gpu.nvml.nvmlDeviceGetMemoryInfo_v2, []
+    original, at = fake_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3, []
 
-    def another_thread(handle, out):
+    def another_thread(*arguments):
+        code = original(*arguments)
         if not at:
             at.append(fake_gpu.alloc(500 * MIB))
-        return original(handle, out)
+        return code
 
-    fake_gpu.nvml.nvmlDeviceGetMemoryInfo_v2 = another_thread
+    fake_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3 = another_thread
     device = watch.read().devices["cuda:0"]
     assert device.reserved == 502 * MIB
     assert device.outside == 612 * MIB

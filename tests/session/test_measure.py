@@ -367,14 +367,15 @@ def test_another_threads_allocation_within_a_reading_is_on_one_side_of_it(fake_g
     fake_gpu.alloc(MIB)
     with measure():
         pass
-    original, todo = fake_gpu.nvml.nvmlDeviceGetMemoryInfo_v2, []
+    original, todo = fake_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3, []
 
-    def another_thread(handle, out):
+    def another_thread(*arguments):
+        code = original(*arguments)
         while todo:
             fake_gpu.alloc(todo.pop())
-        return original(handle, out)
+        return code
 
-    fake_gpu.nvml.nvmlDeviceGetMemoryInfo_v2 = another_thread
+    fake_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3 = another_thread
     todo += [500 * MIB] if end == "before" else []
     with measure() as m:
         fake_gpu.alloc(30 * MIB)
