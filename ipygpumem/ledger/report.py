@@ -19,7 +19,6 @@ _CARD_NOISE = 16 * MIB
 _ONE_END = "the card could not be read by one and the same query at both ends"
 _NOBODYS = "in no process's entry: page tables, managed memory or hidden processes"
 _PROPERTIES = "CUDA's device properties"
-_MODES = ("torch-only", "device", "process")
 
 
 def _difference(before: int | None, after: int | None) -> int | None:
@@ -114,11 +113,6 @@ class DeviceReport:
     def started(self) -> bool:
         """Whether this measurement brought the CUDA context of this process onto the device."""
         return self.after.context and not self.before.context
-
-    @property
-    def lost(self) -> bool:
-        """Whether the card can be told less of afterwards than before: NVML died, or our entry is gone."""
-        return _MODES.index(self.after.mode) < _MODES.index(self.before.mode)
 
     @property
     def ooms(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from ipygpumem.session import Session
 
 __all__ = ["Asked", "Cells"]
+
+_UNKNOWN = "memory outside PyTorch is from here on unknown"
+_WHOLE = "memory outside PyTorch is from here on known for the whole card only"
+_WORSE = {"process": {"device": _WHOLE, "torch-only": _UNKNOWN}, "device": {"torch-only": _UNKNOWN}, "torch-only": {}}
+"""From one mode of a reading to a lesser one, in words."""
 
 
 @dataclass(slots=True)
@@ -77,7 +82,8 @@ class Cells:
         self._settings = settings
         self._record = record
         self._stacks: dict[int, list[_Frame]] = {}
-        self._losses: set[tuple[str, str]] = set()
+        self._modes: dict[str, str] = {}
+        self._told: set[tuple[str, str]] = set()
 
     @property
     def _frames(self) -> list[_Frame]:
@@ -179,6 +185,9 @@ class Cells:
     def settle(self, report: Report, measurement: Measurement, asked: Asked | None) -> None:
         """Keep a report, take a late baseline, and show what is to be shown."""
         session, settings = self._session, self._settings
+        losses = self._losses(report)
+        if losses:
+            report = replace(report, notes=(*report.notes, *losses))
         session.reports.append(report)
         late = session.baseline is None or session.baseline.device is None
         if late and measurement.after is not None and any(one.started for one in report.devices.values()):
@@ -190,7 +199,7 @@ class Cells:
                 self._show(report, table=settings.style == "table" or (settings.style == "auto" and not asked.brief))
             elif report.recording is not None and report.recording.error:
                 print(f"ipygpumem: {report.recording.error}")  # noqa: T201 (quiet is not mute when work is lost)
-        elif settings.report == "always" or (settings.report == "changed" and self._moved(report)):
+        elif settings.report == "always" or (settings.report == "changed" and (losses or self._moved(report))):
             self._show(report, table=settings.style == "table")
 
     def _show(self, report: Report, *, table: bool) -> None:
@@ -205,10 +214,20 @@ class Cells:
             host = report.host
             peak = host.peak if host.exact else None
             return max(abs(host.held or 0), peak or 0) >= least
-        losses = {(device.name, device.after.why) for device in report.devices.values() if device.lost}
-        news = bool(losses - self._losses)
-        self._losses |= losses
-        return news or any(device.moved(least) for device in report.devices.values())
+        return any(device.moved(least) for device in report.devices.values())
+
+    def _losses(self, report: Report) -> list[str]:
+        """What can no longer be told of a card since the last report: NVML died, or our entry is gone. Said once."""
+        baseline = self._session.baseline
+        known = {} if baseline is None else baseline.reading.devices
+        sentences = []
+        for name, device in report.devices.items():
+            earlier = self._modes.get(name) or known.get(name, device.before).mode
+            now = self._modes[name] = device.after.mode
+            if now in _WORSE[earlier] and (name, device.after.why) not in self._told:
+                self._told.add((name, device.after.why))
+                sentences.append(f"{name}: {_WORSE[earlier][now]} ({device.after.why})")
+        return sentences
 
     def measure(self, asked: Asked, run: Callable[[], Any]) -> tuple[Any, Report | None]:
         """Run something measured inside a cell, shown at once; its error is the caller's."""

@@ -75,13 +75,13 @@ class GPUMem(Magics, Settings):
     def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Where the GPU's memory is, and where a cell or a statement took it."""
         __tracebackhide__ = True  # an error in the statement is the user's own, and so is its traceback
+        if fork.inert():
+            return self._inert(line, cell, local_ns)
         if cell is not None:
             return self._cell(line, cell)
-        first, _, rest = line.strip().partition(" ")
-        command = next((one for one in COMMANDS if one.word == first), None)
-        words = rest.split()
-        if command is not None and (not words or words[0] in command.follow or words[0].startswith("-")):
-            return self._command(first, rest.strip())
+        command = _command_of(line)
+        if command is not None:
+            return self._command(*command)
         options, statement = split_statement(STATEMENT, line)
         asked = parse("%gpumem", STATEMENT, options)
         if asked.help:
@@ -146,6 +146,17 @@ class GPUMem(Magics, Settings):
             show.show_tables(self.shell, books_tables(reading, self.session.baseline))
         return reading if asked.o else None
 
+    def _inert(self, line: str, cell: str | None, local_ns: Any) -> Any:
+        """In a forked child: what is the person's own runs, and nothing else happens."""
+        __tracebackhide__ = True
+        if cell is not None:
+            return self.shell.run_cell(cell).raise_error()
+        statement = split_statement(STATEMENT, line)[1]
+        if statement and _command_of(line) is None:
+            return _run(self.shell, _compile(self.shell, statement), local_ns)
+        print("ipygpumem: this process was forked from the one that measures, and has no figures")  # noqa: T201
+        return None
+
     def _statement(self, words: argparse.Namespace, statement: str, local_ns: Any) -> Any:
         __tracebackhide__ = True
         asked = self._asked("%gpumem", words)
@@ -198,6 +209,16 @@ class GPUMem(Magics, Settings):
 
 
 GPUMem.gpumem.__doc__ = f"{GPUMem.gpumem.__doc__}\n\n{help_text()}"
+
+
+def _command_of(line: str) -> tuple[str, str] | None:
+    """A line that begins with a command's word and goes on as commands do, parted there; None for a statement."""
+    first, _, rest = line.strip().partition(" ")
+    command = next((one for one in COMMANDS if one.word == first), None)
+    words = rest.split()
+    if command is None or (words and words[0] not in command.follow and not words[0].startswith("-")):
+        return None
+    return first, rest.strip()
 
 
 def _compile(shell: Any, statement: str) -> tuple[Any, Any]:

@@ -14,15 +14,11 @@ if TYPE_CHECKING:
     from ipygpumem.ledger.grade import Grade
     from ipygpumem.ledger.report import DeviceReport, HostReport, RecordingFacts, Report
 
-__all__ = ["Column", "Row", "footer", "notes", "recording_notes", "rows"]
+__all__ = ["VISIBLE", "Column", "Row", "footer", "notes", "recording_notes", "rows"]
 
-_VISIBLE = MIB // 20
+VISIBLE = MIB // 20
 """A change below 0.05 MiB prints as 0.0: such a column has not moved."""
 _MOST_ROWS = 3
-_LOST = {
-    "device": "memory outside PyTorch is from here on known for the whole card only",
-    "torch-only": "memory outside PyTorch is from here on unknown",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +85,7 @@ def _device_row(device: DeviceReport) -> Row:
     columns = tuple(
         Column(kind, _words(pattern, amount, grades[kind]), grades[kind])
         for kind, amount, pattern in words
-        if amount is not None and abs(amount) >= _VISIBLE
+        if amount is not None and abs(amount) >= VISIBLE
     )
     after = device.after
     used = "" if after.in_use is None or after.capacity is None else f"{pair(after.in_use, after.capacity)} used"
@@ -110,10 +106,10 @@ def _words(pattern: str, amount: int, grade: Grade) -> str:
 def _host_row(host: HostReport) -> Row:
     grades = host.grades
     columns = []
-    if host.held is not None and abs(host.held) >= _VISIBLE:
+    if host.held is not None and abs(host.held) >= VISIBLE:
         columns.append(Column("held", f"{signed(host.held)} held", grades["held"]))
     # a bound that comes from an older record says nothing about this cell
-    if host.exact and host.peak is not None and host.peak >= _VISIBLE:
+    if host.exact and host.peak is not None and host.peak >= VISIBLE:
         columns.append(Column("peak", f"peak {signed(host.peak)}", grades["peak"]))
     after = host.after
     used = "" if after.rss is None or after.total is None else f"{pair(after.rss, after.total)} used"
@@ -139,8 +135,6 @@ def notes(report: Report) -> list[str]:
             sentences.append(
                 f"{device.name} was full: PyTorch gave its cache back and tried again{_times(device.retries)}"
             )
-        if device.lost:
-            sentences.append(f"{device.name}: {_LOST[device.after.mode]} ({device.after.why})")
         if device.after.busy:
             sentences.append(f"{device.name} was still at work when read: memory that this work frees shows later")
     if report.recording is not None:
@@ -158,7 +152,8 @@ def recording_notes(recording: RecordingFacts) -> str:
         return recording.error
     from humanize import intcomma, naturalsize
 
-    text = f"snapshot {recording.path}: {intcomma(recording.events)} event{'s' * (recording.events != 1)}, {naturalsize(recording.size, binary=True)}"
+    events = f"{intcomma(recording.events)} event{'' if recording.events == 1 else 's'}"
+    text = f"snapshot {recording.path}: {events}, {naturalsize(recording.size, binary=True)}"
     if recording.dropped is None:
         text += "; whether the ring dropped events is not known"
     elif recording.dropped:

@@ -1,0 +1,114 @@
+"""Real kernels: one for each module, its messages in the order in which they came."""
+
+from __future__ import annotations
+
+import queue
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(item.fspath).is_relative_to(HERE):
+            item.add_marker(pytest.mark.kernel)
+
+
+@dataclass
+class Answer:
+    """What one request brought: the reply's content, and (type, content) of each output message."""
+
+    reply: dict
+    outputs: list = field(default_factory=list)
+
+    @property
+    def kinds(self):
+        return [kind for kind, _ in self.outputs]
+
+    @property
+    def reports(self):
+        return [content["data"]["text/plain"] for kind, content in self.outputs if kind == "display_data"]
+
+    @property
+    def printed(self):
+        return "".join(content["text"] for kind, content in self.outputs if kind == "stream")
+
+    @property
+    def value(self):
+        (value,) = [content["data"]["text/plain"] for kind, content in self.outputs if kind == "execute_result"]
+        return value
+
+
+class Kernel:
+    """A kernel and its client."""
+
+    def __init__(self, manager, client):
+        self.manager, self.client = manager, client
+
+    def send(self, code, **options):
+        return self.client.execute(code, allow_stdin=False, **options)
+
+    def answer(self, request, timeout=60):
+        """Every message of a request, to its reply and until the kernel is idle again."""
+        answer, idle = Answer({}), False
+        end = time.monotonic() + timeout
+        while not idle:
+            message = self.client.get_iopub_msg(timeout=max(0.1, end - time.monotonic()))
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "status":
+                idle = content["execution_state"] == "idle"
+            elif kind != "execute_input":
+                answer.outputs.append((kind, content))
+        while not answer.reply:
+            message = self.client.get_shell_msg(timeout=max(0.1, end - time.monotonic()))
+            if message["parent_header"].get("msg_id") == request:
+                answer.reply = message["content"]
+        return answer
+
+    def run(self, code, **options):
+        return self.answer(self.send(code, **options))
+
+    def request(self, request):
+        """The reply to anything but an execution."""
+        return self.answer(request).reply
+
+    def drain(self):
+        """Drop what is still on its way."""
+        try:
+            while True:
+                self.client.get_iopub_msg(timeout=0.1)
+        except queue.Empty:
+            pass
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    """A kernel with the extension over host memory, reporting after every cell."""
+    from jupyter_client.manager import KernelManager
+
+    manager = KernelManager()
+    manager.start_kernel(
+        extra_arguments=[
+            "--HistoryManager.enabled=False",
+            "--GPUMem.report=always",
+            "--GPUMem.preload=off",
+            f"--ipython-dir={tmp_path_factory.mktemp('ipython')}",
+        ]
+    )
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        kernel = Kernel(manager, client)
+        kernel.run("%load_ext ipygpumem")
+        yield kernel
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
