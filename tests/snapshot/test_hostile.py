@@ -87,6 +87,17 @@ def test_packed_bombs_are_refused(packed):
         Snapshot.load(bomb)
 
 
+def test_no_more_objects_are_built_than_the_file_has_bytes_for():
+    with pytest.raises(SnapshotLimitError, match=r"more objects than a file of this size can hold \(at byte"):
+        Snapshot.load(b"\x80\x04" + b"]" * 400_000 + b".")
+
+
+def test_nesting_has_an_end():
+    with pytest.raises(SnapshotLimitError, match="more than 100 lists and dicts are nested"):
+        Snapshot.load(b"\x80\x04" + b"]" + b"(]" * 200 + b"e" * 200 + b".")
+    assert Snapshot.load(b"\x80\x04}(\x8c\x08segments]\x8c\x01x" + b"](" * 50 + b"e" * 50 + b"u.", Limits(depth=60))
+
+
 def test_an_xz_file_that_asks_for_gigabytes_is_refused():
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
     with pytest.raises(SnapshotFormatError, match="packed file is broken"):
