@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipygpumem.ledger.books import books
-from ipygpumem.render.column import footer, notes
+from ipygpumem.render.column import VISIBLE, footer, notes
 from ipygpumem.units import signed, size
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _lines_table(peak: PeakLines) -> Table:
 
 def _host_table(host: HostReport) -> Table:
     grades = host.grades
-    peak = "" if host.peak is None else ("" if host.exact else "at most ") + signed(host.peak)
+    peak = "" if host.peak is None else ("" if host.exact else "at most ") + _change(host.peak)
     rows = [TableRow("resident (RSS)", (_change(host.held), peak, _level(host.after.rss)), 1, grades["held"])]
     if host.after.pinned is not None:
         rows.append(
@@ -138,13 +138,17 @@ def _minus(one: int | None, other: int | None) -> int | None:
 
 
 def _change(amount: int | None) -> str:
-    return "unknown" if amount is None else ("0" if amount == 0 else signed(amount))
+    if amount is None:
+        return "unknown"
+    if abs(amount) >= VISIBLE:
+        return signed(amount)
+    return "0" if amount == 0 else "<0.1 MiB"
 
 
 def _peak(device: DeviceReport, peak: int | None) -> str:
     if peak is None:
         return ""
-    return ("" if device.high is None or device.high.exact else "at most ") + signed(peak)
+    return ("" if device.high is None or device.high.exact else "at most ") + _change(peak)
 
 
 def _level(amount: int | None) -> str:
