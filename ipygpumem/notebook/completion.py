@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import glob
 import re
+from pathlib import Path
 from typing import Any
 
 from ipygpumem.notebook.options import CELL, COMMANDS, RECORD, STATEMENT, Option
 
 __all__ = ["candidates", "matcher"]
 
+_PATH = "--snapshot="
 _LINE = re.compile(r"^\s*(?P<magic>%{1,2})gpumem\b(?P<rest>.*)$", re.DOTALL)
 
 
@@ -18,10 +20,10 @@ def candidates(line: str) -> list[str] | None:
     match = _LINE.match(line)
     if match is None or "\n" in match["rest"] or not match["rest"][:1].isspace():
         return None
-    *before, word = match["rest"].split(" ")
-    words = [one for one in before if one]
-    if (words and words[-1] == "--snapshot") or words[-2:] == ["record", "save"]:
-        return sorted(glob.glob(f"{glob.escape(word)}*"))  # noqa: PTH207 (the text as typed is what is completed)
+    before, _, word = match["rest"].rpartition(" ")
+    words = before.split()
+    if word.startswith(_PATH) or words[-1:] == ["--snapshot"] or words[-2:] == ["record", "save"]:
+        return _paths(word.removeprefix(_PATH))
     if match["magic"] == "%%":
         return _matching(word, CELL, words)
     if words[:1] == ["record"]:
@@ -31,6 +33,12 @@ def candidates(line: str) -> list[str] | None:
     commands = [one.word for one in COMMANDS if one.word.startswith(word)] if not words else []
     options = _matching(word, STATEMENT, words) if word.startswith("-") else []
     return [*commands, *(options or [])] or None
+
+
+def _paths(start: str) -> list[str]:
+    """Files and folders that begin as the text typed so far; a folder ends in a slash."""
+    found = sorted(glob.glob(f"{glob.escape(start)}*"))  # noqa: PTH207 (the text as typed is what is completed)
+    return [f"{path}/" if Path(path).is_dir() else path for path in found]
 
 
 def _matching(word: str, options: tuple[Option, ...], words: list[str]) -> list[str] | None:
@@ -49,7 +57,9 @@ def matcher() -> Any | None:
 
     @context_matcher()
     def gpumem_matcher(context: Any) -> Any:
-        found = candidates(context.line_with_cursor[: context.cursor_position])
-        return {"completions": [SimpleCompletion(text, type="param") for text in found or []]}
+        line = context.line_with_cursor[: context.cursor_position]
+        completions = [SimpleCompletion(text, type="param") for text in candidates(line) or []]
+        # the whole word is replaced; IPython's own idea of it ends at a bracket or an equals sign
+        return {"completions": completions, "matched_fragment": line.rpartition(" ")[2].removeprefix(_PATH)}
 
     return gpumem_matcher

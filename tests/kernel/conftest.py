@@ -50,7 +50,8 @@ class Kernel:
         self.manager, self.client = manager, client
 
     def send(self, code, **options):
-        return self.client.execute(code, allow_stdin=False, **options)
+        # or the kernel would abort what comes too soon after a failed cell
+        return self.client.execute(code, allow_stdin=False, stop_on_error=False, **options)
 
     def answer(self, request, timeout=60):
         """Every message of a request, to its reply and until the kernel is idle again."""

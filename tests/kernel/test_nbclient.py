@@ -1,0 +1,123 @@
+"""Notebooks run by nbclient, as papermill and CI do."""
+
+from __future__ import annotations
+
+import json
+
+import nbclient
+import nbformat
+import pytest
+from nbclient.exceptions import CellExecutionError
+
+pytestmark = pytest.mark.filterwarnings("ignore:Proactor")
+
+
+def execute(*cells, **options):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    client = nbclient.NotebookClient(notebook, timeout=60, **options)
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        return notebook, error
+    return notebook, None
+
+
+def displays(cell):
+    return [out["data"] for out in cell.outputs if out.output_type == "display_data"]
+
+
+LOAD = "get_ipython().config.GPUMem.preload = 'off'\n%load_ext ipygpumem"
+
+
+@pytest.fixture(scope="module")
+def executed():
+    """One run for all questions."""
+    return execute(
+        LOAD,
+        "x = bytearray(64 << 20)\nlen(x)",
+        "1 + 1",
+        "%%gpumem\ny = bytearray(32 << 20)\nlen(y)",
+        "1/0",
+        "import ipygpumem\n[(one.cell, one.cell_id, one.success) for one in ipygpumem.reports]",
+        "%gpumem",
+        "%unload_ext ipygpumem\nz = bytearray(64 << 20)",
+        allow_errors=True,
+    )
+
+
+def test_outputs(executed):
+    notebook, error = executed
+    assert error is None
+    cells = notebook.cells
+    assert cells[0].outputs[0]["text"].startswith("ipygpumem: CUDA is left alone; ")
+    assert [out.output_type for out in cells[1].outputs] == ["execute_result", "display_data"]
+    (bundle,) = displays(cells[1])
+    assert bundle["text/plain"].startswith("host memory (RSS, no GPU)  +64.")
+    assert "In [2]" in bundle["text/plain"]
+    assert displays(cells[2]) == []
+    (bundle,) = displays(cells[3])
+    assert bundle["text/plain"].startswith("host memory of this process   In [4], ")
+    assert cells[4].outputs[0].output_type == "error"
+    assert len(displays(cells[6])) == 1
+    assert displays(cells[7]) == []
+
+
+def test_a_notebook_stays_small(executed):
+    """What the reports add to a notebook file."""
+    notebook, _ = executed
+    for cell in notebook.cells:
+        for bundle in displays(cell):
+            assert set(bundle) == {"text/plain", "text/html"}
+            limit = 4096 if not bundle["text/plain"].startswith("host memory of") else 8192
+            assert len(bundle["text/html"].encode()) <= limit
+    assert len(nbformat.writes(notebook)) < 16_000
+    assert "widgets" not in notebook.metadata
+
+
+def test_html_shows_in_an_untrusted_notebook(executed):
+    from html.parser import HTMLParser
+
+    seen = set()
+
+    class Parser(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            seen.add(tag)
+            seen.update(f"@{name}" for name, _ in attrs)
+
+    for cell in executed[0].cells:
+        for bundle in displays(cell):
+            Parser().feed(bundle["text/html"])
+    assert seen <= {"div", "span", "b", "table", "tr", "td", "th", "tbody", "@style", "@title"}
+
+
+def test_numbers_and_names_of_cells(executed):
+    notebook, _ = executed
+    (result,) = [out["data"]["text/plain"] for out in notebook.cells[5].outputs if out.output_type == "execute_result"]
+    reports = eval(result)  # noqa: S307 (numbers and names)
+    assert [(cell, success) for cell, _, success in reports] == [(2, True), (3, True), (4, True), (5, False)]
+    ids = [identity for _, identity, _ in reports]
+    assert ids == [cell.id for cell in notebook.cells[1:5]] or ids == [None] * 4  # older nbclients send none
+
+
+@pytest.mark.parametrize("head", ["", "%%gpumem\n"])
+def test_a_failing_cell_fails(head):
+    notebook, error = execute(LOAD, f"{head}x = bytearray(64 << 20)\n1/0", "ran = True")
+    assert error is not None
+    assert error.ename == "ZeroDivisionError"
+    assert notebook.cells[2].outputs == []
+    assert notebook.cells[2].execution_count is None
+    assert len(displays(notebook.cells[1])) == 1  # and its report is there
+
+
+def test_bad_options_fail_the_run():
+    _, error = execute(LOAD, "%%gpumem --no-such\nran = True")
+    assert error.ename == "UsageError"
+
+
+def test_a_report_is_plain_data(tmp_path):
+    notebook, error = execute(LOAD, "x = 1", "import ipygpumem, json\nprint(ipygpumem.last.to_json())")
+    assert error is None
+    facts = json.loads(notebook.cells[2].outputs[0]["text"])
+    assert facts["cell"] == 2
+    assert facts["devices"] == {}
+    assert facts["host"]["after"]["rss"] > 0
