@@ -210,6 +210,7 @@ def test_rounded_sizes_are_never_added_to_requested_ones():
     snapshot = Snapshot.load({"device_traces": [trace], "segments": segments})
     assert snapshot.peak().requested == 1300
     assert snapshot.timeline().end_rounded == 1024
+    assert snapshot.blocks.requested.tolist() == [600, 0]  # a free block's entry is stale
 
 
 def test_a_ring_that_changed_its_size_is_sorted_by_time_and_said_so():
