@@ -220,6 +220,7 @@ def test_leaks_are_what_was_made_in_the_window_and_lives(small):
     assert small.leaks().bytes == 3 * MIB + 1100
     assert small.leaks(5, last).bytes == 3 * MIB + 100
     assert small.leaks(0, 3).bytes == 4 * MIB + 1000
+    assert small.leaks(0, 4).bytes == 1000
     assert small.leaks(last, last).bytes == 0
 
 
@@ -298,6 +299,14 @@ def test_an_oom_is_explained():
         f"A new segment takes 32.0 MiB; the device had 137.4 GiB left, {limit}",
         f"109.5 MiB lie in segments partly in use, {advice}",
     )
+
+
+def test_a_free_piece_of_another_stream_is_no_help():
+    oom = {"action": "oom", "size": 5 * MIB, "device_free": 0, "stream": 0, "time_us": 6}
+    segments = [segment(1 << 30, 20 * MIB, [block(1 << 30, 20 * MIB, 9, "inactive")], stream=7)]
+    (found,) = Snapshot.load({"device_traces": [[oom]], "segments": segments}).ooms()
+    assert (found.memory.largest, found.memory.fit.block) == (20 * MIB, None)
+    assert found.reason[1].startswith("PyTorch held a free piece of 20.0 MiB, but of another stream")
 
 
 def test_state_at_names_blocks_and_segments(small):
