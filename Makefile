@@ -18,7 +18,7 @@ PINS_ipython7 := ipython==7.34.0 ipykernel==6.17.1 ipywidgets==7.7.1 anywidget==
 PINS_ipython8 := ipython==8.* ipykernel==6.29.* ipywidgets==8.*
 OLD_TESTS := tests/notebook tests/kernel
 
-.PHONY: demo test test-old lint bench gpu clean environments
+.PHONY: demo test test-old lint bench fuzz gpu clean
 
 demo: $(VENV)/.package
 	$(BIN)/python notebooks/demo.py
@@ -37,6 +37,9 @@ lint: $(VENV)/.lint
 
 bench: $(VENV)/.test
 	$(BIN)/python -m tests.benchmarks
+
+fuzz: $(VENV)/.test
+	$(BIN)/python tests/fuzz/fuzz_snapshot.py -max_total_time=600
 
 gpu: $(VENV)/.test
 	$(BIN)/python -m pytest tests/gpu -m gpu

@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ipygpumem.errors import NvmlError
+from ipygpumem.ledger.books import books
+from ipygpumem.probes import pytorch
+from ipygpumem.probes.nvml import Nvml
+from ipygpumem.recording.history import History
+from ipygpumem.session.session import Session
 from ipygpumem.units import size
+
+if TYPE_CHECKING:
+    from ipygpumem.ledger.reading import DeviceReading
 
 __all__ = ["Environment", "environment", "environment_lines"]
 
@@ -29,7 +37,9 @@ class Environment:
         allocator: PyTorch's allocator settings from the environment, or None.
         nvml: What is wrong with NVML, or None.
         driver: Version of the driver, or None.
-        devices: Name and bytes of each card that NVML shows.
+        cards: Name and bytes of each card that NVML shows.
+        mode: How PyTorch's current device can be attributed (``process``, ``device``, ``torch-only``), with the reason;
+            None without one.
         numbers: For each kind of number its trust, and the reason.
     """
 
@@ -41,7 +51,8 @@ class Environment:
     allocator: str | None
     nvml: str | None
     driver: str | None
-    devices: tuple[tuple[str, int], ...]
+    cards: tuple[tuple[str, int], ...]
+    mode: tuple[str, str] | None
     numbers: dict[str, tuple[str, str]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,48 +61,30 @@ class Environment:
 
 
 def environment() -> Environment:
-    """Look at this machine. Imports torch where it is installed, but starts no CUDA."""
-    torch, cuda = _torch()
-    nvml, driver, devices, per_process = _nvml()
-    allocator = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
-    asynchronous = "cudaMallocAsync" in (allocator or "")
+    """Look at this machine, and try it: a CUDA context of this process is where the modes show."""
+    torch = pytorch.problem(load=True) if pytorch.importable() else "torch is not installed"
+    nvml, driver, cards = _nvml()
+    device = None if torch is not None else _device()
+    numbers = {"reading of snapshots": ("exact", "needs neither torch nor a GPU")}
+    recording = torch or History.obstacle()
+    numbers["recording of snapshots"] = ("unknown", recording) if recording else ("exact", "PyTorch's own history")
+    if device is None:
+        numbers["GPU memory"] = ("unknown", torch or "CUDA does not start")
+    else:
+        numbers |= {line.label: (line.grade.trust, line.grade.reason) for line in books(device)}
     return Environment(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         packages={name: _version(name) for name in _PACKAGES},
         torch=torch,
-        cuda=cuda,
-        allocator=allocator,
+        cuda=pytorch.cuda_version(),
+        allocator=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
         nvml=nvml,
         driver=driver,
-        devices=devices,
-        numbers=_numbers(torch, nvml, per_process, asynchronous=asynchronous),
+        cards=cards,
+        mode=None if device is None else (device.mode, device.why),
+        numbers=numbers,
     )
-
-
-def _numbers(
-    torch: str | None, nvml: str | None, per_process: str | None, *, asynchronous: bool
-) -> dict[str, tuple[str, str]]:
-    tensors = ("exact", "PyTorch's own counters") if torch is None else ("unknown", torch)
-    if torch is not None:
-        recording = ("unknown", torch)
-    elif asynchronous:
-        recording = ("unknown", "backend:cudaMallocAsync records no history")
-    else:
-        recording = ("exact", "PyTorch's allocation history")
-    if nvml is not None:
-        card = outside = ("unknown", nvml)
-    elif per_process is not None:
-        card, outside = ("device", "NVML tells of the whole card"), ("device", per_process)
-    else:
-        card, outside = ("device", "NVML tells of the whole card"), ("exact", "NVML's entry of the process")
-    return {
-        "PyTorch's tensors and cache": tensors,
-        "recording of snapshots": recording,
-        "reading of snapshots": ("exact", "needs neither torch nor a GPU"),
-        "memory outside PyTorch": outside,
-        "the card": card,
-    }
 
 
 def _version(name: str) -> str | None:
@@ -101,51 +94,19 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _torch() -> tuple[str | None, str | None]:
-    """What is wrong with PyTorch, and its CUDA version."""
-    if _version("torch") is None:
-        return "torch is not installed", None
+def _nvml() -> tuple[str | None, str | None, tuple[tuple[str, int], ...]]:
+    """What is wrong with NVML, the driver, the cards."""
     try:
-        torch = import_module("torch")
-    except Exception as problem:
-        return f"torch cannot be imported: {_first_line(problem)}", None
-    cuda = torch.version.cuda
-    if cuda is None:
-        return f"torch {torch.__version__} is built without CUDA", None
-    if not torch.cuda.is_available():
-        return "torch finds no NVIDIA GPU", cuda
-    return None, cuda
+        nvml = Nvml()
+        return None, nvml.driver(), nvml.cards()
+    except NvmlError as problem:
+        return str(problem), None, ()
 
 
-def _nvml() -> tuple[str | None, str | None, tuple[tuple[str, int], ...], str | None]:
-    """What is wrong with NVML, the driver, the cards, and why its process list is of no use."""
-    try:
-        nvml = import_module("pynvml")
-    except ImportError:
-        return "nvidia-ml-py is not installed", None, (), None
-    try:
-        nvml.nvmlInit()
-        driver = _text(nvml.nvmlSystemGetDriverVersion())
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        devices = tuple(
-            (_text(nvml.nvmlDeviceGetName(one)), int(nvml.nvmlDeviceGetMemoryInfo(one).total)) for one in handles
-        )
-    except nvml.NVMLError as problem:
-        return f"NVML: {_first_line(problem)}", None, (), None
-    try:
-        listed = [entry for one in handles for entry in nvml.nvmlDeviceGetComputeRunningProcesses(one)]
-    except nvml.NVMLError as problem:
-        return None, driver, devices, f"NVML lists no processes: {_first_line(problem)}"
-    hidden = any(entry.usedGpuMemory is None for entry in listed)
-    return None, driver, devices, "NVML hides the bytes of processes" if hidden else None
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _first_line(problem: Exception) -> str:
-    return (str(problem).splitlines() or [type(problem).__name__])[0]
+def _device() -> DeviceReading | None:
+    """PyTorch's current device with a context of ours; None where CUDA does not start."""
+    baseline = Session().preload("context")
+    return baseline.reading.devices.get(baseline.device or "")
 
 
 def environment_lines(facts: Environment) -> list[str]:
@@ -159,7 +120,9 @@ def environment_lines(facts: Environment) -> list[str]:
     if facts.allocator:
         lines.append(f"allocator  {facts.allocator}")
     lines.append(f"NVML       {facts.nvml or f'ready, driver {facts.driver}'}")
-    lines += [f"  GPU {index}: {name}, {size(total)}" for index, (name, total) in enumerate(facts.devices)]
+    lines += [f"  card {index}: {name}, {size(total)}" for index, (name, total) in enumerate(facts.cards)]
+    if facts.mode is not None:
+        lines.append(f"mode       {facts.mode[0]}: {facts.mode[1]}")
     width = max(map(len, facts.numbers))
     lines += [f"  {name.ljust(width)}  {trust}: {reason}" for name, (trust, reason) in facts.numbers.items()]
     return lines

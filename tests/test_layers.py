@@ -18,9 +18,8 @@ BELOW = {
 }
 FACES = {"notebook", "cli", "mem", "pytest_plugin", "__init__", "__main__", "environment"}
 DOORS = {
-    # environment.py: a bug report does not lean on the very probes that it reports on
-    "torch": {"probes/pytorch.py", "environment.py"},
-    "pynvml": {"probes/nvml.py", "environment.py"},
+    "torch": {"probes/pytorch.py"},
+    "pynvml": {"probes/nvml.py"},
     "psutil": {"probes/host.py"},
     "cuda": {"probes/cuda.py"},
     "IPython": {"notebook"},

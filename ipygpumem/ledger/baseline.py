@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ipygpumem.ledger.reading import Reading
 
-__all__ = ["Baseline"]
+__all__ = ["PRELOAD_OFF", "Baseline"]
+
+PRELOAD_OFF = "preload is off"
+"""The note of a baseline that was taken without a look at CUDA: there may be a GPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,13 @@ def settle(
     notes: tuple[str, ...] = (),
     recording: RecordingFacts | None = None,
 ) -> Report:
-    """The report of one measurement; ``only`` names the devices to tell of (all by default)."""
+    """The report of one measurement; ``only`` names the devices to tell of (all that this process uses by default)."""
     devices = {}
     for name, end in after.devices.items():
-        if only is not None and name not in only:
-            continue
         start = before.devices.get(name) or _untouched(end)
+        used = start.context or end.context
+        if name not in only if only is not None else not used:
+            continue
         devices[name] = DeviceReport(name=name, before=start, after=shared(start, end), high=peaks.get(name))
     return Report(
         devices=devices,

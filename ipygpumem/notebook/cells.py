@@ -213,7 +213,7 @@ class Cells:
         if not report.devices:
             host = report.host
             peak = host.peak if host.exact else None
-            return max(abs(host.held or 0), peak or 0) >= least
+            return self._session.host_only and max(abs(host.held or 0), peak or 0) >= least
         return any(device.moved(least) for device in report.devices.values())
 
     def _losses(self, report: Report) -> list[str]:

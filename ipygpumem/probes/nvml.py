@@ -94,6 +94,23 @@ class Nvml:
                 return text
         return f"NVML: {error}"
 
+    def driver(self) -> str:
+        """The driver's version.
+
+        Raises:
+            NvmlError: The driver refuses.
+        """
+        return _text(self._call("nvmlSystemGetDriverVersion"))
+
+    def cards(self) -> tuple[tuple[str, int], ...]:
+        """Name and bytes of every card that this container may see, in NVML's own order.
+
+        Raises:
+            NvmlError: The driver refuses.
+        """
+        handles = [self._call("nvmlDeviceGetHandleByIndex", i) for i in range(self._call("nvmlDeviceGetCount"))]
+        return tuple((_text(self._call("nvmlDeviceGetName", one)), self.memory(one).total) for one in handles)
+
     def handle(self, uuid: str, pci: str | None = None) -> tuple[Any, bool]:
         """The card or MIG instance with this UUID (bare, or with its GPU-/MIG- prefix).
 
@@ -191,3 +208,7 @@ class Nvml:
         if code:
             error = self._pynvml.NVMLError(code)
             raise NvmlError(self._reason(error)) from error
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)  # bytes before nvidia-ml-py 12

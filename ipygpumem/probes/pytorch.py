@@ -78,6 +78,12 @@ def importable() -> bool:
         return False
 
 
+def cuda_version() -> str | None:
+    """The CUDA that the imported torch was built for."""
+    torch = module()
+    return None if torch is None else torch.version.cuda
+
+
 def problem(*, load: bool) -> str | None:
     """Why PyTorch has no GPU memory to tell of, in a few words; None where it has (or, not loaded, may have).
 

@@ -113,7 +113,7 @@ def _host_row(host: HostReport) -> Row:
         columns.append(Column("peak", f"peak {signed(host.peak)}", grades["peak"]))
     after = host.after
     used = "" if after.rss is None or after.total is None else f"{pair(after.rss, after.total)} used"
-    return Row("host memory (RSS, no GPU)", tuple(columns), used, None)
+    return Row("host memory (RSS)", tuple(columns), used, None)
 
 
 def footer(report: Report) -> str:

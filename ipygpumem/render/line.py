@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ipygpumem.ledger.baseline import PRELOAD_OFF
 from ipygpumem.render.column import Row, footer, notes, rows
 from ipygpumem.units import GIB, MIB, size
 
@@ -48,7 +49,7 @@ def baseline_line(baseline: Baseline, *, reports: bool = True) -> str:
     tail = "a report follows every cell that moves memory" if reports else "reports are off (%gpumem on)"
     device = baseline.reading.devices.get(baseline.device or "")
     if device is None:
-        if baseline.note == "preload is off":
+        if baseline.note == PRELOAD_OFF:
             return f"ipygpumem: CUDA is left alone; the baseline follows the first cell that starts it; {tail}"
         rss = baseline.reading.host.rss
         host = "" if rss is None else f", baseline {size(rss)}"

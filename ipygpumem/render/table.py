@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ipygpumem.ledger.baseline import PRELOAD_OFF
 from ipygpumem.ledger.books import books
 from ipygpumem.render.column import VISIBLE, footer, notes
 from ipygpumem.units import signed, size
@@ -128,7 +129,7 @@ def books_tables(reading: Reading, baseline: Baseline | None = None) -> list[Tab
         rows = (*rows, TableRow("pinned by PyTorch", (_level(host.pinned),), 1))
     remarks = (f"not used by this process: {', '.join(idle)}",) if idle else ()
     if not tables and not idle and baseline is not None and baseline.note:
-        remarks = ("CUDA has not started" if baseline.note == "preload is off" else f"no GPU: {baseline.note}",)
+        remarks = ("CUDA has not started" if baseline.note == PRELOAD_OFF else f"no GPU: {baseline.note}",)
     tables.append(Table("host memory", ("now",), rows, remarks))
     return tables
 

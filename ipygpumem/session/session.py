@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.errors import first_line
-from ipygpumem.ledger.baseline import Baseline
+from ipygpumem.ledger.baseline import PRELOAD_OFF, Baseline
 from ipygpumem.probes import pytorch
 from ipygpumem.probes.preload import warm
 from ipygpumem.probes.watch import Watch
@@ -35,6 +35,13 @@ class Session:
         """The newest report; None before the first."""
         return self.reports[-1] if len(self.reports) else None
 
+    @property
+    def host_only(self) -> bool:
+        """Whether the host's memory is all there is to report: there is no GPU, as far as anybody can tell."""
+        if self.baseline is None or self.baseline.device is not None:
+            return False
+        return self.baseline.note != PRELOAD_OFF or pytorch.problem(load=False) is not None
+
     def reading(self) -> Reading:
         """Every counter now."""
         return self.watch.read(available=True)
@@ -52,7 +59,7 @@ class Session:
         Other devices are not touched. Where PyTorch has no GPU the baseline is the host's, and says why.
         """
         if mode == "off":
-            return self.take_baseline(note="preload is off")
+            return self.take_baseline(note=PRELOAD_OFF)
         why = pytorch.problem(load=True)
         if why:
             return self.take_baseline(note=why)

@@ -1,4 +1,4 @@
-"""What a cell pays for its report: begin and end, an empty cell through a real kernel, an eager loop, load, recording."""
+"""What a cell pays for its report: begin and end, an empty cell in a kernel, an eager loop, load, recording."""
 
 from __future__ import annotations
 
@@ -195,7 +195,8 @@ import os, sys, tempfile, time
 import torch
 import ipygpumem
 path = os.path.join(tempfile.mkdtemp(), "x.pickle")
-model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU()) for _ in range(12)]).cuda()
+layers = [torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU()) for _ in range(12)]
+model = torch.nn.Sequential(*layers).cuda()
 optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
 data = torch.ones(32, 256, device="cuda")
 def train(steps):

@@ -161,6 +161,14 @@ class FakeNvml:
         out._obj.value = len(self.cards)
         return 0
 
+    def nvmlSystemGetDriverVersion(self, out, length):  # noqa: N802
+        out.value = b"580.159.04"
+        return 0
+
+    def nvmlDeviceGetName(self, handle, out, length):  # noqa: N802
+        out.value = b"NVIDIA H200"
+        return 0
+
     def nvmlDeviceGetHandleByIndex_v2(self, index, out):  # noqa: N802
         return self._find(out, lambda card: self.cards.index(card) == index.value)
 

@@ -52,7 +52,7 @@ def test_outputs(executed):
     assert cells[0].outputs[0]["text"].startswith("ipygpumem: CUDA is left alone; ")
     assert [out.output_type for out in cells[1].outputs] == ["execute_result", "display_data"]
     (bundle,) = displays(cells[1])
-    assert bundle["text/plain"].startswith("host memory (RSS, no GPU)  +64.")
+    assert bundle["text/plain"].startswith("host memory (RSS)  +64.")
     assert "In [2]" in bundle["text/plain"]
     assert displays(cells[2]) == []
     (bundle,) = displays(cells[3])

@@ -92,7 +92,7 @@ def test_under_our_magic(loaded, name):
     check(ran, value, error, 1)
     # a body that is no Python stops the whole cell, our call included
     table = not isinstance(ran.error, SyntaxError)
-    assert ran.text.startswith("host memory of this process" if table else "host memory (RSS, no GPU)")
+    assert ran.text.startswith("host memory of this process" if table else "host memory (RSS)")
     assert f"   In [{number}], " in ran.text
     assert ("failed" in ran.text) is (error is not None)
     check(loaded.run("1 + 1"), 2, None, 1)
