@@ -26,21 +26,21 @@ def displays(cell):
     return [out["data"] for out in cell.outputs if out.output_type == "display_data"]
 
 
-LOAD = "get_ipython().config.GPUMem.preload = 'off'\n%load_ext ipygpumem"
+LOAD = "get_ipython().config.GPUMem.preload, get_ipython().config.GPUMem.report = 'off', 'always'\n%load_ext ipygpumem"
 
 
 @pytest.fixture(scope="module")
 def executed():
-    """One run for all questions."""
+    """One run for all questions, with the settings that a person begins with."""
     return execute(
-        LOAD,
-        "x = bytearray(64 << 20)\nlen(x)",
+        "%load_ext ipygpumem",
+        "x = b'x' * (64 << 20)\nlen(x)",
         "1 + 1",
-        "%%gpumem\ny = bytearray(32 << 20)\nlen(y)",
+        "%%gpumem\ny = b'x' * (32 << 20)\nlen(y)",
         "1/0",
         "import ipygpumem\n[(one.cell, one.cell_id, one.success) for one in ipygpumem.reports]",
         "%gpumem",
-        "%unload_ext ipygpumem\nz = bytearray(64 << 20)",
+        "%unload_ext ipygpumem\nz = b'x' * (64 << 20)",
         allow_errors=True,
     )
 
@@ -49,7 +49,7 @@ def test_outputs(executed):
     notebook, error = executed
     assert error is None
     cells = notebook.cells
-    assert cells[0].outputs[0]["text"].startswith("ipygpumem: CUDA is left alone; ")
+    assert cells[0].outputs[0]["text"].startswith("ipygpumem: no GPU (torch ")
     assert [out.output_type for out in cells[1].outputs] == ["execute_result", "display_data"]
     (bundle,) = displays(cells[1])
     assert bundle["text/plain"].startswith("host memory (RSS)  +64.")
@@ -101,7 +101,7 @@ def test_numbers_and_names_of_cells(executed):
 
 @pytest.mark.parametrize("head", ["", "%%gpumem\n"])
 def test_a_failing_cell_fails(head):
-    notebook, error = execute(LOAD, f"{head}x = bytearray(64 << 20)\n1/0", "ran = True")
+    notebook, error = execute(LOAD, f"{head}x = b'x' * (64 << 20)\n1/0", "ran = True")
     assert error is not None
     assert error.ename == "ZeroDivisionError"
     assert notebook.cells[2].outputs == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import sys
@@ -91,6 +92,7 @@ def make_notebook(tmp_path_factory, monkeypatch):
     for notebook in notebooks:
         notebook.run("%unload_ext ipygpumem", store_history=False)
         notebook.shell.restore_sys_module_state()
+        atexit.unregister(notebook.shell.atexit_operations)  # or every shell lives to the end, and is reset then
         type(notebook.shell).clear_instance()
     sys.modules["__main__"], sys.excepthook = main, hook
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):

@@ -110,7 +110,7 @@ def test_no_torch(notebook, monkeypatch):
     ran = notebook.load()
     assert ran.stdout.startswith("ipygpumem: no GPU (torch cannot be imported (ModuleNotFoundError: ")
     assert ran.stdout.count("\n") == 1
-    assert "host memory" in notebook.run("x = bytearray(8 << 20)").text
+    assert "host memory" in notebook.run("x = b'x' * (128 << 20)").text
     assert "there is no device cuda:0" in notebook.run("%%gpumem -d 0\n1").stderr
 
 
@@ -126,7 +126,7 @@ def test_an_old_torch(fake_gpu, notebook, monkeypatch):
 
 def test_torch_without_cuda(notebook, tmp_path):
     assert "is built without CUDA" in notebook.load().stdout
-    ran = notebook.run("import torch\nx = torch.ones(8 << 20)")
+    ran = notebook.run("import torch\nx = torch.ones(128 << 20)")
     assert ran.text.startswith("host memory (RSS)  +")
 
 

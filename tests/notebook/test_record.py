@@ -1,0 +1,161 @@
+"""%gpumem record: one allocation history over several cells."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+import torch
+from IPython.core.error import UsageError
+
+MIB = 1 << 20
+
+
+def take(mib, name="kept"):
+    return f"{name} = torch.ones({mib} << 20, dtype=torch.uint8, device='cuda')"
+
+
+def recording():
+    return torch._C._cuda_isHistoryEnabled()
+
+
+def usage(ran):
+    assert isinstance(ran.error, UsageError), ran
+    assert ran.stderr.count("\n") == 1
+    return ran.stderr.strip().removeprefix("UsageError: ")
+
+
+def test_start_save_stop(gpu_notebook, tmp_path):
+    path = tmp_path / "run.pickle"
+    ran = gpu_notebook.run("%gpumem record start")
+    assert ran.stdout == (
+        "ipygpumem: recording allocation history, at most 1000000 events per device, until %gpumem record stop\n"
+    )
+    assert recording()
+    cells = {gpu_notebook.shell.execution_count + i: cell for i, cell in enumerate([take(8), "1/0", take(16, "more")])}
+    reports = [gpu_notebook.run(cell) for cell in cells.values()]
+    assert "still recording allocation history (2 cells so far): %gpumem record save PATH, or stop" in reports[0].text
+    assert "(4 cells so far)" in reports[2].text
+    ran = gpu_notebook.run(f"%gpumem record save {path}")
+    assert re.fullmatch(rf"ipygpumem: snapshot {path}: \d+ events, \d+\.\d KiB\n", ran.stdout)
+    assert recording()
+    snapshot = pickle.loads(path.read_bytes())
+    facts = {cell["number"]: cell for cell in snapshot["ipygpumem"]["cells"]}
+    assert set(cells) <= set(facts)
+    assert [facts[number]["success"] for number in cells] == [True, False, True]
+    starts = [cell["start_us"] for cell in snapshot["ipygpumem"]["cells"]]
+    assert starts == sorted(starts)
+    for number, text in cells.items():
+        if "ones" in text:
+            assert snapshot["source_code"][facts[number]["filename"]].rstrip("\n") == text
+    sizes = [event["size"] for event in snapshot["device_traces"][0] if event["action"] == "alloc"]
+    assert sizes == [8 * MIB, 16 * MIB]
+    assert gpu_notebook.run("%gpumem record stop").stdout == "ipygpumem: recording stopped\n"
+    assert not recording()
+    ran = gpu_notebook.run(take(8, "third"))
+    assert "recording" not in ran.text
+
+
+def test_options(gpu_notebook, fake_gpu):
+    ran = gpu_notebook.run(
+        "%gpumem record start --stacks none --max-entries 99 --history skip_actions=\"['free_requested']\""
+    )
+    assert ran.success, ran
+    assert fake_gpu.history["max_entries"] == 99
+    assert fake_gpu.history["context"] is None
+    assert fake_gpu.history["skip_actions"] == ("free_requested",)
+
+
+def test_a_cell_without_movement_is_in_the_list_too(gpu_notebook, tmp_path):
+    gpu_notebook.run("%config GPUMem.report = 'off'")
+    gpu_notebook.run("%gpumem record start")
+    number = gpu_notebook.shell.execution_count
+    assert gpu_notebook.run("1 + 1").texts == []
+    gpu_notebook.run("%gpumem 2 + 2")
+    gpu_notebook.run("%%gpumem -q\n3 + 3")
+    gpu_notebook.run(f"%gpumem record save {tmp_path}/x.pickle")
+    snapshot = pickle.loads((tmp_path / "x.pickle").read_bytes())
+    numbers = [cell["number"] for cell in snapshot["ipygpumem"]["cells"]]
+    assert numbers[-3:] == [number, number + 1, number + 2]
+
+
+def test_saved_again_and_again(gpu_notebook, tmp_path):
+    gpu_notebook.run("%gpumem record start")
+    for step in range(3):
+        gpu_notebook.run(take(4, f"x{step}"))
+        gpu_notebook.run(f"step = {step}")
+        gpu_notebook.run(f"%gpumem record save '{tmp_path}/run {{step:02d}}.pickle'")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["run 00.pickle", "run 01.pickle", "run 02.pickle"]
+    counts = [len(pickle.loads((tmp_path / name).read_bytes())["device_traces"][0]) for name in names]
+    assert counts == sorted(counts) and counts[0] < counts[2]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("record", "%gpumem record start [OPTIONS] | save PATH | stop"),
+        ("record -x", "%gpumem record start [OPTIONS] | save PATH | stop"),
+        ("record stop", "gpumem record: nothing is being recorded"),
+        ("record save x.pickle", "gpumem record: nothing is being recorded; %gpumem record start begins"),
+        ("record save", "%gpumem record save takes one path"),
+        ("record save a b", "%gpumem record save takes one path"),
+        ("record save 'x", '%gpumem record save: No closing quotation in "\'x"'),
+        ("record save no/such/x.pickle", "%gpumem record: the folder {here}/no/such does not exist"),
+        (
+            "record start --max-entries 0",
+            "%gpumem record start: --max-entries is a number of events from 1 on, not '0'",
+        ),
+        ("record start now", "%gpumem record start: unrecognized arguments: now"),
+        ("record start --snapshot x", "%gpumem record start: unrecognized arguments: --snapshot x"),
+    ],
+)
+def test_what_cannot_be(gpu_notebook, tmp_path, monkeypatch, line, message):
+    monkeypatch.chdir(tmp_path)
+    assert usage(gpu_notebook.run(f"%gpumem {line}")) == message.format(here=tmp_path)
+    assert not recording()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_twice(gpu_notebook):
+    gpu_notebook.run("%gpumem record start")
+    line = usage(gpu_notebook.run("%gpumem record start"))
+    assert line == "gpumem record: already recording; %gpumem record stop ends it"
+    assert recording()
+
+
+def test_a_users_own_recording_is_left_alone(gpu_notebook, fake_gpu):
+    gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
+    before = dict(fake_gpu.history)
+    line = usage(gpu_notebook.run("%gpumem record start"))
+    assert line == "gpumem record: PyTorch's history is being recorded already, and is yours: save it yourself"
+    assert fake_gpu.history == before
+    assert usage(gpu_notebook.run("%gpumem record stop")) == "gpumem record: nothing is being recorded"
+
+
+def test_taken_over_by_the_user(gpu_notebook):
+    gpu_notebook.run("%gpumem record start")
+    gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
+    ran = gpu_notebook.run(take(8))
+    assert "no longer recording across cells, the code switched PyTorch's recording itself" in ran.text
+    assert gpu_notebook.run("%gpumem record stop").success
+    assert recording()  # theirs
+    assert "recording" not in gpu_notebook.run(take(8, "more")).text
+
+
+def test_a_cells_own_snapshot_meanwhile(gpu_notebook, tmp_path):
+    gpu_notebook.run("%gpumem record start")
+    gpu_notebook.run(take(4))
+    ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/cell.pickle\n{take(8, 'more')}")
+    assert "cut out of the recording that was on" in ran.text
+    trace = pickle.loads((tmp_path / "cell.pickle").read_bytes())["device_traces"][0]
+    assert [event["size"] for event in trace if event["action"] == "alloc"] == [8 * MIB]
+    assert recording()
+    assert gpu_notebook.run("%gpumem record stop").success
+    assert not recording()
+
+
+def test_no_gpu(notebook):
+    notebook.load()
+    assert "PyTorch records the history of GPU memory only" in usage(notebook.run("%gpumem record start"))
