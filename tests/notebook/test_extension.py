@@ -208,6 +208,7 @@ def test_two_shells_do_not_disturb_each_other(make_notebook):
     second = make_notebook(terminal=True, GPUMem={"report": "always"})
     second.load()
     assert len(second.run("1 + 1").texts) == 1
+    assert len(first.run("1 + 1").texts) == 1  # where its cell ran, though IPython's display() writes to the second
     second.run("%unload_ext ipygpumem")
     assert second.run("1 + 1").texts == []
 
