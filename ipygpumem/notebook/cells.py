@@ -229,12 +229,17 @@ class Cells:
                 sentences.append(f"{name}: {_WORSE[earlier][now]} ({device.after.why})")
         return sentences
 
+    def claim(self) -> _Frame | None:
+        """The cell that is open; if it is one line of ours and nothing else, it needs no report of its own."""
+        outer = self._frames[0] if self._frames else None
+        if outer is not None and outer.asked is None and _is_one_statement(outer.raw):
+            outer.reported = True
+        return outer
+
     def measure(self, asked: Asked, run: Callable[[], Any]) -> tuple[Any, Report | None]:
         """Run something measured inside a cell, shown at once; its error is the caller's."""
         __tracebackhide__ = True
-        outer = self._frames[0] if self._frames else None
-        if outer is not None and outer.asked is None and _is_one_statement(outer.raw):
-            outer.reported = True  # the cell is this statement: a second report would say the same
+        outer = self.claim()
         if outer is not None:
             self._number(outer)
         measurement = self._open(asked)

@@ -140,6 +140,7 @@ class GPUMem(Magics, Settings):
             except IpyGpuMemError as error:
                 raise UsageError(f"%gpumem: {error}") from error
             reading = reading.only(names)
+        self.cells.claim()
         if asked.var is not None:
             self.shell.user_ns[asked.var] = reading
         if not asked.quiet:

@@ -67,7 +67,7 @@ def test_the_books_on_a_machine_without_gpu(loaded):
     loaded.run("%config GPUMem.report = 'changed'")
     text = loaded.run("%gpumem").text
     assert text.startswith("host memory\n")
-    assert re.search(r"this process \(RSS\) +\d+\.\d MiB", text)
+    assert re.search(r"this process \(RSS\) +\d+\.\d [MG]iB", text)
     assert "no GPU: torch" in text
 
 

@@ -92,3 +92,9 @@ def test_the_callers_text_is_not_markup(gpu_notebook, tmp_path):
     (bundle,) = gpu_notebook.run(f"%%gpumem --snapshot '{path}'\n{TAKE}").displays
     assert "&lt;b&gt;&amp;.pickle" in bundle["text/html"]
     assert "<b>&.pickle" in bundle["text/plain"]
+
+
+@pytest.mark.parametrize("cell", ["%gpumem", "%gpumem 6 * 7", "%%gpumem\n6 * 7", "6 * 7"])
+def test_one_display_for_a_cell(loaded, cell):
+    """The books are the answer; a line about the memory that drawing them took is not."""
+    assert len(loaded.run(cell).texts) == 1
