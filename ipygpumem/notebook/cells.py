@@ -17,7 +17,9 @@ from IPython.core.error import UsageError
 
 from ipygpumem.notebook import show
 from ipygpumem.notebook.boundary import guarded
+from ipygpumem.notebook.clearing import Clearing
 from ipygpumem.recording import Measurement, MeasurementOptions, Recorder, fork
+from ipygpumem.render.column import recording_notes
 from ipygpumem.session.block import notebook_sources
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class _Frame:
     measurement: Measurement | None = None
     asked: Asked | None = None
     reported: bool = False
+    muted: bool = False
 
     @property
     def raw(self) -> str:
@@ -78,9 +81,12 @@ class Cells:
 
     def __init__(self, shell: Any, session: Session, settings: Settings, record: AcrossCells) -> None:
         self._shell = shell
+        self.clearing = Clearing(shell)
         self._session = session
         self._settings = settings
         self._record = record
+        self.statements: set[str] = set()
+        """File names of statements measured in cells: their number is the cell's, their text is not."""
         self._stacks: dict[int, list[_Frame]] = {}
         self._modes: dict[str, str] = {}
         self._told: set[tuple[str, str]] = set()
@@ -119,6 +125,8 @@ class Cells:
         while at > 0 and frames[at - 1].raw.rstrip().endswith(frames[at].raw.rstrip()):
             at -= 1
         frame = frames[at]
+        if frame.asked is not None:
+            raise UsageError("%%gpumem stands over this cell already: one line with all options")
         frame.abandon()
         frame.asked = asked
         frame.measurement = self._open(asked)
@@ -138,7 +146,6 @@ class Cells:
         try:
             measurement.begin()
         except Exception as error:
-            measurement.abandon()
             if asked is None:
                 raise
             raise UsageError(f"%%gpumem: {error}") from error
@@ -153,6 +160,7 @@ class Cells:
         if frame is None or frame.measurement is None:
             return
         self._number(frame, result)
+        frame.muted = self.clearing.waits(result)
         try:
             self._end(frame, frame.measurement, success=result is not None and bool(result.success))
         except BaseException:
@@ -176,13 +184,13 @@ class Cells:
             cell=frame.number,
             cell_id=frame.cell_id,
             filename=filename,
-            sources=sources,
+            sources=lambda: sources,
             notes=self._record.notes(),
         )
         if report is not None:
-            self.settle(report, measurement, frame.asked)
+            self.settle(report, measurement, frame.asked, muted=frame.muted)
 
-    def settle(self, report: Report, measurement: Measurement, asked: Asked | None) -> None:
+    def settle(self, report: Report, measurement: Measurement, asked: Asked | None, *, muted: bool = False) -> None:
         """Keep a report, take a late baseline, and show what is to be shown."""
         session, settings = self._session, self._settings
         losses = self._losses(report)
@@ -199,6 +207,8 @@ class Cells:
                 self._show(report, table=settings.style == "table" or (settings.style == "auto" and not asked.brief))
             elif report.recording is not None and report.recording.error:
                 print(f"ipygpumem: {report.recording.error}")  # noqa: T201 (quiet is not mute when work is lost)
+        elif muted:
+            return
         elif settings.report == "always" or (settings.report == "changed" and (losses or self._moved(report))):
             self._show(report, table=settings.style == "table")
 
@@ -261,7 +271,7 @@ class Cells:
                 success=success,
                 cell=None if outer is None else outer.number,
                 cell_id=None if outer is None else outer.cell_id,
-                sources=notebook_sources(),
+                sources=notebook_sources,
                 notes=self._record.notes(),
             )
         except BaseException:
@@ -272,9 +282,14 @@ class Cells:
             self.settle(report, measurement, asked)
 
     def close(self) -> None:
-        """Give up whatever is open: the extension is being unloaded in the middle of a cell."""
+        """End whatever is open, and save what was recorded: the extension is unloaded in the middle of a cell."""
         for frames in self._stacks.values():
             for frame in frames:
+                measurement = frame.measurement
+                if measurement is not None and measurement.recording:
+                    report = measurement.end(success=None, cell=frame.number, sources=notebook_sources)
+                    if report is not None and report.recording is not None:
+                        print(f"ipygpumem: {recording_notes(report.recording)}")  # noqa: T201 (nothing is lost unsaid)
                 frame.abandon()
         self._stacks.clear()
 
@@ -313,7 +328,8 @@ class Cells:
         if name in linecache.cache:
             return str(name)
         prefix = f"<ipython-input-{number}-"
-        return next((name for name in reversed(linecache.cache) if name.startswith(prefix)), None)
+        names = (name for name in reversed(linecache.cache) if name.startswith(prefix))
+        return next((name for name in names if name not in self.statements), None)
 
 
 def _is_one_statement(raw: str) -> bool:

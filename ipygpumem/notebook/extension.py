@@ -41,6 +41,7 @@ class _Extension:
         self._before = {(kind, name): tables[kind].get(name) for kind, name in _MAGICS}
         self._registered = shell.magics_manager.registry.get(_NAME)
         shell.register_magics(magics)
+        magics.cells.clearing.install()
         shell.input_transformers_cleanup.append(rewrite)
         shell.events.register("pre_run_cell", magics.cells.pre_run_cell)
         shell.events.register("post_run_cell", magics.cells.post_run_cell)
@@ -76,7 +77,8 @@ class _Extension:
     def remove(self) -> None:
         shell, magics = self.shell, self.magics
         magics.cells.close()
-        magics.record.close()
+        magics.record.discard()
+        magics.cells.clearing.remove()
         for event, callback in (
             ("pre_run_cell", magics.cells.pre_run_cell),
             ("post_run_cell", magics.cells.post_run_cell),

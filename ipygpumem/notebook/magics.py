@@ -163,6 +163,7 @@ class GPUMem(Magics, Settings):
         asked = self._asked("%gpumem", words)
         asked.brief = True
         code = _compile(self.shell, statement)
+        self.cells.statements.add(code[0].co_filename)
         value, report = self.cells.measure(asked, functools.partial(_run, self.shell, code, local_ns))
         if words.o:
             return report
@@ -213,13 +214,10 @@ GPUMem.gpumem.__doc__ = f"{GPUMem.gpumem.__doc__}\n\n{help_text()}"
 
 
 def _command_of(line: str) -> tuple[str, str] | None:
-    """A line that begins with a command's word and goes on as commands do, parted there; None for a statement."""
+    """A line that begins with a command's word, parted there; None for a statement."""
     first, _, rest = line.strip().partition(" ")
     command = next((one for one in COMMANDS if one.word == first), None)
-    words = rest.split()
-    if command is None or (words and words[0] not in command.follow and not words[0].startswith("-")):
-        return None
-    return first, rest.strip()
+    return None if command is None else (first, rest.strip())
 
 
 def _compile(shell: Any, statement: str) -> tuple[Any, Any]:
@@ -232,15 +230,15 @@ def _compile(shell: Any, statement: str) -> tuple[Any, Any]:
     # IPython 9.16 counts a cell before it runs: the number stands in its result
     number = getattr(getattr(shell.displayhook, "exec_result", None), "execution_count", None)
     name = shell.compile.cache(text, number or shell.execution_count)
-    tree = shell.transform_ast(ast.parse(text, filename=name))
     try:
+        tree = shell.transform_ast(ast.parse(text, filename=name))
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         before = compile(tree, name, "exec")
         value = None if last is None else compile(ast.Expression(last.value), name, "eval")
     except SyntaxError as error:
-        if "await" in (error.msg or "") or "outside function" in (error.msg or ""):
+        if "await" in (error.msg or ""):
             raise UsageError("%gpumem: a statement that awaits needs %%gpumem over a cell") from error
-        raise
+        raise UsageError(f"%gpumem: {error.msg}: {statement!r}") from error
     return before, value
 
 

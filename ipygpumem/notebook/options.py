@@ -59,9 +59,8 @@ _RECORDING = (
         "{python,all,none}",
         "stacks to record: python (default), all (C++ too, slow to save), none",
         choices=("python", "all", "none"),
-        default="python",
     ),
-    Option(("--max-entries",), "N", "bound of the history, in events per device (default 1000000)", default="1000000"),
+    Option(("--max-entries",), "N", "bound of the history, in events per device (default 1000000)"),
     Option(
         ("--history",),
         "KEY=VALUE",
@@ -112,8 +111,12 @@ def parse(prog: str, options: tuple[Option, ...], line: str) -> argparse.Namespa
         parser.add_argument(*option.flags, **arguments)
     words = parser.parse_args(split_words(prog, line))
     if hasattr(words, "max_entries"):
-        words.max_entries = _count(prog, words.max_entries)
+        given = words.stacks or words.max_entries or words.history
+        words.stacks = words.stacks or "python"
+        words.max_entries = _count(prog, words.max_entries or "1000000")
         words.history = dict(_key_value(prog, text) for text in words.history)
+        if given and getattr(words, "snapshot", "") is None:
+            raise UsageError(f"{prog}: --stacks, --max-entries and --history are of a recording: add --snapshot PATH")
     name = getattr(words, "var", None)
     if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
         raise UsageError(f"{prog}: {name!r} is no name for a variable")

@@ -39,12 +39,12 @@ class AcrossCells:
             UsageError: One is on already, ours or the user's.
         """
         if self._recorder is not None:
-            raise UsageError("gpumem record: already recording; %gpumem record stop ends it")
+            raise UsageError("%gpumem record: already recording; %gpumem record stop ends it")
         recorder = Recorder(self._session.watch, options)
         recorder.start()
         if not recorder.history.own:
             raise UsageError(
-                "gpumem record: PyTorch's history is being recorded already, and is yours: save it yourself"
+                "%gpumem record: PyTorch's history is being recorded already, and is yours: save it yourself"
             )
         self._recorder = recorder
         return (
@@ -75,7 +75,7 @@ class AcrossCells:
             UsageError: None is on.
         """
         if self._recorder is None:
-            raise UsageError("gpumem record: nothing is being recorded; %gpumem record start begins")
+            raise UsageError("%gpumem record: nothing is being recorded; %gpumem record start begins")
         return self._recorder.save(path, sources={**notebook_sources(), **self._texts})
 
     def stop(self) -> str:
@@ -85,9 +85,15 @@ class AcrossCells:
             UsageError: None is on.
         """
         if self._recorder is None:
-            raise UsageError("gpumem record: nothing is being recorded")
+            raise UsageError("%gpumem record: nothing is being recorded")
         self.close()
         return "recording stopped"
+
+    def discard(self) -> None:
+        """End, and say what is lost: the extension is being unloaded."""
+        if self._recorder is not None:
+            print("ipygpumem: a recording was on; what was not saved is gone")  # noqa: T201 (nothing is lost unsaid)
+            self.close()
 
     def close(self) -> None:
         """End, whatever is on."""

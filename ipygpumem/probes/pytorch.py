@@ -25,6 +25,7 @@ __all__ = [
     "busy",
     "capturing",
     "card_memory",
+    "cuda_version",
     "current_device",
     "has_context",
     "importable",

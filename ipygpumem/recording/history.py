@@ -132,6 +132,8 @@ class History:
 
     def take(self) -> dict[str, Any]:
         """PyTorch's snapshot of now, with the events since `start`."""
+        if not self.lost and not self.torch._C._cuda_isHistoryEnabled():
+            self.lost = "the recording was stopped before its end, and its events are gone"
         with collector_paused():
             snapshot: dict[str, Any] = self.torch.cuda.memory._snapshot()
         if not self.own:

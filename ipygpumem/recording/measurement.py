@@ -13,7 +13,7 @@ from ipygpumem.recording.keys import CellFacts
 from ipygpumem.recording.peaks import PEAKS, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from ipygpumem.ledger.reading import Reading
@@ -58,7 +58,14 @@ class Measurement:
         self._pid = 0
 
     def begin(self) -> None:
-        """Read what is there and start the clock."""
+        """Read what is there and start the clock. Whatever interrupts it, nothing of it stays."""
+        try:
+            self._begin()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _begin(self) -> None:
         options = self.options
         self._pid = os.getpid()
         if options.reset_host_peak and not host.reset_peak():
@@ -99,23 +106,28 @@ class Measurement:
         cell: int | None = None,
         cell_id: str | None = None,
         filename: str | None = None,
-        sources: Mapping[str, str] | None = None,
+        sources: Callable[[], Mapping[str, str]] = dict,
         notes: tuple[str, ...] = (),
     ) -> Report | None:
-        """Stop the clock, read, save the recording, settle. None in a process forked meanwhile: it is the parent's."""
+        """Stop the clock, read, save the recording, settle. None in a process forked meanwhile: it is the parent's.
+
+        ``sources`` gives the texts of the notebook's cells, and is asked only where something was recorded. Whatever
+        interrupts the end, no scope stays open and no recording on.
+        """
         seconds = time.perf_counter() - self._start
-        end_us = time.time_ns() // 1000
-        if self._before is None or self._scope is None or os.getpid() != self._pid:
+        facts = CellFacts(cell, filename, self._start_us, time.time_ns() // 1000, success)
+        before, scope = self._before, self._scope
+        if before is None or scope is None or os.getpid() != self._pid:
             return None
-        if self.options.synchronize:
-            pytorch.synchronize(self._contexts())
-        scope = self._scope
-        self.after = after = self.watch.read(look=lambda index: PEAKS.leave(scope, index))
-        PEAKS.drop(scope)
-        facts = CellFacts(cell, filename, self._start_us, end_us, success)
-        recording = self._save(facts, after, sources or {})
+        try:
+            if self.options.synchronize:
+                pytorch.synchronize(self._contexts())
+            self.after = after = self.watch.read(look=lambda index: PEAKS.leave(scope, index))
+            recording = self._save(facts, after, sources)
+        finally:
+            self.abandon()
         return settle(
-            self._before,
+            before,
             after,
             {f"cuda:{index}": peak for index, peak in scope.peaks().items()},
             seconds=seconds,
@@ -127,21 +139,19 @@ class Measurement:
             recording=recording,
         )
 
-    def _save(self, facts: CellFacts, after: Reading, sources: Mapping[str, str]) -> RecordingFacts | None:
-        recorder, path = self._recorder, self._path
-        if recorder is None or path is None:
+    def _save(
+        self, facts: CellFacts, after: Reading, sources: Callable[[], Mapping[str, str]]
+    ) -> RecordingFacts | None:
+        if self._recorder is None or self._path is None:
             return None
-        try:
-            return recorder.save(path, sources=sources, cell=facts, after=after)
-        finally:
-            recorder.stop()
+        return self._recorder.save(self._path, sources=sources(), cell=facts, after=after)
 
     def span(self, *, cell: int | None, filename: str | None, success: bool | None) -> CellFacts:
         """This measurement as a cell of a recording that goes on over several cells."""
         return CellFacts(cell, filename, self._start_us, time.time_ns() // 1000, success)
 
     def abandon(self) -> None:
-        """End without a report: recording off, peaks as the user expects them."""
+        """End, with or without a report: the scope closed, our recording off."""
         if self._scope is not None:
             PEAKS.drop(self._scope)
         if self._recorder is not None:

@@ -112,7 +112,7 @@ def _host_row(host: HostReport) -> Row:
     if host.exact and host.peak is not None and host.peak >= VISIBLE:
         columns.append(Column("peak", f"peak {signed(host.peak)}", grades["peak"]))
     after = host.after
-    used = "" if after.rss is None or after.total is None else f"{pair(after.rss, after.total)} used"
+    used = "" if after.rss is None or after.total is None else f"{pair(after.rss, after.total)} resident"
     return Row("host memory (RSS)", tuple(columns), used, None)
 
 

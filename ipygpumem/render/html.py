@@ -22,6 +22,8 @@ _BAR_PIXELS = 96
 _BAR_COLOURS = {"tensors": "#3b82f6", "cache": "#93c5fd", "outside PyTorch": "#f59e0b", "other processes": "#9ca3af"}
 _FIGURE_COLOURS = {"held": "#3b82f6", "peak": "#3b82f6", "outside": "#d97706"}
 
+_USED_TITLE = "what programs have of the card, without what the driver keeps for itself: {}"
+
 _LINE = """\
 <div style="font-family:monospace;font-size:90%;line-height:1.5;margin:2px 0">
 {%- for row in rows %}
@@ -34,7 +36,8 @@ background-color:{{ part.colour }}"></span>{% endfor %}</span>{% endif -%}
 {%- for column in row.columns %}<span title="{{ column.title }}"
 {%- if column.colour %} style="border-bottom:2px solid {{ column.colour }}"{% endif %}>{{ column.text }}</span>\
  &middot; \
-{% endfor %}{{ row.used }}{% if loop.first %}&emsp;<span style="opacity:0.65">{{ footer }}</span>{% endif %}</div>
+{% endfor %}<span title="{{ row.used_title }}">{{ row.used }}</span>\
+{% if loop.first %}&emsp;<span style="opacity:0.65">{{ footer }}</span>{% endif %}</div>
 {%- endfor %}
 {%- for note in notes %}
 <div style="opacity:0.75">{{ note }}</div>
@@ -76,6 +79,7 @@ def html_line(report: Report) -> str:
         {
             "name": row.name,
             "used": " · ".join(part for part in ("nothing moved" if row.still else "", row.used) if part),
+            "used_title": "" if row.device is None else _USED_TITLE.format(row.device.grades["used"]),
             "columns": [
                 {"text": one.text, "title": str(one.grade), "colour": _FIGURE_COLOURS.get(one.kind)}
                 for one in row.columns

@@ -104,7 +104,8 @@ def _host_table(host: HostReport) -> Table:
         rows.append(
             TableRow("pinned by PyTorch", (_change(host.pinned), "", _level(host.after.pinned)), 1, grades["pinned"])
         )
-    return Table("host memory of this process", ("change", "peak", "now"), tuple(rows))
+    bound = (f"at most: {grades['peak'].reason}",) if grades["peak"].trust == "bound" else ()
+    return Table("host memory of this process", ("change", "peak", "now"), tuple(rows), bound)
 
 
 def books_tables(reading: Reading, baseline: Baseline | None = None) -> list[Table]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import linecache
 import warnings
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
-from ipygpumem.errors import OptionError
+from ipygpumem.errors import OptionError, first_line
 from ipygpumem.recording.file import check_path
 from ipygpumem.recording.history import HistoryOptions
 from ipygpumem.recording.measurement import Measurement, MeasurementOptions
@@ -15,7 +16,7 @@ from ipygpumem.session.session import current
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from types import TracebackType
 
     from typing_extensions import Self
@@ -72,34 +73,60 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         self._options = MeasurementOptions(
             reset_peaks=peaks == "exact", reset_host_peak=host_peak == "reset", synchronize=synchronize
         )
-        names = [devices] if isinstance(devices, (str, int)) else devices
-        self._only = None if names is None else self._watch.check(str(name) for name in names)
+        self._only = None if devices is None else self._watch.check(_words(devices))
+        if snapshot is None and history:
+            raise OptionError("history is of a recording: name a file with snapshot")
         options = HistoryOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {}))
         self._path = None if snapshot is None else check_path(snapshot)
         self._recorder = None if snapshot is None else Recorder(self._watch, options)
+        self._measurement: Measurement | None = None
 
     def __enter__(self) -> Self:
+        if self._measurement is not None:
+            raise OptionError("this measure() is open already: make a new one for a block inside it")
         self._measurement = Measurement(self._watch, self._options)
         self._measurement.only = self._only
         if self._recorder is not None and self._path is not None:
             self._measurement.record(self._recorder, self._path)
-        self._measurement.begin()
+        try:
+            self._measurement.begin()
+        except BaseException:
+            self._measurement = None
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        report = self._measurement.end(success=kind is None, sources=notebook_sources())
-        if report is None:  # a process forked inside the block: the measurement is its parent's
+        measurement, self._measurement = self._measurement, None
+        if measurement is None:
             return
-        self.report = report
-        current().reports.append(report)
-        if report.recording is not None and report.recording.error:
+        trouble = ""
+        try:
+            report = measurement.end(success=kind is None, sources=notebook_sources)
+        except Exception as problem:  # never in the place of what the block itself does
+            trouble = f"this block has no report: {first_line(problem)}"
+        else:
+            if report is None:  # a process forked inside the block: the measurement is its parent's
+                return
+            self.report = report
+            current().reports.append(report)
+            trouble = "" if report.recording is None else report.recording.error
+        if trouble:
             try:
-                warnings.warn(report.recording.error, RuntimeWarning, stacklevel=2)
+                warnings.warn(trouble, RuntimeWarning, stacklevel=2)
             except RuntimeWarning:  # warnings are errors here: but the block's own error goes first
                 if kind is None:
                     raise
+
+
+def _words(devices: Any) -> list[str]:
+    """Devices as words: ``"0,1"``, ``1``, ``torch.device("cuda:1")``, or several of them."""
+    several = isinstance(devices, Iterable) and not isinstance(devices, str)
+    words = [part for device in (devices if several else [devices]) for part in str(device).split(",")]
+    if not words:
+        raise OptionError("devices names no device: None is for all")
+    return words
 
 
 def notebook_sources() -> dict[str, str]:

@@ -128,10 +128,11 @@ def test_our_magic_below_another(loaded, name):
     check(loaded.run("1 + 1"), 2, None, 1)
 
 
-def test_ours_twice_is_one_report(loaded):
-    ran = loaded.run("%%gpumem -v first\n%%gpumem -v second\n6 * 7")
-    check(ran, 42, None, 1)
-    assert loaded.run("'first' in globals(), second.cell").value[0] is False
+def test_ours_twice_is_an_error_before_the_body(loaded):
+    ran = loaded.run("%%gpumem -q\n%%gpumem -v second\nran = True")
+    assert "one line with all options" in ran.stderr
+    assert "ran" not in loaded.shell.user_ns
+    assert "second" not in loaded.shell.user_ns
 
 
 def test_ours_in_a_nested_run_is_that_runs_own(loaded):
@@ -251,7 +252,7 @@ def test_classes_and_functions_know_their_source(loaded):
     assert inspect.getsource(loaded.shell.user_ns["f"]) == "def f():\n    return 1\n"
 
 
-@pytest.mark.parametrize("head", ["", "%%gpumem\n", "%%gpumem -q\n", "\n\n%%gpumem\n", "%%gpumem\n%%gpumem\n"])
+@pytest.mark.parametrize("head", ["", "%%gpumem\n", "%%gpumem -q\n", "\n\n%%gpumem\n"])
 def test_traceback_lines(loaded, head):
     ran = loaded.run(head + "x = 1\n\ndef f():\n    1/0\nf()")
     written = head.lstrip("\n").count("\n")

@@ -157,7 +157,8 @@ def test_unload_under_our_own_magic(gpu_notebook, tmp_path):
     ran = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{ALLOCATE}\n%unload_ext ipygpumem\n6 * 7")
     assert (ran.value, ran.texts, ran.stderr) == (42, [], "")
     assert torch._C._cuda_isHistoryEnabled() is False
-    assert not path.exists()
+    assert f"ipygpumem: snapshot {path}: " in ran.stdout, "what was recorded so far is saved, and said"
+    assert path.exists()
 
 
 def test_reload_inside_a_cell(gpu_notebook):
@@ -171,7 +172,8 @@ def test_unload_while_recording(fake_gpu, notebook):
     notebook.load()
     notebook.run("%gpumem record start")
     assert torch._C._cuda_isHistoryEnabled() is True
-    notebook.run("%unload_ext ipygpumem", store_history=False)
+    ran = notebook.run("%unload_ext ipygpumem", store_history=False)
+    assert ran.stdout == "ipygpumem: a recording was on; what was not saved is gone\n"
     assert torch._C._cuda_isHistoryEnabled() is False
     torch.cuda.reset_peak_memory_stats()
     assert footprint(notebook.shell)["torch"] == before

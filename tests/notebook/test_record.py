@@ -97,8 +97,8 @@ def test_saved_again_and_again(gpu_notebook, tmp_path):
     [
         ("record", "%gpumem record start [OPTIONS] | save PATH | stop"),
         ("record -x", "%gpumem record start [OPTIONS] | save PATH | stop"),
-        ("record stop", "gpumem record: nothing is being recorded"),
-        ("record save x.pickle", "gpumem record: nothing is being recorded; %gpumem record start begins"),
+        ("record stop", "%gpumem record: nothing is being recorded"),
+        ("record save x.pickle", "%gpumem record: nothing is being recorded; %gpumem record start begins"),
         ("record save", "%gpumem record save takes one path"),
         ("record save a b", "%gpumem record save takes one path"),
         ("record save 'x", '%gpumem record save: No closing quotation in "\'x"'),
@@ -121,7 +121,7 @@ def test_what_cannot_be(gpu_notebook, tmp_path, monkeypatch, line, message):
 def test_twice(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     line = usage(gpu_notebook.run("%gpumem record start"))
-    assert line == "gpumem record: already recording; %gpumem record stop ends it"
+    assert line == "%gpumem record: already recording; %gpumem record stop ends it"
     assert recording()
 
 
@@ -129,9 +129,9 @@ def test_a_users_own_recording_is_left_alone(gpu_notebook, fake_gpu):
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
     before = dict(fake_gpu.history)
     line = usage(gpu_notebook.run("%gpumem record start"))
-    assert line == "gpumem record: PyTorch's history is being recorded already, and is yours: save it yourself"
+    assert line == "%gpumem record: PyTorch's history is being recorded already, and is yours: save it yourself"
     assert fake_gpu.history == before
-    assert usage(gpu_notebook.run("%gpumem record stop")) == "gpumem record: nothing is being recorded"
+    assert usage(gpu_notebook.run("%gpumem record stop")) == "%gpumem record: nothing is being recorded"
 
 
 def test_taken_over_by_the_user(gpu_notebook):

@@ -113,12 +113,12 @@ def test_without_a_gpu_the_host_clearly_labelled():
     nothing = Reading(1.0, {}, low)
     one = settle(nothing, Reading(2.0, {}, high), {}, seconds=1.5, cell=3)
     assert text_line(one) == (
-        "host memory (RSS)  +50.0 MiB held · peak +100.0 MiB · 0.2 of 24.0 GiB used   In [3], 1.50 s"
+        "host memory (RSS)  +50.0 MiB held · peak +100.0 MiB · 0.2 of 24.0 GiB resident   In [3], 1.50 s"
     )
     older = dataclasses.replace(one.host, before=HostReading(200 * MIB, 300 * MIB))
     assert "peak" not in text_line(dataclasses.replace(one, host=older)), "an older mark says nothing of this cell"
     still = settle(nothing, nothing, {}, seconds=1.5)
-    assert text_line(still) == "host memory (RSS)  nothing moved · 0.2 of 24.0 GiB used   1.50 s"
+    assert text_line(still) == "host memory (RSS)  nothing moved · 0.2 of 24.0 GiB resident   1.50 s"
 
 
 def test_colour_only_when_it_is_asked_for():

@@ -1,0 +1,32 @@
+"""A clearing that waits for the next output is not answered by our report."""
+
+import pytest
+
+TAKE = "kept = [bytearray(30 << 20)]\nimport sys\nfrom IPython.display import clear_output, display\n"
+
+
+@pytest.mark.parametrize(
+    ("tail", "reports"),
+    [
+        ("display('frame'); clear_output(wait=True)", 0),
+        ("display('frame'); clear_output(wait=True); display('next')", 1),
+        ("clear_output(wait=True); print('text')", 1),
+        ("clear_output(wait=True); print('text', file=sys.stderr)", 1),
+        ("clear_output(wait=True)\n42", 1),
+        ("clear_output(wait=True)\n42;", 0),
+        ("clear_output(wait=True)\n1 / 0", 1),
+        ("clear_output()", 1),
+    ],
+)
+def test_the_last_picture_stays(loaded, tail, reports):
+    ran = loaded.run(TAKE + tail)
+    assert sum("RSS" in text for text in ran.texts) == reports, ran.texts
+
+
+def test_the_shell_gets_its_ways_back(loaded):
+    publisher = loaded.shell.display_pub
+    assert "publish" in vars(publisher)
+    loaded.run("from IPython.display import clear_output; clear_output(wait=True)")
+    loaded.run("%unload_ext ipygpumem")
+    assert "publish" not in vars(publisher)
+    assert "clear_output" not in vars(publisher)
