@@ -159,3 +159,19 @@ def test_a_cells_own_snapshot_meanwhile(gpu_notebook, tmp_path):
 def test_no_gpu(notebook):
     notebook.load()
     assert "PyTorch records the history of GPU memory only" in usage(notebook.run("%gpumem record start"))
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_statement_in_the_cell_is_not_the_cell(fake_gpu, make_notebook, tmp_path, terminal):
+    notebook = make_notebook(terminal=terminal)
+    notebook.load()
+    notebook.run("import torch")
+    cell = f"%%gpumem --snapshot {tmp_path}/x.pickle\n%gpumem -q y = torch.ones(40 << 20, device='cuda')\nz = 1"
+    notebook.run(cell)
+    snapshot = pickle.loads((tmp_path / "x.pickle").read_bytes())
+    [ran] = snapshot["ipygpumem"]["cells"]
+    frames = {f["filename"] for e in snapshot["device_traces"][0] for f in e.get("frames", ())}
+    assert ran["filename"] in frames
+    assert snapshot["source_code"][ran["filename"]] == cell
+    texts = {text.strip() for text in snapshot["source_code"].values()}
+    assert "y = torch.ones(40 << 20, device='cuda')" in texts
