@@ -19,6 +19,7 @@ MARGIN = 32
 """Bytes at the end of the data that no lane enters, so that each may read some bytes ahead unseen."""
 
 _WORD = 8
+_MOST_MEMO = (1 << 31) - 1  # columns hold memo indices as int32
 _LONGEST_LIST = 1000  # references; an entry with more goes to the machine
 
 # By opcode: bytes of the argument (0: the opcode is none of the kind)
@@ -118,6 +119,8 @@ class Front:
         width = _REF_WIDTH[(words & np.uint64(0xFF)).astype(np.intp)]
         shift = (64 - 8 * width).astype(np.uint64)
         value = ((words >> np.uint64(8)) << shift) >> shift
+        # a larger index would wrap around to what means "stands in the entry itself"; the machine refuses it
+        width[value > _MOST_MEMO] = 0
         return value.astype(np.int64), 1 + width
 
     def read_text(self, key: str, unique: dict[bytes, int]) -> None:

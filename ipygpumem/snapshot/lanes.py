@@ -56,6 +56,7 @@ class Lanes:
         start: Where an entry begins, ascending.
         end: Where it ends.
         memos: How many objects it puts into the memo.
+        before: How many objects all lanes before it put there.
         stop: For each lane the number of the lane at which the chain of entries, one at the heels of the other, ends.
         heads: Number of the first lane of each such chain, by its position.
         fields: The values by key.
@@ -64,9 +65,25 @@ class Lanes:
     start: Ints
     end: Ints
     memos: NDArray[np.int16]
+    before: Ints
     stop: Ints
     heads: dict[int, int]
     fields: dict[str, Field]
+
+    def text(self, first: int, offset: int) -> bytes | None:
+        """The text that is object number ``offset`` of those that the lanes from ``first`` on put into the memo.
+
+        Returns:
+            The text in UTF-8; None if that object is no text.
+        """
+        wanted = int(self.before[first]) + offset
+        lane = int(np.searchsorted(self.before, wanted, side="right")) - 1
+        made = wanted - int(self.before[lane])
+        for name in _TEXTS & self.fields.keys():
+            field = self.fields[name]
+            if field.value[lane] < 0 and field.made[lane] == made:
+                return field.unique[-1 - int(field.value[lane])]
+        return None
 
 
 def find_lanes(data: bytes, begin: int, keys: dict[str, bytes]) -> Lanes:
@@ -103,7 +120,8 @@ def find_lanes(data: bytes, begin: int, keys: dict[str, bytes]) -> Lanes:
     stops = np.append(breaks, np.full(min(len(start), 1), len(start)))
     heads = dict(zip(start[firsts].tolist(), firsts.tolist(), strict=True))
     memos = np.concatenate([front.memos for front in fronts])
-    return Lanes(start, end, memos, np.repeat(stops, stops - firsts), heads, fields)
+    before = np.cumsum(memos, dtype=np.int64) - memos
+    return Lanes(start, end, memos, before, np.repeat(stops, stops - firsts), heads, fields)
 
 
 def _openings(data: bytes, chunk: int) -> Ints:

@@ -9,8 +9,10 @@ read as columns by `lanes`.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, SnapshotUnsafeError
@@ -104,7 +106,7 @@ class Machine:
                 if index >= len(memo):
                     self._fail(SnapshotFormatError, f"memo entry {index:,} is read before it is written", at)
                 value = memo[index]
-                stack.append(Held(index) if value is _HELD else value)
+                stack.append(self._recall(index) if value is _HELD else value)
             elif code in _INTS:
                 width = _INTS[code]
                 stack.append(int.from_bytes(data[at : at + width], "little", signed=code == op.BININT))
@@ -122,10 +124,7 @@ class Machine:
                 at += width
                 if at + size > end:
                     self._truncated()
-                try:
-                    stack.append(data[at : at + size].decode("utf-8", "surrogatepass"))
-                except UnicodeDecodeError:
-                    self._fail(SnapshotFormatError, "a text is not UTF-8", at)
+                stack.append(self._decoded(data[at : at + size], at))
                 at += size
                 spare -= 1
             elif code == op.EMPTY_DICT:  # or the first of a run of entries in a list
@@ -201,6 +200,21 @@ class Machine:
                 self._fail(SnapshotLimitError, "more objects than a file of this size can hold", at)
             if code == op.SETITEMS and type(stack[-1]) is dict and "action" in stack[-1]:
                 self._learn(stack[-1], at)
+
+    def _recall(self, index: int) -> Any:
+        """A memo entry that lies in a lane: a text as such, anything else as `Held`."""
+        run = self.runs[bisect_right(self.runs, index, key=attrgetter("memo")) - 1]
+        octets = run.lanes.text(run.first, index - run.memo)
+        # Python has one empty text and one of each letter, so that any key or name may be the text of some entry
+        value = Held(index) if octets is None else self._decoded(octets, int(run.lanes.start[run.first]))
+        self.memo[index] = value
+        return value
+
+    def _decoded(self, octets: bytes, at: int) -> str:
+        try:
+            return octets.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            self._fail(SnapshotFormatError, "a text is not UTF-8", at)
 
     def _refuse(self, code: int, at: int) -> NoReturn:
         if code in op.UNSAFE:

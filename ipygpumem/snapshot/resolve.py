@@ -10,6 +10,7 @@ from ipygpumem.errors import SnapshotFormatError
 from ipygpumem.snapshot import opcodes as op
 from ipygpumem.snapshot.check import integer, sequence, text
 from ipygpumem.snapshot.machine import Held
+from ipygpumem.snapshot.tables import pack_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ _INT_BYTES = {op.BININT1: 1, op.BININT2: 2, op.BININT: 4}
 _KINDS = {
     "frames": "stack",
     "pool_id": "pool",
-    **dict.fromkeys(("action", "compile_context", "user_metadata"), "text"),
+    **dict.fromkeys(("action", "compile_context", "user_metadata", "internal_metadata"), "text"),
 }
 
 # By kind: the methods that read a value of the machine, and the bytes of one in a lane
@@ -91,7 +92,7 @@ class Resolver:
         parts = sequence(value, where)
         if len(parts) != _PARTS:
             raise SnapshotFormatError(f"{where} has {len(parts)} parts, not two")
-        return self._pools.number((integer(parts[0], where), integer(parts[1], where)))
+        return self._pools.number(pack_pool(integer(parts[0], where), integer(parts[1], where)))
 
     def numbers(self, name: str, values: list[Any], where: str) -> Numbered:
         """The numbers of many texts, stacks or pool ids; -1 for None. An object that comes often is read once."""
@@ -131,7 +132,8 @@ class Resolver:
         """Fill in the values that are references."""
         there = (field.value >= 0) & (base >= 0)
         index = field.value[there]
-        if (index >= base[there]).any():
+        # an entry may refer to what it made itself before: Python has one empty text and one of each letter
+        if (index >= base[there] + field.made[there]).any():
             raise SnapshotFormatError("a memo entry is read before it is written")
         known = self._known[_KINDS[name]]
         for number in np.unique(index[known[index] == _NONE]).tolist():
@@ -153,7 +155,7 @@ class Resolver:
             signed = octets[at] in {op.BININT, op.LONG1}
             parts.append(int.from_bytes(octets[begin : begin + width], "little", signed=signed))
             at = begin + width
-        return self._pools.number(tuple(parts))
+        return self._pools.number(pack_pool(*parts))
 
     def _list_number(self, octets: bytes) -> int:
         items = []
@@ -171,7 +173,6 @@ class Resolver:
 def _bases(lanes: Lanes, runs: list[Run]) -> Ints:
     """The memo index of each lane's first object; -1 for lanes that no run took."""
     base = np.full(len(lanes.start), _NONE, np.int64)
-    before = np.concatenate([[0], np.cumsum(lanes.memos)])
     for run in runs:
-        base[run.first : run.stop] = run.memo + before[run.first : run.stop] - before[run.first]
+        base[run.first : run.stop] = run.memo + lanes.before[run.first : run.stop] - lanes.before[run.first]
     return base

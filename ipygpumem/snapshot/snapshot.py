@@ -24,6 +24,7 @@ from ipygpumem.snapshot.root import device_traces, host_traces, plain_settings, 
 from ipygpumem.snapshot.segments import Blocks, Segments, read_segments
 from ipygpumem.snapshot.state import SegmentHistory, State
 from ipygpumem.snapshot.table import events_frame
+from ipygpumem.snapshot.tables import unpack_pool
 from ipygpumem.snapshot.timeline import Curve, Timeline
 from ipygpumem.snapshot.trace import Action, read_trace
 from ipygpumem.snapshot.window import Churn, DeviceCalls, Step, churn, device_calls, growth, leaks, short_lived
@@ -78,7 +79,7 @@ class Snapshot:
         self.sources = read_sources(root.get("source_code"))
         self.stacks = book.stacks.table()
         self.texts: tuple[str, ...] = tuple(book.texts)
-        self.pools: tuple[tuple[int, int], ...] = tuple(book.pools)
+        self.pools: tuple[tuple[int, int], ...] = tuple(map(unpack_pool, book.pools))
         self.cells = Cells(self.own.cells, self.stacks)
         self._split: dict[str, list[str]] = {}
         self._histories: dict[int, SegmentHistory] = {}

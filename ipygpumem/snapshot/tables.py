@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import struct
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +17,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Frame", "Numbers", "StackTable", "Stacks", "is_user_file"]
+__all__ = ["Frame", "Numbers", "StackTable", "Stacks", "is_user_file", "pack_pool", "unpack_pool"]
 
 _UNKNOWN_FILE = "??"
 _LAST_LINE = (1 << 31) - 1
+# Numbers out of a file are keys of a dict as bytes only. Python's hash of numbers and of tuples of them can be computed
+# beforehand: 60,000 pool ids of one hash took a minute. That of bytes has a secret.
+_POOL = struct.Struct("<qq")
+_NODE = struct.Struct("<ii")
 # Frames that are nobody's own code: libraries, Python's own, the notebook's machinery, what compilers wrote, C++
 _FOREIGN = re.compile(
     r"""[/\\](site-packages|dist-packages)[/\\]
@@ -34,6 +40,17 @@ _FOREIGN = re.compile(
 def is_user_file(filename: str) -> bool:
     """Whether a frame of this file is the user's own code: a script, a module outside site-packages, a cell."""
     return bool(filename) and filename != _UNKNOWN_FILE and not _FOREIGN.search(filename)
+
+
+def pack_pool(owner: int, number: int) -> bytes:
+    """The two numbers of a pool id as a key."""
+    return _POOL.pack(owner, number)
+
+
+def unpack_pool(key: bytes) -> tuple[int, int]:
+    """The two numbers of a pool id."""
+    owner, number = _POOL.unpack(key)
+    return owner, number
 
 
 class Numbers(dict[Any, int]):
@@ -122,7 +139,7 @@ class Stacks:
         same = tuple(map(id, items))
         number = self._stack_of.get(same)
         if number is None:
-            number = self._stacks.number(tuple([self.frame(frame, where) for frame in items]))
+            number = self._stacks.number(array("i", [self.frame(frame, where) for frame in items]).tobytes())
             self._stack_of[same] = number
         return number
 
@@ -135,14 +152,14 @@ class Stacks:
         leaf, user = [], []
         for stack in self._stacks:
             node = -1
-            for frame in reversed(stack):
-                parent, node = node, nodes.number((node, frame))
+            for frame in reversed(array("i", stack)):
+                parent, node = node, nodes.number(_NODE.pack(node, frame))
                 if node == len(node_user):
                     above = node_user[parent] if parent >= 0 else -1
                     node_user.append(frame if own[frame] else above)
             leaf.append(node)
             user.append(node_user[node] if node >= 0 else -1)
-        pairs = np.asarray(list(nodes), np.int32).reshape(-1, 2)
+        pairs = np.frombuffer(b"".join(nodes), "<i4").reshape(-1, 2).astype(np.int32)
         return StackTable(
             frames,
             np.ascontiguousarray(pairs[:, 1]),

@@ -54,12 +54,12 @@ def seeds():
     return found + [data for data in every.values() if 0 < len(data) < 4096]
 
 
-def mutate(data, others, rng):
+def mutate(data, others, rng):  # noqa: C901 (one branch for each kind of damage)
     """Change a few bytes, cut, double, or join with another input."""
     octets = bytearray(data)
     for _ in range(rng.randrange(1, 5)):
         at = rng.randrange(len(octets) + 1)
-        choice = rng.randrange(7)
+        choice = rng.randrange(8)
         if choice == 0 and at < len(octets):
             octets[at] = rng.randrange(256)
         elif choice == 1 and at < len(octets):
@@ -75,6 +75,12 @@ def mutate(data, others, rng):
             other = rng.choice(others)
             begin = rng.randrange(len(other))
             octets[at:at] = other[begin : begin + rng.randrange(1, 40)]
+        elif choice == 6:
+            # a short reference to the memo becomes a long one, to anywhere
+            short = octets.find(b"h", at)
+            if 0 <= short < len(octets) - 1:
+                index = rng.choice([0, 1, 255, 256, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 16, (1 << 32) - 1])
+                octets[short : short + 2] = b"j" + (index - rng.randrange(min(index, 9) + 1)).to_bytes(4, "little")
         elif at + 4 <= len(octets):
             octets[at : at + 4] = rng.choice([b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\x80", b"\xff\0\0\0"])
     return bytes(octets[:4000])

@@ -72,6 +72,28 @@ CODE = {
     "readonly buffer": b"\x80\x05K\x01\x98.",
 }
 
+_WRAP = (1 << 64) - 1
+_PRIMES = 11400714785074694791, 14029467366897019727, 2870177450012600261
+
+
+def _rotated(value, bits):
+    return ((value << bits) | (value >> (64 - bits))) & _WRAP
+
+
+def colliding_pairs(count):
+    """Tuples of two numbers that all have the same hash: Python's recipe for tuples (xxHash) run backwards."""
+    factor, lane_factor, seed = _PRIMES
+    goal = _rotated(12345678901234567 * pow(factor, -1, 1 << 64) & _WRAP, 33)
+    first = 0
+    while count:
+        first += 1
+        sum_ = _rotated((seed + first * lane_factor) & _WRAP, 31) * factor & _WRAP
+        second = (goal - sum_) * pow(lane_factor, -1, 1 << 64) & _WRAP
+        if second < (1 << 61) - 1:  # whose hash is the number itself
+            count -= 1
+            yield first, second
+
+
 SIZE = {
     "memo index 2**28": PROTO + b"K\x01r" + struct.pack("<I", 1 << 28) + b".",
     "memo index 2**32 - 1": PROTO + b"K\x01r\xff\xff\xff\xff.",

@@ -198,6 +198,71 @@ def test_an_entry_cannot_refer_to_what_comes_later():
         Snapshot.load(bytes(data))
 
 
+@pytest.mark.parametrize("index", [1 << 31, (1 << 31) + 5, (1 << 32) - 16, (1 << 32) - 1])
+@pytest.mark.parametrize("key", ["action", "frames", "pool_id"])
+def test_memo_indices_beyond_int32_do_not_wrap_around(key, index):
+    trace = [{**entry, "frames": FRAMES[:1], "pool_id": (0, n // 2000)} for n, entry in enumerate(steady(2500))]
+    for entry in trace[1:2000]:
+        entry |= {"pool_id": trace[0]["pool_id"], "frames": trace[0]["frames"]}
+    data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
+    reader = Machine(data, Limits())
+    reader.read()
+    run = reader.runs[0]
+    lanes, row = run.lanes, run.first + 900
+    # the key, and behind it the reference to be changed
+    both = bytes([0x68, reader.memo.index(key), 0x68, int(lanes.fields[key].value[row])])
+    at = data.index(both, int(lanes.start[row]), int(lanes.end[row])) + 2
+    with pytest.raises(SnapshotError, match=f"memo entry {index:,} is read before it is written"):
+        Snapshot.load(data[:at] + b"j" + index.to_bytes(4, "little") + data[at + 2 :])
+
+
+def one():
+    """The text "1" as Python makes it anew: one object for all."""
+    return bytes([0x31]).decode()
+
+
+@pytest.mark.parametrize("text", ["", "1"])
+@pytest.mark.parametrize("key", ["user_metadata", "internal_metadata", "compile_context", "action"])
+def test_a_text_that_begins_in_a_lane_may_stand_anywhere(text, key):
+    again = text or bytes(0).decode()
+    trace = [{**entry, "internal_metadata": "begin", "user_metadata": "begin"} for entry in steady(600)]
+    trace += [{**entry, "internal_metadata": "then", "user_metadata": "then"} | {key: text} for entry in steady(600)]
+    trace += [{**entry, "internal_metadata": again, "user_metadata": again} for entry in steady(600)]
+    trace.append(event := {**steady(1)[0], "frames": [{"filename": again, "line": 1, "name": again}]})
+    raw = {
+        "segments": [],
+        "device_traces": [trace],
+        "external_annotations": [{"name": again, "stage": "START", "device": 0, "time_us": 5}],
+        "allocator_settings": {"PYTORCH_ALLOC_CONF": again},
+        "source_code": {again: again},
+    }
+    data = pickle.dumps(raw, 4)
+    assert sum(run.stop - run.first for run in runs(data)) > 1200
+    snapshot, plain = Snapshot.load(data), Snapshot.load(raw)
+    assert rows(snapshot, 0) == rows(plain, 0)
+    assert [a.name for a in snapshot.annotations] == [text]
+    assert snapshot.settings == {"PYTORCH_ALLOC_CONF": text}
+    assert snapshot.sources == {text: text}
+    assert event["frames"][0]["name"] == text
+
+
+def test_an_entry_may_share_a_text_with_itself():
+    trace = [{**entry, "compile_context": "N/A", "user_metadata": "m"} for entry in steady(900)]
+    trace += [{**entry, "compile_context": "", "user_metadata": ""} for entry in steady(900)]
+    raw = {"segments": [], "device_traces": [trace]}
+    assert rows(Snapshot.load(pickle.dumps(raw, 4)), 0) == rows(Snapshot.load(raw), 0)
+
+
+def test_a_lane_s_own_entry_is_no_text():
+    trace = [{**entry, "user_metadata": "x"} for entry in steady(1500)]
+    data = pickle.dumps({"segments": [], "device_traces": [trace], "source_code": {"a": "b"}}, 4)
+    run = runs(data)[0]
+    at = data.index(b"\x8c\x01b")
+    long = b"j" + run.memo.to_bytes(4, "little")
+    with pytest.raises(SnapshotError, match="source_code: a text is a Held, not a text"):
+        Snapshot.load(data[:at] + long + data[at + 3 :])
+
+
 def test_a_run_cannot_be_multiplied_through_the_memo():
     data = pickle.dumps({"device_traces": [steady(2500)]}, 4)
     ends = [int(run.lanes.end[run.stop - 1]) for run in runs(data)]
