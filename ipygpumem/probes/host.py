@@ -47,15 +47,16 @@ def read_host(pinned: int | None = None, *, available: bool = False) -> HostRead
 def _linux_memory() -> tuple[int, int] | None:
     """Both figures of one instant, in a third of the time that the library takes for one of them."""
     try:
-        status = os.open(_STATUS, os.O_RDONLY)
+        found = _MEMORY.search(os.pread(_status(os.getpid()), 4096, 0))
     except OSError:
         return None
-    try:
-        text = os.read(status, 4096)
-    finally:
-        os.close(status)
-    found = _MEMORY.search(text)
     return None if found is None else (int(found[2]) * KIB, int(found[1]) * KIB)
+
+
+@lru_cache(maxsize=1)
+def _status(pid: int) -> int:  # noqa: ARG001 (one for each process: a fork would read its parent)
+    """The kernel's page on this process, kept open: opening it costs as much as reading it."""
+    return os.open(_STATUS, os.O_RDONLY)
 
 
 def _other_memory() -> tuple[int, int | None]:

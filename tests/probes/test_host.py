@@ -8,6 +8,7 @@ import sys
 import psutil
 import pytest
 
+from ipygpumem.probes import host
 from ipygpumem.probes.host import namespace_pids, read_host, reset_peak
 
 MIB = 1 << 20
@@ -42,6 +43,7 @@ assert after.peak - after.rss < 5 << 20, after
 
 def test_without_proc_the_library_tells(monkeypatch):
     monkeypatch.setattr("ipygpumem.probes.host._STATUS", "/nowhere/status")
+    host._status.cache_clear()
     reading = read_host()
     assert abs(reading.rss - psutil.Process().memory_info().rss) < 2 * MIB
     assert reading.peak is None
@@ -62,3 +64,15 @@ def test_our_numbers_in_every_namespace_own_first(monkeypatch, tmp_path):
     status.write_text("Name:\tpython\nNSpid:\t4000\t12\t1\n")
     monkeypatch.setattr("ipygpumem.probes.host._STATUS", str(status))
     assert namespace_pids() == (os.getpid(), 4000, 12, 1)
+
+
+def test_a_stranger_on_our_descriptor_is_not_read(tmp_path):
+    """A program that closes every descriptor may get ours back for a file of its own."""
+    read_host()
+    ours = host._status(os.getpid())
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+    os.dup2(other, ours)
+    assert read_host().rss > 0
+    os.close(other)
+    host._status.cache_clear()
+    os.close(ours)
