@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import chromium
+from browser import chromium
 
 ARGUMENTS = [
     "--no-sandbox",
