@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: Playwright's event loop runs in this thread, where others await
 def browser():
     path = chromium.find()
     if path is None:
