@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from ipygpumem.errors import SnapshotFormatError
 from ipygpumem.snapshot.check import integer, mapping, sequence, text
+from ipygpumem.snapshot.spans import Spans
 
 __all__ = ["Annotation", "innermost", "read_annotations"]
 
@@ -99,17 +99,6 @@ def innermost(annotations: tuple[Annotation, ...], times: NDArray[np.int64]) -> 
         return found
     starts = [-1 if a.start_us is None else a.start_us for a in annotations]
     ends = [_FOREVER if a.end_us is None else a.end_us for a in annotations]
-    marks = np.unique(np.asarray([*starts, *[end + 1 for end in ends if end < _FOREVER]], np.int64))
-    inside: list[tuple[int, int, int]] = []  # heap: deepest and youngest first
-    covering = []
-    order = iter(range(len(annotations)))
-    following = next(order, None)
-    for mark in marks.tolist():
-        while following is not None and starts[following] <= mark:
-            heapq.heappush(inside, (-annotations[following].depth, -starts[following], following))
-            following = next(order, None)
-        while inside and ends[inside[0][2]] < mark:
-            heapq.heappop(inside)
-        covering.append(inside[0][2] if inside else -1)
-    place = np.searchsorted(marks, times, side="right") - 1
-    return np.where(place >= 0, np.asarray(covering, np.int64)[place], -1)
+    ranks = [(a.depth, start) for a, start in zip(annotations, starts, strict=True)]
+    # a region that began before recording does not hold at unknown times, which are -1 as well
+    return np.where(times < 0, -1, Spans(starts, ends, ranks).at(times))

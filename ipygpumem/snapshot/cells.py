@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ipygpumem.snapshot.spans import Spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.own import Cell
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["OUTSIDE", "Cells"]
 
 OUTSIDE = "(no cell)"
-_LOOK_BACK = 16  # cells that began before a time and may still run: nested or touching ones are few
+_NAMED = 3  # runs of a cell that are named one by one
 _IPYTHON = re.compile(r"<ipython-input-(\d+)-[0-9a-f]+>")
 _IPYKERNEL = re.compile(r".*[/\\]ipykernel_\d+[/\\](\d+)\.py")
 
@@ -26,53 +28,63 @@ _IPYKERNEL = re.compile(r".*[/\\]ipykernel_\d+[/\\](\d+)\.py")
 class Cells:
     """Finds the cell of an event.
 
-    The cell that ran at that time is the one; where several did (nested, or touching in the same microsecond) the one
-    whose file is in the stack. A file name alone is not enough, as a cell that runs again has the same one; it serves
-    for blocks without a time, and where the file has no record of cells.
+    The cell that ran at that time is the one; where several did (nested, or touching in the same microsecond) the
+    youngest whose file is in the stack. A file name alone is not enough, as a cell that runs again has the same one; it
+    serves for blocks without a time, and where the file has no record of cells.
     """
 
     def __init__(self, cells: tuple[Cell, ...], stacks: StackTable) -> None:
         self._cells = cells
-        self._starts = [cell.start_us for cell in cells]
-        self._runs: dict[str, dict[str, None]] = {}  # file name -> labels, in the order of time
-        for cell in cells:
+        runs: dict[str, list[int]] = {}  # file name -> its cells, in the order of time
+        for number, cell in enumerate(cells):
             if cell.filename:
-                self._runs.setdefault(cell.filename, {})[cell.label] = None
+                runs.setdefault(cell.filename, []).append(number)
+        self._runs = {file: np.asarray(numbers) for file, numbers in runs.items()}
+        self._names = {file: self._joined(numbers) for file, numbers in runs.items()}
+        self._spans: dict[str, Spans] = {}
         self._stacks = stacks
         self._files: dict[int, list[str]] = {}
 
+    def _joined(self, numbers: Sequence[int]) -> str:
+        """Several runs in words that stay short."""
+        labels = list(dict.fromkeys(self._cells[number].label for number in numbers))
+        return " or ".join(labels) if len(labels) <= _NAMED else f"{labels[0]} … {labels[-1]}"
+
     def runs_of(self, file: str) -> str | None:
-        """The label of the cell that a file name stands for, of several runs joined with "or"; None for other files."""
-        if file in self._runs:
-            return " or ".join(self._runs[file])
-        return _from_file(file)
+        """The label of the cell that a file name stands for, of several runs all; None for other files."""
+        return self._names.get(file) or _from_file(file)
+
+    def runs_at(self, file: str, times: NDArray[np.int64]) -> str | None:
+        """As `runs_of`, but only the runs that were under way at these times, if there is one for each."""
+        if len(self._runs.get(file, ())) <= 1:
+            return self.runs_of(file)
+        found = self._running(file, times)
+        return self.runs_of(file) if (found < 0).any() else self._joined(np.unique(found).tolist())
 
     def labels(self, times: NDArray[np.int64], stacks: NDArray[np.int32]) -> list[str]:
         """The label of the cell for each event, given by time (-1: unknown) and stack (-1: unknown)."""
-        known: dict[tuple[int, int], str] = {}
-        labels = []
-        for pair in zip(times.tolist(), stacks.tolist(), strict=True):
-            label = known.get(pair)
-            if label is None:
-                label = known[pair] = self._label(*pair)
-            labels.append(label)
-        return labels
+        labels = np.full(len(times), OUTSIDE, object)
+        order = np.argsort(stacks, kind="stable")
+        edges = np.flatnonzero(np.diff(stacks[order])) + 1
+        for rows in np.split(order, edges) if len(order) else ():
+            files = self._stack_files(int(stacks[rows[0]]))
+            found = np.full(len(rows), -1, np.int64)
+            for file in files:
+                if file in self._runs:
+                    found = np.maximum(found, self._running(file, times[rows]))
+            found = np.where(found < 0, self._running("", times[rows]), found)
+            labels[rows] = next(filter(None, map(self.runs_of, files)), OUTSIDE)
+            for number in np.unique(found[found >= 0]).tolist():
+                labels[rows[found == number]] = self._cells[number].label
+        return labels.tolist()
 
-    def _label(self, time: int, stack: int) -> str:
-        files = self._stack_files(stack)
-        running = self._running(time)
-        if running:
-            named = [cell for cell in running if cell.filename in files]
-            return (named or running)[0].label
-        return next(filter(None, map(self.runs_of, files)), OUTSIDE)
-
-    def _running(self, time: int) -> Sequence[Cell]:
-        """Cells that ran at a time, the youngest first."""
-        if time < 0:
-            return ()
-        place = bisect_right(self._starts, time)
-        recent = reversed(self._cells[max(place - _LOOK_BACK, 0) : place])
-        return [cell for cell in recent if cell.end_us >= time]
+    def _running(self, file: str, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The youngest run of a file (of all, for the empty name) at each time; -1 where there was none."""
+        numbers = self._runs[file] if file else np.arange(len(self._cells))
+        if file not in self._spans:
+            chosen = [self._cells[number] for number in numbers.tolist()]
+            self._spans[file] = Spans([cell.start_us for cell in chosen], [cell.end_us for cell in chosen])
+        return np.append(numbers, -1)[self._spans[file].at(times)]
 
     def _stack_files(self, stack: int) -> list[str]:
         """Files in a stack, the outermost first: the cell that ran, then what it called."""

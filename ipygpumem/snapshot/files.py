@@ -7,8 +7,8 @@ import io
 import json
 import lzma
 import os
+import stat
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.limits import Limits
     from ipygpumem.snapshot.machine import Run
 
-__all__ = ["read_objects"]
+__all__ = ["one_line", "read_objects"]
 
 _GZ = b"\x1f\x8b"
 _XZ = b"\xfd7zXZ\x00"
@@ -38,9 +38,9 @@ def read_objects(source: str | os.PathLike[str] | bytes, limits: Limits) -> tupl
     Raises:
         SnapshotError: Not readable, not a snapshot, dangerous or too large; the message begins with the file's name.
     """
-    name = "the snapshot" if isinstance(source, bytes) else os.fspath(source)
+    name = "the snapshot" if isinstance(source, bytes) else one_line(os.fsdecode(source))
     try:
-        return _objects(source if isinstance(source, bytes) else _contents(Path(source), limits), limits)
+        return _objects(source if isinstance(source, bytes) else _contents(os.fsdecode(source), limits), limits)
     except SnapshotError as problem:
         raise type(problem)(f"{name}: {problem}") from None
     except OSError as problem:
@@ -49,17 +49,33 @@ def read_objects(source: str | os.PathLike[str] | bytes, limits: Limits) -> tupl
         raise SnapshotLimitError(f"{name}: there is not enough memory to read it") from None
 
 
-def _contents(path: Path, limits: Limits) -> bytes:
-    if "\0" in str(path):
+def one_line(text: str) -> str:
+    """A name as it can be printed: without line breaks, control characters and halves of characters."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
+def _contents(path: str, limits: Limits) -> bytes:
+    if "\0" in path:
         raise SnapshotError("a file name has no zero byte")
-    with path.open("rb") as file:
-        length = os.fstat(file.fileno()).st_size
-        if length > limits.size:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise SnapshotError("no file can have this name") from None
+    with open(path, "rb", opener=_without_waiting) as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise SnapshotError("not a regular file: a pipe or device may have no end")
+        if facts.st_size > limits.size:
             _too_large(limits.size)
         raw = file.read(limits.size + 1)
     if len(raw) > limits.size:
         _too_large(limits.size)
     return raw
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open without waiting for somebody who writes into a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _too_large(limit: int) -> NoReturn:
@@ -113,13 +129,15 @@ def _objects(raw: bytes, limits: Limits) -> tuple[Any, list[Any], list[Run]]:
         machine = Machine(raw, limits)
         return machine.read(), machine.memo, machine.runs
     if raw.lstrip()[:1] in _JSON:
-        return _json(raw), [], []
+        return _json(raw, limits), [], []
     if raw.startswith(_ZIP):
         raise SnapshotFormatError("a zip file, such as torch.save writes: no memory snapshot")
     raise SnapshotFormatError("neither a pickle (protocol 2 to 5) nor JSON")
 
 
-def _json(raw: bytes) -> Any:
+def _json(raw: bytes, limits: Limits) -> Any:
+    if raw.count(b"[") + raw.count(b"{") > limits.objects(len(raw)):
+        raise SnapshotLimitError("more lists and dicts than a snapshot of this size can hold")
     try:
         return json.loads(raw)
     except RecursionError:

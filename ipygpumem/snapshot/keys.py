@@ -82,11 +82,26 @@ def _by_line(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
         if code < 0:
             return {"label": _UNNAMED[code]}
         frame = snapshot.stacks.frames[code]
-        label = f"{snapshot.short_file(frame.file)}:{frame.line} {frame.name}"
+        label = f"{short(code, frame.file)}:{frame.line} {frame.name}"
         source = snapshot.source_line(frame.file, frame.line)
         return {"label": label, "file": frame.file, "line": frame.line, "name": frame.name, "source": source}
 
-    return _user_frames(snapshot, timeline, rows), describe
+    codes = _user_frames(snapshot, timeline, rows)
+    short = _short_files(snapshot, timeline, rows, codes)
+    return codes, describe
+
+
+def _short_files(snapshot: Snapshot, timeline: Timeline, rows: Ints, codes: Ints) -> Callable[[int, str], str]:
+    """Names for the files of groups, given by code: the group's own events tell which run of a cell it was."""
+    times = _times(timeline, rows)
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+
+    def short(code: int, file: str) -> str:
+        first, last = np.searchsorted(ordered, [code, code + 1])
+        return snapshot.short_file(file, times[order[first:last]])
+
+    return short
 
 
 def _by_function(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
@@ -98,9 +113,11 @@ def _by_function(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
         if code < 0:
             return {"label": _UNNAMED[code]}
         file, name = names[code]
-        return {"label": f"{snapshot.short_file(file)} {name}", "file": file, "name": name}
+        return {"label": f"{short(code, file)} {name}", "file": file, "name": name}
 
-    return _look_up(table, _user_frames(snapshot, timeline, rows)), describe
+    codes = _look_up(table, _user_frames(snapshot, timeline, rows))
+    short = _short_files(snapshot, timeline, rows, codes)
+    return codes, describe
 
 
 def _by_file(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
@@ -122,6 +139,7 @@ def _look_up(table: list[int], numbers: Ints) -> Ints:
 def _by_stack(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
     unnamed = _user_frames(snapshot, timeline, rows)
     codes = np.where(unnamed < _FOREIGN, unnamed, timeline.allocations.stack[rows])
+    short = _short_files(snapshot, timeline, rows, codes)
 
     def describe(code: int) -> dict[str, Any]:
         if code < 0:
@@ -129,7 +147,7 @@ def _by_stack(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
         frames = snapshot.stacks.stack(code)
         own = int(snapshot.stacks.user_frame[code])
         first = snapshot.stacks.frames[own] if own >= 0 else frames[0]
-        return {"label": f"{snapshot.short_file(first.file)}:{first.line} {first.name}", "frames": frames}
+        return {"label": f"{short(code, first.file)}:{first.line} {first.name}", "frames": frames}
 
     return codes, describe
 

@@ -8,6 +8,9 @@ from ipygpumem.units import GIB, MIB
 
 __all__ = ["Limits"]
 
+_BYTES_PER_OBJECT = 8
+_SPARE_OBJECTS = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -18,8 +21,8 @@ class Limits:
 
     Attributes:
         size: Bytes of the file after unpacking gz or xz.
-        ratio: How many times its own size a packed file may unpack to, beyond the first 64 MiB. A real snapshot packs
-            25 to 100 times, a bomb 1,000 to 7,000 times.
+        ratio: How many times its own size a packed file may unpack to, beyond the first 8 MiB. A real snapshot packs
+            15 to 100 times, a bomb 1,000 to 7,000 times.
         depth: Lists and dicts open inside one another. A real snapshot has eight.
         devices: Devices in the file.
     """
@@ -31,4 +34,9 @@ class Limits:
 
     def unpacked(self, packed: int) -> int:
         """The most bytes that a packed file of ``packed`` bytes may unpack to."""
-        return min(self.size, max(64 * MIB, self.ratio * packed))
+        return min(self.size, max(8 * MIB, self.ratio * packed))
+
+    @staticmethod
+    def objects(length: int) -> int:
+        """The most lists, dicts, tuples and texts in ``length`` bytes: a real snapshot spends 15 and more on each."""
+        return _SPARE_OBJECTS + length // _BYTES_PER_OBJECT

@@ -36,8 +36,6 @@ _MEMO_CODES = frozenset({op.MEMOIZE, *_PUTS})
 _TUPLES = {op.TUPLE1: 1, op.TUPLE2: 2, op.TUPLE3: 3}
 _PROTOCOLS = range(2, 6)
 _INT_BYTES = 16
-_BYTES_PER_OBJECT = 3  # the least that the pickler spends on a list, dict, tuple or text
-_SPARE_OBJECTS = 1 << 16
 _BULK = 1 << 14  # bytes still to come from which on it pays to look for lanes
 _TEMPLATES = 8
 _HELD = object()
@@ -92,7 +90,7 @@ class Machine:
         data, end, memo, heads = self._data, len(self._data), self.memo, self._heads
         stack: list[Any] = []
         outer: list[list[Any]] = []
-        spare = _SPARE_OBJECTS + end // _BYTES_PER_OBJECT
+        spare = self._limits.objects(end)
         at = 0
         while True:
             if at >= end:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import DeviceError, OptionError, SnapshotError
+from ipygpumem.errors import DeviceError, OptionError, SnapshotError, SnapshotLimitError
 from ipygpumem.snapshot.annotations import Annotation, read_annotations
 from ipygpumem.snapshot.book import Book
 from ipygpumem.snapshot.cells import Cells
@@ -105,12 +105,14 @@ class Snapshot:
         root: Any = source
         if isinstance(source, (str, bytes, os.PathLike)):
             if not isinstance(source, bytes):
-                name = Path(source).name
+                name = Path(os.fsdecode(source)).name
             root, memo, runs = read_objects(source, limits)
         try:
             return cls(top(root), Book(memo, runs), name, limits)
         except SnapshotError as problem:
             raise type(problem)(f"{name}: {problem}") from None
+        except MemoryError:
+            raise SnapshotLimitError(f"{name}: there is not enough memory for its columns") from None
 
     def __str__(self) -> str:
         return self.summary()
@@ -257,9 +259,14 @@ class Snapshot:
         lines = self._lines(file)
         return lines[line - 1].strip() if 0 < line <= len(lines) else None
 
-    def short_file(self, file: str) -> str:
-        """A file's name for people: In[n] for a cell, else its last two parts."""
-        runs = self.cells.runs_of(file)
+    def short_file(self, file: str, times: NDArray[np.int64] | None = None) -> str:
+        """A file's name for people: In[n] for a cell, else its last two parts.
+
+        Args:
+            file: Its name.
+            times: Microseconds since 1970 of what happened in it: they tell which run of a cell it was.
+        """
+        runs = self.cells.runs_of(file) if times is None else self.cells.runs_at(file, times)
         return runs or "/".join(file.replace("\\", "/").split("/")[-2:])
 
     def summary(self, device: int | None = None) -> str:

@@ -118,7 +118,7 @@ def test_the_allocator_s_rounding_makes_the_sum_the_counter_s(small):
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        ("function", {"user/model.py forward": (3 * MIB, 1), "In[1] or In[2] <module>": (1000, 1)}),
+        ("function", {"user/model.py forward": (3 * MIB, 1), "In[1] <module>": (1000, 1)}),
         ("cell", {"In[2]": (3 * MIB + 100, 2), "In[1]": (1000, 1), "(no cell)": (2 * MIB, 1)}),
         ("pool", {"private pool (0, 1)": (3 * MIB, 1), "(unknown)": (2 * MIB + 1100, 3)}),
         ("stream", {"default stream": (5 * MIB + 100, 3), "stream 0x7": (1000, 1)}),
@@ -179,6 +179,36 @@ def test_a_cell_is_found_by_file_where_there_are_no_times():
     assert labels(snapshot.live().by("cell")) == {"In[3]": (5, 1)}
     trace[0]["frames"] = [frame(CELL, 1, "<module>")]
     assert labels(Snapshot.load({"device_traces": [trace]}).live().by("cell")) == {"cell 99": (5, 1)}
+
+
+def test_an_outer_cell_goes_on_after_any_number_of_inner_ones():
+    cells = [{"number": 1, "filename": CELL, "start_us": 0, "end_us": 999}]
+    cells += [{"number": n, "filename": OTHER, "start_us": 10 * n, "end_us": 10 * n + 1} for n in range(2, 40)]
+    trace = [event("alloc", 512, 1, 500), event("alloc", 1024, 2, 391, [frame(CELL, 1, "f")])]
+    trace += [event("alloc", 1536, 4, 390), event("alloc", 2048, 8, 2000)]
+    snapshot = Snapshot.load({"device_traces": [trace], "ipygpumem": {"cells": cells}})
+    assert labels(snapshot.live().by("cell")) == {"In[1]": (3, 2), "In[39]": (4, 1), "(no cell)": (8, 1)}
+
+
+def test_the_time_tells_which_run_of_a_cell_a_line_is_of():
+    cells = [{"number": n, "filename": CELL, "start_us": 10 * n, "end_us": 10 * n + 9} for n in range(1, 9)]
+    there = [frame(CELL, 7, "f")]
+    trace = [event("alloc", 512, 1, 31, there), event("alloc", 1024, 2, 55, [frame(CELL, 8, "f")])]
+    trace += [event("alloc", 2048, 4, 56, there)]
+    snapshot = Snapshot.load({"device_traces": [trace], "ipygpumem": {"cells": cells}})
+    assert labels(snapshot.live().by("line")) == {"In[3] or In[5]:7 f": (5, 2), "In[5]:8 f": (2, 1)}
+    assert labels(snapshot.live(0).by("stack")) == {"In[3]:7 f": (1, 1)}
+    trace[0]["time_us"] = trace[1]["time_us"] = trace[2]["time_us"] = 500
+    snapshot = Snapshot.load({"device_traces": [trace], "ipygpumem": {"cells": cells}})
+    assert labels(snapshot.live().by("line")) == {"In[1] … In[8]:7 f": (5, 2), "In[1] … In[8]:8 f": (2, 1)}
+
+
+def test_a_region_that_began_before_recording_does_not_hold_what_has_no_time():
+    ends = [{"name": "old", "stage": "END", "device": 0, "time_us": 9}]
+    segments = [segment(1 << 30, 4096, [block(1 << 30, 512, 5)])]
+    trace = [event("alloc", 512, 1, 5)]
+    snapshot = Snapshot.load({"device_traces": [trace], "segments": segments, "external_annotations": ends})
+    assert labels(snapshot.live().by("annotation")) == {"old": (1, 1), "(outside of all)": (5, 1)}
 
 
 def test_of_two_cells_in_one_microsecond_the_stack_decides():
@@ -435,7 +465,7 @@ def test_the_summary_begins_with_the_answer(small):
         "GPU 0: peak 6.0 MiB requested, at event 2, 0.0 ms after the first, in In[1]",
         "     4.0 MiB  67 %  user/model.py:3 forward  (1 block)",
         "     2.0 MiB  33 %  (older than the recording, without a stack)  (1 block)",
-        "     0.0 MiB   0 %  In[1] or In[2]:5 <module>: y = torch.ones(250)  (1 block)",
+        "     0.0 MiB   0 %  In[1]:5 <module>: y = torch.ones(250)  (1 block)",
         "  11 events; at the end 5.0 MiB requested, 5.0 MiB rounded; reserved 22.0 MiB, at most 22.0 MiB",
         "  note: 1 block (2.0 MiB) is older than the first event",
         "  note: the ring buffer lost 3 allocations before the first event here",
