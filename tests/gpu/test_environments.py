@@ -194,3 +194,37 @@ def test_the_old_pynvml_warning_stays_quiet(torch, fresh):
     facts = fresh("import ipygpumem\nr = ipygpumem.preload_pytorch()\ntell(ok=r.device)")
     assert "FutureWarning" not in facts["stderr"]
     assert json.dumps(facts["ok"]) == '"cuda:0"'
+
+
+def test_the_context_alone(torch, fresh):
+    facts = fresh(
+        """
+        import torch
+        from ipygpumem.session import current
+        baseline = current().preload("context")
+        device = baseline.reading.devices["cuda:0"]
+        tell(context=baseline.context, kernels=baseline.kernels, reserved=device.reserved, mode=device.mode)
+        """
+    )
+    assert facts["context"] > 300 * MIB
+    assert (facts["kernels"], facts["reserved"], facts["mode"]) == (0, 0, "process")
+
+
+def test_the_growth_probe_without_cuda_bindings(torch, fresh):
+    """By ctypes on the loaded runtime, and past PyTorch's allocator: not one segment of its own moves."""
+    facts = fresh(
+        """
+        import sys
+        sys.modules["cuda"] = None
+        import torch, ipygpumem
+        from ipygpumem.probes import cuda
+        ipygpumem.preload_pytorch()
+        before = torch.cuda.memory_stats()["segment.all.allocated"]
+        card = ipygpumem.session.current().watch.cards[0]
+        card.verify(torch, torch.cuda.memory_reserved())
+        tell(mode=card.mode, why=card.why, how=type(cuda._runtime()).__name__,
+             moved=torch.cuda.memory_stats()["segment.all.allocated"] - before)
+        """
+    )
+    assert (facts["how"], facts["mode"], facts["moved"]) == ("_Loaded", "process", 0)
+    assert "growth probe" in facts["why"]

@@ -202,3 +202,27 @@ def test_a_forked_child_does_nothing(fresh, tmp_path):
     )
     assert facts["child"] == 0
     assert facts["saved"] is True
+
+
+def test_untouched_peaks_are_bounds_below_a_record_and_exact_above(torch):
+    torch.cuda.reset_peak_memory_stats()
+    spike = torch.empty(200 * MIB, dtype=torch.uint8, device="cuda")
+    del spike
+    record = torch.cuda.max_memory_allocated()
+    with ipygpumem.measure(peaks="untouched") as below:
+        torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.max_memory_allocated() == record
+    assert below.report.devices["cuda:0"].grades["peak"].trust == "bound"
+    assert below.report.devices["cuda:0"].peak == 200 * MIB
+    with ipygpumem.measure(peaks="untouched") as above:
+        torch.empty(300 * MIB, dtype=torch.uint8, device="cuda")
+    assert above.report.devices["cuda:0"].grades["peak"].trust == "exact"
+    assert above.report.devices["cuda:0"].peak == 300 * MIB
+
+
+def test_a_further_option_of_the_recording(torch, tmp_path):
+    with ipygpumem.measure(snapshot=tmp_path / "x.pickle", history={"context": "alloc"}) as m:
+        torch.empty(MIB, dtype=torch.uint8, device="cuda")
+    assert m.report.recording.error == ""
+    with pytest.raises(ipygpumem.OptionError, match="no recording option 'nonsense'"):
+        ipygpumem.measure(snapshot=tmp_path / "x.pickle", history={"nonsense": 1})

@@ -1,5 +1,6 @@
 """The extension in a real kernel on a real GPU, as a person would use it."""
 
+import ast
 import pickle
 import re
 
@@ -116,3 +117,55 @@ def test_recording_across_cells(tmp_path):
     assert {3, 4} <= set(numbers)
     assert len(snapshot["source_code"]) >= 2
     assert cells[6].outputs[0]["data"]["text/plain"] == "False"
+
+
+def test_a_failed_kernel_in_a_session():
+    cells = execute(
+        "%load_ext ipygpumem\nimport torch\nx = torch.zeros(10, device='cuda')",
+        "x[torch.tensor([100], device='cuda')]\ntorch.cuda.synchronize()",
+        "kept = bytearray(10)",
+        "%gpumem",
+        allow_errors=True,
+    ).cells
+    assert [out.ename for out in cells[1].outputs if out.output_type == "error"]
+    assert all(out.output_type != "error" for cell in cells[2:] for out in cell.outputs)
+    assert "device used" in texts(cells[3])[0] or "used" in texts(cells[3])[0]
+
+
+def test_unload_and_reload_leave_what_the_user_reads():
+    cells = execute(
+        "import torch\nx = torch.empty(1 << 20, dtype=torch.uint8, device='cuda')\n"
+        "torch.cuda.reset_peak_memory_stats()\n%load_ext ipygpumem",
+        "torch.empty(500 << 20, dtype=torch.uint8, device='cuda');",
+        "torch.empty(10 << 20, dtype=torch.uint8, device='cuda');",
+        "torch.cuda.max_memory_allocated() >> 20",
+        "%unload_ext ipygpumem\ntorch.cuda.max_memory_allocated() >> 20",
+        "%load_ext ipygpumem\ntorch.cuda.max_memory_allocated() >> 20",
+        "%unload_ext ipygpumem\ntorch.cuda.reset_peak_memory_stats()\ntorch._C._cuda_memoryStats.__name__",
+        "hasattr(torch._C._cuda_memoryStats, '__wrapped__'), torch.cuda.max_memory_allocated() >> 20",
+    ).cells
+    peaks = [int(cell.outputs[-1]["data"]["text/plain"]) for cell in (cells[3], cells[5])]
+    assert peaks[0] == peaks[1] >= 501
+    shown = [out["data"]["text/plain"] for out in cells[4].outputs if out.output_type == "execute_result"]
+    assert shown == [str(peaks[0])]
+    wrapped, after = ast.literal_eval(cells[7].outputs[0]["data"]["text/plain"])
+    assert wrapped is False
+    assert after < 100
+
+
+def test_statement_and_switch():
+    cells = execute(
+        "%load_ext ipygpumem\nimport torch",
+        "%gpumem torch.ones(64 << 20, dtype=torch.uint8, device='cuda').sum().item()",
+        "%gpumem off",
+        "x = torch.ones(64 << 20, dtype=torch.uint8, device='cuda')",
+        "%gpumem on",
+        "y = torch.ones(64 << 20, dtype=torch.uint8, device='cuda')",
+    ).cells
+    assert len(texts(cells[1])) == 1
+    assert "peak +576.0 MiB" in texts(cells[1])[0], "64 MiB, and eight times that while they are summed as integers"
+    assert [out["data"]["text/plain"] for out in cells[1].outputs if out.output_type == "execute_result"] == [
+        "67108864"
+    ]
+    assert texts(cells[3]) == []
+    assert len(texts(cells[5])) == 1
