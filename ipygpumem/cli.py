@@ -7,17 +7,21 @@ that cannot be read, 2 for words that mean nothing.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.environment import environment, environment_lines
-from ipygpumem.errors import OptionError, SnapshotError
+from ipygpumem.errors import OptionError, SnapshotError, first_line
 from ipygpumem.progress import progress
 from ipygpumem.snapshot import KEYS, Snapshot, diff, sample
 from ipygpumem.snapshot import text as lines
+from ipygpumem.snapshot.files import one_line
 from ipygpumem.snapshot.overview import overview
 from ipygpumem.snapshot.table import COLUMNS, event_rows, write_csv, write_parquet
 from ipygpumem.units import parse_size
@@ -31,6 +35,7 @@ __all__ = ["main"]
 
 _BAD_FILE, _BAD_WORDS, _INTERRUPTED = 1, 2, 130
 _TOP = 20
+_EVENT = re.compile(r"-?[0-9]{1,18}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,6 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status.
     """
     words = _parser().parse_args(arguments)
+    if sys.stdout is None:
+        _complain(OptionError("the standard output is closed"))
+        return _BAD_FILE
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # a name in a file may hold half a character
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status: int = words.run(words)
         sys.stdout.flush()
@@ -50,12 +61,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(problem)
         return _BAD_WORDS
     except BrokenPipeError:
-        # the reader, such as head, has seen enough; what Python would still flush goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # the reader, such as head, has seen enough
         return 0
+    except OSError as problem:
+        _complain(OptionError(f"{problem.filename or 'the output'}: {problem.strerror or first_line(problem)}"))
+        _drop_output()
+        return _BAD_FILE
     except KeyboardInterrupt:
         return _INTERRUPTED
     return status
+
+
+def _drop_output() -> None:
+    """What Python would still flush goes nowhere."""
+    with contextlib.suppress(OSError):  # no file, as in tests
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -113,9 +133,20 @@ def _count(word: str) -> int:
 
 def _size(word: str) -> int:
     try:
-        return parse_size(word)
+        count = parse_size(word)
     except OptionError as problem:
         raise argparse.ArgumentTypeError(str(problem)) from None
+    if count < 1:
+        raise argparse.ArgumentTypeError("at least 1 byte")
+    return count
+
+
+def _heading(words: argparse.Namespace, name: str, devices: Sequence[Timeline]) -> None:
+    """Of which file the text is, where there are several; and that there is nothing to tell of."""
+    if not devices:
+        _say(f"{one_line(name)}: no device used memory")
+    elif len(words.files) > 1:
+        _say(f"{one_line(name)}:")
 
 
 def _each(words: argparse.Namespace, show: Callable[[Snapshot, str], None]) -> int:
@@ -146,7 +177,8 @@ def _say(*said: str) -> None:
 
 
 def _complain(problem: Exception) -> None:
-    sys.stderr.write(f"ipygpumem: {problem}\n")
+    if sys.stderr is not None:
+        sys.stderr.write(f"ipygpumem: {problem}\n")
 
 
 def _json(value: Any) -> None:
@@ -177,7 +209,9 @@ def _peak(words: argparse.Namespace) -> int:
                 facts["groups"] = [group.to_dict() for group in groups]
             _json({"file": name, "by": words.by, "devices": devices})
             return
-        for timeline in _timelines(snapshot, words.device):
+        timelines = _timelines(snapshot, words.device)
+        _heading(words, name, timelines)
+        for timeline in timelines:
             peak = snapshot.peak(timeline.device)
             groups = peak.live.by(words.by)
             _say(lines.peak_line(snapshot, peak), *lines.group_lines(groups, peak.requested, words.top or _TOP))
@@ -187,10 +221,12 @@ def _peak(words: argparse.Namespace) -> int:
 
 def _leaks(words: argparse.Namespace) -> int:
     def show(snapshot: Snapshot, name: str) -> None:
-        found = [snapshot.leaks(words.first, words.last, one.device) for one in _timelines(snapshot, words.device)]
+        devices = _timelines(snapshot, words.device)
+        found = [snapshot.leaks(words.first, words.last, one.device) for one in devices]
         if words.json:
             _json({"file": name, "by": words.by, "devices": [live.to_dict(words.by, words.top) for live in found]})
             return
+        _heading(words, name, devices)
         for live in found:
             _say(*lines.leak_lines(live, words.by, words.top or _TOP))
 
@@ -199,25 +235,30 @@ def _leaks(words: argparse.Namespace) -> int:
 
 def _fragmentation(words: argparse.Namespace) -> int:
     at_oom = words.at == "oom"
-    if words.at is not None and not at_oom and not words.at.lstrip("-").isdigit():
+    if words.at is not None and not at_oom and not _EVENT.fullmatch(words.at):
         raise OptionError(f"--at {words.at}: an event's number, or oom")
     event = None if words.at is None or at_oom else int(words.at)
 
     def show(snapshot: Snapshot, name: str) -> None:
-        devices = [one.device for one in _timelines(snapshot, words.device)]
+        timelines = _timelines(snapshot, words.device)
+        devices = [one.device for one in timelines]
         if at_oom:
             ooms = [oom for device in devices for oom in snapshot.ooms(device)]
             if words.json:
                 _json({"file": name, "ooms": [oom.to_dict() for oom in ooms]})
-            for oom in [] if words.json else ooms:
-                _say(*lines.oom_lines(oom))
-            if not ooms and not words.json:
-                _say(f"{name}: no allocation failed")
+            elif ooms:
+                _heading(words, name, timelines)
+                for oom in ooms:
+                    _say(*lines.oom_lines(oom))
+            else:
+                _say(f"{one_line(name)}: no allocation failed")
             return
         found = [snapshot.fragmentation(event, device, words.need) for device in devices]
         if words.json:
             _json({"file": name, "devices": [memory.to_dict() for memory in found]})
-        for memory in [] if words.json else found:
+            return
+        _heading(words, name, timelines)
+        for memory in found:
             _say(*lines.fragmentation_lines(memory))
 
     return _each(words, show)
@@ -242,16 +283,21 @@ def _diff(words: argparse.Namespace) -> int:
 
 
 def _events(words: argparse.Namespace) -> int:
+    several = len(words.files) > 1
+    begun: list[str] = []
+
     def show(snapshot: Snapshot, name: str) -> None:
         if words.json:
+            of = {"snapshot": name} if several else {}
             for row in event_rows(snapshot, words.device):
-                _json(dict(zip(COLUMNS, row, strict=True)))
+                _json(of | dict(zip(COLUMNS, row, strict=True)))
         elif words.parquet:
             target = Path(f"{name}.parquet")
             write_parquet(snapshot, target, words.device)
-            _say(str(target))
+            _say(one_line(str(target)))
         else:
-            write_csv(snapshot, sys.stdout, words.device)
+            write_csv(snapshot, sys.stdout, words.device, label=name if several else None, names=not begun)
+            begun.append(name)
 
     return _each(words, show)
 

@@ -20,7 +20,7 @@ _CLEAR = "\r\x1b[K"
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
     """Say what is being done and since when, on one line that vanishes at the end."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():  # None: closed
         yield
         return
     done = threading.Event()

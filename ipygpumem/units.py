@@ -20,6 +20,7 @@ _FACTORS: dict[str, int] = {
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
     **{letter: 1 << 10 * power for power, letter in enumerate("kmgt", 1)},
 }
+_LARGEST = 1 << 63
 _MINUTE = 60
 
 
@@ -59,11 +60,14 @@ def parse_size(text: str | int) -> int:
     """Bytes from ``4194304``, ``"4 MiB"``, ``"1.5GiB"``, ``"2G"`` (binary) or ``"2 GB"`` (decimal).
 
     Raises:
-        OptionError: The text is no size.
+        OptionError: The text is no size, or one of 8 EiB and more.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if not match:
         raise OptionError(f"{text!r} is no size: write bytes, or a number with MiB or GiB, as in '4 MiB'")
-    return round(float(match[1]) * _FACTORS[(match[2] or "").lower()])
+    count = float(match[1]) * _FACTORS[(match[2] or "").lower()]
+    if abs(count) >= _LARGEST:
+        raise OptionError("a size of 8 EiB and more: no machine has as much")
+    return round(count)

@@ -151,7 +151,13 @@ def test_several_files_one_of_them_bad(capsys, tmp_path):
         ["peak", GPT, "--device", "7"],
         ["leaks", GPT, "--first", "99999999"],
         ["fragmentation", GPT, "--at", "noon"],
+        ["fragmentation", GPT, "--at=--5"],
+        ["fragmentation", GPT, "--at", "²"],
+        ["fragmentation", GPT, "--at", "9" * 5000],
         ["fragmentation", GPT, "--need", "much"],
+        ["fragmentation", GPT, "--need", "9" * 400],
+        ["fragmentation", GPT, "--need=-5MiB"],
+        ["fragmentation", GPT, "--need", "0"],
         ["diff", GPT, OOM, "--at", "1", "99999999"],
         ["events", GPT, "--csv", "--parquet"],
     ],
@@ -163,6 +169,73 @@ def test_bad_words_are_status_two(words, capsys):
         status = left.code
     assert status == 2
     assert capsys.readouterr().err
+
+
+def shell(command):
+    done = subprocess.run(["/bin/bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_output_that_is_full_or_closed_is_one_line():
+    command = f"'{sys.executable}' -m ipygpumem summary '{OOM}'"
+    assert shell(f"{command} > /dev/full") == (1, "", "ipygpumem: the output: No space left on device\n")
+    assert shell(f"{command} >&-") == (1, "", "ipygpumem: the standard output is closed\n")
+    assert shell(f"{command} 2>&-")[0] == 0
+
+
+def test_half_a_character_in_a_name_is_written_all_the_same(tmp_path):
+    file = tmp_path / "half.json"
+    frames = [{"filename": "/a.py", "line": 1, "name": "\ud800"}]
+    file.write_text(json.dumps({"device_traces": [[{"action": "alloc", "addr": 512, "size": 1, "frames": frames}]]}))
+    for words in ("events --csv", "peak", "summary", "leaks"):
+        status, out, err = shell(f"'{sys.executable}' -m ipygpumem {words} {file}")
+        assert (status, err) == (0, "")
+        assert ("\\ud800" in out) == ("csv" in words)  # text for people leaves it out
+
+
+def test_a_place_that_cannot_be_written_is_one_line(capsys, monkeypatch):
+    def fail(*_):
+        raise PermissionError(13, "Permission denied", "/there/x.parquet")
+
+    monkeypatch.setattr(cli, "write_parquet", fail)
+    assert run(capsys, "events", OOM, "--parquet") == (1, "", "ipygpumem: /there/x.parquet: Permission denied\n")
+
+
+def test_a_name_of_two_lines_is_told_in_one(capsys, tmp_path):
+    file = tmp_path / "a\nb.json"
+    status, _, err = run(capsys, "summary", file)
+    assert (status, err) == (1, f"ipygpumem: {tmp_path}/a?b.json: No such file or directory\n")
+    file.write_text('{"segments": 5}')
+    assert run(capsys, "summary", file)[2] == "ipygpumem: a?b.json: segments is an int, not a list\n"
+
+
+def test_of_several_files_each_is_named(capsys):
+    for words in (["peak"], ["leaks"], ["fragmentation"]):
+        out = run(capsys, *words, GPT, OOM)[1].splitlines()
+        assert out[0] == f"{GPT}:"
+        assert f"{OOM}:" in out
+        assert f"{OOM}:" not in run(capsys, *words, OOM)[1].splitlines()
+    rows = run(capsys, "events", "--csv", GPT, OOM)[1].splitlines()
+    assert rows[0].startswith("snapshot,device,event,")
+    assert sum(row.startswith("snapshot,") for row in rows) == 1
+    assert rows[1].startswith(f"{GPT},0,0,")
+    assert rows[-1].startswith(f"{OOM},0,6206,")
+    assert json.loads(run(capsys, "events", "--json", GPT, OOM)[1].splitlines()[-1])["snapshot"] == OOM
+
+
+def test_a_file_without_devices_is_said_to_have_none(capsys, tmp_path):
+    file = tmp_path / "none.json"
+    file.write_text('{"segments": []}')
+    for words in ("summary", "peak", "leaks", "fragmentation"):
+        assert run(capsys, words, file)[1].endswith("none.json: no device used memory\n")
+
+
+def test_one_piece_is_a_piece(capsys, tmp_path):
+    file = tmp_path / "one.json"
+    blocks = [{"address": 512, "size": 2097152, "state": "inactive"}]
+    file.write_text(json.dumps({"segments": [{"address": 512, "total_size": 2097152, "blocks": blocks}]}))
+    assert "in 1 piece, the largest 2.0 MiB" in run(capsys, "fragmentation", file)[1]
 
 
 def test_env_tells_what_is_there(capsys):

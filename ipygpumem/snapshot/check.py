@@ -27,7 +27,8 @@ _INT64 = 1 << 63
 
 def kind(value: Any) -> str:
     """The type of a value, in words."""
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    name = type(value).__name__
+    return "nothing" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def integer(value: Any, where: str, low: int = -_INT64, high: int = _INT64 - 1) -> int:

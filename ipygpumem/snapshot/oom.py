@@ -74,8 +74,8 @@ def _reason(memory: Fragmentation, asked: int, device_free: int | None) -> tuple
     parts = [f"{size(asked)} were asked for."]
     if memory.largest < asked:
         parts.append(
-            f"PyTorch held {size(memory.free)} free in {memory.pieces:,} pieces, the largest {size(memory.largest)}:"
-            " none was large enough."
+            f"PyTorch held {size(memory.free)} free in {memory.pieces:,} {'piece' if memory.pieces == 1 else 'pieces'},"
+            f" the largest {size(memory.largest)}: none was large enough."
         )
     elif memory.fit is not None and memory.fit.block is None:
         parts.append(

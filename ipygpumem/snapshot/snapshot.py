@@ -13,7 +13,7 @@ from ipygpumem.snapshot.annotations import Annotation, read_annotations
 from ipygpumem.snapshot.book import Book
 from ipygpumem.snapshot.cells import Cells
 from ipygpumem.snapshot.encode import encode
-from ipygpumem.snapshot.files import read_objects
+from ipygpumem.snapshot.files import one_line, read_objects
 from ipygpumem.snapshot.fragmentation import Fragmentation, fragmentation
 from ipygpumem.snapshot.limits import Limits
 from ipygpumem.snapshot.liveset import LiveSet, Peak
@@ -105,7 +105,7 @@ class Snapshot:
         root: Any = source
         if isinstance(source, (str, bytes, os.PathLike)):
             if not isinstance(source, bytes):
-                name = Path(os.fsdecode(source)).name
+                name = one_line(Path(os.fsdecode(source)).name)
             root, memo, runs = read_objects(source, limits)
         try:
             return cls(top(root), Book(memo, runs), name, limits)

@@ -86,11 +86,23 @@ def event_rows(snapshot: Snapshot, device: int | None = None) -> Iterator[tuple[
             yield from zip(*(columns[name][start : start + _CHUNK].tolist() for name in COLUMNS), strict=True)
 
 
-def write_csv(snapshot: Snapshot, file: IO[str], device: int | None = None) -> None:
-    """Write the events of a device, or of all, as CSV with a line of names."""
+def write_csv(
+    snapshot: Snapshot, file: IO[str], device: int | None = None, *, label: str | None = None, names: bool = True
+) -> None:
+    """Write the events of a device, or of all, as CSV.
+
+    Args:
+        snapshot: Where they come from.
+        file: A text file.
+        device: Its index.
+        label: Value of a first column ``snapshot``, for the events of several files in one table.
+        names: Begin with a line of names.
+    """
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(event_rows(snapshot, device))
+    first = () if label is None else (label,)
+    if names:
+        writer.writerow(COLUMNS if label is None else ("snapshot", *COLUMNS))
+    writer.writerows((*first, *row) for row in event_rows(snapshot, device))
 
 
 def write_parquet(snapshot: Snapshot, file: str | os.PathLike[str] | IO[bytes], device: int | None = None) -> None:

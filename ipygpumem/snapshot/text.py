@@ -88,7 +88,7 @@ def fragmentation_lines(memory: Fragmentation) -> list[str]:
     """Free memory inside the segments."""
     upper = " (at most: block sizes are reckoned from the requests)" if memory.derived else ""
     where = f"GPU {memory.device} after event {memory.event:,}"
-    pieces = f"in {memory.pieces:,} pieces, the largest {size(memory.largest)}{upper}"
+    pieces = f"in {many(memory.pieces, 'piece')}, the largest {size(memory.largest)}{upper}"
     lines = [
         f"{where}: {size(memory.free)} free of {size(memory.reserved)} reserved, {pieces}",
         f"{_INDENT}{size(memory.empty):>10}  in segments without a block in use: empty_cache() gives these back",
