@@ -6,6 +6,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.snapshot.snapshot import Snapshot
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
@@ -71,17 +73,18 @@ class Diff:
         return {"before": self.before, "after": self.after, "changes": [change.to_dict() for change in self.changes]}
 
 
-def diff(before: LiveSet, after: LiveSet, key: str = "line") -> Diff:
-    """Compare what lives at two moments, of one file or two: ``diff(a.live(), b.live())`` compares their peaks.
+def diff(before: Snapshot | LiveSet, after: Snapshot | LiveSet, key: str = "line") -> Diff:
+    """Compare what lives at two moments, of one file or two.
 
     Args:
-        before: The first moment.
+        before: The first moment: ``snapshot.live(event)``, or a snapshot for its peak.
         after: The second.
         key: What to align by: a key of `ipygpumem.snapshot.KEYS`; ``"line"`` and ``"stack"`` are meant for this.
 
     Raises:
         OptionError: There is no such key.
     """
+    before, after = (one.live() if isinstance(one, Snapshot) else one for one in (before, after))
     old, new = _sums(before.by(key)), _sums(after.by(key))
     changes = []
     for identity, named in {**old, **new}.items():

@@ -54,7 +54,7 @@ def encode(snapshot: Snapshot) -> bytes:
         "texts": snapshot.texts,
         "pools": snapshot.pools,
         "settings": snapshot.settings,
-        "annotations": [asdict(annotation) for annotation in snapshot.annotations],
+        "annotations": [asdict(annotation) for annotation in snapshot.annotations()],
         "cells": [asdict(cell) for cell in snapshot.own.cells],
         "sources": snapshot.sources,
         "columns": described,

@@ -216,8 +216,8 @@ def _by_stream(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
 
 
 def _by_annotation(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
-    regions = innermost(snapshot.annotations_of(timeline.device), _times(timeline, rows))
-    names = snapshot.annotations_of(timeline.device)
+    names = snapshot.annotations(timeline.device)
+    regions = innermost(names, _times(timeline, rows))
     return _labelled(names[region].name if region >= 0 else "(outside of all)" for region in regions.tolist())
 
 

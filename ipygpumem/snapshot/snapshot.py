@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -56,7 +56,6 @@ class Snapshot:
         pools: Pool ids that columns refer to; (0, 0) is the default pool.
         host: Events of pinned host memory, as torch 2.14 and later can record them; device -1.
         settings: The allocator's settings.
-        annotations: Annotated regions of all devices.
         own: What our own recorder added.
         sources: Source text by file name.
         cells: Finds the cell of an event.
@@ -74,7 +73,7 @@ class Snapshot:
         self.timelines = tuple(Timeline(trace, known, self.blocks) for trace in columns)
         self.host = host_traces(root.get("host_traces"), book)
         self.settings = plain_settings(root.get("allocator_settings"))
-        self.annotations: tuple[Annotation, ...] = read_annotations(root.get("external_annotations", ()))
+        self._annotations: tuple[Annotation, ...] = read_annotations(root.get("external_annotations", ()))
         self.own: Own = read_own(root.get("ipygpumem"))
         self.sources = read_sources(root.get("source_code"))
         self.stacks = book.stacks.table()
@@ -135,13 +134,35 @@ class Snapshot:
             raise DeviceError(f"{self.name} has no device {device}: it has {len(self.timelines)}")
         return self.timelines[device]
 
-    def allocated(self, device: int | None = None) -> Curve:
-        """Requested bytes after each event, of blocks that are not freed completely."""
-        return self.timeline(device).requested
+    @overload
+    def allocated(self, time_us: None = None, device: int | None = None) -> Curve: ...
 
-    def reserved(self, device: int | None = None) -> Curve | None:
-        """Bytes of all segments after each event; None where the file has no segments to reckon back from."""
-        return self.timeline(device).reserved
+    @overload
+    def allocated(self, time_us: int, device: int | None = None) -> int: ...
+
+    def allocated(self, time_us: int | None = None, device: int | None = None) -> Curve | int:
+        """Requested bytes of blocks that are not freed completely: after each event, or at a time.
+
+        Args:
+            time_us: Microseconds since 1970; without it the whole curve.
+            device: Its index; without it the device with the highest peak.
+
+        Raises:
+            OptionError: The file has no times.
+        """
+        curve = self.timeline(device).requested
+        return curve if time_us is None else curve.at(time_us)
+
+    @overload
+    def reserved(self, time_us: None = None, device: int | None = None) -> Curve | None: ...
+
+    @overload
+    def reserved(self, time_us: int, device: int | None = None) -> int | None: ...
+
+    def reserved(self, time_us: int | None = None, device: int | None = None) -> Curve | int | None:
+        """Bytes of all segments, as `allocated`; None where the file has no segments to reckon back from."""
+        curve = self.timeline(device).reserved
+        return curve if time_us is None or curve is None else curve.at(time_us)
 
     def peak(self, device: int | None = None) -> Peak:
         """The highest point of the requested bytes, exact, with what lived then."""
@@ -223,15 +244,21 @@ class Snapshot:
         return device_calls(timeline, first, last)
 
     def growth(self, name: str, device: int | None = None) -> tuple[Step, ...]:
-        """What each repetition of an annotated region left behind."""
+        """What each repetition of an annotated region left behind.
+
+        Raises:
+            OptionError: The file has no such region on that device.
+        """
         return growth(self, self.timeline(device), name)
 
     def window(self, start_us: int, end_us: int, device: int | None = None) -> tuple[int, int]:
         """The events of a span of time, as ``first`` (the one before it) and ``last``.
 
         Raises:
-            OptionError: The file has no times.
+            OptionError: The file has no times, or the span ends before it begins.
         """
+        if start_us > end_us:
+            raise OptionError(f"the span ends before it begins: from {start_us} to {end_us}")
         trace = self.timeline(device).trace
         if not trace.timed:
             raise OptionError(f"{self.name} has no times")
@@ -250,9 +277,9 @@ class Snapshot:
         """
         return events_frame(self, device)
 
-    def annotations_of(self, device: int) -> tuple[Annotation, ...]:
-        """Annotated regions that began while a device was current."""
-        return tuple(annotation for annotation in self.annotations if annotation.device == device)
+    def annotations(self, device: int | None = None) -> tuple[Annotation, ...]:
+        """Annotated regions, START and END paired, by their beginning: those of a device, or of all."""
+        return tuple(one for one in self._annotations if device is None or one.device == device)
 
     def source_line(self, file: str, line: int) -> str | None:
         """The text of a line, where the snapshot carries the file's source."""
@@ -274,6 +301,8 @@ class Snapshot:
         return summary_text(self, device)
 
     def _check_event(self, event: int, timeline: Timeline) -> None:
+        if isinstance(event, bool) or not isinstance(event, (int, np.integer)):
+            raise OptionError(f"{event!r} is no event: an event is a whole number")
         if not -1 <= event < len(timeline.trace):
             raise OptionError(f"device {timeline.device} has no event {event}: it has {len(timeline.trace):,}")
 
@@ -282,6 +311,8 @@ class Snapshot:
         last = len(timeline.trace) - 1 if last is None else last
         self._check_event(first, timeline)
         self._check_event(last, timeline)
+        if first > last:
+            raise OptionError(f"the window ends before it begins: from event {first} to {last}")
         return timeline, last
 
     def _history(self, device: int) -> SegmentHistory:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.errors import OptionError
 from ipygpumem.snapshot.allocations import BEFORE, pair
 from ipygpumem.snapshot.segments import State
 from ipygpumem.snapshot.trace import Action
@@ -48,6 +49,16 @@ class Curve:
         """The first event after which the bytes are highest, and the bytes."""
         row = int(np.argmax(self.bytes))
         return int(self.event[row]), int(self.bytes[row])
+
+    def at(self, time_us: int) -> int:
+        """The bytes at a time, in microseconds since 1970: after the last event up to it.
+
+        Raises:
+            OptionError: The events have no times.
+        """
+        if len(self) > 1 and self.time_us[-1] < 0:
+            raise OptionError("the events have no times: ask by event")
+        return int(self.bytes[max(int(np.searchsorted(self.time_us, time_us, side="right")) - 1, 0)])
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.errors import OptionError
 from ipygpumem.snapshot.allocations import BEFORE
-from ipygpumem.snapshot.keys import label_rows
+from ipygpumem.snapshot.keys import KEYS, label_rows
+from ipygpumem.snapshot.text import clip
 from ipygpumem.snapshot.trace import Action
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["SHORT_LIVED", "Churn", "DeviceCalls", "Step", "churn", "device_calls", "growth", "leaks", "short_lived"]
 
 _MICROSECONDS = 1e6
+_NAMED = 5
 
 SHORT_LIVED = np.dtype(
     [("row", "i8"), ("address", "i8"), ("size", "i8"), ("start", "i8"), ("end", "i8"), ("microseconds", "i8")]
@@ -134,7 +137,7 @@ def _lifetimes(timeline: Timeline, rows: Ints, last: int) -> Ints:
 def churn(snapshot: Snapshot, timeline: Timeline, first: int, last: int, key: str) -> tuple[Churn, ...]:
     """Allocations made after event ``first`` up to ``last``, by a key, the most bytes first."""
     rows = _made(timeline, first, last)
-    if not len(rows):
+    if not len(rows) and key in KEYS:
         return ()
     labels, which = label_rows(snapshot, timeline, rows, key)
     allocations = timeline.allocations
@@ -204,7 +207,10 @@ def device_calls(timeline: Timeline, first: int, last: int) -> DeviceCalls:
 def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[Step, ...]:
     """What each repetition of an annotated region left behind."""
     time, curve = timeline.trace.time, timeline.requested.bytes
-    regions = [a for a in snapshot.annotations_of(timeline.device) if a.name == name]
+    regions = [a for a in snapshot.annotations(timeline.device) if a.name == name]
+    if not regions:
+        known = ", ".join(sorted({clip(a.name) for a in snapshot.annotations(timeline.device)})[:_NAMED])
+        raise OptionError(f"no region {name!r} on device {timeline.device}" + (f": there is {known}" if known else ""))
     steps: list[Step] = []
     for region in regions:
         if region.start_us is None or region.end_us is None or not timeline.trace.timed:

@@ -240,14 +240,16 @@ def ask_everything(snapshot):
         live = snapshot.peak(device).live
         for key in KEYS:
             diff(live, snapshot.live(-1, device), key).to_dict()
-        snapshot.reserved(device)
+        snapshot.reserved(device=device)
+        snapshot.allocated(5, device) if timeline.trace.timed else None
         snapshot.state_at(-1, device).to_dict()
         snapshot.fragmentation(None, device, 1 << 20)
         snapshot.leaks(device=device)
         snapshot.churn(device=device)
         snapshot.short_lived(device=device)
         snapshot.device_calls(device=device)
-        snapshot.growth("step", device)
+        for name in {region.name for region in snapshot.annotations(device)}:
+            snapshot.growth(name, device)
     snapshot.ooms()
     snapshot.encode()
 

@@ -240,7 +240,7 @@ def test_a_text_that_begins_in_a_lane_may_stand_anywhere(text, key):
     assert sum(run.stop - run.first for run in runs(data)) > 1200
     snapshot, plain = Snapshot.load(data), Snapshot.load(raw)
     assert rows(snapshot, 0) == rows(plain, 0)
-    assert [a.name for a in snapshot.annotations] == [text]
+    assert [a.name for a in snapshot.annotations()] == [text]
     assert snapshot.settings == {"PYTORCH_ALLOC_CONF": text}
     assert snapshot.sources == {text: text}
     assert event["frames"][0]["name"] == text

@@ -211,6 +211,51 @@ def test_a_region_that_began_before_recording_does_not_hold_what_has_no_time():
     assert labels(snapshot.live().by("annotation")) == {"old": (1, 1), "(outside of all)": (5, 1)}
 
 
+def test_curves_at_a_time(small):
+    assert [small.allocated(time) for time in (0, 100, 101, 102, 104)] == [
+        2 * MIB,
+        2 * MIB,
+        6 * MIB,
+        6 * MIB + 1000,
+        2 * MIB + 1000,
+    ]
+    assert (small.reserved(99), small.reserved(100, 0)) == (2 * MIB, 22 * MIB)
+    with pytest.raises(OptionError, match="no times"):
+        Snapshot.load({"device_traces": [[{"action": "alloc", "addr": 512, "size": 1}]]}).allocated(5)
+
+
+def test_diff_takes_snapshots_for_their_peaks(small):
+    other = Snapshot.load({"device_traces": [[event("alloc", 512, 5, 1)]]})
+    for key in ("line", "stack"):
+        assert diff(small, other, key) == diff(small.live(), other.live(), key)
+    assert (diff(small, other).before, diff(small, other).after) == (6 * MIB + 1000, 5)
+
+
+def test_regions_of_a_device(small):
+    assert len(small.annotations()) == len(small.annotations(0)) == 3
+    assert small.annotations(1) == ()
+
+
+@pytest.mark.parametrize("moment", [1.5, 1.0, True, float("nan"), "1", [1]])
+def test_an_event_is_a_whole_number(small, moment):
+    for ask in (small.live, small.state_at, small.fragmentation, small.leaks):
+        with pytest.raises(OptionError, match="is no event"):
+            ask(moment)
+    assert small.live(small.timeline().trace.action.argmax()).bytes
+
+
+def test_questions_that_mean_nothing_are_refused(small):
+    for ask in (small.leaks, small.churn, small.short_lived, small.device_calls):
+        with pytest.raises(OptionError, match="ends before it begins: from event 5 to 2"):
+            ask(5, 2)
+    with pytest.raises(OptionError, match="ends before it begins"):
+        small.window(9, 8)
+    with pytest.raises(OptionError, match="no region 'nope' on device 0: there is inner, step"):
+        small.growth("nope")
+    with pytest.raises(OptionError, match="cannot group by 'zzz'"):
+        small.churn(3, 3, key="zzz")
+
+
 def test_of_two_cells_in_one_microsecond_the_stack_decides():
     cells = [
         {"number": 1, "filename": CELL, "start_us": 0, "end_us": 5},
@@ -380,7 +425,7 @@ def test_diff_of_real_files_adds_up(key):
 
 
 def test_annotations_are_paired_and_nested(small):
-    assert [(a.name, a.start_us, a.end_us, a.depth, a.ambiguous) for a in small.annotations] == [
+    assert [(a.name, a.start_us, a.end_us, a.depth, a.ambiguous) for a in small.annotations()] == [
         ("step", 100, 150, 0, False),
         ("inner", 101, 102, 1, False),
         ("step", 200, 210, 0, False),
@@ -390,7 +435,7 @@ def test_annotations_are_paired_and_nested(small):
 def test_annotations_that_overlap_or_lack_an_end_say_so():
     steps = [("a", "START", 1), ("b", "START", 2), ("a", "END", 3), ("b", "END", 4), ("c", "END", 5), ("d", "START", 6)]
     entries = [{"name": n, "stage": s, "device": 0, "time_us": t} for n, s, t in steps]
-    found = Snapshot.load({"device_traces": [], "external_annotations": entries}).annotations
+    found = Snapshot.load({"device_traces": [], "external_annotations": entries}).annotations()
     assert [(a.name, a.start_us, a.end_us, a.ambiguous) for a in found] == [
         ("c", None, 5, False),
         ("a", 1, 3, True),
