@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import SnapshotFormatError
 from ipygpumem.snapshot.check import integer, mapping, sequence, text
 from ipygpumem.snapshot.spans import Spans
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _STAGES = ("START", "END")
+_NO_DEVICE = -1
 _FOREVER = (1 << 63) - 1
 
 
@@ -26,7 +26,7 @@ class Annotation:
 
     Attributes:
         name: Its name, ``Optimizer.step#AdamW.step``.
-        device: The device that was current.
+        device: The device that was current; -1 for none.
         start_us: Microseconds since 1970; None if it began before recording.
         end_us: Microseconds since 1970; None if it had not ended.
         depth: How many regions it lies in.
@@ -66,9 +66,10 @@ def read_annotations(value: Any) -> tuple[Annotation, ...]:
         entry = mapping(item, where)
         stage = text(entry.get("stage"), f"{where}: stage")
         if stage not in _STAGES:
-            raise SnapshotFormatError(f"{where}: stage is neither START nor END")
+            continue  # of a later PyTorch
         time = integer(entry.get("time_us", 0), f"{where}: time_us", 0)
-        device = integer(entry.get("device", 0), f"{where}: device")
+        device = entry.get("device", 0)
+        device = _NO_DEVICE if device is None else integer(device, f"{where}: device")
         entries.append((time, place, stage == "START", text(entry.get("name"), f"{where}: name"), device))
     found: list[Annotation] = []
     opened: dict[int, _Open] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -28,6 +29,8 @@ _XZ = b"\xfd7zXZ\x00"
 _ZIP = b"PK\x03\x04"
 _PICKLE = b"\x80"
 _JSON = (b"{", b"[")
+_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_OLD_PICKLE = (b"(", b"]", b"}", b"c")
 _CHUNK = 1 << 20
 _XZ_MEMORY = 1 << 28
 
@@ -128,10 +131,12 @@ def _objects(raw: bytes, limits: Limits) -> tuple[Any, list[Any], list[Run]]:
     if raw.startswith(_PICKLE):
         machine = Machine(raw, limits)
         return machine.read(), machine.memo, machine.runs
-    if raw.lstrip()[:1] in _JSON:
+    if raw.lstrip()[:1] in _JSON or raw.startswith(_MARKS):
         return _json(raw, limits), [], []
     if raw.startswith(_ZIP):
         raise SnapshotFormatError("a zip file, such as torch.save writes: no memory snapshot")
+    if raw[:1] in _OLD_PICKLE and raw.rstrip().endswith(b"."):
+        raise SnapshotFormatError("a pickle of protocol 0 or 1: PyTorch writes 2 to 5")
     raise SnapshotFormatError("neither a pickle (protocol 2 to 5) nor JSON")
 
 

@@ -210,7 +210,7 @@ def _by_stream(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
     )
 
     def describe(code: int) -> dict[str, Any]:
-        return {"label": UNKNOWN if code == -1 else "default stream" if code == 0 else f"stream 0x{code:x}"}
+        return {"label": UNKNOWN if code == -1 else "default stream" if code == 0 else f"stream {code:#x}"}
 
     return streams, describe
 

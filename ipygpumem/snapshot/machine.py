@@ -1,4 +1,6 @@
-"""An own reader of pickles that hold a snapshot: dicts, lists, tuples, numbers, texts, and nothing else.
+"""An own reader of pickles that hold a snapshot: dicts, lists, tuples, numbers, texts, and bytes.
+
+A set is read as a list, and keys that are numbers as texts: both stand only where a later PyTorch has added something.
 
 Python's unpickler is not used. Refusing its globals does not stop a ten-byte file that asks for a memo of 2**28
 entries, nor nested tuples as the key of a dict, whose hash takes for ever. Here every opcode takes constant time, keys
@@ -29,6 +31,7 @@ __all__ = ["Held", "Machine", "Run"]
 _CONSTANTS = {op.NONE: None, op.NEWTRUE: True, op.NEWFALSE: False}
 _INTS = {op.BININT1: 1, op.BININT2: 2, op.BININT: 4}
 _TEXTS = {op.SHORT_BINUNICODE: 1, op.BINUNICODE: 4, op.BINUNICODE8: 8}
+_OCTETS = {op.SHORT_BINBYTES: 1, op.BINBYTES: 4, op.BINBYTES8: 8, op.BYTEARRAY8: 8}
 _GETS = {op.BINGET: 1, op.LONG_BINGET: 4}
 _PUTS = {op.BINPUT: 1, op.LONG_BINPUT: 4}
 _LONGS = {op.LONG1: 1, op.LONG4: 4}
@@ -39,6 +42,8 @@ _INT_BYTES = 16
 _BULK = 1 << 14  # bytes still to come from which on it pays to look for lanes
 _TEMPLATES = 8
 _HELD = object()
+_HUGE = "(a number beyond 128 bits)"
+_PLAIN = {str, int, float, bool, type(None)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,21 +138,30 @@ class Machine:
                 else:
                     stack.append({})
                     spare -= 1
-            elif code == op.EMPTY_LIST:
+            elif code in {op.EMPTY_LIST, op.EMPTY_SET}:
                 stack.append([])
                 spare -= 1
             elif code in _LONGS:
                 width = _LONGS[code]
                 size = int.from_bytes(data[at : at + width], "little")
                 at += width
-                if size > _INT_BYTES:
-                    self._fail(SnapshotLimitError, f"a number of {size:,} bytes", at)
-                stack.append(int.from_bytes(data[at : at + size], "little", signed=True))
+                if at + size > end:
+                    self._truncated()
+                small = size <= _INT_BYTES
+                stack.append(int.from_bytes(data[at : at + size], "little", signed=True) if small else _HUGE)
                 at += size
+            elif code in _OCTETS:
+                width = _OCTETS[code]
+                size = int.from_bytes(data[at : at + width], "little")
+                at += width + size
+                if at > end:
+                    self._truncated()
+                stack.append(data[at - size : at])
+                spare -= 1
             elif code == op.SETITEMS:
                 items, stack = stack, outer.pop()
                 self._set(stack[-1], items, at)
-            elif code == op.APPENDS:
+            elif code in {op.APPENDS, op.ADDITEMS}:
                 items, stack = stack, outer.pop()
                 self._list(stack[-1], at).extend(items)
             elif code == op.APPEND:
@@ -163,7 +177,7 @@ class Machine:
                     raise IndexError
                 stack[-count:] = [self._tuple(stack[-count:], at)]
                 spare -= 1
-            elif code == op.TUPLE:
+            elif code in {op.TUPLE, op.FROZENSET}:
                 items, stack = stack, outer.pop()
                 stack.append(self._tuple(items, at))
                 spare -= 1
@@ -244,7 +258,9 @@ class Machine:
         if type(target) is not dict or len(keys) != len(values) or Run in map(type, values):
             self._fail(SnapshotFormatError, "a dict is filled with what are no pairs", at)
         if not set(map(type, keys)) <= {str}:
-            self._fail(SnapshotFormatError, "the key of a dict is no text", at)
+            if not set(map(type, keys)) <= _PLAIN:
+                self._fail(SnapshotFormatError, "the key of a dict is neither text nor number", at)
+            keys = list(map(str, keys))  # whose hash nobody can foresee
         target.update(zip(keys, values, strict=True))
 
     def _learn(self, entry: dict[str, Any], at: int) -> None:

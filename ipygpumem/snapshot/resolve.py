@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Resolver"]
 
 _NONE = -1
+_SCALARS = (str, int, float, bool)
+_LONGEST, _MOST_ITEMS = 100, 20
 _PARTS = 2
 _INT_BYTES = {op.BININT1: 1, op.BININT2: 2, op.BININT: 4}
 _KINDS = {
@@ -77,7 +80,7 @@ class Resolver:
         """The number of a text in an entry that the machine read."""
         if type(value) is Held:
             return self._held("text", value, where)
-        return self._texts.number(text(value, where))
+        return self._texts.number(_in_words(value) if type(value) is dict else text(value, where))
 
     def stack(self, value: Any, where: str) -> int:
         """The number of a stack in an entry that the machine read."""
@@ -168,6 +171,12 @@ class Resolver:
             items.append(self._memo[index])
             at += 1 + width
         return self._stacks.stack(items, "a trace entry: frames")
+
+
+def _in_words(value: dict[str, Any]) -> str:
+    """User metadata that is a dict, as torch 2.15 allows, in one text of bounded length."""
+    plain = {key: item for key, item in value.items() if type(item) in _SCALARS}
+    return ", ".join(f"{key[:_LONGEST]}={str(item)[:_LONGEST]}" for key, item in islice(plain.items(), _MOST_ITEMS))
 
 
 def _bases(lanes: Lanes, runs: list[Run]) -> Ints:

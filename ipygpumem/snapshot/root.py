@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["device_traces", "host_traces", "plain_settings", "top"]
 
+_BITS = 128
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -65,4 +66,9 @@ def plain_settings(value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     settings = mapping(value, "allocator_settings")
-    return {key: item for key, item in settings.items() if type(item) in _SCALARS}
+    return {key: item for key, item in settings.items() if type(item) in _SCALARS and not _huge(item)}
+
+
+def _huge(item: Any) -> bool:
+    """Python does not write whole numbers of more than 4,300 digits."""
+    return type(item) is int and item.bit_length() > _BITS

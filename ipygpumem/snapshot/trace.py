@@ -48,6 +48,7 @@ class Action:
 
 _NUMBER = {name: number for number, name in enumerate(ACTIONS)}
 _WITHOUT_ADDRESS = (Action.OOM, Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)
+_WITHOUT_SIZE = (Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)
 _IDS = ("action", "compile_context", "user_metadata", "frames", "pool_id")
 _ABSENT = -1
 
@@ -142,7 +143,8 @@ class _Columns:
                 mapping(entry, f"{self._where}[{row}]")
         for name, numbers in self._numbers.items():
             values = [entry.get(name, _ABSENT) for entry in entries]
-            numbers[rows] = column(values, f"{self._where}: entry {{}}: {name}", _ABSENT)
+            low = {} if name == "stream" else {"low": _ABSENT}
+            numbers[rows] = column(values, f"{self._where}: entry {{}}: {name}", **low)
         for name, ids in self._ids.items():
             values = [entry.get(name) for entry in entries]
             ids[rows] = self._book.resolver.numbers(name, values, f"{self._where}: {name}")
@@ -173,7 +175,7 @@ class _Columns:
         stream = self._numbers["stream"]
         absent = (address < 0) & ~np.isin(action, _WITHOUT_ADDRESS)
         self._must_not(absent, "addr is missing or negative")
-        self._must_not((size < 0) & (action != Action.OTHER), "size is missing or negative")
+        self._must_not((size < 0) & ~np.isin(action, _WITHOUT_SIZE), "size is missing or negative")
         self._must_not(size > LARGEST, f"size is more than {LARGEST:,} bytes")
         if size.sum(dtype=np.float64) > MOST:
             raise SnapshotFormatError(f"{self._where}: the sizes add up to more than {MOST:,} bytes")

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import json
+import pickle
 
 import pytest
 
@@ -254,6 +256,39 @@ def test_questions_that_mean_nothing_are_refused(small):
         small.growth("nope")
     with pytest.raises(OptionError, match="cannot group by 'zzz'"):
         small.churn(3, 3, key="zzz")
+
+
+def test_what_a_later_torch_may_write_is_read():
+    metadata = {"step": 3, "name": "x" * 200, "deep": [1]}
+    trace = [event("alloc", 512, 1, 5, user_metadata=metadata) | {"stream": -2}]
+    trace += [{"action": "annotate", "time_us": 6}, {"action": "snapshot", "time_us": 7}]
+    stages = [("x", "INSTANT", 0), ("y", "START", None), ("z", "START", 0)]
+    raw = {
+        "device_traces": [trace],
+        "external_annotations": [{"name": n, "stage": s, "device": d, "time_us": 1} for n, s, d in stages],
+        "allocator_settings": {"huge": 10**5000, "fine": 5},
+        "new": {1: 2, None: {3, 4}, 2.5: b"octets", "set": frozenset({5}), "more": bytearray(3), "huge": 1 << 5000},
+    }
+    for source in (raw, pickle.dumps(raw, 5)):
+        snapshot = Snapshot.load(source)
+        snapshot.encode()
+        assert [(a.name, a.device) for a in snapshot.annotations()] == [("y", -1), ("z", 0)]
+        assert labels(snapshot.live().by("metadata")) == {"step=3, name=" + "x" * 100: (1, 1)}
+        assert labels(snapshot.live().by("stream")) == {"stream -0x2": (1, 1)}
+        assert snapshot.settings["fine"] == 5
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_json_in_every_encoding(encoding):
+    raw = {"device_traces": [[event("alloc", 512, 5, 1, [frame("/ä.py", 1, "ö")])]]}
+    snapshot = Snapshot.load(json.dumps(raw, ensure_ascii=False).encode(encoding))
+    assert snapshot.by_line()[0].file == "/ä.py"
+
+
+@pytest.mark.parametrize("protocol", [0, 1])
+def test_old_protocols_are_named(protocol):
+    with pytest.raises(SnapshotError, match="a pickle of protocol 0 or 1"):
+        Snapshot.load(pickle.dumps({"device_traces": [], "segments": []}, protocol))
 
 
 def test_of_two_cells_in_one_microsecond_the_stack_decides():
