@@ -64,11 +64,11 @@ def explain_oom(snapshot: Snapshot, state: State) -> Oom:
         asked=asked,
         device_free=device_free,
         memory=memory,
-        reason=_reason(memory, asked, device_free),
+        reason=_reason(memory, asked, device_free, expandable=snapshot.settings.get("expandable_segments") is True),
     )
 
 
-def _reason(memory: Fragmentation, asked: int, device_free: int | None) -> tuple[str, ...]:
+def _reason(memory: Fragmentation, asked: int, device_free: int | None, *, expandable: bool) -> tuple[str, ...]:
     """The sentences of an oom report."""
     segment = segment_size(round_request(asked))
     parts = [f"{size(asked)} were asked for."]
@@ -92,8 +92,6 @@ def _reason(memory: Fragmentation, asked: int, device_free: int | None) -> tuple
             " (torch.cuda.set_per_process_memory_fraction) was in the way."
         )
     if memory.partly:
-        parts.append(
-            f"{size(memory.partly)} lie in segments partly in use, where only PyTorch can use them;"
-            " expandable_segments:True avoids most of that."
-        )
+        advice = "." if expandable else "; expandable_segments:True avoids most of that."
+        parts.append(f"{size(memory.partly)} lie in segments partly in use, where only PyTorch can use them{advice}")
     return tuple(parts)

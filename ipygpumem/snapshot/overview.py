@@ -29,7 +29,7 @@ class Overview:
         events: Events in its trace.
         peak: The highest point.
         end_requested: Bytes of the blocks that live at the end.
-        end_rounded: The same, as the allocator rounds them.
+        end_rounded: The same, as the allocator rounds them; None for a file without segments.
         reserved_end: Bytes of all segments at the end; None for a file without segments.
         reserved_peak: The most there was of these.
         before_recording: Blocks older than the first event.
@@ -44,7 +44,7 @@ class Overview:
     events: int
     peak: Peak
     end_requested: int
-    end_rounded: int
+    end_rounded: int | None
     reserved_end: int | None
     reserved_peak: int | None
     before_recording: int
@@ -81,7 +81,7 @@ def overview(snapshot: Snapshot, device: int) -> Overview:
         events=len(timeline.trace),
         peak=snapshot.peak(device),
         end_requested=int(timeline.requested.bytes[-1]),
-        end_rounded=timeline.end_rounded,
+        end_rounded=None if timeline.end_reserved is None else timeline.end_rounded,
         reserved_end=timeline.end_reserved,
         reserved_peak=None if reserved is None else reserved.peak()[1],
         before_recording=gaps.before_recording,
@@ -155,7 +155,7 @@ def _device_lines(snapshot: Snapshot, device: int, *, short: bool) -> list[str]:
     groups = peak.live.by("line")[:_TOP]
     lines = [peak_line(snapshot, peak), *group_lines(groups, peak.requested, _TOP)]
     ends = f"at the end {size(facts.end_requested)} requested"
-    if facts.reserved_end is not None and facts.reserved_peak is not None:
+    if facts.reserved_end is not None and facts.reserved_peak is not None and facts.end_rounded is not None:
         ends += f", {size(facts.end_rounded)} rounded"
         ends += f"; reserved {size(facts.reserved_end)}, at most {size(facts.reserved_peak)}"
     lines.append(f"  {many(facts.events, 'event')}; {ends}")

@@ -234,7 +234,11 @@ class Snapshot:
         at_least: int = MIB,
         at_most_us: int = 1000,
     ) -> NDArray[Any]:
-        """Allocations of ``at_least`` bytes that were gone within ``at_most_us``: rows as in `SHORT_LIVED`."""
+        """Allocations of ``at_least`` bytes that were gone within ``at_most_us``: rows as in `SHORT_LIVED`.
+
+        Raises:
+            OptionError: The file has no times.
+        """
         timeline, last = self._window(first, last, device)
         return short_lived(timeline, first, last, at_least, at_most_us)
 

@@ -167,6 +167,8 @@ def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_mos
     """Allocations of ``at_least`` bytes that lived and ended within the window in ``at_most_us``, the largest first."""
     rows = _made(timeline, first, last)
     allocations = timeline.allocations
+    if len(rows) and not timeline.trace.timed:
+        raise OptionError("the events have no times, so nobody knows what was short-lived")
     rows = rows[(allocations.end[rows] <= last) & (allocations.size[rows] >= at_least)]
     lifetime = _lifetimes(timeline, rows, last)
     rows, lifetime = rows[lifetime <= at_most_us], lifetime[lifetime <= at_most_us]

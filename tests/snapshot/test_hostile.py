@@ -246,7 +246,8 @@ def ask_everything(snapshot):
         snapshot.fragmentation(None, device, 1 << 20)
         snapshot.leaks(device=device)
         snapshot.churn(device=device)
-        snapshot.short_lived(device=device)
+        if timeline.trace.timed:
+            snapshot.short_lived(device=device)
         snapshot.device_calls(device=device)
         for name in {region.name for region in snapshot.annotations(device)}:
             snapshot.growth(name, device)

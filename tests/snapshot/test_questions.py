@@ -13,6 +13,7 @@ import pytest
 from ipygpumem.errors import DeviceError, OptionError, SnapshotError
 from ipygpumem.snapshot import KEYS, Snapshot, diff, sample, to_frame
 from ipygpumem.snapshot.encode import decode
+from ipygpumem.snapshot.overview import overview
 from ipygpumem.snapshot.table import COLUMNS, write_csv
 from ipygpumem.snapshot.tables import is_user_file
 from snapshot import files
@@ -289,6 +290,26 @@ def test_json_in_every_encoding(encoding):
 def test_old_protocols_are_named(protocol):
     with pytest.raises(SnapshotError, match="a pickle of protocol 0 or 1"):
         Snapshot.load(pickle.dumps({"device_traces": [], "segments": []}, protocol))
+
+
+def test_without_times_nothing_is_called_short_lived():
+    trace = [{"action": action, "addr": 512, "size": 9 * MIB} for action in ("alloc", "free_completed")]
+    with pytest.raises(OptionError, match="no times"):
+        Snapshot.load({"device_traces": [trace]}).short_lived()
+
+
+def test_without_segments_the_rounded_bytes_at_the_end_are_unknown():
+    trace = [event("alloc", 512, 5, 1)]
+    assert overview(Snapshot.load({"device_traces": [trace]}), 0).end_rounded is None
+    assert overview(Snapshot.load({"device_traces": [trace], "segments": []}), 0).end_rounded == 0
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_what_is_on_already_is_no_advice(on):
+    raw = {**files.raw("oom_fragmented"), "allocator_settings": {"expandable_segments": on}}
+    (oom,) = Snapshot.load(raw).ooms()
+    assert ("expandable_segments:True" in oom.reason[-1]) is not on
+    assert oom.reason[-1].endswith(".")
 
 
 def test_of_two_cells_in_one_microsecond_the_stack_decides():
