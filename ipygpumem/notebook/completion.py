@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ipygpumem.notebook.options import CELL, COMMANDS, RECORD, STATEMENT, Option
+from ipygpumem.notebook.commands import COMMANDS
+from ipygpumem.notebook.options import CELL, STATEMENT, Option
 
 __all__ = ["candidates", "matcher"]
 
@@ -22,17 +23,19 @@ def candidates(line: str) -> list[str] | None:
         return None
     before, _, word = match["rest"].rpartition(" ")
     words = before.split()
-    if word.startswith(_PATH) or words[-1:] == ["--snapshot"] or words[-2:] == ["record", "save"]:
+    if word.startswith(_PATH) or words[-1:] == ["--snapshot"]:
         return _paths(word.removeprefix(_PATH))
     if match["magic"] == "%%":
         return _matching(word, CELL, words)
-    if words[:1] == ["record"]:
-        if len(words) == 1:
-            return [verb for one in COMMANDS for verb in one.follow if verb.startswith(word)]
-        return _matching(word, RECORD, words) if words[1] == "start" else None
-    commands = [one.word for one in COMMANDS if one.word.startswith(word)] if not words else []
-    options = _matching(word, STATEMENT, words) if word.startswith("-") else []
-    return [*commands, *(options or [])] or None
+    command = next((one for one in COMMANDS if words[:1] == [one.word]), None)
+    if command is None:
+        commands = [one.word for one in COMMANDS if one.word.startswith(word)] if not words else []
+        options = _matching(word, STATEMENT, words) if word.startswith("-") else []
+        return [*commands, *(options or [])] or None
+    if command.verbs and len(words) == 1:
+        return [verb.word for verb in command.verbs if verb.word.startswith(word)]
+    verb = next((one for one in command.verbs if words[1:2] == [one.word]), None)
+    return _matching(word, verb.options if verb else command.options, words)
 
 
 def _paths(start: str) -> list[str]:
@@ -45,7 +48,9 @@ def _matching(word: str, options: tuple[Option, ...], words: list[str]) -> list[
     last = next((one for one in options if words and words[-1] in one.flags), None)
     if last is not None and last.value is not None:
         return [choice for choice in last.choices if choice.startswith(word)] or None
-    return [flag for one in options for flag in one.flags if flag.startswith(word)]
+    if not word.startswith("-") and any(option.operand and option.path for option in options):
+        return _paths(word)
+    return [flag for one in options if not one.operand for flag in one.flags if flag.startswith(word)]
 
 
 def matcher() -> Any | None:

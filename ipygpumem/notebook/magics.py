@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import platform
-import time
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -17,31 +15,23 @@ from IPython.core.magic import (
     needs_local_scope,
     no_var_expand,
 )
-from IPython.utils.text import EvalFormatter
 
 from ipygpumem.errors import IpyGpuMemError
 from ipygpumem.notebook import show
 from ipygpumem.notebook.cells import Asked, Cells
-from ipygpumem.notebook.options import (
-    CELL,
-    COMMANDS,
-    RECORD,
-    STATEMENT,
-    help_text,
-    parse,
-    split_statement,
-    split_words,
-)
+from ipygpumem.notebook.commands import command_of
+from ipygpumem.notebook.help import help_text
+from ipygpumem.notebook.options import CELL, STATEMENT, history_options, parse, split_statement
+from ipygpumem.notebook.paths import expanded
 from ipygpumem.notebook.record import AcrossCells
 from ipygpumem.notebook.settings import Settings
-from ipygpumem.recording import HistoryOptions, Recorder, check_path, fork
+from ipygpumem.recording import Recorder, fork
 from ipygpumem.render import books_tables
-from ipygpumem.render.column import recording_notes
 
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
 
+    from ipygpumem.notebook.commands import Command
     from ipygpumem.session import Session
 
 __all__ = ["GPUMem"]
@@ -56,7 +46,7 @@ class GPUMem(Magics, Settings):
         self.session = session
         self.record = AcrossCells(session)
         self.cells = Cells(shell, session, self, self.record)
-        self._on = "changed"
+        self.report_when_on = "changed"
 
     @no_var_expand
     @line_magic("_gpumem_begin")
@@ -79,7 +69,7 @@ class GPUMem(Magics, Settings):
             return self._inert(line, cell, local_ns)
         if cell is not None:
             return self._cell(line, cell)
-        command = _command_of(line)
+        command = command_of(line)
         if command is not None:
             return self._command(*command)
         options, statement = split_statement(STATEMENT, line)
@@ -93,44 +83,14 @@ class GPUMem(Magics, Settings):
             raise UsageError("%gpumem: there is no statement to record; %%gpumem records a cell")
         return self._books(asked)
 
-    def _command(self, word: str, rest: str) -> None:
+    def _command(self, command: Command, rest: str) -> Any:
         if rest.split()[-1:] in (["-h"], ["--help"]):
             print(help_text())  # noqa: T201 (its purpose)
-        elif word == "record":
-            self._record(rest)
-        elif rest:
-            raise UsageError(f"%gpumem {word} takes no options, not {rest!r}")
-        else:
-            if word == "off" and self.report != "off":
-                self._on = self.report
-            if (self.report == "off") is (word == "on"):
-                self.report = self._on if word == "on" else "off"
-            print(f"ipygpumem: reports are {word}")  # noqa: T201 (its purpose)
-
-    def _record(self, rest: str) -> None:
-        verb, _, words = rest.partition(" ")
+            return None
         try:
-            if verb == "start":
-                asked = parse("%gpumem record start", RECORD, words)
-                text = self.record.start(self._history(asked))
-            elif verb == "save":
-                text = self._save(words.strip())
-            elif verb == "stop" and not words.strip():
-                text = self.record.stop()
-            else:
-                raise UsageError("%gpumem record start [OPTIONS] | save PATH | stop")
+            return command.run(self, rest)
         except IpyGpuMemError as error:
-            raise UsageError(f"%gpumem record: {error}") from error
-        print(f"ipygpumem: {text}")  # noqa: T201 (its purpose)
-
-    def _save(self, words: str) -> str:
-        paths = split_words("%gpumem record save", words)
-        if len(paths) != 1:
-            raise UsageError("%gpumem record save takes one path")
-        facts = self.record.save(self._path(paths[0]))
-        if facts.path is None:
-            raise UsageError(f"%gpumem record: {facts.error}")
-        return recording_notes(facts)
+            raise UsageError(f"%gpumem {command.word}: {error}") from error
 
     def _books(self, asked: argparse.Namespace) -> Any:
         reading = self.session.reading()
@@ -153,7 +113,7 @@ class GPUMem(Magics, Settings):
         if cell is not None:
             return self.shell.run_cell(cell).raise_error()
         statement = split_statement(STATEMENT, line)[1]
-        if statement and _command_of(line) is None:
+        if statement and command_of(line) is None:
             return _run(self.shell, _compile(self.shell, statement), local_ns)
         print("ipygpumem: this process was forked from the one that measures, and has no figures")  # noqa: T201
         return None
@@ -188,36 +148,15 @@ class GPUMem(Magics, Settings):
         """
         try:
             devices = None if words.device is None else self.session.watch.check(words.device)
-            options = self._history(words)
-            path = None if words.snapshot is None else self._path(words.snapshot)
+            options = history_options(words)
+            path = None if words.snapshot is None else expanded(self.shell, words.snapshot)
             recorder = None if path is None else Recorder(self.session.watch, options)
         except IpyGpuMemError as error:
             raise UsageError(f"{prog}: {error}") from error
         return Asked(devices, recorder, path, quiet=words.quiet, variable=words.var)
 
-    @staticmethod
-    def _history(words: argparse.Namespace) -> HistoryOptions:
-        return HistoryOptions(stacks=words.stacks, max_entries=words.max_entries, extra=words.history)
-
-    def _path(self, text: str) -> Path:
-        """A path with ``{name}`` expanded from the notebook's variables; ``{host}`` and ``{time}`` are ours."""
-        names = {**self.shell.user_ns, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
-        if "{" in text:
-            try:
-                text = EvalFormatter().vformat(text, [], names)
-            except Exception as error:
-                raise UsageError(f"gpumem: {text!r} does not expand ({type(error).__name__}: {error})") from error
-        return check_path(text)
-
 
 GPUMem.gpumem.__doc__ = f"{GPUMem.gpumem.__doc__}\n\n{help_text()}"
-
-
-def _command_of(line: str) -> tuple[str, str] | None:
-    """A line that begins with a command's word, parted there; None for a statement."""
-    first, _, rest = line.strip().partition(" ")
-    command = next((one for one in COMMANDS if one.word == first), None)
-    return None if command is None else (first, rest.strip())
 
 
 def _compile(shell: Any, statement: str) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""The words of the magics, once: the parser, the help text and the completion are all made of this table."""
+"""The options of the magics, once: the parser, the help text and the completion are all made of these tables."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import ast
 import keyword
 import os
 import shlex
-import textwrap
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 
+from ipygpumem.recording import HistoryOptions
+
 __all__ = [
     "CELL",
-    "COMMANDS",
     "RECORD",
     "STATEMENT",
-    "Command",
     "Option",
-    "help_text",
+    "history_options",
     "parse",
     "split_statement",
     "split_words",
@@ -29,7 +28,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: its flags, the name of its value (None for a switch), what it says in the help."""
+    """One option: its flags, the name of its value (None for a switch), what it says in the help.
+
+    A flag without a dash is an operand: ``Option(("file",), "FILE", "the snapshot", path=True)``; with `many` there may
+    be any number, otherwise there has to be one.
+    """
 
     flags: tuple[str, ...]
     value: str | None
@@ -39,14 +42,10 @@ class Option:
     many: bool = False
     path: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One word of ``%gpumem``, with the words that may follow it."""
-
-    word: str
-    help: str
-    follow: tuple[str, ...] = ()
+    @property
+    def operand(self) -> bool:
+        """Whether it is told by its place, not by a flag."""
+        return not self.flags[0].startswith("-")
 
 
 _DEVICE = Option(("-d", "--device"), "DEVICE", "report on this device only (cuda:0, 0); may be repeated", many=True)
@@ -79,11 +78,6 @@ _SNAPSHOT = Option(
 CELL = (_SNAPSHOT, *_RECORDING, _DEVICE, _QUIET, _VAR, _HELP)
 STATEMENT = (_SNAPSHOT, *_RECORDING, _DEVICE, _QUIET, _VAR, Option(("-o",), None, "return the report"), _HELP)
 RECORD = (*_RECORDING, _HELP)
-COMMANDS = (
-    Command("on", "report after every cell that moves memory"),
-    Command("off", "report only where %%gpumem asks"),
-    Command("record", "record across cells: start [OPTIONS], save PATH, stop", ("start", "save", "stop")),
-)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -99,16 +93,7 @@ def parse(prog: str, options: tuple[Option, ...], line: str) -> argparse.Namespa
     """
     parser = _Parser(prog=prog, add_help=False, allow_abbrev=False)
     for option in options:
-        arguments: dict[str, Any] = {"default": option.default}
-        if option.value is None:
-            arguments = {"action": "store_true"}
-        elif option.many:
-            arguments = {"action": "append", "default": []}
-        if option.choices:
-            arguments["choices"] = option.choices
-        if option.value is not None:
-            arguments["metavar"] = option.value
-        parser.add_argument(*option.flags, **arguments)
+        parser.add_argument(*option.flags, **_arguments(option))
     words = parser.parse_args(split_words(prog, line))
     if hasattr(words, "max_entries"):
         given = words.stacks or words.max_entries or words.history
@@ -123,6 +108,27 @@ def parse(prog: str, options: tuple[Option, ...], line: str) -> argparse.Namespa
     if hasattr(words, "device"):
         words.device = [part for text in words.device for part in text.split(",")] or None
     return words
+
+
+def _arguments(option: Option) -> dict[str, Any]:
+    """An option as argparse wants it described."""
+    if option.value is None:
+        return {"action": "store_true"}
+    arguments: dict[str, Any] = {"metavar": option.value}
+    if option.operand:
+        arguments["nargs"] = "*" if option.many else None
+    elif option.many:
+        arguments |= {"action": "append", "default": []}
+    else:
+        arguments["default"] = option.default
+    if option.choices:
+        arguments["choices"] = option.choices
+    return arguments
+
+
+def history_options(words: argparse.Namespace) -> HistoryOptions:
+    """The recording that parsed words ask for."""
+    return HistoryOptions(stacks=words.stacks, max_entries=words.max_entries, extra=words.history)
 
 
 def split_words(prog: str, line: str) -> list[str]:
@@ -193,20 +199,3 @@ def _first_word(text: str) -> str:
         elif character.isspace():
             return text[:i]
     return text
-
-
-def help_text() -> str:
-    """What ``--help`` shows and ``?`` ends with."""
-    lines = [
-        "%%gpumem [OPTIONS]            measure this cell: the full table after its output",
-        "%gpumem [OPTIONS] STATEMENT   measure one statement, and give its value",
-        "%gpumem                       the books now: where every byte of the card is",
-    ]
-    lines += [f"%gpumem {command.word}".ljust(30) + command.help for command in COMMANDS]
-    lines += ["%gpumem -- STATEMENT          measure a statement that begins with one of these words", "", "Options:"]
-    seen: dict[tuple[str, ...], Option] = {option.flags: option for option in (*CELL, *STATEMENT)}
-    for option in seen.values():
-        flags = ", ".join(option.flags) + (f" {option.value}" if option.value else "")
-        lines += textwrap.wrap(option.help, 110, initial_indent=f"  {flags.ljust(26)}  ", subsequent_indent=" " * 30)
-    lines += ["", "Settings: %config GPUMem. Reports: ipygpumem.last, ipygpumem.reports."]
-    return "\n".join(lines)

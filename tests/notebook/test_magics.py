@@ -14,7 +14,7 @@ import torch
 from IPython.core.error import UsageError
 
 from ipygpumem.ledger import Reading, Report
-from ipygpumem.notebook.options import help_text
+from ipygpumem.notebook.help import help_text
 
 MIB = 1 << 20
 
