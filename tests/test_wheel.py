@@ -20,7 +20,7 @@ def names(tmp_path_factory):
     for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     for name in ("ipygpumem", "tests"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
     isolation = ["--no-build-isolation"] if importlib.util.find_spec("setuptools") else []
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", *isolation, "-w", str(out), str(source)]
     subprocess.run(command, check=True, timeout=240)

@@ -1,0 +1,46 @@
+// Bundles js/ into static/. `node build.mjs --out FOLDER` writes elsewhere, so that a test can compare byte for byte.
+import { existsSync, mkdirSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
+
+const here = dirname(fileURLToPath(import.meta.url));
+const at = process.argv.indexOf("--out");
+const out = at > 0 ? process.argv[at + 1] : join(here, "static");
+
+const common = {
+  absWorkingDir: here,
+  bundle: true,
+  charset: "ascii",
+  legalComments: "none",
+  loader: { ".css": "text" },
+  logLevel: "warning",
+  minify: true,
+  target: "es2022",
+  write: false,
+};
+
+/** @param {import("esbuild").BuildOptions} options */
+async function bundle(options) {
+  const result = await build({ ...common, ...options });
+  // A classic script ends at the letters "</script", wherever they stand
+  return /** @type {any} */ (result).outputFiles[0].text.replaceAll("</script", "<\\/script");
+}
+
+// The worker's whole text is a constant of the bundle: a blob of it runs where no file can be loaded.
+const worker = await bundle({ entryPoints: ["js/worker.js"], format: "iife" });
+const inline = {
+  name: "worker-text",
+  /** @param {import("esbuild").PluginBuild} builder */
+  setup(builder) {
+    builder.onResolve({ filter: /^worker-text$/ }, () => ({ path: "worker-text", namespace: "worker-text" }));
+    builder.onLoad({ filter: /.*/, namespace: "worker-text" }, () => ({ contents: worker, loader: "text" }));
+  },
+};
+
+mkdirSync(out, { recursive: true });
+writeFileSync(join(out, "page.js"), await bundle({ entryPoints: ["js/page.js"], format: "iife", plugins: [inline] }));
+if (existsSync(join(here, "js", "widget.js"))) {
+  const text = await bundle({ entryPoints: ["js/widget.js"], format: "esm", plugins: [inline] });
+  writeFileSync(join(out, "widget.js"), text);
+}
