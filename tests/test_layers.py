@@ -9,12 +9,13 @@ PACKAGE = Path(__file__).parents[1] / "ipygpumem"
 BELOW = {
     "errors": set(),
     "units": {"errors"},
+    "files": {"errors"},
     "ledger": {"errors", "units"},
     "probes": {"errors", "units", "ledger"},
-    "recording": {"errors", "units", "ledger", "probes"},
+    "recording": {"errors", "units", "files", "ledger", "probes"},
     "render": {"errors", "units", "ledger"},
     "snapshot": {"errors", "units", "ledger"},
-    "viewer": {"errors", "units", "ledger", "snapshot"},
+    "viewer": {"errors", "units", "files", "ledger", "snapshot"},
 }
 FACES = {"notebook", "cli", "mem", "pytest_plugin", "__init__", "__main__", "environment"}
 DOORS = {
