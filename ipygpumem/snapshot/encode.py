@@ -16,6 +16,7 @@ import numpy as np
 from ipygpumem.errors import SnapshotFormatError
 from ipygpumem.snapshot.codec import pack, unpack
 from ipygpumem.snapshot.segments import STATES
+from ipygpumem.snapshot.tables import is_user_file
 from ipygpumem.snapshot.trace import ACTIONS
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["decode", "encode"]
 
 _MAGIC = b"ipgmsnap"
-_VERSION = 1
+_VERSION = 2
 _LENGTH = 4
 
 
@@ -37,7 +38,7 @@ def encode(snapshot: Snapshot) -> bytes:
     ``blocks/state``, ``stacks/leaf`` and so on, after the attributes that they come from. Allocations are in the order
     of their start, and instead of ``requested`` and ``end`` they have ``asked_after``, the events from the start to the
     request for the free, and ``freed_after``, those from there to the
-    end. ``nth`` is left out.
+    end. ``nth`` is left out. ``stacks/own`` has one row per frame: 1 for the user's own code.
     """
     described, packed = [], []
     for name, column in _columns(snapshot):
@@ -57,6 +58,8 @@ def encode(snapshot: Snapshot) -> bytes:
         "annotations": [asdict(annotation) for annotation in snapshot.annotations()],
         "cells": [asdict(cell) for cell in snapshot.own.cells],
         "sources": snapshot.sources,
+        "readings": snapshot.own.readings,
+        "curves": snapshot.own.curves,
         "columns": described,
     }
     text = zlib.compress(json.dumps(header, separators=(",", ":")).encode("utf-8", "surrogatepass"), 9)
@@ -87,6 +90,8 @@ def _columns(snapshot: Snapshot) -> list[tuple[str, NDArray[Any]]]:
         tables.append((f"trace/{timeline.device}", _arrays(timeline.trace)))
         tables.append((f"allocations/{timeline.device}", _by_start(_arrays(timeline.allocations))))
     tables += [(name, _arrays(getattr(snapshot, name))) for name in ("segments", "blocks", "stacks")]
+    own = [frame.line > 0 and is_user_file(frame.file) for frame in snapshot.stacks.frames]
+    tables.append(("stacks", {"own": np.asarray(own, np.int64)}))
     return [(f"{name}/{field}", column) for name, table in tables for field, column in table.items()]
 
 
@@ -115,5 +120,6 @@ def _device(snapshot: Snapshot, device: int) -> dict[str, Any]:
         "dropped": snapshot.own.dropped_of(device),
         "out_of_order": timeline.trace.out_of_order,
         "device_free": timeline.trace.device_free,
+        "end_reserved": timeline.end_reserved,
         **asdict(timeline.gaps),
     }
