@@ -1,0 +1,118 @@
+"""What is drawn in which colour: the lines of code that hold most of the peak, each with a colour of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ipygpumem.snapshot.groups import add_up
+from ipygpumem.snapshot.keys import label_rows
+from ipygpumem.snapshot.text import many, share
+from ipygpumem.viewer.columns import SMALL
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ipygpumem.snapshot.snapshot import Snapshot
+    from ipygpumem.snapshot.timeline import Timeline
+
+    Colour = tuple[int, int, int]
+
+__all__ = ["Entry", "Parts", "parts"]
+
+# Okabe and Ito: told apart by every kind of colour vision
+_COLOURS: tuple[Colour, ...] = (
+    (0, 114, 178),
+    (230, 159, 0),
+    (0, 158, 115),
+    (204, 121, 167),
+    (86, 180, 233),
+    (213, 94, 0),
+    (240, 228, 66),
+)
+_OTHERS: Colour = (150, 158, 170)
+_SHADES = (0.0, 0.14, 0.28, 0.45)
+"""How much white is mixed in: by turns, so that neighbours of one colour are told apart; the last is a band's."""
+_TURNS = len(_SHADES) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the legend.
+
+    Attributes:
+        label: The line of code.
+        share: Its share of the peak, in words.
+        bytes: Requested bytes at the peak.
+        colour: ``#rrggbb``.
+    """
+
+    label: str
+    share: str
+    bytes: int
+    colour: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """The colours of a device's allocations.
+
+    Attributes:
+        kind: uint8 for each allocation: what `strata` writes where it is drawn as itself.
+        band: uint8 for each allocation: what it writes for a run of low ones of one line.
+        colours: Red, green, blue by kind.
+        entries: The legend.
+    """
+
+    kind: NDArray[np.uint8]
+    band: NDArray[np.uint8]
+    colours: dict[int, Colour]
+    entries: tuple[Entry, ...]
+
+
+def parts(snapshot: Snapshot, timeline: Timeline) -> Parts:
+    """Colour a device's allocations by line."""
+    allocations = timeline.allocations
+    rows = np.arange(len(allocations))
+    _, line = label_rows(snapshot, timeline, rows, "line")
+    live = snapshot.live(device=timeline.device)
+    # both are ordered by bytes, and equal ones in the same way
+    groups = live.by("line")
+    sums = add_up(line[live.rows], allocations.size[live.rows])
+    place = np.full(int(line.max(initial=-1)) + 1, len(_COLOURS), np.int64)
+    for number, (code, _, _) in enumerate(sums[: len(_COLOURS)]):
+        place[code] = number
+    rank = np.empty(len(allocations), np.int64)
+    rank[np.argsort(allocations.start, kind="stable")] = rows
+    first = SMALL + 1 + place[line] * len(_SHADES)
+    whole = live.bytes
+    entries = [
+        Entry(group.label, _share(group.bytes, whole), group.bytes, _hexadecimal(colour))
+        for group, colour in zip(groups, _COLOURS, strict=False)
+    ]
+    others = groups[len(_COLOURS) :]
+    if others:
+        held = sum(group.bytes for group in others)
+        entries.append(Entry(f"{many(len(others), 'other line')}", _share(held, whole), held, _hexadecimal(_OTHERS)))
+    colours = {
+        SMALL + 1 + number * len(_SHADES) + turn: _lighter(colour, white)
+        for number, colour in enumerate((*_COLOURS, _OTHERS))
+        for turn, white in enumerate(_SHADES)
+    }
+    kind, band = (first + rank % _TURNS).astype(np.uint8), (first + _TURNS).astype(np.uint8)
+    return Parts(kind, band, colours, tuple(entries))
+
+
+def _share(part: int, whole: int) -> str:
+    return "< 1 %" if 0 < part < whole // 100 else share(part, whole).strip()
+
+
+def _lighter(colour: Colour, white: float) -> Colour:
+    red, green, blue = (round(part + (255 - part) * white) for part in colour)
+    return red, green, blue
+
+
+def _hexadecimal(colour: Colour) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*colour)

@@ -1,0 +1,258 @@
+"""The still picture of a snapshot: a PNG for nbconvert, GitHub, untrusted notebooks and reports.
+
+It is as true as the viewer (see `columns`): every pixel column shows the instant of its highest bytes. The paper is
+white, so that it reads the same in light and dark notebooks.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ipygpumem.errors import OptionError, first_line
+from ipygpumem.snapshot.overview import overview
+from ipygpumem.snapshot.text import clip, many
+from ipygpumem.snapshot.trace import Action
+from ipygpumem.units import duration, size
+from ipygpumem.viewer.columns import NOTHING, SMALL, columns, strata
+from ipygpumem.viewer.paper import Box, Paper, own_style
+from ipygpumem.viewer.parts import Parts, parts
+from ipygpumem.viewer.ticks import byte_ticks, count_ticks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ipygpumem.snapshot.snapshot import Snapshot
+    from ipygpumem.snapshot.timeline import Timeline
+    from ipygpumem.viewer.columns import Columns
+
+__all__ = ["MOST_BYTES", "WIDTH", "Picture", "picture"]
+
+MOST_BYTES = 60_000
+"""A picture is never larger: notebooks stay small."""
+WIDTH = 880
+"""In CSS pixels."""
+
+_SCALES = (2.0, 1.5, 1.0)
+_HEADROOM = 1.16
+_HIGHEST_TICK = 0.91
+"""Above it stands the peak's label."""
+_CAPACITY_SEEN = 0.35
+_LEFT, _RIGHT, _PLOT_TOP, _PLOT_HEIGHT = 70, 16, 62, 300
+_CELL_STRIP, _LEGEND_ROW = 16, 20
+_LEGEND_COLUMNS = 2
+_NARROWEST_LABEL = 34
+_MOST_CELLS = 60
+
+_INK, _SOFT, _FAINT = "#1b1f24", "#59636e", "#e3e6ea"
+_TOTAL, _RESERVED, _CAPACITY, _OOM = "#1b1f24", "#c2410c", "#59636e", "#b91c1c"
+_SMALL_COLOUR = (196, 201, 208)
+_WHITE = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A PNG.
+
+    Attributes:
+        png: Its bytes, at most `MOST_BYTES`.
+        width: In CSS pixels; the PNG itself may have twice as many.
+        height: As the width.
+        text: What it shows, in words.
+    """
+
+    png: bytes
+    width: int
+    height: int
+    text: str
+
+
+def picture(snapshot: Snapshot, device: int | None = None) -> Picture:
+    """Draw a device's history; without a number that of the device with the highest peak.
+
+    Raises:
+        DeviceError: The file has no such device.
+        OptionError: matplotlib is not installed.
+    """
+    text = snapshot.summary(device)
+    timeline = snapshot.timeline(device) if device is not None or snapshot.timelines else None
+    try:
+        with own_style():
+            for scale in _SCALES:
+                paper = _blank(snapshot.name, scale) if timeline is None else _drawn(snapshot, timeline, scale)
+                png = _packed(paper.pixels())
+                if len(png) <= MOST_BYTES:
+                    break
+    except ImportError as error:
+        raise OptionError(f"a picture needs matplotlib: pip install matplotlib ({first_line(error)})") from error
+    return Picture(png, paper.width, paper.height, text)
+
+
+def _packed(pixels: NDArray[np.uint8]) -> bytes:
+    """As a PNG of few colours: a fraction of the bytes."""
+    from PIL import Image
+
+    image = Image.fromarray(pixels[:, :, :3]).quantize(128, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    file = io.BytesIO()
+    image.save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def _blank(name: str, scale: float) -> Paper:
+    paper = Paper(WIDTH, 80, scale)
+    paper.text(_RIGHT, 30, clip(name), 14, _INK, weight="bold")
+    paper.text(_RIGHT, 56, "no device used memory", 12, _SOFT)
+    return paper
+
+
+def _drawn(snapshot: Snapshot, timeline: Timeline, scale: float) -> Paper:
+    found = parts(snapshot, timeline)
+    strip = _CELL_STRIP if snapshot.own.cells and timeline.trace.timed else 0
+    rows = -(-len(found.entries) // _LEGEND_COLUMNS)
+    paper = Paper(WIDTH, _PLOT_TOP + strip + _PLOT_HEIGHT + 50 + rows * _LEGEND_ROW + 8, scale)
+    plot = Box(_LEFT, _PLOT_TOP + strip, WIDTH - _LEFT - _RIGHT, _PLOT_HEIGHT)
+    chosen = columns(timeline, paper.pixels_of(plot.width))
+    top = _top(snapshot, timeline)
+    unit = top / paper.pixels_of(plot.height)
+    kinds = strata(timeline, chosen, paper.pixels_of(plot.height), unit, kind=found.kind, band=found.band)
+    paper.frame(plot, len(chosen), top)
+    _axes(paper, plot, timeline, chosen, top)
+    paper.image(plot, _palette(found)[kinds])
+    if strip:
+        _cells(paper, plot, snapshot, timeline, chosen)
+    _curves(paper, timeline, chosen, snapshot.own.device_totals.get(timeline.device), top)
+    _peak(paper, plot, timeline, chosen)
+    _heading(paper, snapshot, timeline)
+    _legend(paper, found, plot, _low(timeline, unit))
+    return paper
+
+
+def _top(snapshot: Snapshot, timeline: Timeline) -> float:
+    """The bytes at the upper edge: the card's capacity is in sight only where it is near."""
+    highest = max(timeline.requested.peak()[1], 1)
+    if timeline.reserved is not None:
+        highest = max(highest, timeline.reserved.peak()[1])
+    total = snapshot.own.device_totals.get(timeline.device)
+    if total and highest >= _CAPACITY_SEEN * total:
+        highest = max(highest, total)
+    return highest * _HEADROOM
+
+
+def _palette(found: Parts) -> NDArray[np.uint8]:
+    """RGBA by kind."""
+    colours = np.zeros((256, 4), np.uint8)
+    colours[NOTHING] = 0
+    colours[SMALL] = (*_SMALL_COLOUR, _WHITE)
+    for number, shade in found.colours.items():
+        colours[number] = (*shade, _WHITE)
+    return colours
+
+
+def _axes(paper: Paper, plot: Box, timeline: Timeline, chosen: Columns, top: float) -> None:
+    for value, label in byte_ticks(top):
+        if value > top * _HIGHEST_TICK:
+            break
+        paper.rule(value, _FAINT)
+        paper.text(plot.left - 8, plot.bottom - plot.height * value / top, label, 11, _SOFT, across="right")
+    for event, label in count_ticks(len(timeline.trace)):
+        at = plot.left + plot.width * (chosen.of(event) + 0.5) / len(chosen)
+        paper.stroke([(at, plot.bottom), (at, plot.bottom + 4)], _SOFT, 1)
+        last = at > plot.left + plot.width - _NARROWEST_LABEL
+        paper.text(at + 4 if last else at, plot.bottom + 13, label, 11, _SOFT, across="right" if last else "center")
+    paper.text(plot.left + plot.width, plot.bottom + 32, "event", 11, _SOFT, across="right")
+
+
+def _curves(paper: Paper, timeline: Timeline, chosen: Columns, total: int | None, top: float) -> None:
+    if total is not None and total <= top:
+        paper.rule(total, _CAPACITY, dashes=(6, 4))
+    if chosen.reserved is not None:
+        paper.steps(chosen.reserved, _RESERVED, 1.4)
+    paper.steps(chosen.requested, _TOTAL, 1.0)
+    for event in timeline.trace.events(Action.OOM).tolist():
+        paper.upright(chosen.of(event) + 0.5, _OOM, 1.2, dashes=(3, 2))
+
+
+def _peak(paper: Paper, plot: Box, timeline: Timeline, chosen: Columns) -> None:
+    event, held = timeline.requested.peak()
+    column = chosen.of(event) + 0.5
+    paper.upright(column, _INK, 0.8, low=held, dashes=(1, 2))
+    paper.dot(column, held, _INK)
+    at = plot.left + plot.width * column / len(chosen)
+    right = column < len(chosen) * 0.7
+    words = f"peak {size(held)}" + (f" at event {event:,}" if event >= 0 else "")
+    paper.text(
+        at + (6 if right else -6), plot.top + 12, words, 12, _INK, across="left" if right else "right", weight="bold"
+    )
+
+
+def _heading(paper: Paper, snapshot: Snapshot, timeline: Timeline) -> None:
+    facts = overview(snapshot, timeline.device)
+    trace = timeline.trace
+    name = snapshot.own.device_names.get(timeline.device)
+    device = f"GPU {timeline.device}" + (f" {name}" if name else "")
+    others = sum(1 for one in snapshot.timelines if len(one.trace) or one.end_reserved) - 1
+    if others > 0:
+        device += f" (and {many(others, 'other')} with a lower peak)"
+    length = many(facts.events, "event")
+    if trace.timed and len(trace) > 1:
+        length += f" in {duration(int(trace.time[-1] - trace.time[0]) / 1e6)}"
+    end = paper.text(_RIGHT, 20, clip(snapshot.name, 48), 14, _INK, weight="bold")
+    paper.text(end + 14, 20, clip(f"{device} · {length}", 84), 12, _SOFT)
+    x: float = _RIGHT
+    entries: list[tuple[str, str, tuple[int, int] | None]] = [
+        (_TOTAL, f"requested, at the end {size(facts.end_requested)}", None)
+    ]
+    if facts.reserved_peak is not None:
+        entries.append((_RESERVED, f"reserved, at most {size(facts.reserved_peak)}", None))
+    total = snapshot.own.device_totals.get(timeline.device)
+    if total:
+        entries.append((_CAPACITY, f"capacity {size(total)}", (6, 4)))
+    if facts.oom_events:
+        entries.append((_OOM, "out of memory", (3, 2)))
+    for colour, label, dashes in entries:
+        paper.stroke([(x, 44), (x + 18, 44)], colour, 1.8, dashes=dashes)
+        x = paper.text(x + 24, 44, label, 12, _SOFT) + 18
+
+
+def _cells(paper: Paper, plot: Box, snapshot: Snapshot, timeline: Timeline, chosen: Columns) -> None:
+    """Cells as bands over the plot: the events between their start and end."""
+    time = timeline.trace.time
+    for number, cell in enumerate(snapshot.own.cells[:_MOST_CELLS]):
+        first, after = np.searchsorted(time, [cell.start_us, cell.end_us])
+        if first == after:
+            continue
+        ends = [chosen.of(int(first)), chosen.of(int(after) - 1) + 1]
+        left, right = (plot.left + plot.width * end / len(chosen) for end in ends)
+        paper.fill(
+            Box(left, plot.top - _CELL_STRIP, right - left, _CELL_STRIP - 3), "#dbe4ee" if number % 2 else "#e9eef4"
+        )
+        if right - left >= _NARROWEST_LABEL:
+            paper.text(
+                (left + right) / 2, plot.top - _CELL_STRIP / 2 - 1, clip(cell.label, 12), 10, _SOFT, across="center"
+            )
+
+
+def _low(timeline: Timeline, unit: float) -> str:
+    """What of the peak is lower than a pixel."""
+    rows = timeline.allocations.live(timeline.requested.peak()[0])
+    low = timeline.allocations.size[rows]
+    low = low[low < unit]
+    words = f"; {many(len(low), 'block')} lower than a pixel ({size(int(low.sum()))}) in bands"
+    return "at the peak, by line" + (words if len(low) else "")
+
+
+def _legend(paper: Paper, found: Parts, plot: Box, heading: str) -> None:
+    """The lines of code at the peak, with their bytes there."""
+    paper.text(_RIGHT, plot.bottom + 32, heading, 11, _SOFT)
+    wide = (WIDTH - 2 * _RIGHT) / _LEGEND_COLUMNS
+    rows = -(-len(found.entries) // _LEGEND_COLUMNS)
+    for number, entry in enumerate(found.entries):
+        x = _RIGHT + wide * (number // rows)
+        y = plot.bottom + 56 + _LEGEND_ROW * (number % rows)
+        paper.fill(Box(x, y - 6, 12, 12), entry.colour)
+        paper.text(x + 84, y, size(entry.bytes), 12, _INK, across="right")
+        paper.text(x + 130, y, entry.share, 12, _SOFT, across="right")
+        paper.text(x + 140, y, clip(entry.label), 12, _INK, most=wide - 152)
