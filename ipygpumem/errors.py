@@ -5,6 +5,7 @@
     IpyGpuMemError                 root: catch this to catch them all
     ├── OptionError                a word, number or size that means nothing here (also a ValueError)
     │   └── DeviceError            a device that is not there
+    ├── GPUMemLimitExceeded        a cell or block took more than it was allowed
     ├── RecordingError             an allocation history that cannot be recorded or saved
     ├── SnapshotError              a file that is no snapshot, or a broken one (the message says what and where)
     │   ├── SnapshotFormatError    not of a snapshot's shape
@@ -15,8 +16,11 @@
 Each message is one line. In a notebook they arrive as ``UsageError``: one red line, no traceback.
 """
 
+from typing import Any
+
 __all__ = [
     "DeviceError",
+    "GPUMemLimitExceeded",
     "IpyGpuMemError",
     "NvmlError",
     "OptionError",
@@ -39,6 +43,18 @@ class OptionError(IpyGpuMemError, ValueError):
 
 class DeviceError(OptionError):
     """A device that is not there."""
+
+
+class GPUMemLimitExceeded(IpyGpuMemError):  # noqa: N818 (it says what happened, and stands in people's CI logs)
+    """A cell or block took more memory than it was allowed.
+
+    Attributes:
+        excesses: What was over its limit: `ipygpumem.ledger.limits.Excess`.
+    """
+
+    def __init__(self, message: str, excesses: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.excesses = excesses
 
 
 class RecordingError(IpyGpuMemError):

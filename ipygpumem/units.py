@@ -6,7 +6,7 @@ import re
 
 from ipygpumem.errors import OptionError
 
-__all__ = ["KIB", "MIB", "GIB", "duration", "parse_size", "pair", "signed", "size"]  # noqa: RUF022 (by size)
+__all__ = ["KIB", "MIB", "GIB", "amount", "duration", "parse_size", "pair", "signed", "size"]  # noqa: RUF022 (by size)
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -30,6 +30,13 @@ def size(count: int) -> str:
     if abs(count) >= GIB - MIB // 20:
         return f"{count / GIB:.1f} GiB"
     return f"{count / MIB:.1f} MiB"
+
+
+def amount(count: int) -> str:
+    """As `size`, but what would print as 0.0 MiB in bytes or KiB, and nothing as ``"0"``: for single blocks."""
+    if count == 0 or abs(count) >= MIB // 20:
+        return size(count) if count else "0"
+    return f"{count / KIB:.1f} KiB" if abs(count) >= KIB else f"{count} B"
 
 
 def signed(count: int) -> str:

@@ -9,7 +9,7 @@ def drawn():
     """(name, parent) as the tree in the docstring has them."""
     parents = {}
     for line in errors.__doc__.split("::", 1)[1].splitlines():
-        name = next((word for word in line.split() if word.endswith("Error")), None)
+        name = next((word for word in line.split() if word.endswith(("Error", "Exceeded"))), None)
         if name is None or line[:4].strip():
             continue
         depth = line.index(name) // 4

@@ -10,6 +10,8 @@ from ipygpumem.ledger.grade import Grade, grade
 from ipygpumem.units import MIB, duration, signed
 
 if TYPE_CHECKING:
+    from ipygpumem.ledger.limits import Excess
+    from ipygpumem.ledger.listing import DeviceLines
     from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
 
 __all__ = ["DeviceReport", "HostReport", "Peak", "RecordingFacts", "Report"]
@@ -294,7 +296,9 @@ class Report:
     """The settled facts of one finished measurement.
 
     ``cell`` is the In number (None outside a stored cell), ``seconds`` the wall time, ``success`` False when the code
-    raised. ``notes`` are sentences for the reader. Nothing of the user's is kept: no value, error or traceback.
+    raised. ``notes`` are sentences for the reader. ``lines`` (of each device, the code line by line) and ``excesses``
+    (what was over a limit) are there where they were asked for. Nothing of the user's is kept: no value, error or
+    traceback.
     """
 
     devices: dict[str, DeviceReport]
@@ -306,6 +310,8 @@ class Report:
     time: float = 0.0
     notes: tuple[str, ...] = ()
     recording: RecordingFacts | None = field(default=None)
+    lines: tuple[DeviceLines, ...] = ()
+    excesses: tuple[Excess, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data: bytes as int, unknown as None."""
@@ -317,6 +323,8 @@ class Report:
             "time": self.time,
             "notes": list(self.notes),
             "recording": None if self.recording is None else asdict(self.recording),
+            "lines": [one.to_dict() for one in self.lines],
+            "excesses": [asdict(one) for one in self.excesses],
             "devices": {name: device.to_dict() for name, device in self.devices.items()},
             "host": self.host.to_dict(),
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ipygpumem.ledger.settle import settle
 from ipygpumem.probes import host, pytorch
@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from ipygpumem.probes.watch import Watch
     from ipygpumem.recording.recorder import Recorder
 
-__all__ = ["Measurement", "MeasurementOptions"]
+__all__ = ["Measurement", "MeasurementOptions", "Observer"]
+
+
+class Observer(Protocol):
+    """Something that watches while a measurement is open. To stop it twice, or before it started, is nothing."""
+
+    def start(self) -> None:
+        """Begin; an error ends the measurement before the code runs."""
+
+    def stop(self) -> None:
+        """End; never raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +50,20 @@ class MeasurementOptions:
 class Measurement:
     """One open interval over everything that a watch sees: `begin`, then `end`, or `abandon` instead of it.
 
-    ``only`` names the devices to report on, None for all.
+    Attributes:
+        only: Names of the devices to report on, None for all.
+        observers: What else watches meanwhile: each is started last and stopped first, whatever ends the interval.
+        after: The reading at the end.
+        recorded: What became of the recording, whether or not it was to be saved; None without one.
     """
 
     def __init__(self, watch: Watch, options: MeasurementOptions | None = None) -> None:
         self.watch = watch
         self.options = options or MeasurementOptions()
         self.only: tuple[str, ...] | None = None
+        self.observers: list[Observer] = []
         self.after: Reading | None = None
+        self.recorded: RecordingFacts | None = None
         self._before: Reading | None = None
         self._scope: Scope | None = None
         self._recorder: Recorder | None = None
@@ -80,6 +96,8 @@ class Measurement:
         )
         if self._recorder is not None:
             self._start_recording(self._recorder)
+        for observer in self.observers:
+            observer.start()
         self._start_us = time.time_ns() // 1000
         self._start = time.perf_counter()
 
@@ -90,8 +108,8 @@ class Measurement:
             self.abandon()
             raise
 
-    def record(self, recorder: Recorder, path: Path) -> None:
-        """Record allocation history from `begin` to `end`, and save it to a path that was checked."""
+    def record(self, recorder: Recorder, path: Path | None) -> None:
+        """Record allocation history from `begin` to `end`, and save it to a path that was checked, if there is one."""
         self._recorder, self._path = recorder, path
 
     @property
@@ -115,6 +133,7 @@ class Measurement:
         interrupts the end, no scope stays open and no recording on.
         """
         seconds = time.perf_counter() - self._start
+        self._stop_observers()
         facts = CellFacts(cell, filename, self._start_us, time.time_ns() // 1000, success)
         before, scope = self._before, self._scope
         if before is None or scope is None or os.getpid() != self._pid:
@@ -142,16 +161,22 @@ class Measurement:
     def _save(
         self, facts: CellFacts, after: Reading, sources: Callable[[], Mapping[str, str]]
     ) -> RecordingFacts | None:
-        if self._recorder is None or self._path is None:
+        if self._recorder is None:
             return None
-        return self._recorder.save(self._path, sources=sources(), cell=facts, after=after)
+        self.recorded = self._recorder.save(self._path, sources=sources(), cell=facts, after=after)
+        return None if self._path is None else self.recorded
+
+    def _stop_observers(self) -> None:
+        for observer in reversed(self.observers):
+            observer.stop()
 
     def span(self, *, cell: int | None, filename: str | None, success: bool | None) -> CellFacts:
         """This measurement as a cell of a recording that goes on over several cells."""
         return CellFacts(cell, filename, self._start_us, time.time_ns() // 1000, success)
 
     def abandon(self) -> None:
-        """End, with or without a report: the scope closed, our recording off."""
+        """End, with or without a report: the observers gone, the scope closed, our recording off."""
+        self._stop_observers()
         if self._scope is not None:
             PEAKS.drop(self._scope)
         if self._recorder is not None:

@@ -10,6 +10,7 @@ from ipygpumem.ledger.report import RecordingFacts
 from ipygpumem.recording.file import write
 from ipygpumem.recording.history import History, HistoryOptions
 from ipygpumem.recording.keys import CellFacts, add_keys
+from ipygpumem.recording.marks import Mark, mark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,12 @@ __all__ = ["Recorder"]
 class Recorder:
     """One recording from start to stop, saved as often as one likes.
 
+    Attributes:
+        keep: Whether `save` leaves the snapshot in `kept`, for somebody who reads it at once.
+        kept: The snapshot that was taken last, with our own keys; whoever reads it puts None there.
+        begun: Where the events of each device stood when the recording began.
+        ended: Where they stood when that snapshot was taken.
+
     Raises:
         RecordingError: Nothing can be recorded here.
         OptionError: An option that this torch does not have.
@@ -33,17 +40,29 @@ class Recorder:
         self.watch = watch
         self.history = History(options or HistoryOptions())
         self.cells: list[CellFacts] = []
+        self.keep = False
+        self.kept: dict[str, Any] | None = None
+        self.begun: Mark = {}
+        self.ended: Mark = {}
         self._before: Reading | None = None
 
     def start(self, before: Reading | None = None) -> None:
         """Switch recording on; ``before`` is the reading at this moment, where one was taken already."""
         self._before = before or self.watch.read()
         self.history.start()
+        self.begun = mark()
 
     def save(
-        self, path: Path, *, sources: Mapping[str, str], cell: CellFacts | None = None, after: Reading | None = None
+        self,
+        path: Path | None,
+        *,
+        sources: Mapping[str, str],
+        cell: CellFacts | None = None,
+        after: Reading | None = None,
     ) -> RecordingFacts:
         """Write what was recorded so far. A failure is told in the facts: the code that was measured must not suffer.
+
+        Without a path nothing is written, and the snapshot is in `kept` alone.
 
         ``sources``: text of notebook cells by file name. ``cell``: the cell that is ending, not yet in `cells`.
         """
@@ -55,9 +74,12 @@ class Recorder:
             why = f"the snapshot was not taken: {first_line(error)}"
         return RecordingFacts(path=None, own=self.history.own, error=why)
 
-    def _save(self, path: Path, sources: Mapping[str, str], cells: list[CellFacts], after: Reading) -> RecordingFacts:
+    def _save(
+        self, path: Path | None, sources: Mapping[str, str], cells: list[CellFacts], after: Reading
+    ) -> RecordingFacts:
         history = self.history
         ended_us = time.time_ns() // 1000
+        self.ended = mark()
         snapshot = history.take()
         dropped = history.dropped(snapshot)
         add_keys(
@@ -72,9 +94,12 @@ class Recorder:
             devices=self._devices(),
         )
         events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
-        size = write(path, snapshot)
+        if self.keep or path is None:
+            self.kept = snapshot
+        size = 0 if path is None else write(path, snapshot)
         lost = None if None in dropped else sum(count or 0 for count in dropped)
-        return RecordingFacts(str(path), size, events, lost, own=history.own, error=history.lost)
+        name = None if path is None else str(path)
+        return RecordingFacts(name, size, events, lost, own=history.own, error=history.lost)
 
     def _devices(self) -> list[dict[str, Any]]:
         cards = self.watch.cards.values()

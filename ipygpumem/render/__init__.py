@@ -2,14 +2,17 @@
 
 from ipygpumem.render.html import html_line, html_tables
 from ipygpumem.render.line import baseline_line, text_line
+from ipygpumem.render.listing import html_listings, text_listings
 from ipygpumem.render.table import books_tables, report_tables, text_tables
 
 __all__ = [
     "baseline_line",
     "books_tables",
     "html_line",
+    "html_listings",
     "html_tables",
     "report_tables",
     "text_line",
+    "text_listings",
     "text_tables",
 ]

@@ -127,7 +127,8 @@ def footer(report: Report) -> str:
 
 def notes(report: Report) -> list[str]:
     """Sentences that the figures need."""
-    sentences = list(report.notes)
+    sentences = [str(excess) for excess in report.excesses]
+    sentences += report.notes
     for device in report.devices.values():
         if device.ooms > 0:
             sentences.append(f"{device.name} ran out of memory{_times(device.ooms)}")

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import linecache
+import sys
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.errors import OptionError, first_line
+from ipygpumem.ledger.limits import Limits
 from ipygpumem.recording.file import check_path
 from ipygpumem.recording.history import HistoryOptions
 from ipygpumem.recording.measurement import Measurement, MeasurementOptions
-from ipygpumem.recording.recorder import Recorder
 from ipygpumem.session.session import current
+from ipygpumem.session.source import Region, Texts, code_of, region_of, with_block
+from ipygpumem.session.study import Study
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
@@ -38,10 +41,17 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         peaks: ``exact``, or ``untouched`` to leave PyTorch's peak counters alone.
         host_peak: ``bound``, or ``reset`` for an exact host peak (lowers what ru_maxrss shows afterwards).
         synchronize: Wait for the current stream of each device at both ends.
+        lines: True lists the block line by line, with functions of the notebook that ran; functions and methods list
+            these, too. Takes a recording, which ``snapshot`` may save.
+        limit: The highest peak that the block may have on any GPU, as its report tells it: ``"2 GiB"``, or bytes.
+        limit_held: What it may hold at its end.
+        limit_outside: What it may take outside PyTorch.
+        limit_host: The highest peak of this process's resident memory (implies ``host_peak="reset"``).
 
     Raises:
         OptionError: An option that means nothing here, before the block runs.
-        RecordingError: A snapshot is asked for where no history can be recorded, before the block runs.
+        RecordingError: A snapshot or lines are asked for where no history can be recorded, before the block runs.
+        GPUMemLimitExceeded: A limit is broken, after the block has ended well and its report is there.
 
     Example:
         >>> with measure() as m:
@@ -64,6 +74,11 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         peaks: Literal["exact", "untouched"] = "exact",
         host_peak: Literal["bound", "reset"] = "bound",
         synchronize: bool = False,
+        lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]] = False,
+        limit: str | int | None = None,
+        limit_held: str | int | None = None,
+        limit_outside: str | int | None = None,
+        limit_host: str | int | None = None,
     ) -> None:
         if peaks not in {"exact", "untouched"}:
             raise OptionError(f"peaks is exact or untouched, not {peaks!r}")
@@ -71,23 +86,38 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             raise OptionError(f"host_peak is bound or reset, not {host_peak!r}")
         self._watch = current().watch
         self._options = MeasurementOptions(
-            reset_peaks=peaks == "exact", reset_host_peak=host_peak == "reset", synchronize=synchronize
+            reset_peaks=peaks == "exact",
+            reset_host_peak=host_peak == "reset" or limit_host is not None,
+            synchronize=synchronize,
         )
         self._only = None if devices is None else self._watch.check(_words(devices))
-        if snapshot is None and history:
+        limits = Limits.read(limit, limit_held, limit_outside, limit_host)
+        if snapshot is None and history and lines is False:
             raise OptionError("history is of a recording: name a file with snapshot")
-        options = HistoryOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {}))
-        self._path = None if snapshot is None else check_path(snapshot)
-        self._recorder = None if snapshot is None else Recorder(self._watch, options)
+        self._study = Study(
+            self._watch,
+            lines=None if lines is False else _regions(lines),
+            everywhere=lines is True,
+            limits=limits,
+            options=HistoryOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {})),
+            path=None if snapshot is None else check_path(snapshot),
+        )
+        self._listed = lines is not False
+        self._block: Region | None = None
         self._measurement: Measurement | None = None
 
     def __enter__(self) -> Self:
         if self._measurement is not None:
             raise OptionError("this measure() is open already: make a new one for a block inside it")
+        if self._listed:
+            caller = sys._getframe(1)
+            code = caller.f_code
+            self._block = with_block(
+                code.co_filename, caller.f_lineno, Texts(notebook_sources()), f"with measure() in {code.co_name}"
+            )
         self._measurement = Measurement(self._watch, self._options)
         self._measurement.only = self._only
-        if self._recorder is not None and self._path is not None:
-            self._measurement.record(self._recorder, self._path)
+        self._study.attach(self._measurement)
         try:
             self._measurement.begin()
         except BaseException:
@@ -109,7 +139,8 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         else:
             if report is None:  # a process forked inside the block: the measurement is its parent's
                 return
-            self.report = report
+            cells = notebook_sources() if self._listed else {}
+            self.report = report = self._study.finish(report, measurement, cells=cells, block=self._block)
             current().reports.append(report)
             trouble = "" if report.recording is None else report.recording.error
         if trouble:
@@ -118,6 +149,25 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             except RuntimeWarning:  # warnings are errors here: but the block's own error goes first
                 if kind is None:
                     raise
+        if kind is None and self._study.error is not None:
+            raise self._study.error
+
+
+def _regions(lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]]) -> list[Region]:
+    """The functions that are to be listed.
+
+    Raises:
+        OptionError: One that has no source.
+    """
+    functions = [] if isinstance(lines, bool) else list(lines) if isinstance(lines, Iterable) else [lines]
+    texts = Texts(notebook_sources())
+    regions = []
+    for function in functions:
+        code = code_of(function)
+        if code is None:
+            raise OptionError(f"lines takes True, or functions written in Python, not {type(function).__name__}")
+        regions.append(region_of(code, texts))
+    return regions
 
 
 def _words(devices: Any) -> list[str]:

@@ -1,0 +1,179 @@
+"""Stretches of source code: a cell, a function, the body of a with statement."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import linecache
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["Region", "Texts", "code_of", "enclosing", "region_of", "resolve", "static_attribute", "with_block"]
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Lines ``first`` to ``last`` of a file, both inside, under a name (empty for a whole cell)."""
+
+    file: str
+    first: int
+    last: int
+    name: str = ""
+
+
+class Texts:
+    """Source by file name: the notebook's cells as they are known now, any other file as Python would show it."""
+
+    def __init__(self, cells: Mapping[str, str]) -> None:
+        self.cells = cells
+        self._trees: dict[str, ast.Module | None] = {}
+
+    def lines(self, file: str) -> list[str]:
+        """All lines of a file; none where nobody has its source."""
+        if file in self.cells:
+            return self.cells[file].splitlines()
+        return [line.rstrip("\n") for line in linecache.getlines(file)]
+
+    def tree(self, file: str) -> ast.Module | None:
+        """The syntax tree; None for what is no plain Python."""
+        if file not in self._trees:
+            # a magic in a cell is no Python: its line is passed over, and no line moves
+            lines = (self._python(line) for line in self.lines(file))
+            try:
+                self._trees[file] = ast.parse("\n".join(lines))
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                self._trees[file] = None
+        return self._trees[file]
+
+    @staticmethod
+    def _python(line: str) -> str:
+        bare = line.lstrip()
+        return f"{line[: len(line) - len(bare)]}pass" if bare.startswith(("%", "!", "?")) else line
+
+
+def code_of(thing: Any) -> types.CodeType | None:
+    """The code of a function, method, partial, decorated function, or a module's forward; None for anything else."""
+    for _ in range(20):  # wrappers around wrappers end somewhere
+        if isinstance(thing, types.CodeType):
+            return thing
+        if isinstance(thing, functools.partial):
+            thing = thing.func
+            continue
+        inner = (
+            inspect.getattr_static(thing, "__wrapped__", None)
+            if isinstance(thing, types.FunctionType)
+            else getattr(thing, "__func__", None)
+            if isinstance(thing, types.MethodType | classmethod | staticmethod)
+            else getattr(thing, "fget", None)
+            if isinstance(thing, property)
+            else None
+        )
+        if inner is not None:
+            thing = inner
+        elif isinstance(thing, types.FunctionType):
+            return thing.__code__
+        else:
+            name = "forward" if inspect.getattr_static(type(thing), "forward", None) is not None else "__call__"
+            method = inspect.getattr_static(type(thing), name, None)
+            if isinstance(thing, type) or not isinstance(method, types.FunctionType):
+                return None
+            thing = method
+    return None
+
+
+def region_of(code: types.CodeType, texts: Texts) -> Region:
+    """The region of a function.
+
+    Raises:
+        OptionError: Nobody has its source.
+    """
+    file, first = code.co_filename, code.co_firstlineno
+    name = getattr(code, "co_qualname", code.co_name)
+    for node in ast.walk(texts.tree(file) or ast.Module([], [])):
+        if isinstance(node, _FUNCTIONS) and first in {_first(node), node.lineno}:
+            return Region(file, _first(node), node.end_lineno or node.lineno, name)
+    if not texts.lines(file):
+        raise OptionError(f"{code.co_name} has no source to show: it stands in {file}")
+    return Region(file, first, _last(code), name)
+
+
+def _first(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The line of the first decorator, or of the def."""
+    return min([node.lineno, *(one.lineno for one in node.decorator_list)])
+
+
+def _last(code: types.CodeType) -> int:
+    lines = [line for _, _, line in code.co_lines() if line is not None]
+    inner = (_last(one) for one in code.co_consts if isinstance(one, types.CodeType))
+    return max([code.co_firstlineno, *lines, *inner])
+
+
+def enclosing(file: str, wanted: Iterable[int], texts: Texts) -> list[Region]:
+    """The outermost functions and methods of a file that hold these lines, in the file's order."""
+    tree = texts.tree(file)
+    regions = [] if tree is None else list(_outermost(tree, file, ""))
+    lines = set(wanted)
+    return [one for one in regions if any(one.first <= line <= one.last for line in lines)]
+
+
+def _outermost(node: ast.AST, file: str, prefix: str) -> Iterable[Region]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _FUNCTIONS):
+            yield Region(file, _first(child), child.end_lineno or child.lineno, prefix + child.name)
+        elif isinstance(child, ast.ClassDef):
+            yield from _outermost(child, file, f"{prefix}{child.name}.")
+        else:
+            yield from _outermost(child, file, prefix)
+
+
+def with_block(file: str, line: int, texts: Texts, name: str) -> Region:
+    """The with statement that stands at a line; that line alone where it cannot be found."""
+    found = [
+        node
+        for node in ast.walk(texts.tree(file) or ast.Module([], []))
+        if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= line <= node.body[0].lineno
+    ]
+    if not found:
+        return Region(file, line, line, name)
+    inner = max(found, key=lambda node: node.lineno)
+    return Region(file, inner.lineno, inner.end_lineno or line, name)
+
+
+def resolve(name: str, look_up: Callable[[str], Any]) -> Any:
+    """A dotted name as an object, its parts read without running anybody's code.
+
+    Raises:
+        OptionError: There is no such thing.
+    """
+    first, *rest = name.split(".")
+    try:
+        thing = look_up(first)
+        for part in rest:
+            thing = static_attribute(thing, part)
+    except (KeyError, AttributeError):
+        raise OptionError(f"there is no {name!r} here") from None
+    return thing
+
+
+def static_attribute(thing: Any, name: str) -> Any:
+    """An attribute as it stands in an object, its class or, for a PyTorch module, among its submodules.
+
+    Raises:
+        AttributeError: There is none.
+    """
+    try:
+        return inspect.getattr_static(thing, name)
+    except AttributeError:
+        modules = inspect.getattr_static(thing, "_modules", None)
+        if isinstance(modules, dict) and name in modules:
+            return modules[name]
+        raise

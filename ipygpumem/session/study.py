@@ -1,0 +1,159 @@
+"""What is asked of a measurement beside its figures: its lines of code, its limits.
+
+Where that takes a recording one is made, and read at once; no file is written but the one that the user asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.errors import IpyGpuMemError, first_line
+from ipygpumem.ledger.limits import Limits
+from ipygpumem.probes import pytorch
+from ipygpumem.recording.backward import BackwardPasses
+from ipygpumem.recording.history import History, HistoryOptions
+from ipygpumem.recording.recorder import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from ipygpumem.errors import GPUMemLimitExceeded
+    from ipygpumem.ledger.listing import DeviceLines
+    from ipygpumem.ledger.report import Report
+    from ipygpumem.probes.watch import Watch
+    from ipygpumem.recording.measurement import Measurement
+    from ipygpumem.session.listing import Scope
+    from ipygpumem.session.source import Region
+    from ipygpumem.snapshot import Snapshot
+
+__all__ = ["Study"]
+
+
+class Study:
+    """The questions to one measurement.
+
+    Args:
+        watch: The devices.
+        lines: The regions of code to list besides the cell itself; None lists nothing.
+        everywhere: Whether every function of the notebook that ran is listed, too.
+        limits: What the measurement may take.
+        options: How to record.
+        path: Where the recording is to be saved; None saves nothing.
+
+    Raises:
+        RecordingError: Lines or a file are asked for where no history can be recorded.
+        OptionError: A recording option that this torch does not have.
+    """
+
+    def __init__(
+        self,
+        watch: Watch,
+        *,
+        lines: Sequence[Region] | None = None,
+        everywhere: bool = False,
+        limits: Limits | None = None,
+        options: HistoryOptions | None = None,
+        path: Path | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.error: GPUMemLimitExceeded | None = None
+        self._lines = lines
+        self._everywhere = everywhere
+        self._path = path
+        self._passes = BackwardPasses()
+        needed = path is not None or lines is not None
+        self._recorder = Recorder(watch, options) if needed or self._may_record() else None
+
+    def _may_record(self) -> bool:
+        """Whether a recording can tell the line that broke a limit, without starting anything for it."""
+        return bool(self.limits) and pytorch.started() is not None and History.obstacle() is None
+
+    def attach(self, measurement: Measurement) -> None:
+        """Ask a measurement, before it begins."""
+        if self._recorder is None:
+            return
+        self._recorder.keep = self._lines is not None or bool(self.limits)
+        measurement.record(self._recorder, self._path)
+        if self._lines is not None:
+            measurement.observers.append(self._passes)
+
+    def finish(
+        self,
+        report: Report,
+        measurement: Measurement,
+        *,
+        cells: Mapping[str, str],
+        numbers: Mapping[str, int] | None = None,
+        block: Region | None = None,
+    ) -> Report:
+        """The report with its answers; `error` is what a broken limit raises.
+
+        Args:
+            report: Of the measurement that has ended.
+            measurement: That measurement.
+            cells: Texts of the notebook's cells by file name.
+            numbers: In numbers by file name, as far as they are known.
+            block: The code that was measured, to be listed first.
+        """
+        snapshot, why = self._snapshot(measurement)
+        notes = list(report.notes)
+        lines: tuple[DeviceLines, ...] = ()
+        if self._lines is not None:
+            if snapshot is not None:
+                try:
+                    lines = self._listed(snapshot, report, cells, numbers or {}, block)
+                except Exception as error:
+                    why = first_line(error)
+            if why:
+                notes.append(f"no lines: {why}")
+        excesses, doubts = self.limits.check(report)
+        notes += doubts
+        report = replace(report, notes=tuple(notes), lines=lines, excesses=excesses)
+        if excesses:
+            from ipygpumem.session.excess import exceeded
+
+            self.error = exceeded(report, snapshot)
+        return report
+
+    def _snapshot(self, measurement: Measurement) -> tuple[Snapshot | None, str]:
+        """What was recorded, read; or why there is nothing to read."""
+        recorder, facts = self._recorder, measurement.recorded
+        if recorder is None or facts is None or not recorder.keep:
+            return None, ""
+        taken, recorder.kept = recorder.kept, None
+        if taken is None or facts.error:
+            return None, facts.error or "nothing was recorded"
+        if facts.dropped is None:
+            return None, "whether the ring dropped allocations is not known"
+        if facts.dropped:
+            return None, f"the ring dropped {facts.dropped:,} allocations: raise max_entries"
+        from ipygpumem.snapshot import Snapshot
+
+        try:
+            return Snapshot.load(taken), ""
+        except IpyGpuMemError as error:
+            return None, str(error)
+
+    def _listed(
+        self,
+        snapshot: Snapshot,
+        report: Report,
+        cells: Mapping[str, str],
+        numbers: Mapping[str, int],
+        block: Region | None,
+    ) -> tuple[DeviceLines, ...]:
+        from ipygpumem.session.listing import Scope, device_lines
+        from ipygpumem.session.source import Texts
+
+        regions = (*([block] if block else []), *(self._lines or ()))
+        scope: Scope = Scope(regions, self._everywhere, numbers)
+        recorder: Any = self._recorder
+        found = (
+            device_lines(
+                snapshot, device, recorder=recorder, passes=self._passes.passes, scope=scope, texts=Texts(cells)
+            )
+            for device in report.devices.values()
+        )
+        return tuple(one for one in found if one is not None)
