@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ipygpumem.snapshot.distinct import among, distinct
 from ipygpumem.snapshot.segments import State
 from ipygpumem.snapshot.trace import Action
 
@@ -116,7 +117,7 @@ def pair(trace: Trace, segments: Segments | None, blocks: Blocks) -> tuple[Alloc
         gone = np.zeros(len(first), np.bool_)
         gone[follower - 1] = True
         if segments is not None:
-            gone |= ~np.isin(address[first], blocks.address[active])
+            gone |= ~among(address[first], blocks.address[active])
         by_request = bool((gone & (asked < len(rows))).any())
     closed = asked if by_request else _first_of(action == Action.FREE_COMPLETED, group, len(first))
     after = np.append(rows, count)  # the event in a row of these, or the number of events where there is none
@@ -161,9 +162,9 @@ def pair(trace: Trace, segments: Segments | None, blocks: Blocks) -> tuple[Alloc
 
 def _by_address(address: Ints) -> Ints:
     """The stable order by address. There are few distinct ones, and 16-bit numbers are sorted in linear time."""
-    distinct = np.unique(address)
-    if len(distinct) <= _MOST_16_BIT:
-        return np.argsort(np.searchsorted(distinct, address).astype(np.uint16), kind="stable")
+    places = distinct(address)
+    if len(places) <= _MOST_16_BIT:
+        return np.argsort(np.searchsorted(places, address).astype(np.uint16), kind="stable")
     return np.argsort(address, kind="stable")
 
 
@@ -190,7 +191,7 @@ def _match(paired: Allocations, active: Ints, blocks: Blocks, count: int) -> tup
     unknown = matched[paired.stack[matched] < 0]
     paired.stack[unknown] = blocks.stack[paired.block[unknown]]
 
-    silent = ~found & ~np.isin(address, paired.address)
+    silent = ~found & ~among(address, paired.address)
     rest = active[silent]
     ends = np.full(len(rest), count, np.int64)
     asked = np.where(blocks.state[rest] == State.PENDING, BEFORE, count)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ipygpumem.snapshot.distinct import distinct
 from ipygpumem.snapshot.spans import Spans
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Cells:
         if len(self._runs.get(file, ())) <= 1:
             return self.runs_of(file)
         found = self._running(file, times)
-        return self.runs_of(file) if (found < 0).any() else self._joined(np.unique(found).tolist())
+        return self.runs_of(file) if (found < 0).any() else self._joined(distinct(found).tolist())
 
     def labels(self, times: NDArray[np.int64], stacks: NDArray[np.int32]) -> list[str]:
         """The label of the cell for each event, given by time (-1: unknown) and stack (-1: unknown)."""
@@ -74,7 +75,7 @@ class Cells:
                     found = np.maximum(found, self._running(file, times[rows]))
             found = np.where(found < 0, self._running("", times[rows]), found)
             labels[rows] = next(filter(None, map(self.runs_of, files)), OUTSIDE)
-            for number in np.unique(found[found >= 0]).tolist():
+            for number in distinct(found[found >= 0]).tolist():
                 labels[rows[found == number]] = self._cells[number].label
         return labels.tolist()
 

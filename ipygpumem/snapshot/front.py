@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.snapshot import opcodes as op
+from ipygpumem.snapshot.interning import intern
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+    Words = NDArray[np.uint64]
 
 __all__ = ["MARGIN", "Front"]
 
@@ -19,6 +21,8 @@ MARGIN = 32
 """Bytes at the end of the data that no lane enters, so that each may read some bytes ahead unseen."""
 
 _WORD = 8
+_SHORT_REFERENCE = 2
+_MOST_DEAD = 1 / 8  # of the lanes; to drop the dead ones costs more than to read on for a few
 _MOST_MEMO = (1 << 31) - 1  # columns hold memo indices as int32
 _LONGEST_LIST = 1000  # references; an entry with more goes to the machine
 
@@ -27,6 +31,8 @@ _INT_WIDTH = np.zeros(256, np.int64)
 _INT_WIDTH[[op.BININT1, op.BININT2, op.BININT]] = 1, 2, 4
 _REF_WIDTH = np.zeros(256, np.int64)
 _REF_WIDTH[[op.BINGET, op.LONG_BINGET]] = 1, 4
+_BYTE = np.uint64(8)
+_LOWEST = np.uint64(0xFF)
 
 
 class Front:
@@ -48,86 +54,121 @@ class Front:
         self._end = len(data) - MARGIN
         self._octets = np.frombuffer(data, np.uint8)
         # the eight bytes at every position; numpy copies what it takes, so that nothing need be aligned
-        self._words: NDArray[np.uint64] = np.ndarray((len(data) - _WORD + 1,), "<u8", data, strides=(1,))
+        self._words: Words = np.ndarray((len(data) - _WORD + 1,), "<u8", data, strides=(1,))
         self.start = start
         self.at = start + 3
+        self._alive = np.ones(len(start), np.bool_)
         self.memos = np.ones(len(start), np.int16)
         self.values: dict[str, NDArray[Any]] = {}
         self.made: dict[str, NDArray[np.int16]] = {}
 
     def _keep(self, good: NDArray[np.bool_]) -> None:
-        """Drop all other lanes."""
-        good &= self.at <= self._end
-        if good.all():
-            return
+        """All other lanes are dead. They read on, whatever they find, until it pays to drop them."""
+        self._alive &= good
+        self._alive &= self.at <= self._end
+        dead = len(self._alive) - int(np.count_nonzero(self._alive))
+        if dead > _MOST_DEAD * len(self._alive):
+            self._drop()
+        elif dead:
+            self.at = np.minimum(self.at, self._end)
+
+    def _drop(self) -> None:
+        good = self._alive
         self.start, self.at, self.memos = self.start[good], self.at[good], self.memos[good]
         self.values = {key: column[good] for key, column in self.values.items()}
         self.made = {key: column[good] for key, column in self.made.items()}
+        self._alive = np.ones(len(self.at), np.bool_)
 
-    def expect(self, octets: bytes) -> None:
-        """These very bytes come next."""
+    def close(self, octets: bytes) -> None:
+        """These very bytes end the entry."""
         good = np.ones(len(self.at), np.bool_)
         for ahead, octet in enumerate(octets):
             good &= self._octets[self.at + ahead] == octet
         self.at = self.at + len(octets)
         self._keep(good)
+        self._drop()
 
-    def _int(self) -> tuple[Ints, NDArray[np.bool_]]:
-        """Numbers at the front; the front moves on."""
+    def _key(self, reference: bytes) -> Words:
+        """A reference to a key comes next. The front moves behind it.
+
+        Returns:
+            What follows it, six bytes of it at least.
+        """
         words = self._words[self.at]
-        code = (words & np.uint64(0xFF)).astype(np.intp)
-        width = _INT_WIDTH[code]
-        shift = (64 - 8 * width).astype(np.uint64)
-        raised = (words >> np.uint64(8)) << shift
-        value = np.where(
-            code == op.BININT, raised.view(np.int64) >> shift.view(np.int64), (raised >> shift).view(np.int64)
-        )
-        long = np.flatnonzero(code == op.LONG1)
-        if len(long):
-            size = self._octets[self.at[long] + 1].astype(np.int64)
-            sound = (size > 0) & (size <= _WORD)
-            rest = np.where(sound, 64 - 8 * size, 0)
-            raised = self._words[self.at[long] + 2] << rest.view(np.uint64)
-            value[long] = raised.view(np.int64) >> rest
-            width[long] = np.where(sound, size + 1, 0)
+        mask = np.uint64((1 << 8 * len(reference)) - 1)
+        good = (words & mask) == np.uint64(int.from_bytes(reference, "little"))
+        self.at = self.at + len(reference)
+        self._keep(good)
+        if len(reference) == _SHORT_REFERENCE and len(words) == len(self.at):
+            return words >> np.uint64(8 * _SHORT_REFERENCE)
+        return self._words[self.at]
+
+    def _int(self, words: Words) -> tuple[Ints, NDArray[np.bool_]]:
+        """Numbers at the front, where six bytes are known; the front moves on."""
+        code = (words & _LOWEST).astype(np.intp)
+        one = int(code[0]) if len(code) else 0
+        if one == op.LONG1 and (code == one).all():
+            value, width = self._long(self.at)
+        elif one == op.BININT1 and (code == one).all():
+            value, width = ((words >> _BYTE) & _LOWEST).view(np.int64), np.ones(len(code), np.int64)
+        else:
+            width = _INT_WIDTH[code]
+            shift = (64 - 8 * width).astype(np.uint64)
+            raised = (words >> _BYTE) << shift
+            value = np.where(
+                code == op.BININT, raised.view(np.int64) >> shift.view(np.int64), (raised >> shift).view(np.int64)
+            )
+            long = np.flatnonzero(code == op.LONG1)
+            if len(long):
+                value[long], width[long] = self._long(self.at[long])
         self.at = np.minimum(self.at + 1 + width, self._end + 1)
         return value, width > 0
 
-    def read_int(self, key: str) -> None:
-        """A number comes next."""
-        value, good = self._int()
+    def _long(self, at: Ints) -> tuple[Ints, Ints]:
+        """Numbers with their length in front, and the bytes that follow the opcode (0: more than a column can hold)."""
+        size = self._octets[at + 1].astype(np.int64)
+        sound = (size > 0) & (size <= _WORD)
+        rest = np.where(sound, 64 - 8 * size, 0)
+        raised = self._words[at + 2] << rest.view(np.uint64)
+        return raised.view(np.int64) >> rest, np.where(sound, size + 1, 0)
+
+    def read_int(self, key: str, reference: bytes) -> None:
+        """A key and a number come next."""
+        value, good = self._int(self._key(reference))
         self.values[key] = value
         self._keep(good)
 
-    def read_pair(self, key: str, unique: dict[bytes, int]) -> None:
-        """A tuple of two numbers comes next, or the reference to one."""
+    def read_pair(self, key: str, reference: bytes, unique: dict[bytes, int]) -> None:
+        """A key and a tuple of two numbers come next, or the reference to one."""
+        words = self._key(reference)
         begin = self.at
-        value, step = self._reference()
-        _, first = self._int()
-        _, second = self._int()
+        value, step = self._reference(words)
+        _, first = self._int(words)
+        _, second = self._int(self._words[self.at])
         end = self.at
         inline = first & second & (self._octets[end] == op.TUPLE2) & (self._octets[end + 1] == op.MEMOIZE)
+        inline &= self._alive
         value = np.where(inline, -1 - self._intern(begin, end, unique, inline), value)
         self.values[key], self.made[key] = value.astype(np.int32), self.memos
         self.memos = self.memos + inline
         self.at = np.where(inline, end + 2, begin + step)
         self._keep(inline | (step > 1))
 
-    def _reference(self) -> tuple[Ints, Ints]:
+    @staticmethod
+    def _reference(words: Words) -> tuple[Ints, Ints]:
         """Memo index at the front, and the bytes that the reference takes (1: it is none). The front stays."""
-        words = self._words[self.at]
-        width = _REF_WIDTH[(words & np.uint64(0xFF)).astype(np.intp)]
+        width = _REF_WIDTH[(words & _LOWEST).astype(np.intp)]
         shift = (64 - 8 * width).astype(np.uint64)
-        value = ((words >> np.uint64(8)) << shift) >> shift
+        value = ((words >> _BYTE) << shift) >> shift
         # a larger index would wrap around to what means "stands in the entry itself"; the machine refuses it
         width[value > _MOST_MEMO] = 0
         return value.astype(np.int64), 1 + width
 
-    def read_text(self, key: str, unique: dict[bytes, int]) -> None:
-        """A text comes next, or the reference to one."""
-        value, step = self._reference()
+    def read_text(self, key: str, reference: bytes, unique: dict[bytes, int]) -> None:
+        """A key and a text come next, or the reference to one."""
+        value, step = self._reference(self._key(reference))
         good = step > 1
-        inline = np.flatnonzero(~good)
+        inline = np.flatnonzero(~good & self._alive)
         if len(inline):
             at = self.at[inline]
             size = self._octets[at + 1].astype(np.int64)
@@ -141,12 +182,12 @@ class Front:
         self.at = self.at + step
         self._keep(good)
 
-    def read_list(self, key: str, unique: dict[bytes, int]) -> None:
-        """A list of references comes next, or the reference to a list."""
-        value, step = self._reference()
+    def read_list(self, key: str, reference: bytes, unique: dict[bytes, int]) -> None:
+        """A key and a list of references come next, or the reference to a list."""
+        value, step = self._reference(self._key(reference))
         good = step > 1
         at = self.at + step
-        inline = np.flatnonzero(~good)
+        inline = np.flatnonzero(~good & self._alive)
         if len(inline):
             front = self.at[inline]
             sound = (self._octets[front] == op.EMPTY_LIST) & (self._octets[front + 1] == op.MEMOIZE)
@@ -188,18 +229,7 @@ class Front:
     def _intern(self, first: Ints, last: Ints, unique: dict[bytes, int], sound: NDArray[np.bool_]) -> Ints:
         """Number the byte strings between two positions, equal ones alike; add new ones to ``unique``."""
         number = np.zeros(len(first), np.int64)
-        size = last - first
-        short = sound & (size < _WORD)
-        if short.any():
-            # up to seven bytes: text and length make one number
-            bits = (8 * size[short]).astype(np.uint64)
-            words = self._words[first[short]] & ((np.uint64(1) << bits) - np.uint64(1))
-            _, where, which = np.unique(words | (bits << np.uint64(53)), return_index=True, return_inverse=True)
-            begin, end = first[short][where], last[short][where]
-            known = [unique.setdefault(self._data[a:b], len(unique)) for a, b in zip(begin, end, strict=True)]
-            number[short] = np.asarray(known, np.int64)[which]
-        long = np.flatnonzero(sound & (size >= _WORD))
-        spans = map(slice, first[long].tolist(), last[long].tolist())
-        data = self._data
-        number[long] = [unique.setdefault(data[span], len(unique)) for span in spans]
+        where = np.flatnonzero(sound)
+        if len(where):
+            number[where] = intern(self._data, self._words, first[where], last[where], unique)
         return number

@@ -93,16 +93,15 @@ def find_lanes(data: bytes, begin: int, keys: dict[str, bytes]) -> Lanes:
     for chunk in range(begin, max(len(data) - MARGIN, begin + 1), _CHUNK):
         front = Front(data, _openings(data, chunk), _CHUNK)
         for key, reference in keys.items():
-            front.expect(reference)
             if key in _TEXTS:
-                front.read_text(key, unique[key])
+                front.read_text(key, reference, unique[key])
             elif key in _LISTS:
-                front.read_list(key, unique[key])
+                front.read_list(key, reference, unique[key])
             elif key in _PAIRS:
-                front.read_pair(key, unique[key])
+                front.read_pair(key, reference, unique[key])
             else:
-                front.read_int(key)
-        front.expect(bytes([op.SETITEMS]))
+                front.read_int(key, reference)
+        front.close(bytes([op.SETITEMS]))
         fronts.append(front)
     start = np.concatenate([front.start for front in fronts])
     end = np.concatenate([front.at for front in fronts])
@@ -126,6 +125,7 @@ def find_lanes(data: bytes, begin: int, keys: dict[str, bytes]) -> Lanes:
 
 def _openings(data: bytes, chunk: int) -> Ints:
     """Where the opening bytes of an entry stand in a chunk."""
-    part = np.frombuffer(data, np.uint8)[chunk : min(chunk + _CHUNK, len(data) - MARGIN) + 2]
-    opening = (part[:-2] == op.EMPTY_DICT) & (part[1:-1] == op.MEMOIZE) & (part[2:] == op.MARK)
-    return np.flatnonzero(opening) + chunk
+    octets = np.frombuffer(data, np.uint8)
+    at = np.flatnonzero(octets[chunk : min(chunk + _CHUNK, len(data) - MARGIN)] == op.EMPTY_DICT) + chunk
+    opening: Ints = at[(octets[at + 1] == op.MEMOIZE) & (octets[at + 2] == op.MARK)]
+    return opening

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.snapshot.distinct import distinct
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -28,7 +30,7 @@ class Spans:
     def __init__(self, starts: Sequence[int], ends: Sequence[int], ranks: Sequence[Any] | None = None) -> None:
         latest = np.iinfo(np.int64).max
         after = (end + 1 for end in ends if end < latest)
-        self._marks = np.unique(np.asarray([*starts, *after], np.int64))
+        self._marks = distinct(np.asarray([*starts, *after], np.int64))
         order = range(len(starts)) if ranks is None else sorted(range(len(starts)), key=ranks.__getitem__)
         place = {span: number for number, span in enumerate(order)}
         inside: list[tuple[int, int]] = []  # heap: the one on top first

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.snapshot.allocations import BEFORE
+from ipygpumem.snapshot.distinct import distinct
 from ipygpumem.snapshot.trace import Action
 from ipygpumem.units import MIB
 
@@ -159,7 +160,7 @@ class SegmentHistory:
         stream = np.concatenate([self._ranges["stream"], trace.stream[later]])
         weight = np.concatenate([np.ones(len(self._ranges), np.int64), undone])
         found = []
-        for one in np.unique(stream):
+        for one in distinct(stream):
             mine = stream == one
             points = np.concatenate([address[mine], address[mine] + size[mine]])
             places, which = np.unique(points, return_inverse=True)

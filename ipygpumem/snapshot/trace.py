@@ -9,6 +9,7 @@ import numpy as np
 
 from ipygpumem.errors import SnapshotFormatError
 from ipygpumem.snapshot.check import LARGEST, MOST, column, mapping
+from ipygpumem.snapshot.distinct import distinct
 from ipygpumem.snapshot.machine import Run
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class _Columns:
         self._must_not(ids == _ABSENT, "action is missing")
         names = list(self._book.texts)
         numbers = np.full(len(names), Action.OTHER, np.uint8)
-        for number in np.unique(ids).tolist():
+        for number in distinct(ids).tolist():
             numbers[number] = _NUMBER.get(names[number], Action.OTHER)
         return numbers[ids]
 
