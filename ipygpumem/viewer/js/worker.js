@@ -1,1 +1,14 @@
-// Filled by the engine.
+/** The engine in a thread of its own. A message is a number, a name and a request; so is the answer. */
+
+import { Engine, handedOver } from "./engine.js";
+
+const engine = new Engine();
+
+self.onmessage = async ({ data: { id, name, request } }) => {
+  try {
+    const answer = await /** @type {any} */ (engine)[name](request);
+    self.postMessage({ id, answer }, { transfer: handedOver(answer) });
+  } catch (problem) {
+    self.postMessage({ id, problem: problem instanceof Error ? problem.message : String(problem) });
+  }
+};

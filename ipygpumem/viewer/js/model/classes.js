@@ -1,0 +1,175 @@
+/** What the colours mean: a class for each allocation. */
+
+import { remember } from "./maps.js";
+import { BEFORE } from "./trace.js";
+import { KEYS } from "./keys.js";
+import { CLASSES } from "./palette.js";
+import { KIB, MIB, GIB } from "./units.js";
+
+/**
+ * @typedef {object} Class
+ * @property {string} label
+ * @property {number} place which colour; -1 for the rest
+ * @property {number} bytes at the peak
+ * @property {number} count of all allocations
+ *
+ * @typedef {object} Classes
+ * @property {string} mode
+ * @property {boolean} ordered
+ * @property {Class[]} classes
+ * @property {Uint8Array} of class of each allocation
+ */
+
+const SIZES = [
+  [16 * KIB, "up to 16 KiB"],
+  [256 * KIB, "up to 256 KiB"],
+  [MIB, "up to 1 MiB"],
+  [10 * MIB, "up to 10 MiB"],
+  [100 * MIB, "up to 100 MiB"],
+  [GIB, "up to 1 GiB"],
+  [Number.POSITIVE_INFINITY, "more than 1 GiB"],
+];
+const TIMES = [
+  [100, "up to 100 µs"],
+  [1e3, "up to 1 ms"],
+  [1e4, "up to 10 ms"],
+  [1e5, "up to 100 ms"],
+  [1e6, "up to 1 s"],
+  [Number.POSITIVE_INFINITY, "longer than 1 s"],
+];
+const COUNTS = [
+  [10, "up to 10 events"],
+  [100, "up to 100 events"],
+  [1e3, "up to 1,000 events"],
+  [1e4, "up to 10,000 events"],
+  [Number.POSITIVE_INFINITY, "longer"],
+];
+const STAYS = "alive at the end";
+
+/** How an allocation can be coloured. */
+export const MODES = [...new Set(["line", "category", "size", "lifetime", "stream", ...KEYS])].filter(
+  (mode) => !["allocation", "stack"].includes(mode),
+);
+
+/** @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device @param {string} mode @returns {Classes} */
+export function classify(snapshot, device, mode) {
+  const { allocations } = device;
+  const { length, size, start, end } = allocations;
+  const of = new Uint8Array(length);
+  /** @type {string[]} */
+  let labels;
+  let ordered = false;
+  if (mode === "size") {
+    ordered = true;
+    labels = SIZES.map(([, label]) => String(label));
+    for (let row = 0; row < length; row++) of[row] = SIZES.findIndex(([most]) => size[row] <= Number(most));
+  } else if (mode === "lifetime") {
+    ordered = true;
+    const steps = device.trace.timed ? TIMES : COUNTS;
+    labels = [...steps.map(([, label]) => String(label)), STAYS];
+    for (let row = 0; row < length; row++) {
+      const life = device.lifetime(row) ?? end[row] - start[row];
+      of[row] = end[row] >= device.trace.length ? steps.length : steps.findIndex(([most]) => life <= Number(most));
+    }
+  } else if (mode === "category") {
+    labels = categories(snapshot, device, of);
+  } else {
+    return byKey(snapshot, device, mode, of);
+  }
+  return sums(device, {
+    mode,
+    ordered,
+    of,
+    classes: labels.map((label, place) => ({ label, place, bytes: 0, count: 0 })),
+  });
+}
+
+/**
+ * What an allocation is for, as far as the file tells.
+ * @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device @param {Uint8Array} of
+ */
+function categories(snapshot, device, of) {
+  const { allocations } = device;
+  const note = snapshot.key(device, "annotation");
+  const labels = [
+    "older than the recording",
+    "made in an optimizer's step",
+    "made in zero_grad",
+    "made in another annotated region",
+    "made without Python (backward)",
+    "made in a private pool",
+    "made elsewhere",
+  ];
+  const pool = snapshot.key(device, "pool");
+  /** @type {Map<number, number>} */
+  const regions = new Map();
+  for (let row = 0; row < allocations.length; row++) {
+    let code = regions.get(note.codes[row]);
+    if (code === undefined) {
+      const { label } = note.describe(note.codes[row]);
+      code = label.startsWith("Optimizer.step")
+        ? 1
+        : label.startsWith("Optimizer.zero_grad")
+          ? 2
+          : label === "(outside of all)"
+            ? 6
+            : 3;
+      regions.set(note.codes[row], code);
+    }
+    const stack = allocations.stack[row];
+    const id = snapshot.pools[pool.codes[row]];
+    if (allocations.start[row] === BEFORE) of[row] = 0;
+    else if (code !== 6) of[row] = code;
+    else if (id && (id[0] || id[1])) of[row] = 5;
+    else if (stack >= 0 && (snapshot.stacks.leaf[stack] < 0 || noPython(snapshot, stack))) of[row] = 4;
+    else of[row] = 6;
+  }
+  return labels;
+}
+
+/** @param {import("./snapshot.js").Snapshot} snapshot @param {number} stack */
+function noPython(snapshot, stack) {
+  return (
+    snapshot.stacks.userFrame[stack] < 0 &&
+    !snapshot.stacks.numbers(stack).some((one) => snapshot.stacks.frames[one].file.endsWith(".py"))
+  );
+}
+
+/** The largest groups by a key, and all others as one. @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device @param {string} key @param {Uint8Array} of @returns {Classes} */
+function byKey(snapshot, device, key, of) {
+  const { codes, describe } = snapshot.key(device, key);
+  const { size, length } = device.allocations;
+  /** @type {Map<number, {peak: number, all: number, rows: number[]}>} */
+  const found = new Map();
+  for (let row = 0; row < length; row++) {
+    const one = remember(found, codes[row], () => ({ peak: 0, all: 0, rows: [] }));
+    one.all += size[row];
+    if (one.rows.length < 64) one.rows.push(row);
+  }
+  for (const row of device.checkpoints.live(device.requested.peak() - 1)) {
+    /** @type {any} */ (found.get(codes[row])).peak += size[row];
+  }
+  const order = [...found].sort(([, a], [, b]) => b.peak - a.peak || b.all - a.all);
+  const shown = order.length <= CLASSES ? order : order.slice(0, CLASSES - 1);
+  const place = new Map(shown.map(([code], number) => [code, number]));
+  for (let row = 0; row < length; row++) of[row] = place.get(codes[row]) ?? shown.length;
+  const classes = shown.map(([code, { rows }], number) => ({
+    label: describe(code, rows).label,
+    place: number,
+    bytes: 0,
+    count: 0,
+  }));
+  if (order.length > shown.length) {
+    classes.push({ label: `${order.length - shown.length} others`, place: -1, bytes: 0, count: 0 });
+  }
+  return sums(device, { mode: key, ordered: false, classes, of });
+}
+
+/** @param {import("./device.js").Device} device @param {Classes} found */
+function sums(device, found) {
+  const { size, length } = device.allocations;
+  for (let row = 0; row < length; row++) found.classes[found.of[row]].count++;
+  for (const row of device.checkpoints.live(device.requested.peak() - 1))
+    found.classes[found.of[row]].bytes += size[row];
+  return found;
+}

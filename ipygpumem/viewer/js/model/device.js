@@ -1,0 +1,89 @@
+/** One device's history, with what is needed to answer questions about it quickly. */
+
+import { Axis } from "./axis.js";
+import { Checkpoints } from "./checkpoints.js";
+import { requestedCurve, reservedCurve } from "./curve.js";
+import { Allocations, Trace } from "./trace.js";
+
+/**
+ * @typedef {object} DeviceFacts what the header tells of a device
+ * @property {number} device
+ * @property {string|null} name
+ * @property {number|null} total
+ * @property {number|null} dropped
+ * @property {number|null} [end_reserved]
+ * @property {number} out_of_order
+ * @property {Record<string, number>} device_free
+ * @property {number} before_recording
+ * @property {number} before_recording_bytes
+ * @property {number} frees_without_allocation
+ * @property {number} missing_frees
+ * @property {boolean} ended_by_request
+ * @property {number} only_in_segments
+ * @property {number} only_in_events
+ */
+
+export class Device {
+  /** @param {import("./trace.js").Columns} columns @param {DeviceFacts} facts */
+  constructor(columns, facts) {
+    this.facts = facts;
+    this.index = facts.device;
+    this.trace = new Trace(columns, facts.device);
+    this.allocations = new Allocations(columns, facts.device, this.trace.base);
+    this.requested = requestedCurve(this.allocations, this.trace.length);
+    this.reserved = reservedCurve(this.trace, facts.end_reserved);
+    this.checkpoints = new Checkpoints(this.allocations);
+    this.mostLive = this.checkpoints.kept.reduce((most, { rows }) => Math.max(most, rows.length), 0);
+    /** @type {Record<string, Axis>} */
+    this.axes = {};
+    /** @type {Int32Array|undefined} */
+    this.ends = undefined;
+  }
+
+  /** @param {"event"|"time"} kind */
+  axis(kind) {
+    const known = kind === "time" && !this.trace.timed ? "event" : kind;
+    this.axes[known] ??= new Axis(known, this.trace);
+    return this.axes[known];
+  }
+
+  /** Rows by their end. */
+  get byEnd() {
+    if (!this.ends) {
+      const { end, length } = this.allocations;
+      const count = new Int32Array(this.trace.length + 2);
+      for (let row = 0; row < length; row++) count[end[row] + 1]++;
+      for (let event = 1; event < count.length; event++) count[event] += count[event - 1];
+      this.ends = new Int32Array(length);
+      for (let row = 0; row < length; row++) this.ends[count[end[row]]++] = row;
+    }
+    return this.ends;
+  }
+
+  /** How many allocations ended up to an event. @param {number} event */
+  ended(event) {
+    const { byEnd } = this;
+    const { end } = this.allocations;
+    let low = 0;
+    let high = byEnd.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (end[byEnd[middle]] <= event) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  /** Microseconds since 1970 of an event; null where they are not known. @param {number} event */
+  time(event) {
+    return this.trace.timed && event >= 0 && event < this.trace.length ? this.trace.time[event] : null;
+  }
+
+  /** How long an allocation lived, up to the end of the recording, in microseconds. @param {number} row */
+  lifetime(row) {
+    const { trace } = this;
+    if (!trace.timed) return null;
+    const { start, end } = this.allocations;
+    return trace.time[Math.min(end[row], trace.length - 1)] - trace.time[Math.max(start[row], 0)];
+  }
+}

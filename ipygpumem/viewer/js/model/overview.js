@@ -1,0 +1,128 @@
+/** What a viewer has to know of a snapshot before anything is drawn. */
+
+import { cellLabel } from "./cells.js";
+import { ACTION } from "./trace.js";
+import { oneLine } from "./units.js";
+
+const MOST_BANDS = 20000;
+
+/**
+ * @typedef {{label: string, start: number|null, end: number|null, depth: number}} Band microseconds from the first event
+ * @typedef {{label: string, time: number[], bytes: number[], sampled: boolean}} Level bytes at some times
+ * @typedef {ReturnType<typeof overviewOf>} Overview
+ * @typedef {ReturnType<typeof deviceFacts>} DeviceFacts
+ */
+
+/** @param {import("./snapshot.js").Snapshot} snapshot */
+export function overviewOf(snapshot) {
+  return {
+    name: oneLine(snapshot.name),
+    actions: /** @type {string[]} */ (snapshot.header.actions ?? []),
+    settings: /** @type {Record<string, unknown>} */ (snapshot.header.settings ?? {}),
+    stacks: snapshot.stacks.length,
+    sources: Object.keys(snapshot.sources).length,
+    devices: snapshot.devices.map((device) => deviceFacts(snapshot, device)),
+  };
+}
+
+/** @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device */
+function deviceFacts(snapshot, device) {
+  const { trace, facts, requested, reserved } = device;
+  const peak = requested.peak() - 1;
+  const origin = trace.timed ? trace.time[0] : 0;
+  const relative = (/** @type {number|null} */ time) => (time === null ? null : time - origin);
+  const byEvent = device.axis("event");
+  const byTime = device.axis("time");
+  return {
+    index: device.index,
+    name: facts.name === null || facts.name === undefined ? null : oneLine(facts.name),
+    events: trace.length,
+    allocations: device.allocations.length,
+    segments: snapshot.segments.device.reduce((count, one) => count + (one === device.index ? 1 : 0), 0),
+    timed: trace.timed,
+    origin,
+    span: trace.timed ? trace.time[trace.length - 1] - origin : 0,
+    domains: { event: byEvent.domain, time: byTime.domain },
+    peak: { event: peak, bytes: requested.bytes[peak + 1] ?? 0, time: relative(device.time(peak)) },
+    reserved: reserved ? reserved.bytes[reserved.peak()] : null,
+    total: facts.total ?? null,
+    ooms: Array.from(trace.events(ACTION.OOM)).map((event) => ({
+      event,
+      asked: trace.size[event],
+      time: relative(device.time(event)),
+    })),
+    cells: trace.timed
+      ? snapshot.cells.cells.slice(0, MOST_BANDS).map((cell) => ({
+          label: oneLine(cellLabel(cell)),
+          start: cell.start_us - origin,
+          end: cell.end_us - origin,
+          depth: 0,
+        }))
+      : [],
+    annotations: trace.timed
+      ? snapshot
+          .annotations(device.index)
+          .all.slice(0, MOST_BANDS)
+          .map((one) => ({
+            label: oneLine(one.name),
+            start: relative(one.start_us),
+            end: relative(one.end_us),
+            depth: one.depth,
+          }))
+      : [],
+    levels: trace.timed ? levels(snapshot, device, origin) : [],
+    notes: notes(facts, trace.timed, reserved !== undefined),
+  };
+}
+
+/**
+ * What was measured beside the allocator: device memory in use, sampled or at both ends.
+ * @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device @param {number} origin
+ * @returns {Level[]}
+ */
+function levels(snapshot, device, origin) {
+  /** @type {Level[]} */
+  const found = [];
+  for (const [label, curve] of Object.entries(snapshot.header.curves ?? {})) {
+    const { device: of, time_us: time, bytes } = curve ?? {};
+    if (
+      of !== device.index ||
+      !Array.isArray(time) ||
+      !Array.isArray(bytes) ||
+      time.length !== bytes.length ||
+      !time.length
+    )
+      continue;
+    if (![...time, ...bytes].every(Number.isFinite)) continue;
+    found.push({ label: oneLine(label), time: time.map((one) => one - origin), bytes, sampled: true });
+  }
+  const used = ["before", "after"].map((when) => {
+    const counters = snapshot.header.readings?.[when];
+    const one = counters?.[`cuda:${device.index}`] ?? counters?.[String(device.index)];
+    return typeof one?.used === "number" ? one.used : null;
+  });
+  if (!found.length && used[0] !== null && used[1] !== null) {
+    const { trace } = device;
+    found.push({ label: "device used", time: [0, trace.time[trace.length - 1] - origin], bytes: used, sampled: false });
+  }
+  return found;
+}
+
+/** What the file does not tell. @param {import("./device.js").DeviceFacts} facts @param {boolean} timed @param {boolean} segments */
+function notes(facts, timed, segments) {
+  const count = (/** @type {number} */ number, /** @type {string} */ text) => `${number.toLocaleString("en")} ${text}`;
+  const found = [];
+  if (facts.dropped) found.push(count(facts.dropped, "allocations were lost from the ring buffer"));
+  if (facts.out_of_order) found.push(count(facts.out_of_order, "events were out of order, and were sorted by time"));
+  if (facts.frees_without_allocation)
+    found.push(count(facts.frees_without_allocation, "frees without an allocation were left out"));
+  if (facts.missing_frees)
+    found.push(count(facts.missing_frees, "allocations at an address that was still taken: the older one ends there"));
+  if (facts.ended_by_request)
+    found.push("allocations end with the request to free them: completed frees were not recorded");
+  if (facts.only_in_segments) found.push(count(facts.only_in_segments, "blocks at the end are not in the events"));
+  if (facts.only_in_events) found.push(count(facts.only_in_events, "allocations have no block at the end"));
+  if (!timed) found.push("the file has no times");
+  if (!segments) found.push("the file has no segments, so the reserved bytes are unknown");
+  return found;
+}

@@ -1,0 +1,46 @@
+// The viewer in a notebook: an anywidget. The loader brings it here and calls render.
+import { desk, notice, WAITING } from "./asking.js";
+import { mount } from "./main.js";
+import { still } from "./still.js";
+
+/** @param {{model: import("./asking.js").Model, el: HTMLElement}} context */
+function render({ model, el }) {
+  const stop = new AbortController();
+  const line = notice(el);
+  const { ask, bytes } = desk(model, stop.signal, (waits) => line.say(waits ? WAITING : ""));
+  const picture = still(el, stop.signal);
+  /** @type {(() => void) | undefined} */
+  let destroy;
+
+  async function open() {
+    const { names, stills } = (await ask({ get: "about" })).content;
+    const sources = [];
+    for (const [number, name] of names.entries()) sources.push({ name, bytes: await bytes(String(number)) });
+    if (stop.signal.aborted) return;
+    const place = document.createElement("div");
+    el.append(place);
+    const viewer = mount(place, sources, {
+      host: "widget",
+      theme: "auto",
+      state: model.get("state"),
+      onState(state) {
+        model.set("state", state);
+        model.save_changes();
+      },
+    });
+    destroy = () => viewer.destroy();
+    /** @type {any} */ (el).ipygpumem = viewer.api;
+    picture.hide(stills);
+  }
+
+  open().catch((error) => {
+    if (!stop.signal.aborted) line.say(`ipygpumem: no viewer here: ${error.message}`);
+  });
+  return () => {
+    stop.abort();
+    picture.show();
+    destroy?.();
+  };
+}
+
+export default { render };
