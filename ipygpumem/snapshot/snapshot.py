@@ -22,6 +22,7 @@ from ipygpumem.snapshot.overview import summary_text
 from ipygpumem.snapshot.own import Own, read_own, read_sources
 from ipygpumem.snapshot.root import device_traces, host_traces, plain_settings, top
 from ipygpumem.snapshot.segments import Blocks, Segments, read_segments
+from ipygpumem.snapshot.show import Shown
 from ipygpumem.snapshot.state import SegmentHistory, State
 from ipygpumem.snapshot.table import events_frame
 from ipygpumem.snapshot.tables import unpack_pool
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Snapshot"]
 
 
-class Snapshot:
+class Snapshot(Shown):
     """A memory snapshot. Make one with `load`.
 
     A moment is named by an event: its index in the device's trace. -1 is the moment before the first event. Bytes are
@@ -268,6 +269,10 @@ class Snapshot:
             raise OptionError(f"{self.name} has no times")
         first, last = np.searchsorted(trace.time, [start_us, end_us + 1]) - 1
         return int(first), int(last)
+
+    def forget(self) -> None:
+        """Drop what was worked out from the tables, after these have been replaced."""
+        self._split, self._histories = {}, {}
 
     def encode(self) -> bytes:
         """All columns and tables packed, as `ipygpumem.snapshot.encode` describes."""

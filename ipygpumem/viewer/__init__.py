@@ -1,1 +1,11 @@
 """Seeing a snapshot: in the notebook, as a page of its own, as a still picture."""
+
+from __future__ import annotations
+
+from ipygpumem.viewer.browser import open_page
+from ipygpumem.viewer.page import Source, page
+from ipygpumem.viewer.picture import Picture, picture
+from ipygpumem.viewer.view import View
+from ipygpumem.viewer.write import write_page, write_picture
+
+__all__ = ["Picture", "Source", "View", "open_page", "page", "picture", "write_page", "write_picture"]

@@ -1,5 +1,5 @@
 // Bundles js/ into static/. `node build.mjs --out FOLDER` writes elsewhere, so that a test can compare byte for byte.
-import { existsSync, mkdirSync, writeFileSync } from "node:fs";
+import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
@@ -40,7 +40,8 @@ const inline = {
 
 mkdirSync(out, { recursive: true });
 writeFileSync(join(out, "page.js"), await bundle({ entryPoints: ["js/page.js"], format: "iife", plugins: [inline] }));
-if (existsSync(join(here, "js", "widget.js"))) {
-  const text = await bundle({ entryPoints: ["js/widget.js"], format: "esm", plugins: [inline] });
-  writeFileSync(join(out, "widget.js"), text);
-}
+writeFileSync(
+  join(out, "widget.js"),
+  await bundle({ entryPoints: ["js/widget.js"], format: "esm", plugins: [inline] }),
+);
+writeFileSync(join(out, "loader.js"), await bundle({ entryPoints: ["js/loader.js"], format: "esm" }));

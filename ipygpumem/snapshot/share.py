@@ -1,0 +1,84 @@
+"""A snapshot as it may be given away: without the text of the code, without the folders of its files."""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ipygpumem.snapshot.cells import Cells
+from ipygpumem.snapshot.tables import is_user_file
+
+if TYPE_CHECKING:
+    from ipygpumem.snapshot.snapshot import Snapshot
+
+__all__ = ["shared", "stripped"]
+
+# From here on a file's name tells nothing of whose machine it lay on. The separator in front stays, by which library
+# code is known.
+_PUBLIC = re.compile(
+    r"""[/\\](?:site-packages|dist-packages)[/\\].*
+    | [/\\]lib[/\\]python3(?:\.\d+)?[/\\].*
+    | [/\\]torch[/\\].*
+    | [/\\]ipykernel_\d+[/\\]\d+\.py$""",
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+_COMPILED = re.compile(r"torchinductor_|[/\\]\.triton[/\\]", re.IGNORECASE)
+_CUT = "…"
+
+
+def shared(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Snapshot:
+    """The snapshot without what is not to be given away; itself, where all is.
+
+    Args:
+        snapshot: The snapshot; it stays as it is.
+        source: Whether the text of the recorded cells goes with it.
+        paths: Whether file names keep their folders. What people wrote themselves (the text of the code, annotations,
+            metadata) is not searched for paths.
+    """
+    if source and paths:
+        return snapshot
+    given = copy.copy(snapshot)
+    if not paths:
+        files = [frame.file for frame in snapshot.stacks.frames]
+        files += [*snapshot.sources, *(cell.filename for cell in snapshot.own.cells)]
+        names = stripped(files)
+        frames = tuple(replace(frame, file=names[frame.file]) for frame in snapshot.stacks.frames)
+        given.stacks = replace(snapshot.stacks, frames=frames)
+        given.sources = {names[file]: text for file, text in snapshot.sources.items()}
+        cells = tuple(replace(cell, filename=names[cell.filename]) for cell in snapshot.own.cells)
+        given.own = replace(snapshot.own, cells=cells, host=None)
+        given.cells = Cells(cells, given.stacks)
+    if not source:
+        given.sources = {}
+    given.forget()
+    return given
+
+
+def stripped(files: list[str]) -> dict[str, str]:
+    """Names without folders. Different files keep different names, libraries their place inside the library."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for file in files:
+        if file in names:
+            continue
+        name = base = _short(file)
+        number = 1
+        while name in taken:
+            number += 1
+            stem, dot, end = base.rpartition(".")
+            name = f"{stem}~{number}{dot}{end}" if dot else f"{base}~{number}"
+        taken.add(name)
+        names[file] = name
+    return names
+
+
+def _short(file: str) -> str:
+    public = _PUBLIC.search(file)
+    last = re.split(r"[/\\]", file)[-1]
+    if public is not None:
+        return f"{_CUT}{public[0]}"
+    if _COMPILED.search(file):  # by which it is known that nobody wrote it
+        return f"{_CUT}/.triton/{last}"
+    return last if is_user_file(file) or not is_user_file(last) else f"{_CUT}/lib/python3/{last}"

@@ -1,0 +1,87 @@
+"""How a snapshot is shown: the one door from this room up to the viewer.
+
+The viewer stands above the snapshot and is imported only when one of these is called: to read and question a file takes
+numpy and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    from ipygpumem.snapshot.snapshot import Snapshot
+    from ipygpumem.viewer import View
+
+__all__ = ["Shown"]
+
+
+class Shown:
+    """What every snapshot can do to be seen."""
+
+    def view(
+        self, other: Snapshot | None = None, *, device: int | None = None, source: bool = True, paths: bool = True
+    ) -> View:
+        """The viewer, for the end of a notebook cell; anywhere else what it shows in words.
+
+        Args:
+            other: A second snapshot to compare with.
+            device: The device on the still picture; without it the one with the highest peak.
+            source: Whether the viewer gets the text of the recorded cells.
+            paths: Whether file names keep their folders.
+
+        Raises:
+            DeviceError: The file has no such device.
+        """
+        from ipygpumem.viewer import View
+
+        return View([cast("Snapshot", self), *([] if other is None else [other])], device, source=source, paths=paths)
+
+    def to_html(
+        self,
+        path: str | os.PathLike[str],
+        other: Snapshot | None = None,
+        *,
+        source: bool = True,
+        paths: bool = True,
+        theme: str = "auto",
+    ) -> Path:
+        """Write the viewer as one HTML file that opens anywhere, without a network.
+
+        Args:
+            path: Where to write; what is there is replaced at the end.
+            other: A second snapshot to compare with.
+            source: Whether the text of the recorded cells goes into it.
+            paths: Whether file names keep their folders.
+            theme: ``"auto"`` (as the reader's system), ``"light"`` or ``"dark"``.
+
+        Returns:
+            The path, absolute.
+
+        Raises:
+            OptionError: Nothing can be written there, or another theme.
+        """
+        from ipygpumem.viewer import write_page
+
+        snapshots = [cast("Snapshot", self), *([] if other is None else [other])]
+        return write_page(path, snapshots, source=source, paths=paths, theme=theme)
+
+    def to_png(self, path: str | os.PathLike[str], *, device: int | None = None) -> Path:
+        """Write the still picture: 880 CSS pixels wide, at most 60 kB.
+
+        Args:
+            path: Where to write; what is there is replaced at the end.
+            device: The device; without it the one with the highest peak.
+
+        Returns:
+            The path, absolute.
+
+        Raises:
+            OptionError: Nothing can be written there, or matplotlib is not installed.
+            DeviceError: The file has no such device.
+        """
+        from ipygpumem.viewer import write_picture
+
+        return write_picture(path, cast("Snapshot", self), device)

@@ -1,0 +1,146 @@
+"""What ``snapshot.view()`` gives: the viewer where there is somebody to use it, the still picture in any case."""
+
+from __future__ import annotations
+
+import base64
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.errors import OptionError, first_line
+from ipygpumem.snapshot.encode import encode
+from ipygpumem.snapshot.share import shared
+from ipygpumem.viewer.picture import Picture, picture
+from ipygpumem.viewer.place import Place, place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ipygpumem.snapshot.snapshot import Snapshot
+    from ipygpumem.viewer.widget import Widget
+
+__all__ = ["View"]
+
+_STILL_END = 64
+_published: dict[str, tuple[str | None, list[View]]] = {}
+"""By cell: the run that displayed them, and what it displayed."""
+
+
+class View:
+    """One snapshot to look at, or two to compare.
+
+    It displays twice: first text and the still picture in one bundle, then the widget. A widget cannot be shown once
+    its kernel is gone, and JupyterLab then says so in the place of everything that stands in the same bundle. So the
+    picture has a place of its own, in which the widget hides it for as long as it works.
+
+    Raises:
+        DeviceError: The file has no such device.
+    """
+
+    def __init__(
+        self, snapshots: Sequence[Snapshot], device: int | None = None, *, source: bool = True, paths: bool = True
+    ) -> None:
+        self._snapshots = [shared(snapshot, source=source, paths=paths) for snapshot in snapshots]
+        self._device = device
+        self._widget: Widget | None = None
+        if device is not None:
+            snapshots[0].timeline(device)
+
+    def __repr__(self) -> str:
+        return f"<View of {' and '.join(snapshot.name for snapshot in self._snapshots)}>"
+
+    @property
+    def text(self) -> str:
+        """What it shows, in words."""
+        return "\n\n".join(snapshot.summary(self._device) for snapshot in self._snapshots)
+
+    @cached_property
+    def pictures(self) -> tuple[Picture, ...]:
+        """The still picture of each snapshot.
+
+        Raises:
+            OptionError: matplotlib is not installed.
+        """
+        return tuple(picture(snapshot, self._device) for snapshot in self._snapshots)
+
+    @property
+    def widget(self) -> Widget:
+        """The widget itself, to be placed among others; made when it is first asked for.
+
+        Raises:
+            OptionError: anywidget is not installed.
+        """
+        if self._widget is None or self._widget.comm is None:
+            try:
+                from ipygpumem.viewer.widget import Widget
+            except ImportError as error:
+                raise OptionError(
+                    f"the live viewer needs anywidget: pip install anywidget ({first_line(error)})"
+                ) from error
+            sources = [(snapshot.name, _maker(snapshot)) for snapshot in self._snapshots]
+            self._widget = Widget(sources, [_base64(one)[-_STILL_END:] for one in self._stills()])
+        return self._widget
+
+    def close(self) -> None:
+        """Take the widget away from every display of it; the still picture stays."""
+        if self._widget is not None:
+            self._widget.close()
+            self._widget = None
+
+    def publish(self, where: Place) -> None:
+        """Display it."""
+        notes = []
+        try:
+            stills: tuple[Picture, ...] = self.pictures
+        except OptionError as problem:
+            stills = ()
+            notes.append(str(problem))
+        for number, still in enumerate(stills):
+            data = {"text/plain": self.text if not number else "", "image/png": _base64(still)}
+            where.publish(data, {"image/png": {"width": still.width, "height": still.height}})
+        if not stills:
+            where.publish({"text/plain": self.text}, {})
+        if where.kind == "live":
+            self._replace(where)
+            try:
+                where.publish(*self._live())
+            except OptionError as problem:
+                notes.append(str(problem))
+        for note in notes:
+            where.publish({"text/plain": f"ipygpumem: {note}"}, {})
+
+    def _stills(self) -> tuple[Picture, ...]:
+        try:
+            return self.pictures
+        except OptionError:  # without matplotlib there is none, and the viewer works all the same
+            return ()
+
+    def _live(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        bundle: Any = self.widget._repr_mimebundle_()  # IPython's own protocol
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        names = " and ".join(snapshot.name for snapshot in self._snapshots)
+        return {**data, "text/plain": f"(run this cell for the live viewer of {names})"}, metadata
+
+    def _replace(self, where: Place) -> None:
+        """Close what the cell displayed when it last ran: its widgets are gone from the page, but not from here."""
+        if where.cell is None:
+            return
+        request, earlier = _published.pop(where.cell, (None, []))
+        _published[where.cell] = (where.request, [self])
+        if request == where.request:
+            _published[where.cell][1].extend(earlier)
+            return
+        elsewhere = [view for _, views in _published.values() for view in views]
+        for view in earlier:
+            if view not in elsewhere:
+                view.close()
+
+    def _ipython_display_(self) -> None:
+        self.publish(place())
+
+
+def _base64(still: Picture) -> str:
+    return base64.b64encode(still.png).decode()
+
+
+def _maker(snapshot: Snapshot) -> Callable[[], bytes]:
+    return lambda: encode(snapshot)
