@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.errors import OptionError
 from ipygpumem.ledger.grade import Grade, grade
-from ipygpumem.units import parse_size, signed, size
+from ipygpumem.units import MIB, parse_size, signed
+from ipygpumem.units import amount as amount_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +29,8 @@ class Excess:
 
     def __str__(self) -> str:
         """As a phrase: ``"cuda:0 peak +3.1 GiB, over the limit of 2.0 GiB"``."""
-        amount, limit = signed(self.amount), size(self.limit) if self.limit else "0"
-        if amount[1:] == limit:  # 512 bytes too much must not read as 2.0 GiB over 2.0 GiB
+        amount, limit = signed(self.amount), amount_text(self.limit)
+        if amount[1:] == limit or self.amount < MIB // 20:  # 512 bytes too much must not read as 2.0 GiB over 2.0 GiB
             amount, limit = f"{self.amount:+,} bytes", f"{self.limit:,} bytes"
         figure = "memory outside PyTorch" if self.kind == "outside" else self.kind
         return f"{self.where} {figure} {amount}, over the limit of {limit}"
@@ -76,7 +77,7 @@ class Limits:
                     excesses.append(Excess(where, kind, amount, limit))
             elif amount is None or trust.trust != "bound" or amount > limit:  # at most this, and that is allowed
                 word = "outside PyTorch" if kind == "outside" else kind
-                doubts.append(f"the limit of {size(limit)} ({where}, {word}) was not checked: {trust.reason}")
+                doubts.append(f"the limit of {amount_text(limit)} ({where}, {word}) was not checked: {trust.reason}")
         return tuple(excesses), tuple(doubts)
 
     def _figures(self, report: Report) -> Iterator[tuple[str, str, int | None, int, Grade]]:

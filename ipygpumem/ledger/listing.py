@@ -77,6 +77,12 @@ class DeviceLines:
     peak_pending: int | None
     peak_allocated: int | None
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything happened on the device."""
+        listed = any(line.use is not None for listing in self.listings for line in listing.lines)
+        return listed or self.elsewhere is not None
+
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
+from ipygpumem.ledger.limits import Limits
 from ipygpumem.notebook import show
 from ipygpumem.notebook.boundary import guarded
 from ipygpumem.notebook.clearing import Clearing
-from ipygpumem.recording import Measurement, MeasurementOptions, Recorder, fork
+from ipygpumem.recording import Measurement, MeasurementOptions, fork
 from ipygpumem.render.column import recording_notes
 from ipygpumem.session.block import notebook_sources
+from ipygpumem.session.source import Region
+from ipygpumem.session.study import Study
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+    from ipygpumem.errors import GPUMemLimitExceeded
     from ipygpumem.ledger.report import Report
     from ipygpumem.notebook.record import AcrossCells
     from ipygpumem.notebook.settings import Settings
@@ -44,8 +47,7 @@ class Asked:
     """What ``%%gpumem`` asked of a cell: options that were checked before it runs."""
 
     devices: tuple[str, ...] | None = None
-    recorder: Recorder | None = None
-    path: Path | None = None
+    study: Study | None = None
     quiet: bool = False
     variable: str | None = None
     brief: bool = False
@@ -96,6 +98,12 @@ class Cells:
         """The cells that are open in this thread, the outermost first."""
         return self._stacks.setdefault(threading.get_ident(), [])
 
+    @property
+    def text(self) -> str:
+        """The text of the cell that is running; empty where none is."""
+        frames = self._frames
+        return frames[-1].raw if frames else ""
+
     @guarded
     def pre_run_cell(self, info: Any) -> None:
         """A cell begins. The outermost one that the person wrote is measured."""
@@ -106,7 +114,8 @@ class Cells:
             frames.pop().abandon()
         frame = _Frame(weakref.ref(info), bool(info.store_history), getattr(info, "cell_id", None))
         frames.append(frame)
-        wanted = self._settings.report != "off" or self._record.running
+        settings = self._settings
+        wanted = settings.report != "off" or settings.limit is not None or self._record.running
         # front ends run code of their own, with events but without a place in the history
         if len(frames) == 1 and frame.stored and wanted:
             frame.measurement = self._open(None)
@@ -141,8 +150,8 @@ class Cells:
         measurement = Measurement(self._session.watch, options)
         if asked is not None:
             measurement.only = asked.devices
-            if asked.recorder is not None and asked.path is not None:
-                measurement.record(asked.recorder, asked.path)
+            if asked.study is not None:
+                asked.study.attach(measurement)
         try:
             measurement.begin()
         except Exception as error:
@@ -162,12 +171,20 @@ class Cells:
         self._number(frame, result)
         frame.muted = self.clearing.waits(result)
         try:
-            self._end(frame, frame.measurement, success=result is not None and bool(result.success))
+            error = self._end(frame, frame.measurement, success=result is not None and bool(result.success))
         except BaseException:
             frame.abandon()
             raise
+        if error is not None and result is not None and result.success:
+            self._fail(result, error)
 
-    def _end(self, frame: _Frame, measurement: Measurement, *, success: bool) -> None:
+    def _fail(self, result: Any, error: GPUMemLimitExceeded) -> None:
+        """Let a cell that ran well end with an error: its value stays, and whoever runs the notebook stops here."""
+        # what is raised in a callback is printed and forgotten
+        result.error_in_exec = error
+        self._shell.showtraceback((type(_brief(error)), error, None))
+
+    def _end(self, frame: _Frame, measurement: Measurement, *, success: bool) -> GPUMemLimitExceeded | None:
         raw, filename = frame.raw, None
         sources: dict[str, str] = {}
         if measurement.recording or self._record.running:
@@ -178,7 +195,7 @@ class Cells:
         self._record.add(measurement.span(cell=frame.number, filename=filename, success=success), filename, raw)
         if frame.reported:
             frame.abandon()
-            return
+            return None
         report = measurement.end(
             success=success,
             cell=frame.number,
@@ -187,8 +204,25 @@ class Cells:
             sources=lambda: sources,
             notes=self._record.notes(),
         )
-        if report is not None:
-            self.settle(report, measurement, frame.asked, muted=frame.muted)
+        if report is None:
+            return None
+        study = self.limited(frame.asked)
+        if study is not None:
+            names = {
+                **getattr(self._shell.compile, "_filename_map", {}),
+                **({filename: frame.number} if filename else {}),
+            }
+            block = Region(filename, 1, len(raw.splitlines())) if filename else None
+            report = study.finish(report, measurement, cells=sources, numbers=names, block=block)
+        self.settle(report, measurement, frame.asked, muted=frame.muted)
+        return None if study is None else study.error
+
+    def limited(self, asked: Asked | None) -> Study | None:
+        """What was asked of a cell; of any other cell, the limit of the settings."""
+        if asked is not None:
+            return asked.study
+        limit = self._settings.limit
+        return None if limit is None else Study(self._session.watch, limits=Limits(peak=limit), record=False)
 
     def settle(self, report: Report, measurement: Measurement, asked: Asked | None, *, muted: bool = False) -> None:
         """Keep a report, take a late baseline, and show what is to be shown."""
@@ -260,6 +294,8 @@ class Cells:
             success = True
         finally:
             self._end_statement(measurement, asked, outer, reports, success)
+        if asked.study is not None and asked.study.error is not None:
+            raise _brief(asked.study.error)
         return value, reports[0] if reports else None
 
     @guarded
@@ -278,6 +314,9 @@ class Cells:
             measurement.abandon()
             raise
         if report is not None:
+            if asked.study is not None:
+                names = getattr(self._shell.compile, "_filename_map", {})
+                report = asked.study.finish(report, measurement, cells=notebook_sources(), numbers=names)
             reports.append(report)
             self.settle(report, measurement, asked)
 
@@ -330,6 +369,12 @@ class Cells:
         prefix = f"<ipython-input-{number}-"
         names = (name for name in reversed(linecache.cache) if name.startswith(prefix))
         return next((name for name in names if name not in self.statements), None)
+
+
+def _brief(error: GPUMemLimitExceeded) -> GPUMemLimitExceeded:
+    """The error with one line for a traceback: IPython asks an exception for its own."""
+    error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # type: ignore[attr-defined]
+    return error
 
 
 def _is_one_statement(raw: str) -> bool:

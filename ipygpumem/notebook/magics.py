@@ -17,16 +17,19 @@ from IPython.core.magic import (
 )
 
 from ipygpumem.errors import IpyGpuMemError
+from ipygpumem.ledger.limits import Limits
 from ipygpumem.notebook import show
 from ipygpumem.notebook.cells import Asked, Cells
 from ipygpumem.notebook.commands import command_of
+from ipygpumem.notebook.functions import functions
 from ipygpumem.notebook.help import help_text
 from ipygpumem.notebook.options import CELL, STATEMENT, history_options, parse, split_statement
 from ipygpumem.notebook.paths import expanded
 from ipygpumem.notebook.record import AcrossCells
 from ipygpumem.notebook.settings import Settings
-from ipygpumem.recording import Recorder, fork
+from ipygpumem.recording import fork
 from ipygpumem.render import books_tables
+from ipygpumem.session.study import Study
 
 if TYPE_CHECKING:
     import argparse
@@ -57,7 +60,7 @@ class GPUMem(Magics, Settings):
         words = parse("%%gpumem", CELL, line)
         if words.help:
             raise UsageError("%%gpumem: -h and --help stand alone, and nothing runs")
-        self.cells.begin(self._asked("%%gpumem", words))
+        self.cells.begin(self._asked("%%gpumem", words, self.cells.text))
 
     @no_var_expand
     @needs_local_scope
@@ -120,7 +123,7 @@ class GPUMem(Magics, Settings):
 
     def _statement(self, words: argparse.Namespace, statement: str, local_ns: Any) -> Any:
         __tracebackhide__ = True
-        asked = self._asked("%gpumem", words)
+        asked = self._asked("%gpumem", words, statement)
         asked.brief = True
         code = _compile(self.shell, statement)
         self.cells.statements.add(code[0].co_filename)
@@ -136,24 +139,33 @@ class GPUMem(Magics, Settings):
         if words.help:
             print(help_text())  # noqa: T201 (its purpose)
             return
-        asked = self._asked("%%gpumem", words)
+        asked = self._asked("%%gpumem", words, cell)
         result, _ = self.cells.measure(asked, lambda: self.shell.run_cell(cell))
         result.raise_error()
 
-    def _asked(self, prog: str, words: argparse.Namespace) -> Asked:
-        """Options checked against this machine, before anything runs.
+    def _asked(self, prog: str, words: argparse.Namespace, text: str) -> Asked:
+        """Options checked against this machine, before anything runs; ``text`` is the code that will.
 
         Raises:
             UsageError: An option that means nothing here.
         """
         try:
             devices = None if words.device is None else self.session.watch.check(words.device)
-            options = history_options(words)
-            path = None if words.snapshot is None else expanded(self.shell, words.snapshot)
-            recorder = None if path is None else Recorder(self.session.watch, options)
+            study = self._study(words, text)
         except IpyGpuMemError as error:
             raise UsageError(f"{prog}: {error}") from error
-        return Asked(devices, recorder, path, quiet=words.quiet, variable=words.var)
+        return Asked(devices, study, quiet=words.quiet, variable=words.var)
+
+    def _study(self, words: argparse.Namespace, text: str) -> Study:
+        peak = self.limit if words.limit is None else words.limit
+        return Study(
+            self.session.watch,
+            lines=functions(words.function, self.shell.user_ns, text) if words.lines or words.function else None,
+            everywhere=not words.function,
+            limits=Limits.read(peak, words.limit_held, words.limit_outside, words.limit_host),
+            options=history_options(words),
+            path=None if words.snapshot is None else expanded(self.shell, words.snapshot),
+        )
 
 
 GPUMem.gpumem.__doc__ = f"{GPUMem.gpumem.__doc__}\n\n{help_text()}"

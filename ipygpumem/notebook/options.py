@@ -75,8 +75,40 @@ _SNAPSHOT = Option(
     path=True,
 )
 
-CELL = (_SNAPSHOT, *_RECORDING, _DEVICE, _QUIET, _VAR, _HELP)
-STATEMENT = (_SNAPSHOT, *_RECORDING, _DEVICE, _QUIET, _VAR, Option(("-o",), None, "return the report"), _HELP)
+_LINES = (
+    Option(
+        ("--lines",),
+        None,
+        "list the code line by line: level, peak, what each line allocated, freed and kept; the cell, and functions of "
+        "the notebook that ran",
+    ),
+    Option(
+        ("-f", "--function"),
+        "NAME",
+        "list this function or method (train, Net.forward, model) instead of every function of the notebook; may be "
+        "repeated",
+        many=True,
+    ),
+)
+_LIMITS = (
+    Option(("--limit",), "SIZE", "fail if the peak on any GPU is higher than this: 2GiB, 500MiB"),
+    Option(("--limit-held",), "SIZE", "fail if more than this is still held at the end: 0"),
+    Option(("--limit-outside",), "SIZE", "fail if memory outside PyTorch grows by more than this"),
+    Option(("--limit-host",), "SIZE", "fail if the peak of this process's resident memory is higher than this"),
+)
+_QUESTIONS = (*_LINES, *_LIMITS)
+
+CELL = (_SNAPSHOT, *_RECORDING, *_QUESTIONS, _DEVICE, _QUIET, _VAR, _HELP)
+STATEMENT = (
+    _SNAPSHOT,
+    *_RECORDING,
+    *_QUESTIONS,
+    _DEVICE,
+    _QUIET,
+    _VAR,
+    Option(("-o",), None, "return the report"),
+    _HELP,
+)
 RECORD = (*_RECORDING, _HELP)
 
 
@@ -100,14 +132,21 @@ def parse(prog: str, options: tuple[Option, ...], line: str) -> argparse.Namespa
         words.stacks = words.stacks or "python"
         words.max_entries = _count(prog, words.max_entries or "1000000")
         words.history = dict(_key_value(prog, text) for text in words.history)
-        if given and getattr(words, "snapshot", "") is None:
-            raise UsageError(f"{prog}: --stacks, --max-entries and --history are of a recording: add --snapshot PATH")
+        if given and not _records(words):
+            raise UsageError(
+                f"{prog}: --stacks, --max-entries and --history are of a recording: add --snapshot PATH or --lines"
+            )
     name = getattr(words, "var", None)
     if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
         raise UsageError(f"{prog}: {name!r} is no name for a variable")
     if hasattr(words, "device"):
         words.device = [part for text in words.device for part in text.split(",")] or None
     return words
+
+
+def _records(words: argparse.Namespace) -> bool:
+    """Whether these words ask for a recording."""
+    return getattr(words, "snapshot", "") is not None or words.lines or bool(words.function)
 
 
 def _arguments(option: Option) -> dict[str, Any]:

@@ -33,9 +33,9 @@ class Size(TraitType[int, Any]):
             raise TraitError(f"a size is not below zero: {value!r}")
         return count
 
-    def from_string(self, s: str) -> int:
+    def from_string(self, s: str) -> int | None:
         """From the command line."""
-        return self.validate(None, s)
+        return None if self.allow_none and s == "None" else self.validate(None, s)
 
 
 class Devices(TraitType[Any, Any]):
@@ -101,6 +101,12 @@ class Settings(Configurable):
         default_value="bound",
         help="bound: the host's peak is exact when the kernel's high-water mark rose. reset: the mark is reset for "
         "each cell (Linux), which lowers what resource.getrusage shows.",
+    ).tag(config=True)
+    limit = Size(
+        None,
+        allow_none=True,
+        help="The highest peak that a cell may have on any GPU, in bytes or as text ('2 GiB'): a cell over it ends "
+        "with GPUMemLimitExceeded. None is no limit; %%gpumem --limit sets one for its cell.",
     ).tag(config=True)
     synchronize = Bool(default_value=False, help="Wait for the current stream of each device before each reading.").tag(
         config=True

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.notebook.environment import coloured_terminal
-from ipygpumem.render import html_line, html_tables, report_tables, text_line, text_tables
+from ipygpumem.render import (
+    html_line,
+    html_listings,
+    html_tables,
+    report_tables,
+    text_line,
+    text_listings,
+    text_tables,
+)
 from ipygpumem.session.lines import peak_lines
 
 if TYPE_CHECKING:
@@ -22,17 +30,31 @@ def line_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:
 
 def show_line(shell: Any, report: Report) -> None:
     """Display the short form."""
-    _publish(shell, line_bundle(report, colour=coloured_terminal(shell)))
+    _publish(shell, _with_answers(report, line_bundle(report, colour=coloured_terminal(shell))))
 
 
 def show_tables(shell: Any, tables: list[Table]) -> None:
     """Display full tables."""
-    _publish(shell, {"text/plain": text_tables(tables), "text/html": html_tables(tables)})
+    _publish(shell, _tables_bundle(tables))
 
 
 def show_table(shell: Any, report: Report) -> None:
     """Display the full form, with the lines of code at the peak where they were recorded."""
-    show_tables(shell, report_tables(report, peak_lines(report)))
+    # a listing has the lines at the peak, too
+    lines = () if report.lines else peak_lines(report)
+    _publish(shell, _with_answers(report, _tables_bundle(report_tables(report, lines))))
+
+
+def _tables_bundle(tables: list[Table]) -> dict[str, str]:
+    return {"text/plain": text_tables(tables), "text/html": html_tables(tables)}
+
+
+def _with_answers(report: Report, bundle: dict[str, str]) -> dict[str, str]:
+    """What was asked beside the figures comes below them."""
+    if report.lines:
+        bundle["text/plain"] += f"\n\n{text_listings(report.lines)}"
+        bundle["text/html"] += html_listings(report.lines)
+    return bundle
 
 
 def _publish(shell: Any, bundle: dict[str, str]) -> None:

@@ -60,13 +60,13 @@ def device_lines(
     scope: Scope,
     texts: Texts,
 ) -> DeviceLines | None:
-    """One device's lines; None where nothing happened.
+    """One device's lines; None for a device of which nothing was recorded.
 
     Raises:
         RecordingError: Marks and events do not fit.
     """
     index = int(report.name.rpartition(":")[2])
-    if index >= len(snapshot.timelines) or not len(snapshot.timelines[index].trace):
+    if index >= len(snapshot.timelines):
         return None
     timeline = snapshot.timelines[index]
     files = {region.file for region in scope.regions} | (set(texts.cells) if scope.everywhere else set())

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Region", "Texts", "code_of", "enclosing", "region_of", "resolve", "static_attribute", "with_block"]
 
+_MOST_WRAPPERS = 20
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -61,30 +62,29 @@ class Texts:
 
 
 def code_of(thing: Any) -> types.CodeType | None:
-    """The code of a function, method, partial, decorated function, or a module's forward; None for anything else."""
-    for _ in range(20):  # wrappers around wrappers end somewhere
-        if isinstance(thing, types.CodeType):
-            return thing
-        if isinstance(thing, functools.partial):
-            thing = thing.func
-            continue
-        inner = (
-            inspect.getattr_static(thing, "__wrapped__", None)
-            if isinstance(thing, types.FunctionType)
-            else getattr(thing, "__func__", None)
-            if isinstance(thing, types.MethodType | classmethod | staticmethod)
-            else getattr(thing, "fget", None)
-            if isinstance(thing, property)
-            else None
-        )
-        if inner is not None:
+    """The code of a function, method, partial, decorated function, or a module's forward; None for anything else.
+
+    Nothing of the object's own runs: its class is asked of Python, not of the object.
+    """
+    for _ in range(_MOST_WRAPPERS):
+        kind = type(thing)
+        if issubclass(kind, types.FunctionType):
+            inner = vars(thing).get("__wrapped__")
+            if inner is None:
+                code: types.CodeType = thing.__code__
+                return code
             thing = inner
-        elif isinstance(thing, types.FunctionType):
-            return thing.__code__
-        else:
-            name = "forward" if inspect.getattr_static(type(thing), "forward", None) is not None else "__call__"
-            method = inspect.getattr_static(type(thing), name, None)
-            if isinstance(thing, type) or not isinstance(method, types.FunctionType):
+        elif issubclass(kind, functools.partial):
+            thing = thing.func
+        elif issubclass(kind, types.MethodType | classmethod | staticmethod):
+            thing = thing.__func__
+        elif issubclass(kind, property):
+            thing = thing.fget
+        elif issubclass(kind, type):
+            return None
+        else:  # an object that is called: a module runs its forward
+            method = inspect.getattr_static(kind, "forward", None) or inspect.getattr_static(kind, "__call__", None)
+            if not isinstance(method, types.FunctionType):
                 return None
             thing = method
     return None

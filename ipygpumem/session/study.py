@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.errors import IpyGpuMemError, first_line
+from ipygpumem.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.ledger.limits import Limits
 from ipygpumem.probes import pytorch
 from ipygpumem.recording.backward import BackwardPasses
@@ -41,10 +41,11 @@ class Study:
         limits: What the measurement may take.
         options: How to record.
         path: Where the recording is to be saved; None saves nothing.
+        record: Whether a limit alone is worth a recording, which tells the line that broke it.
 
     Raises:
         RecordingError: Lines or a file are asked for where no history can be recorded.
-        OptionError: A recording option that this torch does not have.
+        OptionError: A recording option that this torch does not have, or lines without stacks.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Study:
         limits: Limits | None = None,
         options: HistoryOptions | None = None,
         path: Path | None = None,
+        record: bool = True,
     ) -> None:
         self.limits = limits or Limits()
         self.error: GPUMemLimitExceeded | None = None
@@ -63,12 +65,19 @@ class Study:
         self._everywhere = everywhere
         self._path = path
         self._passes = BackwardPasses()
+        if lines is not None and options is not None and options.stacks == "none":
+            raise OptionError("lines need stacks: python, or all")
         needed = path is not None or lines is not None
-        self._recorder = Recorder(watch, options) if needed or self._may_record() else None
+        self._recorder = Recorder(watch, options) if needed or (record and self._may_record()) else None
 
     def _may_record(self) -> bool:
         """Whether a recording can tell the line that broke a limit, without starting anything for it."""
         return bool(self.limits) and pytorch.started() is not None and History.obstacle() is None
+
+    @property
+    def listing(self) -> bool:
+        """Whether lines are asked for."""
+        return self._lines is not None
 
     def attach(self, measurement: Measurement) -> None:
         """Ask a measurement, before it begins."""
@@ -156,4 +165,5 @@ class Study:
             )
             for device in report.devices.values()
         )
-        return tuple(one for one in found if one is not None)
+        devices = [one for one in found if one is not None]
+        return tuple(one for one in devices if one.busy) or tuple(devices[:1])

@@ -50,7 +50,7 @@ def setting(request, configured):
 
 def test_config_lists_every_trait(gpu_notebook):
     text = gpu_notebook.run("%config GPUMem").stdout
-    for name in ("devices", "host_peak", "min_change", "peaks", "preload", "report", "style", "synchronize"):
+    for name in ("devices", "host_peak", "limit", "min_change", "peaks", "preload", "report", "style", "synchronize"):
         assert f"GPUMem.{name}=" in text
     assert "Current: 'kernels'" in text
 
@@ -68,6 +68,7 @@ BAD = {
     "host_peak": 3,
     "synchronize": "perhaps",
     "min_change": "4 elephants",
+    "limit": "5 zebras",
     "devices": "cuda:7",
 }
 
@@ -266,14 +267,14 @@ def test_host_peak(make_notebook):
 
 
 def test_every_trait_is_tested_here():
-    tested = {"preload", "report", "min_change", "style", "devices", "peaks", "host_peak", "synchronize"}
+    tested = {"preload", "report", "min_change", "style", "devices", "peaks", "host_peak", "synchronize", "limit"}
     assert set(Settings.class_traits(config=True)) == tested == set(BAD)
 
 
 def test_configuration_from_the_command_line():
     from traitlets.config.loader import DeferredConfigString
 
-    words = {"min_change": "4 MiB", "devices": "None", "synchronize": "True", "report": "always"}
+    words = {"min_change": "4 MiB", "devices": "None", "limit": "None", "synchronize": "True", "report": "always"}
     config = Config(Settings={name: DeferredConfigString(text) for name, text in words.items()})
     settings = Settings(config=config)
     assert (settings.min_change, settings.devices, settings.synchronize) == (4 * MIB, None, True)

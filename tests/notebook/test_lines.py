@@ -1,0 +1,156 @@
+"""``%%gpumem --lines`` and ``-f NAME``."""
+
+from __future__ import annotations
+
+import pytest
+from IPython.core.error import UsageError
+
+MAKE = """\
+def make(n):
+    x = torch.ones(n << 20, dtype=torch.uint8, device='cuda')
+    y = torch.ones(n << 20, dtype=torch.uint8, device='cuda')
+    return x
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = make(1)
+
+    def forward(self, n):
+        return make(n)
+
+net = Net()
+"""
+
+
+@pytest.fixture
+def nb(gpu_notebook):
+    assert gpu_notebook.run(MAKE).success
+    return gpu_notebook
+
+
+def uses(notebook):
+    """Uses by the line's text, of all listings."""
+    (device,) = notebook.last.lines
+    return {line.text.strip(): line.use for one in device.listings for line in one.lines if line.use is not None}
+
+
+def titles(notebook):
+    (device,) = notebook.last.lines
+    return [one.title for one in device.listings]
+
+
+def test_the_cell_and_the_functions_of_the_notebook_that_ran(nb):
+    ran = nb.run("%%gpumem --lines\nkeep = []\nfor i in range(3):\n    keep.append(net.forward(10))\nlen(keep)")
+    assert ran.value == 3
+    assert titles(nb) == ["In [2]", "make, In [1]", "Net.forward, In [1]"]
+    found = uses(nb)
+    assert found["keep.append(net.forward(10))"].allocated == 60 << 20
+    assert found["return make(n)"].allocations == 6
+    assert found["x = torch.ones(n << 20, dtype=torch.uint8, device='cuda')"].kept == 30 << 20
+    assert nb.last.lines[0].listings[0].lines[0].text == "%%gpumem --lines"
+    assert "cuda:0 by line of code" in ran.text
+    assert "60.0 MiB ×6" in ran.text  # noqa: RUF001 (so many times)
+    assert "60.0 MiB ×6" in ran.displays[0]["text/html"]  # noqa: RUF001 (so many times)
+    assert not nb.shell.user_ns["torch"]._C._cuda_isHistoryEnabled()
+
+
+@pytest.mark.parametrize("name", ["make", "Net.forward", "net.forward", "net"])
+def test_named_functions_only(nb, name):
+    nb.run(f"%%gpumem -f {name}\na = net(2)")
+    assert titles(nb) == ["In [2]", "make, In [1]" if name == "make" else "Net.forward, In [1]"]
+
+
+def test_a_function_that_the_cell_defines_is_listed_with_it(nb):
+    cell = "%%gpumem -f late -f Late.step\ndef late():\n    return make(3)\nclass Late:\n    def step(self):\n        pass\n"
+    assert nb.run(cell + "a = late()").success
+    assert titles(nb) == ["In [2]"]
+    assert uses(nb)["return make(3)"].kept == 3 << 20
+
+
+def test_a_statement(nb):
+    ran = nb.run("%gpumem --lines a = make(4)")
+    assert titles(nb) == ["make, In [1]"]
+    assert uses(nb)["y = torch.ones(n << 20, dtype=torch.uint8, device='cuda')"].peak == (32 + 1 + 8) << 20
+    assert "cuda:0 by line of code" in ran.text
+
+
+def test_the_same_text_twice_has_the_number_of_its_run(nb):
+    for number in (2, 3):
+        nb.run("%%gpumem --lines\na = make(1)")
+        assert titles(nb)[0] == f"In [{number}]"
+
+
+def test_a_failing_cell_has_its_lines(nb):
+    ran = nb.run("%%gpumem --lines\na = make(5)\n1/0")
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert uses(nb)["a = make(5)"].kept == 5 << 20
+
+
+def test_a_cell_that_awaits(nb):
+    ran = nb.run("%%gpumem --lines\nimport asyncio\nawait asyncio.sleep(0)\na = make(5)\n7")
+    assert ran.value == 7
+    assert uses(nb)["a = make(5)"].kept == 5 << 20
+
+
+def test_magics_in_the_cell_do_not_move_the_lines(nb):
+    nb.run("%%gpumem --lines\n%pwd\n%time a = make(5)\nb = make(6)")
+    assert uses(nb)["b = make(6)"].kept == 6 << 20
+
+
+def test_with_a_snapshot_both_come_from_one_recording(nb, tmp_path):
+    path = tmp_path / "x.pickle"
+    ran = nb.run(f"%%gpumem --lines --snapshot {path}\na = make(5)")
+    assert path.exists()
+    assert uses(nb)["a = make(5)"].kept == 5 << 20
+    assert f"snapshot {path}" in ran.text
+    assert "at its peak, by line of code" not in ran.text, "the listing says it already"
+
+
+def test_lines_and_limits_of_a_cell_under_another_magic(nb):
+    nb.run("%%capture\n%%gpumem --lines\na = make(5)")
+    assert nb.last.lines[0].busy
+
+
+def test_options_of_a_recording_go_with_lines(nb):
+    assert nb.run("%%gpumem --lines --max-entries 2\na = make(5); b = make(5)").success
+    assert any("dropped" in note for note in nb.last.notes)
+    assert nb.last.lines == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("-f nope", "there is no 'nope' here"),
+        ("-f net.nope", "there is no 'net.nope' here"),
+        ("-f Net", "'Net' is a class: name a method, as in Net.forward"),
+        ("-f len", "'len' is no function or method written in Python"),
+        ("-f torch.sum", "'torch.sum' is no function or method written in Python"),
+        ("--lines --stacks none", "lines need stacks"),
+        ("--lines train", "unrecognized arguments: train"),
+    ],
+)
+def test_bad_words_end_the_cell_before_it_runs(nb, words, why):
+    ran = nb.run(f"%%gpumem {words}\nran = True")
+    assert isinstance(ran.error, UsageError)
+    assert why in str(ran.error)
+    assert "ran" not in nb.shell.user_ns
+
+
+def test_nothing_of_hostile_objects_runs(nb):
+    nb.run(
+        "class Trap:\n"
+        "    def __getattr__(self, name):\n        raise SystemExit(name)\n"
+        "    __class__ = property(lambda self: 1/0)\n"
+        "trap = Trap()"
+    )
+    ran = nb.run("%%gpumem -f trap.step\nran = True")
+    assert isinstance(ran.error, UsageError)
+    ran = nb.run("%%gpumem -f trap\nran = True")
+    assert isinstance(ran.error, UsageError)
+
+
+def test_no_gpu(loaded):
+    ran = loaded.run("%%gpumem --lines\nran = True")
+    assert isinstance(ran.error, UsageError)
+    assert "GPU memory only" in str(ran.error)
