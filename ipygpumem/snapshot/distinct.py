@@ -1,7 +1,8 @@
-"""Sets of numbers by sorting: `numpy.unique` and `numpy.isin` may hash, and files can be made for hashes to collide."""
+"""Sets of a file's numbers. `numpy.unique` and `numpy.isin` may hash, and a file can be made so that hashes collide."""
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +13,14 @@ if TYPE_CHECKING:
 __all__ = ["among", "distinct"]
 
 
+_FACTOR = np.uint64(secrets.randbits(64) | 1)  # new in each process: nobody can foresee what will collide
+_INVERSE = np.uint64(pow(int(_FACTOR), -1, 1 << 64))
+
+
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """Each value once, in ascending order."""
-    ordered = np.sort(values)
-    first = np.concatenate([np.ones(min(len(ordered), 1), np.bool_), ordered[1:] != ordered[:-1]])
-    found: NDArray[Any] = ordered[first]
+    mixed = np.unique(values.astype(np.int64).view(np.uint64) * _FACTOR) * _INVERSE
+    found: NDArray[Any] = np.sort(mixed.view(np.int64)).astype(values.dtype)
     return found
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.snapshot import opcodes as op
-from ipygpumem.snapshot.interning import intern
+from ipygpumem.snapshot.interning import gathered, intern
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Words = NDArray[np.uint64]
 
-__all__ = ["MARGIN", "Front"]
+__all__ = ["MARGIN", "MOST_MEMO", "Front"]
 
 MARGIN = 32
 """Bytes at the end of the data that no lane enters, so that each may read some bytes ahead unseen."""
 
+MOST_MEMO = (1 << 31) - 1
+"""Columns hold memo indices as int32."""
+
 _WORD = 8
 _SHORT_REFERENCE = 2
 _MOST_DEAD = 1 / 8  # of the lanes; to drop the dead ones costs more than to read on for a few
-_MOST_MEMO = (1 << 31) - 1  # columns hold memo indices as int32
 _LONGEST_LIST = 1000  # references; an entry with more goes to the machine
 
 # By opcode: bytes of the argument (0: the opcode is none of the kind)
@@ -79,12 +81,22 @@ class Front:
         self.made = {key: column[good] for key, column in self.made.items()}
         self._alive = np.ones(len(self.at), np.bool_)
 
-    def close(self, octets: bytes) -> None:
-        """These very bytes end the entry."""
-        good = np.ones(len(self.at), np.bool_)
-        for ahead, octet in enumerate(octets):
-            good &= self._octets[self.at + ahead] == octet
-        self.at = self.at + len(octets)
+    def read(self, kind: str, key: str, reference: bytes, unique: dict[bytes, int]) -> None:
+        """A key and its value come next: a ``number``, ``text``, ``list`` or ``pair``, or the reference to one."""
+        words = self._key(reference)
+        if kind == "number":
+            self._read_int(key, words)
+        elif kind == "text":
+            self._read_text(key, words, unique)
+        elif kind == "list":
+            self._read_list(key, words, unique)
+        else:
+            self._read_pair(key, words, unique)
+
+    def close(self) -> None:
+        """The entry ends."""
+        good = self._octets[self.at] == op.SETITEMS
+        self.at = self.at + 1
         self._keep(good)
         self._drop()
 
@@ -132,15 +144,13 @@ class Front:
         raised = self._words[at + 2] << rest.view(np.uint64)
         return raised.view(np.int64) >> rest, np.where(sound, size + 1, 0)
 
-    def read_int(self, key: str, reference: bytes) -> None:
-        """A key and a number come next."""
-        value, good = self._int(self._key(reference))
+    def _read_int(self, key: str, words: Words) -> None:
+        value, good = self._int(words)
         self.values[key] = value
         self._keep(good)
 
-    def read_pair(self, key: str, reference: bytes, unique: dict[bytes, int]) -> None:
-        """A key and a tuple of two numbers come next, or the reference to one."""
-        words = self._key(reference)
+    def _read_pair(self, key: str, words: Words, unique: dict[bytes, int]) -> None:
+        """A tuple of two numbers."""
         begin = self.at
         value, step = self._reference(words)
         _, first = self._int(words)
@@ -161,12 +171,11 @@ class Front:
         shift = (64 - 8 * width).astype(np.uint64)
         value = ((words >> _BYTE) << shift) >> shift
         # a larger index would wrap around to what means "stands in the entry itself"; the machine refuses it
-        width[value > _MOST_MEMO] = 0
+        width[value > MOST_MEMO] = 0
         return value.astype(np.int64), 1 + width
 
-    def read_text(self, key: str, reference: bytes, unique: dict[bytes, int]) -> None:
-        """A key and a text come next, or the reference to one."""
-        value, step = self._reference(self._key(reference))
+    def _read_text(self, key: str, words: Words, unique: dict[bytes, int]) -> None:
+        value, step = self._reference(words)
         good = step > 1
         inline = np.flatnonzero(~good & self._alive)
         if len(inline):
@@ -182,9 +191,9 @@ class Front:
         self.at = self.at + step
         self._keep(good)
 
-    def read_list(self, key: str, reference: bytes, unique: dict[bytes, int]) -> None:
-        """A key and a list of references come next, or the reference to a list."""
-        value, step = self._reference(self._key(reference))
+    def _read_list(self, key: str, words: Words, unique: dict[bytes, int]) -> None:
+        """A list of references."""
+        value, step = self._reference(words)
         good = step > 1
         at = self.at + step
         inline = np.flatnonzero(~good & self._alive)
@@ -231,5 +240,6 @@ class Front:
         number = np.zeros(len(first), np.int64)
         where = np.flatnonzero(sound)
         if len(where):
-            number[where] = intern(self._data, self._words, first[where], last[where], unique)
+            first, last = first[where], last[where]
+            number[where] = intern(self._data, first, last, gathered(self._words, first, last), unique)
         return number

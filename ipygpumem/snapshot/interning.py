@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
     Words = NDArray[np.uint64]
+    Chunks = list[tuple[Any, Words]]
 
-__all__ = ["intern"]
+__all__ = ["gathered", "intern"]
 
 _WORD = 8
 _FEW = 8
@@ -24,18 +23,17 @@ _SHIFT = np.uint64(29)
 _FACTOR = np.uint64(secrets.randbits(64) | 1)  # new in each process: no file can be made for the sake of collisions
 
 
-def intern(data: bytes, words: Words, first: Ints, last: Ints, unique: dict[bytes, int]) -> Ints:
+def intern(data: bytes, first: Ints, last: Ints, chunks: Chunks, unique: dict[bytes, int]) -> Ints:
     """Number the strings between positions; those not seen before are added to ``unique``.
 
     Args:
         data: The bytes.
-        words: The eight bytes at every position, the first the lowest.
         first: Where each string begins.
         last: Where it ends (excluded).
+        chunks: All their bytes, in words with zeros where other bytes are: which of the strings, and a word of each.
         unique: The strings known so far, with their numbers.
     """
     size = last - first
-    chunks = list(_chunks(words, first, size))
     key = size.astype(np.uint64)
     for some, chunk in chunks:
         mixed = (key[some] ^ chunk) * _FACTOR
@@ -54,16 +52,19 @@ def intern(data: bytes, words: Words, first: Ints, last: Ints, unique: dict[byte
     return number
 
 
-def _chunks(words: Words, first: Ints, size: Ints) -> Iterator[tuple[Any, Words]]:
-    """Word by word: the strings that reach so far, and their next bytes, with zeros behind the last."""
+def gathered(words: Words, first: Ints, last: Ints) -> Chunks:
+    """The words of strings that lie anywhere, out of ``words``, the eight bytes at every position."""
+    size = last - first
+    found = []
     some: Any = slice(None)
     ahead = 0
     while ahead == 0 or len(first[some]):
         left = size[some] - ahead
         spare = (8 * np.maximum(_WORD - left, 0)).astype(np.uint64)
-        yield some, words[first[some] + ahead] & (_ALL >> spare)
+        found.append((some, words[first[some] + ahead] & (_ALL >> spare)))
         ahead += _WORD
         some = np.flatnonzero(size > ahead) if ahead == _WORD else some[left > _WORD]
+    return found
 
 
 def _groups(key: Words) -> tuple[Ints, Ints]:

@@ -2,9 +2,10 @@
 
 Half a million trace entries are so many dicts with the same keys in the same order: ``}``, ``MEMOIZE``, ``MARK``,
 then a reference to each key and a value of one to some dozen bytes, then ``SETITEMS``. Wherever the three opening bytes
-stand a lane begins. All lanes advance together, field by field, and one that meets anything unforeseen is dropped. A
-lane says only "*if* an entry begins here, it reads so"; it counts when the machine, which reads in order, comes to that
-position. So nothing is guessed, and a hostile file gains nothing but a slower read.
+stand a lane begins. Lanes of one shape are the rows of a matrix (`rows`); the others advance together, field by field,
+and one that meets anything unforeseen is dropped (`front`). A lane says only "*if* an entry begins here, it reads so";
+it counts when the machine, which reads in order, comes to that position. So nothing is guessed, and a hostile file
+gains nothing but a slower read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.snapshot import opcodes as op
-from ipygpumem.snapshot.front import MARGIN, Front
+from ipygpumem.snapshot.front import MARGIN
+from ipygpumem.snapshot.rows import Reader
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,11 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Field", "Lanes", "find_lanes"]
 
-_CHUNK = 1 << 21  # bytes whose lanes run together: their columns stay in the processor's cache
+_CHUNK = 1 << 22  # bytes whose lanes run together: their columns stay in the processor's cache
 
-_TEXTS = frozenset({"action", "compile_context", "user_metadata", "internal_metadata"})
-_LISTS = frozenset({"frames", "forward_frames"})
-_PAIRS = frozenset({"pool_id"})
+_TEXTS = ("action", "compile_context", "user_metadata", "internal_metadata")
+_KINDS = {**dict.fromkeys(_TEXTS, "text"), "frames": "list", "forward_frames": "list", "pool_id": "pair"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,8 +80,10 @@ class Lanes:
         wanted = int(self.before[first]) + offset
         lane = int(np.searchsorted(self.before, wanted, side="right")) - 1
         made = wanted - int(self.before[lane])
-        for name in _TEXTS & self.fields.keys():
-            field = self.fields[name]
+        for name in _TEXTS:
+            field = self.fields.get(name)
+            if field is None:
+                continue
             if field.value[lane] < 0 and field.made[lane] == made:
                 return field.unique[-1 - int(field.value[lane])]
         return None
@@ -88,29 +91,18 @@ class Lanes:
 
 def find_lanes(data: bytes, begin: int, keys: dict[str, bytes]) -> Lanes:
     """Find all entries from ``begin`` on that have these keys, each given with the bytes that refer to it."""
-    unique: dict[str, dict[bytes, int]] = {key: {} for key in keys}
-    fronts = []
-    for chunk in range(begin, max(len(data) - MARGIN, begin + 1), _CHUNK):
-        front = Front(data, _openings(data, chunk), _CHUNK)
-        for key, reference in keys.items():
-            if key in _TEXTS:
-                front.read_text(key, reference, unique[key])
-            elif key in _LISTS:
-                front.read_list(key, reference, unique[key])
-            elif key in _PAIRS:
-                front.read_pair(key, reference, unique[key])
-            else:
-                front.read_int(key, reference)
-        front.close(bytes([op.SETITEMS]))
-        fronts.append(front)
-    start = np.concatenate([front.start for front in fronts])
-    end = np.concatenate([front.at for front in fronts])
+    reader = Reader(data, keys, {key: kind for key, kind in _KINDS.items() if key in keys}, _CHUNK)
+    last = max(len(data) - MARGIN, begin + 1)
+    parts = [reader.read(_openings(data, chunk)) for chunk in range(begin, last, _CHUNK)]
+    start = np.concatenate([part.start for part in parts])
+    end = np.concatenate([part.at for part in parts])
+    memos = np.concatenate([part.memos for part in parts])
     nothing = np.zeros(0, np.int16)
     fields = {
         key: Field(
-            np.concatenate([front.values[key] for front in fronts]),
-            np.concatenate([front.made.get(key, nothing) for front in fronts]),
-            tuple(unique[key]),
+            np.concatenate([part.values[key] for part in parts]),
+            np.concatenate([part.made.get(key, nothing) for part in parts]),
+            tuple(reader.unique[key]),
         )
         for key in keys
     }
@@ -118,7 +110,6 @@ def find_lanes(data: bytes, begin: int, keys: dict[str, bytes]) -> Lanes:
     firsts = np.append(np.zeros(min(len(start), 1), np.int64), breaks)
     stops = np.append(breaks, np.full(min(len(start), 1), len(start)))
     heads = dict(zip(start[firsts].tolist(), firsts.tolist(), strict=True))
-    memos = np.concatenate([front.memos for front in fronts])
     before = np.cumsum(memos, dtype=np.int64) - memos
     return Lanes(start, end, memos, before, np.repeat(stops, stops - firsts), heads, fields)
 

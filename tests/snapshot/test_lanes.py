@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ipygpumem.errors import SnapshotError
 from ipygpumem.snapshot import Snapshot, machine
+from ipygpumem.snapshot import rows as rows_module
 from ipygpumem.snapshot.limits import Limits
 from ipygpumem.snapshot.machine import Machine
 from ipygpumem.snapshot.trace import ACTIONS
@@ -21,9 +22,10 @@ widths = st.integers(0, 47).flatmap(lambda bits: st.integers(0, 1 << bits))
 texts = st.sampled_from(["", "N/A", "short", "a longer text of metadata", "äöü", "x" * 300, "\ud800"])
 
 
-@pytest.fixture(autouse=True)
-def lanes_from_the_first_byte(monkeypatch):
+@pytest.fixture(autouse=True, params=[1, 1 << 40], ids=["matrix", "steps"])
+def lanes_from_the_first_byte(monkeypatch, request):
     monkeypatch.setattr(machine, "_BULK", 0)
+    monkeypatch.setattr(rows_module, "_MANY", request.param)
 
 
 def runs(data):

@@ -1,0 +1,48 @@
+"""Equal byte strings get equal numbers, by luck or without it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipygpumem.snapshot import interning
+from ipygpumem.snapshot.distinct import among, distinct
+from ipygpumem.snapshot.interning import gathered, intern
+
+strings = st.lists(st.text("ab", max_size=40).map(str.encode), min_size=1, max_size=60)
+numbers = st.lists(st.sampled_from([0, 1, -1, 7, 1 << 62, -(1 << 63)]) | st.integers(-(1 << 63), (1 << 63) - 1))
+
+
+def numbered(texts, unique):
+    data = b"".join(texts) + bytes(8)
+    last = np.cumsum([len(text) for text in texts], dtype=np.int64)
+    first = last - [len(text) for text in texts]
+    words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+    return intern(data, first, last, gathered(words, first, last), unique).tolist()
+
+
+@pytest.mark.parametrize("factor", [interning._FACTOR, np.uint64(0), np.uint64(1)], ids=["lucky", "zero", "one"])
+def test_each_string_has_its_number(factor):
+    @given(strings)
+    def check(texts):
+        unique = {b"ab": 0}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(interning, "_FACTOR", factor)
+            found = numbered(texts, unique)
+        assert found == [unique[text] for text in texts]
+        assert sorted(unique.values()) == list(range(len(unique)))
+
+    check()
+
+
+@given(numbers)
+def test_distinct(values):
+    assert distinct(np.array(values, np.int64)).tolist() == sorted(set(values))
+
+
+@given(numbers, numbers)
+def test_among(values, table):
+    found = among(np.array(values, np.int64), np.array(table, np.int64))
+    assert found.tolist() == [value in table for value in values]
