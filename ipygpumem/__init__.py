@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ipygpumem.errors import (
         DeviceError,
+        GPUMemLimitExceeded,
         IpyGpuMemError,
         NvmlError,
         OptionError,
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Baseline",
     "DeviceError",
+    "GPUMemLimitExceeded",
     "IpyGpuMemError",
     "NvmlError",
     "OptionError",
@@ -55,6 +57,7 @@ __all__ = [
 _HOMES = {
     "Baseline": "ledger",
     "DeviceError": "errors",
+    "GPUMemLimitExceeded": "errors",
     "IpyGpuMemError": "errors",
     "NvmlError": "errors",
     "OptionError": "errors",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.util
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory):
+def wheel(tmp_path_factory):
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -25,7 +26,13 @@ def names(tmp_path_factory):
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", *isolation, "-w", str(out), str(source)]
     subprocess.run(command, check=True, timeout=240)
     (wheel,) = out.iterdir()
-    return zipfile.ZipFile(wheel).namelist()
+    with zipfile.ZipFile(wheel) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def names(wheel):
+    return wheel.namelist()
 
 
 def test_every_module_is_in_it(names):
@@ -43,7 +50,15 @@ def test_nothing_else_is_in_it(names):
     strange = [
         name
         for name in names
-        if not name.startswith(("ipygpumem/", "ipygpumem-")) or "__pycache__" in name or "test" in name.lower()
+        if not name.startswith(("ipygpumem/", "ipygpumem-")) or "__pycache__" in name or "tests" in name.lower()
     ]
     assert strange == []
     assert any(name.endswith(("licenses/LICENSE", "dist-info/LICENSE")) for name in names)
+
+
+def test_the_command_and_the_pytest_plugin_are_entry_points(wheel, names):
+    (name,) = [name for name in names if name.endswith("dist-info/entry_points.txt")]
+    points = configparser.ConfigParser()
+    points.read_string(wheel.read(name).decode())
+    assert dict(points["console_scripts"]) == {"ipygpumem": "ipygpumem.cli:main"}
+    assert dict(points["pytest11"]) == {"ipygpumem": "ipygpumem.pytest_plugin"}

@@ -1,0 +1,240 @@
+"""The pytest plugin, in pytest processes of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+HERE = Path(__file__).parent
+FAKE = f"""\
+import sys
+sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent)!r}]
+from fakes.cuda import FakeCard, FakeGpu
+GPU = FakeGpu().install()
+"""
+
+
+@pytest.fixture
+def run(pytester, monkeypatch):
+    """Run pytest with the plugin by its name: the entry point of an editable install may be older than this."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
+
+    def go(*arguments, plugin=True):
+        words = ["-p", "ipygpumem.pytest_plugin"] if plugin else []
+        return pytester.runpytest_subprocess(*words, "-p", "no:cacheprovider", "--strict-markers", *arguments)
+
+    return go
+
+
+def test_limits_on_a_gpu(pytester, run):
+    pytester.makeconftest(FAKE)
+    pytester.makepyfile(
+        """
+        import pytest, torch
+        kept = []
+
+        def make(mib):
+            return torch.ones(mib << 20, dtype=torch.uint8, device="cuda")
+
+        @pytest.mark.gpumem_limit("64 MiB", held=0, outside="50 MiB")
+        def test_within():
+            make(64)
+
+        @pytest.mark.gpumem_limit("64 MiB")
+        def test_peak():
+            make(66)
+
+        @pytest.mark.gpumem_limit(held="1 MiB")
+        def test_held():
+            kept.append(make(2))
+
+        @pytest.mark.gpumem_limit(outside="50 MiB")
+        def test_outside():
+            from conftest import GPU
+            GPU.outside(60 << 20)
+
+        @pytest.mark.gpumem_limit("1 MiB")
+        def test_own_error_comes_first():
+            make(10)
+            assert False, "the test's own"
+
+        class TestClass:
+            pytestmark = pytest.mark.gpumem_limit("1 MiB")
+
+            def test_inherits(self):
+                make(10)
+
+        @pytest.mark.xfail(strict=True)
+        @pytest.mark.gpumem_limit("1 MiB")
+        def test_expected():
+            make(10)
+
+        def test_unmarked():
+            make(500)
+        """
+    )
+    result = run("-rA")
+    result.assert_outcomes(passed=2, failed=5, xfailed=1)
+    text = result.stdout.str()
+    assert "GPUMemLimitExceeded: cuda:0 peak +66.0 MiB, over the limit of 64.0 MiB (reached by " in text
+    assert "test_limits_on_a_gpu.py:5 make" in text
+    assert "GPUMemLimitExceeded: cuda:0 held +2.0 MiB, over the limit of 1.0 MiB (most of it by " in text
+    assert "GPUMemLimitExceeded: cuda:0 memory outside PyTorch +60.0 MiB, over the limit of 50.0 MiB" in text
+    assert "the test's own" in text
+    assert text.count("GPUMemLimitExceeded: ") >= 4
+    assert "pytest_plugin.py" not in text, "no traceback of ours"
+
+
+def test_a_limit_on_the_host(pytester, run):
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.gpumem_limit(host="30 MiB")
+        def test_over():
+            x = b"x" * (64 << 20)
+
+        @pytest.mark.gpumem_limit(host="500 MiB")
+        def test_within():
+            x = b"x" * (64 << 20)
+
+        @pytest.mark.gpumem_limit("1 MiB")
+        def test_no_gpu_no_peak():
+            x = b"x" * (64 << 20)
+        """
+    )
+    result = run()
+    if sys.platform == "linux":
+        result.assert_outcomes(passed=2, failed=1)
+        result.stdout.re_match_lines([r".*GPUMemLimitExceeded: host peak \+6\d\.\d MiB, over the limit of 30.0 MiB"])
+    else:  # the high-water mark cannot be reset there
+        result.assert_outcomes(passed=3)
+
+
+def test_the_report_of_every_test(pytester, run):
+    pytester.makeconftest(FAKE)
+    pytester.makepyfile(
+        """
+        import torch
+        kept = []
+
+        def test_small():
+            torch.ones(1 << 20, dtype=torch.uint8, device="cuda")
+
+        def test_large():
+            kept.append(torch.ones(300 << 20, dtype=torch.uint8, device="cuda"))
+
+        def test_fails():
+            torch.ones(20 << 20, dtype=torch.uint8, device="cuda")
+            assert False
+        """
+    )
+    result = run("--gpumem", "--junitxml=out.xml")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.re_match_lines(
+        [
+            r"=+ memory of the tests \(ipygpumem\) =+",
+            r" +GPU peak +GPU held +outside PyTorch +host peak +test",
+            r" *\+300.0 MiB +\+300.0 MiB +\+0.0 MiB .*test_large",
+            r" *\+20.0 MiB .*test_fails",
+            r" *\+1.0 MiB +\+0.0 MiB +\+0.0 MiB .*test_small",
+        ]
+    )
+    xml = (pytester.path / "out.xml").read_text()
+    assert f'<property name="gpumem_peak" value="{300 << 20}"' in xml
+
+
+@pytest.mark.parametrize(
+    ("mark", "why"),
+    [
+        ("gpumem_limit('much')", "'much' is no size"),
+        ("gpumem_limit(-1)", "not below zero"),
+        ("gpumem_limit()", "sets no limit"),
+        ("gpumem_limit(peek='1 GiB')", "unexpected keyword argument 'peek'"),
+        ("gpumem_limit('1 GiB', '2 GiB')", "takes from 0 to 1 positional arguments"),
+    ],
+)
+def test_bad_marks_are_told_before_any_test_runs(pytester, run, mark, why):
+    pytester.makepyfile(
+        f"""
+        import pytest
+
+        def test_first():
+            open("ran", "w").close()
+
+        @pytest.mark.{mark}
+        def test_bad():
+            pass
+        """
+    )
+    result = run()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.stderr.lines if line.startswith("ERROR: ")]
+    assert "::test_bad: gpumem_limit: " in line
+    assert why in line
+    assert not (pytester.path / "ran").exists()
+
+
+def test_what_cannot_be_checked_is_a_warning(pytester, run):
+    pytester.makeconftest(FAKE.replace("FakeGpu()", "FakeGpu(cards=[FakeCard(regime='hidden')])"))
+    pytester.makepyfile(
+        """
+        import pytest, torch
+
+        @pytest.mark.gpumem_limit(outside=0)
+        def test_it():
+            torch.ones(1, device="cuda")
+        """
+    )
+    result = run()
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*gpumem_limit: the limit of 0 (cuda:0, outside PyTorch) was not checked: *"])
+    result = run("-W", "error")
+    result.assert_outcomes(failed=1)
+
+
+def test_unused_it_costs_nothing(pytester, run):
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_it():
+            ours = [name for name in sys.modules if name.startswith("ipygpumem")]
+            assert sorted(ours) == ["ipygpumem", "ipygpumem.pytest_plugin"]
+            heavy = {"torch", "numpy", "IPython", "pynvml", "psutil", "jinja2"} & set(sys.modules)
+            assert not heavy
+        """
+    )
+    run().assert_outcomes(passed=1)
+
+
+def test_markers_and_help_speak_of_it(run):
+    run("--markers").stdout.fnmatch_lines(["@pytest.mark.gpumem_limit(peak=None, *"])
+    run("--help").stdout.fnmatch_lines(["*--gpumem*report the GPU and host memory of every test*"])
+
+
+def test_without_the_plugin_the_mark_is_unknown(pytester, run):
+    """So that the tests above do test the plugin."""
+    pytester.makepyfile("import pytest\n\n@pytest.mark.gpumem_limit('1 GiB')\ndef test_it(): pass\n")
+    assert run(plugin=False).ret != 0
+
+
+def test_pytest_loads_it_by_itself_once_it_is_installed(pytester, run, monkeypatch, tmp_path_factory):
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    declared = (HERE.parent / "pyproject.toml").read_text()
+    group, point = "[project.entry-points.pytest11]", 'ipygpumem = "ipygpumem.pytest_plugin"'
+    assert f"{group}\n{point}\n" in declared
+    installed = tmp_path_factory.mktemp("installed")
+    info = installed / "ipygpumem-9.9.9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ipygpumem\nVersion: 9.9.9\n")
+    (info / "entry_points.txt").write_text("[pytest11]\nipygpumem = ipygpumem.pytest_plugin\n")
+    monkeypatch.setenv("PYTHONPATH", f"{installed}:{HERE.parent}")
+    pytester.makepyfile("import pytest\n\n@pytest.mark.gpumem_limit('1 GiB')\ndef test_it(): pass\n")
+    run(plugin=False).assert_outcomes(passed=1)
+    run("-p", "no:ipygpumem", plugin=False).assert_outcomes(errors=1)
