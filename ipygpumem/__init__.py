@@ -21,8 +21,9 @@ if TYPE_CHECKING:
         RecordingError,
         SnapshotError,
     )
-    from ipygpumem.ledger import Baseline, Reading, Report
+    from ipygpumem.ledger import Baseline, Holder, Holders, Reading, Report
     from ipygpumem.session import Reports, measure, print_cuda_memory_usage, save_memory_snapshot
+    from ipygpumem.session.holders import holders
     from ipygpumem.snapshot import Snapshot
 
     last: Report | None
@@ -34,6 +35,8 @@ __all__ = [
     "Baseline",
     "DeviceError",
     "GPUMemLimitExceeded",
+    "Holder",
+    "Holders",
     "IpyGpuMemError",
     "NvmlError",
     "OptionError",
@@ -43,6 +46,7 @@ __all__ = [
     "Snapshot",
     "SnapshotError",
     "__version__",
+    "holders",
     "last",
     "load_ipython_extension",
     "measure",
@@ -58,6 +62,8 @@ _HOMES = {
     "Baseline": "ledger",
     "DeviceError": "errors",
     "GPUMemLimitExceeded": "errors",
+    "Holder": "ledger",
+    "Holders": "ledger",
     "IpyGpuMemError": "errors",
     "NvmlError": "errors",
     "OptionError": "errors",
@@ -66,6 +72,7 @@ _HOMES = {
     "Report": "ledger",
     "Snapshot": "snapshot",
     "SnapshotError": "errors",
+    "holders": "session.holders",
     "measure": "session",
     "print_cuda_memory_usage": "session",
     "save_memory_snapshot": "session",

@@ -3,6 +3,7 @@
 from ipygpumem.ledger.baseline import Baseline
 from ipygpumem.ledger.books import Line, books, imbalance
 from ipygpumem.ledger.grade import Grade, grade
+from ipygpumem.ledger.holders import Holder, Holders, Storage
 from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading, Reading
 from ipygpumem.ledger.report import DeviceReport, HostReport, Peak, RecordingFacts, Report
 from ipygpumem.ledger.settle import settle
@@ -13,6 +14,8 @@ __all__ = [
     "DeviceReading",
     "DeviceReport",
     "Grade",
+    "Holder",
+    "Holders",
     "HostReading",
     "HostReport",
     "Line",
@@ -20,6 +23,7 @@ __all__ = [
     "Reading",
     "RecordingFacts",
     "Report",
+    "Storage",
     "books",
     "grade",
     "imbalance",

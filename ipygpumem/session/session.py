@@ -12,10 +12,14 @@ from ipygpumem.probes.preload import warm
 from ipygpumem.probes.watch import Watch
 from ipygpumem.recording.peaks import PEAKS
 from ipygpumem.session.reports import Reports
+from ipygpumem.session.roots import frame_label, python_roots
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ipygpumem.ledger.reading import DeviceReading, Reading
     from ipygpumem.ledger.report import Report
+    from ipygpumem.recording.names import Root
 
 __all__ = ["Preload", "Session", "current"]
 
@@ -29,6 +33,10 @@ class Session:
         self.watch = Watch()
         self.baseline: Baseline | None = None
         self.reports = Reports()
+        self.roots: Callable[[], list[Root]] = python_roots
+        """Where the names of what is held begin; the notebook puts its own way here."""
+        self.label: Callable[[str, int, str], str] = frame_label
+        """What a recorded (file name, line, function) is called."""
 
     @property
     def last(self) -> Report | None:

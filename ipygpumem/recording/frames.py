@@ -1,0 +1,65 @@
+"""The locals of frames, read without a trace: ``frame.f_locals`` would leave a dict that keeps them alive."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["locals_of", "running"]
+
+_ALONE = 3
+"""References to a frame's dict of locals that nobody else has: the frame's, ours, and the one of the question."""
+
+
+def locals_of(frame: FrameType) -> list[tuple[str, Any]]:
+    """Names and values of a function's locals, closures included. A module's are its namespace: none here."""
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        # a class body, or code run with a dict of its own: this is that dict, and no copy
+        own = frame.f_locals
+        return list(own.items()) if type(own) is dict and own is not frame.f_globals else []
+    if sys.version_info >= (3, 13):
+        return list(frame.f_locals.items())  # a view, not a copy (PEP 667)
+    if sys.version_info >= (3, 12):
+        return _by_name(frame)
+    return _by_copy(frame)
+
+
+def _by_name(frame: FrameType) -> list[tuple[str, Any]]:
+    """Python 3.12 has a C function for one variable, and it leaves nothing."""
+    code = frame.f_code
+    get = ctypes.pythonapi.PyFrame_GetVarString
+    get.restype, get.argtypes = ctypes.py_object, (ctypes.py_object, ctypes.c_char_p)
+    found = []
+    for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
+        try:
+            found.append((name, get(frame, name.encode())))
+        except NameError:  # not bound, or no more
+            continue
+    return found
+
+
+def _by_copy(frame: FrameType) -> list[tuple[str, Any]]:
+    """Older ones copy all into a dict that the frame keeps; where nobody else has that dict it is emptied again."""
+    copy = frame.f_locals
+    found = list(copy.items())
+    if sys.getrefcount(copy) == _ALONE:
+        copy.clear()
+    return found
+
+
+def running() -> list[tuple[str, FrameType]]:
+    """Every frame of every thread, as (thread's name, frame), the innermost first within its thread."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    found = []
+    for ident, innermost in sys._current_frames().items():
+        frame: FrameType | None = innermost
+        while frame is not None:
+            found.append((names.get(ident, f"thread {ident}"), frame))
+            frame = frame.f_back
+    return found

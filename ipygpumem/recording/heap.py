@@ -1,0 +1,101 @@
+"""Every object that Python's collector tracks, and who refers to whom: read by the collector's own C functions.
+
+`gc.get_referents` runs an object's ``tp_traverse`` and no code of the user's. All objects are asked once, in chunks;
+the answers become two columns, child and parent, sorted by child, so that the way up from a tensor is a binary search.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+__all__ = ["Heap"]
+
+_CHUNK = 8192
+_BITS = 24
+_MASK = (1 << _BITS) - 1
+
+
+class Heap:
+    """The objects at one instant, kept alive as long as this is. ``deadline`` is in seconds of `time.perf_counter`.
+
+    The caller pauses the collector meanwhile: a million lists are made here.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self.objects: list[Any] = gc.get_objects()
+        count = len(self.objects)
+        self.ids: Ints = np.fromiter(map(id, self.objects), np.int64, count)
+        self._kinds: Ints = np.fromiter(map(id, map(type, self.objects)), np.int64, count)
+        self._deadline = deadline
+        self.complete = True
+        self._children: Ints = np.empty(0, np.int64)
+        self._parents: NDArray[np.int32] = np.empty(0, np.int32)
+
+    def by_role(self, role: Callable[[type], str | None]) -> dict[str, list[Any]]:
+        """The objects whose class has a role, by role."""
+        objects = self.objects
+        first = dict(zip(self._kinds.tolist(), range(len(objects)), strict=True))
+        roles = {}
+        for kind, at in first.items():
+            what = role(type(objects[at]))
+            if what is not None:
+                roles[kind] = what
+        found: dict[str, list[Any]] = {}
+        for at in np.flatnonzero(_among(self._kinds, _bitmap(list(roles)))):
+            what = roles.get(int(self._kinds[at]))
+            if what is not None:
+                found.setdefault(what, []).append(objects[at])
+        return found
+
+    def connect(self) -> None:
+        """Ask every object for what it refers to. Stops at the deadline, and is then not complete."""
+        known = _bitmap(self.ids)
+        objects = self.objects
+        children, parents = [], []
+        for start in range(0, len(objects), _CHUNK):
+            if time.perf_counter() > self._deadline:
+                self.complete = False
+                break
+            answers = list(map(gc.get_referents, objects[start : start + _CHUNK]))
+            lengths = np.fromiter(map(len, answers), np.int64, len(answers))
+            ids = np.fromiter(map(id, itertools.chain.from_iterable(answers)), np.int64, int(lengths.sum()))
+            del answers
+            tracked = np.flatnonzero(_among(ids, known))
+            children.append(ids[tracked])
+            parents.append(np.repeat(np.arange(start, start + len(lengths), dtype=np.int32), lengths)[tracked])
+        if children:
+            column = np.concatenate(children)
+            order = np.argsort(column, kind="stable")
+            self._children, self._parents = column[order], np.concatenate(parents)[order]
+
+    def parents(self, ids: Iterable[int]) -> list[list[Any]]:
+        """For each id the objects that refer to it, one for each reference."""
+        wanted = np.fromiter(ids, np.int64)
+        low = np.searchsorted(self._children, wanted, "left").tolist()
+        high = np.searchsorted(self._children, wanted, "right").tolist()
+        objects, rows = self.objects, self._parents
+        return [[objects[i] for i in rows[a:b].tolist()] for a, b in zip(low, high, strict=True)]
+
+
+def _bitmap(ids: Ints | list[int]) -> NDArray[np.bool_]:
+    marks = np.zeros(1 << _BITS, np.bool_)
+    marks[(np.asarray(ids, np.int64) >> 4) & _MASK] = True
+    return marks
+
+
+def _among(ids: Ints, marks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether each id may be among the marked ones: never no for one that is."""
+    found: NDArray[np.bool_] = marks[(ids >> 4) & _MASK]
+    return found

@@ -1,0 +1,257 @@
+"""What a thing is called inside the thing that refers to it: ``.weight``, ``[3]``, ``["image"]``, ``(closure x)``.
+
+All is read below the level at which a class could answer with code of its own: the dicts and slots themselves, the base
+classes' iterators, the C members of functions.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gc
+import types
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ipygpumem.probes.storages import mro
+from ipygpumem.recording.frames import locals_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+__all__ = ["Label", "Style", "attributes", "global_names", "isinstance_of", "labels", "name_of", "passed_by", "unnamed"]
+
+Style = Literal["object", "names", "items", "attributes", "module", "members"]
+"""How a dict's keys are written: as bare names, as items, as attributes; of a module, of its parameters."""
+
+_LONGEST = 40
+_MEMBERS = {"_parameters", "_buffers", "_modules"}
+_PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
+_LRU = type(functools.lru_cache(lambda: None))
+name_of = type.__dict__["__name__"].__get__
+"""A class's name, whatever its metaclass says."""
+_module_dict: Any = vars(types.ModuleType)["__dict__"].__get__
+_type_dict = type.__dict__["__dict__"].__get__
+_OF_EXCEPTIONS = [
+    _type_dict(BaseException)[name].__get__ for name in ("__traceback__", "__cause__", "__context__", "args")
+]
+_LAZY = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+
+
+class Label(NamedTuple):
+    """What is written for one reference, and how the child's own dict keys are written below it.
+
+    ``key``: the id of a tensor that is the key; it is written by its own name once that is known. ``far``: the child is
+    not referred to directly, but through a cell.
+    """
+
+    text: str
+    style: Style = "object"
+    key: int | None = None
+    far: bool = False
+
+
+def attributes(thing: Any) -> dict[Any, Any] | None:
+    """An object's own ``__dict__``, unless its class has put something else in that place."""
+    if isinstance_of(thing, types.ModuleType):
+        space: dict[Any, Any] = _module_dict(thing)
+        return space
+    for base in mro(type(thing)):
+        found = _type_dict(base).get("__dict__")
+        if found is not None:
+            if type(found) is not types.GetSetDescriptorType:
+                return None
+            try:
+                space = found.__get__(thing)
+            except Exception:
+                return None
+            return space if isinstance_of(space, dict) else None
+    return None
+
+
+def isinstance_of(thing: Any, kind: type) -> bool:
+    """``isinstance`` by the real type alone: ``__class__`` and ``__instancecheck__`` are not asked."""
+    return any(base is kind for base in mro(type(thing)))
+
+
+def global_names(thing: Any) -> tuple[Any, ...]:
+    """What a function or a frame refers to only because it was defined there: no holder's business."""
+    if type(thing) is types.FunctionType:
+        return (thing.__globals__, getattr(thing, "__builtins__", None))
+    if type(thing) is types.FrameType:
+        return (thing.f_globals, thing.f_builtins, thing.f_back)
+    return ()
+
+
+def labels(thing: Any, style: Style, tensors: Collection[int]) -> Iterator[tuple[int, Label]]:
+    """(id, label) of what a thing refers to, as far as it has names. ``tensors``: ids of those that may be keys."""
+    if isinstance_of(thing, dict):
+        yield from _of_dict(thing, style, tensors)
+    elif isinstance_of(thing, tuple) or isinstance_of(thing, list):
+        yield from _of_sequence(thing)
+    elif isinstance_of(thing, collections.deque):
+        yield from ((id(one), Label(f"[{i}]")) for i, one in enumerate(list(collections.deque.__iter__(thing))))
+    elif isinstance_of(thing, set):
+        yield from ((id(one), Label("{...}")) for one in list(set.__iter__(thing)))
+    elif isinstance_of(thing, frozenset):
+        yield from ((id(one), Label("{...}")) for one in frozenset.__iter__(thing))
+    special = _SPECIAL.get(type(thing))
+    if special is not None:
+        yield from special(thing)
+    elif isinstance_of(thing, type):
+        yield from _of_class(thing)
+    else:
+        if isinstance_of(thing, BaseException):
+            yield from ((id(get(thing)), Label("")) for get in _OF_EXCEPTIONS)
+        yield from _of_object(thing)
+
+
+def _of_dict(thing: dict[Any, Any], style: Style, tensors: Collection[int]) -> Iterator[tuple[int, Label]]:
+    for key, value in list(dict.items(thing)):
+        if id(key) in tensors:
+            yield id(value), Label("", key=id(key))
+            yield id(key), Label(" (key)")
+            continue
+        if style == "module" and type(key) is str and key in _MEMBERS:
+            yield id(value), Label("", "members")
+        elif style == "names" and type(key) is str:
+            yield id(value), Label(key)
+        elif style in {"attributes", "module", "members"} and type(key) is str:
+            yield id(value), Label(f"[{key}]" if style == "members" and key.isdecimal() else f".{key}")
+        else:
+            yield id(value), Label(f"[{_key(key)}]")
+        if type(key) not in _PLAIN_KEYS:
+            yield id(key), Label(" (key)")
+
+
+def _key(key: Any) -> str:
+    if type(key) is tuple and all(type(one) in _PLAIN_KEYS for one in key):
+        text = repr(key)
+    elif type(key) is str:
+        text = f'"{key}"' if key.isprintable() and '"' not in key else repr(key)
+    elif type(key) in _PLAIN_KEYS:
+        text = repr(key)
+    else:
+        text = f"<{name_of(type(key))}>"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _of_sequence(thing: Any) -> Iterator[tuple[int, Label]]:
+    base: Any = tuple if isinstance_of(thing, tuple) else list
+    names = None
+    if base is tuple and type(thing) is not tuple:
+        fields = next(
+            (_type_dict(one).get("_fields") for one in mro(type(thing)) if "_fields" in _type_dict(one)), None
+        )
+        names = fields if type(fields) is tuple and all(type(one) is str for one in fields) else None
+    for i, one in enumerate(list(base.__iter__(thing))):
+        yield id(one), Label(f".{names[i]}" if names and i < len(names) else f"[{i}]")
+
+
+def _of_object(thing: Any) -> Iterator[tuple[int, Label]]:
+    own = attributes(thing)
+    if own is not None:
+        module = isinstance_of(thing, types.ModuleType)
+        parts = not module and any(type(one) is str and one == "_parameters" for one in dict.keys(own))
+        style: Style = "module" if parts else "attributes"
+        yield id(own), Label("", style)
+        yield from _of_dict(own, style, ())
+    for base in mro(type(thing)):
+        for name, slot in list(_type_dict(base).items()):
+            if type(slot) is types.MemberDescriptorType and type(name) is str:
+                try:
+                    yield id(slot.__get__(thing)), Label(f".{name}")
+                except Exception:  # noqa: S112 (an empty slot)
+                    continue
+
+
+def _of_class(thing: Any) -> Iterator[tuple[int, Label]]:
+    for name, value in list(_type_dict(thing).items()):
+        yield id(value), Label(f".{name}")
+    # gc sees the dict itself, which only a proxy shows
+    yield from ((id(one), Label("", "attributes")) for one in _dicts(thing))
+
+
+def _dicts(thing: Any) -> list[Any]:
+    return [one for one in gc.get_referents(thing) if type(one) is dict]
+
+
+def _of_function(thing: Any) -> Iterator[tuple[int, Label]]:
+    for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=False):
+        yield id(cell), Label(f" (closure {name})", far=True)
+    code, defaults = thing.__code__, thing.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
+    for name, one in zip(names, defaults, strict=False):
+        yield id(one), Label(f" (default {name})")
+    yield id(thing.__defaults__), Label(" (default)")
+    yield id(thing.__kwdefaults__), Label(" (default)", "items")
+    yield id(thing.__dict__), Label("", "attributes")
+    yield from _of_dict(thing.__dict__, "attributes", ())
+
+
+def _of_cell(thing: Any) -> Iterator[tuple[int, Label]]:
+    try:
+        yield id(thing.cell_contents), Label("")
+    except ValueError:  # an empty cell
+        return
+
+
+def _of_frame(thing: Any) -> Iterator[tuple[int, Label]]:
+    yield from ((id(value), Label(f" {name}", far=True)) for name, value in locals_of(thing))
+
+
+def _of_lazy(thing: Any) -> Iterator[tuple[int, Label]]:
+    """A generator's or a coroutine's locals; what it waits for itself."""
+    prefix = {types.GeneratorType: "gi", types.CoroutineType: "cr", types.AsyncGeneratorType: "ag"}[type(thing)]
+    frame = getattr(thing, f"{prefix}_frame")
+    if frame is not None:
+        yield from ((id(value), Label(f" (local {name})", far=True)) for name, value in locals_of(frame))
+    awaited = getattr(thing, {"gi": "gi_yieldfrom", "cr": "cr_await", "ag": "ag_await"}[prefix])
+    yield id(awaited), Label("")
+
+
+def _of_partial(thing: Any) -> Iterator[tuple[int, Label]]:
+    yield id(thing.args), Label(" (partial)")
+    yield id(thing.keywords), Label(" (partial)")
+    yield id(thing.func), Label("")
+    yield from _of_object(thing)
+
+
+def _of_lru(thing: Any) -> Iterator[tuple[int, Label]]:
+    yield id(thing.__wrapped__) if "__wrapped__" in vars(thing) else 0, Label("")
+    yield id(vars(thing)), Label("", "attributes")
+
+
+def _of_method(thing: Any) -> Iterator[tuple[int, Label]]:
+    yield id(thing.__self__), Label(".__self__")
+    yield id(thing.__func__), Label("")
+
+
+def _of_traceback(thing: Any) -> Iterator[tuple[int, Label]]:
+    yield id(thing.tb_frame), Label("")
+    yield id(thing.tb_next), Label("")
+
+
+_SPECIAL: dict[type, Any] = {
+    types.FunctionType: _of_function,
+    types.CellType: _of_cell,
+    types.FrameType: _of_frame,
+    types.MethodType: _of_method,
+    types.TracebackType: _of_traceback,
+    functools.partial: _of_partial,
+    _LRU: _of_lru,
+    **dict.fromkeys(_LAZY, _of_lazy),
+}
+
+
+def passed_by(thing: Any, child: Any) -> bool:
+    """Whether a reference only leads to what `labels` has named already: the cells of a function or a frame."""
+    if type(thing) is types.FunctionType:
+        return child is thing.__closure__
+    return type(child) is types.CellType and type(thing) in {types.FrameType, *_LAZY}
+
+
+def unnamed(thing: Any) -> str:
+    """What is written for a reference that has no name: whose it is."""
+    if type(thing) is _LRU:
+        return " (lru_cache)"
+    return f" <{name_of(type(thing))}>"

@@ -1,0 +1,70 @@
+"""What no root reaches: alive by somebody who cannot be seen, or a cycle that Python's collector will find.
+
+The collector's own reckoning, without a collection: an object's reference count, less the references from the others
+that nobody reaches, less our own. What remains above zero is held from outside, and so is all that it refers to.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.recording.labels import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ipygpumem.recording.ways import Ways
+
+__all__ = ["alive", "outermost", "what"]
+
+
+def alive(lost: Collection[int], ways: Ways, held: Mapping[int, int]) -> set[int]:
+    """Those of the lost that somebody holds from outside.
+
+    ``held``: our own references to each, besides the one of the heap's list and the one of ``ways.things``.
+    """
+    inside: dict[int, int] = {}
+    for key in lost:
+        for child in ways.kids.get(key, ()):
+            inside[child] = inside.get(child, 0) + 1
+    found = set()
+    ours = _ours()
+    for key in lost:
+        thing = ways.things[key]
+        count = sys.getrefcount(thing)
+        # what a C object keeps, it keeps without a reference of Python's
+        unseen = sum(1 for one in ways.extra.get(key, ()) if id(one) in lost)
+        if unseen or count - ours - held.get(key, 0) > inside.get(key, 0):
+            found.add(key)
+    frontier = list(found)
+    while frontier:
+        for child in ways.kids.get(frontier.pop(), ()):
+            if child in lost and child not in found:
+                found.add(child)
+                frontier.append(child)
+    return found
+
+
+def _ours() -> int:
+    """The references that the loop above sees of an object which only the heap's list and the ways hold."""
+    shelf: list[Any] = [object()]
+    things = {0: shelf[0]}
+    thing = things[0]
+    return sys.getrefcount(thing)
+
+
+def outermost(chosen: Collection[int], ways: Ways) -> list[tuple[int, str]]:
+    """(id, label) of the chosen: those that no other refers to first, then the rest, for cycles have no outermost."""
+    inner = {child for key in chosen for child in ways.kids.get(key, ()) if child != key}
+    ordered = [*(key for key in chosen if key not in inner), *(key for key in chosen if key in inner)]
+    return [(key, f"<{what(ways.things[key])}>") for key in ordered]
+
+
+def what(thing: Any) -> str:
+    """An object without a name: its class, and of code its function."""
+    kind = str(name_of(type(thing)))
+    if type(thing) in {types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.FunctionType}:
+        return f"{kind} {thing.__name__}()"
+    return kind

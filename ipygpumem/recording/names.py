@@ -1,0 +1,259 @@
+"""The way down: from the roots to the tensors, with a name for everything on the way, the nearest root's first."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.ledger.holders import PLACES, Place
+from ipygpumem.recording.labels import Label, Style, labels, passed_by, unnamed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from ipygpumem.recording.ways import Ways
+
+__all__ = ["ALSO", "RANK", "Named", "Names", "Root"]
+
+_LATE = 50
+"""Steps that an optimizer's own references count for: a parameter is called by its module first."""
+_LONGEST = 12
+"""Parts of a name; in a longer one the middle is left out."""
+ALSO = 4
+"""Further names that are kept."""
+RANK = {place: i for i, place in enumerate(PLACES)}
+
+_Queue = list[tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where names begin.
+
+    Attributes:
+        label: How it is written; of a namespace, what stands before its names.
+        thing: A namespace (a dict, with style ``names``), or any object.
+        place: What a name below it counts as.
+        style: How its keys are written; with ``items`` each item is a holder of its own.
+        names: Of a namespace: which names; None for all.
+        stops: Whether it does not matter who refers to it: what it holds is held.
+    """
+
+    label: str
+    thing: Any
+    place: Place
+    style: Style = "object"
+    names: Callable[[str], bool] | None = None
+    stops: bool = True
+
+
+@dataclass(slots=True)
+class Named:
+    """How an object is reached first: from whom, under which label, and which row of the table it counts for."""
+
+    parent: int | None
+    label: Label
+    row: str
+    place: Place
+    graph: bool
+    depth: int
+
+
+class Names:
+    """Names for everything on the ways. ``targets`` are ids of tensors, ``nodes`` of the autograd graph."""
+
+    def __init__(self, ways: Ways, targets: Collection[int], nodes: Collection[int], late: Collection[int]) -> None:
+        self._ways = ways
+        self._targets = targets
+        self._nodes = nodes
+        self._late = late
+        self._stops: set[int] = set()
+        self._order = itertools.count()
+        self._graph: list[tuple[int, int]] = []
+        self.named: dict[int, Named] = {}
+        self.masks: dict[int, int] = {}
+        """For each id a bit for every place from which it is reached."""
+        self._refs: dict[int, list[tuple[int | None, Label]]] = {}
+
+    def descend(self, roots: Sequence[Root]) -> None:
+        """Name what the roots reach: one place after the other, and what only an autograd graph keeps at the end."""
+        self._stops = {id(root.thing) for root in roots if root.style == "names"}
+        for _, group in itertools.groupby(sorted(roots, key=lambda one: RANK[one.place]), lambda one: one.place):
+            queue: _Queue = []
+            for root in group:
+                self._enter(root, queue)
+            self._flood(queue)
+        self._through_graphs()
+        self._spread()
+
+    def adopt(self, chosen: Iterable[tuple[int, str]], row: str, place: Place) -> None:
+        """Name, under one row, things that no root reaches: (id, label), those that refer to the others first."""
+        bit = 1 << PLACES.index(place)
+        for key, text in chosen:
+            self.masks[key] = self.masks.get(key, 0) | bit
+            if key not in self.named:
+                queue: _Queue = []
+                self._name(key, Named(None, Label(text), row, place, graph=False, depth=0), queue)
+                self._flood(queue)
+        self._through_graphs()
+        self._spread()
+
+    def places(self, keys: Iterable[int]) -> tuple[Place, ...]:
+        """Every place from which one of these is reached."""
+        mask = 0
+        for key in keys:
+            mask |= self.masks.get(key, 0)
+        return tuple(place for i, place in enumerate(PLACES) if mask >> i & 1)
+
+    def _enter(self, root: Root, queue: _Queue) -> None:
+        key = id(root.thing)
+        if key not in self._ways.things:
+            return
+        bit = 1 << PLACES.index(root.place)
+        if root.style != "names":
+            row = "" if root.style == "items" else root.label
+            self.masks[key] = self.masks.get(key, 0) | bit
+            label = Label(root.label, root.style)
+            self._name(key, Named(None, label, row, root.place, graph=False, depth=0), queue)
+            return
+        wanted = set(self._ways.kids.get(key, ()))
+        for child, label in labels(root.thing, "names", ()):
+            if child in wanted and (root.names is None or root.names(label.text)):
+                self.masks[child] = self.masks.get(child, 0) | bit
+                full = Label(f"{root.label}{label.text}", label.style)
+                self._name(child, Named(None, full, full.text, root.place, graph=False, depth=1), queue)
+
+    def _flood(self, queue: _Queue) -> None:
+        while queue:
+            _, _, key = heapq.heappop(queue)
+            inside = self._ways.kids.get(key)
+            if not inside or key in self._stops:
+                continue
+            if key in self._nodes:
+                known = self.named[key]
+                for child in dict.fromkeys(inside):
+                    self._name(child, _below(known, key, Label(""), known.row, graph=True), queue)
+            else:
+                self._open(key, dict.fromkeys(inside), queue)
+
+    def _open(self, key: int, inside: dict[int, None], queue: _Queue) -> None:
+        """Name what one object refers to."""
+        thing, known, things = self._ways.things[key], self.named[key], self._ways.things
+        inside = {child: None for child in inside if not passed_by(thing, things[child])}
+        rest = unnamed(thing)
+        own_row = type(thing) is types.FrameType and known.place in {"traceback", "thread"}
+        told: set[int] = set()
+        for child, label in labels(thing, known.label.style, self._targets):
+            if child in inside or (label.far and child in things):
+                told.add(child)
+                row = f"{self.text(key)}{label.text}" if own_row else known.row or f"{known.label.text}{label.text}"
+                self._name(child, _below(known, key, label, row, late=key in self._late), queue)
+        for child in inside:
+            if child in told:
+                continue
+            if child in self._nodes and key in self._targets:
+                self._graph.append((key, child))  # a graph's names come after all others
+                continue
+            gradient = key in self._targets and any(one is thing for one in self._ways.extra.get(child, ()))
+            label = Label(".grad" if gradient else rest)
+            self._name(child, _below(known, key, label, known.row or f"{known.label.text}{label.text}"), queue)
+
+    def _through_graphs(self) -> None:
+        while self._graph:
+            pairs, self._graph = self._graph, []
+            queue: _Queue = []
+            for tensor, node in pairs:
+                known = self.named[tensor]
+                self._name(node, _below(known, tensor, Label(""), known.row, graph=True), queue)
+            self._flood(queue)
+
+    def _name(self, key: int, new: Named, queue: _Queue) -> None:
+        refs = self._refs.setdefault(key, [])
+        if len(refs) <= ALSO and (new.parent, new.label) not in refs:
+            refs.append((new.parent, new.label))
+        known = self.named.get(key)
+        if known is None or (new.depth < known.depth and new.place == known.place and new.graph == known.graph):
+            self.named[key] = new
+            heapq.heappush(queue, (new.depth, next(self._order), key))
+
+    def _spread(self) -> None:
+        """Every place from which each object is reached, whatever it is called."""
+        masks, kids = self.masks, self._ways.kids
+        work = [key for key in masks if key not in self._stops]
+        while work:
+            key = work.pop()
+            mask = masks[key]
+            for child in kids.get(key, ()):
+                old = masks.get(child, 0)
+                if old | mask != old and child not in self._stops:
+                    masks[child] = old | mask
+                    work.append(child)
+
+    # in words
+
+    def text(self, key: int) -> str:
+        """An object's first name; of what a graph keeps, the name of the tensor whose graph it is."""
+        parts: list[str] = []
+        at: int | None = key
+        while at is not None:
+            one = self.named[at]
+            if type(self._ways.things[at]) is types.FrameType:
+                parts.append(f"{one.row}: {_function(self._ways.things[at])}()")
+                break
+            if not one.graph:
+                parts.append(self._written(one.label))
+                if len(parts) > _LONGEST:
+                    parts = [*parts[:4], "...", one.row]
+                    break
+            at = one.parent
+        return "".join(part for part in reversed(parts) if part)
+
+    def also(self, keys: Sequence[int]) -> tuple[str, ...]:
+        """Further names of the same storage: ``keys`` are its tensors, the first one's first name is not among them."""
+        found: dict[str, None] = {}
+        graph = self.named[keys[0]].graph
+        for key in keys:
+            if key in self.named and self.named[key].graph is graph and len(found) <= ALSO:
+                found.update(dict.fromkeys(self._texts(key, ())))
+        return tuple(found)[1 : ALSO + 1]
+
+    def _texts(self, key: int, below: tuple[int, ...]) -> list[str]:
+        """Some names, the first one first; ``below``: the objects on the way, through which no name passes again."""
+        first = self.text(key)
+        framed = type(self._ways.things[key]) is types.FrameType
+        if framed or len(below) >= _LONGEST or self.named[key].graph:
+            return [first]
+        found = {first: None}
+        for parent, label in self._refs.get(key, ()):
+            if parent is None:
+                found[label.text] = None
+            elif parent in self.named and parent not in below and not self.named[parent].graph:
+                found.update({text + self._written(label): None for text in self._texts(parent, (*below, key))})
+            if len(found) > ALSO:
+                break
+        return list(found)
+
+    def _written(self, label: Label) -> str:
+        if label.key is None:
+            return label.text
+        known = self.named.get(label.key)
+        if known is None or known.label.key is not None:
+            return "[...]"
+        return f"[{self.text(label.key)}]"
+
+
+def _below(
+    known: Named, parent: int, label: Label, row: str, *, graph: bool | None = None, late: bool = False
+) -> Named:
+    # a module's own dicts, and what they hold, are no step further down
+    inner = label.style in {"module", "members"} or known.label.style == "members"
+    step = _LATE if late else 0 if inner else 1
+    return Named(parent, label, row, known.place, known.graph if graph is None else graph, known.depth + step)
+
+
+def _function(frame: Any) -> str:
+    code = frame.f_code
+    return str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]

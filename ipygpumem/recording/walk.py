@@ -1,0 +1,260 @@
+"""The walk of the holders: from every tensor up to whoever keeps it, and from the roots down again to give it a name.
+
+Upwards the whole heap is searched, so that nothing that Python's collector sees is missed; downwards only what lies on
+a way to a tensor is looked at and named. Nothing of the user's is called, nothing collected, no device asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.ledger.holders import KINDS, Kind, Place
+from ipygpumem.probes.storages import Types
+from ipygpumem.recording.file import collector_paused
+from ipygpumem.recording.frames import running
+from ipygpumem.recording.graph import AutogradGraph
+from ipygpumem.recording.heap import Heap
+from ipygpumem.recording.labels import attributes, isinstance_of
+from ipygpumem.recording.lost import alive, outermost
+from ipygpumem.recording.names import RANK, Named, Names, Root
+from ipygpumem.recording.ways import Ways
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ipygpumem.probes.storages import Memory
+
+__all__ = ["NO_NAME", "Reach", "Root", "Walk", "walk"]
+
+NO_NAME = "no name in Python"
+_UNREADABLE = "what autograd saved cannot be read on this torch: it stands under what no Python object was found for"
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """One storage and its names, as `ipygpumem.ledger.holders.Storage` has them; ``row`` is the holder's name."""
+
+    memory: Memory
+    kind: Kind
+    name: str
+    row: str
+    place: Place
+    also: tuple[str, ...]
+    places: tuple[Place, ...]
+    graph: bool
+    tensor: str
+    view: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What one walk found: storages, objects looked at, seconds; ``notes`` are sentences for the reader."""
+
+    reached: list[Reach]
+    objects: int
+    seconds: float
+    complete: bool
+    notes: tuple[str, ...]
+
+
+def walk(
+    roots: Sequence[Root], torch: Any, wanted: Callable[[str], bool], *, limit: float = 10.0, threads: bool = True
+) -> Walk:
+    """Find who holds the memory.
+
+    Args:
+        roots: Where names begin, in any order.
+        torch: The module.
+        wanted: Which devices, by name.
+        limit: Seconds after which it stops, and says so.
+        threads: Whether the frames of running threads are looked into, too.
+    """
+    with collector_paused():
+        return _Walker(torch, wanted, limit).run(list(roots), threads=threads)
+
+
+@dataclass(slots=True)
+class _Target:
+    """A tensor, or a storage that Python has by itself, in the memory that is asked for."""
+
+    thing: Any
+    memory: list[Memory]
+    tensor: bool
+
+
+class _Walker:
+    def __init__(self, torch: Any, wanted: Callable[[str], bool], limit: float) -> None:
+        self.start = time.perf_counter()
+        self.deadline = self.start + limit
+        self.types = Types(torch)
+        self.wanted = wanted
+        self.heap = Heap(self.deadline)
+        self.targets: dict[int, _Target] = {}
+        self.kinds: dict[tuple[str, int], Kind] = {}
+        self.extra: dict[int, list[Any]] = {}
+        self.complete = True
+        self.notes: list[str] = []
+
+    def run(self, roots: list[Root], *, threads: bool) -> Walk:
+        with self.types.quiet():
+            found = self.heap.by_role(self.types.role)
+            reached = []
+            if found.get("tensor") or found.get("storage"):
+                self.heap.connect()  # first: a look at an object can give it a dict that it did not have
+                reached = self._search(found, roots, threads=threads)
+        complete = self.complete and self.heap.complete
+        seconds = time.perf_counter() - self.start
+        return Walk(reached, len(self.heap.objects), seconds, complete, tuple(self.notes))
+
+    def _search(self, found: dict[str, list[Any]], roots: list[Root], *, threads: bool) -> list[Reach]:
+        tensors, optimizers = found.get("tensor", []), found.get("optimizer", [])
+        for tensor in tensors:
+            self._target(tensor, tensor=True)
+        for storage in found.get("storage", []):
+            self._target(storage, tensor=False)
+        self._gradients(tensors)
+        self._owned(found.get("module", []), optimizers)
+        graph = self._graph(tensors)
+        if not self.targets:
+            return []
+        ways = Ways({key: target.thing for key, target in self.targets.items()}, self.extra)
+        ways.things.update(graph.nodes)
+        ways.search(self.heap, {id(root.thing) for root in roots if root.stops}, self.deadline)
+        self.complete = self.complete and ways.complete
+        if threads:
+            roots += self._running(ways)
+        names = Names(ways, self.targets.keys(), graph.nodes.keys(), {id(one) for one in optimizers})
+        names.descend(roots)
+        self._lost(ways, names, graph, found)
+        return self._reached(names)
+
+    # what is there
+
+    def _target(self, thing: Any, *, tensor: bool) -> None:
+        memory = self.types.storages(thing) if tensor else self.types.memory(thing)
+        memory = [one for one in memory if self.wanted(one.device)]
+        if memory:
+            self.targets.setdefault(id(thing), _Target(thing, memory, tensor))
+
+    def _gradients(self, tensors: list[Any]) -> None:
+        for tensor in tensors:
+            gradient = self.types.gradient(tensor)
+            if gradient is not None:
+                self._target(gradient, tensor=True)
+                self._call(gradient, "gradient")
+                self.extra.setdefault(id(gradient), []).append(tensor)
+
+    def _owned(self, modules: list[Any], optimizers: list[Any]) -> None:
+        kinds: tuple[tuple[str, Kind], ...] = (("_parameters", "parameter"), ("_buffers", "buffer"))
+        for module in modules:
+            own = attributes(module) or {}
+            for name, kind in kinds:
+                for tensor in _inside(own.get(name), 1):
+                    self._call(tensor, kind)
+        for optimizer in optimizers:
+            for tensor in _inside((attributes(optimizer) or {}).get("state"), 3):
+                self._call(tensor, "optimizer state")
+
+    def _call(self, thing: Any, kind: Kind) -> None:
+        """Its storage is somebody's: a parameter before a buffer, a gradient, an optimizer's state."""
+        target = self.targets.get(id(thing))
+        for one in target.memory if target is not None else ():
+            known = self.kinds.get((one.device, one.address), "plain")
+            self.kinds[one.device, one.address] = min(kind, known, key=KINDS.index)
+
+    def _graph(self, tensors: list[Any]) -> AutogradGraph:
+        graph = AutogradGraph(self.types, tensors, self.deadline)
+        things = {id(one): one for one in tensors}
+        for key, thing in graph.saved.items():
+            if self.types.role(type(thing)) == "tensor":
+                self._target(thing, tensor=True)
+                things[key] = thing
+        for child, parent in graph.edges:
+            self.extra.setdefault(child, []).append(graph.nodes.get(parent) or things[parent])
+        if graph.unread:
+            self.notes.append(_UNREADABLE)
+        self.complete = self.complete and graph.complete
+        return graph
+
+    @staticmethod
+    def _running(ways: Ways) -> list[Root]:
+        """Frames of running threads that hold something; not our own."""
+        package = __name__.partition(".")[0]
+        return [
+            Root(f"thread {thread}", frame, "thread")
+            for thread, frame in running()
+            if not str(frame.f_globals.get("__name__", "")).startswith(f"{package}.") and ways.hang(frame)
+        ]
+
+    def _lost(self, ways: Ways, names: Names, graph: AutogradGraph, found: dict[str, list[Any]]) -> None:
+        lost = {key for key in ways.things if key not in names.masks and key not in graph.nodes}
+        # a storage's Python object lives as long as the storage once somebody has looked: it is not what keeps it
+        bare = {key for key in lost if key in self.targets and not self.targets[key].tensor and key not in self.extra}
+        bare = {key for key, above in zip(bare, self.heap.parents(bare), strict=True) if not above}
+        for key in bare:
+            del self.targets[key]
+        lost -= bare
+        if lost:
+            living = alive(lost, ways, self._held(found, graph))
+            names.adopt(outermost([key for key in lost if key in living], ways), NO_NAME, "elsewhere")
+            rest = [key for key in lost if key not in living]
+            names.adopt(outermost(rest, ways), "unreachable cycles", "garbage")
+
+    def _held(self, found: dict[str, list[Any]], graph: AutogradGraph) -> Counter[int]:
+        """How often each object is in our own lists, besides those that hold all."""
+        lists = (*found.values(), *self.extra.values(), graph.saved.values())
+        return Counter(map(id, chain(*lists, (target.thing for target in self.targets.values()))))
+
+    # the result
+
+    def _reached(self, names: Names) -> list[Reach]:
+        groups: dict[Memory, list[int]] = {}
+        for key, target in self.targets.items():
+            for memory in target.memory if key in names.named else ():
+                groups.setdefault(memory, []).append(key)
+        return [self._reach(memory, keys, names) for memory, keys in groups.items()]
+
+    def _reach(self, memory: Memory, keys: list[int], names: Names) -> Reach:
+        def order(key: int) -> tuple[Any, ...]:
+            one = names.named[key]
+            return one.graph, RANK[one.place], one.depth, not self.targets[key].tensor
+
+        keys = sorted(keys, key=order)
+        first: Named = names.named[keys[0]]
+        tensors = [self.targets[key].thing for key in keys if self.targets[key].tensor]
+        told = [self.types.describe(tensor) for tensor in tensors]
+        spans = [span for _, span in told]
+        view = max((span or 0 for span in spans), default=0)
+        kind = self.kinds.get((memory.device, memory.address))
+        if kind is None:
+            made = first.graph or any(self.types.grad_fn(tensor) is not None for tensor in tensors)
+            kind = "activation" if made else "plain"
+        return Reach(
+            memory,
+            kind,
+            names.text(keys[0]),
+            first.row,
+            first.place,
+            names.also(keys),
+            names.places(keys),
+            first.graph,
+            max(told, key=lambda one: one[1] or 0)[0] if told else "storage",
+            view if spans and None not in spans and view < memory.size else None,
+        )
+
+
+def _inside(thing: Any, levels: int) -> Iterable[Any]:
+    """What lies in nested dicts, lists and tuples."""
+    if isinstance_of(thing, dict):
+        parts = list(dict.values(thing))
+    elif isinstance_of(thing, list):
+        parts = list(list.__iter__(thing))
+    elif isinstance_of(thing, tuple):
+        parts = list(tuple.__iter__(thing))
+    else:
+        return [thing]
+    return [one for part in parts for one in _inside(part, levels - 1)] if levels else []

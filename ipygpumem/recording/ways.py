@@ -1,0 +1,84 @@
+"""The way up: every object from which a tensor can be reached, and who among them refers to whom."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import types
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.recording.labels import global_names, isinstance_of, labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from ipygpumem.recording.heap import Heap
+
+__all__ = ["Ways"]
+
+_MOST = 400_000
+"""Objects on the ways to tensors: those that are named one by one."""
+
+
+class Ways:
+    """The objects on the ways to some targets.
+
+    Attributes:
+        things: The objects by id, kept alive as long as this is.
+        kids: For each id the ids that it refers to, as far as they are here, one for each reference.
+        extra: References that the collector does not see: what a C object (a tensor, a node of the autograd graph)
+            keeps, by the id of what is kept.
+        complete: Whether the search came to its end.
+    """
+
+    def __init__(self, targets: Mapping[int, Any], extra: Mapping[int, list[Any]]) -> None:
+        self.things: dict[int, Any] = dict(targets)
+        self.kids: dict[int, list[int]] = {}
+        self.extra = extra
+        self.complete = True
+
+    def search(self, heap: Heap, terminals: Collection[int], deadline: float) -> None:
+        """Go up from the targets to whoever refers to them, and on from there; not beyond the terminals (ids)."""
+        things, kids = self.things, self.kids
+        frontier = list(things)
+        while frontier:
+            if len(things) > _MOST or time.perf_counter() > deadline:
+                self.complete = False
+                return
+            following = []
+            for child, found in zip(frontier, heap.parents(frontier), strict=True):
+                keeps = _who_keeps(things[child])
+                for parent in itertools.chain(found, self.extra.get(child, ())):
+                    if keeps is not None and not keeps(parent):
+                        continue
+                    key = id(parent)
+                    if key not in things:
+                        things[key] = parent
+                        if key not in terminals:
+                            following.append(key)
+                    kids.setdefault(key, []).append(child)
+            frontier = following
+
+    def hang(self, frame: Any) -> bool:
+        """Put a running frame over its locals, which no reference of the collector's tells. Whether any is here."""
+        inside = dict.fromkeys(key for key, _ in labels(frame, "object", ()) if key in self.things)
+        if inside:
+            self.things[id(frame)] = frame
+            self.kids[id(frame)] = list(dict.fromkeys([*self.kids.get(id(frame), ()), *inside]))
+        return bool(inside)
+
+
+def _who_keeps(child: Any) -> Callable[[Any], bool] | None:
+    """Which references to an object count; None for all.
+
+    A class is kept by whoever names it, not by its instances and subclasses; a frame by tracebacks, not by the frames
+    that it called; a namespace not by the functions defined there.
+    """
+    kind = type(child)
+    if kind is dict:
+        return lambda parent: not any(child is one for one in global_names(parent))
+    if kind is types.FrameType:
+        return lambda parent: type(parent) is types.TracebackType
+    if isinstance_of(child, type):
+        return lambda parent: isinstance_of(parent, dict) or type(parent) in {list, types.CellType}
+    return None

@@ -1,0 +1,268 @@
+"""Who holds the memory: the walk and the allocator's own books, joined into one table."""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.errors import first_line
+from ipygpumem.ledger.holders import KINDS, PLACES, Holder, Holders, Rest, Storage, Total
+from ipygpumem.probes import pytorch
+from ipygpumem.probes.storages import Block, Types, blocks
+from ipygpumem.recording.heap import Heap
+from ipygpumem.recording.walk import Reach, Walk, walk
+from ipygpumem.session.roots import made_by, module_roots
+from ipygpumem.session.session import current
+from ipygpumem.units import MIB, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ipygpumem.recording.names import Root
+
+__all__ = ["Mark", "holders", "mark"]
+
+Mark = frozenset[tuple[str, int]]
+"""The storages of one moment, by device and address: what is new is told against it."""
+
+_QUANTUM = 512
+"""Bytes to which PyTorch's allocator rounds, where its blocks cannot be asked for."""
+_PRINTS = MIB // 20
+"""Bytes below which a size would print as 0.0."""
+
+
+def holders(
+    roots: Sequence[Root] | None = None,
+    *,
+    device: Iterable[str] | None = None,
+    host: bool | None = None,
+    since: Mark | None = None,
+    limit: float = 10.0,
+    label: Callable[[str, int, str], str] | None = None,
+) -> Holders:
+    """Who holds the memory now: every storage once, under its first name, the largest holder first.
+
+    Nothing is collected, copied, or waited for, and no code of yours runs.
+
+    Args:
+        roots: Where names begin; None for what there is: the notebook's variables, outputs and tracebacks where the
+            extension is loaded, else the module ``__main__``; then imported modules and running threads.
+        device: Names of the devices to tell of; None for all.
+        host: Whether tensors in main memory count. None: only where PyTorch has no GPU.
+        since: A `mark`: only storages that were not there then.
+        limit: Seconds after which the walk stops, and says so.
+        label: What is written for a recorded (file name, line, function); None for the session's way.
+
+    Returns:
+        The holders, in bytes as PyTorch's allocator rounds them. Per device they and the rest, which no Python object
+        was found for, add up to its ``allocated``.
+    """
+    torch = pytorch.module()
+    if torch is None:
+        return Holders((), notes=("torch is not imported: nobody holds a tensor",))
+    there = pytorch.started() is not None
+    host = not there and pytorch.problem(load=False) is not None if host is None else host
+    chosen = None if device is None else tuple(device)
+
+    def wanted(name: str) -> bool:
+        return name in chosen if chosen is not None else (name.startswith("cuda") or (host and name == "cpu"))
+
+    session = current()
+    given = roots if roots is not None else session.roots()
+    found = walk([*given, *module_roots(given)], torch, wanted, limit=limit)
+    known = blocks(torch) if there else None
+    books = _Books(found, known, since, label or session.label)
+    totals = tuple(_total(name, books, torch) for name in books.devices(torch if there else None, wanted))
+    return Holders(
+        books.holders(),
+        totals,
+        tuple(books.notes),
+        complete=found.complete,
+        objects=found.objects,
+        seconds=found.seconds,
+    )
+
+
+def mark(*, host: bool = False) -> Mark:
+    """The storages of now, to ask later for what is new."""
+    torch = pytorch.module()
+    if torch is None:
+        return frozenset()
+    known = blocks(torch) or [] if pytorch.started() is not None else []
+    places = {(block.device, block.address) for block in known}
+    if host:
+        kinds = Types(torch)
+        with kinds.quiet():
+            tensors = Heap(0.0).by_role(kinds.role).get("tensor", [])
+            places |= {(one.device, one.address) for tensor in tensors for one in kinds.storages(tensor)}
+    return frozenset(places)
+
+
+class _Books:
+    """The walk's storages as blocks of the allocator."""
+
+    def __init__(
+        self,
+        found: Walk,
+        known: list[Block] | None,
+        since: Mark | None,
+        label: Callable[[str, int, str], str],
+    ) -> None:
+        self.notes = list(found.notes)
+        self.known = None if known is None else sorted(known, key=lambda block: (block.device, block.address))
+        self._places = [] if self.known is None else [(block.device, block.address) for block in self.known]
+        self._since = since
+        self._label = label
+        self.reached: set[tuple[str, int]] = set()
+        self.storages: list[tuple[Reach, Storage]] = []
+        foreign = 0
+        for (device, address), group in self._grouped(found.reached).items():
+            storage = self._storage(device, address, group)
+            if storage is None:
+                foreign += max(one.memory.size for one in group)
+            else:
+                self.storages.append((group[0], storage))
+        if foreign:
+            self.notes.append(
+                f"{size(foreign)} of tensors lie outside PyTorch's allocator, and are not counted: shared by another"
+                " process, or another library's"
+            )
+        if not found.complete:
+            self.notes.append(
+                f"the walk stopped after {found.seconds:.1f} s: some names are missing, and what they hold is told as"
+                " reached by none"
+            )
+
+    def _grouped(self, reached: list[Reach]) -> dict[tuple[str, int], list[Reach]]:
+        """Storages by the block they lie in: two may share one."""
+        groups: dict[tuple[str, int], list[Reach]] = defaultdict(list)
+        rank = {place: i for i, place in enumerate(PLACES)}
+        for reach in sorted(reached, key=lambda one: (one.graph, rank[one.place])):
+            block = self._block(reach)
+            address = reach.memory.address if block is None else block.address
+            groups[reach.memory.device, address].append(reach)
+        return groups
+
+    def _block(self, reach: Reach) -> Block | None:
+        at = bisect.bisect_right(self._places, (reach.memory.device, reach.memory.address)) - 1
+        if self.known is None or at < 0:
+            return None
+        block = self.known[at]
+        inside = block.device == reach.memory.device and reach.memory.address < block.address + block.size
+        return block if inside else None
+
+    def _storage(self, device: str, address: int, group: list[Reach]) -> Storage | None:
+        first = group[0]
+        block = self._block(first)
+        if device.startswith("cuda") and block is None and self.known is not None:
+            return None
+        amount = max(one.memory.size for one in group)
+        if block is not None:
+            amount = block.size
+        elif device.startswith("cuda"):
+            amount = -(-amount // _QUANTUM) * _QUANTUM
+        self.reached.add((device, address))
+        others = [name for one in group[1:] for name in (one.name, *one.also)]
+        kind = min((one.kind for one in group), key=KINDS.index)
+        return Storage(
+            device,
+            amount,
+            kind,
+            first.name,
+            tuple(dict.fromkeys(name for name in (*first.also, *others) if name != first.name)),
+            tuple(place for place in PLACES if any(place in one.places for one in group)),
+            first.graph,
+            first.tensor,
+            "" if block is None else self._made(block),
+            first.view,
+            self._since is None or (device, address) not in self._since,
+        )
+
+    def _made(self, block: Block) -> str:
+        return made_by(block.frames, self._label)
+
+    def devices(self, torch: Any, wanted: Callable[[str], bool]) -> list[str]:
+        """The devices to tell of: those with something on them."""
+        names = {storage.device for _, storage in self.storages}
+        names |= {block.device for block in self.known or () if wanted(block.device)}
+        if torch is not None:
+            indexes = range(torch.cuda.device_count())
+            names |= {f"cuda:{i}" for i in indexes if wanted(f"cuda:{i}") and pytorch.has_context(torch, i)}
+        return sorted(names)
+
+    def holders(self) -> tuple[Holder, ...]:
+        """The rows, the largest first."""
+        rows: dict[tuple[str, str, str], list[tuple[Reach, Storage]]] = defaultdict(list)
+        for reach, storage in self.storages:
+            if storage.new:
+                rows[reach.row, reach.place, storage.device].append((reach, storage))
+        found = [self._holder(*key, parts) for key, parts in rows.items()]
+        return tuple(sorted(found, key=lambda one: (-one.amount, one.name, one.device)))
+
+    @staticmethod
+    def _holder(name: str, place: Any, device: str, found: list[tuple[Reach, Storage]]) -> Holder:
+        parts = tuple(sorted((storage for _, storage in found), key=lambda one: (-one.amount, one.name)))
+        amounts = {kind: sum(part.amount for part in parts if part.kind == kind) for kind in KINDS}
+        kinds = tuple(sorted(((k, v) for k, v in amounts.items() if v), key=lambda item: -item[1]))
+        return Holder(name, place, device, sum(amounts.values()), len(parts), kinds, parts, _note(name, parts))
+
+    def unreached(self, device: str) -> list[Block]:
+        """Blocks in use that no Python object was found for."""
+        return [
+            block
+            for block in self.known or ()
+            if block.device == device and (block.device, block.address) not in self.reached
+        ]
+
+
+def _note(name: str, parts: tuple[Storage, ...]) -> str:
+    """What a reader should know of a holder."""
+    graph = [part for part in parts if part.graph]
+    kept = sum(part.amount for part in graph)
+    if kept >= _PRINTS and 2 * kept >= sum(part.amount for part in parts):
+        owners = {part.name for part in graph}
+        tensors = [part for part in parts if part.name in owners and not part.graph]
+        scalar = bool(tensors) and all(part.tensor.endswith("[]") for part in tensors)
+        way = ".item()" if scalar else ".detach()"
+        who = name if len(owners) == 1 else f"{len(owners):,} tensors in {name}"
+        verb = "keeps" if len(owners) == 1 else "keep"
+        return f"{who} {verb} {size(kept)} of activations through the autograd graph; {way} would not"
+    view = next((part for part in parts[:1] if part.view is not None and 2 * part.view <= part.amount >= MIB), None)
+    if view is not None and view.view is not None:
+        return f"{view.name} is a view of {_bytes(view.view)}, and keeps all {size(view.amount)}: .clone() would not"
+    return ""
+
+
+def _bytes(count: int) -> str:
+    return size(count) if count >= _PRINTS else f"{count:,} bytes"
+
+
+def _total(device: str, books: _Books, torch: Any) -> Total:
+    held = sum(storage.amount for _, storage in books.storages if storage.device == device)
+    if not device.startswith("cuda"):
+        return Total(device, held)
+    try:
+        allocated = pytorch.state(torch, int(device.rpartition(":")[2])).now.allocated
+    except Exception as error:  # a pluggable allocator, a failed kernel
+        books.notes.append(f"{device}: what is allocated is not known ({first_line(error)})")
+        return Total(device, held)
+    left = books.unreached(device)
+    rest = []
+    workspace = _workspace(device, left)
+    if workspace:
+        rest.append(Rest("cuBLAS workspace, since the preload", workspace))
+    private = sum(block.size for block in left if tuple(block.pool) != (0, 0))
+    if private:
+        rest.append(Rest("private pools, as of CUDA graphs", private))
+    unknown = allocated - held - workspace - private
+    if unknown:
+        rest.append(Rest("not reachable from Python: autograd graph, C++, in flight", unknown))
+    return Total(device, held, tuple(rest), allocated)
+
+
+def _workspace(device: str, left: list[Block]) -> int:
+    baseline = current().baseline
+    if baseline is None or baseline.device != device or not baseline.workspace:
+        return 0
+    return min(baseline.workspace, sum(block.size for block in left if tuple(block.pool) == (0, 0)))
