@@ -1,4 +1,4 @@
-"""The command line: ``ipygpumem summary FILE``, ``peak``, ``leaks``, ``fragmentation``, ``diff``, ``events``, ``env``.
+"""The command line: ``ipygpumem summary FILE``, ``peak``, ``leaks``, ``diff``, ``html``, ``view`` and more.
 
 It needs numpy and nothing else: a laptop without torch and GPU opens a colleague's file. Exit status: 0, 1 for a file
 that cannot be read, 2 for words that mean nothing.
@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.environment import environment, environment_lines
 from ipygpumem.errors import OptionError, SnapshotError, first_line
+from ipygpumem.files import check_path
 from ipygpumem.progress import progress
 from ipygpumem.snapshot import KEYS, Snapshot, diff, sample
 from ipygpumem.snapshot import text as lines
 from ipygpumem.snapshot.files import one_line
 from ipygpumem.snapshot.overview import overview
 from ipygpumem.snapshot.table import COLUMNS, event_rows, write_csv, write_parquet
-from ipygpumem.units import parse_size
+from ipygpumem.units import parse_size, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -98,6 +99,18 @@ def _parser() -> argparse.ArgumentParser:
         made.add_argument("--by", choices=sorted(KEYS), default="line", help="what to add up by (line)")
         made.add_argument("--top", type=_count, metavar="N", help=f"how many groups ({_TOP}; in JSON all)")
 
+    def pictured(made: argparse.ArgumentParser) -> None:
+        made.add_argument("file", metavar="FILE", help="a snapshot: pickle or JSON, also as .gz or .xz")
+        made.add_argument("other", metavar="OTHER", nargs="?", help="a second one, to compare with")
+        made.add_argument("--no-source", action="store_true", help="leave the text of the recorded cells out")
+        made.add_argument("--strip-paths", action="store_true", help="leave the folders of files out")
+        made.add_argument(
+            "--theme",
+            choices=("auto", "light", "dark"),
+            default="auto",
+            help="(auto: as the system)",
+        )
+
     over_files("summary", _summary, "The peak, when it was, and the lines that hold most of it.")
     grouped(over_files("peak", _peak, "What was alive at the peak."))
     made = over_files("leaks", _leaks, "What was allocated and is still alive at the end.")
@@ -119,6 +132,10 @@ def _parser() -> argparse.ArgumentParser:
     form = made.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="as CSV, to the standard output")
     form.add_argument("--parquet", action="store_true", help="as Parquet, beside each file")
+    made = command("html", _html, "The viewer as one HTML file, to keep or to send: it opens without a network.")
+    pictured(made)
+    made.add_argument("-o", "--output", metavar="OUT", help="where to write (in this folder, named after FILE)")
+    pictured(command("view", _view, "Open the viewer in the browser: a page in a temporary folder, no server."))
     command("env", _env, "What this machine allows, and how far each number can be trusted.")
     command("demo", _demo, "The commands at work on a small real snapshot.")
     return parser
@@ -300,6 +317,55 @@ def _events(words: argparse.Namespace) -> int:
             begun.append(name)
 
     return _each(words, show)
+
+
+def _loaded(words: argparse.Namespace) -> list[Snapshot] | None:
+    """One snapshot, or two to compare; None, and the reason said, where one cannot be read."""
+    try:
+        with progress("reading"):
+            return [Snapshot.load(name) for name in (words.file, words.other) if name is not None]
+    except SnapshotError as problem:
+        _complain(problem)
+        return None
+
+
+def _shown(words: argparse.Namespace) -> dict[str, Any]:
+    return {"source": not words.no_source, "paths": not words.strip_paths, "theme": words.theme}
+
+
+def _html(words: argparse.Namespace) -> int:
+    from ipygpumem.viewer import write_page
+
+    target = words.output
+    if target is None:
+        target = f"{Path(words.file).name.split('.')[0] or 'snapshot'}.html"
+    check_path(target, "page", "snapshot.html")
+    snapshots = _loaded(words)
+    if snapshots is None:
+        return _BAD_FILE
+    with progress("writing"):
+        path = write_page(target, snapshots, **_shown(words))
+    count = path.stat().st_size
+    if words.json:
+        _json({"page": str(path), "bytes": count})
+    else:
+        _say(f"{one_line(str(target))}: {size(count)}")
+    return 0
+
+
+def _view(words: argparse.Namespace) -> int:
+    from ipygpumem.viewer import open_page
+
+    snapshots = _loaded(words)
+    if snapshots is None:
+        return _BAD_FILE
+    with progress("writing"):
+        path, opened = open_page(snapshots, **_shown(words))
+    if words.json:
+        _json({"page": str(path), "opened": opened})
+    else:
+        _say(str(path) if opened else f"no browser can be opened from here: open this file in one\n{path}")
+    return 0
 
 
 def _env(words: argparse.Namespace) -> int:

@@ -35,7 +35,7 @@ class Place:
 
 def place() -> Place:
     """The place of what is displayed now."""
-    if "IPython" not in sys.modules:
+    if sys.modules.get("IPython") is None:
         return Place("none", _print)
     from IPython import get_ipython
 

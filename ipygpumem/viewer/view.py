@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["View"]
 
 _STILL_END = 64
+_IN_A_BROWSER = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
 _published: dict[str, tuple[str | None, list[View]]] = {}
 """By cell: the run that displayed them, and what it displayed."""
 
@@ -88,17 +89,17 @@ class View:
 
     def publish(self, where: Place) -> None:
         """Display it."""
+        if where.kind in {"text", "none"}:
+            where.publish({"text/plain": f"{self.text}\n{_IN_A_BROWSER}"}, {})
+            return
         notes = []
         try:
-            stills: tuple[Picture, ...] = self.pictures
+            for number, still in enumerate(self.pictures):
+                data = {"text/plain": "" if number else self.text, "image/png": _base64(still)}
+                where.publish(data, {"image/png": {"width": still.width, "height": still.height}})
         except OptionError as problem:
-            stills = ()
-            notes.append(str(problem))
-        for number, still in enumerate(stills):
-            data = {"text/plain": self.text if not number else "", "image/png": _base64(still)}
-            where.publish(data, {"image/png": {"width": still.width, "height": still.height}})
-        if not stills:
             where.publish({"text/plain": self.text}, {})
+            notes.append(str(problem))
         if where.kind == "live":
             self._replace(where)
             try:

@@ -1,0 +1,100 @@
+"""What is given away: neither code nor folders, and everything else as it was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ipygpumem import Snapshot
+from ipygpumem.snapshot.encode import decode
+from ipygpumem.snapshot.share import shared, stripped
+from ipygpumem.snapshot.tables import is_user_file
+from snapshot import files
+
+CELL = "/scratch/ipykernel_77/123.py"
+SECRET = "/home/alice/secret"
+
+
+@pytest.fixture
+def snapshot():
+    root = files.raw("gpt_small")
+    for event in root["device_traces"][0]:
+        for frame in event.get("frames", ()):
+            frame["filename"] = frame["filename"].replace("/home/user/project/train_gpt.py", CELL)
+    times = [event["time_us"] for event in root["device_traces"][0]]
+    root["ipygpumem"] = {
+        "host": "alices-machine",
+        "cells": [{"number": 3, "filename": CELL, "start_us": times[0], "end_us": times[-1], "success": True}],
+    }
+    root["source_code"] = {CELL: "\n".join(f"line {number}" for number in range(1, 40))}
+    return Snapshot.load(root)
+
+
+def test_nothing_asked_is_the_snapshot_itself(snapshot):
+    assert shared(snapshot) is snapshot
+
+
+def test_without_source(snapshot):
+    before = snapshot.by_line()
+    assert before[0].source == "line 11"
+    given = shared(snapshot, source=False)
+    assert given.sources == {}
+    assert given.by_line()[0].source is None
+    assert given.by_line()[0].label == before[0].label == "In[3]:11 forward"
+    assert snapshot.by_line() == before, "the snapshot itself stays as it is"
+    assert "line 11" not in json.dumps(decode(given.encode())[0])
+
+
+def test_without_paths(snapshot):
+    given = shared(snapshot, paths=False)
+    header, _ = decode(given.encode())
+    text = json.dumps(header, ensure_ascii=False)
+    assert "/scratch/" not in text
+    assert "/usr/lib" not in text
+    assert "alices-machine" not in text
+    assert given.own.host is None
+    assert "…/ipykernel_77/123.py" in text
+    ours, theirs = snapshot.by_line(), given.by_line()
+    assert [(one.label, one.bytes, one.count, one.source) for one in ours] == [
+        (one.label, one.bytes, one.count, one.source) for one in theirs
+    ]
+    assert given.live().by("cell")[0].label == "In[3]"
+    for before, after in zip(snapshot.stacks.frames, given.stacks.frames, strict=True):
+        assert is_user_file(before.file) == is_user_file(after.file)
+        assert (before.line, before.name) == (after.line, after.name)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        (f"{SECRET}/train.py", "train.py"),
+        (r"C:\Users\alice\train.py", "train.py"),
+        (f"{SECRET}/.venv/lib/python3.12/site-packages/torch/nn/modules/linear.py", None),
+        (r"C:\Users\alice\Lib\site-packages\torch\nn\functional.py", r"…\site-packages\torch\nn\functional.py"),
+        (f"{SECRET}/lib/python3.11/threading.py", "…/lib/python3.11/threading.py"),
+        (f"{SECRET}/pytorch/torch/nn/modules/linear.py", "…/torch/nn/modules/linear.py"),
+        (f"{SECRET}/pytorch/aten/src/ATen/Context.cpp", "Context.cpp"),
+        ("/scratch/torchinductor_alice/ab/cabc.py", "…/.triton/cabc.py"),
+        (f"{SECRET}/.triton/cache/xyz/k.py", "…/.triton/k.py"),
+        ("/scratch/ipykernel_12/345.py", "…/ipykernel_12/345.py"),
+        ("<ipython-input-3-0123456789ab>", "<ipython-input-3-0123456789ab>"),
+        ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>"),
+        ("<eval_with_key>.17", "<eval_with_key>.17"),
+        ("??", "??"),
+        ("", ""),
+    ],
+)
+def test_names(file, name):
+    found = stripped([file])[file]
+    if name is None:
+        assert found.startswith("…/lib/python3.12/site-packages/torch/nn")
+    else:
+        assert found == name
+    assert "alice" not in found
+    assert is_user_file(found) == is_user_file(file)
+
+
+def test_different_files_keep_different_names():
+    names = stripped(["/a/x.py", "/b/x.py", "/c/x.py", "/a/x.py", "/a/y", "/b/y"])
+    assert names == {"/a/x.py": "x.py", "/b/x.py": "x~2.py", "/c/x.py": "x~3.py", "/a/y": "y", "/b/y": "y~2"}

@@ -1,0 +1,80 @@
+"""Level of detail: nothing is lost between the events and the pixels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ipygpumem import Snapshot
+from ipygpumem.viewer.columns import NOTHING, SMALL, columns, strata
+from snapshot import files
+
+
+@pytest.fixture(scope="module", params=["gpt_small", "oom_fragmented", "resnet50"])
+def timeline(request):
+    return Snapshot.load(files.path(request.param)).timeline()
+
+
+@pytest.mark.parametrize("width", [1, 7, 500, 100_000])
+def test_each_column_shows_the_instant_of_its_maximum(timeline, width):
+    chosen = columns(timeline, width)
+    bytes_, points = timeline.requested.bytes, len(timeline.requested)
+    assert len(chosen) == width
+    seen = 0
+    for column in range(0, width, max(width // 300, 1)):
+        first = column * points // width
+        last = max((column + 1) * points // width, first + 1)
+        assert chosen.first[column] == first - 1
+        assert chosen.requested[column] == max(bytes_[first:last].tolist())
+        assert bytes_[chosen.event[column] + 1] == chosen.requested[column]
+        assert chosen.reserved[column] == max(timeline.reserved.bytes[first:last].tolist())
+        seen += last - first
+    assert seen >= min(points, 300)
+    assert chosen.requested.max() == timeline.requested.peak()[1]
+    event = timeline.requested.peak()[0]
+    assert chosen.event[chosen.of(event)] == event
+
+
+def test_every_pixel_is_what_lies_there(timeline):
+    width, height = 90, 240
+    chosen = columns(timeline, width)
+    unit = timeline.requested.peak()[1] / 200
+    allocations = timeline.allocations
+    kind = (np.arange(len(allocations)) % 100 + 2).astype(np.uint8)
+    line = (allocations.stack % 5 + 110).astype(np.uint8)
+    picture = strata(timeline, chosen, height, unit, kind=kind, band=line)
+    assert picture.shape == (height, width)
+    tall = 0
+    for column in range(width):
+        strip = picture[::-1, column]
+        assert np.count_nonzero(strip) == round(int(chosen.requested[column]) / unit)
+        assert (strip[np.count_nonzero(strip) :] == NOTHING).all()
+        live = [row for row in range(len(allocations)) if allocations.start[row] <= chosen.event[column]]
+        live = [row for row in live if allocations.end[row] > chosen.event[column]]
+        live.sort(key=lambda row: allocations.start[row])
+        low = 0
+        for row in live:
+            size = int(allocations.size[row])
+            if size >= unit * 2:
+                assert strip[int((low + size / 2) / unit)] == kind[row]
+                tall += 1
+            low += size
+        few = {kind[row] for row in live if allocations.size[row] >= unit}
+        assert set(strip.tolist()) <= few | {line[row] for row in live} | {SMALL, NOTHING}
+    assert tall > 100
+
+
+def test_low_ones_of_one_line_make_a_band_and_the_rest_is_small():
+    trace = [
+        {"action": "alloc", "addr": 4096 * number, "size": size, "stream": 0, "time_us": number, "frames": frames}
+        for number, (size, frames) in enumerate([(3, "a"), (4, "a"), (5, "b"), (20, "c"), (6, "a"), (6, "b"), (7, "b")])
+    ]
+    for event in trace:
+        event["frames"] = [{"filename": f"/x/{event['frames']}.py", "line": 1, "name": "f"}]
+    timeline = Snapshot.load({"segments": [], "device_traces": [trace]}).timeline()
+    band = {0: 50, 1: 51, 2: 52}
+    lines = np.asarray([band[stack] for stack in timeline.allocations.stack.tolist()], np.uint8)
+    kind = np.full(7, 9, np.uint8)
+    picture = strata(timeline, columns(timeline, 1), 7, 10.0, kind=kind, band=lines)
+    # from below: 7 of a and 5 of b are lower than a pixel each, c is drawn as itself, 6 of a is low, 13 of b a band
+    assert picture[::-1, 0].tolist() == [SMALL, 9, 9, SMALL, 51, 0, 0]
