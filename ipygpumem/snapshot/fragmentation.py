@@ -22,6 +22,7 @@ __all__ = ["Fit", "Fragmentation", "fragmentation", "round_request", "segment_si
 
 # The allocator's constants (c10/core/AllocatorConfig.h), unchanged since torch 1.0
 _QUANTUM = 512
+_DEFAULT_POOL = (0, 0)
 _SMALL = MIB
 _MIDDLE = 10 * MIB
 _LARGE_SEGMENT = 20 * MIB
@@ -61,6 +62,7 @@ class Fragmentation:
         pieces: How many there are.
         empty: Free bytes in segments without a block in use: ``torch.cuda.empty_cache`` would give these back.
         partly: Free bytes in segments partly in use: lost to everybody but PyTorch.
+        private: Free bytes in segments of private pools, whoever uses these: they serve the graph that owns the pool.
         derived: True where block sizes are reckoned from the requests, rounded up to 512 bytes, so that free pieces
             are upper bounds: the allocator may have left the rest of a piece (up to 1 MiB) with a block. False at the
             end, where the file tells them.
@@ -76,6 +78,7 @@ class Fragmentation:
     pieces: int
     empty: int
     partly: int
+    private: int
     derived: bool
     fit: Fit | None = None
 
@@ -116,18 +119,19 @@ def fragmentation(
     inside = _owner(state, state.blocks["address"])
     used = np.zeros(len(state.segments), np.bool_)
     used[inside[inside >= 0]] = True
-    total = int(length.sum())
-    empty = int(length[~used[owner]].sum())
+    private = np.isin(state.segments["pool"], [n for n, pool in enumerate(snapshot.pools) if pool != _DEFAULT_POOL])
+    shared = ~private[owner]
     return Fragmentation(
         device=state.device,
         event=state.event,
         reserved=state.reserved,
         requested=state.requested,
-        free=total,
+        free=int(length.sum()),
         largest=int(length.max(initial=0)),
         pieces=len(length),
-        empty=empty,
-        partly=total - empty,
+        empty=int(length[shared & ~used[owner]].sum()),
+        partly=int(length[shared & used[owner]].sum()),
+        private=int(length[~shared].sum()),
         derived=not exact,
         fit=None if need is None else _fit(need, stream, length, state.segments[owner]),
     )

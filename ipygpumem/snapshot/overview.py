@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.snapshot.notes import notes
 from ipygpumem.snapshot.text import clip, group_lines, many, peak_line
 from ipygpumem.snapshot.trace import Action
 from ipygpumem.units import size
@@ -12,7 +13,6 @@ from ipygpumem.units import size
 if TYPE_CHECKING:
     from ipygpumem.snapshot.liveset import Peak
     from ipygpumem.snapshot.snapshot import Snapshot
-    from ipygpumem.snapshot.timeline import Timeline
 
 __all__ = ["Overview", "overview", "summary_text"]
 
@@ -31,7 +31,7 @@ class Overview:
         end_requested: Bytes of the blocks that live at the end.
         end_rounded: The same, as the allocator rounds them; None for a file without segments.
         reserved_end: Bytes of all segments at the end; None for a file without segments.
-        reserved_peak: The most there was of these.
+        reserved_peak: The most there was of these; None also where events and segments do not fit together.
         before_recording: Blocks older than the first event.
         before_recording_bytes: Their bytes.
         dropped: Allocations that the ring buffer lost; None if the file does not say.
@@ -83,54 +83,14 @@ def overview(snapshot: Snapshot, device: int) -> Overview:
         end_requested=int(timeline.requested.bytes[-1]),
         end_rounded=None if timeline.end_reserved is None else timeline.end_rounded,
         reserved_end=timeline.end_reserved,
-        reserved_peak=None if reserved is None else reserved.peak()[1],
+        reserved_peak=None if reserved is None or (reserved.bytes < 0).any() else reserved.peak()[1],
         before_recording=gaps.before_recording,
         before_recording_bytes=gaps.before_recording_bytes,
         dropped=snapshot.own.dropped_of(device),
         out_of_order=timeline.trace.out_of_order,
         oom_events=len(timeline.trace.events(Action.OOM)),
-        notes=tuple(_notes(snapshot, timeline)),
+        notes=tuple(notes(snapshot, timeline)),
     )
-
-
-def _notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
-    gaps, trace = timeline.gaps, timeline.trace
-    dropped = snapshot.own.dropped_of(trace.device)
-    notes = []
-    if not len(trace):
-        notes.append("no events were recorded: only the state at the end is known")
-    if gaps.before_recording:
-        older = f"{many(gaps.before_recording, 'block')} ({size(gaps.before_recording_bytes)})"
-        told = "" if dropped is not None else "; whether events were dropped is not told"
-        notes.append(f"{older} {_is(gaps.before_recording)} older than the first event{told}")
-    if dropped:
-        notes.append(f"the ring buffer lost {many(dropped, 'allocation')} before the first event here")
-    if trace.out_of_order:
-        late = many(trace.out_of_order, "event")
-        notes.append(f"{late} stood in the wrong order and {_was(trace.out_of_order)} sorted by time")
-    if gaps.frees_without_allocation:
-        frees = many(gaps.frees_without_allocation, "free")
-        notes.append(f"{frees} without an allocation {_is(gaps.frees_without_allocation)} left out")
-    if gaps.missing_frees:
-        blocks = many(gaps.missing_frees, "block")
-        notes.append(f"{blocks} {_was(gaps.missing_frees)} allocated again without a free, where the older one ends")
-    if gaps.ended_by_request:
-        notes.append("completed frees were not recorded: blocks end when their free was requested")
-    if gaps.only_in_segments:
-        blocks = many(gaps.only_in_segments, "block")
-        notes.append(f"{blocks} at the end {_was(gaps.only_in_segments)} allocated after the events were copied")
-    if gaps.only_in_events:
-        blocks = many(gaps.only_in_events, "block")
-        notes.append(f"{blocks} that the events leave alive {_is(gaps.only_in_events)} not there at the end")
-    return notes
-
-
-def _is(count: int) -> str:
-    return "is" if count == 1 else "are"
-
-
-def _was(count: int) -> str:
-    return "was" if count == 1 else "were"
 
 
 def summary_text(snapshot: Snapshot, device: int | None = None) -> str:
@@ -155,13 +115,13 @@ def _device_lines(snapshot: Snapshot, device: int, *, short: bool) -> list[str]:
     groups = peak.live.by("line")[:_TOP]
     lines = [peak_line(snapshot, peak), *group_lines(groups, peak.requested, _TOP)]
     ends = f"at the end {size(facts.end_requested)} requested"
-    if facts.reserved_end is not None and facts.reserved_peak is not None and facts.end_rounded is not None:
-        ends += f", {size(facts.end_rounded)} rounded"
-        ends += f"; reserved {size(facts.reserved_end)}, at most {size(facts.reserved_peak)}"
+    if facts.reserved_end is not None and facts.end_rounded is not None:
+        ends += f", {size(facts.end_rounded)} rounded; reserved {size(facts.reserved_end)}"
+    if facts.reserved_peak is not None:
+        ends += f", at most {size(facts.reserved_peak)}"
     lines.append(f"  {many(facts.events, 'event')}; {ends}")
     if facts.oom_events:
         times = "once" if facts.oom_events == 1 else f"{facts.oom_events:,} times"
         lines.append(f"  out of memory {times}: see ipygpumem fragmentation {clip(snapshot.name)} --at oom")
-    notes = facts.notes[:1] if short else facts.notes
-    lines += [f"  note: {note}" for note in notes]
+    lines += [f"  note: {note}" for note in (facts.notes[:1] if short else facts.notes)]
     return lines

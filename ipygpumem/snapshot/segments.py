@@ -70,6 +70,7 @@ class Blocks:
         address: int64.
         size: int64, rounded bytes.
         requested: int64, bytes the program asked for; 0 for a free block, whose entry in the file is stale.
+        told: bool, whether the file tells them; else the rounded bytes stand for them.
         state: uint8, index into `STATES`.
         stack: int32, index into the stack table; -1 without.
     """
@@ -79,6 +80,7 @@ class Blocks:
     address: NDArray[np.int64]
     size: NDArray[np.int64]
     requested: NDArray[np.int64]
+    told: NDArray[np.bool_]
     state: NDArray[np.uint8]
     stack: NDArray[np.int32]
 
@@ -157,20 +159,26 @@ def _blocks(items: Any, where: str, segment: tuple[int, int, int], end: int, boo
             raise SnapshotFormatError(f"{here}: state is none of {', '.join(STATES)}")
         if address + rounded > end:
             raise SnapshotFormatError(f"{here}: the block reaches beyond its segment")
-        requested, frames = _request(block, here, rounded)
+        requested, frames = _request(block, here)
         stack = -1 if frames is None else book.resolver.stack(frames, f"{here}: frames")
-        rows.append((device, address, place, rounded, requested if state else 0, state, stack))
+        told = requested is not None
+        asked = requested if requested is not None else rounded
+        rows.append((device, address, place, rounded, asked if state else 0, told, state, stack))
         address += rounded
     return rows
 
 
-def _request(block: dict[str, Any], where: str, rounded: int) -> tuple[int, Any]:
-    """Requested bytes and frames; torch up to 2.0 kept both in the first entry of a history."""
+def _request(block: dict[str, Any], where: str) -> tuple[int | None, Any]:
+    """Requested bytes, if told, and frames; torch up to 2.0 kept both in the first entry of a history."""
     history = block.get("history")
     if history and "requested_size" not in block:
         last = mapping(sequence(history, f"{where}: history")[0], f"{where}: history[0]")
-        return integer(last.get("real_size", rounded), f"{where}: real_size", 0, LARGEST), last.get("frames")
-    return integer(block.get("requested_size", rounded), f"{where}: requested_size", 0, LARGEST), block.get("frames")
+        return _optional(last.get("real_size"), f"{where}: real_size"), last.get("frames")
+    return _optional(block.get("requested_size"), f"{where}: requested_size"), block.get("frames")
+
+
+def _optional(value: Any, where: str) -> int | None:
+    return None if value is None else integer(value, where, 0, LARGEST)
 
 
 def _columns(rows: list[tuple[int, ...]], width: int) -> list[NDArray[np.int64]]:
@@ -192,5 +200,14 @@ def _segments(rows: list[tuple[int, ...]]) -> Segments:
 
 
 def _block_columns(rows: list[tuple[int, ...]]) -> Blocks:
-    device, address, segment, size, requested, state, stack = _columns(rows, 7)
-    return Blocks(segment, device, address, size, requested, state.astype(np.uint8), stack.astype(np.int32))
+    device, address, segment, size, requested, told, state, stack = _columns(rows, 8)
+    return Blocks(
+        segment,
+        device,
+        address,
+        size,
+        requested,
+        told.astype(np.bool_),
+        state.astype(np.uint8),
+        stack.astype(np.int32),
+    )

@@ -94,6 +94,10 @@ def fragmentation_lines(memory: Fragmentation) -> list[str]:
         f"{_INDENT}{size(memory.empty):>10}  in segments without a block in use: empty_cache() gives these back",
         f"{_INDENT}{size(memory.partly):>10}  in segments partly in use: only PyTorch can use these",
     ]
+    if memory.private:
+        lines.append(
+            f"{_INDENT}{size(memory.private):>10}  in private pools: only the CUDA graphs they belong to can use it"
+        )
     fit = memory.fit
     if fit is not None and fit.block is not None:
         lines.append(f"{_INDENT}{size(fit.requested)} would fit into a free piece of {size(fit.block)}")

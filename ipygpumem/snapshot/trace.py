@@ -71,6 +71,7 @@ class Trace:
         pool: int32, index into the pools; -1 where the file does not say (before torch 2.12).
         device_free: Free bytes of the device at each oom event.
         out_of_order: How many events stood behind a later one in the file. They were sorted in by time.
+        untimed: How many events have no time. If only some have none, the times of the others are not used either.
     """
 
     device: int
@@ -85,6 +86,7 @@ class Trace:
     pool: NDArray[np.int32]
     device_free: dict[int, int]
     out_of_order: int
+    untimed: int
 
     def __len__(self) -> int:
         return len(self.action)
@@ -183,7 +185,8 @@ class _Columns:
         address[address < 0] = 0
         size[size < 0] = 0
         stream[stream == _ABSENT] = 0
-        if (time < 0).any():
+        untimed = int(np.count_nonzero(time < 0))
+        if untimed:
             time[:] = _ABSENT
         late = int(np.count_nonzero(time < np.maximum.accumulate(time))) if len(time) else 0
         free = self._device_free
@@ -205,6 +208,7 @@ class _Columns:
             self._ids["pool_id"][order],
             free,
             late,
+            untimed,
         )
 
     def _actions(self) -> NDArray[np.uint8]:

@@ -17,6 +17,7 @@ from ipygpumem.snapshot.overview import overview
 from ipygpumem.snapshot.table import COLUMNS, write_csv
 from ipygpumem.snapshot.tables import is_user_file
 from snapshot import files
+from snapshot.entries import block, event, segment
 
 MIB = 1 << 20
 CELL = "/tmp/ipykernel_7/99.py"
@@ -28,27 +29,8 @@ def frame(file, line, name):
     return {"filename": file, "line": line, "name": name}
 
 
-def event(action, address, size, time, frames=(), **more):
-    return {
-        "action": action,
-        "addr": address,
-        "size": size,
-        "stream": 0,
-        "time_us": time,
-        "frames": list(frames),
-    } | more
-
-
 def freed(address, size, time):
     return [event("free_requested", address, size, time), event("free_completed", address, size, time + 1)]
-
-
-def block(address, size, requested, state="active_allocated", frames=()):
-    return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": list(frames)}
-
-
-def segment(address, size, blocks, **more):
-    return {"device": 0, "address": address, "total_size": size, "stream": 0, "blocks": blocks, **more}
 
 
 def labels(groups):

@@ -1,0 +1,20 @@
+"""Entries of a snapshot, as a file has them."""
+
+
+def event(action, address, size, time, frames=(), **more):
+    return {
+        "action": action,
+        "addr": address,
+        "size": size,
+        "stream": 0,
+        "time_us": time,
+        "frames": list(frames),
+    } | more
+
+
+def block(address, size, requested, state="active_allocated", frames=()):
+    return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": list(frames)}
+
+
+def segment(address, size, blocks, **more):
+    return {"device": 0, "address": address, "total_size": size, "stream": 0, "blocks": blocks, **more}

@@ -1,0 +1,51 @@
+"""What a file does not tell, and what in it does not fit together, is said."""
+
+from __future__ import annotations
+
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.overview import overview
+from ipygpumem.snapshot.text import fragmentation_lines
+from snapshot.entries import block, event, segment
+
+MIB = 1 << 20
+
+
+def told(trace, segments):
+    return overview(Snapshot.load({"device_traces": [trace], "segments": segments}), 0)
+
+
+def test_one_event_without_a_time_costs_the_others_theirs_and_that_is_told():
+    trace = [event("alloc", 512, 10, 1), {"action": "free_completed", "addr": 512, "size": 10}]
+    assert told(trace, []).notes == ("1 event has no time: the times of the others are not used",)
+    assert told(trace[:1], [segment(0, 1024, [block(512, 512, 10)])]).notes == ()
+
+
+def test_segments_that_do_not_fit_the_events_are_told():
+    facts = told([event("segment_alloc", 512, 20 * MIB, 1)], [])
+    assert facts.notes == (
+        "the segments at the end and the events do not fit together: reserved bytes before it are not known",
+    )
+    assert (facts.reserved_end, facts.reserved_peak) == (0, None)
+
+
+def test_blocks_that_overlap_or_have_no_requested_size_are_told():
+    one = block(4096, 1024, 1000)
+    two = block(4608, 1024, 1000)
+    del two["requested_size"]
+    facts = told([], [segment(4096, 2 * MIB, [one, two])])
+    assert facts.notes[2:] == (
+        "1 block at the end has no requested size: the rounded one stands for it",
+        "1 block at the end is inside another: sums count both",
+    )
+    assert facts.end_requested == 2024
+
+
+def test_free_memory_of_a_private_pool_is_not_said_to_be_returnable():
+    other = {**segment(40 * MIB, 2 * MIB, [block(40 * MIB, 2 * MIB, 0, "inactive")]), "segment_pool_id": (0, 1)}
+    mine = {**segment(80 * MIB, 4 * MIB, [block(80 * MIB, 4 * MIB, 0, "inactive")]), "segment_pool_id": (0, 0)}
+    snapshot = Snapshot.load({"segments": [other, mine]})
+    memory = snapshot.fragmentation()
+    assert (memory.free, memory.empty, memory.partly, memory.private) == (6 * MIB, 4 * MIB, 0, 2 * MIB)
+    text = "\n".join(fragmentation_lines(memory))
+    assert "   2.0 MiB  in private pools: only the CUDA graphs they belong to can use it" in text
+    assert "private" not in "\n".join(fragmentation_lines(Snapshot.load({"segments": [mine]}).fragmentation()))
