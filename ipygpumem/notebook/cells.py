@@ -51,6 +51,7 @@ class Asked:
     quiet: bool = False
     variable: str | None = None
     brief: bool = False
+    view: bool = False
 
 
 @dataclass(slots=True)
@@ -241,6 +242,8 @@ class Cells:
                 self._show(report, table=settings.style == "table" or (settings.style == "auto" and not asked.brief))
             elif report.recording is not None and report.recording.error:
                 print(f"ipygpumem: {report.recording.error}")  # noqa: T201 (quiet is not mute when work is lost)
+            if asked.view and report.recording is not None and report.recording.path is not None:
+                show.show_recording(self._shell, report.recording.path)
         elif muted:
             return
         elif settings.report == "always" or (settings.report == "changed" and (losses or self._moved(report))):

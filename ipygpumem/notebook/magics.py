@@ -154,7 +154,7 @@ class GPUMem(Magics, Settings):
             study = self._study(words, text)
         except IpyGpuMemError as error:
             raise UsageError(f"{prog}: {error}") from error
-        return Asked(devices, study, quiet=words.quiet, variable=words.var)
+        return Asked(devices, study, quiet=words.quiet, variable=words.var, view=words.view)
 
     def _study(self, words: argparse.Namespace, text: str) -> Study:
         peak = self.limit if words.limit is None else words.limit

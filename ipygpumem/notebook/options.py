@@ -75,6 +75,12 @@ _SNAPSHOT = Option(
     path=True,
 )
 
+_VIEW = Option(
+    ("--view",),
+    None,
+    "show the snapshot below the report: the viewer, or its still picture where nobody watches; needs --snapshot",
+)
+
 _LINES = (
     Option(
         ("--lines",),
@@ -98,9 +104,10 @@ _LIMITS = (
 )
 _QUESTIONS = (*_LINES, *_LIMITS)
 
-CELL = (_SNAPSHOT, *_RECORDING, *_QUESTIONS, _DEVICE, _QUIET, _VAR, _HELP)
+CELL = (_SNAPSHOT, _VIEW, *_RECORDING, *_QUESTIONS, _DEVICE, _QUIET, _VAR, _HELP)
 STATEMENT = (
     _SNAPSHOT,
+    _VIEW,
     *_RECORDING,
     *_QUESTIONS,
     _DEVICE,
@@ -136,6 +143,8 @@ def parse(prog: str, options: tuple[Option, ...], line: str) -> argparse.Namespa
             raise UsageError(
                 f"{prog}: --stacks, --max-entries and --history are of a recording: add --snapshot PATH or --lines"
             )
+    if getattr(words, "view", False) and words.snapshot is None:
+        raise UsageError(f"{prog}: --view shows what was recorded: add --snapshot PATH")
     name = getattr(words, "var", None)
     if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
         raise UsageError(f"{prog}: {name!r} is no name for a variable")

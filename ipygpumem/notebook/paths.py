@@ -14,7 +14,7 @@ from ipygpumem.recording import check_path
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["expanded"]
+__all__ = ["expanded", "filled"]
 
 
 def expanded(shell: Any, text: str) -> Path:
@@ -24,10 +24,19 @@ def expanded(shell: Any, text: str) -> Path:
         UsageError: A name that does not expand.
         RecordingError: Nothing can be written there.
     """
+    return check_path(filled(shell, text))
+
+
+def filled(shell: Any, text: str) -> str:
+    """A path as it is written, with its names filled in as in `expanded`.
+
+    Raises:
+        UsageError: A name that does not expand.
+    """
+    if "{" not in text:
+        return text
     names = {**shell.user_ns, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
-    if "{" in text:
-        try:
-            text = EvalFormatter().vformat(text, [], names)
-        except Exception as error:
-            raise UsageError(f"gpumem: {text!r} does not expand ({type(error).__name__}: {error})") from error
-    return check_path(text)
+    try:
+        return str(EvalFormatter().vformat(text, [], names))
+    except Exception as error:
+        raise UsageError(f"gpumem: {text!r} does not expand ({type(error).__name__}: {error})") from error

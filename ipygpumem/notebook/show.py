@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.errors import first_line
 from ipygpumem.notebook.environment import coloured_terminal
 from ipygpumem.render import (
     html_line,
@@ -17,10 +18,12 @@ from ipygpumem.render import (
 from ipygpumem.session.lines import peak_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ipygpumem.ledger.report import Report
     from ipygpumem.render.table import Table
 
-__all__ = ["line_bundle", "show_line", "show_table", "show_tables"]
+__all__ = ["line_bundle", "show_line", "show_recording", "show_snapshots", "show_table", "show_tables"]
 
 
 def line_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:
@@ -43,6 +46,27 @@ def show_table(shell: Any, report: Report) -> None:
     # a listing has the lines at the peak, too
     lines = () if report.lines else peak_lines(report)
     _publish(shell, _with_answers(report, _tables_bundle(report_tables(report, lines))))
+
+
+def show_snapshots(shell: Any, files: Sequence[str]) -> None:
+    """Display one snapshot file, or two to compare.
+
+    Raises:
+        SnapshotError: A file cannot be read, or is no snapshot.
+    """
+    from ipygpumem.snapshot import Snapshot
+    from ipygpumem.viewer import View
+    from ipygpumem.viewer.place import of_shell
+
+    View([Snapshot.load(file) for file in files]).publish(of_shell(shell))
+
+
+def show_recording(shell: Any, file: str) -> None:
+    """Display what a cell has just recorded; if that fails it is a line, and the cell is what it was."""
+    try:
+        show_snapshots(shell, [file])
+    except Exception as error:
+        print(f"ipygpumem: no view of {file}: {first_line(error)}")  # noqa: T201 (where the view would be)
 
 
 def _tables_bundle(tables: list[Table]) -> dict[str, str]:

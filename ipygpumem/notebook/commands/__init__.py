@@ -5,10 +5,11 @@ from __future__ import annotations
 from ipygpumem.notebook.commands.command import Command, Verb
 from ipygpumem.notebook.commands.record import RECORD_COMMAND
 from ipygpumem.notebook.commands.switch import OFF, ON
+from ipygpumem.notebook.commands.view import VIEW
 
 __all__ = ["COMMANDS", "Command", "Verb", "command_of"]
 
-COMMANDS = (ON, OFF, RECORD_COMMAND)
+COMMANDS = (ON, OFF, RECORD_COMMAND, VIEW)
 
 
 def command_of(line: str) -> tuple[Command, str] | None:

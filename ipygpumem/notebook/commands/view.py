@@ -1,0 +1,36 @@
+"""``%gpumem view FILE``: a snapshot to look at, or two to compare."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from IPython.core.error import UsageError
+
+from ipygpumem.notebook import show
+from ipygpumem.notebook.commands.command import Command
+from ipygpumem.notebook.options import Option, split_words
+from ipygpumem.notebook.paths import filled
+
+if TYPE_CHECKING:
+    from ipygpumem.notebook.magics import GPUMem
+
+__all__ = ["VIEW"]
+
+_MOST = 2
+_FILE = Option(("file",), "FILE", "a snapshot; a second one, to compare with", many=True, path=True)
+
+
+def _run(magics: GPUMem, rest: str) -> None:
+    files = split_words("%gpumem view", rest)
+    if not 1 <= len(files) <= _MOST:
+        raise UsageError("%gpumem view takes one snapshot, or two to compare")
+    for word in files:
+        if word.startswith("-"):
+            raise UsageError(f"%gpumem view has no option {word}: %gpumem view FILE [OTHER]")
+    magics.cells.claim()
+    # of a user who is not there Path.expanduser raises; here it is a file that is not there
+    show.show_snapshots(magics.shell, [os.path.expanduser(filled(magics.shell, file)) for file in files])  # noqa: PTH111
+
+
+VIEW = Command("view", "show a snapshot in the viewer, or two to compare", _run, options=(_FILE,))

@@ -1,0 +1,150 @@
+"""``%gpumem view FILE`` and ``%%gpumem --snapshot FILE --view``."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from IPython.core.error import UsageError
+
+from ipygpumem import Snapshot
+from ipygpumem.viewer import View
+from snapshot import files
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+HINT = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
+BODY = "kept = torch.ones(30 << 20, dtype=torch.uint8, device='cuda')\nlen(kept)"
+
+
+class Kernel:
+    """What a display asks of ipykernel's shell: who sent the cell that runs."""
+
+    def __init__(self, monkeypatch, shell, *, watched):
+        monkeypatch.setattr(shell, "kernel", self, raising=False)
+        monkeypatch.setattr(shell, "get_parent", lambda: {"content": {"allow_stdin": watched}}, raising=False)
+
+
+@pytest.fixture
+def gpt(tmp_path):
+    return shutil.copy(files.path("gpt_small"), tmp_path / "my gpt.xz")
+
+
+def usage(ran):
+    assert isinstance(ran.error, UsageError), ran
+    assert ran.stderr.count("\n") == 1
+    assert ran.displays == []
+    return ran.stderr.strip().removeprefix("UsageError: ")
+
+
+@pytest.fixture
+def quiet(make_notebook):
+    notebook = make_notebook()
+    notebook.load()
+    return notebook
+
+
+def test_a_file_in_a_terminal(loaded, gpt):
+    ran = loaded.run(f"%gpumem view '{gpt}'")
+    assert ran.success
+    assert ran.texts == [f"{Snapshot.load(gpt).summary()}\n{HINT}"], "and the cell has no report of its own"
+    assert ran.value is None
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_file_in_a_notebook(quiet, gpt, monkeypatch, watched):
+    Kernel(monkeypatch, quiet.shell, watched=watched)
+    ran = quiet.run(f"%gpumem view '{gpt}'")
+    kinds = [set(data) for data in ran.displays]
+    assert kinds == [{"text/plain", "image/png"}, *([{"text/plain", WIDGET}] if watched else [])]
+
+
+def test_two_files_and_names_that_expand(quiet, gpt, tmp_path):
+    quiet.shell.user_ns["folder"] = tmp_path
+    ran = quiet.run(f"%gpumem view '{{folder}}/my gpt.xz' {files.path('resnet50')}")
+    assert "my gpt.xz\n\nGPU 0: peak 976.7 MiB" in ran.text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("", "%gpumem view takes one snapshot, or two to compare"),
+        ("a b c", "%gpumem view takes one snapshot, or two to compare"),
+        ("--fast a", "%gpumem view has no option --fast: %gpumem view FILE [OTHER]"),
+        ("missing.pickle", "%gpumem view: missing.pickle: No such file or directory"),
+        ("~nobody-of-this-name/x", "%gpumem view: ~nobody-of-this-name/x: No such file or directory"),
+        ("'a", '%gpumem view: No closing quotation in "\'a"'),
+        ("{no_such}", "gpumem: '{no_such}' does not expand (NameError: name 'no_such' is not defined)"),
+    ],
+)
+def test_words_that_mean_nothing(quiet, words, told):
+    assert usage(quiet.run(f"%gpumem view {words}")) == told
+
+
+def test_a_file_that_is_none(quiet, tmp_path):
+    (tmp_path / "x").write_text("nonsense")
+    assert usage(quiet.run(f"%gpumem view {tmp_path}/x")).startswith(f"%gpumem view: {tmp_path}/x: neither a pickle")
+
+
+def test_a_variable_of_that_name_is_a_statement_behind_dashes(quiet):
+    assert quiet.run("view = 5\n%gpumem -- view").value == 5
+
+
+def test_a_recorded_cell_is_shown_below_its_report(gpu_notebook, tmp_path, monkeypatch):
+    Kernel(monkeypatch, gpu_notebook.shell, watched=True)
+    path = tmp_path / "x.pickle"
+    ran = gpu_notebook.run(f"%%gpumem --snapshot {path} --view\n{BODY}")
+    assert ran.value == 31457280
+    table, picture, viewer = ran.displays
+    assert f"snapshot {path}: " in table["text/plain"]
+    assert picture["text/plain"] == Snapshot.load(path).summary()
+    assert "peak 62.0 MiB requested" in picture["text/plain"]
+    assert f"In[{gpu_notebook.shell.execution_count - 1}]:2 <module>" in picture["text/plain"]
+    assert "image/png" in picture
+    assert WIDGET in viewer
+
+
+def test_a_failing_cell_is_shown_and_fails(gpu_notebook, tmp_path):
+    ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle --view\n{BODY}\n1/0")
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert HINT in ran.texts[-1]
+
+
+def test_quiet_leaves_the_view(gpu_notebook, tmp_path):
+    ran = gpu_notebook.run(f"%%gpumem -q --snapshot {tmp_path}/x.pickle --view\n{BODY}")
+    assert HINT in ran.text
+    assert ran.stdout == "Out[1]: 31457280\n"
+
+
+def test_a_statement(gpu_notebook, tmp_path):
+    ran = gpu_notebook.run(f"%gpumem --snapshot {tmp_path}/x.pickle --view {BODY.splitlines()[0]}")
+    assert HINT in ran.texts[-1]
+    assert "peak 62.0 MiB requested" in ran.texts[-1]
+
+
+def test_a_view_that_fails_is_a_line(gpu_notebook, tmp_path, monkeypatch):
+    def broken(self, where):
+        raise RuntimeError("no canvas\nand more")
+
+    monkeypatch.setattr(View, "publish", broken)
+    ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle --view\n{BODY}")
+    assert ran.success
+    assert ran.value == 31457280
+    assert len(ran.displays) == 1
+    assert ran.stdout == f"Out[1]: 31457280\nipygpumem: no view of {tmp_path}/x.pickle: no canvas\n"
+    assert ran.stderr == ""
+
+
+def test_nothing_written_nothing_shown(gpu_notebook, tmp_path):
+    (tmp_path / "gone").mkdir()
+    ran = gpu_notebook.run(
+        f"%%gpumem --snapshot {tmp_path}/gone/x.pickle --view\n{BODY.splitlines()[0]}\n"
+        f"import shutil; shutil.rmtree('{tmp_path}/gone')"
+    )
+    assert "was not written" in ran.text
+    assert ran.success
+
+
+def test_view_needs_a_snapshot(gpu_notebook):
+    told = usage(gpu_notebook.run(f"%%gpumem --view\n{BODY}"))
+    assert told == "%%gpumem: --view shows what was recorded: add --snapshot PATH"
+    assert "kept" not in gpu_notebook.shell.user_ns
