@@ -3,6 +3,8 @@ import { desk, notice, WAITING } from "./asking.js";
 import { mount } from "./main.js";
 import { still } from "./still.js";
 
+const SETTLED = 300;
+
 /** @param {{model: import("./asking.js").Model, el: HTMLElement}} context */
 function render({ model, el }) {
   const stop = new AbortController();
@@ -19,18 +21,34 @@ function render({ model, el }) {
     if (stop.signal.aborted) return;
     const place = document.createElement("div");
     el.append(place);
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    let late;
     const viewer = mount(place, sources, {
       host: "widget",
       theme: "auto",
       state: model.get("state"),
       onState(state) {
-        model.set("state", state);
-        model.save_changes();
+        clearTimeout(late);
+        late = setTimeout(() => keep(state), SETTLED);
       },
     });
-    destroy = () => viewer.destroy();
+    destroy = () => {
+      clearTimeout(late);
+      viewer.destroy();
+    };
     /** @type {any} */ (el).ipygpumem = viewer.api;
-    picture.hide(stills);
+    // What cannot be drawn says so itself, below the picture
+    await viewer.api.peak().then(
+      () => picture.hide(stills),
+      () => {},
+    );
+  }
+
+  /** @param {string} state */
+  function keep(state) {
+    if (stop.signal.aborted) return;
+    model.set("state", state);
+    model.save_changes();
   }
 
   open().catch((error) => {
