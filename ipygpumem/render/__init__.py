@@ -1,16 +1,20 @@
 """Facts as text, HTML and JSON. Knows the ledger and nothing else."""
 
+from ipygpumem.render.holders import holders_tables
 from ipygpumem.render.html import html_line, html_tables
 from ipygpumem.render.line import baseline_line, text_line
 from ipygpumem.render.listing import html_listings, text_listings
+from ipygpumem.render.modules import module_tables
 from ipygpumem.render.table import books_tables, report_tables, text_tables
 
 __all__ = [
     "baseline_line",
     "books_tables",
+    "holders_tables",
     "html_line",
     "html_listings",
     "html_tables",
+    "module_tables",
     "report_tables",
     "text_line",
     "text_listings",

@@ -56,7 +56,9 @@ _TABLES = """\
 <td style="text-align:left;padding:1px 12px 1px {{ row.level * 14 }}px">{{ row.label }}</td>
 {%- for cell in row.cells %}<td style="text-align:right;padding:1px 12px;white-space:nowrap">{{ cell }}</td>
 {%- endfor -%}
-<td style="text-align:left;padding:1px 0;opacity:0.65">{{ row.remark }}</td></tr>
+<td style="text-align:left;padding:1px 0;white-space:nowrap">\
+{%- if row.bar %}<span style="display:inline-block;height:7px;width:{{ row.bar }}px;background-color:{{ bar_colour }};\
+margin-right:8px"></span>{% endif %}<span style="opacity:0.65">{{ row.remark }}</span></td></tr>
 {%- endfor %}
 </table>
 {%- for remark in table.remarks %}
@@ -126,12 +128,13 @@ def html_tables(tables: list[Table]) -> str:
                     "label": row.label,
                     "cells": row.cells,
                     "level": row.level,
-                    "remark": "" if row.grade is None or row.grade.trust == "exact" else str(row.grade),
+                    "remark": row.remark if row.grade is None or row.grade.trust == "exact" else str(row.grade),
+                    "bar": row.bar and max(round(_BAR_PIXELS * min(row.bar, 1)), 1),
                 }
                 for row in table.rows
             ],
         }
         for table in tables
     ]
-    text: str = _template(_TABLES).render(tables=shown)
+    text: str = _template(_TABLES).render(tables=shown, bar_colour=_BAR_COLOURS["tensors"])
     return text

@@ -21,15 +21,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Table", "TableRow", "books_tables", "report_tables", "text_tables"]
 
+_BAR_CELLS = 10
+
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One line: a label (``level`` deep), a text for each column, and the trust in them."""
+    """One line: a label (``level`` deep), a text for each column, the trust in them, and what else is to be said.
+
+    ``bar``: its part of the whole, from 0 to 1, drawn as a bar.
+    """
 
     label: str
     cells: tuple[str, ...]
     level: int
     grade: Grade | None = None
+    bar: float | None = None
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +176,32 @@ def _text_table(table: Table) -> str:
     lines = [table.title]
     lines.append("  ".join(["".ljust(widths[0]), *_right(table.header, widths[1:])]).rstrip())
     lines += [
-        "  ".join([line[0].ljust(widths[0]), *_right(line[1:-1], widths[1:])]).rstrip() + line[-1] for line in body
+        (
+            _flush("  ".join([line[0].ljust(widths[0]), *_right(line[1:-1], widths[1:])]), table)
+            + line[-1]
+            + _aside(row, table)
+        )
+        for line, row in zip(body, table.rows, strict=True)
     ]
     return "\n".join([*lines, *dict.fromkeys(_reasons(table)), *table.remarks])
 
 
 def _right(cells: tuple[str, ...], widths: list[int]) -> list[str]:
     return [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+
+
+def _flush(text: str, table: Table) -> str:
+    """Where something stands behind the columns, they keep their width."""
+    return text if any(row.bar or row.remark for row in table.rows) else text.rstrip()
+
+
+def _aside(row: TableRow, table: Table) -> str:
+    """What stands behind the columns: the bar and the remark."""
+    text = row.remark
+    if any(one.bar for one in table.rows):
+        bar = "█" * max(round(row.bar * _BAR_CELLS), 1) if row.bar else ""
+        text = f"{bar.ljust(_BAR_CELLS)}  {text}"
+    return f"  {text}".rstrip()
 
 
 def _mark(grade: Grade | None) -> str:
