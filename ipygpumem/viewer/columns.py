@@ -48,11 +48,17 @@ class Columns:
     def __len__(self) -> int:
         return len(self.first)
 
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """The columns that stand for events ``first`` to ``last``, and the one behind them."""
+        begin = int(np.searchsorted(self.first, first, side="left"))
+        if begin == len(self) or self.first[begin] > first:
+            begin -= 1  # it begins inside a column
+        return begin, max(int(np.searchsorted(self.first, last, side="right")), begin + 1)
+
     def of(self, event: int) -> int:
         """The column that stands for an event: the middle one, where the event is as wide as several."""
-        first = int(np.searchsorted(self.first, event, side="left"))
-        last = int(np.searchsorted(self.first, event, side="right")) - 1
-        return (first + last) // 2 if first <= last else last
+        begin, end = self.span(event, event)
+        return (begin + end - 1) // 2
 
 
 def columns(timeline: Timeline, width: int) -> Columns:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Box", "Paper", "own_style"]
 
+_BELOW, _IMAGE, _ABOVE = 0.5, 1, 2
 _INCH = 100
 _POINT = 0.72
 """Points of a CSS pixel, where an inch is 100 of them."""
@@ -127,14 +128,28 @@ class Paper:
         self._figure.add_artist(Rectangle(corner, *size, facecolor=colour, linewidth=0, transform=transform))
 
     def stroke(
-        self, points: Sequence[tuple[float, float]], colour: str, pixels: float, dashes: tuple[int, int] | None = None
+        self,
+        points: Sequence[tuple[float, float]],
+        colour: str,
+        pixels: float,
+        *,
+        dashes: tuple[int, int] | None = None,
+        below: bool = False,
     ) -> None:
-        """A line through points of the sheet."""
+        """A line through points of the sheet; below the image, if asked."""
         from matplotlib.lines import Line2D
 
         x, y = [x / self.width for x, _ in points], [1 - y / self.height for _, y in points]
         self._figure.add_artist(
-            Line2D(x, y, color=colour, linewidth=pixels * _POINT, transform=self._figure.transFigure, **_dashed(dashes))
+            Line2D(
+                x,
+                y,
+                color=colour,
+                linewidth=pixels * _POINT,
+                transform=self._figure.transFigure,
+                zorder=_BELOW if below else _ABOVE,
+                **_dashed(dashes),
+            )
         )
 
     def frame(self, box: Box, columns: int, top: float) -> None:
@@ -143,6 +158,7 @@ class Paper:
             (box.left / self.width, 1 - box.bottom / self.height, box.width / self.width, box.height / self.height)
         )
         axes.set_axis_off()
+        axes.set_zorder(_ABOVE)
         axes.set_xlim(0, columns)
         axes.set_ylim(0, top)
         self._axes = axes
@@ -155,7 +171,7 @@ class Paper:
             xo=box.left * self._scale,
             yo=(self.height - box.bottom) * self._scale,
             origin="upper",
-            zorder=1,
+            zorder=_IMAGE,
         )
 
     def steps(self, values: NDArray[Any], colour: str, pixels: float) -> None:

@@ -22,18 +22,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Parts", "parts"]
 
-# Okabe and Ito: told apart by every kind of colour vision
+# The viewer's own colours (js/model/palette.js): told apart by every kind of colour vision, calm on large areas
 _COLOURS: tuple[Colour, ...] = (
-    (0, 114, 178),
-    (230, 159, 0),
-    (0, 158, 115),
-    (204, 121, 167),
-    (86, 180, 233),
-    (213, 94, 0),
-    (240, 228, 66),
+    (119, 170, 221),
+    (238, 136, 102),
+    (68, 187, 153),
+    (238, 221, 136),
+    (185, 160, 220),
+    (153, 221, 255),
+    (170, 170, 0),
+    (255, 170, 187),
+    (143, 183, 168),
 )
-_OTHERS: Colour = (150, 158, 170)
-_SHADES = (0.0, 0.14, 0.28, 0.45)
+_OTHERS: Colour = (196, 201, 208)
+_SHADES = (0.0, 0.14, 0.28, 0.5)
 """How much white is mixed in: by turns, so that neighbours of one colour are told apart; the last is a band's."""
 _TURNS = len(_SHADES) - 1
 

@@ -49,7 +49,7 @@ _MOST_CELLS = 60
 
 _INK, _SOFT, _FAINT = "#1b1f24", "#59636e", "#e3e6ea"
 _TOTAL, _RESERVED, _CAPACITY, _OOM = "#1b1f24", "#c2410c", "#59636e", "#b91c1c"
-_SMALL_COLOUR = (196, 201, 208)
+_SMALL_COLOUR = (154, 161, 171)
 _WHITE = 255
 
 
@@ -155,8 +155,9 @@ def _axes(paper: Paper, plot: Box, timeline: Timeline, chosen: Columns, top: flo
     for value, label in byte_ticks(top):
         if value > top * _HIGHEST_TICK:
             break
-        paper.rule(value, _FAINT)
-        paper.text(plot.left - 8, plot.bottom - plot.height * value / top, label, 11, _SOFT, across="right")
+        y = plot.bottom - plot.height * value / top
+        paper.stroke([(plot.left, y), (plot.left + plot.width, y)], _FAINT, 1, below=True)
+        paper.text(plot.left - 8, y, label, 11, _SOFT, across="right")
     for event, label in count_ticks(len(timeline.trace)):
         at = plot.left + plot.width * (chosen.of(event) + 0.5) / len(chosen)
         paper.stroke([(at, plot.bottom), (at, plot.bottom + 4)], _SOFT, 1)
@@ -167,10 +168,10 @@ def _axes(paper: Paper, plot: Box, timeline: Timeline, chosen: Columns, top: flo
 
 def _curves(paper: Paper, timeline: Timeline, chosen: Columns, total: int | None, top: float) -> None:
     if total is not None and total <= top:
-        paper.rule(total, _CAPACITY, dashes=(6, 4))
+        paper.rule(total, _CAPACITY, dashes=(3, 2))
     if chosen.reserved is not None:
         paper.steps(chosen.reserved, _RESERVED, 1.4)
-    paper.steps(chosen.requested, _TOTAL, 1.0)
+    paper.steps(chosen.requested, _TOTAL, 0.7)
     for event in timeline.trace.events(Action.OOM).tolist():
         paper.upright(chosen.of(event) + 0.5, _OOM, 1.2, dashes=(3, 2))
 
@@ -200,7 +201,7 @@ def _heading(paper: Paper, snapshot: Snapshot, timeline: Timeline) -> None:
     if trace.timed and len(trace) > 1:
         length += f" in {duration(int(trace.time[-1] - trace.time[0]) / 1e6)}"
     end = paper.text(_RIGHT, 20, clip(snapshot.name, 48), 14, _INK, weight="bold")
-    paper.text(end + 14, 20, clip(f"{device} · {length}", 84), 12, _SOFT)
+    paper.text(end + 14, 20, clip(f"{length} · {device}"), 12, _SOFT, most=WIDTH - _RIGHT - end - 14)
     x: float = _RIGHT
     entries: list[tuple[str, str, tuple[int, int] | None]] = [
         (_TOTAL, f"requested, at the end {size(facts.end_requested)}", None)
@@ -209,7 +210,7 @@ def _heading(paper: Paper, snapshot: Snapshot, timeline: Timeline) -> None:
         entries.append((_RESERVED, f"reserved, at most {size(facts.reserved_peak)}", None))
     total = snapshot.own.device_totals.get(timeline.device)
     if total:
-        entries.append((_CAPACITY, f"capacity {size(total)}", (6, 4)))
+        entries.append((_CAPACITY, f"capacity {size(total)}", (3, 2)))
     if facts.oom_events:
         entries.append((_OOM, "out of memory", (3, 2)))
     for colour, label, dashes in entries:
@@ -224,7 +225,7 @@ def _cells(paper: Paper, plot: Box, snapshot: Snapshot, timeline: Timeline, chos
         first, after = np.searchsorted(time, [cell.start_us, cell.end_us])
         if first == after:
             continue
-        ends = [chosen.of(int(first)), chosen.of(int(after) - 1) + 1]
+        ends = chosen.span(int(first), int(after) - 1)
         left, right = (plot.left + plot.width * end / len(chosen) for end in ends)
         paper.fill(
             Box(left, plot.top - _CELL_STRIP, right - left, _CELL_STRIP - 3), "#dbe4ee" if number % 2 else "#e9eef4"

@@ -15,6 +15,27 @@ def timeline(request):
     return Snapshot.load(files.path(request.param)).timeline()
 
 
+@pytest.mark.parametrize(("events", "width"), [(3, 12), (12, 4), (7, 5), (5, 5), (0, 3)])
+def test_the_columns_of_events(events, width):
+    trace = [
+        {"action": "alloc", "addr": 4096 * number, "size": 1, "stream": 0, "time_us": number, "frames": []}
+        for number in range(events)
+    ]
+    chosen = columns(Snapshot.load({"segments": [], "device_traces": [trace]}).timeline(0), width)
+    points = events + 1
+    held = [
+        range(first := column * points // width, max((column + 1) * points // width, first + 1))
+        for column in range(width)
+    ]
+    for one in range(points):
+        mine = [column for column in range(width) if one in held[column]]
+        assert chosen.span(one - 1, one - 1) == (mine[0], mine[-1] + 1)
+        assert mine[0] <= chosen.of(one - 1) <= mine[-1]
+        for other in range(one, points):
+            last = max(column for column in range(width) if other in held[column])
+            assert chosen.span(one - 1, other - 1) == (mine[0], last + 1)
+
+
 @pytest.mark.parametrize("width", [1, 7, 500, 100_000])
 def test_each_column_shows_the_instant_of_its_maximum(timeline, width):
     chosen = columns(timeline, width)
