@@ -12,6 +12,7 @@ from ipygpumem.units import MIB, duration, signed
 if TYPE_CHECKING:
     from ipygpumem.ledger.limits import Excess
     from ipygpumem.ledger.listing import DeviceLines
+    from ipygpumem.ledger.modules import ModuleTree
     from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
 
 __all__ = ["DeviceReport", "HostReport", "Peak", "RecordingFacts", "Report"]
@@ -296,8 +297,9 @@ class Report:
     """The settled facts of one finished measurement.
 
     ``cell`` is the In number (None outside a stored cell), ``seconds`` the wall time, ``success`` False when the code
-    raised. ``notes`` are sentences for the reader. ``lines`` (of each device, the code line by line) and ``excesses``
-    (what was over a limit) are there where they were asked for. Nothing of the user's is kept: no value, error or
+    raised. ``notes`` are sentences for the reader. ``lines`` (of each device, the code line by line), ``modules``
+    (of each device, the model's tree) and ``excesses`` (what was over a limit) are there where they were asked for.
+    Nothing of the user's is kept: no value, error or
     traceback.
     """
 
@@ -312,6 +314,7 @@ class Report:
     recording: RecordingFacts | None = field(default=None)
     lines: tuple[DeviceLines, ...] = ()
     excesses: tuple[Excess, ...] = ()
+    modules: tuple[ModuleTree, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data: bytes as int, unknown as None."""
@@ -325,6 +328,7 @@ class Report:
             "recording": None if self.recording is None else asdict(self.recording),
             "lines": [one.to_dict() for one in self.lines],
             "excesses": [asdict(one) for one in self.excesses],
+            "modules": [one.to_dict() for one in self.modules],
             "devices": {name: device.to_dict() for name, device in self.devices.items()},
             "host": self.host.to_dict(),
         }

@@ -28,7 +28,9 @@ from ipygpumem.notebook.paths import expanded
 from ipygpumem.notebook.record import AcrossCells
 from ipygpumem.notebook.settings import Settings
 from ipygpumem.recording import fork
+from ipygpumem.recording.modules import ModuleWatch
 from ipygpumem.render import books_tables
+from ipygpumem.session.source import resolve
 from ipygpumem.session.study import Study
 
 if TYPE_CHECKING:
@@ -163,9 +165,13 @@ class GPUMem(Magics, Settings):
             lines=functions(words.function, self.shell.user_ns, text) if words.lines or words.function else None,
             everywhere=not words.function,
             limits=Limits.read(peak, words.limit_held, words.limit_outside, words.limit_host),
+            modules=None if words.modules is None else self._model(words.modules),
             options=history_options(words),
             path=None if words.snapshot is None else expanded(self.shell, words.snapshot),
         )
+
+    def _model(self, name: str) -> ModuleWatch:
+        return ModuleWatch(resolve(name, self.shell.user_ns.__getitem__), reset=self.peaks == "exact")
 
 
 GPUMem.gpumem.__doc__ = f"{GPUMem.gpumem.__doc__}\n\n{help_text()}"

@@ -96,13 +96,18 @@ _LINES = (
         many=True,
     ),
 )
+_MODULES = Option(
+    ("--modules",),
+    "NAME",
+    "tell this model's memory by module and by phase (forward, backward, optimizer): a step of training or inference",
+)
 _LIMITS = (
     Option(("--limit",), "SIZE", "fail if the peak on any GPU is higher than this: 2GiB, 500MiB"),
     Option(("--limit-held",), "SIZE", "fail if more than this is still held at the end: 0"),
     Option(("--limit-outside",), "SIZE", "fail if memory outside PyTorch grows by more than this"),
     Option(("--limit-host",), "SIZE", "fail if the peak of this process's resident memory is higher than this"),
 )
-_QUESTIONS = (*_LINES, *_LIMITS)
+_QUESTIONS = (*_LINES, _MODULES, *_LIMITS)
 
 CELL = (_SNAPSHOT, _VIEW, *_RECORDING, *_QUESTIONS, _DEVICE, _QUIET, _VAR, _HELP)
 STATEMENT = (
@@ -141,7 +146,8 @@ def parse(prog: str, options: tuple[Option, ...], line: str) -> argparse.Namespa
         words.history = dict(_key_value(prog, text) for text in words.history)
         if given and not _records(words):
             raise UsageError(
-                f"{prog}: --stacks, --max-entries and --history are of a recording: add --snapshot PATH or --lines"
+                f"{prog}: --stacks, --max-entries and --history are of a recording: add --snapshot PATH, --lines or "
+                "--modules"
             )
     if getattr(words, "view", False) and words.snapshot is None:
         raise UsageError(f"{prog}: --view shows what was recorded: add --snapshot PATH")
@@ -155,7 +161,9 @@ def parse(prog: str, options: tuple[Option, ...], line: str) -> argparse.Namespa
 
 def _records(words: argparse.Namespace) -> bool:
     """Whether these words ask for a recording."""
-    return getattr(words, "snapshot", "") is not None or words.lines or bool(words.function)
+    return (
+        getattr(words, "snapshot", "") is not None or words.lines or bool(words.function) or words.modules is not None
+    )
 
 
 def _arguments(option: Option) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from ipygpumem.render import (
     html_line,
     html_listings,
     html_tables,
+    module_tables,
     report_tables,
     text_line,
     text_listings,
@@ -78,6 +79,10 @@ def _with_answers(report: Report, bundle: dict[str, str]) -> dict[str, str]:
     if report.lines:
         bundle["text/plain"] += f"\n\n{text_listings(report.lines)}"
         bundle["text/html"] += html_listings(report.lines)
+    if report.modules:
+        tables = _tables_bundle(module_tables(report.modules))
+        bundle["text/plain"] += f"\n\n{tables['text/plain']}"
+        bundle["text/html"] += tables["text/html"]
     return bundle
 
 

@@ -13,6 +13,7 @@ from ipygpumem.ledger.limits import Limits
 from ipygpumem.recording.file import check_path
 from ipygpumem.recording.history import HistoryOptions
 from ipygpumem.recording.measurement import Measurement, MeasurementOptions
+from ipygpumem.recording.modules import ModuleWatch
 from ipygpumem.session.session import current
 from ipygpumem.session.source import Region, Texts, code_of, region_of, with_block
 from ipygpumem.session.study import Study
@@ -43,6 +44,8 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         synchronize: Wait for the current stream of each device at both ends.
         lines: True lists the block line by line, with functions of the notebook that ran; functions and methods list
             these, too. Takes a recording, which ``snapshot`` may save.
+        modules: A ``torch.nn.Module`` whose tree and phases are told: the block is a step of training or inference.
+            Takes a recording.
         limit: The highest peak that the block may have on any GPU, as its report tells it: ``"2 GiB"``, or bytes.
         limit_held: What it may hold at its end.
         limit_outside: What it may take outside PyTorch.
@@ -50,7 +53,8 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
 
     Raises:
         OptionError: An option that means nothing here, before the block runs.
-        RecordingError: A snapshot or lines are asked for where no history can be recorded, before the block runs.
+        RecordingError: A snapshot, lines or modules are asked for where no history can be recorded, before the block
+            runs.
         GPUMemLimitExceeded: A limit is broken, after the block has ended well and its report is there.
 
     Example:
@@ -75,6 +79,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         host_peak: Literal["bound", "reset"] = "bound",
         synchronize: bool = False,
         lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]] = False,
+        modules: Any = None,
         limit: str | int | None = None,
         limit_held: str | int | None = None,
         limit_outside: str | int | None = None,
@@ -92,13 +97,14 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         )
         self._only = None if devices is None else self._watch.check(_words(devices))
         limits = Limits.read(limit, limit_held, limit_outside, limit_host)
-        if snapshot is None and history and lines is False:
+        if snapshot is None and history and lines is False and modules is None:
             raise OptionError("history is of a recording: name a file with snapshot")
         self._study = Study(
             self._watch,
             lines=None if lines is False else _regions(lines),
             everywhere=lines is True,
             limits=limits,
+            modules=None if modules is None else ModuleWatch(modules, reset=peaks == "exact"),
             options=HistoryOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {})),
             path=None if snapshot is None else check_path(snapshot),
         )

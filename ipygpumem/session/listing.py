@@ -7,13 +7,14 @@ no such stack: their events belong to the line that waited for them. Nothing is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ipygpumem.ledger.listing import DeviceLines, LineUse, Listing, SourceLine
 from ipygpumem.session.places import Places
 from ipygpumem.session.source import Region, Texts, enclosing
+from ipygpumem.session.threads import THREAD, outermost_files
 from ipygpumem.snapshot.tables import Numbers
 from ipygpumem.snapshot.trace import Action
 
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 __all__ = ["Scope", "device_lines"]
-
-_THREAD = "threading.py"
-"""The outermost file of a thread that Python code started: it waits for nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,28 +163,17 @@ class _Uses:
     def add_backward(self, passes: Sequence[Pass], places: Places) -> None:
         """Give what PyTorch's own threads did during a backward pass to the lines that waited for it."""
         names = list(self._sets)
-        foreign = self._outermost()
+        foreign = outermost_files(self._snapshot)
         for one in passes:
             lines = {self._keys.number(place) for place in one.stack if place[0] in self._files}
             first, last = np.searchsorted(self._events, [places.event(one.begin), places.event(one.end)], side="right")
             inside = np.arange(first, last)
             root = foreign[self._timeline.trace.stack[self._events[inside]]]
-            mine = inside[[name is None or (name != one.root and not name.endswith(_THREAD)) for name in root]]
+            mine = inside[[name is None or (name != one.root and not name.endswith(THREAD)) for name in root]]
             for number in np.unique(self._set[mine]).tolist():
                 both = self._sets.number(tuple(sorted({*names[number], *lines})))
                 names.extend(list(self._sets)[len(names) :])
                 self._set[mine[self._set[mine] == number]] = both
-
-    def _outermost(self) -> NDArray[Any]:
-        """The outermost file of each stack; None for one without frames, and for none."""
-        stacks = self._snapshot.stacks
-        roots: list[str | None] = []
-        for frame, parent in zip(stacks.node_frame.tolist(), stacks.node_parent.tolist(), strict=True):
-            roots.append(roots[parent] if parent >= 0 else stacks.frames[frame].file)
-        found = np.full(len(stacks) + 1, None, object)
-        for number, leaf in enumerate(stacks.leaf.tolist()):
-            found[number] = roots[leaf] if leaf >= 0 else None
-        return found
 
     def lines(self) -> list[tuple[str, int]]:
         """Every line of these files that an event passed."""

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
     from ipygpumem.errors import GPUMemLimitExceeded
     from ipygpumem.ledger.listing import DeviceLines
+    from ipygpumem.ledger.modules import ModuleTree
     from ipygpumem.ledger.report import Report
     from ipygpumem.probes.watch import Watch
     from ipygpumem.recording.measurement import Measurement
+    from ipygpumem.recording.modules import ModuleWatch
     from ipygpumem.session.listing import Scope
     from ipygpumem.session.source import Region
     from ipygpumem.snapshot import Snapshot
@@ -39,6 +41,7 @@ class Study:
         lines: The regions of code to list besides the cell itself; None lists nothing.
         everywhere: Whether every function of the notebook that ran is listed, too.
         limits: What the measurement may take.
+        modules: A model that is under watch meanwhile; None for none.
         options: How to record.
         path: Where the recording is to be saved; None saves nothing.
         record: Whether a limit alone is worth a recording, which tells the line that broke it.
@@ -55,6 +58,7 @@ class Study:
         lines: Sequence[Region] | None = None,
         everywhere: bool = False,
         limits: Limits | None = None,
+        modules: ModuleWatch | None = None,
         options: HistoryOptions | None = None,
         path: Path | None = None,
         record: bool = True,
@@ -62,12 +66,13 @@ class Study:
         self.limits = limits or Limits()
         self.error: GPUMemLimitExceeded | None = None
         self._lines = lines
+        self._modules = modules
         self._everywhere = everywhere
         self._path = path
         self._passes = BackwardPasses()
         if lines is not None and options is not None and options.stacks == "none":
             raise OptionError("lines need stacks: python, or all")
-        needed = path is not None or lines is not None
+        needed = path is not None or lines is not None or modules is not None
         self._recorder = Recorder(watch, options) if needed or (record and self._may_record()) else None
 
     def _may_record(self) -> bool:
@@ -76,17 +81,19 @@ class Study:
 
     @property
     def listing(self) -> bool:
-        """Whether lines are asked for."""
-        return self._lines is not None
+        """Whether more than figures is asked for."""
+        return self._lines is not None or self._modules is not None
 
     def attach(self, measurement: Measurement) -> None:
         """Ask a measurement, before it begins."""
         if self._recorder is None:
             return
-        self._recorder.keep = self._lines is not None or bool(self.limits)
+        self._recorder.keep = self.listing or bool(self.limits)
         measurement.record(self._recorder, self._path)
         if self._lines is not None:
             measurement.observers.append(self._passes)
+        if self._modules is not None:
+            measurement.observers.append(self._modules)
 
     def finish(
         self,
@@ -109,17 +116,22 @@ class Study:
         snapshot, why = self._snapshot(measurement)
         notes = list(report.notes)
         lines: tuple[DeviceLines, ...] = ()
+        modules: tuple[ModuleTree, ...] = ()
         if self._lines is not None:
-            if snapshot is not None:
-                try:
-                    lines = self._listed(snapshot, report, cells, numbers or {}, block)
-                except Exception as error:
-                    why = first_line(error)
-            if why:
-                notes.append(f"no lines: {why}")
+            try:
+                lines = () if snapshot is None else self._listed(snapshot, report, cells, numbers or {}, block)
+            except Exception as error:
+                notes.append(f"no lines: {first_line(error)}")
+        if self._modules is not None:
+            try:
+                modules = () if snapshot is None else self._trees(snapshot, report)
+            except Exception as error:
+                notes.append(f"no modules: {first_line(error)}")
+        if why and self.listing:
+            notes.append(f"no {'lines' if self._modules is None else 'modules'}: {why}")
         excesses, doubts = self.limits.check(report)
         notes += doubts
-        report = replace(report, notes=tuple(notes), lines=lines, excesses=excesses)
+        report = replace(report, notes=tuple(notes), lines=lines, excesses=excesses, modules=modules)
         if excesses:
             from ipygpumem.session.excess import exceeded
 
@@ -167,3 +179,12 @@ class Study:
         )
         devices = [one for one in found if one is not None]
         return tuple(one for one in devices if one.busy) or tuple(devices[:1])
+
+    def _trees(self, snapshot: Snapshot, report: Report) -> tuple[ModuleTree, ...]:
+        from ipygpumem.session.modules import module_tree
+
+        watch: Any = self._modules
+        recorder: Any = self._recorder
+        found = (module_tree(snapshot, device, recorder, watch) for device in report.devices.values())
+        trees = [one for one in found if one is not None]
+        return tuple(one for one in trees if one.busy) or tuple(trees[:1])

@@ -17,6 +17,7 @@ CELL = [
     "--limit-outside",
     "--lines",
     "--max-entries",
+    "--modules",
     "--quiet",
     "--snapshot",
     "--stacks",
