@@ -19,6 +19,7 @@ from ipygpumem.ledger.limits import Limits
 from ipygpumem.notebook import show
 from ipygpumem.notebook.boundary import guarded
 from ipygpumem.notebook.clearing import Clearing
+from ipygpumem.notebook.marks import Marks
 from ipygpumem.recording import Measurement, MeasurementOptions, fork
 from ipygpumem.render.column import recording_notes
 from ipygpumem.session.block import notebook_sources
@@ -88,6 +89,7 @@ class Cells:
         self._session = session
         self._settings = settings
         self._record = record
+        self.marks = Marks(session)
         self.statements: set[str] = set()
         """File names of statements measured in cells: their number is the cell's, their text is not."""
         self._stacks: dict[int, list[_Frame]] = {}
@@ -118,6 +120,8 @@ class Cells:
         settings = self._settings
         wanted = settings.report != "off" or settings.limit is not None or self._record.running
         # front ends run code of their own, with events but without a place in the history
+        if len(frames) == 1:
+            self.marks.begin(frame.raw)
         if len(frames) == 1 and frame.stored and wanted:
             frame.measurement = self._open(None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from typing import Any
 
@@ -12,10 +13,12 @@ from ipygpumem.ledger import Report
 from ipygpumem.notebook.completion import matcher
 from ipygpumem.notebook.magics import GPUMem
 from ipygpumem.notebook.rewrite import rewrite
+from ipygpumem.notebook.roots import labeller, notebook_roots
 from ipygpumem.notebook.settings import without_faults
 from ipygpumem.recording import PEAKS, fork
 from ipygpumem.render import baseline_line, html_line, text_line
 from ipygpumem.session import current
+from ipygpumem.session.roots import frame_label, python_roots
 
 __all__ = ["load", "unload"]
 
@@ -50,6 +53,8 @@ class _Extension:
         for kind, draw in (("text/plain", _plain), ("text/html", html_line)):
             self._formatters[kind] = shell.display_formatter.formatters[kind].for_type(Report, draw)
         magics.observe(self._changed, names=["preload", "devices"])
+        session = current()
+        session.roots, session.label = functools.partial(notebook_roots, shell), labeller(shell)
         fork.register()
 
     def start(self) -> None:
@@ -97,7 +102,9 @@ class _Extension:
             else:
                 with contextlib.suppress(KeyError):
                     formatter.pop(Report)
-        current().watch.only = None
+        session = current()
+        session.watch.only = None
+        session.roots, session.label = python_roots, frame_label
         PEAKS.remove()
 
     def _remove_magics(self) -> None:

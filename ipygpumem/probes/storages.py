@@ -56,8 +56,8 @@ class Types:
             (torch.nn.Module, "module"),
             (torch.optim.Optimizer, "optimizer"),
         )
-        get = {name: getattr(self._base, name).__get__ for name in ("is_leaf", "requires_grad", "grad", "grad_fn")}
-        self._leaf, self._requires, self._grad, self._grad_fn = get.values()
+        get = {name: getattr(self._base, name).__get__ for name in ("is_leaf", "requires_grad", "grad", "grad_fn", "_base")}
+        self._leaf, self._requires, self._grad, self._grad_fn, self._view_of = get.values()
         self._cow = getattr(torch._C, "_is_cow_tensor", None)
         self._address = getattr(torch._C, "_data_address", None)
         self._saved: dict[int, tuple[str, ...]] = {}
@@ -146,6 +146,13 @@ class Types:
         except Exception:
             return None
         return None
+
+    def base(self, tensor: Any) -> Any | None:
+        """The tensor that this one is a view of, and keeps."""
+        try:
+            return self._view_of(tensor)
+        except Exception:
+            return None
 
     def grad_fn(self, tensor: Any) -> Any | None:
         """The node of the autograd graph that made a tensor."""

@@ -247,6 +247,8 @@ def passed_by(thing: Any, child: Any) -> bool:
     """Whether a reference only leads to what `labels` has named already: the cells of a function or a frame."""
     if type(thing) is types.FunctionType:
         return child is thing.__closure__
+    if type(thing) is types.FrameType and type(child) is dict:
+        return child is not thing.f_globals  # the copy of its locals that somebody has asked for
     return type(child) is types.CellType and type(thing) in {types.FrameType, *_LAZY}
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.recording.ways import Ways
 
-__all__ = ["ALSO", "RANK", "Named", "Names", "Root"]
+__all__ = ["ALSO", "RANK", "Named", "Names", "Roles", "Root"]
 
 _LATE = 50
 """Steps that an optimizer's own references count for: a parameter is called by its module first."""
@@ -62,15 +62,27 @@ class Named:
     depth: int
 
 
-class Names:
-    """Names for everything on the ways. ``targets`` are ids of tensors, ``nodes`` of the autograd graph."""
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What some of the objects are, by id: tensors in the memory asked for, gradients, nodes of a graph, optimizers."""
 
-    def __init__(self, ways: Ways, targets: Collection[int], nodes: Collection[int], late: Collection[int]) -> None:
+    targets: Collection[int]
+    gradients: Collection[int] = ()
+    nodes: Collection[int] = ()
+    optimizers: Collection[int] = ()
+
+
+class Names:
+    """Names for everything on the ways."""
+
+    def __init__(self, ways: Ways, roles: Roles) -> None:
         self._ways = ways
-        self._targets = targets
-        self._nodes = nodes
-        self._late = late
-        self._stops: set[int] = set()
+        self._targets = roles.targets
+        self._gradients = roles.gradients
+        self._nodes = roles.nodes
+        self._late = roles.optimizers
+        self.stops: set[int] = set()
+        """Things with a name of their own, whoever refers to them."""
         self._order = itertools.count()
         self._graph: list[tuple[int, int]] = []
         self.named: dict[int, Named] = {}
@@ -80,7 +92,7 @@ class Names:
 
     def descend(self, roots: Sequence[Root]) -> None:
         """Name what the roots reach: one place after the other, and what only an autograd graph keeps at the end."""
-        self._stops = {id(root.thing) for root in roots if root.style == "names"}
+        self.stops = {id(root.thing) for root in roots if root.stops}
         for _, group in itertools.groupby(sorted(roots, key=lambda one: RANK[one.place]), lambda one: one.place):
             queue: _Queue = []
             for root in group:
@@ -124,13 +136,14 @@ class Names:
             if child in wanted and (root.names is None or root.names(label.text)):
                 self.masks[child] = self.masks.get(child, 0) | bit
                 full = Label(f"{root.label}{label.text}", label.style)
-                self._name(child, Named(None, full, full.text, root.place, graph=False, depth=1), queue)
+                depth = 2 if root.place == "output" else 1  # Out[3] before _3
+                self._name(child, Named(None, full, full.text, root.place, graph=False, depth=depth), queue)
 
     def _flood(self, queue: _Queue) -> None:
         while queue:
             _, _, key = heapq.heappop(queue)
             inside = self._ways.kids.get(key)
-            if not inside or key in self._stops:
+            if not inside:
                 continue
             if key in self._nodes:
                 known = self.named[key]
@@ -157,9 +170,14 @@ class Names:
             if child in self._nodes and key in self._targets:
                 self._graph.append((key, child))  # a graph's names come after all others
                 continue
-            gradient = key in self._targets and any(one is thing for one in self._ways.extra.get(child, ()))
-            label = Label(".grad" if gradient else rest)
+            label = Label(self._kept(child, thing) if key in self._targets else rest)
             self._name(child, _below(known, key, label, known.row or f"{known.label.text}{label.text}"), queue)
+
+    def _kept(self, child: int, thing: Any) -> str:
+        """What a tensor keeps as a tensor: its gradient; or what it is a view of, which has the same name."""
+        if not any(one is thing for one in self._ways.extra.get(child, ())):
+            return unnamed(thing)
+        return ".grad" if child in self._gradients else ""
 
     def _through_graphs(self) -> None:
         while self._graph:
@@ -171,6 +189,8 @@ class Names:
             self._flood(queue)
 
     def _name(self, key: int, new: Named, queue: _Queue) -> None:
+        if key in self.stops and (new.parent is not None or new.depth):
+            return  # a root has its own name, whoever else refers to it
         refs = self._refs.setdefault(key, [])
         if len(refs) <= ALSO and (new.parent, new.label) not in refs:
             refs.append((new.parent, new.label))
@@ -182,13 +202,13 @@ class Names:
     def _spread(self) -> None:
         """Every place from which each object is reached, whatever it is called."""
         masks, kids = self.masks, self._ways.kids
-        work = [key for key in masks if key not in self._stops]
+        work = list(masks)
         while work:
             key = work.pop()
             mask = masks[key]
             for child in kids.get(key, ()):
                 old = masks.get(child, 0)
-                if old | mask != old and child not in self._stops:
+                if old | mask != old and child not in self.stops:
                     masks[child] = old | mask
                     work.append(child)
 

@@ -20,7 +20,7 @@ from ipygpumem.recording.graph import AutogradGraph
 from ipygpumem.recording.heap import Heap
 from ipygpumem.recording.labels import attributes, isinstance_of
 from ipygpumem.recording.lost import alive, outermost
-from ipygpumem.recording.names import RANK, Named, Names, Root
+from ipygpumem.recording.names import RANK, Named, Names, Roles, Root
 from ipygpumem.recording.ways import Ways
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class _Walker:
         self.targets: dict[int, _Target] = {}
         self.kinds: dict[tuple[str, int], Kind] = {}
         self.extra: dict[int, list[Any]] = {}
+        self.gradients: set[int] = set()
         self.complete = True
         self.notes: list[str] = []
 
@@ -117,6 +118,7 @@ class _Walker:
         for storage in found.get("storage", []):
             self._target(storage, tensor=False)
         self._gradients(tensors)
+        self._bases()
         self._owned(found.get("module", []), optimizers)
         graph = self._graph(tensors)
         if not self.targets:
@@ -127,7 +129,8 @@ class _Walker:
         self.complete = self.complete and ways.complete
         if threads:
             roots += self._running(ways)
-        names = Names(ways, self.targets.keys(), graph.nodes.keys(), {id(one) for one in optimizers})
+        roles = Roles(self.targets.keys(), self.gradients, graph.nodes.keys(), {id(one) for one in optimizers})
+        names = Names(ways, roles)
         names.descend(roots)
         self._lost(ways, names, graph, found)
         return self._reached(names)
@@ -147,6 +150,15 @@ class _Walker:
                 self._target(gradient, tensor=True)
                 self._call(gradient, "gradient")
                 self.extra.setdefault(id(gradient), []).append(tensor)
+                self.gradients.add(id(gradient))
+
+    def _bases(self) -> None:
+        """A view keeps the tensor that it is a view of, where the collector does not see it."""
+        for key, target in list(self.targets.items()):
+            base = self.types.base(target.thing) if target.tensor else None
+            if base is not None and id(base) != key:
+                self._target(base, tensor=True)
+                self.extra.setdefault(id(base), []).append(target.thing)
 
     def _owned(self, modules: list[Any], optimizers: list[Any]) -> None:
         kinds: tuple[tuple[str, Kind], ...] = (("_parameters", "parameter"), ("_buffers", "buffer"))
@@ -191,7 +203,8 @@ class _Walker:
         ]
 
     def _lost(self, ways: Ways, names: Names, graph: AutogradGraph, found: dict[str, list[Any]]) -> None:
-        lost = {key for key in ways.things if key not in names.masks and key not in graph.nodes}
+        told = names.masks.keys() | names.stops | graph.nodes.keys()
+        lost = ways.things.keys() - told
         # a storage's Python object lives as long as the storage once somebody has looked: it is not what keeps it
         bare = {key for key in lost if key in self.targets and not self.targets[key].tensor and key not in self.extra}
         bare = {key for key, above in zip(bare, self.heap.parents(bare), strict=True) if not above}

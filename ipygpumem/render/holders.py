@@ -76,7 +76,7 @@ def _holder_rows(holder: Holder, whole: int, parts: int) -> list[TableRow]:
     only = grouped[0] if len(grouped) == 1 else None
     label = only.name if only is not None else holder.name
     aside = _aside(only.storages, graph=True) if only is not None else _kinds(holder)
-    rows = [TableRow(_short(label), (_level(holder.amount), f"{holder.count:,}"), 1, remark=aside, share=share)]
+    rows = [TableRow(_short(label), (_level(holder.amount), f"{holder.count:,}"), 1, bar=share, remark=aside)]
     if only is not None:
         return rows
     for part in grouped[:parts]:

@@ -175,14 +175,11 @@ def _text_table(table: Table) -> str:
     widths = [widths[0], *(max(width, len(name)) for width, name in zip(widths[1:], table.header, strict=True))]
     lines = [table.title]
     lines.append("  ".join(["".ljust(widths[0]), *_right(table.header, widths[1:])]).rstrip())
-    lines += [
-        (
-            _flush("  ".join([line[0].ljust(widths[0]), *_right(line[1:-1], widths[1:])]), table)
-            + line[-1]
-            + _aside(row, table)
-        )
-        for line, row in zip(body, table.rows, strict=True)
-    ]
+    bars = any(row.bar for row in table.rows)
+    wide = bars or any(row.remark for row in table.rows)
+    for line, row in zip(body, table.rows, strict=True):
+        text = "  ".join([line[0].ljust(widths[0]), *_right(line[1:-1], widths[1:])])
+        lines.append(f"{text if wide else text.rstrip()}{line[-1]}{_aside(row, bars=bars)}".rstrip())
     return "\n".join([*lines, *dict.fromkeys(_reasons(table)), *table.remarks])
 
 
@@ -190,18 +187,10 @@ def _right(cells: tuple[str, ...], widths: list[int]) -> list[str]:
     return [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
 
 
-def _flush(text: str, table: Table) -> str:
-    """Where something stands behind the columns, they keep their width."""
-    return text if any(row.bar or row.remark for row in table.rows) else text.rstrip()
-
-
-def _aside(row: TableRow, table: Table) -> str:
+def _aside(row: TableRow, *, bars: bool) -> str:
     """What stands behind the columns: the bar and the remark."""
-    text = row.remark
-    if any(one.bar for one in table.rows):
-        bar = "█" * max(round(row.bar * _BAR_CELLS), 1) if row.bar else ""
-        text = f"{bar.ljust(_BAR_CELLS)}  {text}"
-    return f"  {text}".rstrip()
+    bar = "█" * max(round(row.bar * _BAR_CELLS), 1) if row.bar else ""
+    return f"  {bar.ljust(_BAR_CELLS)}  {row.remark}" if bars else f"  {row.remark}"
 
 
 def _mark(grade: Grade | None) -> str:

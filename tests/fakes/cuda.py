@@ -81,6 +81,7 @@ class FakeGpu:
         self.calls = collections.Counter()
         self.pinned = 0
         self.raw = {}
+        self.storages = {}
         self.initialised = False
         self.history = None
         self._patches = Patches()

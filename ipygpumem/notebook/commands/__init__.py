@@ -6,10 +6,11 @@ from ipygpumem.notebook.commands.command import Command, Verb
 from ipygpumem.notebook.commands.record import RECORD_COMMAND
 from ipygpumem.notebook.commands.switch import OFF, ON
 from ipygpumem.notebook.commands.view import VIEW
+from ipygpumem.notebook.commands.who import WHO
 
 __all__ = ["COMMANDS", "Command", "Verb", "command_of"]
 
-COMMANDS = (ON, OFF, RECORD_COMMAND, VIEW)
+COMMANDS = (ON, OFF, RECORD_COMMAND, WHO, VIEW)
 
 
 def command_of(line: str) -> tuple[Command, str] | None:

@@ -1,0 +1,75 @@
+"""``%gpumem who``: what keeps the memory, by name, the largest first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+
+from ipygpumem.notebook import show
+from ipygpumem.notebook.commands.command import Command
+from ipygpumem.notebook.options import Option, parse
+from ipygpumem.render import holders_tables
+from ipygpumem.session.holders import holders
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ipygpumem.ledger.holders import Holders
+    from ipygpumem.notebook.magics import GPUMem
+
+__all__ = ["WHO"]
+
+_OPTIONS = (
+    Option(("names",), "NAME", "only what stands under these names", many=True),
+    Option(("--new",), None, "only what is new: since this cell began, or since the last %%gpumem who"),
+    Option(("-n",), "N", "how many holders to show (default 10)", default="10"),
+    Option(("--parts",), "N", "how many tensors of each (default 3)", default="3"),
+    Option(("--host",), None, "tensors in main memory, too"),
+    Option(("-d", "--device"), "DEVICE", "this device only (cuda:0, 0); may be repeated", many=True),
+    Option(("-v", "--var"), "NAME", "store the holders in this variable"),
+    Option(("-q", "--quiet"), None, "show nothing"),
+    Option(("-o",), None, "return the holders"),
+    Option(("-h", "--help"), None, "show this help"),
+)
+
+
+def _run(magics: GPUMem, rest: str) -> Any:
+    words = parse("%gpumem who", _OPTIONS, rest)
+    most, parts = _number("-n", words.n), _number("--parts", words.parts)
+    found = _holders(magics, words)
+    magics.cells.claim()
+    if words.var is not None:
+        magics.shell.user_ns[words.var] = found
+    if not words.quiet:
+        show.show_tables(magics.shell, holders_tables(found, most=most, parts=parts))
+    return found if words.o else None
+
+
+def _holders(magics: GPUMem, words: argparse.Namespace) -> Holders:
+    host = True if words.host else None
+    device = None if not words.device else magics.session.watch.check(words.device)
+    since, told = None, ""
+    if words.new:
+        since, told = magics.cells.marks.since()
+        if since is None:
+            raise UsageError(f"%gpumem who --new: {told}")
+    found = holders(device=device, host=host, since=since)
+    magics.cells.marks.told()
+    if words.names:
+        chosen = tuple(one for one in found.holders if one.name in words.names)
+        missing = [name for name in words.names if all(one.name != name for one in chosen)]
+        if missing:
+            raise UsageError(f"%gpumem who: nothing is held under the name {', '.join(missing)}")
+        found = replace(found, holders=chosen)
+    return replace(found, since=told)
+
+
+def _number(flag: str, text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise UsageError(f"%gpumem who: {flag} is a number from 1 on, not {text!r}")
+    return int(text)
+
+
+WHO = Command("who", "who holds the memory, by name", _run, options=_OPTIONS)
