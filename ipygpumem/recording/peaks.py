@@ -136,9 +136,7 @@ class PeakBook:
             stats = pytorch.stats(pytorch.module(), index)
             state = pytorch.allocator_state(stats)
             if reset:
-                for other in self._scopes:
-                    if other is not scope:
-                        other.fold(index, state)
+                self._fold(index, state, but=scope)
                 self._owed[index] = _highest(self._owed.get(index), _peak_leaves(stats))
                 pytorch.raw(_RESETS[0])(index)
                 self._forget_floor(index)
@@ -170,9 +168,10 @@ class PeakBook:
             if self._leaving:
                 self._leave()
 
-    def _fold(self, index: int, state: pytorch.AllocatorState) -> None:
+    def _fold(self, index: int, state: pytorch.AllocatorState, but: Scope | None = None) -> None:
         for scope in self._scopes:
-            scope.fold(index, state)
+            if scope is not but:
+                scope.fold(index, state)
 
     def _forget_floor(self, index: int) -> None:
         for scope in self._scopes:
@@ -214,9 +213,7 @@ class PeakBook:
             if index is not None and self._scopes:
                 # what is wrong with the call the original says, in its own words
                 with contextlib.suppress(Exception):
-                    state = pytorch.state(pytorch.module(), index)
-                    for scope in self._scopes:
-                        scope.fold(index, state)
+                    self._fold(index, pytorch.state(pytorch.module(), index))
             result = original(*arguments)
             if index is not None:
                 self._owed.pop(index, None)
