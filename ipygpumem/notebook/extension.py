@@ -84,6 +84,7 @@ class _Extension:
         magics.cells.close()
         magics.record.discard()
         magics.cells.clearing.remove()
+        magics.debugger.remove()
         for event, callback in (
             ("pre_run_cell", magics.cells.pre_run_cell),
             ("post_run_cell", magics.cells.post_run_cell),

@@ -26,6 +26,7 @@ from ipygpumem.notebook.help import help_text
 from ipygpumem.notebook.options import CELL, STATEMENT, history_options, parse, split_statement
 from ipygpumem.notebook.paths import expanded
 from ipygpumem.notebook.record import AcrossCells
+from ipygpumem.notebook.release import Debugger
 from ipygpumem.notebook.settings import Settings
 from ipygpumem.recording import fork
 from ipygpumem.recording.modules import ModuleWatch
@@ -51,6 +52,7 @@ class GPUMem(Magics, Settings):
         self.session = session
         self.record = AcrossCells(session)
         self.cells = Cells(shell, session, self, self.record)
+        self.debugger = Debugger(shell)
         self.report_when_on = "changed"
 
     @no_var_expand

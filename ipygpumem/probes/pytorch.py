@@ -27,6 +27,7 @@ __all__ = [
     "card_memory",
     "cuda_version",
     "current_device",
+    "empty_cache",
     "has_context",
     "importable",
     "module",
@@ -236,6 +237,15 @@ def state(torch: Any, index: int) -> AllocatorState:
         RuntimeError: A pluggable allocator keeps no counters.
     """
     return allocator_state(stats(torch, index))
+
+
+def empty_cache() -> bool:
+    """Give what PyTorch keeps for its next tensors back to the card; whether that could be done."""
+    torch = started()
+    if torch is None or capturing(torch):
+        return False
+    torch.cuda.empty_cache()
+    return True
 
 
 def pinned(torch: Any) -> int | None:

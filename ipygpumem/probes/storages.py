@@ -56,8 +56,10 @@ class Types:
             (torch.nn.Module, "module"),
             (torch.optim.Optimizer, "optimizer"),
         )
-        get = {name: getattr(self._base, name).__get__ for name in ("is_leaf", "requires_grad", "grad", "grad_fn", "_base")}
-        self._leaf, self._requires, self._grad, self._grad_fn, self._view_of = get.values()
+        names = ("is_leaf", "requires_grad", "grad", "grad_fn", "_base")
+        self._leaf, self._requires, self._grad, self._grad_fn, self._view_of = (
+            getattr(self._base, name).__get__ for name in names
+        )
         self._cow = getattr(torch._C, "_is_cow_tensor", None)
         self._address = getattr(torch._C, "_data_address", None)
         self._saved: dict[int, tuple[str, ...]] = {}

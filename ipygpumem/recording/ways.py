@@ -8,6 +8,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.recording.labels import global_names, isinstance_of, labels
+from ipygpumem.recording.names import Root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -49,7 +50,7 @@ class Ways:
             for child, found in zip(frontier, heap.parents(frontier), strict=True):
                 keeps = _who_keeps(things[child])
                 for parent in itertools.chain(found, self.extra.get(child, ())):
-                    if keeps is not None and not keeps(parent):
+                    if type(parent) is Root or (keeps is not None and not keeps(parent)):
                         continue
                     key = id(parent)
                     if key not in things:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipygpumem.notebook.commands.command import Command, Verb
+from ipygpumem.notebook.commands.free import FREE
 from ipygpumem.notebook.commands.record import RECORD_COMMAND
 from ipygpumem.notebook.commands.switch import OFF, ON
 from ipygpumem.notebook.commands.view import VIEW
@@ -10,7 +11,7 @@ from ipygpumem.notebook.commands.who import WHO
 
 __all__ = ["COMMANDS", "Command", "Verb", "command_of"]
 
-COMMANDS = (ON, OFF, RECORD_COMMAND, WHO, VIEW)
+COMMANDS = (ON, OFF, RECORD_COMMAND, WHO, FREE, VIEW)
 
 
 def command_of(line: str) -> tuple[Command, str] | None:

@@ -1,0 +1,172 @@
+"""Letting go: of the last exception in all its hiding places, of outputs, of a variable and its copies.
+
+After a failed cell its frames stay alive through later cells, with all that their functions had: in Python's own
+``sys.last_*``, in IPython's traceback handlers, in its debugger, in the result of the last cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.errors import OptionError
+from ipygpumem.notebook.roots import is_output
+from ipygpumem.recording.frames import locals_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import FrameType, TracebackType
+
+__all__ = ["Debugger", "check_names", "let_go_of_names", "let_go_of_outputs", "let_go_of_tracebacks"]
+
+_LAST = ("last_type", "last_value", "last_traceback", "last_exc")
+_KEEPERS = ("InteractiveTB", "SyntaxTB")
+_KEPT = ("tb", "etype", "evalue", "value", "pdb", "last_syntax_error")
+_LATEST = ("_", "__", "___")
+
+
+def _exceptions(shell: Any) -> Iterator[Any]:
+    """Every exception and traceback that Python and IPython keep for a post-mortem."""
+    for name in _LAST[1:]:
+        yield getattr(sys, name, None)
+    for keeper in _KEEPERS:
+        thing = getattr(shell, keeper, None)
+        yield from (vars(thing).get(name) for name in ("tb", "evalue", "value") if thing is not None)
+    result = getattr(shell, "last_execution_result", None)
+    yield getattr(result, "error_in_exec", None)
+    yield getattr(result, "error_before_exec", None)
+
+
+def let_go_of_tracebacks(shell: Any) -> list[str]:
+    """The last exception goes from wherever it is kept; what it was, in words, where there was one."""
+    names = {type(one).__name__ for one in _exceptions(shell) if isinstance(one, BaseException)}
+    there = any(one is not None for one in _exceptions(shell))
+    for name in _LAST:
+        if hasattr(sys, name):
+            delattr(sys, name)
+    for keeper in _KEEPERS:
+        thing = getattr(shell, keeper, None)
+        for name in _KEPT:
+            if thing is not None and vars(thing).get(name) is not None:
+                setattr(thing, name, None)
+    result = getattr(shell, "last_execution_result", None)
+    if result is not None and not result.success:
+        shell.last_execution_result = None
+    return [f"the traceback of {' and '.join(sorted(names)) or 'the last exception'}"] if there else []
+
+
+def let_go_of_outputs(shell: Any) -> list[str]:
+    """``Out``, ``_``, ``__``, ``___`` and every ``_3``."""
+    space, history = shell.user_ns, _history(shell)
+    count = len(history)
+    for number in list(history):
+        _forget_output(shell, number)
+    hook = shell.displayhook
+    for name in _LATEST:
+        mine = vars(hook).get(name)
+        for names in (space, shell.user_ns_hidden):
+            # what the user has put there himself is his
+            if name in names and names[name] is mine:
+                names[name] = ""
+        if mine is not None:
+            setattr(hook, name, "")
+    result = getattr(shell, "last_execution_result", None)
+    if result is not None and result.result is not None:
+        shell.last_execution_result = None
+    return [f"{count} output{'' if count == 1 else 's'}"] if count else []
+
+
+def _history(shell: Any) -> dict[int, Any]:
+    history: dict[int, Any] = shell.user_ns.get("_oh") or {}
+    return history
+
+
+def _forget_output(shell: Any, number: int) -> None:
+    value = _history(shell).pop(number)
+    for names in (shell.user_ns, shell.user_ns_hidden):
+        if names.get(f"_{number}") is value:
+            del names[f"_{number}"]
+
+
+def check_names(shell: Any, names: Iterable[str]) -> None:
+    """Refuse before anything is gone.
+
+    Raises:
+        OptionError: A name that is not there, or IPython's own.
+    """
+    for name in names:
+        if not name.isidentifier():
+            raise OptionError(f"{name!r} is no name of a variable: what is inside one goes with `del`")
+        if name not in shell.user_ns:
+            raise OptionError(f"there is no variable {name!r}: nothing was let go")
+        if is_output(name) or name in shell.user_ns_hidden:
+            raise OptionError(f"{name!r} is IPython's own: --out lets outputs go")
+
+
+def let_go_of_names(shell: Any, names: Iterable[str]) -> list[str]:
+    """Variables, the outputs that are the same object, and the last exception where a frame of it has that object."""
+    gone = []
+    for name in names:
+        thing = shell.user_ns.pop(name)
+        shell.user_ns_hidden.pop(name, None)
+        numbers = [number for number, value in _history(shell).items() if value is thing]
+        for number in numbers:
+            _forget_output(shell, number)
+        for space in (shell.user_ns, shell.user_ns_hidden, vars(shell.displayhook)):
+            for latest in _LATEST:
+                if space.get(latest) is thing:
+                    space[latest] = ""
+        result = getattr(shell, "last_execution_result", None)
+        if getattr(result, "result", None) is thing:
+            shell.last_execution_result = None
+        gone.append(f"{name}{''.join(f', Out[{number}]' for number in numbers)}")
+        if any(value is thing for frame in _frames(shell) for _, value in locals_of(frame)):
+            gone += let_go_of_tracebacks(shell)
+    return gone
+
+
+def _frames(shell: Any) -> Iterator[FrameType]:
+    """Every frame of the last exception and of those that led to it."""
+    todo, seen = [one for one in _exceptions(shell) if one is not None], set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        trace: TracebackType | None = one.__traceback__ if isinstance(one, BaseException) else one
+        if isinstance(one, BaseException):
+            todo += [other for other in (one.__cause__, one.__context__) if other is not None]
+        while trace is not None:
+            yield trace.tb_frame
+            trace = trace.tb_next
+
+
+class Debugger:
+    """What ``%debug`` says once the traceback that it would open was let go."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._ours: Any = None
+
+    def tell(self) -> None:
+        """Stand before the shell's debugger; as soon as there is another traceback it is IPython's own again."""
+        if self._ours is not None:
+            return
+        original = self._shell.debugger
+
+        def debugger(force: bool = False) -> Any:
+            if force and not hasattr(sys, "last_traceback"):
+                print("ipygpumem: %gpumem free let the last traceback go; there is one again after the next error")  # noqa: T201 (%debug's answer)
+                return None
+            return original(force)
+
+        self._ours = debugger
+        self._shell.debugger = debugger
+
+    def remove(self) -> None:
+        """Give the shell its own back, unless somebody has wrapped ours since."""
+        if self._ours is not None and vars(self._shell).get("debugger") is self._ours:
+            with contextlib.suppress(AttributeError):
+                del self._shell.debugger
+        self._ours = None
