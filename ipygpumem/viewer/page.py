@@ -1,7 +1,7 @@
 """A snapshot as one HTML file that opens from a disk, without a network and without Python.
 
 The file holds the viewer's script and the encoded snapshots as base64. Its Content-Security-Policy names the script by
-its hash and forbids every connection.
+its hash (``blob:`` is for the part of it that runs in a worker) and forbids every connection.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def page(sources: Sequence[Source], *, title: str | None = None, theme: str = "a
     text = script("page.js")
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     policy = (
-        f"default-src 'none'; script-src 'sha256-{digest}'; worker-src blob:; style-src 'unsafe-inline';"
+        f"default-src 'none'; script-src 'sha256-{digest}' blob:; worker-src blob:; style-src 'unsafe-inline';"
         " img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     return _PAGE.format(

@@ -1,75 +1,88 @@
 /** Asks the engine: in a worker where the host allows one, else in slices on this thread. */
 
 import workerText from "worker-text";
-import { ViewerError } from "./decode.js";
-import { Engine } from "./engine.js";
+import { ViewerError } from "./problem.js";
 
 /** @typedef {{request: (name: string, request: object, transfer?: Transferable[]) => Promise<any>, close: () => void, threaded: boolean}} Client */
 
 /** @returns {Promise<Client>} */
 export async function connect() {
-  return (await inWorker()) ?? inSlices();
+  const address = URL.createObjectURL(new Blob([workerText], { type: "text/javascript" }));
+  try {
+    return (await inWorker(address)) ?? (await inSlices(address));
+  } finally {
+    URL.revokeObjectURL(address);
+  }
 }
 
-/** @returns {Promise<Client|undefined>} */
-function inWorker() {
+/** @param {string} address of the engine's text @returns {Promise<Client|undefined>} undefined where there are no workers */
+function inWorker(address) {
   return new Promise((settle) => {
-    if (typeof Worker === "undefined") return settle(undefined);
-    let address = "";
+    /** @type {Worker} */
+    let worker;
     try {
-      address = URL.createObjectURL(new Blob([workerText], { type: "text/javascript" }));
-      const worker = new Worker(address);
-      /** @type {Map<number, {settle: (answer: any) => void, fail: (problem: Error) => void}>} */
-      const waiting = new Map();
-      let last = 0;
-      let alive = false;
-      worker.onmessage = ({ data }) => {
-        if (!alive) {
-          alive = true;
-          URL.revokeObjectURL(address);
-          settle({ request, close: () => worker.terminate(), threaded: true });
-          return;
-        }
-        const one = waiting.get(data.id);
-        waiting.delete(data.id);
-        if (data.problem === undefined) one?.settle(data.answer);
-        else one?.fail(new ViewerError(data.problem));
-      };
-      worker.onerror = (event) => {
-        event.preventDefault?.();
-        if (!alive) settle(undefined); // the host's policy forbids it
-        for (const one of waiting.values()) one.fail(new ViewerError("The viewer's worker has stopped."));
-        waiting.clear();
-      };
-      const request = (
-        /** @type {string} */ name,
-        /** @type {object} */ request,
-        /** @type {Transferable[]} */ transfer = [],
-      ) =>
-        new Promise((settle, fail) => {
-          last++;
-          waiting.set(last, { settle, fail });
-          worker.postMessage({ id: last, name, request }, transfer);
-        });
-      worker.postMessage({ id: 0, name: "hello", request: {} });
+      worker = new Worker(address, { type: "module" });
     } catch {
-      URL.revokeObjectURL(address);
-      settle(undefined);
+      return settle(undefined);
     }
+    /** @type {Map<number, {settle: (answer: any) => void, fail: (problem: Error) => void}>} */
+    const waiting = new Map();
+    let last = 0;
+    let alive = false;
+    worker.onmessage = ({ data }) => {
+      if (!alive) {
+        alive = true;
+        settle({ request, close: () => worker.terminate(), threaded: true });
+        return;
+      }
+      const one = waiting.get(data.id);
+      waiting.delete(data.id);
+      if (data.problem === undefined) one?.settle(data.answer);
+      else one?.fail(new ViewerError(data.problem));
+    };
+    worker.onerror = (event) => {
+      event.preventDefault?.();
+      if (!alive) settle(undefined); // the host's policy forbids it
+      for (const one of waiting.values()) one.fail(new ViewerError("The viewer's worker has stopped."));
+      waiting.clear();
+    };
+    const request = (
+      /** @type {string} */ name,
+      /** @type {object} */ request,
+      /** @type {Transferable[]} */ transfer = [],
+    ) =>
+      new Promise((settle, fail) => {
+        last++;
+        waiting.set(last, { settle, fail });
+        worker.postMessage({ id: last, name, request }, transfer);
+      });
+    worker.postMessage({ id: 0, name: "hello", request: {} });
     return undefined;
   });
 }
 
-/** @returns {Client} */
-function inSlices() {
+/** @param {string} address of the engine's text @returns {Promise<Client>} */
+async function inSlices(address) {
   const pause = () => /** @type {Promise<void>} */ (new Promise((settle) => setTimeout(settle)));
-  const engine = new Engine(pause);
+  let module;
+  try {
+    module = await import(/* @vite-ignore */ address);
+  } catch {
+    throw new ViewerError(
+      "This page may run neither a worker nor a module of its own (its Content-Security-Policy forbids blob: addresses).",
+    );
+  }
+  const engine = new module.Engine(pause);
   return {
     threaded: false,
     close: () => {},
-    request: async (name, request) => {
+    async request(name, request) {
       await pause();
-      return /** @type {any} */ (engine)[name](request);
+      try {
+        return await engine[name](request);
+      } catch (problem) {
+        throw new ViewerError(problem instanceof Error ? problem.message : String(problem));
+      }
     },
   };
 }

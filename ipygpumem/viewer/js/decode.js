@@ -11,12 +11,11 @@
  * @typedef {{[name: string]: any, columns: Described[]}} Header
  */
 
+import { ViewerError } from "./problem.js";
+
 const MAGIC = "ipgmsnap";
 const LENGTH = 4;
 const LARGEST_EXACT = 2 ** 53;
-
-/** Something that the reader of the page is told, in words. */
-export class ViewerError extends Error {}
 
 /**
  * Unpack a zlib stream.
@@ -165,10 +164,9 @@ export async function decode(data, pause) {
     return part;
   });
   if (at > bytes.length) throw new ViewerError("The data of this snapshot are damaged: the end is missing.");
-  for (const { facts, packed } of parts) {
-    columns.set(facts.name, new Column(facts, await inflate(packed)));
-    await pause?.();
-  }
+  const planes = await Promise.all(parts.map(({ packed }) => inflate(packed)));
+  await pause?.();
+  for (const [i, { facts }] of parts.entries()) columns.set(facts.name, new Column(facts, planes[i]));
   return {
     header,
     column: (name) => {

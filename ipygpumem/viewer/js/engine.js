@@ -4,7 +4,7 @@
  */
 
 import { remember } from "./model/maps.js";
-import { decode, ViewerError } from "./decode.js";
+import { decode } from "./decode.js";
 import { classify } from "./model/classes.js";
 import { describe, describeEvent, stackOf } from "./model/describe.js";
 import { diff } from "./model/diff.js";
@@ -13,6 +13,7 @@ import { icicle } from "./model/icicle.js";
 import { between, groups } from "./model/live.js";
 import { overviewOf } from "./model/overview.js";
 import { search } from "./model/search.js";
+import { ViewerError } from "./problem.js";
 import { Snapshot } from "./model/snapshot.js";
 import { SegmentHistory } from "./model/state.js";
 import { HIDDEN, sweep, THIN } from "./model/sweep.js";
@@ -28,10 +29,11 @@ import { HIDDEN, sweep, THIN } from "./model/sweep.js";
 
 /** What is known of one device of one source, and kept because it is asked for again and again. */
 class Pane {
-  /** @param {Snapshot} snapshot @param {import("./model/device.js").Device} device */
-  constructor(snapshot, device) {
+  /** @param {Snapshot} snapshot @param {import("./model/device.js").Device} device @param {Pane} [twin] whose colours to share */
+  constructor(snapshot, device, twin) {
     this.snapshot = snapshot;
     this.device = device;
+    this.twin = twin;
     /** @type {Map<string, import("./model/classes.js").Classes>} */
     this.classes = new Map();
     /** @type {{text: string, found: ReturnType<typeof search>}|undefined} */
@@ -46,8 +48,8 @@ class Pane {
 
   /** @param {string} mode */
   classify(mode) {
-    const found = remember(this.classes, mode, () => classify(this.snapshot, this.device, mode));
-    return found;
+    const like = this.twin?.classify(mode).classes ?? [];
+    return remember(this.classes, mode, () => classify(this.snapshot, this.device, mode, like));
   }
 
   /** @param {string} text */
@@ -136,7 +138,8 @@ export class Engine {
       const snapshot = this.snapshots[source];
       const one = snapshot?.devices[device];
       if (!one) throw new ViewerError(`There is no device ${device}.`);
-      return new Pane(snapshot, one);
+      const first = this.snapshots[0].devices[device] ?? this.snapshots[0].devices[0];
+      return new Pane(snapshot, one, source && first ? this.pane({ source: 0, device: first.index }) : undefined);
     });
   }
 
@@ -224,6 +227,17 @@ export class Engine {
       if (!run.count && sum > request.high) break;
     }
     return { id: THIN, count: run.count, bytes: run.bytes };
+  }
+
+  /** The next allocation of the stack at an event, up or down. @param {Where & {event: number, row: number, step: 1|-1, look: Look}} request */
+  neighbour(request) {
+    const pane = this.pane(request);
+    const style = pane.styles(request.look);
+    const live = pane.device.checkpoints.live(request.event).filter((row) => style[row] !== HIDDEN);
+    const at = live.indexOf(request.row);
+    if (!live.length) return -1;
+    if (at < 0) return request.step > 0 ? live[0] : live[live.length - 1];
+    return live[Math.min(Math.max(at + request.step, 0), live.length - 1)];
   }
 
   /** The allocation that an event is about; -1 for none. @param {Where & {event: number}} request */

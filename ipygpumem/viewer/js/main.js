@@ -1,14 +1,74 @@
+/** The door to the viewer. One mount is one viewer: all of its state, its styles and its thread are its own. */
+
+import { api } from "./api.js";
+import { connect } from "./client.js";
+import { ViewerError } from "./problem.js";
+import style from "./style.css";
+import { h } from "./views/dom.js";
+import { Viewer } from "./viewer.js";
+
 /**
- * The viewer: one mount is one viewer, with all of its state.
  * @param {HTMLElement} element
  * @param {{name: string, bytes: ArrayBuffer}[]} sources one, or two to compare
- * @param {{host: "page"|"widget", theme?: "auto"|"light"|"dark", state?: string, onState?: (state: string) => void}} options
+ * @param {import("./viewer.js").Options} options
  */
 export function mount(element, sources, options) {
-  const root = element.shadowRoot ?? element.attachShadow({ mode: "open" });
-  const heading = document.createElement("h2");
-  heading.textContent = sources.map((source) => source.name).join(" and ");
-  heading.dataset.host = options.host;
-  root.replaceChildren(heading);
-  return { api: {}, destroy: () => root.replaceChildren() };
+  performance.mark("ipygpumem:start");
+  const shadow = element.shadowRoot ?? element.attachShadow({ mode: "open" });
+  const root = h("div", { class: "viewer", data: { host: options.host } });
+  const wait = h("p", { class: "wait", role: "status" }, "Reading the snapshot …");
+  root.append(wait);
+  shadow.replaceChildren(h("style", {}, style), root);
+  let gone = false;
+  /** @type {Viewer|undefined} */
+  let viewer;
+
+  const opened = open();
+  opened.catch((problem) => {
+    wait.remove();
+    const known = problem instanceof ViewerError;
+    root.append(
+      h(
+        "p",
+        { class: "failed", role: "alert" },
+        known ? problem.message : `The viewer could not draw this snapshot: ${problem?.message ?? problem}`,
+      ),
+    );
+    if (!known) console.error(problem);
+  });
+
+  async function open() {
+    const client = await connect();
+    performance.mark("ipygpumem:engine");
+    const files = [];
+    for (const { name, bytes } of sources) files.push(await client.request("open", { name, bytes }));
+    if (gone) {
+      client.close();
+      throw new ViewerError("The viewer was closed.");
+    }
+    if (files.some((file) => !file.devices.length)) {
+      client.close();
+      throw new ViewerError("This snapshot holds no device: nothing was recorded and no segment was reserved.");
+    }
+    performance.mark("ipygpumem:read");
+    wait.remove();
+    viewer = new Viewer(root, client, files, options);
+    return viewer;
+  }
+
+  return {
+    api: api(() => opened),
+    /** Show the view that a text describes, as `onState` gave it. @param {string} state */
+    show(state) {
+      opened.then(
+        (one) => one.show(state),
+        () => {},
+      );
+    },
+    destroy() {
+      gone = true;
+      viewer?.destroy();
+      shadow.replaceChildren();
+    },
+  };
 }

@@ -13,5 +13,15 @@ const sources = [...document.querySelectorAll("script.ipygpumem-data")].map((hol
   name: /** @type {HTMLElement} */ (holder).dataset.name ?? "",
   bytes: bytes(holder.textContent ?? ""),
 }));
-const { api } = mount(/** @type {HTMLElement} */ (document.getElementById("ipygpumem")), sources, { host: "page" });
+const place = /** @type {HTMLElement} */ (document.getElementById("ipygpumem"));
+const theme = /** @type {"auto"|"light"|"dark"} */ (document.documentElement.dataset.theme ?? "auto");
+const { api, show } = mount(place, sources, {
+  host: "page",
+  theme,
+  state: location.hash.slice(1) || place.dataset.state,
+  onState(state) {
+    if (state !== location.hash.slice(1)) history.replaceState(null, "", `#${state}`);
+  },
+});
+addEventListener("hashchange", () => show(location.hash.slice(1)));
 /** @type {any} */ (window).ipygpumem = api;

@@ -1,14 +1,17 @@
-/** The engine in a thread of its own. A message is a number, a name and a request; so is the answer. */
+/** The engine in a thread of its own: a message is a number, a name and a request; so is the answer. Or as a module. */
 
 import { Engine, handedOver } from "./engine.js";
 
-const engine = new Engine();
+if (typeof document === "undefined") {
+  const engine = new Engine();
+  self.onmessage = async ({ data: { id, name, request } }) => {
+    try {
+      const answer = await /** @type {any} */ (engine)[name](request);
+      self.postMessage({ id, answer }, { transfer: handedOver(answer) });
+    } catch (problem) {
+      self.postMessage({ id, problem: problem instanceof Error ? problem.message : String(problem) });
+    }
+  };
+}
 
-self.onmessage = async ({ data: { id, name, request } }) => {
-  try {
-    const answer = await /** @type {any} */ (engine)[name](request);
-    self.postMessage({ id, answer }, { transfer: handedOver(answer) });
-  } catch (problem) {
-    self.postMessage({ id, problem: problem instanceof Error ? problem.message : String(problem) });
-  }
-};
+export { Engine };

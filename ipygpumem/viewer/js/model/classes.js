@@ -2,14 +2,13 @@
 
 import { remember } from "./maps.js";
 import { BEFORE } from "./trace.js";
-import { KEYS } from "./keys.js";
 import { CLASSES } from "./palette.js";
 import { KIB, MIB, GIB } from "./units.js";
 
 /**
  * @typedef {object} Class
  * @property {string} label
- * @property {number} place which colour; -1 for the rest
+ * @property {number} place which colour; -1 for the rest, below for what has no name
  * @property {number} bytes at the peak
  * @property {number} count of all allocations
  *
@@ -45,14 +44,10 @@ const COUNTS = [
   [Number.POSITIVE_INFINITY, "longer"],
 ];
 const STAYS = "alive at the end";
+const REST = -1;
 
-/** How an allocation can be coloured. */
-export const MODES = [...new Set(["line", "category", "size", "lifetime", "stream", ...KEYS])].filter(
-  (mode) => !["allocation", "stack"].includes(mode),
-);
-
-/** @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device @param {string} mode @returns {Classes} */
-export function classify(snapshot, device, mode) {
+/** @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device @param {string} mode @param {Class[]} [like] classes of another file that keep their colours @returns {Classes} */
+export function classify(snapshot, device, mode, like = []) {
   const { allocations } = device;
   const { length, size, start, end } = allocations;
   const of = new Uint8Array(length);
@@ -74,7 +69,7 @@ export function classify(snapshot, device, mode) {
   } else if (mode === "category") {
     labels = categories(snapshot, device, of);
   } else {
-    return byKey(snapshot, device, mode, of);
+    return byKey(snapshot, device, mode, of, like);
   }
   return sums(device, {
     mode,
@@ -135,8 +130,8 @@ function noPython(snapshot, stack) {
   );
 }
 
-/** The largest groups by a key, and all others as one. @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device @param {string} key @param {Uint8Array} of @returns {Classes} */
-function byKey(snapshot, device, key, of) {
+/** The largest groups by a key, and all others as one. @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device @param {string} key @param {Uint8Array} of @param {Class[]} like @returns {Classes} */
+function byKey(snapshot, device, key, of, like) {
   const { codes, describe } = snapshot.key(device, key);
   const { size, length } = device.allocations;
   /** @type {Map<number, {peak: number, all: number, rows: number[]}>} */
@@ -149,19 +144,25 @@ function byKey(snapshot, device, key, of) {
   for (const row of device.checkpoints.live(device.requested.peak() - 1)) {
     /** @type {any} */ (found.get(codes[row])).peak += size[row];
   }
-  const order = [...found].sort(([, a], [, b]) => b.peak - a.peak || b.all - a.all);
-  const shown = order.length <= CLASSES ? order : order.slice(0, CLASSES - 1);
-  const place = new Map(shown.map(([code], number) => [code, number]));
-  for (let row = 0; row < length; row++) of[row] = place.get(codes[row]) ?? shown.length;
-  const classes = shown.map(([code, { rows }], number) => ({
-    label: describe(code, rows).label,
-    place: number,
-    bytes: 0,
-    count: 0,
-  }));
-  if (order.length > shown.length) {
-    classes.push({ label: `${order.length - shown.length} others`, place: -1, bytes: 0, count: 0 });
+  const order = [...found]
+    .sort(([, a], [, b]) => b.peak - a.peak || b.all - a.all)
+    .map(([code, { rows }]) => ({ code, label: describe(code, rows).label }));
+  /** @type {{label: string, place: number, code: number|null}[]} */
+  const shown = like.filter((one) => one.place !== REST).map(({ label, place }) => ({ label, place, code: null }));
+  let named = shown.reduce((most, one) => Math.max(most, one.place + 1), 0);
+  let left = 0;
+  for (const { code, label } of order) {
+    const same = shown.find((one) => one.label === label && one.code === null);
+    if (same) same.code = code;
+    else if (shown.length < CLASSES - 1 || (shown.length < CLASSES && !left && order.at(-1)?.code === code)) {
+      // what has no name takes a quiet colour
+      shown.push({ label, code, place: code < 0 ? code - 1 : named++ });
+    } else left++;
   }
+  const place = new Map(shown.map(({ code }, number) => [code, number]));
+  for (let row = 0; row < length; row++) of[row] = place.get(codes[row]) ?? shown.length;
+  const classes = shown.map(({ label, place: colour }) => ({ label, place: colour, bytes: 0, count: 0 }));
+  if (left) classes.push({ label: plural(left, "other"), place: REST, bytes: 0, count: 0 });
   return sums(device, { mode: key, ordered: false, classes, of });
 }
 

@@ -18,9 +18,23 @@ export function stackOf(snapshot, stack, time = -1) {
       name: oneLine(name),
       title: oneLine(line ? `${file}:${line}` : file),
       own,
+      library: own ? "" : library(file),
       source: own ? oneLine(snapshot.sourceLine(file, line) ?? "") : "",
     };
   });
+}
+
+const PACKAGE = /[/\\](?:site|dist)-packages[/\\]([^/\\]+)/;
+const PYTHON = /[/\\]lib[/\\]python3|^<frozen /;
+const NATIVE = /\.(c|cc|cpp|cxx|cu|cuh|h|hpp|inl|so)(\.\d+)*$/i;
+
+/** Whose code a file is, in a word. @param {string} file */
+function library(file) {
+  const found = PACKAGE.exec(file);
+  if (found) return oneLine(found[1].replace(/\.py$/, ""));
+  if (PYTHON.test(file)) return "Python";
+  if (NATIVE.test(file) || file === "??") return "C++";
+  return oneLine(file.replaceAll("\\", "/").split("/").at(-2) ?? file) || "other files";
 }
 
 /** @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device @param {number} row */

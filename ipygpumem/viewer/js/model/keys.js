@@ -228,9 +228,7 @@ export function streamLabel(stream) {
   return stream === -1 ? UNKNOWN : stream === 0 ? "default stream" : `stream ${hex(stream)}`;
 }
 
-export const KEYS = Object.keys(KEYED);
-
-/** @param {Snapshot} snapshot @param {Device} device @param {string} key one of `KEYS` */
+/** @param {Snapshot} snapshot @param {Device} device @param {string} key one of `names.KEYS` */
 export function keyed(snapshot, device, key) {
   return (KEYED[key] ?? KEYED.line)(snapshot, device);
 }

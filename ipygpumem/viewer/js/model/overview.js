@@ -7,8 +7,9 @@ import { oneLine } from "./units.js";
 const MOST_BANDS = 20000;
 
 /**
- * @typedef {{label: string, start: number|null, end: number|null, depth: number}} Band microseconds from the first event
- * @typedef {{label: string, time: number[], bytes: number[], sampled: boolean}} Level bytes at some times
+ * @typedef {{label: string, start: number|null, end: number|null, first: number|null, last: number|null, depth: number}} Band
+ *   microseconds from the first event, and places on the axis by event
+ * @typedef {{label: string, time: number[], events: number[], bytes: number[], sampled: boolean}} Level bytes at some times
  * @typedef {ReturnType<typeof overviewOf>} Overview
  * @typedef {ReturnType<typeof deviceFacts>} DeviceFacts
  */
@@ -52,26 +53,35 @@ function deviceFacts(snapshot, device) {
       time: relative(device.time(event)),
     })),
     cells: trace.timed
-      ? snapshot.cells.cells.slice(0, MOST_BANDS).map((cell) => ({
-          label: oneLine(cellLabel(cell)),
-          start: cell.start_us - origin,
-          end: cell.end_us - origin,
-          depth: 0,
-        }))
+      ? snapshot.cells.cells
+          .slice(0, MOST_BANDS)
+          .map((cell) => band(trace, cellLabel(cell), cell.start_us, cell.end_us, 0))
       : [],
     annotations: trace.timed
       ? snapshot
           .annotations(device.index)
           .all.slice(0, MOST_BANDS)
-          .map((one) => ({
-            label: oneLine(one.name),
-            start: relative(one.start_us),
-            end: relative(one.end_us),
-            depth: one.depth,
-          }))
+          .map((one) => band(trace, one.name, one.start_us, one.end_us, one.depth))
       : [],
     levels: trace.timed ? levels(snapshot, device, origin) : [],
     notes: notes(facts, trace.timed, reserved !== undefined),
+  };
+}
+
+/**
+ * @param {import("./trace.js").Trace} trace @param {string} label @param {number|null} start @param {number|null} end
+ * @param {number} depth
+ * @returns {Band}
+ */
+function band(trace, label, start, end, depth) {
+  const origin = trace.time[0];
+  return {
+    label: oneLine(label),
+    start: start === null ? null : start - origin,
+    end: end === null ? null : end - origin,
+    first: start === null ? null : trace.at(start - 1) + 1,
+    last: end === null ? null : trace.at(end) + 1,
+    depth,
   };
 }
 
@@ -94,7 +104,13 @@ function levels(snapshot, device, origin) {
     )
       continue;
     if (![...time, ...bytes].every(Number.isFinite)) continue;
-    found.push({ label: oneLine(label), time: time.map((one) => one - origin), bytes, sampled: true });
+    found.push({
+      label: oneLine(label),
+      time: time.map((one) => one - origin),
+      events: time.map((one) => device.trace.at(one) + 1),
+      bytes,
+      sampled: true,
+    });
   }
   const used = ["before", "after"].map((when) => {
     const counters = snapshot.header.readings?.[when];
@@ -103,7 +119,13 @@ function levels(snapshot, device, origin) {
   });
   if (!found.length && used[0] !== null && used[1] !== null) {
     const { trace } = device;
-    found.push({ label: "device used", time: [0, trace.time[trace.length - 1] - origin], bytes: used, sampled: false });
+    found.push({
+      label: "device used",
+      time: [0, trace.time[trace.length - 1] - origin],
+      events: [0, trace.length],
+      bytes: /** @type {number[]} */ (used),
+      sampled: false,
+    });
   }
   return found;
 }

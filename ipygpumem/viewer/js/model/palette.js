@@ -15,17 +15,23 @@ const STEPS = {
   light: ["#dbe9f6", "#bdd7ec", "#93c3df", "#64a9d3", "#3e8ec4", "#2171b5", "#0f529c", "#0a3a72"],
   dark: ["#1d3a56", "#23507a", "#2a689c", "#3a82ba", "#5a9dd0", "#82b8e0", "#acd0ec", "#d6e7f7"],
 };
+/** @type {Record<Theme, string[]>} what has no name: older, without Python, without a stack */
+const UNNAMED = {
+  light: ["#b4bfcc", "#c9c2b4", "#bfc8d2", "#d8cfb4"],
+  dark: ["#4f5b69", "#6a6353", "#59636f", "#7a7058"],
+};
 /** @type {Record<Theme, {other: string, thin: string, background: string, dim: string}>} */
 const PLAIN = {
-  light: { other: "#c4c9d0", thin: "#9aa1ab", background: "#ffffff", dim: "#eef0f2" },
-  dark: { other: "#5a616b", thin: "#7a828e", background: "#15181d", dim: "#262b32" },
+  light: { other: "#c4c9d0", thin: "#b3b9c2", background: "#ffffff", dim: "#eef0f2" },
+  dark: { other: "#5a616b", thin: "#5c646f", background: "#15181d", dim: "#262b32" },
 };
 
 /** How many classes a picture has at most, the last one for all others. */
 export const CLASSES = 10;
 
-/** Style of the thin band. */
-const THIN_STYLE = 254;
+/** Styles of the thin band. */
+const THIN_STYLES = 128;
+const THIN_UNKNOWN = 254;
 
 /** @param {string} colour #rrggbb @returns {[number, number, number]} */
 export function parts(colour) {
@@ -47,7 +53,8 @@ function word([red, green, blue]) {
 
 /** The colour of a class. @param {Theme} theme @param {boolean} ordered @param {number} place @param {number} count */
 export function swatch(theme, ordered, place, count) {
-  if (place < 0) return PLAIN[theme].other;
+  if (place === -1) return PLAIN[theme].other;
+  if (place < 0) return UNNAMED[theme][-place % UNNAMED[theme].length];
   if (!ordered) return DISTINCT[theme][place % DISTINCT[theme].length];
   const steps = STEPS[theme];
   return steps[count <= 1 ? 4 : Math.round(1 + (place * (steps.length - 2)) / (count - 1))];
@@ -65,17 +72,19 @@ export function plain(theme) {
 export function colours(theme, swatches) {
   const table = new Uint32Array(512);
   const { background, dim, thin } = PLAIN[theme];
-  const ink = theme === "light" ? "#000000" : "#ffffff";
+  const ink = "#000000";
   for (const [place, colour] of swatches.entries()) {
     for (const second of [0, 1]) {
       const tone = /** @type {[number, number, number]} */ (mixed(colour, background, second ? 0.16 : 0));
       const faint = mixed(colour, dim, 0.82);
       table[4 * place + second] = word(tone);
       table[4 * place + second + 2] = word(faint);
-      table[256 + 4 * place + second] = word(mixed(colour, ink, theme === "light" ? 0.16 : 0.2));
+      table[256 + 4 * place + second] = word(mixed(colour, ink, theme === "light" ? 0.16 : 0.28));
       table[256 + 4 * place + second + 2] = word(mixed(colour, dim, 0.6));
     }
+    table[THIN_STYLES + 2 * place] = table[256 + THIN_STYLES + 2 * place] = word(mixed(colour, thin, 0.38));
+    table[THIN_STYLES + 2 * place + 1] = table[256 + THIN_STYLES + 2 * place + 1] = word(mixed(colour, dim, 0.88));
   }
-  table[THIN_STYLE] = table[256 + THIN_STYLE] = word(parts(thin));
+  table[THIN_UNKNOWN] = table[256 + THIN_UNKNOWN] = word(parts(thin));
   return table;
 }

@@ -2,7 +2,7 @@
 
 import { remember } from "./maps.js";
 import { ACTION, BEFORE } from "./trace.js";
-import { plural, size as bytes } from "./units.js";
+import { fine, plural, size as bytes } from "./units.js";
 
 const QUANTUM = 512;
 const SMALL_SEGMENT = 2 * 1024 * 1024;
@@ -259,6 +259,6 @@ function words(state) {
     found.push(`${bytes(state.empty)} lie in segments without a block: torch.cuda.empty_cache() would give them back.`);
   if (state.partly)
     found.push(`${upTo}${bytes(state.partly)} lie in segments partly in use, where only PyTorch can use them.`);
-  if (state.rounding) found.push(`Rounding takes ${state.derived ? "at least " : ""}${bytes(state.rounding)}.`);
+  if (state.rounding) found.push(`Rounding takes ${state.derived ? "at least " : ""}${fine(state.rounding)}.`);
   return found.map((text) => text[0].toUpperCase() + text.slice(1));
 }

@@ -4,7 +4,7 @@
  * A pixel column shows the instant of its maximum, exactly. From one such instant to the next the list of what lives is
  * carried on: allocations are in the order of their beginning, so what is born in between is one run of rows, and what died
  * falls out as the list is walked to draw it. Born and dead in between, seen at no instant: counted in a strip. Lower than
- * a pixel: summed up in place, as a thin band. Where very many live at once, only those a pixel high are carried in the
+ * a pixel: summed up in place, as a thin band, in a paler tone of the class that has most of the pixel's bytes. Where very many live at once, only those a pixel high are carried in the
  * list, and a tree of sums over the rows holds the others.
  */
 
@@ -13,6 +13,10 @@ import { RowSums } from "./sums.js";
 /** What the picture of pixels to rows says where no allocation is. */
 export const NOTHING = -1;
 export const THIN = -2;
+
+/** Styles of the thin band: this and half the style of those that have most of its bytes. Of unknown ones: the last. */
+export const THIN_STYLES = 128;
+const THIN_UNKNOWN = 254;
 
 /** A style that is not drawn at all. */
 export const HIDDEN = 255;
@@ -76,7 +80,7 @@ class Brush {
  * @param {import("./axis.js").Axis} axis
  * @param {View} view
  * @param {Uint8Array} style style of each allocation; `HIDDEN` leaves it out
- * @param {Uint32Array} colours 512 colours: fill by style, upper edge by style; style 254 is the thin band
+ * @param {Uint32Array} colours 512 colours: fill by style, upper edge by style; styles from 128 on are the thin band
  * @param {{pixels?: Uint32Array, ids?: Int32Array}} [kept] buffers to use again
  * @returns {Picture}
  */
@@ -208,7 +212,9 @@ class Sweep {
     const { y0 } = this.view;
     let kept = 0;
     let sum = 0;
-    let thin = -1; // where a run of thin ones begins
+    let thin = -1; // where the thin ones begin that have no pixel yet
+    let leader = 0; // their style, by a vote in bytes
+    let lead = 0;
     let thinCount = 0;
     let thinBytes = 0;
     for (let i = 0; i < this.count; i++) {
@@ -217,21 +223,40 @@ class Sweep {
       live[kept++] = row;
       const bytes = size[row];
       if (bytes * scale < 1) {
-        if (thin < 0) thin = sum;
+        if (thin < 0) {
+          thin = sum;
+          lead = 0;
+        }
         thinCount++;
         thinBytes += bytes;
         sum += bytes;
+        const own = THIN_STYLES + (style[row] >> 1);
+        if (own === leader) {
+          lead += bytes;
+        } else {
+          lead -= bytes;
+          if (lead < 0) {
+            leader = own;
+            lead = -lead;
+          }
+        }
+        const from0 = Math.round((thin - y0) * scale);
+        const to0 = Math.round((sum - y0) * scale);
+        if (to0 > from0) {
+          brush.fill(from0, to0, from, to, THIN, leader);
+          thin = -1;
+        }
         continue;
       }
       const low = Math.round((sum - y0) * scale);
       if (thin >= 0) {
-        brush.fill(Math.round((thin - y0) * scale), low, from, to, THIN, 254);
+        brush.fill(Math.round((thin - y0) * scale), low, from, to, THIN, leader);
         thin = -1;
       }
       sum += bytes;
       brush.fill(low, Math.round((sum - y0) * scale), from, to, row, style[row]);
     }
-    if (thin >= 0) brush.fill(Math.round((thin - y0) * scale), Math.round((sum - y0) * scale), from, to, THIN, 254);
+    if (thin >= 0) brush.fill(Math.round((thin - y0) * scale), Math.round((sum - y0) * scale), from, to, THIN, leader);
     this.count = kept;
     this.note(from, to, thinCount, thinBytes);
   }
@@ -255,14 +280,21 @@ class Sweep {
       live[kept++] = row;
       const thin = sums.before(row);
       const low = Math.round((large + thin - y0) * scale);
-      if (thin > last) brush.fill(Math.round((large + last - y0) * scale), low, from, to, THIN, 254);
+      if (thin > last) brush.fill(Math.round((large + last - y0) * scale), low, from, to, THIN, THIN_UNKNOWN);
       last = thin;
       large += size[row];
       brush.fill(low, Math.round((large + thin - y0) * scale), from, to, row, style[row]);
     }
     const all = sums.total;
     if (all > last) {
-      brush.fill(Math.round((large + last - y0) * scale), Math.round((large + all - y0) * scale), from, to, THIN, 254);
+      brush.fill(
+        Math.round((large + last - y0) * scale),
+        Math.round((large + all - y0) * scale),
+        from,
+        to,
+        THIN,
+        THIN_UNKNOWN,
+      );
     }
     this.count = kept;
     this.note(from, to, sums.count, all);

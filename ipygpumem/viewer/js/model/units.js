@@ -78,7 +78,7 @@ export function byteTicks(low, high, wanted) {
   const rough = Math.max((high - low) / Math.max(wanted, 1), 1);
   const power = 2 ** (10 * Math.floor(Math.log2(rough) / 10));
   let step = power;
-  for (const factor of [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 250, 256, 500, 512, 1024]) {
+  for (const factor of [1, 2, 5, 10, 20, 50, 100, 128, 256, 512, 1024]) {
     step = factor * power;
     if (step >= rough) break;
   }
@@ -87,17 +87,17 @@ export function byteTicks(low, high, wanted) {
   return found;
 }
 
-/** A tick of a byte axis, whose step decides the unit and the digits. @param {number} value @param {number} step */
-export function byteTick(value, step) {
+/** A tick of a byte axis: the unit by the largest, the digits by the step. @param {number} value @param {number} step @param {number} most */
+export function byteTick(value, step, most) {
   if (value === 0) return "0";
-  const [unit, name] =
-    Math.abs(value) >= GIB
-      ? [GIB, "GiB"]
-      : Math.abs(value) >= MIB
-        ? [MIB, "MiB"]
-        : Math.abs(value) >= KIB
-          ? [KIB, "KiB"]
-          : [1, "B"];
-  const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(step / unit) - 0.001)));
-  return `${Number((value / unit).toFixed(digits)).toLocaleString("en", { maximumFractionDigits: digits })}${THIN_SPACE}${name}`;
+  const [unit, name] = most >= GIB ? [GIB, "GiB"] : most >= MIB ? [MIB, "MiB"] : most >= KIB ? [KIB, "KiB"] : [1, "B"];
+  let digits = 0;
+  while (digits < 6 && Math.abs((step / unit) * 10 ** digits - Math.round((step / unit) * 10 ** digits)) > 1e-3)
+    digits++;
+  return `${fixed(value / unit, Math.min(digits, unit === 1 ? 0 : 6))}${THIN_SPACE}${name}`;
+}
+
+/** A time in a column of times: all of one unit. @param {number} us */
+export function milliseconds(us) {
+  return `${fixed(us / 1000, 3)} ms`;
 }

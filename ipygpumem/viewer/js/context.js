@@ -1,0 +1,118 @@
+/** What all views of one viewer share. */
+
+import { colours, swatch } from "./model/palette.js";
+
+/**
+ * @typedef {import("./model/overview.js").Overview} Overview
+ * @typedef {import("./model/overview.js").DeviceFacts} DeviceFacts
+ * @typedef {{mode: string, ordered: boolean, classes: import("./model/classes.js").Class[]}} Legend
+ */
+
+export class Context {
+  /**
+   * @param {import("./client.js").Client} client @param {import("./store.js").Store} store
+   * @param {HTMLElement} root the element that holds all of the viewer
+   */
+  constructor(client, store, root) {
+    this.client = client;
+    this.store = store;
+    this.root = root;
+    /** @type {Overview[]} */
+    this.files = [];
+    /** @type {import("./model/palette.js").Theme} */
+    this.theme = "light";
+    /** @type {Map<string, Legend>} */
+    this.legends = new Map();
+    /** Whether the view has an address. */
+    this.linkable = false;
+    this.stop = new AbortController();
+    /** Words for a screen reader. @type {(text: string) => void} */
+    this.say = () => {};
+  }
+
+  get now() {
+    return this.store.now;
+  }
+
+  /** The device shown of a source; the same number in both, where there is one. @param {number} [source] */
+  where(source = this.now.source) {
+    const count = this.files[source]?.devices.length ?? 0;
+    return { source, device: Math.min(this.now.device, Math.max(count - 1, 0)) };
+  }
+
+  /** @param {number} [source] @returns {DeviceFacts} */
+  facts(source = this.now.source) {
+    return this.files[source].devices[this.where(source).device];
+  }
+
+  /** The cursor's event. @param {number} [source] */
+  event(source = this.now.source) {
+    const facts = this.facts(source);
+    const { event } = this.now;
+    return event === null || source !== this.now.source ? facts.peak.event : Math.min(event, facts.events - 1);
+  }
+
+  /** @param {string} name @param {object} [request] @param {number} [source] @param {Transferable[]} [transfer] */
+  ask(name, request = {}, source = this.now.source, transfer = []) {
+    return this.client.request(name, { ...this.where(source), ...request }, transfer);
+  }
+
+  /** @param {number} [source] @returns {Promise<Legend>} */
+  async legend(source = this.now.source) {
+    const { mode } = this.now;
+    const { device } = this.where(source);
+    const key = `${source} ${device} ${mode}`;
+    let found = this.legends.get(key);
+    if (!found) {
+      found = /** @type {Legend} */ (await this.ask("classes", { mode }, source));
+      this.legends.set(key, found);
+    }
+    return found;
+  }
+
+  /** The colour of each class. @param {Legend} legend */
+  swatches(legend) {
+    const { classes, ordered } = legend;
+    return classes.map((one) => swatch(this.theme, ordered, one.place, classes.length));
+  }
+
+  /** @param {Legend} legend */
+  colours(legend) {
+    return colours(this.theme, this.swatches(legend));
+  }
+
+  /** @param {number} [source] @returns {import("./engine.js").Look} */
+  look(source = this.now.source) {
+    const { mode, hidden, mark } = this.now;
+    // numbers of lines and allocations mean nothing in the other file
+    const told = source === this.now.source || mark.kind === "search";
+    return { mode, hidden, mark: told ? mark : { kind: "none" } };
+  }
+
+  /** The whole axis, of both sources. @returns {[number, number]} */
+  domain() {
+    const all = this.files.map((_, source) => this.facts(source).domains[this.axis()]);
+    return [Math.min(...all.map(([low]) => low)), Math.max(...all.map(([, high]) => high))];
+  }
+
+  /** By time only where the files have times. @returns {"event"|"time"} */
+  axis() {
+    return this.now.axis === "time" && this.files.every((_, source) => this.facts(source).timed) ? "time" : "event";
+  }
+
+  /** All bytes, of both sources: one scale. @returns {[number, number]} */
+  range() {
+    let most = 0;
+    for (const source of this.files.keys()) {
+      const facts = this.facts(source);
+      const here = Math.max(facts.peak.bytes, facts.reserved ?? 0);
+      most = Math.max(most, here);
+      for (const level of facts.levels) {
+        // a card full of other people's memory must not flatten the picture: it is named at the edge instead
+        const top = Math.max(...level.bytes);
+        if (top < 4 * here) most = Math.max(most, top);
+      }
+    }
+    return [0, most > 0 ? most * 1.08 : 1];
+  }
+}

@@ -1,0 +1,13 @@
+/** Stands for d3-interpolate: between numbers, all that scales of numbers need. */
+
+/** @param {number} a @param {number} b @returns {(t: number) => number} */
+export function interpolateNumber(a, b) {
+  return (t) => a * (1 - t) + b * t;
+}
+
+/** @param {number} a @param {number} b @returns {(t: number) => number} */
+export function interpolateRound(a, b) {
+  return (t) => Math.round(a * (1 - t) + b * t);
+}
+
+export { interpolateNumber as interpolate, interpolateNumber as interpolateZoom, interpolateNumber as piecewise };

@@ -1,0 +1,2 @@
+/** Something that the reader is told, in words. */
+export class ViewerError extends Error {}

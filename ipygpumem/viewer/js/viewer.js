@@ -1,0 +1,343 @@
+/** One viewer: its parts, and who is told what has changed. */
+
+import { Context } from "./context.js";
+import { fromHash, toHash } from "./hash.js";
+import { duration, plural, size } from "./model/units.js";
+import { KEYS, MODES } from "./model/names.js";
+import { atFirst, Store } from "./store.js";
+import { AboutView } from "./views/about.js";
+import { Actions } from "./views/actions.js";
+import { CompareView } from "./views/compare.js";
+import { Details } from "./views/details.js";
+import { eachFrame, h } from "./views/dom.js";
+import { EventsView } from "./views/events.js";
+import { Exporter } from "./views/export.js";
+import { FindingsView } from "./views/findings.js";
+import { gestures } from "./views/gestures.js";
+import { Help } from "./views/help.js";
+import { LegendView } from "./views/legend.js";
+import { LiveView } from "./views/live.js";
+import { Overview } from "./views/overview.js";
+import { StateView } from "./views/state.js";
+import { themeOf, watchTheme } from "./views/theme.js";
+import { Timeline } from "./views/timeline.js";
+import { Toolbar } from "./views/toolbar.js";
+import { Tooltip } from "./views/tooltip.js";
+
+const TABS = [
+  ["live", "Live set"],
+  ["state", "Allocator state"],
+  ["events", "Events"],
+  ["compare", "Compare"],
+  ["about", "File"],
+];
+const NARROW = 980;
+
+/**
+ * @typedef {{host: "page"|"widget", theme?: "auto"|"light"|"dark", state?: string, onState?: (state: string) => void}} Options
+ */
+
+export class Viewer {
+  /** @param {HTMLElement} root @param {import("./client.js").Client} client @param {import("./model/overview.js").Overview[]} files @param {Options} options */
+  constructor(root, client, files, options) {
+    this.root = root;
+    this.options = options;
+    const context = new Context(client, new Store({}), root);
+    this.context = context;
+    context.files = files;
+    context.linkable = options.host === "page";
+    context.store.now = { ...context.store.now, device: busiest(files), ...this.held(options.state ?? "") };
+    this.theme();
+    const actions = new Actions(context);
+    this.actions = actions;
+    this.timelines = files.map((_, source) => new Timeline(context, source));
+    actions.timelines = this.timelines;
+    actions.tooltip = new Tooltip(root);
+    this.exporter = new Exporter(context);
+    this.exporter.timelines = this.timelines;
+    this.toolbar = new Toolbar(context, actions, this.exporter);
+    this.legend = new LegendView(context);
+    this.overview = new Overview(context, actions);
+    this.details = new Details(context, actions);
+    this.findings = new FindingsView(context, actions);
+    /** @type {Record<string, {element: HTMLElement, refresh: () => Promise<void>, csv?: () => string|Promise<string>}>} */
+    this.panels = {
+      live: new LiveView(context, actions),
+      state: new StateView(context, actions),
+      events: new EventsView(context, actions),
+      compare: new CompareView(context),
+      about: new AboutView(context),
+    };
+    this.exporter.table = () =>
+      /** @type {any} */ (this.panels[context.now.tab].csv ? this.panels[context.now.tab] : this.panels.live);
+    const help = new Help();
+    actions.help = () => help.show();
+    actions.find = () => this.toolbar.search.focus();
+    const status = h("div", { class: "off", role: "status", aria: { live: "polite" } });
+    context.say = (text) => {
+      status.textContent = text;
+    };
+    this.build(status, help.element);
+    for (const timeline of this.timelines) gestures(timeline, actions);
+    /** @type {Set<string>} */
+    this.stale = new Set();
+    this.sized = "";
+    /** @type {ReturnType<typeof setTimeout>|undefined} */
+    this.told = undefined;
+    this.panel = eachFrame(() => this.refreshPanels());
+    context.store.listen((keys) => this.changed(keys));
+    const seen = new ResizeObserver(() => this.resize());
+    seen.observe(root);
+    context.stop.signal.addEventListener("abort", () => seen.disconnect());
+    watchTheme(root, () => this.theme(), context.stop.signal);
+    this.resize();
+    this.heading();
+    // the picture comes first: what else there is to ask waits for it
+    this.timelines[0].settled().then(() => this.others(new Set(["device"])));
+  }
+
+  /** @param {HTMLElement} status @param {HTMLElement} help */
+  build(status, help) {
+    const { context } = this;
+    this.title = h("div", { class: "title" });
+    this.facts = h("dl", { class: "facts" });
+    this.tabs = h("div", { class: "tabs", role: "tablist", aria: { label: "Panels" } });
+    const id = `g${Math.random().toString(36).slice(2)}`;
+    this.pane = h("div", { class: "panel", role: "tabpanel", id });
+    for (const [name, label] of TABS) {
+      this.tabs.append(
+        h(
+          "button",
+          {
+            type: "button",
+            role: "tab",
+            id: `${id}-${name}`,
+            aria: { controls: id },
+            data: { tab: name },
+            on: { click: () => context.store.set({ tab: name }) },
+          },
+          label,
+        ),
+      );
+    }
+    this.tabs.addEventListener("keydown", (event) => {
+      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!by) return;
+      event.preventDefault();
+      const at = TABS.findIndex(([name]) => name === context.now.tab);
+      const next = TABS[(at + by + TABS.length) % TABS.length][0];
+      context.store.set({ tab: next });
+      /** @type {HTMLElement|null} */ (this.tabs?.querySelector(`[data-tab="${next}"]`))?.focus();
+    });
+    this.id = id;
+    const timelines = this.timelines.map((timeline, source) =>
+      h(
+        "div",
+        { class: "one" },
+        this.timelines.length > 1 &&
+          h(
+            "p",
+            { class: "file" },
+            h("b", {}, context.files[source].name),
+            h("span", {}, ` peak ${size(context.facts(source).peak.bytes)}`),
+          ),
+        timeline.element,
+      ),
+    );
+    this.root.append(
+      h("header", { class: "top" }, this.title, this.facts),
+      this.toolbar.element,
+      h(
+        "div",
+        { class: "main" },
+        h("div", { class: "left" }, ...timelines, this.overview.element, this.legend.element, this.tabs, this.pane),
+        h(
+          "aside",
+          { class: "right", aria: { label: "Details and findings" } },
+          this.details.element,
+          this.findings.element,
+        ),
+      ),
+      status,
+      help,
+    );
+  }
+
+  /** What a hash says, held against the files. @param {string} text @returns {Partial<import("./store.js").Shown>} */
+  held(text) {
+    const found = fromHash(text);
+    const { files } = this.context;
+    if ((found.device ?? 0) >= (files[0]?.devices.length ?? 0)) delete found.device;
+    if ((found.source ?? 0) >= files.length) delete found.source;
+    if (found.mode && !MODES.includes(found.mode)) delete found.mode;
+    if (found.key && !KEYS.includes(found.key)) delete found.key;
+    const facts = files[found.source ?? 0].devices[found.device ?? busiest(files)];
+    if ((found.row ?? 0) >= (facts?.allocations ?? 0)) delete found.row;
+    if ((found.event ?? 0) >= Math.max(facts?.events ?? 0, 1)) delete found.event;
+    if (found.range && found.range[1] >= (facts?.events ?? 0)) delete found.range;
+    if (found.mark?.kind === "group" && !KEYS.includes(found.mark.key)) delete found.mark;
+    return found;
+  }
+
+  /** Go to the view that a text describes. @param {string} text */
+  show(text) {
+    if (text.replace(/^#/, "") === toHash(this.context.now)) return;
+    this.context.store.set({ ...atFirst(), device: busiest(this.context.files), ...this.held(text) });
+  }
+
+  theme() {
+    const theme = themeOf(this.root, this.options.theme ?? "auto");
+    this.root.dataset.theme = theme;
+    if (theme === this.context.theme) return;
+    this.context.theme = theme;
+    if (this.timelines) this.changed(new Set(["mode", "device"]));
+  }
+
+  resize() {
+    const width = this.root.clientWidth;
+    if (!width) return;
+    this.root.classList.toggle("narrow", width < NARROW);
+    this.root.classList.toggle("small", width < 640);
+    const left = this.timelines[0].element.parentElement?.clientWidth ?? width;
+    const whole = this.options.host === "page" ? globalThis.innerHeight : 760;
+    const height = Math.round(
+      Math.min(
+        Math.max((whole - 470) / this.timelines.length, this.timelines.length > 1 ? 180 : 260),
+        this.timelines.length > 1 ? 260 : 440,
+      ),
+    );
+    const key = `${left} ${height} ${globalThis.devicePixelRatio} ${this.context.now.device}`;
+    if (key === this.sized) return;
+    this.sized = key;
+    for (const timeline of this.timelines) timeline.resize(left, height);
+    this.overview.resize(left);
+    this.stale.add(this.context.now.tab);
+    this.panel.ask();
+  }
+
+  /** @param {Set<string>} keys */
+  changed(keys) {
+    const any = (/** @type {string[]} */ ...names) => names.some((name) => keys.has(name));
+    if (keys.has("device")) {
+      this.heading();
+      this.resize();
+    }
+    if (any("device", "axis", "x", "y", "mode", "hidden", "mark", "event", "range", "source")) {
+      for (const timeline of this.timelines) timeline.refresh();
+    }
+    this.others(keys);
+  }
+
+  /** All that is not a timeline. @param {Set<string>} keys */
+  others(keys) {
+    const { context } = this;
+    const any = (/** @type {string[]} */ ...names) => names.some((name) => keys.has(name));
+    if (any("device", "axis")) this.overview.refresh();
+    if (any("x", "source")) this.overview.again.ask();
+    if (any("device", "axis", "tool", "mode", "search", "source")) this.toolbar.refresh();
+    if (any("device", "mode", "hidden", "mark", "source")) this.legend.refresh();
+    if (any("device", "event", "row", "source")) this.details.refresh();
+    if (any("device", "source")) this.findings.refresh();
+    /** @type {Record<string, string[]>} */
+    const cares = {
+      live: ["device", "source", "event", "range", "key", "measure", "root", "mark"],
+      state: ["device", "source", "event", "mode", "row"],
+      events: ["device", "source", "event"],
+      compare: ["device", "source", "event", "range"],
+      about: ["device"],
+    };
+    for (const [tab, names] of Object.entries(cares)) if (any(...names)) this.stale.add(tab);
+    if (keys.has("tab") || keys.has("device")) this.showTab();
+    if (this.stale.has(context.now.tab)) this.panel.ask();
+    this.root.dataset.tool = context.now.tool;
+    clearTimeout(this.told);
+    this.told = setTimeout(() => this.options.onState?.(toHash(context.now)), 150);
+  }
+
+  async refreshPanels() {
+    const { tab } = this.context.now;
+    if (!this.stale.delete(tab)) return;
+    await this.panels[tab].refresh();
+  }
+
+  showTab() {
+    const { tab } = this.context.now;
+    for (const button of /** @type {Iterable<HTMLElement>} */ (this.tabs?.children ?? [])) {
+      const on = button.dataset.tab === tab;
+      button.setAttribute("aria-selected", String(on));
+      button.tabIndex = on ? 0 : -1;
+    }
+    this.pane?.setAttribute("aria-labelledby", `${this.id}-${tab}`);
+    this.pane?.replaceChildren(this.panels[tab].element);
+    this.stale.add(tab);
+    this.panel.ask();
+  }
+
+  heading() {
+    const { context } = this;
+    const facts = context.facts(0);
+    const names = context.files.map((file) => file.name).join(" and ");
+    const about = [
+      facts.name ?? (context.files[0].devices.length > 1 ? `device ${facts.index}` : null),
+      plural(facts.events, "event"),
+      plural(facts.allocations, "allocation"),
+      facts.timed && facts.span ? duration(facts.span) : null,
+    ].filter(Boolean);
+    this.title?.replaceChildren(h("h2", {}, names), h("p", {}, about.join(" · ")));
+    const fact = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ title) => [
+      h("dt", {}, name),
+      h("dd", { title }, text),
+    ];
+    const groups = context.files.map((file, source) => {
+      const one = context.facts(source);
+      const many = context.files.length > 1 ? ` ${source + 1}` : "";
+      return h(
+        "div",
+        { title: file.name },
+        ...fact(
+          `Peak${many}`,
+          size(one.peak.bytes),
+          `${one.peak.bytes.toLocaleString("en")} bytes requested, at event ${one.peak.event.toLocaleString("en")}`,
+        ),
+      );
+    });
+    if (facts.reserved !== null)
+      groups.push(
+        h(
+          "div",
+          {},
+          ...fact(
+            "Reserved",
+            size(facts.reserved),
+            `${facts.reserved.toLocaleString("en")} bytes: the most that all segments had`,
+          ),
+        ),
+      );
+    if (facts.total !== null)
+      groups.push(
+        h("div", {}, ...fact("Capacity", size(facts.total), `${facts.total.toLocaleString("en")} bytes on the device`)),
+      );
+    this.facts?.replaceChildren(...groups);
+  }
+
+  /** Settles when all that was asked for is drawn. */
+  async settled() {
+    await new Promise((settle) => setTimeout(settle));
+    for (const timeline of this.timelines) await timeline.settled();
+    while (this.stale.has(this.context.now.tab)) await new Promise((settle) => requestAnimationFrame(settle));
+  }
+
+  destroy() {
+    this.context.stop.abort();
+    this.panel.stop();
+    clearTimeout(this.told);
+    this.context.client.close();
+    this.root.replaceChildren();
+  }
+}
+
+/** The device to begin with: that with the highest peak. @param {import("./model/overview.js").Overview[]} files */
+function busiest(files) {
+  const peaks = files[0].devices.map((one) => one.peak.bytes);
+  return Math.max(peaks.indexOf(Math.max(...peaks)), 0);
+}

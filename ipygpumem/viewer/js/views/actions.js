@@ -1,0 +1,227 @@
+/** What a reader can do, however it was asked for: by pointer, key, button or call. */
+
+import { count, fine } from "../model/units.js";
+import { bandAt } from "./bands.js";
+import { rulerText } from "./overlay.js";
+
+/** @typedef {import("./timeline.js").Timeline} Timeline */
+
+export class Actions {
+  /** @param {import("../context.js").Context} context */
+  constructor(context) {
+    this.context = context;
+    /** @type {Timeline[]} */
+    this.timelines = [];
+    /** @type {import("./tooltip.js").Tooltip|undefined} */
+    this.tooltip = undefined;
+    this.find = () => {};
+    this.help = () => {};
+    this.turn = 0;
+  }
+
+  get store() {
+    return this.context.store;
+  }
+
+  /** Bytes in view: inside what there is. @param {[number, number]} y @returns {[number, number]|null} */
+  heights([y0, y1]) {
+    const [low, high] = this.context.range();
+    const span = Math.min(Math.max(y1 - y0, 64), high - low);
+    if (span >= (high - low) * 0.999) return null;
+    const from = Math.min(Math.max(y0, low), high - span);
+    return [from, from + span];
+  }
+
+  /** The part of the axis in view: inside what there is. @param {[number, number]} x @returns {[number, number]|null} */
+  widths([x0, x1]) {
+    const [low, high] = this.context.domain();
+    const least = this.context.axis() === "time" ? 2 : 4;
+    const span = Math.min(Math.max(x1 - x0, least), high - low);
+    if (span >= (high - low) * 0.9999) return null;
+    const from = Math.min(Math.max(x0, low), high - span);
+    return [from, from + span];
+  }
+
+  fit() {
+    this.store.set({ x: null, y: null });
+  }
+
+  /** @param {number} share of the view */
+  pan(share) {
+    const [x0, x1] = this.context.now.x ?? this.context.domain();
+    const by = (x1 - x0) * share;
+    this.store.set({ x: this.widths([x0 + by, x1 + by]) });
+  }
+
+  /** Zoom around the cursor, if it is in view, else around the middle. @param {number} factor @param {number} source */
+  zoomBy(factor, source) {
+    const [x0, x1] = this.context.now.x ?? this.context.domain();
+    const place = this.timelines[source]?.places.get(this.context.event(source));
+    const at = place && this.context.now.event !== null && place[0] >= x0 && place[0] <= x1 ? place[0] : (x0 + x1) / 2;
+    this.store.set({ x: this.widths([at - (at - x0) * factor, at + (x1 - at) * factor]) });
+  }
+
+  /** @param {number} factor */
+  zoomHeight(factor) {
+    const [y0, y1] = this.context.now.y ?? this.context.range();
+    this.store.set({ y: this.heights([y0, y0 + (y1 - y0) * factor]) });
+  }
+
+  /** Put the cursor on an event, and bring it into view. @param {number} event @param {number} source @param {Partial<import("../store.js").Shown>} [more] */
+  async goTo(event, source, more = {}) {
+    const facts = this.context.facts(source);
+    const there = Math.min(Math.max(Math.round(Math.min(event, facts.events - 1)), -1), facts.events - 1);
+    const [[from, to]] = await this.context.ask("places", { axis: this.context.axis(), events: [there] }, source);
+    const { x } = this.context.now;
+    /** @type {Partial<import("../store.js").Shown>} */
+    const patch = { event: there, source, ...more };
+    if (x && (from < x[0] || to > x[1])) {
+      const half = (x[1] - x[0]) / 2;
+      patch.x = this.widths([from - half, from + half]);
+    }
+    this.store.set(patch);
+    this.context.say(`Event ${count(there)}`);
+  }
+
+  /** The next event, or the one before. @param {number} by @param {number} source */
+  async step(by, source) {
+    const { now } = this.context;
+    const from = now.source === source ? this.context.event(source) : this.context.facts(source).peak.event;
+    await this.goTo(from + by, source);
+    const { row } = await this.context.ask("moment", { event: this.context.event(source) }, source);
+    if (row >= 0) this.store.set({ row });
+  }
+
+  /** @param {number} source */
+  peak(source = this.context.now.source) {
+    return this.goTo(this.context.facts(source).peak.event, source);
+  }
+
+  /** The next allocation up or down the stack at the cursor. @param {1|-1} by @param {number} source */
+  async climb(by, source) {
+    const { now } = this.context;
+    const event = this.context.event(source);
+    const row = await this.context.ask(
+      "neighbour",
+      { event, row: now.row ?? -1, step: by, look: this.context.look(source) },
+      source,
+    );
+    if (row < 0) return;
+    this.store.set({ row, event, source });
+    const facts = await this.context.ask("allocation", { row }, source);
+    if (facts) this.context.say(`${fine(facts.size)}, ${facts.line}`);
+  }
+
+  /** @param {Timeline} timeline @param {{x: number, y: number}} place */
+  click(timeline, place) {
+    const at = timeline.at(place.x, place.y);
+    if (!at) return;
+    this.store.set({
+      event: at.event,
+      source: timeline.source,
+      row: at.id >= 0 ? at.id : null,
+      ...(at.id >= 0 ? {} : { mark: this.kept() }),
+    });
+  }
+
+  /** The mark of a search stays when something else is chosen. */
+  kept() {
+    const { mark } = this.context.now;
+    return mark.kind === "row" ? /** @type {const} */ ({ kind: "none" }) : mark;
+  }
+
+  /** @param {Timeline} timeline @param {{x0: number, y0: number, x1: number, y1: number}} box */
+  box(timeline, box) {
+    const x = /** @type {[number, number]} */ (
+      [box.x0, box.x1].map((one) => timeline.fromX(one)).sort((a, b) => a - b)
+    );
+    const y = /** @type {[number, number]} */ (
+      [box.y0, box.y1].map((one) => timeline.fromY(one)).sort((a, b) => a - b)
+    );
+    this.store.set({ x: this.widths(x), y: this.heights(y) });
+  }
+
+  /** @param {Timeline} timeline @param {{x0: number, x1: number}} drag */
+  async brush(timeline, drag) {
+    const [from, to] = [drag.x0, drag.x1].map((one) => timeline.fromX(one)).sort((a, b) => a - b);
+    const [first, last] = await Promise.all(
+      [from, to].map((x) => this.context.ask("eventAt", { axis: this.context.axis(), x }, timeline.source)),
+    );
+    if (first < last) this.store.set({ range: [first, last], source: timeline.source, tab: "live" });
+  }
+
+  /** The visible part becomes the range. @param {number} source */
+  markRange(source) {
+    const timeline = this.timelines[source];
+    return this.brush(timeline, { x0: 0, x1: timeline.size.plotWidth });
+  }
+
+  /** @param {Timeline} timeline */
+  measured(timeline) {
+    this.context.say(rulerText(timeline));
+  }
+
+  /** All allocations from the line of the selected one. */
+  async others() {
+    const { row, source } = this.context.now;
+    if (row === null) return;
+    const facts = await this.context.ask("allocation", { row }, source);
+    if (facts) this.store.set({ mark: { kind: "group", key: "line", code: facts.lineCode } });
+  }
+
+  clear() {
+    for (const timeline of this.timelines) timeline.ruler = null;
+    this.store.set({ row: null, range: null, mark: { kind: "none" }, search: "", event: null, tool: "pan" });
+    for (const timeline of this.timelines) timeline.again.ask();
+  }
+
+  /** @param {Timeline} timeline @param {{x: number, y: number}|null} place */
+  async hover(timeline, place) {
+    const turn = ++this.turn;
+    const at = place && timeline.at(place.x, place.y);
+    if (!place || !at) {
+      this.tooltip?.hide();
+      return;
+    }
+    if (this.context.now.follow && at.event !== this.context.now.event) {
+      this.store.set({ event: at.event, source: timeline.source });
+    }
+    const told = await this.told(timeline, at);
+    if (turn === this.turn) this.tooltip?.show(timeline, place, told);
+  }
+
+  /** @param {Timeline} timeline @param {NonNullable<ReturnType<Timeline["at"]>>} at */
+  async told(timeline, at) {
+    if (at.id >= 0)
+      return { at, facts: await this.context.ask("allocation", { row: at.id }, timeline.source), thin: null };
+    if (at.id === -2) {
+      const { event, low, high, scale } = at;
+      const thin = await this.context.ask(
+        "thin",
+        { event, low, high, scale, look: this.context.look(timeline.source) },
+        timeline.source,
+      );
+      return { at, facts: null, thin };
+    }
+    return { at, facts: null, thin: null };
+  }
+
+  /** @param {Timeline} timeline @param {number} x @param {number} y */
+  band(timeline, x, y) {
+    const band = x >= 0 && y < timeline.size.top ? bandAt(timeline, x, y) : undefined;
+    this.turn++;
+    if (band) this.tooltip?.words(timeline, { x, y: y - timeline.size.top }, band);
+    else this.tooltip?.hide();
+  }
+
+  /** A place that a finding names. @param {import("../model/findings.js").Finding} finding */
+  async follow(finding) {
+    const { source } = this.context.now;
+    /** @type {Partial<import("../store.js").Shown>} */
+    const more = {};
+    if (finding.row !== null) more.row = finding.row;
+    if (finding.mark) more.mark = { kind: "group", ...finding.mark };
+    if (finding.event === null) this.store.set(more);
+    else await this.goTo(finding.event, source, more);
+  }
+}

@@ -1,0 +1,71 @@
+/** The axes of a timeline. */
+
+import { axisBottom, axisLeft } from "d3-axis";
+import { scaleLinear } from "d3-scale";
+import { select } from "d3-selection";
+import { count, duration } from "../model/units.js";
+import { ROOM } from "./timeline.js";
+
+/** @param {import("./timeline.js").Timeline} timeline */
+export function drawAxes(timeline) {
+  const { top, plotWidth, plotHeight } = timeline.size;
+  const { y0, y1 } = timeline.window();
+  const root = select(timeline.axes);
+  const labels = timeline.byteTicks();
+  const texts = new Map(labels.map((one) => [one.value, one.label]));
+  const y = scaleLinear([y0, y1], [plotHeight, 0]);
+  group(root, "left")
+    .attr("transform", `translate(${ROOM.left},${top})`)
+    .call(
+      axisLeft(y)
+        .tickValues(labels.map((one) => one.value))
+        .tickFormat((value) => texts.get(Number(value)) ?? "")
+        .tickSize(4)
+        .tickPadding(6),
+    );
+  const { scale, ticks, format } = places(timeline);
+  group(root, "bottom")
+    .attr("transform", `translate(${ROOM.left},${top + plotHeight + ROOM.strip})`)
+    .call(axisBottom(scale).tickValues(ticks).tickFormat(format).tickSize(4).tickPadding(5).tickSizeOuter(0));
+  root.selectAll("g.left .domain").remove();
+  group(root, "unit")
+    .attr("transform", `translate(${ROOM.left + plotWidth},${top + plotHeight + ROOM.strip + 17})`)
+    .selectAll("text")
+    .data([timeline.context.axis() === "time" ? "time" : "event"])
+    .join("text")
+    .attr("class", "unit")
+    .attr("text-anchor", "end")
+    .text((/** @type {any} */ text) => text);
+}
+
+/** Scale and ticks of the horizontal axis. @param {import("./timeline.js").Timeline} timeline */
+export function places(timeline) {
+  const { plotWidth } = timeline.size;
+  const { x0, x1 } = timeline.window();
+  const scale = scaleLinear([x0, x1], [0, plotWidth]);
+  const timed = timeline.context.axis() === "time";
+  const wanted = Math.max(2, Math.round(plotWidth / 110));
+  let ticks = scale.ticks(wanted);
+  if (!timed) ticks = ticks.filter((tick) => Number.isInteger(tick) && tick >= 0);
+  // the last one stands where the axis has its name
+  ticks = ticks.filter((tick) => scale(tick) < plotWidth - 44);
+  const step = ticks.length > 1 ? ticks[1] - ticks[0] : x1 - x0;
+  const format = (/** @type {any} */ tick) => (timed ? elapsed(Number(tick), step) : count(Number(tick)));
+  return { scale, ticks, format };
+}
+
+/** A time on the axis: all of one unit, as many digits as the step needs. @param {number} us @param {number} step */
+export function elapsed(us, step) {
+  if (us === 0) return "0";
+  const [unit, name] = step >= 1e5 ? [1e6, "s"] : step >= 100 ? [1e3, "ms"] : [1, "µs"];
+  if (unit === 1e6 && Math.abs(us) >= 600e6) return duration(us);
+  const digits = Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-6));
+  const value = (us / unit).toFixed(Math.min(digits, 3));
+  return `${Number(value) >= 10000 ? count(Number(value)) : value} ${name}`;
+}
+
+/** @param {any} root @param {string} name */
+function group(root, name) {
+  const found = root.selectAll(`g.${name}`).data([name]).join("g").attr("class", name);
+  return found.attr("font-family", null).attr("font-size", null);
+}

@@ -1,0 +1,360 @@
+/** What lies over the pixels of a timeline: curves, lines, marks, cursor, rulers. On the screen, and in a picture of it. */
+
+import { duration, fine, plural, signed, size } from "../model/units.js";
+import { drawBands } from "./bands.js";
+import { ink } from "./theme.js";
+import { ROOM } from "./timeline.js";
+
+/** @typedef {{x0: number, y0: number, x1: number, y1: number}} Ruler in units of the axes */
+
+/**
+ * @param {import("./timeline.js").Timeline} timeline @param {CanvasRenderingContext2D} context CSS pixels
+ * @param {"screen"|"picture"} where a picture has no pointer
+ */
+export function drawOverlay(timeline, context, where) {
+  const { width, height, top, plotWidth, plotHeight } = timeline.size;
+  const colours = ink(timeline.context.theme);
+  context.clearRect(0, 0, width, height);
+  context.font = "11px system-ui, sans-serif";
+  context.save();
+  context.translate(ROOM.left, 0);
+  drawBands(timeline, context, { ink: colours.text, soft: colours.soft, bands: colours.bands });
+  context.translate(0, top);
+  context.save();
+  context.beginPath();
+  context.rect(0, -top, plotWidth, plotHeight + top + ROOM.strip);
+  context.clip();
+  grid(timeline, context, colours);
+  curves(timeline, context, colours);
+  levels(timeline, context, colours);
+  ooms(timeline, context, colours);
+  strip(timeline, context, colours);
+  range(timeline, context, colours);
+  cursor(timeline, context, colours);
+  peak(timeline, context, colours);
+  if (where === "screen") {
+    hover(timeline, context, colours);
+    dragged(timeline, context, colours);
+  }
+  ruler(timeline, context, colours);
+  context.restore();
+  context.fillStyle = colours.soft;
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  context.fillText("brief", -8, plotHeight + (ROOM.strip + GAP) / 2 + 1);
+  context.restore();
+}
+
+/** Between the plot and the strip. */
+const GAP = 7;
+
+/** @typedef {ReturnType<typeof ink>} Ink @typedef {CanvasRenderingContext2D} Canvas @typedef {import("./timeline.js").Timeline} Timeline */
+
+/** @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
+function grid(timeline, context, colours) {
+  context.strokeStyle = colours.grid;
+  context.lineWidth = 1;
+  context.beginPath();
+  for (const { value } of timeline.byteTicks()) {
+    const y = Math.round(timeline.toY(value)) + 0.5;
+    context.moveTo(0, y);
+    context.lineTo(timeline.size.plotWidth, y);
+  }
+  context.stroke();
+}
+
+/** Allocated and reserved: at each column the most inside it. @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
+function curves(timeline, context, colours) {
+  const { drawn } = timeline;
+  if (!drawn) return;
+  const { view, picture } = drawn;
+  step(timeline, context, picture.reserved, view.width, colours.reserved, 1.25);
+  step(timeline, context, picture.total, view.width, colours.line, 1.1);
+}
+
+/** @param {Timeline} timeline @param {Canvas} context @param {Float64Array} values @param {number} columns @param {string} colour @param {number} weight */
+function step(timeline, context, values, columns, colour, weight) {
+  const pixel = timeline.size.plotWidth / columns;
+  context.strokeStyle = colour;
+  context.lineWidth = weight;
+  context.lineJoin = "round";
+  context.beginPath();
+  let last = Number.NaN;
+  let steps = 0;
+  for (let column = 1; column < columns; column++) if (values[column] !== values[column - 1]) steps++;
+  // where nearly each column has a step of its own, the risers would hide what they bound
+  const dense = steps > columns / 4;
+  for (let column = 0; column < columns; column++) {
+    const value = values[column];
+    if (Number.isNaN(value)) continue;
+    const y = timeline.toY(value);
+    if (Number.isNaN(last)) context.moveTo(column * pixel, y);
+    else if (y !== last) {
+      context.lineTo(column * pixel, last);
+      if (dense && Math.abs(y - last) > 24) context.moveTo(column * pixel, y);
+      else context.lineTo(column * pixel, y);
+    }
+    last = y;
+  }
+  if (!Number.isNaN(last)) context.lineTo(timeline.size.plotWidth, last);
+  context.stroke();
+}
+
+/** Device memory in use, capacity, and what reserved is called. @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
+function levels(timeline, context, colours) {
+  const facts = timeline.context.facts(timeline.source);
+  const { plotWidth } = timeline.size;
+  /** @type {number[]} */
+  const taken = [];
+  const label = (/** @type {string} */ text, /** @type {number} */ y, /** @type {string} */ colour) => {
+    let at = Math.min(Math.max(y - 8, 8), timeline.size.plotHeight - 8);
+    while (taken.some((one) => Math.abs(one - at) < 14)) at += 14;
+    taken.push(at);
+    tag(context, text, plotWidth - 6, at, colour, colours, "right");
+  };
+  const { y0, y1 } = timeline.window();
+  if (facts.total !== null) {
+    if (facts.total <= y1 && facts.total >= y0) {
+      horizontal(timeline, context, facts.total, colours.capacity, [6, 4]);
+      label(`capacity ${size(facts.total)}`, timeline.toY(facts.total), colours.capacity);
+    } else if (facts.total > y1) {
+      label(`capacity ${size(facts.total)} ↑`, 4, colours.capacity);
+    }
+  }
+  for (const level of facts.levels) {
+    if (Math.min(...level.bytes) > y1) {
+      label(`${level.label} ${size(Math.max(...level.bytes))} ↑`, 4, colours.device);
+      continue;
+    }
+    context.strokeStyle = colours.device;
+    context.setLineDash(level.sampled ? [] : [2, 3]);
+    context.lineWidth = 1.25;
+    context.beginPath();
+    for (const [i, time] of level.time.entries()) {
+      const x = timeline.toX(timeline.context.axis() === "time" ? time : (level.events?.[i] ?? 0));
+      context[i ? "lineTo" : "moveTo"](x, timeline.toY(level.bytes[i]));
+    }
+    context.stroke();
+    context.setLineDash([]);
+    const last = level.bytes[level.bytes.length - 1];
+    label(`${level.label}${level.sampled ? " (sampled)" : " (before and after)"}`, timeline.toY(last), colours.device);
+  }
+  const reserved = timeline.drawn?.picture.reserved.at(-1);
+  if (reserved !== undefined && !Number.isNaN(reserved) && reserved >= y0 && reserved <= y1) {
+    label("reserved", timeline.toY(reserved), colours.reserved);
+  }
+}
+
+/** @param {Timeline} timeline @param {Canvas} context @param {number} bytes @param {string} colour @param {number[]} dash */
+function horizontal(timeline, context, bytes, colour, dash) {
+  context.strokeStyle = colour;
+  context.lineWidth = 1.25;
+  context.setLineDash(dash);
+  context.beginPath();
+  const y = Math.round(timeline.toY(bytes)) + 0.5;
+  context.moveTo(0, y);
+  context.lineTo(timeline.size.plotWidth, y);
+  context.stroke();
+  context.setLineDash([]);
+}
+
+/** Text on a quiet ground. @param {Canvas} context @param {string} text @param {number} x @param {number} y @param {string} colour @param {Ink} colours @param {"left"|"right"|"center"} align */
+function tag(context, text, x, y, colour, colours, align) {
+  context.textBaseline = "middle";
+  context.textAlign = "left";
+  const width = context.measureText(text).width;
+  const left = align === "right" ? x - width : align === "center" ? x - width / 2 : x;
+  context.fillStyle = colours.veil;
+  context.beginPath();
+  context.roundRect(left - 4, y - 8, width + 8, 16, 3);
+  context.fill();
+  context.fillStyle = colour;
+  context.fillText(text, left, y + 0.5);
+}
+
+/** @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
+function ooms(timeline, context, colours) {
+  const facts = timeline.context.facts(timeline.source);
+  const { plotHeight, plotWidth } = timeline.size;
+  for (const [i, one] of facts.ooms.slice(0, 200).entries()) {
+    const x = timeline.toX(timeline.context.axis() === "time" ? (one.time ?? 0) : one.event + 0.5);
+    if (x < 0 || x > plotWidth) continue;
+    context.strokeStyle = colours.oom;
+    context.lineWidth = 1.25;
+    context.beginPath();
+    context.moveTo(x, 0);
+    context.lineTo(x, plotHeight);
+    context.stroke();
+    if (i < 3) {
+      const right = x > plotWidth - 150;
+      tag(
+        context,
+        `out of memory: ${fine(one.asked)} asked`,
+        right ? x - 8 : x + 8,
+        12 + 18 * i,
+        colours.oom,
+        colours,
+        right ? "right" : "left",
+      );
+    }
+  }
+}
+
+/** The strip below: what lives inside one column. @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
+function strip(timeline, context, colours) {
+  const { drawn } = timeline;
+  if (!drawn) return;
+  const { hiddenBytes, hiddenCount } = drawn.picture;
+  const { plotHeight, plotWidth } = timeline.size;
+  const pixel = plotWidth / drawn.view.width;
+  let most = 0;
+  for (const bytes of hiddenBytes) most = Math.max(most, bytes);
+  context.fillStyle = colours.stripGround;
+  context.fillRect(0, plotHeight + GAP, plotWidth, ROOM.strip - GAP);
+  context.fillStyle = colours.strip;
+  for (let column = 0; column < drawn.view.width; column++) {
+    if (!hiddenCount[column]) continue;
+    const share = most ? Math.sqrt(hiddenBytes[column] / most) : 0;
+    const tall = Math.max(1.5, share * (ROOM.strip - GAP));
+    context.fillRect(column * pixel, plotHeight + ROOM.strip - tall, pixel, tall);
+  }
+}
+
+/** @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
+function range(timeline, context, colours) {
+  const { range: events } = timeline.context.now;
+  if (!events || timeline.source !== timeline.context.now.source) return;
+  const first = timeline.places.get(events[0]);
+  const last = timeline.places.get(events[1]);
+  if (!first || !last) return;
+  const from = timeline.toX(first[0]);
+  const to = timeline.toX(last[1]);
+  context.fillStyle = colours.range;
+  context.fillRect(from, 0, to - from, timeline.size.plotHeight);
+  context.fillStyle = colours.accent;
+  context.fillRect(from - 0.5, 0, 1, timeline.size.plotHeight);
+  context.fillRect(to - 0.5, 0, 1, timeline.size.plotHeight);
+}
+
+/** @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
+function cursor(timeline, context, colours) {
+  const { now } = timeline.context;
+  if (now.event === null || now.source !== timeline.source) return;
+  const place = timeline.places.get(timeline.context.event(timeline.source));
+  if (!place) return;
+  const { plotHeight, plotWidth } = timeline.size;
+  const from = timeline.toX(place[0]);
+  const to = timeline.toX(place[1]);
+  if (to < 0 || from > plotWidth) return;
+  if (to - from > 3) {
+    context.fillStyle = colours.range;
+    context.fillRect(from, 0, to - from, plotHeight);
+  }
+  const x = Math.round(from) + 0.5;
+  context.strokeStyle = colours.accent;
+  context.lineWidth = 1;
+  context.beginPath();
+  context.moveTo(x, 0);
+  context.lineTo(x, plotHeight + ROOM.strip);
+  context.stroke();
+  context.fillStyle = colours.accent;
+  context.beginPath();
+  context.moveTo(x - 5, 0);
+  context.lineTo(x + 5, 0);
+  context.lineTo(x, 6);
+  context.fill();
+}
+
+/** @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
+function peak(timeline, context, colours) {
+  const facts = timeline.context.facts(timeline.source);
+  const place = timeline.places.get(facts.peak.event);
+  if (!place || !facts.peak.bytes) return;
+  const { plotWidth, plotHeight } = timeline.size;
+  const x = timeline.toX((place[0] + Math.min(place[1], place[0] + (place[1] - place[0]))) / 2);
+  const y = timeline.toY(facts.peak.bytes);
+  if (x < -1 || x > plotWidth + 1 || y < -1 || y > plotHeight) return;
+  context.fillStyle = colours.peak;
+  context.strokeStyle = colours.ground;
+  context.lineWidth = 1.5;
+  context.beginPath();
+  context.arc(x, y, 4, 0, 2 * Math.PI);
+  context.fill();
+  context.stroke();
+  const right = x > plotWidth - 190;
+  tag(
+    context,
+    `peak ${size(facts.peak.bytes)}`,
+    right ? x - 10 : x + 10,
+    Math.max(y - 9, 9),
+    colours.peak,
+    colours,
+    right ? "right" : "left",
+  );
+}
+
+/** @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
+function hover(timeline, context, colours) {
+  const { pointer, drawn } = timeline;
+  if (!pointer || !drawn || timeline.drag) return;
+  context.fillStyle = colours.hover;
+  context.fillRect(Math.round(pointer.x), 0, 1, timeline.size.plotHeight + ROOM.strip);
+}
+
+/** @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
+function dragged(timeline, context, colours) {
+  const { drag } = timeline;
+  if (!drag) return;
+  const x = Math.min(drag.x0, drag.x1);
+  const y = drag.kind === "box" ? Math.min(drag.y0, drag.y1) : 0;
+  const height = drag.kind === "box" ? Math.abs(drag.y1 - drag.y0) : timeline.size.plotHeight;
+  context.fillStyle = colours.range;
+  context.strokeStyle = colours.accent;
+  context.lineWidth = 1;
+  context.fillRect(x, y, Math.abs(drag.x1 - drag.x0), height);
+  context.strokeRect(x + 0.5, y + 0.5, Math.abs(drag.x1 - drag.x0), height);
+}
+
+/** @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
+function ruler(timeline, context, colours) {
+  const { ruler: one } = timeline;
+  if (!one) return;
+  const [x0, x1] = [timeline.toX(one.x0), timeline.toX(one.x1)];
+  const [y0, y1] = [timeline.toY(one.y0), timeline.toY(one.y1)];
+  context.strokeStyle = colours.accent;
+  context.lineWidth = 1.25;
+  context.beginPath();
+  for (const [x, y] of [
+    [x0, y0],
+    [x1, y1],
+  ]) {
+    context.moveTo(x - 5, y);
+    context.lineTo(x + 5, y);
+    context.moveTo(x, y - 5);
+    context.lineTo(x, y + 5);
+  }
+  context.moveTo(x0, y0);
+  context.lineTo(x1, y0);
+  context.lineTo(x1, y1);
+  context.stroke();
+  const text = rulerText(timeline);
+  const middle = Math.min(Math.max((x0 + x1) / 2, 90), timeline.size.plotWidth - 90);
+  tag(
+    context,
+    text,
+    middle,
+    Math.min(Math.max(Math.min(y0, y1) - 14, 10), timeline.size.plotHeight - 10),
+    colours.text,
+    colours,
+    "center",
+  );
+}
+
+/** What a ruler says. @param {Timeline} timeline */
+export function rulerText(timeline) {
+  const { ruler: one, context } = timeline;
+  if (!one) return "";
+  const across = one.x1 - one.x0;
+  const far = context.axis() === "time" ? duration(across) : plural(Math.round(across), "event");
+  return `${far} · ${signed(one.y1 - one.y0)}`;
+}
