@@ -20,7 +20,7 @@ from ipygpumem.recording.marks import Mark, mark
 from ipygpumem.recording.phases import Phases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
 __all__ = ["Address", "Call", "ModuleFacts", "ModuleWatch", "Scan"]
@@ -69,6 +69,52 @@ class Scan:
     found: tuple[Address, ...]
 
 
+class _GlobalHooks:
+    """Our global hooks among those of others. torch.compile warns of global hooks: not of ours, which it never sees."""
+
+    _ASKED = "_has_any_global_hook"
+    _TABLES = (
+        "_global_backward_pre_hooks",
+        "_global_backward_hooks",
+        "_global_forward_hooks",
+        "_global_forward_pre_hooks",
+    )
+
+    def __init__(self) -> None:
+        self._ids: set[int] = set()
+        self._theirs: Any = None
+
+    def add(self, before: Any, after: Any) -> list[Any]:
+        """Put two hooks in place; their handles take them back."""
+        home: Any = sys.modules["torch.nn.modules.module"]
+        handles = [
+            home.register_module_forward_pre_hook(before),
+            home.register_module_forward_hook(after, always_call=True),
+        ]
+        self._ids.update(handle.id for handle in handles)
+        if self._theirs is None and hasattr(home, self._ASKED):
+            self._theirs = getattr(home, self._ASKED)
+            setattr(home, self._ASKED, self._any_other)
+        return handles
+
+    def remove(self, handles: list[Any]) -> None:
+        """Take them back."""
+        home: Any = sys.modules["torch.nn.modules.module"]
+        for handle in handles:
+            handle.remove()
+            self._ids.discard(handle.id)
+        if not self._ids and self._theirs is not None and getattr(home, self._ASKED) == self._any_other:
+            setattr(home, self._ASKED, self._theirs)
+            self._theirs = None
+
+    def _any_other(self) -> bool:
+        home = sys.modules["torch.nn.modules.module"]
+        return any(key not in self._ids for name in self._TABLES for key in getattr(home, name, ()))
+
+
+_HOOKS = _GlobalHooks()
+
+
 class ModuleWatch:
     """An observer of a measurement that watches one model.
 
@@ -92,8 +138,10 @@ class ModuleWatch:
         self._owned: list[tuple[str, Any, int]] = []
         self._parameters: dict[int, int] = {}
         self._optimizers: dict[int, Any] = {}
+        self._hooks: list[Any] = []
         self._handles: list[Any] = []
         self._compiled: list[tuple[Any, Any, Any]] = []
+        self._wrapped: set[int] = set()
         self._local = threading.local()
         self._open: list[tuple[str, Mark]] = []
         self._count = 0
@@ -138,14 +186,10 @@ class ModuleWatch:
 
     def start(self) -> None:
         """Hook in, and look where everything lies."""
-        hooks = sys.modules["torch.nn.modules.module"]
         self._running = True
         self.phases.begin()
         self.scan()
-        self._handles = [
-            hooks.register_module_forward_pre_hook(self._before),
-            hooks.register_module_forward_hook(self._after, always_call=True),
-        ]
+        self._hooks = _HOOKS.add(self._before, self._after)
         optimizers = sys.modules.get("torch.optim.optimizer")
         for name, hook in (
             ("register_optimizer_step_pre_hook", self._step_begins),
@@ -163,6 +207,7 @@ class ModuleWatch:
             return
         self._running = False
         BACKWARD.leave(self)
+        _HOOKS.remove(self._hooks)
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -187,34 +232,38 @@ class ModuleWatch:
         if theirs is None:
             return
 
+        number = self._numbers[id(module)]
+
         def ours(*arguments: Any, **options: Any) -> Any:
-            self._before(module, arguments)
+            self._quietly(self._enter, number)
             try:
                 return theirs(*arguments, **options)
             finally:
-                self._after(module, arguments, None)
+                self._quietly(self._leave, number)
 
         ours._torchdynamo_disable = True  # type: ignore[attr-defined]
         module._compiled_call_impl = ours
         self._compiled.append((module, ours, theirs))
+        self._wrapped.add(number)
 
     def _before(self, module: Any, arguments: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
-        if self._torch.compiler.is_compiling():
-            return
-        number = self._numbers.get(id(module))
-        if number is None or self.modules[number].compiled == "inside":
-            return
-        with contextlib.suppress(Exception):
-            self._enter(number)
+        if not self._torch.compiler.is_compiling():
+            self._called(self._enter, module)
 
     def _after(self, module: Any, arguments: Any, result: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
-        if self._torch.compiler.is_compiling():
-            return
+        if not self._torch.compiler.is_compiling():
+            self._called(self._leave, module)
+
+    def _called(self, what: Callable[[int], None], module: Any) -> None:
         number = self._numbers.get(id(module))
-        if number is None:
-            return
-        with contextlib.suppress(Exception):
-            self._leave(number)
+        # where the compiler gives up, a module that compiled itself comes to its hooks after all
+        if number is not None and number not in self._wrapped and self.modules[number].compiled != "inside":
+            self._quietly(what, number)
+
+    @staticmethod
+    def _quietly(what: Callable[[int], None], number: int) -> None:
+        with contextlib.suppress(Exception):  # never in the place of what the model does
+            what(number)
 
     def _stack(self) -> list[int]:
         stack: list[int] = vars(self._local).setdefault("stack", [])

@@ -126,7 +126,7 @@ class _Kinds:
                 kind[first:last][threaded[first:last]] = _CODE["other threads"]
         sweep = _Sweep(kind, owner, outer, roots)
         at = self._places.events([call.at for call in calls]) + 1
-        for call, first, last in zip(calls, at.tolist(), [*at[1:].tolist(), self._count], strict=True):
+        for call, first, last in zip(calls, at.tolist(), [*at[1:].tolist(), self._count], strict=False):
             sweep.step(call, first, last)
         sweep.close()
         return kind, owner, outer

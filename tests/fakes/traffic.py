@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 
@@ -31,6 +31,8 @@ class Traffic(TorchDispatchMode):
         return result
 
     def count(self, tensor):
+        if tensor.layout is not torch.strided:
+            return
         storage = tensor.untyped_storage()
         key = storage.data_ptr()
         if key in self.places or not storage.nbytes():
@@ -38,6 +40,11 @@ class Traffic(TorchDispatchMode):
         block = self.gpu.alloc(storage.nbytes(), self.device)
         self.places[key] = block
         weakref.finalize(storage, self._free, key)
+
+    @staticmethod
+    def paused():
+        """Nothing is counted: for the compiler, which traces no dispatch modes."""
+        return _disable_current_modes()
 
     def _free(self, key):
         block = self.places.pop(key)
