@@ -1,0 +1,229 @@
+"""The viewer in a real JupyterLab: drawn, re-run, two of them, closed, restarted, saved, untrusted."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import urlsplit
+
+import nbformat
+import pytest
+
+from ipygpumem import Snapshot
+from snapshot import files
+
+KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+HINT = "(run this cell for the live viewer of gpt_small.pickle.xz)"
+LOAD = f"from ipygpumem import Snapshot\nsnapshot = Snapshot.load({str(files.path('gpt_small'))!r})\n"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+API = """async ([cell, call]) => {
+    const outputs = document.querySelectorAll('.jp-Notebook .jp-CodeCell')[cell].querySelectorAll('.jp-OutputArea *');
+    const viewer = [...outputs].find((one) => one.ipygpumem)?.ipygpumem;
+    return viewer ? await Function('viewer', `return viewer.${call}`)(viewer) : null;
+}"""
+
+
+class Notebook:
+    """A notebook that is open in JupyterLab."""
+
+    def __init__(self, lab, page, name, *sources):
+        self.lab, self.page, self.name = lab, page, name
+        self.errors, self.hosts = [], set()
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda line: line.type == "error" and self.errors.append(line.text))
+        page.on("request", lambda request: self.hosts.add(urlsplit(request.url).hostname))
+        cells = [nbformat.v4.new_code_cell(source) for source in sources]
+        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), self.path)
+        page.goto(lab.url(f"lab/workspaces/{self.path.stem}/tree/{name}"))
+        page.get_by_text("| Idle").wait_for(timeout=60_000)
+
+    @property
+    def path(self):
+        return self.lab.folder / self.name
+
+    def cell(self, number):
+        return self.page.locator(".jp-Notebook .jp-CodeCell").nth(number)
+
+    def run(self, number):
+        self.cell(number).locator(".jp-InputArea-editor").click()
+        self.page.keyboard.press("Control+Enter")
+
+    def call(self, cell, call):
+        """A call of a viewer's interface: what it settles to, None while there is none."""
+        return self.page.evaluate(API, [cell, call])
+
+    def drawn(self, cell, seconds=30):
+        """Wait for a cell's viewer, and for the picture to make way for it."""
+        for _ in range(seconds * 5):
+            if self.call(cell, "peak()") and not self.picture(cell).is_visible():
+                return self.call(cell, "peak()")
+            self.page.wait_for_timeout(200)
+        raise AssertionError(f"no viewer in cell {cell}: {self.cell(cell).inner_text()} {self.errors}")
+
+    def picture(self, cell):
+        return self.cell(cell).locator("img[src^='data:image/png;base64,']")
+
+    def save(self):
+        before = self.path.stat().st_mtime_ns
+        self.page.keyboard.press("Control+s")
+        for _ in range(100):
+            if self.path.stat().st_mtime_ns != before:
+                break
+            self.page.wait_for_timeout(100)
+        self.page.wait_for_timeout(200)
+        return nbformat.read(self.path, as_version=4)
+
+    def reload(self):
+        self.page.reload()
+        self.page.locator(".jp-OutputArea-output").first.wait_for(state="attached", timeout=60_000)
+        self.page.get_by_text("| Idle").wait_for(timeout=60_000)
+
+    def restart(self):
+        self.page.keyboard.press("Escape")
+        self.page.get_by_role("menuitem", name="Kernel").click()
+        self.page.get_by_text("Restart Kernel…", exact=True).click()
+        self.page.locator(".jp-Dialog .jp-mod-accept").click()
+        self.page.get_by_text("| Idle").wait_for(timeout=60_000)
+
+
+@pytest.fixture
+def tab(browser):
+    context = browser.new_context(viewport={"width": 1200, "height": 1000})
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def snapshot():
+    return Snapshot.load(files.path("gpt_small"))
+
+
+def test_a_session_from_the_first_look_to_the_next_day(lab, tab, snapshot, tmp_path):
+    notebook = Notebook(
+        lab, tab, "session.ipynb", f"{LOAD}snapshot.view()", "view = snapshot.view()\nview", "view.close()"
+    )
+    event, requested = snapshot.timeline().requested.peak()
+
+    notebook.run(0)
+    peak = notebook.drawn(0)
+    assert (peak["event"], peak["bytes"]) == (event, requested)
+    tab.screenshot(path=tmp_path / "viewer.png")
+
+    # two viewers do not disturb each other
+    notebook.run(1)
+    notebook.drawn(1)
+    whole = notebook.call(0, "view()") if notebook.call(0, "view") else None
+    notebook.call(1, "zoom(100, 900)")
+    if whole is not None:
+        assert notebook.call(0, "view()") == whole
+    assert notebook.drawn(0)["bytes"] == requested
+
+    # the same cell again: one viewer, no traces of the first
+    notebook.run(0)
+    notebook.drawn(0)
+    assert notebook.cell(0).locator(".jp-OutputArea-child").count() == 2
+
+    # what is closed leaves the picture behind
+    notebook.run(2)
+    notebook.picture(1).wait_for(state="visible", timeout=20_000)
+    assert notebook.call(1, "peak()") is None
+    assert notebook.drawn(0)["bytes"] == requested, "the other one works on"
+
+    # nothing of the data in the file
+    saved = notebook.save()
+    assert notebook.path.stat().st_size < 300_000
+    assert "widgets" not in saved.metadata
+    assert [set(output["data"]) for output in saved.cells[0].outputs] == [
+        {"text/plain", "image/png"},
+        {"text/plain", WIDGET},
+    ]
+    assert saved.cells[0].outputs[0]["data"]["text/plain"] == snapshot.summary()
+    assert notebook.errors == []
+    assert notebook.hosts <= {"127.0.0.1", None}, "no network"
+
+    # the page again: the kernel still has the widget
+    notebook.reload()
+    assert notebook.drawn(0)["bytes"] == requested
+
+    # the kernel again: what is in the page works on, the next page has the picture
+    notebook.restart()
+    assert notebook.call(0, "peak()")["bytes"] == requested
+    notebook.reload()
+    notebook.picture(0).wait_for(state="visible", timeout=20_000)
+    assert notebook.picture(1).is_visible()
+    tab.wait_for_timeout(1000)
+    assert notebook.picture(0).is_visible()
+    tab.screenshot(path=tmp_path / "next-day.png")
+
+
+def test_a_kernel_that_is_busy_answers_later(lab, tab):
+    notebook = Notebook(
+        lab, tab, "busy.ipynb", f"{LOAD}import time\nsnapshot.view()._ipython_display_()\ntime.sleep(8)"
+    )
+    notebook.run(0)
+    waiting = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or gone")
+    waiting.wait_for(timeout=20_000)
+    assert notebook.picture(0).is_visible()
+    notebook.drawn(0)
+    assert waiting.count() == 0
+    assert notebook.errors == []
+
+
+def test_a_kernel_that_dies_leaves_the_picture(lab, tab):
+    code = "import os, time\nsnapshot.view()._ipython_display_()\ntime.sleep(5)\nos.kill(os.getpid(), 9)"
+    notebook = Notebook(lab, tab, "dies.ipynb", f"{LOAD}{code}")
+    notebook.run(0)
+    waiting = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or gone")
+    waiting.wait_for(timeout=30_000)
+    tab.locator(".jp-Dialog", has_text="Kernel Restarting").wait_for(timeout=30_000)
+    assert waiting.is_visible()
+    assert notebook.picture(0).is_visible()
+    assert notebook.call(0, "peak()") is None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_untrusted_notebook_has_the_picture(lab, browser, snapshot, scheme, tmp_path):
+    from ipygpumem.viewer import View
+    from ipygpumem.viewer.place import Place
+
+    shown = []
+    View([snapshot]).publish(Place("live", lambda data, metadata: shown.append((data, metadata))))
+    outputs = [nbformat.v4.new_output("display_data", data, metadata=metadata) for data, metadata in shown]
+    cell = nbformat.v4.new_code_cell("snapshot.view()", outputs=outputs, execution_count=1)
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=KERNEL), lab.folder / "strange.ipynb")
+    context = browser.new_context(color_scheme=scheme, viewport={"width": 1100, "height": 800})
+    page = context.new_page()
+    page.goto(lab.url(f"lab/workspaces/strange-{scheme}/tree/strange.ipynb"))
+    picture = page.locator(".jp-OutputArea-output img[src^='data:image/png;base64,']")
+    picture.wait_for(timeout=60_000)
+    box = picture.bounding_box()
+    assert 500 < box["width"] <= 880
+    assert box["width"] / box["height"] == pytest.approx(880 / shown[0][1]["image/png"]["height"], rel=0.02)
+    assert page.locator(".jp-OutputArea-output", has_text=HINT).is_visible()
+    page.screenshot(path=tmp_path / f"untrusted-{scheme}.png")
+    context.close()
+
+
+def test_nbconvert_shows_the_picture(snapshot):
+    from nbconvert import HTMLExporter
+
+    from ipygpumem.viewer import View
+    from ipygpumem.viewer.place import Place
+
+    shown = []
+    View([snapshot]).publish(Place("live", lambda data, metadata: shown.append((data, metadata))))
+    outputs = [nbformat.v4.new_output("display_data", data, metadata=metadata) for data, metadata in shown]
+    cell = nbformat.v4.new_code_cell("snapshot.view()", outputs=outputs, execution_count=1)
+    notebook = nbformat.v4.new_notebook(cells=[cell], metadata=KERNEL)
+    body, _ = HTMLExporter().from_notebook_node(notebook)
+    assert body.count('src="data:image/png;base64,') == 1
+    assert shown[0][0]["image/png"] in body.replace("\n", "")
+    assert HINT in body
+    assert "widget-view+json" not in body
+    # a front end may keep the state of widgets: the picture is there all the same
+    state = {WIDGET.replace("view", "state"): {"version_major": 2, "version_minor": 0, "state": {}}}
+    notebook.metadata["widgets"] = json.loads(json.dumps(state))
+    model = shown[1][0][WIDGET]["model_id"]
+    notebook.metadata["widgets"][WIDGET.replace("view", "state")]["state"][model] = {"model_name": "AnyModel"}
+    body, _ = HTMLExporter().from_notebook_node(notebook)
+    assert body.count('src="data:image/png;base64,') == 1
