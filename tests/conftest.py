@@ -27,6 +27,10 @@ def forget():
             if hasattr(sys.modules["torch"]._C, name):
                 setattr(sys.modules["torch"]._C, name, original)
         pytorch._originals.clear()
+        vars(sys.modules.get("torch", pytorch)).pop(pytorch._SLOT, None)
+    failures = sys.modules.get("ipygpumem.recording.oom")
+    if failures is not None:
+        failures.FAILURES.__init__()
     session = sys.modules.get("ipygpumem.session.session")
     if session is not None:
         session._session = session.Session()

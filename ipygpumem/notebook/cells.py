@@ -20,6 +20,8 @@ from ipygpumem.notebook import show
 from ipygpumem.notebook.boundary import guarded
 from ipygpumem.notebook.clearing import Clearing
 from ipygpumem.notebook.marks import Marks
+from ipygpumem.notebook.oom import Ooms
+from ipygpumem.notebook.ring import Ring
 from ipygpumem.recording import Measurement, MeasurementOptions, fork
 from ipygpumem.render.column import recording_notes
 from ipygpumem.session.block import notebook_sources
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from ipygpumem.ledger.report import Report
     from ipygpumem.notebook.record import AcrossCells
     from ipygpumem.notebook.settings import Settings
+    from ipygpumem.recording import CellFacts
     from ipygpumem.session import Session
 
 __all__ = ["Asked", "Cells"]
@@ -90,6 +93,7 @@ class Cells:
         self._settings = settings
         self._record = record
         self.marks = Marks(session)
+        self.ooms = Ooms(shell, session, Ring(session, self._running))
         self.statements: set[str] = set()
         """File names of statements measured in cells: their number is the cell's, their text is not."""
         self._stacks: dict[int, list[_Frame]] = {}
@@ -122,6 +126,7 @@ class Cells:
         # front ends run code of their own, with events but without a place in the history
         if len(frames) == 1:
             self.marks.begin(frame.raw)
+            self.ooms.begin()
         if len(frames) == 1 and frame.stored and wanted:
             frame.measurement = self._open(None)
 
@@ -142,6 +147,8 @@ class Cells:
         if frame.asked is not None:
             raise UsageError("%%gpumem stands over this cell already: one line with all options")
         frame.abandon()
+        if asked.study is not None:
+            self.ooms.ring.pause()  # it may record itself; the ring comes back with the next cell
         frame.asked = asked
         frame.measurement = self._open(asked)
 
@@ -172,6 +179,8 @@ class Cells:
             return
         frame = self._pop(result)
         if frame is None or frame.measurement is None:
+            if not self._frames:
+                self.ooms.drop()
             return
         self._number(frame, result)
         frame.muted = self.clearing.waits(result)
@@ -180,6 +189,8 @@ class Cells:
         except BaseException:
             frame.abandon()
             raise
+        if not self._frames:
+            self.ooms.tell(result)
         if error is not None and result is not None and result.success:
             self._fail(result, error)
 
@@ -248,7 +259,7 @@ class Cells:
                 print(f"ipygpumem: {report.recording.error}")  # noqa: T201 (quiet is not mute when work is lost)
             if asked.view and report.recording is not None and report.recording.path is not None:
                 show.show_recording(self._shell, report.recording.path)
-        elif muted:
+        elif muted or self.ooms.pending:  # the panel of a failure has it all
             return
         elif settings.report == "always" or (settings.report == "changed" and (losses or self._moved(report))):
             self._show(report, table=settings.style == "table")
@@ -338,6 +349,16 @@ class Cells:
                         print(f"ipygpumem: {recording_notes(report.recording)}")  # noqa: T201 (nothing is lost unsaid)
                 frame.abandon()
         self._stacks.clear()
+
+    def _running(self) -> CellFacts | None:
+        """The cell that is open, for a history that is saved in the middle of it."""
+        frame = self._frames[0] if self._frames else next((some[0] for some in self._stacks.values() if some), None)
+        if frame is None or frame.measurement is None:
+            return None
+        self._number(frame)
+        return frame.measurement.span(
+            cell=frame.number, filename=self._filename(frame.raw, frame.number), success=False
+        )
 
     def _pop(self, result: Any) -> _Frame | None:
         frames = self._frames

@@ -52,7 +52,7 @@ class _Extension:
             shell.Completer.custom_matchers.append(self.matcher)
         for kind, draw in (("text/plain", _plain), ("text/html", html_line)):
             self._formatters[kind] = shell.display_formatter.formatters[kind].for_type(Report, draw)
-        magics.observe(self._changed, names=["preload", "devices"])
+        magics.observe(self._changed, names=["preload", "devices", "oom_snapshot"])
         session = current()
         session.roots, session.label = functools.partial(notebook_roots, shell), labeller(shell)
         fork.register()
@@ -69,6 +69,8 @@ class _Extension:
             self._faults.append(f"GPUMem.devices is passed over, all are watched: {error}")
             magics.devices = None
         session.watch.only = magics.devices
+        if magics.oom_snapshot is not None:
+            self._changed({"name": "oom_snapshot", "new": magics.oom_snapshot})
         for fault in self._faults:
             print(f"ipygpumem: {fault}")  # noqa: T201 (said once, at load)
         self._faults.clear()
@@ -76,6 +78,10 @@ class _Extension:
     def _changed(self, change: Any) -> None:
         if change["name"] == "devices":
             current().watch.only = change["new"]
+        elif change["name"] == "oom_snapshot":
+            told = self.magics.cells.ooms.ring.set(change["new"])
+            if told:
+                print(f"ipygpumem: {told}")  # noqa: T201 (a history that is on, and what it costs, is told)
         elif change["new"] != "off":
             self.start()
 
@@ -85,6 +91,7 @@ class _Extension:
         magics.record.discard()
         magics.cells.clearing.remove()
         magics.debugger.remove()
+        magics.cells.ooms.remove()
         for event, callback in (
             ("pre_run_cell", magics.cells.pre_run_cell),
             ("post_run_cell", magics.cells.post_run_cell),
@@ -126,7 +133,7 @@ class _Extension:
                 registry[_NAME] = self._registered
         with contextlib.suppress(ValueError):
             shell.configurables.remove(magics)
-        magics.unobserve(self._changed, names=["preload", "devices"])
+        magics.unobserve(self._changed, names=["preload", "devices", "oom_snapshot"])
 
 
 _extensions: weakref.WeakKeyDictionary[Any, _Extension] = weakref.WeakKeyDictionary()

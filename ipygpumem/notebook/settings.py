@@ -7,11 +7,12 @@ from typing import Any
 from traitlets import Bool, Enum, TraitError, TraitType
 from traitlets.config import Config, Configurable
 
-from ipygpumem.errors import DeviceError, OptionError
+from ipygpumem.errors import DeviceError, OptionError, RecordingError
+from ipygpumem.notebook.ring import ring_path
 from ipygpumem.session import current
 from ipygpumem.units import MIB, parse_size
 
-__all__ = ["Devices", "Settings", "Size", "without_faults"]
+__all__ = ["Devices", "Settings", "Size", "SnapshotPath", "without_faults"]
 
 
 class Size(TraitType[int, Any]):
@@ -65,6 +66,33 @@ class Devices(TraitType[Any, Any]):
         return self.validate(None, None if s == "None" else s)
 
 
+class SnapshotPath(TraitType[Any, Any]):
+    """Where out-of-memory errors leave their snapshot; None for nowhere."""
+
+    default_value = None
+    info_text = "a file's name, such as 'oom_{n}.pickle', or None"
+
+    def validate(self, obj: Any, value: Any) -> str | None:  # noqa: ARG002 (traitlets' signature)
+        """The name, proved to be writable.
+
+        Raises:
+            TraitError: A name that does not expand, or a place where nothing can be written.
+        """
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value:
+            raise TraitError(f"{value!r} is no file's name: write one such as 'oom_{{n}}.pickle', or None")
+        try:
+            ring_path(value, 1)
+        except (OptionError, RecordingError) as error:
+            raise TraitError(str(error)) from error
+        return value
+
+    def from_string(self, s: str) -> Any:
+        """From the command line."""
+        return self.validate(None, None if s == "None" else s)
+
+
 class Settings(Configurable):
     """The traits, apart from the magics that carry them."""
 
@@ -111,6 +139,11 @@ class Settings(Configurable):
     synchronize = Bool(default_value=False, help="Wait for the current stream of each device before each reading.").tag(
         config=True
     )
+    oom_snapshot = SnapshotPath(
+        allow_none=True,
+        help="Keep PyTorch's allocation history running, bounded, and write it to this file when an allocation fails, "
+        "as in 'oom_{n}.pickle' ({n} counts, {host} and {time} expand); None keeps none.",
+    ).tag(config=True)
 
 
 def without_faults(config: Config, section: str) -> tuple[Config, list[str]]:

@@ -155,6 +155,16 @@ class Card:
                 return
         self.own, self.mode, self.why = None, "device", f"{_hidden(entries, ambiguous=False)} ({why})"
 
+    def neighbours(self) -> dict[int, int | None]:
+        """Bytes by process id of everybody else on the card; nothing where our own entry is not known."""
+        if self.nvml is None or self.own is None:
+            return {}
+        try:
+            entries = self.nvml.processes(self.handle, graphics=self.graphics)
+        except NvmlError:
+            return {}
+        return {pid: amount for pid, amount in entries.items() if pid != self.own}
+
     def glance(self, torch: Any, *, capturing: bool, busy: bool) -> Glance:
         """What the card says now, apart from PyTorch's allocator; ``busy`` asks whether it is at work, too."""
         context = pytorch.has_context(torch, self.index)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,10 +32,13 @@ __all__ = [
     "empty_cache",
     "has_context",
     "importable",
+    "listen_for_ooms",
     "module",
     "pinned",
     "problem",
     "raw",
+    "records",
+    "segments",
     "start",
     "started",
     "state",
@@ -44,6 +49,7 @@ __all__ = [
 ]
 
 OLDEST = (2, 4)
+_SLOT = "_ipygpumem_oom_listeners"
 
 _originals: dict[str, Callable[..., Any]] = {}
 """The C functions of torch._C that stand behind wrappers of `ipygpumem.recording.peaks` and `.history`."""
@@ -245,6 +251,58 @@ def empty_cache() -> bool:
     if torch is None or capturing(torch):
         return False
     torch.cuda.empty_cache()
+    return True
+
+
+def records() -> bool:
+    """Whether somebody records PyTorch's allocation history now."""
+    torch = started()
+    return torch is not None and bool(torch._C._cuda_isHistoryEnabled())
+
+
+def segments() -> list[dict[str, Any]]:
+    """The allocator's own list of segments with their blocks, without traces where this torch can leave them out.
+
+    A recording that runs gets one more event, ``snapshot``.
+
+    Raises:
+        RuntimeError: The allocator does not tell.
+    """
+    function = sys.modules["torch"].cuda.memory_snapshot
+    traces = {"include_traces": False} if "include_traces" in inspect.signature(function).parameters else {}
+    found: list[dict[str, Any]] = function(**traces)
+    return found
+
+
+def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bool:
+    """Have a callback called when an allocation fails: (device, bytes asked, bytes allowed, bytes free).
+
+    PyTorch has no way to detach an observer, and keeps duplicates: so one trampoline is attached per process, kept on
+    the torch module, and what it calls can be exchanged, or be None. Whether it stands.
+    """
+    torch = started()
+    attach = None if torch is None else getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
+    if torch is None or attach is None:
+        return False
+    slot = vars(torch).get(_SLOT)
+    if slot is None:
+        slot = []
+
+        def trampoline(device: int, asked: int, allowed: int, free: int) -> None:
+            try:
+                for listener in tuple(slot):
+                    listener(device, asked, allowed, free)
+            except KeyboardInterrupt:  # the user's: it comes again outside
+                _thread.interrupt_main()
+            except BaseException:  # noqa: S110 (it would replace the user's own error)
+                pass
+
+        try:
+            attach(trampoline)
+        except RuntimeError:  # cudaMallocAsync, a pluggable allocator
+            return False
+        setattr(torch, _SLOT, slot)
+    slot[:] = [] if callback is None else [callback]
     return True
 
 

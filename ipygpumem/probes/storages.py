@@ -7,9 +7,10 @@ with overrides switched off, and where even those would come to somebody's code 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ipygpumem.probes import pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -199,15 +200,13 @@ class Types:
             return []
 
 
-def blocks(torch: Any) -> list[Block] | None:
+def blocks() -> list[Block] | None:
     """Every allocated block of every device; None where the allocator does not tell.
 
     A recording that runs gets one more event, ``snapshot``.
     """
-    function = torch.cuda.memory_snapshot
     try:
-        traces = {"include_traces": False} if "include_traces" in inspect.signature(function).parameters else {}
-        segments = function(**traces)
+        segments = pytorch.segments()
     except Exception:  # cudaMallocAsync, a pluggable allocator, a failed kernel
         return None
     found = []

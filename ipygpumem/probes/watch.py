@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ipygpumem.errors import DeviceError, NvmlError, first_line
+from ipygpumem.ledger.oom import Neighbour
 from ipygpumem.ledger.reading import DeviceReading, Reading
 from ipygpumem.probes import host, pytorch
 from ipygpumem.probes.card import Card
@@ -84,6 +86,14 @@ class Watch:
             )
             raise DeviceError(f"there is no device cuda:{number}: {there}")
         return f"cuda:{int(number)}"
+
+    def neighbours(self, index: int) -> tuple[Neighbour, ...]:
+        """Other processes on a device, the largest first; none where they cannot be told from this one."""
+        card = self.cards.get(index)
+        entries = {} if card is None else card.neighbours()
+        ours = card is not None and card.own == os.getpid()  # else the ids are another namespace's
+        found = [Neighbour(pid, amount, host.process_name(pid) if ours else "") for pid, amount in entries.items()]
+        return tuple(sorted(found, key=lambda one: -(one.amount or 0)))
 
     def read(self, *, available: bool = False, busy: bool = True, look: Look | None = None) -> Reading:
         """Every counter now. Never raises: what fails is None with its reason.

@@ -79,7 +79,7 @@ def _who_keeps(child: Any) -> Callable[[Any], bool] | None:
     if kind is dict:
         return lambda parent: not any(child is one for one in global_names(parent))
     if kind is types.FrameType:
-        return lambda parent: type(parent) is types.TracebackType
+        return lambda parent: type(parent) is not types.FrameType
     if isinstance_of(child, type):
         return lambda parent: isinstance_of(parent, dict) or type(parent) in {list, types.CellType}
     return None

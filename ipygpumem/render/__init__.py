@@ -5,6 +5,7 @@ from ipygpumem.render.html import html_line, html_tables
 from ipygpumem.render.line import baseline_line, text_line
 from ipygpumem.render.listing import html_listings, text_listings
 from ipygpumem.render.modules import module_tables
+from ipygpumem.render.oom import oom_tables
 from ipygpumem.render.release import release_tables
 from ipygpumem.render.table import books_tables, report_tables, text_tables
 
@@ -16,6 +17,7 @@ __all__ = [
     "html_listings",
     "html_tables",
     "module_tables",
+    "oom_tables",
     "release_tables",
     "report_tables",
     "text_line",

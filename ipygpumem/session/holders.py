@@ -71,7 +71,7 @@ def holders(
     session = current()
     given = roots if roots is not None else session.roots()
     found = walk([*given, *module_roots(given)], torch, wanted, limit=limit)
-    known = blocks(torch) if there else None
+    known = blocks() if there else None
     books = _Books(found, known, since, label or session.label)
     totals = tuple(_total(name, books, torch) for name in books.devices(torch if there else None, wanted))
     return Holders(
@@ -89,7 +89,7 @@ def mark(*, host: bool = False) -> Mark:
     torch = pytorch.module()
     if torch is None:
         return frozenset()
-    known = blocks(torch) or [] if pytorch.started() is not None else []
+    known = blocks() or [] if pytorch.started() is not None else []
     places = {(block.device, block.address) for block in known}
     if host:
         kinds = Types(torch)

@@ -81,6 +81,7 @@ class FakeGpu:
         self.calls = collections.Counter()
         self.pinned = 0
         self.raw = {}
+        self.oom_observers = []
         self.storages = {}
         self.initialised = False
         self.history = None
@@ -107,6 +108,9 @@ class FakeGpu:
         self._context(device, "alloc")
         block = self.devices[device].allocator.alloc(size, stream, pool)
         if block is None:
+            card = self.devices[device].card
+            for observer in self.oom_observers:
+                observer(device, size, card.total - card.driver_reserved, card.free)
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size / MIB:.2f} MiB. GPU {device}")
         return block
 
@@ -247,6 +251,11 @@ class FakeGpu:
             if clear or enabled is None:
                 device.allocator.trace.clear()
             device.allocator.history = self.history if enabled == "all" else None
+
+    def c_cuda_attach_out_of_memory_observer(self, observer):
+        if self.backend != "native":
+            raise RuntimeError(f"{self.backend} does not yet support attachOutOfMemoryObserver")
+        self.oom_observers.append(observer)
 
     def c_cuda_memorySnapshot(self, options):  # noqa: N802
         self._call("memorySnapshot")

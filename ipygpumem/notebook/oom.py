@@ -1,0 +1,77 @@
+"""Cells that run out of memory: the observer while the extension is loaded, and the panel under the cell."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.notebook import show
+from ipygpumem.recording.oom import FAILURES
+from ipygpumem.render import oom_tables
+from ipygpumem.session import oom
+
+if TYPE_CHECKING:
+    from ipygpumem.notebook.ring import Ring
+    from ipygpumem.session import Session
+
+__all__ = ["Ooms"]
+
+
+class Ooms:
+    """The failures of one shell's cells."""
+
+    def __init__(self, shell: Any, session: Session, ring: Ring) -> None:
+        self._shell = shell
+        self._session = session
+        self.ring = ring
+        self._listening = False
+
+    def begin(self) -> None:
+        """A cell begins: from the moment on that CUDA has started, every failure is taken down."""
+        if not self._listening:
+            self._listening = oom.listen(self.ring.save)
+        if self.ring.wanted:
+            self.ring.resume()
+
+    @property
+    def pending(self) -> bool:
+        """Whether something failed that nobody was told of."""
+        return FAILURES.count > 0
+
+    def tell(self, result: Any) -> None:
+        """A cell has ended: if allocations failed in it, show the panel."""
+        count = FAILURES.count
+        if not count:
+            return
+        failures = FAILURES.take()
+        panel = oom.explain(failures, count, caught=not _ended_by_oom(result))
+        show.show_tables(self._shell, oom_tables(panel, self._session.baseline))
+
+    def drop(self) -> None:
+        """Nobody is to be told."""
+        if FAILURES.count:
+            FAILURES.take()
+
+    def remove(self) -> None:
+        """The extension is unloaded."""
+        self.ring.set(None)
+        if self._listening:
+            FAILURES.deafen()
+            self._listening = False
+
+
+def _ended_by_oom(result: Any) -> bool:
+    """Whether a cell's error is PyTorch's out-of-memory error, or was caused by one."""
+    torch = sys.modules.get("torch")
+    kind = None if torch is None else getattr(torch.cuda, "OutOfMemoryError", None)
+    todo = [] if result is None else [result.error_in_exec]
+    seen: set[int] = set()
+    while todo:
+        error = todo.pop()
+        if error is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        if kind is not None and isinstance(error, kind):
+            return True
+        todo += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
+    return False
