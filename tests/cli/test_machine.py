@@ -1,0 +1,23 @@
+"""This machine, and the commands at work."""
+
+from __future__ import annotations
+
+import json
+
+from cli.commands import run
+
+
+def test_env_tells_what_is_there(capsys):
+    status, out, _ = run(capsys, "env", "--json")
+    facts = json.loads(out)
+    assert status == 0
+    assert facts["packages"]["numpy"]
+    assert facts["numbers"]["reading of snapshots"] == ["exact", "needs neither torch nor a GPU"]
+    assert "reading of snapshots" in run(capsys, "env")[1]
+
+
+def test_demo_runs_the_commands(capsys):
+    status, out, _ = run(capsys, "demo")
+    assert status == 0
+    assert out.count("$ ipygpumem") == 3
+    assert "GPU 0: peak 1.8 GiB" in out

@@ -1,0 +1,119 @@
+"""Questions to snapshots."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cli.commands import GPT, OOM, run
+from ipygpumem.snapshot import KEYS, Snapshot
+
+
+def test_summary_begins_with_the_answer(capsys):
+    status, out, err = run(capsys, "summary", GPT)
+    assert (status, err) == (0, "")
+    assert out.splitlines() == [
+        "GPU 0: peak 1.8 GiB requested, at event 285, 6.6 ms after the first",
+        "   721.2 MiB  40 %  project/train_gpt.py:11 forward  (108 blocks)",
+        "   593.9 MiB  33 %  (older than the recording, without a stack)  (447 blocks)",
+        "   240.2 MiB  13 %  project/train_gpt.py:10 forward  (48 blocks)",
+        "  8,088 events; at the end 593.9 MiB requested, 600.9 MiB rounded; reserved 1.9 GiB, at most 1.9 GiB",
+        "  note: 447 blocks (593.9 MiB) are older than the first event; whether events were dropped is not told",
+        "gpt_small.pickle.xz",
+    ]
+    assert len(out.splitlines()) <= 24
+
+
+def test_summary_as_json_has_the_promised_form(capsys):
+    status, out, _ = run(capsys, "summary", "--json", OOM)
+    assert status == 0
+    facts = json.loads(out)
+    assert facts["file"] == OOM
+    first = facts["devices"][0]
+    assert {
+        "device": 0,
+        "events": 6207,
+        "peak": {"requested": 1678200832, "event": 5997, "time_us": 1795241851799160},
+        "end": {"requested": 636407808, "rounded": 643747840},
+        "reserved": {"end": 1793064960, "peak": 1799356416},
+        "before_recording": 0,
+        "dropped": None,
+        "out_of_order": 0,
+        "oom_events": 1,
+    }.items() <= first.items()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_peak_by_everything(capsys, key):
+    status, out, _ = run(capsys, "peak", "--by", key, "--json", GPT)
+    assert status == 0
+    (device,) = json.loads(out)["devices"]
+    assert sum(group["bytes"] for group in device["groups"]) == device["peak"]["requested"] == 1893068808
+    assert {"file", "line", "name", "bytes", "count"} <= device["groups"][0].keys()
+    status, out, _ = run(capsys, "peak", "--by", key, "--top", "2", GPT)
+    assert status == 0
+    assert len(out.splitlines()) <= 4
+
+
+def test_leaks(capsys):
+    status, out, _ = run(capsys, "leaks", OOM, "--top", "1")
+    assert status == 0
+    assert out.splitlines() == [
+        "GPU 0: 606.9 MiB in 449 blocks allocated in the window and alive at its end",
+        "   352.6 MiB  58 %  project/experiment.py:27 step  (296 blocks)",
+        "   254.3 MiB  42 %  in 4 more",
+    ]
+    facts = json.loads(run(capsys, "leaks", OOM, "--first", "3000", "--last", "5000", "--json")[1])
+    assert facts["devices"][0]["bytes"] == Snapshot.load(OOM).leaks(3000, 5000).bytes
+
+
+def test_fragmentation(capsys):
+    status, out, _ = run(capsys, "fragmentation", OOM, "--at", "oom")
+    assert status == 0
+    assert out.splitlines()[:3] == [
+        "GPU 0: out of memory at event 5,998, 32.0 MiB asked for",
+        "  32.0 MiB were asked for.",
+        "  PyTorch held 109.5 MiB free in 47 pieces, the largest 7.0 MiB: none was large enough.",
+    ]
+    assert "no allocation failed" in run(capsys, "fragmentation", GPT, "--at", "oom")[1]
+    assert json.loads(run(capsys, "fragmentation", OOM, "--at", "oom", "--json")[1])["ooms"][0]["asked"] == 32 << 20
+    facts = json.loads(run(capsys, "fragmentation", OOM, "--at", "3000", "--need", "30MiB", "--json")[1])
+    assert facts["devices"][0]["fit"]["segment"] == 30 << 20
+
+
+def test_diff(capsys):
+    status, out, _ = run(capsys, "diff", GPT, OOM, "--json", "--by", "function")
+    facts = json.loads(out)
+    assert status == 0
+    assert sum(change["bytes"] for change in facts["changes"]) == facts["after"] - facts["before"]
+    status, out, _ = run(capsys, "diff", OOM, OOM, "--at", "1000", "5000", "--top", "1")
+    assert status == 0
+    assert out.startswith("+")
+
+
+def test_several_files_one_of_them_bad(capsys, tmp_path):
+    bad = tmp_path / "bad.pickle"
+    bad.write_bytes(b"\x80\x04cos\nsystem\n.")
+    status, out, err = run(capsys, "summary", GPT, bad, tmp_path / "none.pickle", OOM)
+    assert status == 1
+    assert out.count("GPU 0: peak") == 2
+    assert err.splitlines() == [
+        f"ipygpumem: {bad}: the pickle wants to run code or load a class, GLOBAL (at byte 2)",
+        f"ipygpumem: {tmp_path}/none.pickle: No such file or directory",
+    ]
+    assert run(capsys, "diff", GPT, bad)[0] == 1
+
+
+def test_a_file_without_devices_is_said_to_have_none(capsys, tmp_path):
+    file = tmp_path / "none.json"
+    file.write_text('{"segments": []}')
+    for words in ("summary", "peak", "leaks", "fragmentation"):
+        assert run(capsys, words, file)[1].endswith("none.json: no device used memory\n")
+
+
+def test_one_piece_is_a_piece(capsys, tmp_path):
+    file = tmp_path / "one.json"
+    blocks = [{"address": 512, "size": 2097152, "state": "inactive"}]
+    file.write_text(json.dumps({"segments": [{"address": 512, "total_size": 2097152, "blocks": blocks}]}))
+    assert "in 1 piece, the largest 2.0 MiB" in run(capsys, "fragmentation", file)[1]
