@@ -13,8 +13,11 @@ from ipygpumem.snapshot.text import many, share
 from ipygpumem.viewer.columns import SMALL
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
+    from ipygpumem.snapshot.groups import Group
     from ipygpumem.snapshot.snapshot import Snapshot
     from ipygpumem.snapshot.timeline import Timeline
 
@@ -34,6 +37,13 @@ _COLOURS: tuple[Colour, ...] = (
     (255, 170, 187),
     (143, 183, 168),
 )
+# what has no line, by the beginning of its label
+_UNNAMED: dict[str, Colour] = {
+    "(older": (180, 191, 204),
+    "(no stack": (201, 194, 180),
+    "(no frame": (191, 200, 210),
+    "(no Python": (216, 207, 180),
+}
 _OTHERS: Colour = (196, 201, 208)
 _SHADES = (0.0, 0.14, 0.28, 0.5)
 """How much white is mixed in: by turns, so that neighbours of one colour are told apart; the last is a band's."""
@@ -90,21 +100,32 @@ def parts(snapshot: Snapshot, timeline: Timeline) -> Parts:
     rank[np.argsort(allocations.start, kind="stable")] = rows
     first = SMALL + 1 + place[line] * len(_SHADES)
     whole = live.bytes
+    shown = _coloured(groups[: len(_COLOURS)])
     entries = [
         Entry(group.label, _share(group.bytes, whole), group.bytes, _hexadecimal(colour))
-        for group, colour in zip(groups, _COLOURS, strict=False)
+        for group, colour in zip(groups, shown, strict=False)
     ]
+    shown += [_OTHERS] * (len(_COLOURS) + 1 - len(shown))
     others = groups[len(_COLOURS) :]
     if others:
         held = sum(group.bytes for group in others)
         entries.append(Entry(f"{many(len(others), 'other line')}", _share(held, whole), held, _hexadecimal(_OTHERS)))
     colours = {
         SMALL + 1 + number * len(_SHADES) + turn: _lighter(colour, white)
-        for number, colour in enumerate((*_COLOURS, _OTHERS))
+        for number, colour in enumerate(shown)
         for turn, white in enumerate(_SHADES)
     }
     kind, band = (first + rank % _TURNS).astype(np.uint8), (first + _TURNS).astype(np.uint8)
     return Parts(kind, band, colours, tuple(entries))
+
+
+def _coloured(groups: Sequence[Group]) -> list[Colour]:
+    """Lines have strong colours, the largest the first; what has no line a dull one of its own."""
+    strong = iter(_COLOURS)
+    dull = (next((one for begin, one in _UNNAMED.items() if group.label.startswith(begin)), None) for group in groups)
+    return [
+        one if one is not None and group.line is None else next(strong) for group, one in zip(groups, dull, strict=True)
+    ]
 
 
 def _share(part: int, whole: int) -> str:
