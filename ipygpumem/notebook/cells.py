@@ -20,6 +20,7 @@ from ipygpumem.notebook import show
 from ipygpumem.notebook.boundary import guarded
 from ipygpumem.notebook.clearing import Clearing
 from ipygpumem.notebook.marks import Marks
+from ipygpumem.notebook.numbers import CellNumbers
 from ipygpumem.notebook.oom import Ooms
 from ipygpumem.notebook.ring import Ring
 from ipygpumem.recording import Measurement, MeasurementOptions, fork
@@ -89,6 +90,7 @@ class Cells:
     def __init__(self, shell: Any, session: Session, settings: Settings, record: AcrossCells) -> None:
         self._shell = shell
         self.clearing = Clearing(shell)
+        self.numbers = CellNumbers(shell)
         self._session = session
         self._settings = settings
         self._record = record
@@ -202,6 +204,7 @@ class Cells:
 
     def _end(self, frame: _Frame, measurement: Measurement, *, success: bool) -> GPUMemLimitExceeded | None:
         raw, filename = frame.raw, None
+        self.numbers.note(raw, frame.number)
         sources: dict[str, str] = {}
         if measurement.recording or self._record.running:
             filename = self._filename(raw, frame.number)
@@ -224,10 +227,9 @@ class Cells:
             return None
         study = self.limited(frame.asked)
         if study is not None:
-            names = {
-                **getattr(self._shell.compile, "_filename_map", {}),
-                **({filename: frame.number} if filename else {}),
-            }
+            names = self.numbers.known()
+            if filename is not None and frame.number is not None:
+                names[filename] = frame.number  # of two runs of one text this one
             block = Region(filename, 1, len(raw.splitlines())) if filename else None
             report = study.finish(report, measurement, cells=sources, numbers=names, block=block)
         self.settle(report, measurement, frame.asked, muted=frame.muted)
@@ -333,7 +335,7 @@ class Cells:
             raise
         if report is not None:
             if asked.study is not None:
-                names = getattr(self._shell.compile, "_filename_map", {})
+                names = self.numbers.known()
                 report = asked.study.finish(report, measurement, cells=notebook_sources(), numbers=names)
             reports.append(report)
             self.settle(report, measurement, asked)

@@ -113,7 +113,7 @@ class Study:
             numbers: In numbers by file name, as far as they are known.
             block: The code that was measured, to be listed first.
         """
-        snapshot, why = self._snapshot(measurement)
+        snapshot, why = self._snapshot(measurement, numbers or {})
         notes = list(report.notes)
         lines: tuple[DeviceLines, ...] = ()
         modules: tuple[ModuleTree, ...] = ()
@@ -138,7 +138,7 @@ class Study:
             self.error = exceeded(report, snapshot)
         return report
 
-    def _snapshot(self, measurement: Measurement) -> tuple[Snapshot | None, str]:
+    def _snapshot(self, measurement: Measurement, numbers: Mapping[str, int]) -> tuple[Snapshot | None, str]:
         """What was recorded, read; or why there is nothing to read."""
         recorder, facts = self._recorder, measurement.recorded
         if recorder is None or facts is None or not recorder.keep:
@@ -150,6 +150,7 @@ class Study:
             return None, "whether the ring dropped allocations is not known"
         if facts.dropped:
             return None, f"the ring dropped {facts.dropped:,} allocations: raise max_entries"
+        _name_cells(taken, numbers)
         from ipygpumem.snapshot import Snapshot
 
         try:
@@ -188,3 +189,14 @@ class Study:
         found = (module_tree(snapshot, device, recorder, watch) for device in report.devices.values())
         trees = [one for one in found if one is not None]
         return tuple(one for one in trees if one.busy) or tuple(trees[:1])
+
+
+def _name_cells(taken: dict[str, Any], numbers: Mapping[str, int]) -> None:
+    """Let a snapshot know cells that ran before it: their functions stand in its stacks. Not for files."""
+    cells = taken["ipygpumem"]["cells"]
+    known = {cell["filename"] for cell in cells}
+    cells += [
+        {"number": number, "filename": name, "start_us": 0, "end_us": 0, "success": None}
+        for name, number in numbers.items()
+        if name not in known
+    ]

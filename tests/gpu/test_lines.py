@@ -1,0 +1,155 @@
+"""Lines on a real GPU: the same figures as pytorch_memlab's for the same code, and the books kept."""
+
+import time
+
+import pytest
+
+MIB = 1 << 20
+
+
+def uses(report, title):
+    """Uses of a listing by the line's place in it."""
+    (device,) = report.lines
+    (listing,) = [one for one in device.listings if title in one.title]
+    return {line.number: line.use for line in listing.lines if line.use is not None}
+
+
+def work(torch, n, steps):
+    x = torch.ones(n, n, device="cuda")
+    kept = []
+    for i in range(steps):
+        y = x @ x
+        z = torch.relu(y) + i
+        kept.append(z[: n // 4].clone())
+        del y
+    w = torch.cat(kept)
+    kept = None
+    w = w.sort(dim=0).values
+    return w.sum()
+
+
+def train(torch, model, optimizer, x):
+    optimizer.zero_grad()
+    hidden = model(x)
+    loss = hidden.square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def check_sums(report):
+    (device,) = report.lines
+    facts = report.devices[device.device]
+    assert device.end_requested + device.end_rounding + device.end_pending == device.end_allocated
+    assert device.end_requested == facts.after.requested, "the history and the counter know the same bytes"
+    assert device.end_allocated == facts.after.allocated
+    assert device.peak_requested == facts.high.counters.requested
+    assert device.peak_requested + device.peak_rounding + device.peak_pending == facts.high.counters.allocated
+
+
+def measured(function, *arguments):
+    import ipygpumem
+
+    with ipygpumem.measure(lines=function) as m:
+        function(*arguments)
+    check_sums(m.report)
+    return uses(m.report, function.__name__)
+
+
+def by_memlab(function, *arguments):
+    """Line -> peak and level of active bytes, from pytorch_memlab's own records."""
+    memlab = pytest.importorskip("pytorch_memlab", reason="pytorch_memlab is not installed")
+    with memlab.LineProfiler(function) as profiler:
+        function(*arguments)
+    peaks, made = {}, {}
+    for record in profiler._raw_line_records:
+        line = record["line"]
+        peaks[line] = max(peaks.get(line, 0), record["active_bytes.all.peak"])
+        made[line] = made.get(line, 0) + record["active.all.allocated"]
+    return peaks, made
+
+
+def check_against_memlab(function, *arguments):
+    function(*arguments)  # whatever libraries want of the allocator comes before
+    ours = measured(function, *arguments)
+    peaks, made = by_memlab(function, *arguments)
+    compared = 0
+    for line, use in ours.items():
+        if use.peak is None or line not in peaks:
+            continue
+        compared += 1
+        # requested bytes against rounded ones: 512 bytes a block, at most what a block may keep unsplit
+        assert use.peak <= peaks[line] <= use.peak + 4 * MIB, line
+        assert use.allocations == made[line], line
+    for line, count in made.items():
+        assert not count or ours[line].allocations == count
+    return compared
+
+
+def test_the_same_peaks_as_pytorch_memlab_for_a_loop(torch):
+    assert check_against_memlab(work, torch, 2048, 4) >= 6
+
+
+def test_the_same_peaks_as_pytorch_memlab_for_a_training_step(torch):
+    model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(4))).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(4096, 1024, device="cuda")
+    assert check_against_memlab(train, torch, model, optimizer, x) >= 4
+
+
+def test_what_backward_does_belongs_to_its_line(torch):
+    model = torch.nn.Linear(2048, 2048, bias=False).cuda()
+    optimizer = torch.optim.SGD(model.parameters())
+    x = torch.randn(1024, 2048, device="cuda", requires_grad=True)
+    given = torch.ones(1024, 2048, device="cuda")
+
+    def step():
+        y = model(x)
+        y.backward(given)
+
+    step()
+    optimizer.zero_grad()
+    x.grad = None
+    found = measured(step)
+    backward = found[max(found)]
+    assert backward.kept >= (2048 * 2048 + 1024 * 2048) * 4, "the gradients of weight and input"
+
+
+def test_the_users_peak_counters_are_left_alone(torch):
+    keep = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+    high = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
+    del high
+    before = torch.cuda.max_memory_allocated()
+    measured(work, torch, 512, 2)
+    assert torch.cuda.max_memory_allocated() == before
+    del keep
+
+
+def test_the_speed_is_that_of_a_recording(torch):
+    import ipygpumem
+
+    def loop():
+        x = torch.ones(64, 64, device="cuda")
+        for _ in range(5000):
+            y = x * 2
+            del y
+
+    def best(**options):
+        times = []
+        for _ in range(3):
+            with ipygpumem.measure(**options):
+                start = time.perf_counter()
+                loop()
+                torch.cuda.synchronize()
+                times.append(time.perf_counter() - start)
+        return min(times)
+
+    loop()
+    plain, recorded = best(), best(lines=True)
+    memlab = pytest.importorskip("pytorch_memlab", reason="pytorch_memlab is not installed")
+    start = time.perf_counter()
+    with memlab.LineProfiler(loop):
+        loop()
+    traced = time.perf_counter() - start
+    print(f"LINES plain {plain:.3f} s, recorded {recorded:.3f} s, pytorch_memlab {traced:.3f} s")
+    assert recorded < traced

@@ -1,0 +1,191 @@
+"""Module trees on a real GPU: their sums are the books, whatever the model does."""
+
+import pytest
+
+MIB = 1 << 20
+
+
+def check_sums(report):
+    """Every sum that the tables promise, to the byte of the counters."""
+    (tree,) = report.modules
+    device = report.devices[tree.device]
+    high, after = device.high.counters, device.after
+    assert sum(part.peak for part in tree.parts) == high.requested
+    assert sum(part.end for part in tree.parts) == after.requested
+    assert sum(part.peak for part in tree.parts) + tree.rounding[0] + tree.pending[0] == high.allocated
+    assert sum(part.end for part in tree.parts) + tree.rounding[1] + tree.pending[1] == after.allocated
+    assert sum(phase.change for phase in tree.phases) == device.held
+    assert max(phase.peak for phase in tree.phases) == high.allocated
+    owned = {"parameters", "buffers", "gradients", "optimizer state", "activations", "forward, temporary", "recomputed"}
+    assert tree.rows[0].peak == sum(part.peak for part in tree.parts if part.kind in owned)
+    for row in tree.rows:
+        children = [one for one in tree.rows if one.path.rpartition(".")[0] == row.path and one.depth == row.depth + 1]
+        if row.peak is not None and all(one.peak is not None for one in children):
+            assert row.peak == row.own + sum(one.peak for one in children)
+    return tree
+
+
+@pytest.fixture
+def gpt(torch):
+    nn = torch.nn
+
+    class Attention(nn.Module):
+        def __init__(self, width, heads):
+            super().__init__()
+            self.heads = heads
+            self.qkv = nn.Linear(width, 3 * width)
+            self.out = nn.Linear(width, width)
+
+        def forward(self, x):
+            b, t, c = x.shape
+            q, k, v = self.qkv(x).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.out(y.transpose(1, 2).reshape(b, t, c))
+
+    class Block(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.norm = nn.LayerNorm(width)
+            self.attention = Attention(width, 8)
+            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+        def forward(self, x):
+            x = x + self.attention(self.norm(x))
+            return x + self.mlp(x)
+
+    class GPT(nn.Module):
+        def __init__(self, width=512, layers=4, words=5000):
+            super().__init__()
+            self.embed = nn.Embedding(words, width)
+            self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+            self.head = nn.Linear(width, words)
+            self.again = None
+
+        def forward(self, x):
+            x = self.embed(x)
+            for block in self.blocks:
+                x = self.again(block, x) if self.again else block(x)
+            return self.head(x)
+
+    return GPT().cuda()
+
+
+def steps(torch, model, optimizer, count=2):
+    x = torch.randint(0, 5000, (8, 256), device="cuda")
+    for _ in range(count):
+        logits = model(x)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), x.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def size_of(tensors):
+    return sum(one.untyped_storage().nbytes() for one in tensors)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_training_step(torch, gpt, autocast):
+    import ipygpumem
+
+    optimizer = torch.optim.AdamW(gpt.parameters())
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=autocast):
+        steps(torch, gpt, optimizer, 1)
+        with ipygpumem.measure(modules=gpt) as m:
+            steps(torch, gpt, optimizer)
+    tree = check_sums(m.report)
+    root = tree.rows[0]
+    assert root.parameters == size_of(gpt.parameters())
+    assert root.gradients == size_of(one.grad for one in gpt.parameters())
+    states = [one for state in optimizer.state.values() for one in state.values() if one.is_cuda]
+    assert root.optimizer == size_of(states)
+    assert tree.row("blocks.1").calls == 2
+    assert tree.row("blocks.1.mlp").activations > tree.row("blocks.1.norm").activations
+    assert [phase.name for phase in tree.phases] == ["forward", "backward", "optimizer", "other"]
+    parts = {part.kind: part for part in tree.parts}
+    assert parts["other threads"].peak == 0
+    assert parts["activations"].peak + parts["gradients"].peak > 0
+    inner = [tree.row(f"blocks.{number}").activations for number in (1, 2)]  # what casts their results is a block, too
+    assert abs(inner[0] - inner[1]) <= MIB, "equal blocks keep equal activations"
+    if not autocast:
+        from ipygpumem.render import module_tables, text_tables
+
+        print(text_tables(module_tables(m.report.modules)))
+
+
+def test_checkpointing(torch, gpt):
+    from torch.utils.checkpoint import checkpoint
+
+    import ipygpumem
+
+    optimizer = torch.optim.AdamW(gpt.parameters())
+    steps(torch, gpt, optimizer, 1)
+    with ipygpumem.measure(modules=gpt) as plain:
+        steps(torch, gpt, optimizer, 1)
+    gpt.again = lambda block, x: checkpoint(block, x, use_reentrant=False)
+    with ipygpumem.measure(modules=gpt) as m:
+        steps(torch, gpt, optimizer, 1)
+    tree = check_sums(m.report)
+    row = tree.row("blocks.2")
+    assert row.note.startswith("computed again in backward")
+    assert row.activations < check_sums(plain.report).row("blocks.2").activations / 4
+    parts = {part.kind: part for part in tree.parts}
+    assert parts["other threads"].peak == 0
+
+
+def test_a_compiled_model_is_one_row(torch, gpt):
+    import ipygpumem
+
+    compiled = torch.compile(gpt, backend="aot_eager")
+    optimizer = torch.optim.SGD(gpt.parameters())
+    steps(torch, compiled, optimizer, 1)
+    with ipygpumem.measure(modules=compiled) as m:
+        steps(torch, compiled, optimizer, 1)
+    tree = check_sums(m.report)
+    assert tree.rows[0].note == "compiled: its parts are not told apart"
+    assert tree.rows[0].activations > 10 * MIB
+    inner = tree.row("_orig_mod.blocks.1")
+    assert inner.parameters > 0
+    assert inner.activations is None
+
+
+def test_what_it_costs(torch, gpt):
+    import time
+
+    import ipygpumem
+
+    optimizer = torch.optim.AdamW(gpt.parameters())
+    steps(torch, gpt, optimizer, 3)
+
+    def timed(**options):
+        with ipygpumem.measure(**options):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            steps(torch, gpt, optimizer, 5)
+            torch.cuda.synchronize()
+            return (time.perf_counter() - start) / 5 * 1000
+
+    plain, lines, modules = timed(), timed(lines=steps), timed(modules=gpt)
+    print(f"MODULES a step: plain {plain:.1f} ms, --lines {lines:.1f} ms, --modules {modules:.1f} ms")
+
+
+def test_cuda_graphs_and_side_streams(torch):
+    import ipygpumem
+
+    model = torch.nn.Linear(1024, 1024).cuda()
+    x = torch.randn(1024, 1024, device="cuda")
+    side = torch.cuda.Stream()
+    with ipygpumem.measure(modules=model) as m:
+        with torch.cuda.stream(side):
+            y = model(x)
+            y.record_stream(torch.cuda.current_stream())
+        torch.cuda.current_stream().wait_stream(side)
+        z = y * 2
+        y.record_stream(torch.cuda.current_stream())
+        del y
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(graph):
+            w = model(x)
+    tree = check_sums(m.report)
+    assert tree.rows[0].calls == 2
+    del z, w, graph
