@@ -106,6 +106,6 @@ async function shown(viewer) {
   return {
     ...timelines[context.now.source].window(),
     axis: context.axis(),
-    most: drawn ? Math.max(...drawn.picture.total) : 0,
+    most: drawn ? drawn.picture.total.reduce((most, one) => Math.max(most, one || 0), 0) : 0,
   };
 }

@@ -46,7 +46,7 @@ class Pane {
     this.filtered = undefined;
   }
 
-  /** @param {string} mode */
+  /** @param {string} mode @returns {import("./model/classes.js").Classes} */
   classify(mode) {
     const like = this.twin?.classify(mode).classes ?? [];
     return remember(this.classes, mode, () => classify(this.snapshot, this.device, mode, like));
@@ -131,7 +131,7 @@ export class Engine {
     this.panes = new Map();
   }
 
-  /** @param {Where} where */
+  /** @param {Where} where @returns {Pane} */
   pane({ source, device }) {
     const name = `${source} ${device}`;
     return remember(this.panes, name, () => {
@@ -177,10 +177,10 @@ export class Engine {
   /** The most requested and reserved bytes per column. @param {Where & {axis: "event"|"time", x0: number, x1: number, width: number}} request */
   curves(request) {
     const { device } = this.pane(request);
-    const { first, last } = device.axis(request.axis).columns(request.x0, request.x1, request.width);
+    const { first, last, from, to } = device.axis(request.axis).columns(request.x0, request.x1, request.width);
     const requested = new Float64Array(request.width);
     const reserved = new Float64Array(request.width).fill(Number.NaN);
-    for (let column = 0; column < request.width; column++) {
+    for (let column = from; column < to; column++) {
       requested[column] = device.requested.bytes[device.requested.highest(first[column], last[column])];
       if (device.reserved)
         reserved[column] = device.reserved.bytes[device.reserved.highest(first[column], last[column])];

@@ -69,8 +69,8 @@ export function fromHash(text) {
   found.key = word("g");
   if (given.get("v") === "time") found.measure = "time";
   if (TABS.includes(given.get("t") ?? "")) found.tab = /** @type {string} */ (given.get("t"));
-  if (given.get("h"))
-    found.hidden = /** @type {string} */ (given.get("h")).split("~").map(Number).filter(Number.isSafeInteger);
+  const hidden = (given.get("h") ?? "").split("~").map((one) => (one ? Number(one) : Number.NaN));
+  if (hidden.every(Number.isSafeInteger)) found.hidden = hidden;
   const mark = /^([a-z]+)~(-?\d+)$/.exec(given.get("m") ?? "");
   if (mark) found.mark = { kind: "group", key: mark[1], code: Number(mark[2]) };
   const search = given.get("q");

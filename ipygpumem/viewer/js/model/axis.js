@@ -19,7 +19,21 @@ export class Axis {
   state(x) {
     const last = this.trace.length;
     if (this.kind === "event") return Math.min(Math.max(Math.floor(x) + 1, 0), last);
-    return this.trace.at(x + this.origin) + 1;
+    return this.begun(x, true);
+  }
+
+  /** How many events lie before a time, or at it; from the first event on: since 1970 a double has quarters of µs only. @param {number} x @param {boolean} at */
+  begun(x, at) {
+    const { trace, origin } = this;
+    let low = 0;
+    let high = trace.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      const time = trace.time[middle] - origin;
+      if (time < x || (at && time === x)) low = middle + 1;
+      else high = middle;
+    }
+    return low;
   }
 
   /** Where the state after an event begins. @param {number} event */
@@ -35,7 +49,7 @@ export class Axis {
   }
 
   /**
-   * First and last state of each pixel column.
+   * First and last state of each pixel column, and which columns lie inside the recording.
    * @param {number} x0 @param {number} x1 @param {number} width
    */
   columns(x0, x1, width) {
@@ -52,19 +66,16 @@ export class Axis {
       last[column] = begins ? this.before(right, edge) : next;
       edge = begins ? Math.min(last[column] + 1, next) : next;
     }
-    return { first, last };
+    // beside a longer recording some columns lie outside of this one
+    const inside = (/** @type {number} */ column) => Math.min(Math.max(column, 0), width);
+    const from = inside(Math.floor((this.domain[0] - x0) / step + 1e-9));
+    const to = inside(Math.ceil((this.domain[1] - x0) / step - 1e-9));
+    return { first, last, from, to };
   }
 
   /** The last state that begins before a place. @param {number} x @param {number} least */
   before(x, least) {
     if (this.kind === "event") return Math.max(Math.ceil(x), least);
-    let low = 0;
-    let high = this.trace.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.trace.time[middle] - this.origin < x) low = middle + 1;
-      else high = middle;
-    }
-    return Math.max(low, least);
+    return Math.max(this.begun(x, false), least);
   }
 }

@@ -3,7 +3,7 @@
 import { remember } from "./maps.js";
 import { BEFORE } from "./trace.js";
 import { CLASSES } from "./palette.js";
-import { KIB, MIB, GIB } from "./units.js";
+import { GIB, KIB, MIB, plural } from "./units.js";
 
 /**
  * @typedef {object} Class

@@ -11,5 +11,5 @@ function cell(value) {
   if (typeof value === "number") return Number.isFinite(value) ? String(value) : "";
   // a spreadsheet takes text behind an apostrophe as text
   const safe = /^[\s]*[=+\-@\t\r|%]/.test(value) ? `'${value}` : value;
-  return /[",\r\n']/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }

@@ -41,6 +41,7 @@ const SMALL_SEGMENT = 2 * 1024 * 1024;
  * @property {number} pieces
  * @property {number} empty free bytes in segments without a block
  * @property {number} partly free bytes in segments partly in use
+ * @property {number} private free bytes in segments of private pools
  * @property {boolean} derived free pieces are reckoned from the requests: upper bounds
  * @property {string[]} words
  */
@@ -188,12 +189,17 @@ export class SegmentHistory {
       });
     }
     blocks.sort((a, b) => a.address - b.address);
-    return summed(event, segments, blocks, !exact);
+    const own = (/** @type {Segment} */ { pool }) => pool >= 0 && snapshot.pools[pool].some((number) => number !== 0);
+    return summed(event, segments, blocks, !exact, own);
   }
 }
 
-/** @param {number} event @param {Segment[]} segments @param {Block[]} blocks @param {boolean} derived @returns {State} */
-function summed(event, segments, blocks, derived) {
+/**
+ * @param {number} event @param {Segment[]} segments @param {Block[]} blocks @param {boolean} derived
+ * @param {(segment: Segment) => boolean} own of a private pool
+ * @returns {State}
+ */
+function summed(event, segments, blocks, derived, own) {
   /** @type {State} */
   const state = {
     event,
@@ -207,6 +213,7 @@ function summed(event, segments, blocks, derived) {
     pieces: 0,
     empty: 0,
     partly: 0,
+    private: 0,
     derived,
     words: [],
   };
@@ -236,7 +243,8 @@ function summed(event, segments, blocks, derived) {
     state.reserved += segment.size;
     state.free += filled.free;
     state.largest = Math.max(state.largest, filled.largest);
-    if (filled.blocks.length) state.partly += filled.free;
+    if (own(segment)) state.private += filled.free;
+    else if (filled.blocks.length) state.partly += filled.free;
     else state.empty += filled.free;
   }
   state.words = words(state);
@@ -259,6 +267,11 @@ function words(state) {
     found.push(`${bytes(state.empty)} lie in segments without a block: torch.cuda.empty_cache() would give them back.`);
   if (state.partly)
     found.push(`${upTo}${bytes(state.partly)} lie in segments partly in use, where only PyTorch can use them.`);
+  if (state.private) {
+    found.push(
+      `${upTo}${bytes(state.private)} lie in private pools: only the CUDA graphs that they belong to can use them.`,
+    );
+  }
   if (state.rounding) found.push(`Rounding takes ${state.derived ? "at least " : ""}${fine(state.rounding)}.`);
   return found.map((text) => text[0].toUpperCase() + text.slice(1));
 }

@@ -86,7 +86,7 @@ class Brush {
  */
 export function sweep(device, axis, view, style, colours, kept = {}) {
   const { width, height } = view;
-  const { first, last } = axis.columns(view.x0, view.x1, width);
+  const { first, last, from, to } = axis.columns(view.x0, view.x1, width);
   const area = width * height;
   const reuse = kept.pixels?.length === area && kept.ids?.length === area;
   const pixels = reuse ? /** @type {Uint32Array} */ (kept.pixels) : new Uint32Array(area);
@@ -94,9 +94,9 @@ export function sweep(device, axis, view, style, colours, kept = {}) {
   pixels.fill(0);
   ids.fill(NOTHING);
   const states = new Int32Array(width);
-  const reserved = new Float64Array(width);
-  const total = new Float64Array(width);
-  for (let column = 0; column < width; column++) {
+  const reserved = new Float64Array(width).fill(Number.NaN);
+  const total = new Float64Array(width).fill(Number.NaN);
+  for (let column = from; column < to; column++) {
     states[column] = device.requested.highest(first[column], last[column]);
     total[column] = device.requested.bytes[states[column]];
     const curve = device.reserved;
@@ -116,7 +116,7 @@ export function sweep(device, axis, view, style, colours, kept = {}) {
     hiddenCount: new Uint32Array(width),
     hiddenBytes: new Float64Array(width),
   };
-  if (width > 0) new Sweep(device, view, style, picture, new Brush(pixels, ids, view, colours)).run();
+  if (to > from) new Sweep(device, view, style, picture, new Brush(pixels, ids, view, colours)).run(from, to);
   return picture;
 }
 
@@ -141,39 +141,40 @@ class Sweep {
     this.death = 0;
   }
 
-  run() {
-    const { device, view, picture } = this;
+  /** @param {number} left first column inside the recording @param {number} right the one after the last */
+  run(left, right) {
+    const { device, picture } = this;
     const { start, end } = device.allocations;
     const { states, firsts, lasts } = picture;
-    const begin = states[0] - 1;
+    const begin = states[left] - 1;
     const initial = device.checkpoints.live(begin);
     let steps = 0;
-    for (let column = 0; column < view.width; column++) if (states[column] !== states[column - 1]) steps++;
+    for (let column = left; column < right; column++) if (states[column] !== states[column - 1]) steps++;
     if (initial.length * steps > MOST_STEPS || device.mostLive * steps > 4 * MOST_STEPS) {
       this.sums = new RowSums(device.allocations.length);
       this.death = device.ended(begin);
     }
     for (const row of initial) this.bear(row);
     // what lived at the left edge, and what was born since, and is gone at the first instant
-    if (firsts[0] < states[0]) {
-      for (const row of device.checkpoints.live(firsts[0] - 1)) if (end[row] <= begin) this.hide(row, 0);
+    if (firsts[left] < states[left]) {
+      for (const row of device.checkpoints.live(firsts[left] - 1)) if (end[row] <= begin) this.hide(row, left);
     }
-    let next = device.allocations.after(firsts[0] - 1);
-    for (; next < start.length && start[next] <= begin; next++) if (end[next] <= begin) this.hide(next, 0);
-    for (let column = 0; column < view.width; ) {
+    let next = device.allocations.after(firsts[left] - 1);
+    for (; next < start.length && start[next] <= begin; next++) if (end[next] <= begin) this.hide(next, left);
+    for (let column = left; column < right; ) {
       const event = states[column] - 1;
       let stop = column + 1;
-      while (stop < view.width && states[stop] === states[column]) stop++;
+      while (stop < right && states[stop] === states[column]) stop++;
       const edge = firsts[column] - 1; // born up to here: in the column before
       for (; next < start.length && start[next] <= event; next++) {
         if (end[next] > event) this.bear(next);
-        else this.hide(next, start[next] < edge ? Math.max(column - 1, 0) : column);
+        else this.hide(next, start[next] < edge ? Math.max(column - 1, left) : column);
       }
       this.draw(column, stop, event);
       column = stop;
     }
-    const close = lasts[view.width - 1] - 1;
-    for (; next < start.length && start[next] <= close; next++) this.hide(next, view.width - 1);
+    const close = lasts[right - 1] - 1;
+    for (; next < start.length && start[next] <= close; next++) this.hide(next, right - 1);
   }
 
   /** @param {number} row */

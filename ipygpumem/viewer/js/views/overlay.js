@@ -96,7 +96,8 @@ function step(timeline, context, values, columns, colour, weight) {
     }
     last = y;
   }
-  if (!Number.isNaN(last)) context.lineTo(timeline.size.plotWidth, last);
+  const end = values.findLastIndex((value) => !Number.isNaN(value)) + 1;
+  if (!Number.isNaN(last)) context.lineTo(end * pixel, last);
   context.stroke();
 }
 
@@ -139,7 +140,7 @@ function levels(timeline, context, colours) {
     const last = level.bytes[level.bytes.length - 1];
     label(`${level.label}${level.sampled ? " (sampled)" : " (before and after)"}`, timeline.toY(last), colours.device);
   }
-  const reserved = timeline.drawn?.picture.reserved.at(-1);
+  const reserved = timeline.drawn?.picture.reserved.findLast((one) => !Number.isNaN(one));
   if (reserved !== undefined && !Number.isNaN(reserved) && reserved >= y0 && reserved <= y1) {
     label("reserved", timeline.toY(reserved), colours.reserved);
   }

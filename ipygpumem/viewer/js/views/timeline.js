@@ -203,7 +203,7 @@ export class Timeline {
     const { picture, view } = this.drawn;
     const column = Math.floor((x * view.width) / this.size.plotWidth);
     const line = Math.floor((y * view.height) / this.size.plotHeight);
-    if (column < 0 || column >= view.width) return null;
+    if (column < 0 || column >= view.width || Number.isNaN(picture.total[column])) return null;
     const inside = line >= 0 && line < view.height;
     return {
       column,

@@ -1,0 +1,77 @@
+"""The JavaScript: types, style, the model's own tests, and that the committed bundles are built from these sources."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+VIEWER = Path(__file__).parents[2] / "ipygpumem" / "viewer"
+LARGEST = 200_000
+
+
+@pytest.fixture(scope="session")
+def node():
+    """Runs a command in the viewer's folder, with its packages installed."""
+    if shutil.which("npm") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("no Node, and CI skips nothing that can be installed")
+        pytest.skip("no Node: the viewer's JavaScript is not tested")
+    installed = VIEWER / "node_modules" / ".package-lock.json"
+    lock = VIEWER / "package-lock.json"
+    if not installed.is_file() or installed.stat().st_mtime < lock.stat().st_mtime:
+        done = run("npm", "ci", "--no-audit", "--no-fund")
+        if done.returncode and os.environ.get("CI") != "true":
+            pytest.skip(f"npm ci failed: {done.stdout[-300:]}")
+        assert done.returncode == 0, done.stdout
+        installed.touch()
+    return run
+
+
+def run(*command):
+    return subprocess.run(
+        command,
+        cwd=VIEWER,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
+def test_the_model_answers_as_the_plain_way_does(node):
+    tests = sorted(path.relative_to(VIEWER).as_posix() for path in VIEWER.glob("js/test/*.test.js"))
+    done = node("node", "--test", *tests)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "\n# fail 0" in done.stdout
+    assert "\n# pass 0" not in done.stdout
+
+
+def test_types(node):
+    done = node("npx", "--no-install", "tsc", "-p", ".")
+    assert done.returncode == 0, done.stdout
+
+
+def test_style(node):
+    done = node("npx", "--no-install", "biome", "check", "js", "build.mjs")
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_bundles_are_built_from_these_sources(node, tmp_path):
+    done = node("node", "build.mjs", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout
+    built = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    committed = {path.name: path.read_bytes() for path in (VIEWER / "static").iterdir()}
+    assert sorted(built) == sorted(committed)
+    stale = [name for name, data in built.items() if committed[name] != data]
+    assert stale == [], "`make viewer` builds them"
+
+
+@pytest.mark.parametrize("name", ["page.js", "widget.js"])
+def test_a_bundle_is_small(name):
+    assert (VIEWER / "static" / name).stat().st_size <= LARGEST
