@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         NvmlError,
         OptionError,
         RecordingError,
+        ReportError,
         SnapshotError,
     )
     from ipygpumem.ledger import Baseline, Holder, Holders, Reading, Report
@@ -43,6 +44,7 @@ __all__ = [
     "Reading",
     "RecordingError",
     "Report",
+    "ReportError",
     "Snapshot",
     "SnapshotError",
     "__version__",
@@ -70,6 +72,7 @@ _HOMES = {
     "Reading": "ledger",
     "RecordingError": "errors",
     "Report": "ledger",
+    "ReportError": "errors",
     "Snapshot": "snapshot",
     "SnapshotError": "errors",
     "holders": "session.holders",

@@ -11,7 +11,9 @@
     │   ├── SnapshotFormatError    not of a snapshot's shape
     │   ├── SnapshotUnsafeError    a pickle that wants to run code or to build what no snapshot holds
     │   └── SnapshotLimitError     larger, deeper or slower than the stated bounds
-    └── NvmlError                  NVML is absent or refuses; the reading goes on without it
+    ├── ReportError                a file of reports that is none, or a broken one (the message says which line)
+    ├── NvmlError                  NVML is absent or refuses; the reading goes on without it
+    └── CuptiError                 CUPTI is absent or refuses; memory outside PyTorch has no names then
 
 Each message is one line. In a notebook they arrive as ``UsageError``: one red line, no traceback.
 """
@@ -26,6 +28,7 @@ __all__ = [
     "OptionError",
     "RecordingError",
     "SnapshotError",
+    "ReportError",
     "SnapshotFormatError",
     "SnapshotLimitError",
     "SnapshotUnsafeError",
@@ -62,6 +65,10 @@ class RecordingError(IpyGpuMemError):
 
 
 class SnapshotError(IpyGpuMemError):
+class ReportError(IpyGpuMemError):
+    """A file of reports that is none, or a broken one."""
+
+
     """A file that is no snapshot, or a broken one."""
 
 

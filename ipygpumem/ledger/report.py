@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from ipygpumem.ledger.modules import ModuleTree
     from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
 
-__all__ = ["DeviceReport", "HostReport", "Peak", "RecordingFacts", "Report"]
+__all__ = ["SCHEMA", "DeviceReport", "HostReport", "Peak", "RecordingFacts", "Report"]
 
+SCHEMA = 1
+"""Of a report as plain data; session/FORMAT.md describes it. It rises when a key changes its meaning."""
 _COUNTER = "allocator counter"
 _CARD_NOISE = 16 * MIB
 _ONE_END = "the card could not be read by one and the same query at both ends"
@@ -299,8 +301,8 @@ class Report:
     ``cell`` is the In number (None outside a stored cell), ``seconds`` the wall time, ``success`` False when the code
     raised. ``notes`` are sentences for the reader. ``lines`` (of each device, the code line by line), ``modules``
     (of each device, the model's tree) and ``excesses`` (what was over a limit) are there where they were asked for.
-    Nothing of the user's is kept: no value, error or
-    traceback.
+    ``code`` is the first line of the code, clipped (see `ipygpumem.ledger.code`). Nothing else of the user's is kept:
+    no value, error or traceback.
     """
 
     devices: dict[str, DeviceReport]
@@ -315,10 +317,24 @@ class Report:
     lines: tuple[DeviceLines, ...] = ()
     excesses: tuple[Excess, ...] = ()
     modules: tuple[ModuleTree, ...] = ()
+    code: str = ""
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Report:
+        """The report that `to_dict` made this of.
+
+        Raises:
+            ReportError: It is no report, or a broken one.
+        """
+        from ipygpumem.ledger.load import report_from
+
+        return report_from(data)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data: bytes as int, unknown as None."""
         return {
+            "schema": SCHEMA,
+            "code": self.code,
             "cell": self.cell,
             "cell_id": self.cell_id,
             "seconds": self.seconds,

@@ -1,0 +1,89 @@
+"""A report from the plain data that `Report.to_dict` made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ipygpumem.errors import ReportError
+from ipygpumem.ledger.limits import Excess
+from ipygpumem.ledger.listing import DeviceLines
+from ipygpumem.ledger.modules import ModuleTree
+from ipygpumem.ledger.plain import Plain, mapping, printable
+from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
+from ipygpumem.ledger.report import SCHEMA, DeviceReport, HostReport, Peak, Report
+
+__all__ = ["check_schema", "report_from"]
+
+_NAMES: dict[str, Any] = {
+    "Counters": Counters,
+    "DeviceLines": DeviceLines,
+    "DeviceReading": DeviceReading,
+    "Excess": Excess,
+    "HostReading": HostReading,
+    "ModuleTree": ModuleTree,
+}
+_strict, _lenient = Plain(_NAMES), Plain(_NAMES, lenient=True)
+_LAST_TIME = 1 << 33
+"""In the year 2242: what is later, or before 1970, is no time."""
+
+
+def report_from(data: Any) -> Report:
+    """The report that this was; derived figures in it are passed over, and told anew of the readings.
+
+    Raises:
+        ReportError: It is no report, or a broken one. Of a later schema than ours what we know is read.
+    """
+    schema = check_schema(mapping(data, ""))
+    if schema <= SCHEMA:
+        return _report(_strict, data)
+    try:
+        return _report(_lenient, data)
+    except ReportError as error:
+        raise ReportError(f"written by a later version (schema {schema}): {error}") from None
+
+
+def check_schema(data: dict[str, Any]) -> int:
+    """The schema that something was written with.
+
+    Raises:
+        ReportError: It names none.
+    """
+    schema = data.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise ReportError("it has no schema: nothing that ipygpumem wrote")
+    return schema
+
+
+def _report(plain: Plain, data: dict[str, Any]) -> Report:
+    found = plain.fields(Report, data, skip=("devices", "host"))
+    if not 0 <= found.get("time", 0) < _LAST_TIME:
+        raise ReportError("time is none: it counts seconds since 1970")
+    devices = mapping(data.get("devices"), "devices")
+    host = mapping(data.get("host"), "host")
+    return Report(
+        devices={printable(name): _device(plain, printable(name), one) for name, one in devices.items()},
+        host=HostReport(
+            before=plain.read(HostReading, host.get("before"), "host.before"),
+            after=plain.read(HostReading, host.get("after"), "host.after"),
+        ),
+        **found,
+    )
+
+
+def _device(plain: Plain, name: str, data: Any) -> DeviceReport:
+    where = f"devices.{name}"
+    given = mapping(data, where)
+    peaks = given.get("peaks")
+    high = None
+    if peaks is not None:
+        exact = mapping(peaks, f"{where}.peaks").get("exact")
+        counters = plain.read(Counters, peaks, f"{where}.peaks")
+        high = Peak(counters, exact=exact is True)
+    found = plain.fields(DeviceReport, given, where, skip=("name", "before", "after", "high"))
+    return DeviceReport(
+        name=name,
+        before=plain.read(DeviceReading, given.get("before"), f"{where}.before"),
+        after=plain.read(DeviceReading, given.get("after"), f"{where}.after"),
+        high=high,
+        **found,
+    )
