@@ -74,9 +74,15 @@ class Failure:
     saved: str = ""
 
     @property
+    def room(self) -> int:
+        """What PyTorch could still have taken from the card."""
+        reserved = None if self.reading is None else self.reading.reserved
+        return self.free if reserved is None else min(self.free, max(self.allowed - reserved, 0))
+
+    @property
     def short(self) -> int:
-        """What was missing on the card."""
-        return max(self.asked - self.free, 0)
+        """What was missing."""
+        return max(self.asked - self.room, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +146,20 @@ def advice(
             " sequence or a smaller type"
         )
         return sentences
-    if capacity is not None and 0 < failure.allowed < capacity - _TOLERANCE and short == 0:
-        sentences.append(
-            f"the card had {size(failure.free)} left: the limit of {size(failure.allowed)} is in the way"
-            " (torch.cuda.set_per_process_memory_fraction)"
-        )
     if freeable >= max(short, 1):
         sentences.append(f"%gpumem free gives {size(freeable)} back: enough to try again")
     elif freeable_out >= max(short, 1):
         sentences.append(f"%gpumem free --out gives {size(freeable_out)} back: enough to try again")
-    if pieces is not None and not pieces.expandable and pieces.largest < failure.asked <= pieces.partly + failure.free:
+    if pieces is not None and not pieces.expandable and pieces.largest < failure.asked <= pieces.partly + failure.room:
         sentences.append(
             f"fragmentation: PyTorch has {size(pieces.partly)} free, but in {pieces.pieces:,} pieces of at most"
             f" {size(pieces.largest)}. The environment variable PYTORCH_ALLOC_CONF=expandable_segments:True, set before"
             " PyTorch starts, avoids that (up to PyTorch 2.8: PYTORCH_CUDA_ALLOC_CONF)"
+        )
+    if failure.room < failure.asked <= failure.free:
+        sentences.append(
+            f"the card had {size(failure.free)} left: the limit of {size(failure.allowed)} is in the way"
+            " (torch.cuda.set_per_process_memory_fraction)"
         )
     others = sum(one.amount or 0 for one in failure.neighbours)
     if failure.neighbours and others >= max(short, 1):

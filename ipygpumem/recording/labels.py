@@ -78,7 +78,7 @@ def global_names(thing: Any) -> tuple[Any, ...]:
     if type(thing) is types.FunctionType:
         return (thing.__globals__, getattr(thing, "__builtins__", None))
     if type(thing) is types.FrameType:
-        return (thing.f_globals, thing.f_builtins, thing.f_back)
+        return (thing.f_globals, thing.f_builtins)
     return ()
 
 
@@ -197,6 +197,7 @@ def _of_cell(thing: Any) -> Iterator[tuple[int, Label]]:
 
 def _of_frame(thing: Any) -> Iterator[tuple[int, Label]]:
     yield from ((id(value), Label(f" {name}", far=True)) for name, value in locals_of(thing))
+    yield id(thing.f_back), Label("")
 
 
 def _of_lazy(thing: Any) -> Iterator[tuple[int, Label]]:

@@ -34,9 +34,10 @@ def alive(lost: Collection[int], ways: Ways, held: Mapping[int, int]) -> set[int
     for key in lost:
         thing = ways.things[key]
         count = sys.getrefcount(thing)
-        # what a C object keeps, it keeps without a reference of Python's
-        unseen = sum(1 for one in ways.extra.get(key, ()) if id(one) in lost)
-        if unseen or count - ours - held.get(key, 0) > inside.get(key, 0):
+        # what C objects keep has one reference, theirs, which the collector does not see; and is theirs alone to keep
+        kept = [id(one) in lost for one in ways.extra.get(key, ())]
+        told = sum(kept) - bool(kept)
+        if not all(kept) or count - ours - held.get(key, 0) > inside.get(key, 0) - told:
             found.add(key)
     frontier = list(found)
     while frontier:
@@ -58,8 +59,15 @@ def _ours() -> int:
 def outermost(chosen: Collection[int], ways: Ways) -> list[tuple[int, str]]:
     """(id, label) of the chosen: those that no other refers to first, then the rest, for cycles have no outermost."""
     inner = {child for key in chosen for child in ways.kids.get(key, ()) if child != key}
-    ordered = [*(key for key in chosen if key not in inner), *(key for key in chosen if key in inner)]
+    ordered = sorted(chosen, key=lambda key: (key in inner, _plainness(ways.things[key])))
     return [(key, f"<{what(ways.things[key])}>") for key in ordered]
+
+
+def _plainness(thing: Any) -> int:
+    """A function's frame tells more than an object, an object more than a dict."""
+    if type(thing) is types.FrameType:
+        return 0
+    return 2 if type(thing) in {dict, list, tuple, types.CellType, types.TracebackType} else 1
 
 
 def what(thing: Any) -> str:

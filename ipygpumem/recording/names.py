@@ -20,6 +20,8 @@ __all__ = ["ALSO", "RANK", "Named", "Names", "Roles", "Root"]
 
 _LATE = 50
 """Steps that an optimizer's own references count for: a parameter is called by its module first."""
+_AFTER = 5
+"""Steps that a root counts for which is itself what somebody else may hold."""
 _LONGEST = 12
 """Parts of a name; in a longer one the middle is left out."""
 ALSO = 4
@@ -128,8 +130,8 @@ class Names:
         if root.style != "names":
             row = "" if root.style == "items" else root.label
             self.masks[key] = self.masks.get(key, 0) | bit
-            label = Label(root.label, root.style)
-            self._name(key, Named(None, label, row, root.place, graph=False, depth=0), queue)
+            label, depth = Label(root.label, root.style), 0 if root.stops else _AFTER
+            self._name(key, Named(None, label, row, root.place, graph=False, depth=depth), queue)
             return
         wanted = set(self._ways.kids.get(key, ()))
         for child, label in labels(root.thing, "names", ()):
@@ -189,7 +191,7 @@ class Names:
             self._flood(queue)
 
     def _name(self, key: int, new: Named, queue: _Queue) -> None:
-        if key in self.stops and (new.parent is not None or new.depth):
+        if key in self.stops and new.parent is not None:
             return  # a root has its own name, whoever else refers to it
         refs = self._refs.setdefault(key, [])
         if len(refs) <= ALSO and (new.parent, new.label) not in refs:

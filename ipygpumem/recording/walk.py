@@ -168,8 +168,11 @@ class _Walker:
                 for tensor in _inside(own.get(name), 1):
                     self._call(tensor, kind)
         for optimizer in optimizers:
-            for tensor in _inside((attributes(optimizer) or {}).get("state"), 3):
+            own = attributes(optimizer) or {}
+            for tensor in _inside(own.get("state"), 3):
                 self._call(tensor, "optimizer state")
+            for tensor in _inside(own.get("param_groups"), 3):
+                self._call(tensor, "parameter")
 
     def _call(self, thing: Any, kind: Kind) -> None:
         """Its storage is somebody's: a parameter before a buffer, a gradient, an optimizer's state."""

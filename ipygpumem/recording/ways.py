@@ -72,14 +72,12 @@ class Ways:
 def _who_keeps(child: Any) -> Callable[[Any], bool] | None:
     """Which references to an object count; None for all.
 
-    A class is kept by whoever names it, not by its instances and subclasses; a frame by tracebacks, not by the frames
-    that it called; a namespace not by the functions defined there.
+    A class is kept by whoever names it, not by its instances and subclasses; a namespace not by the functions that were
+    defined there.
     """
     kind = type(child)
     if kind is dict:
         return lambda parent: not any(child is one for one in global_names(parent))
-    if kind is types.FrameType:
-        return lambda parent: type(parent) is not types.FrameType
     if isinstance_of(child, type):
         return lambda parent: isinstance_of(parent, dict) or type(parent) in {list, types.CellType}
     return None

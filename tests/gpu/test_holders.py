@@ -1,0 +1,378 @@
+"""Who holds the memory, how to let go, and the panel of a cell that ran out of it: on a real GPU, in a real kernel."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+
+MIB = 1 << 20
+GIB = 1 << 30
+NEAR = 2 * MIB
+
+START = """
+%load_ext ipygpumem
+import gc, json, torch, ipygpumem
+def tell(**facts):
+    print("FACTS " + json.dumps(facts))
+def who():
+    found = ipygpumem.holders()
+    first = found.largest(1)[0]
+    total = found.total("cuda:0")
+    tell(
+        first=first.name, amount=first.amount, note=first.note, kinds=dict(first.kinds), part=first.parts[0].name,
+        free=found.freeable("cuda:0", "traceback"), free_out=found.freeable("cuda:0", "traceback", "output"),
+        sum=total.held + total.unreached, allocated=total.allocated, seconds=found.seconds, complete=found.complete,
+        rest={part.label: part.amount for part in total.rest}, now=torch.cuda.memory_allocated(),
+    )
+def allocated():
+    tell(now=torch.cuda.memory_allocated())
+"""
+
+
+def run(*cells, **options):
+    """Cells of a notebook after START; what each told, and what each showed."""
+    texts = [textwrap.dedent(cell).strip() for cell in (START, *cells)]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in texts])
+    nbclient.NotebookClient(notebook, timeout=240, allow_errors=True, **options).execute()
+    return [Told(cell) for cell in notebook.cells[1:]]
+
+
+class Told:
+    def __init__(self, cell):
+        self.printed = "".join(out["text"] for out in cell.outputs if out.output_type == "stream")
+        self.error = next((out.ename for out in cell.outputs if out.output_type == "error"), None)
+        self.shown = "\n".join(out["data"]["text/plain"] for out in cell.outputs if out.output_type == "display_data")
+        self.facts = {}
+        for line in self.printed.splitlines():
+            if line.startswith("FACTS "):
+                self.facts.update(json.loads(line[6:]))
+
+    def __getattr__(self, name):
+        return self.facts[name]
+
+
+def near(one, other):
+    return abs(one - other) <= NEAR
+
+
+@pytest.fixture(scope="module")
+def cases():
+    """One kernel for the cases that leave no trace: each makes its holder, looks, lets go, and looks again."""
+    names, cells = [], []
+
+    def case(name, *steps):
+        for step in steps:
+            names.append(name)
+            cells.append(step)
+
+    case(
+        "loss",
+        """
+        net = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(4))).cuda()
+        x = torch.randn(8192, 2048, device="cuda")
+        losses = []
+        for _ in range(6):
+            losses.append(net(x).relu().square().mean())
+        """,
+        "who()",
+        "before = torch.cuda.memory_allocated(); del losses; tell(gone=before - torch.cuda.memory_allocated())",
+        "del net, x",
+    )
+    case(
+        "traceback",
+        """
+        def fail(n):
+            x = torch.ones(n, dtype=torch.uint8, device="cuda")
+            raise ValueError("no")
+        fail(2 << 30)
+        """,
+        "who()",
+        "%gpumem free",
+        "allocated()",
+        "%debug",
+    )
+    case(
+        "output",
+        "net = torch.nn.Linear(4096, 4096).cuda(); x = torch.randn(65536, 4096, device='cuda')",
+        "net(x)",
+        "who()",
+        "del net, x; allocated()",
+        "%gpumem free --out",
+        "allocated()",
+    )
+    case(
+        "lru",
+        """
+        import functools
+        @functools.lru_cache(maxsize=None)
+        def load(i):
+            return torch.ones(256 << 20, dtype=torch.uint8, device="cuda")
+        for i in range(4): load(i)
+        """,
+        "who()",
+        "load.cache_clear()",
+    )
+    case(
+        "closure",
+        """
+        def make():
+            batch = torch.ones(1 << 30, dtype=torch.uint8, device="cuda")
+            def predict():
+                return batch.sum()
+            return predict
+        predict = make()
+        """,
+        "who()",
+        "before = torch.cuda.memory_allocated()\n%gpumem free predict",
+        "tell(gone=before - torch.cuda.memory_allocated())",
+    )
+    case(
+        "optimizer",
+        """
+        layers = torch.nn.ModuleList(torch.nn.Linear(4096, 4096) for _ in range(8)).cuda()
+        optimizer = torch.optim.AdamW(layers.parameters())
+        layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(2)).cuda()
+        """,
+        "who()",
+        "del optimizer, layers",
+    )
+    case("end", "gc.collect(); allocated()")
+    found = {}
+    for name, told in zip(names, run(*cells), strict=True):
+        found.setdefault(name, []).append(told)
+    return found
+
+
+def test_every_table_adds_up_to_allocated(cases):
+    for name in ("loss", "traceback", "output", "lru", "closure", "optimizer"):
+        told = next(told for told in cases[name] if "sum" in told.facts)
+        assert told.sum == told.allocated == told.now, (name, told.facts)
+        assert told.complete
+        assert told.seconds < 2
+
+
+def test_a_loop_that_appends_the_loss(cases):
+    _, who, gone, *_ = cases["loss"]
+    assert who.first == "losses"
+    assert near(who.amount, gone.gone)
+    assert who.kinds.keys() == {"activation"}
+    assert ".item() would not" in who.note
+
+
+def test_a_failed_cell_keeps_its_locals_and_free_lets_go(cases):
+    failed, who, free, after, debug = cases["traceback"]
+    assert failed.error == "ValueError"
+    assert who.first == "last exception: fail() x"
+    assert near(who.amount, 2 * GIB)
+    assert near(who.free, 2 * GIB)
+    assert near(who.now - after.now, who.free), "free gives back what it says"
+    assert "let go: the traceback of ValueError" in free.shown
+    assert "-2.0 GiB" in free.shown
+    assert "%gpumem free let the last traceback go" in debug.printed
+    assert debug.error is None
+
+
+def test_a_displayed_output(cases):
+    _, _, who, without, free, after = cases["output"]
+    assert who.first.startswith("Out[")
+    assert near(who.amount, 65536 * 4096 * 4)
+    assert near(without.now - after.now, who.amount), "what Out held goes with --out, once the model has gone"
+    assert "let go: 1 output" in free.shown
+
+
+def test_a_cache_of_results(cases):
+    assert cases["lru"][1].first == "load"
+    assert near(cases["lru"][1].amount, GIB)
+
+
+def test_a_closure(cases):
+    _, who, _, gone = cases["closure"]
+    assert (who.first, who.part) == ("predict", "predict (closure batch)")
+    assert near(who.amount, GIB)
+    assert near(gone.gone, GIB)
+
+
+def test_parameters_that_only_the_optimizer_has(cases):
+    who = cases["optimizer"][1]
+    assert who.first == "optimizer"
+    assert near(who.amount, 8 * (4096 * 4096 + 4096) * 4)
+    assert who.part.startswith("optimizer.param_groups[0][")
+
+
+def test_nothing_is_left_of_all_these(cases):
+    assert cases["end"][0].now < 64 * MIB, "but for cuBLAS's workspace"
+
+
+def test_a_fragmented_heap():
+    told = run(
+        """
+        torch.cuda.set_per_process_memory_fraction((4 << 30) / torch.cuda.get_device_properties(0).total_memory)
+        whole = torch.empty(3500 << 20, dtype=torch.uint8, device="cuda"); del whole
+        parts = [torch.empty(14 << 20, dtype=torch.uint8, device="cuda") for _ in range(250)]
+        del parts[::2]
+        """,
+        "big = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')",
+        "who()",
+    )
+    assert told[1].error == "OutOfMemoryError"
+    assert "cuda:0 is out of memory: 1.0 GiB asked for" in told[1].shown
+    assert "asked by In [3]:1" in told[1].shown
+    assert "the largest 14.0 MiB" in told[1].shown
+    advice = [line for line in told[1].shown.splitlines() if line.startswith(("fragmentation", "the card had"))]
+    assert advice[0].startswith("fragmentation: PyTorch has 1.7 GiB free, but in 12")
+    assert "expandable_segments:True" in advice[0]
+    assert "the limit of 4.0 GiB is in the way" in advice[1]
+    assert "another process" not in told[1].shown
+    assert told[2].first == "parts"
+
+
+def test_no_advice_on_fragments_where_segments_expand():
+    told = run(
+        """
+        torch.cuda.set_per_process_memory_fraction((2 << 30) / torch.cuda.get_device_properties(0).total_memory)
+        held = torch.empty(1500 << 20, dtype=torch.uint8, device="cuda")
+        """,
+        "big = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')",
+        env={**__import__("os").environ, "PYTORCH_ALLOC_CONF": "expandable_segments:True"},
+    )
+    assert "is out of memory" in told[1].shown
+    assert "fragmentation:" not in told[1].shown
+    assert "held" in told[1].shown
+
+
+NEIGHBOUR = """
+import sys, torch
+free, total = torch.cuda.mem_get_info()
+keep = torch.empty(free - (6 << 30), dtype=torch.uint8, device="cuda")
+print(keep.numel(), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_another_process_fills_the_card():
+    with subprocess.Popen(
+        [sys.executable, "-c", NEIGHBOUR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as neighbour:
+        taken = int(neighbour.stdout.readline())
+        try:
+            told = run("x = torch.empty(40 << 30, dtype=torch.uint8, device='cuda')")[0]
+        finally:
+            neighbour.stdin.close()
+    assert told.error == "OutOfMemoryError"
+    line = next(line for line in told.shown.splitlines() if line.startswith("another process is in the way"))
+    assert f"pid {neighbour.pid}" in line
+    assert f"{taken / GIB:.0f}"[:2] in line
+    assert "fragmentation:" not in told.shown
+
+
+def test_out_of_memory_in_every_place():
+    told = run(
+        "torch.cuda.set_per_process_memory_fraction((2 << 30) / torch.cuda.get_device_properties(0).total_memory)\n"
+        "def step(n):\n    x = torch.ones(1 << 30, dtype=torch.uint8, device='cuda')\n"
+        "    y = torch.ones(n << 30, dtype=torch.uint8, device='cuda')\n    return x, y",
+        "try:\n    step(5)\nexcept Exception as error:\n    raise ValueError('in step') from error",
+        "%gpumem free",
+        "try:\n    step(5)\nexcept torch.OutOfMemoryError as error:\n    print('caught')",
+        "import threading\nthreading.excepthook = lambda hook: None\n"
+        "worker = threading.Thread(target=step, args=(5,), name='worker'); worker.start(); worker.join()",
+        """
+        class Big(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 1
+            @staticmethod
+            def backward(ctx, grad):
+                return grad * torch.ones(5 << 28, device="cuda").sum()
+        v = torch.ones(4, device="cuda", requires_grad=True)
+        Big.apply(v).sum().backward()
+        """,
+        "torch.cuda.memory_allocated()",
+    )
+    _, cause, _, caught, thread, backward, after = told
+    assert cause.error == "ValueError"
+    assert "is out of memory: 5.0 GiB asked for\n" in cause.shown
+    assert "last exception: step() x" in cause.shown
+    assert caught.error is None and "caught" in caught.printed
+    assert "5.0 GiB asked for (the code went on)" in caught.shown
+    assert "step() x" in caught.shown, "who held it at the failure, though the frame has gone since"
+    assert "in thread worker" in thread.shown
+    assert backward.error == "OutOfMemoryError"
+    assert "is out of memory" in backward.shown
+    assert "In [7]" in backward.shown
+    assert all(one.shown.count("is out of memory") == 1 for one in (cause, caught, thread, backward)), "one panel each"
+    assert after.shown == ""
+
+
+def test_oom_snapshot_of_any_cell(tmp_path):
+    told = run(
+        f"%config GPUMem.oom_snapshot = '{tmp_path}/oom_{{n}}.pickle'",
+        "def train():\n    a = torch.ones(1 << 30, dtype=torch.uint8, device='cuda')\n"
+        "    return a, torch.empty(1 << 50, dtype=torch.uint8, device='cuda')\ntrain()",
+        "b = torch.ones(64 << 20, dtype=torch.uint8, device='cuda')\nmade = ipygpumem.holders()\n"
+        "print([part.made for one in made.holders if one.name == 'b' for part in one.parts])",
+        "%config GPUMem.oom_snapshot = None",
+        "torch._C._cuda_isHistoryEnabled()",
+    )
+    from ipygpumem.snapshot import Snapshot
+
+    assert "about a tenth" in told[0].printed
+    assert f"snapshot {tmp_path}/oom_1.pickle" in told[1].shown
+    snapshot = Snapshot.load(tmp_path / "oom_1.pickle")
+    assert "oom" in snapshot.summary().lower()
+    assert "In [4]:1" in told[2].printed
+    assert [path.name for path in tmp_path.iterdir()] == ["oom_1.pickle"]
+
+
+def test_hooks_do_not_run_and_checkpoints_do_not_repeat(fresh):
+    facts = fresh(
+        """
+        import torch, ipygpumem
+        from torch.utils.checkpoint import checkpoint
+        calls = []
+        def block(x):
+            calls.append("forward")
+            return (x @ x).relu()
+        def unpack(packed):
+            calls.append("unpack")
+            return packed
+        x = torch.randn(2048, 2048, device="cuda", requires_grad=True)
+        y = checkpoint(block, x, use_reentrant=False)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+            z = (x * 2).exp()
+        before = list(calls)
+        torch.cuda.synchronize()
+        found = ipygpumem.holders()
+        total = found.total("cuda:0")
+        off = total.allocated - total.held - total.unreached
+        tell(same=calls == before, names=[one.name for one in found.holders], off=off)
+        z.sum().backward()
+        tell(ran="unpack" in calls)
+        """
+    )
+    assert facts["same"]
+    assert facts["ran"]
+    assert {"x", "y", "z"} <= set(facts["names"])
+    assert facts["off"] == 0
+
+
+def test_ten_thousand_tensors_in_a_million_objects(fresh):
+    facts = fresh(
+        """
+        import torch, ipygpumem
+        keep = [{"a": [i], "b": str(i)} for i in range(500_000)]
+        tensors = [torch.ones(100, device="cuda") for _ in range(10_000)]
+        ipygpumem.holders()
+        found = ipygpumem.holders()
+        tell(seconds=found.seconds, objects=found.objects, name=found.holders[0].name, count=found.holders[0].count,
+             complete=found.complete)
+        """
+    )
+    assert facts["objects"] > 1_000_000
+    assert (facts["name"], facts["count"]) == ("tensors", 10_000)
+    assert facts["complete"]
+    print("seconds", facts["seconds"])
