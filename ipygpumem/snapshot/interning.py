@@ -79,8 +79,11 @@ def _groups(key: Words) -> tuple[Ints, Ints]:
         rest = rest[~same]
     if len(rest):
         _, where, inverse = np.unique(key[rest], return_index=True, return_inverse=True)
-        which[rest] = inverse + len(samples)
-        samples.append(rest[where])
+        order = np.argsort(where)  # in the order of the file: the same file has the same numbers in every process
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        which[rest] = rank[inverse] + len(samples)
+        samples.append(rest[where[order]])
     return np.concatenate(samples), which
 
 

@@ -11,6 +11,9 @@ from ipygpumem import Snapshot
 from ipygpumem.viewer import View
 from snapshot import files
 
+# ipywidgets 7, which Colab has, asks traitlets in the old way
+pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")
+
 WIDGET = "application/vnd.jupyter.widget-view+json"
 HINT = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
 BODY = "kept = torch.ones(30 << 20, dtype=torch.uint8, device='cuda')\nlen(kept)"

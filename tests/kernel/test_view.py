@@ -1,0 +1,95 @@
+"""The viewer in notebooks that run with nobody in front of them, and in kernels that somebody watches."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+
+SAMPLE = "from ipygpumem.snapshot import Snapshot, sample\nsnapshot = Snapshot.load(sample())\n"
+LOAD = "get_ipython().config.GPUMem.preload = 'off'\n%load_ext ipygpumem"
+WIDGET = "application/vnd.jupyter.widget-view+json"
+DATA = Path(__file__).parents[1] / "data"
+
+
+def test_a_notebook_that_nobody_watches_has_the_picture_and_no_widget():
+    sources = [
+        LOAD,
+        f"{SAMPLE}snapshot.view()",
+        f"%gpumem view {DATA / 'resnet50.pickle.xz'}",
+        "snapshot.view().widget;",
+    ]
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    nbclient.NotebookClient(notebook, timeout=60).execute()
+    for cell, name in ((notebook.cells[1], "gpt_small"), (notebook.cells[2], "resnet50")):
+        (output,) = cell.outputs
+        assert output.output_type == "display_data"
+        assert set(output.data) == {"image/png", "text/plain"}
+        assert f"{name}.pickle.xz" in output.data["text/plain"]
+        png = base64.b64decode(output.data["image/png"])
+        assert png.startswith(b"\x89PNG")
+        assert len(png) <= 60_000
+        assert output.metadata["image/png"]["width"] == 880
+    # a widget made by hand is kept by nbclient with its state: the loader, and nothing of the data
+    assert len(str(notebook.metadata["widgets"])) < 8_000
+    assert len(nbformat.writes(notebook)) < 250_000
+
+
+@pytest.fixture
+def answering(kernel):
+    """A kernel whose front end can be asked for input: somebody watches."""
+
+    def run(code):
+        content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": True}
+        message = kernel.client.session.msg("execute_request", content)
+        kernel.client.shell_channel.send(message)
+        return kernel.answer(message["header"]["msg_id"])
+
+    return run
+
+
+def ask(kernel, comm, question):
+    """A question as the page asks it: the answer and its bytes."""
+    client = kernel.client
+    content = {"comm_id": comm, "data": {"method": "custom", "content": question}}
+    message = client.session.msg("comm_msg", content)
+    client.shell_channel.send(message)
+    while True:
+        answer = client.get_iopub_msg(timeout=30)
+        if answer["msg_type"] == "comm_msg" and answer["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+            data = answer["content"]["data"]
+            assert data["method"] == "custom"
+            return data["content"], b"".join(map(bytes, answer["buffers"]))
+
+
+def test_a_kernel_that_somebody_watches(kernel, answering):
+    from ipygpumem import Snapshot
+    from ipygpumem.snapshot import sample
+
+    answer = answering(f"{SAMPLE}snapshot.view()")
+    assert answer.reply["status"] == "ok"
+    opened = {content["comm_id"]: content["data"]["state"] for kind, content in answer.outputs if kind == "comm_open"}
+    shown = [content["data"] for kind, content in answer.outputs if kind == "display_data"]
+    picture, viewer = shown[0], shown[1]
+    assert set(picture) == {"image/png", "text/plain"}
+    comm = viewer[WIDGET]["model_id"]
+    assert len(str(opened[comm])) < 4096
+    about, _ = ask(kernel, comm, {"id": "a", "get": "about"})
+    assert about["names"] == ["gpt_small.pickle.xz"]
+    assert picture["image/png"].endswith(about["stills"][0])
+    facts, data = ask(kernel, comm, {"id": "b", "get": "0"})
+    assert facts == {"id": "b", "size": len(data)}
+    assert data == Snapshot.load(sample()).encode()
+    assert ask(kernel, comm, {"id": "c", "get": "7"}) == ({"id": "c", "error": "there is no '7' here"}, b"")
+
+
+def test_a_closed_view_is_silent(kernel, answering):
+    answering(f"{SAMPLE}view = snapshot.view()\nview")
+    closed = answering("view.close()")
+    assert [kind for kind, _ in closed.outputs if kind.startswith("comm")].count("comm_close") >= 1
+    again = answering("view")
+    assert WIDGET in [content["data"] for kind, content in again.outputs if kind == "display_data"][1]
