@@ -76,6 +76,7 @@ def _rows(device: DeviceLines) -> Iterator[_Row]:
         yield _Row(None, ("",) * len(_HEADER), listing.title, kind="title")
         for line in listing.lines:
             yield _row(line.number, line.text, line.use, scale)
+    yield _Row(None, ("",) * len(_HEADER), "all together", kind="title")
     if device.elsewhere is not None:
         yield _row(None, "(in none of these lines)", device.elsewhere, scale)
     for label, end, peak in (

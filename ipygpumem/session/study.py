@@ -12,6 +12,7 @@ from ipygpumem.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.ledger.limits import Limits
 from ipygpumem.probes import pytorch
 from ipygpumem.recording.backward import BackwardPasses
+from ipygpumem.recording.file import collector_paused
 from ipygpumem.recording.history import History, HistoryOptions
 from ipygpumem.recording.recorder import Recorder
 
@@ -154,7 +155,8 @@ class Study:
         from ipygpumem.snapshot import Snapshot
 
         try:
-            return Snapshot.load(taken), ""
+            with collector_paused():
+                return Snapshot.load(taken), ""
         except IpyGpuMemError as error:
             return None, str(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import nbclient
 import nbformat
@@ -121,3 +122,29 @@ def test_a_report_is_plain_data(tmp_path):
     assert facts["cell"] == 2
     assert facts["devices"] == {}
     assert facts["host"]["after"]["rss"] > 0
+
+
+RESET = (
+    "get_ipython().config.GPUMem.preload, get_ipython().config.GPUMem.host_peak = 'off', 'reset'\n%load_ext ipygpumem"
+)
+
+
+@pytest.mark.parametrize("wait", ["", "import asyncio\nawait asyncio.sleep(0)\n"], ids=["sync", "await"])
+def test_a_limit_stops_the_notebook(wait):
+    notebook, error = execute(
+        RESET,
+        "%%gpumem --limit-host 200MiB\nx = b'x' * (64 << 20)\nlen(x)",
+        f"%%gpumem --limit-host 20MiB\n{wait}y = b'y' * (64 << 20)\nlen(y)",
+        "'never'",
+    )
+    if not sys.platform.startswith("linux"):
+        pytest.skip("the high-water mark can be reset on Linux")
+    assert error.ename == "GPUMemLimitExceeded"
+    assert "In [3]: host peak +6" in error.evalue
+    within, over, never = notebook.cells[1:]
+    assert [out.output_type for out in within.outputs] == ["execute_result", "display_data"]
+    assert [out.output_type for out in over.outputs] == ["execute_result", "display_data", "error"]
+    assert over.outputs[0]["data"]["text/plain"] == str(64 << 20)
+    (line,) = over.outputs[2]["traceback"]
+    assert line.startswith("GPUMemLimitExceeded: In [3]: host peak")
+    assert never.outputs == []

@@ -42,6 +42,7 @@ In [5]
    3    30.0 MiB  40.0 MiB  60.0 MiB ×6  30.0 MiB ×3  20.0 MiB  ████████░░      y = f(x)
 f, In [3]
   12    20.0 MiB                               512 B            █████           del big
+all together
         10.0 MiB  10.0 MiB     10.0 MiB                         ██          (in none of these lines)
         20.0 MiB  40.0 MiB                                                  (requested at the end, at the peak)
            412 B   unknown                                                  (rounding by the allocator)
