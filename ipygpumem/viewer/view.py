@@ -88,7 +88,7 @@ class View:
             self._widget = None
 
     def publish(self, where: Place) -> None:
-        """Display it."""
+        """Display it. What cannot be shown is told in a line."""
         if where.kind in {"text", "none"}:
             where.publish({"text/plain": f"{self.text}\n{_IN_A_BROWSER}"}, {})
             return
@@ -106,6 +106,8 @@ class View:
                 where.publish(*self._live())
             except OptionError as problem:
                 notes.append(str(problem))
+            except Exception as problem:
+                notes.append(f"no live viewer here: {type(problem).__name__}: {first_line(problem)}")
         for note in notes:
             where.publish({"text/plain": f"ipygpumem: {note}"}, {})
 

@@ -9,6 +9,7 @@ from IPython.core.error import UsageError
 
 from ipygpumem import Snapshot
 from ipygpumem.viewer import View
+from ipygpumem.viewer.place import Place
 from snapshot import files
 
 # ipywidgets 7, which Colab has, asks traitlets in the old way
@@ -19,12 +20,12 @@ HINT = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
 BODY = "kept = torch.ones(30 << 20, dtype=torch.uint8, device='cuda')\nlen(kept)"
 
 
-class Kernel:
-    """What a display asks of ipykernel's shell: who sent the cell that runs."""
-
-    def __init__(self, monkeypatch, shell, *, watched):
-        monkeypatch.setattr(shell, "kernel", self, raising=False)
-        monkeypatch.setattr(shell, "get_parent", lambda: {"content": {"allow_stdin": watched}}, raising=False)
+def watch(monkeypatch, kind):
+    """As if the shell were a kernel's; tests/kernel has real ones."""
+    monkeypatch.setattr(
+        "ipygpumem.viewer.place.of_shell",
+        lambda shell: Place(kind, lambda data, metadata: shell.display_pub.publish(data=data, metadata=metadata)),
+    )
 
 
 @pytest.fixture
@@ -53,12 +54,12 @@ def test_a_file_in_a_terminal(loaded, gpt):
     assert ran.value is None
 
 
-@pytest.mark.parametrize("watched", [True, False])
-def test_a_file_in_a_notebook(quiet, gpt, monkeypatch, watched):
-    Kernel(monkeypatch, quiet.shell, watched=watched)
+@pytest.mark.parametrize("kind", ["live", "batch"])
+def test_a_file_in_a_notebook(quiet, gpt, monkeypatch, kind):
+    watch(monkeypatch, kind)
     ran = quiet.run(f"%gpumem view '{gpt}'")
     kinds = [set(data) for data in ran.displays]
-    assert kinds == [{"text/plain", "image/png"}, *([{"text/plain", WIDGET}] if watched else [])]
+    assert kinds == [{"text/plain", "image/png"}, *([{"text/plain", WIDGET}] if kind == "live" else [])]
 
 
 def test_two_files_and_names_that_expand(quiet, gpt, tmp_path):
@@ -93,7 +94,7 @@ def test_a_variable_of_that_name_is_a_statement_behind_dashes(quiet):
 
 
 def test_a_recorded_cell_is_shown_below_its_report(gpu_notebook, tmp_path, monkeypatch):
-    Kernel(monkeypatch, gpu_notebook.shell, watched=True)
+    watch(monkeypatch, "live")
     path = tmp_path / "x.pickle"
     ran = gpu_notebook.run(f"%%gpumem --snapshot {path} --view\n{BODY}")
     assert ran.value == 31457280
@@ -101,7 +102,7 @@ def test_a_recorded_cell_is_shown_below_its_report(gpu_notebook, tmp_path, monke
     assert f"snapshot {path}: " in table["text/plain"]
     assert picture["text/plain"] == Snapshot.load(path).summary()
     assert "peak 62.0 MiB requested" in picture["text/plain"]
-    assert f"In[{gpu_notebook.shell.execution_count - 1}]:2 <module>" in picture["text/plain"]
+    assert f"In[{gpu_notebook.shell.execution_count - 1}]:2 <" in picture["text/plain"]
     assert "image/png" in picture
     assert WIDGET in viewer
 

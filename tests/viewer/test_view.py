@@ -92,6 +92,17 @@ def test_without_anywidget(snapshot, live, shown, monkeypatch):
     assert note["text/plain"].startswith("ipygpumem: the live viewer needs anywidget: pip install anywidget")
 
 
+def test_widgets_that_do_not_work_are_a_line(snapshot, live, shown, monkeypatch):
+    def broken(self, *words):
+        raise AttributeError("no comm_manager\nand more")
+
+    monkeypatch.setattr(widget.Widget, "__init__", broken)
+    snapshot.view().publish(live)
+    (picture, _), (note, _) = shown
+    assert "image/png" in picture
+    assert note == {"text/plain": "ipygpumem: no live viewer here: AttributeError: no comm_manager"}
+
+
 def test_without_matplotlib(snapshot, live, shown, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     snapshot.view().publish(live)
