@@ -19,13 +19,22 @@ export function api(ready) {
       };
     },
 
-    /** Show the events from `first` to `last`. @param {number} first @param {number} last */
-    async zoom(first, last) {
+    /**
+     * Show the events from `first` to `last`, and of the bytes those from `low` to `high`, if they are given.
+     * @param {number} first @param {number} last @param {number} [low] @param {number} [high]
+     */
+    async zoom(first, last, low, high) {
       const viewer = await ready();
       const { context } = viewer;
       const [[from], [, to]] = await context.ask("places", { axis: context.axis(), events: [first, last] });
-      context.store.set({ x: viewer.actions.widths([from, to]) });
+      const y = low === undefined || high === undefined ? context.now.y : viewer.actions.heights([low, high]);
+      context.store.set({ x: viewer.actions.widths([from, to]), y });
       return shown(viewer);
+    },
+
+    /** The part of the axes in view. */
+    async view() {
+      return shown(await ready());
     },
 
     async fit() {

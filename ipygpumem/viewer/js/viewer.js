@@ -283,7 +283,7 @@ export class Viewer {
       plural(facts.allocations, "allocation"),
       facts.timed && facts.span ? duration(facts.span) : null,
     ].filter(Boolean);
-    this.title?.replaceChildren(h("h2", {}, names), h("p", {}, about.join(" · ")));
+    this.title?.replaceChildren(h("h1", {}, names), h("p", {}, about.join(" · ")));
     const fact = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ title) => [
       h("dt", {}, name),
       h("dd", { title }, text),

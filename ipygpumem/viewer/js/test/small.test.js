@@ -54,7 +54,7 @@ test("a spreadsheet takes no cell for a formula", () => {
       [" @x", Number.NaN],
     ],
   );
-  assert.equal(text, 'a,b\r\n"\'=cmd|\' /C calc\'!A0",1\r\n\'+1,2\r\n"say ""hi"", you",\r\n\' @x,\r\n');
+  assert.equal(text, 'a,b\r\n\'=cmd|\' /C calc\'!A0,1\r\n\'+1,2\r\n"say ""hi"", you",\r\n\' @x,\r\n');
 });
 
 test("a hash leads back to its view", () => {

@@ -41,7 +41,7 @@ export class AboutView {
         return h(
           "section",
           {},
-          h("h3", {}, file.name),
+          h("h2", {}, file.name),
           h("dl", {}, ...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
         );
       }),

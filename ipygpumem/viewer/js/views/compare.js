@@ -23,7 +23,7 @@ export class CompareView {
       ],
       () => this.refresh(),
     );
-    this.title = h("h3", { class: "title" });
+    this.title = h("h2", { class: "title" });
     this.body = h("tbody");
     this.foot = h("p", { class: "soft" });
     const head = (/** @type {string} */ text, number = true) =>

@@ -36,7 +36,7 @@ export class Details {
     return h(
       "div",
       { class: "moment" },
-      h("h3", {}, at),
+      h("h2", {}, at),
       h("p", {}, moment.event < 0 ? "before the first event" : `event ${count(moment.event)}${time}`),
       h(
         "p",
@@ -97,7 +97,7 @@ export class Details {
       rows.splice(2, 0, ["free asked", event(facts.asked, "")]);
     const term = (/** @type {string} */ name) => h("dt", {}, name);
     return [
-      h("h3", {}, "Allocation"),
+      h("h2", {}, "Allocation"),
       h("p", { class: "size" }, fine(facts.size), h("small", {}, ` ${count(facts.size)} bytes`)),
       h("p", { class: "where" }, facts.line),
       facts.source && h("pre", { tabindex: 0 }, facts.source),
@@ -108,7 +108,7 @@ export class Details {
         h("button", { type: "button", on: { click: () => context.store.set({ row: null }) } }, "Close"),
       ),
       h("dl", {}, ...rows.filter(([, value]) => value).flatMap(([name, value]) => [term(name), h("dd", {}, value)])),
-      h("h4", {}, "Stack"),
+      h("h3", {}, "Stack"),
       stackList(facts.stack),
     ].filter((one) => one !== null && one !== "");
   }

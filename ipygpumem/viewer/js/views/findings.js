@@ -14,7 +14,7 @@ export class FindingsView {
     this.element = h(
       "section",
       { class: "findings", aria: { label: "Findings" } },
-      h("h3", {}, "Findings"),
+      h("h2", {}, "Findings"),
       this.list,
       this.notes,
     );

@@ -37,7 +37,7 @@ export class Help {
     this.element = h(
       "dialog",
       { class: "help", aria: { label: "Keys and gestures" } },
-      h("h3", {}, "Reading the picture"),
+      h("h2", {}, "Reading the picture"),
       ...WORDS.map((text) => h("p", {}, text)),
       h(
         "dl",

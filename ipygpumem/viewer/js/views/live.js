@@ -35,7 +35,7 @@ export class LiveView {
       ],
       (measure) => context.store.set({ measure: /** @type {any} */ (measure), root: "" }),
     );
-    this.title = h("h3", { class: "title" });
+    this.title = h("h2", { class: "title" });
     this.body = h("tbody");
     this.head = h("tr");
     this.foot = h("p", { class: "soft" });

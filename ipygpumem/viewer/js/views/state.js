@@ -21,7 +21,7 @@ export class StateView {
     this.context = context;
     this.actions = actions;
     this.words = h("ul", { class: "words" });
-    this.title = h("h3", { class: "title" });
+    this.title = h("h2", { class: "title" });
     this.canvas = h("canvas", { aria: { hidden: "true" } });
     this.field = h(
       "div",
@@ -264,7 +264,7 @@ export class StateView {
     this.side.replaceChildren(
       ...(block
         ? [
-            h("h4", {}, `Block of ${fine(block.requested)}`),
+            h("h3", {}, `Block of ${fine(block.requested)}`),
             h("p", {}, facts?.line ?? ""),
             h(
               "p",
@@ -272,14 +272,14 @@ export class StateView {
               `${rounding}${block.pending ? " · freed, waits for a stream" : ""} · ${facts?.name ?? ""}`,
             ),
           ]
-        : [h("h4", {}, "Free")]),
-      h("h4", {}, `Segment of ${fine(segment.size)}`),
+        : [h("h3", {}, "Free")]),
+      h("h3", {}, `Segment of ${fine(segment.size)}`),
       h(
         "p",
         { class: "soft" },
         `${segment.text} · ${plural(blocks.length, "block")} · ${fine(free)} free, the largest piece ${fine(largest)} · ${segment.event >= 0 ? `made at event ${count(segment.event)}` : "older than the recording"}`,
       ),
-      h("h4", {}, "Stack of the segment"),
+      h("h3", {}, "Stack of the segment"),
       stackList(stack),
     );
   }

@@ -215,6 +215,8 @@ export class Timeline {
       reserved: picture.reserved[column],
       thin: { count: picture.thinCount[column], bytes: picture.thinBytes[column] },
       hidden: { count: picture.hiddenCount[column], bytes: picture.hiddenBytes[column] },
+      pixel: view.height - 1 - line,
+      bottom: view.y0,
       strip: y >= this.size.plotHeight,
       bytes: this.fromY(y),
       low: view.y0 + ((view.height - 1 - line) / view.height) * (view.y1 - view.y0),

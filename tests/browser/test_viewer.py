@@ -1,0 +1,452 @@
+"""The stand-alone page of each real file, used as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from browser.viewing import Viewing
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.liveset import LiveSet
+from ipygpumem.units import size
+from snapshot.files import NAMES, path
+
+AXE = Path(__file__).parents[2] / "ipygpumem" / "viewer" / "node_modules" / "axe-core" / "axe.min.js"
+PICKS = 200
+
+
+@pytest.fixture(scope="module")
+def snapshots():
+    return {name: Snapshot.load(path(name)) for name in NAMES}
+
+
+@pytest.fixture
+def viewing(browser, tmp_path):
+    opened = []
+
+    def view(*snapshots, **how):
+        opened.append(Viewing(browser, tmp_path, *snapshots, **how).drawn())
+        return opened[-1]
+
+    yield view
+    for one in opened:
+        assert one.problems == []
+        assert one.strangers() == []
+        one.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_file_is_drawn_with_its_peak(viewing, snapshots, name):
+    snapshot = snapshots[name]
+    timeline = snapshot.timeline()
+    view = viewing(snapshot)
+    event, requested = timeline.requested.peak()
+    facts = view.call("device()")
+    assert (facts["index"], facts["peak"]["event"], facts["peak"]["bytes"]) == (timeline.device, event, requested)
+    shown = view.page.locator(".facts div", has_text="Peak").locator("dd")
+    assert shown.inner_text() == size(requested)
+    assert f"{requested:,} bytes" in shown.get_attribute("title")
+    assert view.call("fit()")["most"] == requested
+    told = view.call("peak()")
+    assert told["bytes"] == requested
+    assert [(one["label"], one["bytes"]) for one in told["groups"]] == [
+        (one.label, one.bytes) for one in snapshot.live(event, timeline.device).by("line")
+    ]
+    pixels = view.page.locator("canvas.picture").evaluate(
+        "canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height)"
+        ".data.buffer)).size"
+    )
+    assert pixels > 5, "the picture has colours"
+
+
+def expected(timeline, order, told, height):
+    """What each pixel of a column shows, from below: rows; None for the thin band and for nothing. And all rows."""
+    allocations, event, scale = timeline.allocations, told["event"], told["scale"]
+    rows = order[(allocations.start[order] <= event) & (allocations.end[order] > event)]
+    sizes = allocations.size[rows]
+    ends = np.cumsum(sizes) - told["bottom"]
+    low, high = (np.floor(np.clip(edge * scale + 0.5, 0, height)).astype(int) for edge in (ends - sizes, ends))
+    pixels = [None] * height
+    for row, begin, end, number in zip(rows.tolist(), low.tolist(), high.tolist(), sizes.tolist(), strict=True):
+        if number * scale >= 1:
+            pixels[begin:end] = [row] * (end - begin)
+    return pixels, rows
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_under_the_pointer_is_what_lived_there(viewing, snapshots, name):
+    snapshot = snapshots[name]
+    timeline = snapshot.timeline()
+    allocations, curve = timeline.allocations, timeline.requested.bytes
+    order = np.argsort(allocations.start, kind="stable")
+    view = viewing(snapshot)
+    box = view.plot.bounding_box()
+    last = len(timeline.trace) - 1
+    dice = random.Random(name)
+    found = dict.fromkeys(("allocation", "thin", "nothing", "brief"), 0)
+    for turn in range(PICKS // 4):
+        if turn:
+            first = dice.randrange(last)
+            until = min(last, first + 1 + int((last - first) * dice.random() ** 4))
+            low = int(dice.random() * curve.max() * 0.7) if turn % 2 else 0
+            view.call(f"zoom({first}, {until}, {low}, {low + curve.max() * (0.05 + dice.random() ** 2)})")
+        for _ in range(4):
+            x = box["x"] + dice.random() * (box["width"] - 1)
+            y = box["y"] + (1 - dice.random() ** 1.5) * (box["height"] - 1)
+            told = view.call(f"pick({x}, {y})")
+            found[told["kind"]] += 1
+            event = told["event"]
+            inside = curve[told["first"] + 1 : told["last"] + 2]
+            assert told["total"] == inside.max() == curve[event + 1], "the column shows its highest instant"
+            if told["kind"] == "brief":
+                continue
+            pixels, rows = expected(timeline, order, told, view.plot_height)
+            row = pixels[told["pixel"]]
+            sizes = allocations.size[rows]
+            if told["kind"] == "allocation":
+                assert told["allocation"]["name"] == allocations.name(row)
+                assert told["allocation"]["size"] == allocations.size[row]
+                (line,) = LiveSet(snapshot, timeline, event, np.asarray([row])).by("line")
+                assert told["allocation"]["line"] == line.label
+            elif told["kind"] == "thin":
+                assert row is None and told["low"] < sizes.sum()
+                assert told["thin"]["count"] == int((sizes * told["scale"] < 1).sum())
+                assert 0 < told["thinHere"]["count"] <= told["thin"]["count"]
+            else:
+                assert row is None and told["high"] > sizes.sum()
+    assert found["allocation"] >= PICKS // 8, found
+
+
+def test_the_wheel_zooms_at_the_pointer_and_dragging_pans(viewing, snapshots):
+    view = viewing(snapshots["gpt_small"])
+    box = view.plot.bounding_box()
+    at = box["x"] + box["width"] * 0.25
+    whole = view.call("fit()")
+    under = whole["x0"] + 0.25 * (whole["x1"] - whole["x0"])
+    view.page.mouse.move(at, box["y"] + 100)
+    view.page.mouse.wheel(0, -400)
+    view.page.wait_for_timeout(200)
+    near = view.shown()
+    assert near["x1"] - near["x0"] < 0.7 * (whole["x1"] - whole["x0"])
+    assert near["x0"] + 0.25 * (near["x1"] - near["x0"]) == pytest.approx(under, abs=30)
+    view.page.mouse.down()
+    view.page.mouse.move(at + 100, box["y"] + 100, steps=5)
+    view.page.mouse.up()
+    view.page.wait_for_timeout(200)
+    moved = view.shown()
+    assert moved["x1"] - moved["x0"] == pytest.approx(near["x1"] - near["x0"])
+    by = 100 / box["width"] * (near["x1"] - near["x0"])
+    assert moved["x0"] == pytest.approx(near["x0"] - by, abs=0.02 * by + 1)
+    view.page.mouse.dblclick(at, box["y"] + 100)
+    view.page.wait_for_timeout(200)
+    assert view.shown()["x1"] == whole["x1"]
+
+
+def test_the_whole_viewer_by_keyboard(viewing, snapshots):
+    snapshot = snapshots["gpt_small"]
+    timeline = snapshot.timeline()
+    view = viewing(snapshot)
+    view.call("select(1000)")
+    view.plot.focus()
+    press = view.page.keyboard.press
+
+    def wait():
+        view.page.wait_for_timeout(150)
+        view.call("device()")
+
+    press("ArrowRight")
+    wait()
+    assert "event 1,001" in view.page.locator(".moment").inner_text()
+    press("ArrowLeft")
+    wait()
+    press("ArrowLeft")
+    wait()
+    assert "event 999" in view.page.locator(".moment").inner_text()
+    press("p")
+    wait()
+    assert f"event {timeline.requested.peak()[0]:,}" in view.page.locator(".moment").inner_text()
+    press("ArrowUp")
+    wait()
+    press("ArrowUp")
+    wait()
+    order = np.argsort(timeline.allocations.start, kind="stable")
+    live = [
+        row for row in order.tolist() if row in set(timeline.allocations.live(timeline.requested.peak()[0]).tolist())
+    ]
+    names = {timeline.allocations.name(row) for row in live}
+    assert view.page.locator(".details dd code").last.inner_text() in names
+    press("+")
+    wait()
+    shown = view.shown()
+    assert shown["x1"] - shown["x0"] < len(timeline.trace)
+    press("0")
+    wait()
+    assert view.shown()["x0"] == -1
+    press("/")
+    assert view.page.evaluate("document.querySelector('#ipygpumem').shadowRoot.activeElement.type") == "search"
+    press("Escape")
+    view.plot.focus()
+    press("?")
+    assert view.page.locator("dialog").is_visible()
+    press("Escape")
+    assert not view.page.locator("dialog").is_visible()
+
+
+def test_click_tells_everything_of_an_allocation(viewing, snapshots):
+    snapshot = snapshots["gpt_small"]
+    timeline = snapshot.timeline()
+    view = viewing(snapshot)
+    view.call("zoom(280, 330)")
+    box = view.plot.bounding_box()
+    spot = next(
+        (x, y)
+        for x in range(int(box["x"]) + 20, int(box["x"] + box["width"]), 60)
+        for y in range(int(box["y"]) + 20, int(box["y"] + box["height"]) - 60, 12)
+        if (told := view.call(f"pick({x}, {y})"))["kind"] == "allocation" and told["allocation"]["stack"]
+    )
+    told = view.call(f"pick({spot[0]}, {spot[1]})")["allocation"]
+    view.page.mouse.move(*spot)
+    tooltip = view.page.locator(".tooltip")
+    tooltip.wait_for(state="visible")
+    assert told["line"] in tooltip.inner_text()
+    view.page.mouse.click(*spot)
+    view.page.locator(".details .size").wait_for()
+    text = view.page.locator(".details").inner_text()
+    rows = [row for row in range(len(timeline.allocations)) if timeline.allocations.name(row) == told["name"]]
+    assert told["size"] == timeline.allocations.size[rows[0]]
+    for part in (told["line"], told["name"], told["address"], f"{told['size']:,} bytes", "default stream"):
+        assert part in text
+    own = [
+        frame.name
+        for frame in snapshot.stacks.stack(int(timeline.allocations.stack[rows[0]]))
+        if "project" in frame.file
+    ]
+    assert view.page.locator(".details .stack .own .name").all_inner_texts() == own
+    view.page.get_by_role("button", name="Find the others from this line").click()
+    view.page.get_by_role("button", name="Clear marks").wait_for()
+    assert view.page.locator(".live tr.marked").count() == 1
+    view.page.get_by_role("button", name="Clear marks").click()
+    assert view.page.locator(".live tr.marked").count() == 0
+
+
+def test_search_marks_and_steps(viewing, snapshots):
+    snapshot = snapshots["gpt_small"]
+    timeline = snapshot.timeline()
+    view = viewing(snapshot)
+    row = len(timeline.allocations) // 2
+    name = timeline.allocations.name(row)
+    field = view.page.get_by_role("searchbox").first
+    field.fill(name)
+    field.press("Enter")
+    view.page.locator(".details dd code", has_text=name).wait_for()
+    assert "1 allocation" in view.page.locator(".result").inner_text()
+    assert view.call("search('>10 MiB')")["events"] == int((timeline.trace.size > 10 << 20).sum())
+    assert view.call("search('no such thing')")["events"] == 0
+    assert view.page.locator(".result").inner_text() == "nothing found"
+
+
+def test_the_state_of_the_allocator(viewing, snapshots):
+    snapshot = snapshots["oom_fragmented"]
+    view = viewing(snapshot)
+    event = snapshot.ooms()[0].event
+    told = view.call(f"state({event})")
+    state = snapshot.state_at(event)
+    assert told["reserved"] == state.reserved
+    assert len(told["segments"]) == len(state.segments)
+    fragments = snapshot.fragmentation(event)
+    words = view.page.locator(".state .words").inner_text()
+    assert size(fragments.largest) in words
+    field = view.page.locator(".segments")
+    field.hover(position={"x": 30, "y": 34})
+    view.page.locator(".state .about", has_text="Segment of").wait_for()
+    field.click(position={"x": 30, "y": 34})
+    view.page.locator(".details .size").wait_for()
+    field.press("ArrowLeft")
+    view.page.locator(".state .title", has_text=f"after event {event - 1:,}").wait_for()
+
+
+def test_events_are_listed_without_being_there(viewing, snapshots):
+    snapshot = snapshots["gpt_small"]
+    view = viewing(snapshot)
+    view.page.get_by_role("tab", name="Events").click()
+    rows = view.page.locator(".rows .event")
+    rows.first.wait_for()
+    assert rows.count() < 40
+    assert "8,088 events" in view.page.locator(".events .head").first.inner_text()
+    view.page.locator(".list").press("End")
+    view.page.locator(".rows .event", has_text="8,087").wait_for()
+    view.page.get_by_label("Filter").fill("oom")
+    view.page.get_by_text("No event passes this filter.").wait_for()
+    view.page.get_by_label("Filter").fill("layer_norm >1MiB")
+    count = view.call("search('layer_norm >1MiB')")["events"]
+    view.page.get_by_text(f"{count:,} of 8,088 events").wait_for()
+    rows.nth(2).click()
+    view.page.locator(".rows .marked").wait_for()
+
+
+def test_a_range_is_added_up(viewing, snapshots):
+    snapshot = snapshots["gpt_small"]
+    view = viewing(snapshot)
+    box = view.plot.bounding_box()
+    view.page.get_by_role("radio", name="Range").click()
+    view.page.mouse.move(box["x"] + 200, box["y"] + 50)
+    view.page.mouse.down()
+    view.page.mouse.move(box["x"] + 400, box["y"] + 90, steps=4)
+    view.page.mouse.up()
+    title = view.page.locator(".live .title", has_text="Events")
+    title.wait_for()
+    first, last = (
+        int(part.replace(",", ""))
+        for part in title.inner_text().split(":")[0].removeprefix("Events ").split(" \N{EN DASH} ")
+    )
+    allocations = snapshot.timeline().allocations
+    lived = (allocations.start <= last) & (allocations.end > first)
+    assert f"{int(lived.sum()):,} allocations" in title.inner_text()
+    assert size(int(allocations.size[lived].sum())) in title.inner_text()
+    view.page.get_by_role("button", name="Back to one moment").click()
+    view.page.locator(".live .title", has_text="Live at the peak").wait_for()
+
+
+def test_a_ruler_measures_and_a_box_zooms_both_ways(viewing, snapshots):
+    view = viewing(snapshots["gpt_small"])
+    box = view.plot.bounding_box()
+
+    def drag(tool):
+        view.page.get_by_role("radio", name=tool).click()
+        view.page.mouse.move(box["x"] + 100, box["y"] + 200)
+        view.page.mouse.down()
+        view.page.mouse.move(box["x"] + 300, box["y"] + 100, steps=4)
+        view.page.mouse.up()
+        view.page.wait_for_timeout(150)
+
+    whole = view.call("fit()")
+    drag("Ruler")
+    events = round(200 / box["width"] * (whole["x1"] - whole["x0"]))
+    said = view.page.locator(".off[aria-live]").inner_text()
+    assert f"{events:,} events" in said
+    assert "+" in said and "MiB" in said
+    drag("Box")
+    near = view.shown()
+    assert near["x1"] - near["x0"] == pytest.approx(200 / box["width"] * (whole["x1"] - whole["x0"]), rel=0.02)
+    assert near["y0"] > 0 and near["y1"] < whole["y1"]
+
+
+def test_two_files_side_by_side(viewing, snapshots):
+    one, other = snapshots["gpt_small"], snapshots["gpt_cpp"]
+    view = viewing(one, other)
+    assert view.page.locator(".plot").count() == 2
+    scales = view.page.evaluate(
+        "[...document.querySelector('#ipygpumem').shadowRoot.querySelectorAll('.axes')]"
+        ".map(axes => [...axes.querySelectorAll('.left text')].map(text => text.textContent).join())"
+    )
+    assert scales[0] == scales[1]
+    view.page.get_by_role("tab", name="Compare").click()
+    rows = view.page.locator(".compare tbody tr")
+    rows.first.wait_for()
+    title = view.page.locator(".compare .title").inner_text()
+    assert size(one.peak().requested) in title
+    assert size(other.peak().requested) in title
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_follows_light_and_dark(viewing, snapshots, scheme):
+    view = viewing(snapshots["resnet50"], scheme=scheme)
+    background = view.page.locator(".viewer").evaluate("element => getComputedStyle(element).backgroundColor")
+    shade = sum(int(part) for part in background[4:-1].split(",")[:3]) / 3
+    assert (shade < 60) == (scheme == "dark")
+    view.page.emulate_media(color_scheme="dark" if scheme == "light" else "light")
+    view.page.wait_for_timeout(100)
+    after = view.page.locator(".viewer").evaluate("element => getComputedStyle(element).backgroundColor")
+    assert after != background
+
+
+def test_a_link_leads_back_to_the_view(viewing, snapshots):
+    first = viewing(snapshots["gpt_small"])
+    first.call("zoom(1000, 2000)")
+    first.call("select(1500)")
+    first.page.get_by_role("tab", name="Events").click()
+    first.page.wait_for_timeout(400)
+    link = first.page.evaluate("location.hash")
+    assert "e=1500" in link
+    second = viewing(snapshots["gpt_small"], hash_=link)
+    shown = second.shown()
+    assert (shown["x0"], shown["x1"]) == pytest.approx((1000, 2001))
+    assert "event 1,500" in second.page.locator(".moment").inner_text()
+    assert second.page.get_by_role("tab", name="Events").get_attribute("aria-selected") == "true"
+
+
+def test_exports(viewing, snapshots):
+    snapshot = snapshots["gpt_small"]
+    view = viewing(snapshot)
+
+    def export(name):
+        view.page.locator(".menu summary").click()
+        with view.page.expect_download() as waiting:
+            view.page.get_by_role("button", name=name).click()
+        return Path(waiting.value.path()).read_bytes(), waiting.value.suggested_filename
+
+    png, name = export("Picture as PNG")
+    assert png.startswith(b"\x89PNG") and len(png) > 10_000 and name == "gpt_small.png"
+    svg, _ = export("Picture as SVG")
+    assert b"<image" in svg and b"peak 1.8 GiB" in svg and b"<script" not in svg
+    csv, _ = export("Table as CSV")
+    lines = csv.decode("utf-8-sig").splitlines()
+    wanted = snapshot.by_line()
+    assert len(lines) == 1 + len(wanted)
+    assert str(wanted[0].bytes) in lines[1]
+    view.page.locator(".menu summary").click()
+    view.page.get_by_role("button", name="Copy link").click()
+
+
+def test_legend_leaves_out_and_brings_back(viewing, snapshots):
+    view = viewing(snapshots["gpt_small"])
+    chip = view.page.locator(".legend .chip").first
+    assert chip.get_attribute("aria-pressed") == "true"
+
+    def colours():
+        return view.page.locator("canvas.picture").evaluate("canvas => canvas.toDataURL()")
+
+    before = colours()
+    chip.click()
+    view.page.get_by_role("button", name="Show all").wait_for()
+    view.call("device()")
+    assert view.page.locator(".legend .chip").first.get_attribute("aria-pressed") == "false"
+    assert colours() != before
+    view.page.get_by_role("button", name="Show all").click()
+    view.page.wait_for_timeout(200)
+    assert colours() == before
+
+
+def test_findings_lead_to_their_place(viewing, snapshots):
+    view = viewing(snapshots["oom_fragmented"])
+    view.page.locator(".finding.oom").click()
+    event = snapshots["oom_fragmented"].ooms()[0].event
+    view.page.locator(".moment", has_text=f"event {event:,}").wait_for()
+
+
+@pytest.mark.parametrize("tab", ["Live set", "Allocator state", "Events", "Compare", "File"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_stands_in_the_way_of_anybody(viewing, snapshots, tab, scheme):
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed: npm ci in ipygpumem/viewer")
+    view = viewing(snapshots["oom_fragmented"], scheme=scheme)
+    view.call("select(5998)")
+    view.page.get_by_role("tab", name=tab).click()
+    view.page.wait_for_timeout(300)
+    session = view.context.new_cdp_session(view.page)
+    for text in (AXE.read_text(encoding="utf-8"), "window.axeDone = axe.run(document)"):
+        session.send("Runtime.evaluate", {"expression": text})
+    answer = session.send(
+        "Runtime.evaluate",
+        {
+            "expression": "axeDone.then(found => JSON.stringify(found.violations))",
+            "awaitPromise": True,
+            "returnByValue": True,
+        },
+    )
+    violations = json.loads(answer["result"]["value"])
+    assert [(one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in violations] == []
