@@ -93,3 +93,16 @@ def test_a_closed_view_is_silent(kernel, answering):
     assert [kind for kind, _ in closed.outputs if kind.startswith("comm")].count("comm_close") >= 1
     again = answering("view")
     assert WIDGET in [content["data"] for kind, content in again.outputs if kind == "display_data"][1]
+
+
+def test_the_notebook_about_snapshots_runs_where_there_is_no_gpu(tmp_path):
+    """Its cells with the tag gpu record; every other takes the sample that comes with the package."""
+    notebook = nbformat.read(Path(__file__).parents[2] / "notebooks" / "snapshots.ipynb", as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if "gpu" not in cell.metadata.get("tags", [])]
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert not [output for output in outputs if output.output_type == "error"]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 1
+    assert any("training.html" in output.get("data", {}).get("text/plain", "") for output in outputs)
+    assert list(tmp_path.iterdir()) == []
+    assert len(nbformat.writes(notebook)) < 300_000
