@@ -20,7 +20,7 @@ from ipygpumem.notebook import show
 from ipygpumem.notebook.boundary import guarded
 from ipygpumem.notebook.clearing import Clearing
 from ipygpumem.notebook.marks import Marks
-from ipygpumem.notebook.numbers import CellNumbers
+from ipygpumem.notebook.numbers import CellNumbers, calling_cell
 from ipygpumem.notebook.oom import Ooms
 from ipygpumem.notebook.ring import Ring
 from ipygpumem.recording import Measurement, MeasurementOptions, fork
@@ -71,6 +71,8 @@ class _Frame:
     asked: Asked | None = None
     reported: bool = False
     muted: bool = False
+    code: tuple[str | None, str] | None = None
+    """File name and text of what runs, where that was seen: under another magic not the whole cell."""
 
     @property
     def raw(self) -> str:
@@ -151,6 +153,7 @@ class Cells:
         frame.abandon()
         if asked.study is not None:
             self.ooms.ring.pause()  # it may record itself; the ring comes back with the next cell
+        frame.code = (calling_cell(), frames[-1].raw)
         frame.asked = asked
         frame.measurement = self._open(asked)
 
@@ -207,11 +210,16 @@ class Cells:
         self.numbers.note(raw, frame.number)
         sources: dict[str, str] = {}
         if measurement.recording or self._record.running:
-            filename = self._filename(raw, frame.number)
+            filename, text = frame.code or (None, raw)
+            filename = filename or self._filename(raw, frame.number)
             sources = notebook_sources()
             if filename is not None:
-                sources[filename] = raw  # as it was written: the cell's own first line, not the call it became
-        self._record.add(measurement.span(cell=frame.number, filename=filename, success=success), filename, raw)
+                sources[filename] = text  # as it was written: the cell's own first line, not the call it became
+        self._record.add(
+            measurement.span(cell=frame.number, filename=filename, success=success),
+            filename,
+            sources.get(filename or "", raw),
+        )
         if frame.reported:
             frame.abandon()
             return None
@@ -230,7 +238,7 @@ class Cells:
             names = self.numbers.known()
             if filename is not None and frame.number is not None:
                 names[filename] = frame.number  # of two runs of one text this one
-            block = Region(filename, 1, len(raw.splitlines())) if filename else None
+            block = Region(filename, 1, len(sources[filename].splitlines())) if filename else None
             report = study.finish(report, measurement, cells=sources, numbers=names, block=block)
         self.settle(report, measurement, frame.asked, muted=frame.muted)
         return None if study is None else study.error
@@ -335,8 +343,10 @@ class Cells:
             raise
         if report is not None:
             if asked.study is not None:
-                names = self.numbers.known()
-                report = asked.study.finish(report, measurement, cells=notebook_sources(), numbers=names)
+                names, cells = self.numbers.known(), notebook_sources()
+                if outer is not None and outer.reported:  # the cell is this statement: it has a file of its own
+                    cells.pop(calling_cell() or "", None)
+                report = asked.study.finish(report, measurement, cells=cells, numbers=names)
             reports.append(report)
             self.settle(report, measurement, asked)
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.session.block import notebook_sources
 
-__all__ = ["CellNumbers"]
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["CellNumbers", "calling_cell"]
 
 _TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 
@@ -28,3 +32,12 @@ class CellNumbers:
         """Every number that is known."""
         found = {name: int(match[1]) for name in notebook_sources() if (match := _TERMINAL.match(name))}
         return {**found, **self._own, **getattr(self._compile, "_filename_map", {})}
+
+
+def calling_cell() -> str | None:
+    """The file name of the cell whose code calls this, through whatever magic; None outside of cells."""
+    cells = notebook_sources()
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (the only way to the caller)
+    while frame is not None and frame.f_code.co_filename not in cells:
+        frame = frame.f_back
+    return None if frame is None else frame.f_code.co_filename

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["Scope", "device_lines"]
 
 
+_TIMED = ("<timed exec>", "<timed eval>")
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What is to be listed.
@@ -68,7 +71,7 @@ def device_lines(
         return None
     timeline = snapshot.timelines[index]
     files = {region.file for region in scope.regions} | (set(texts.cells) if scope.everywhere else set())
-    uses = _Uses(snapshot, timeline, files)
+    uses = _Uses(snapshot, timeline, files, _timed(scope, texts))
     if passes:
         uses.add_backward(passes, Places(timeline, recorder))
     regions = list(scope.regions)
@@ -79,14 +82,37 @@ def device_lines(
     return _with_counters(report, timeline, tuple(one for one in listings if one.lines), uses.elsewhere(shown))
 
 
+def _timed(scope: Scope, texts: Texts) -> dict[str, tuple[str, int]]:
+    """Under ``%%time`` a cell's code has another file, whose lines count from the one below that magic."""
+    if not scope.regions or scope.regions[0].name:
+        return {}
+    cell = scope.regions[0].file
+    for place, line in enumerate(texts.lines(cell), 1):
+        if line.startswith("%%time"):
+            return dict.fromkeys(_TIMED, (cell, place))
+        if line.strip() and not line.startswith("%%"):
+            break
+    return {}
+
+
 def _others(ran: Iterable[tuple[str, int]], listed: list[Region], texts: Texts) -> list[Region]:
-    """Functions of the notebook that ran and are not listed yet, in the order of their cells."""
+    """Functions of the notebook that ran and are not listed yet, in the order of their cells.
+
+    Of a cell whose own lines ran (another magic or the code ran it) everything.
+    """
     whole = {region.file for region in listed if not region.name}
     by_file: dict[str, list[int]] = {}
     for file, line in ran:
         if file in texts.cells and file not in whole:
             by_file.setdefault(file, []).append(line)
-    found = (one for file in texts.cells if file in by_file for one in enclosing(file, by_file[file], texts))
+    found: list[Region] = []
+    for file in texts.cells:
+        lines = by_file.get(file, ())
+        functions = enclosing(file, lines, texts)
+        if all(any(one.first <= line <= one.last for one in functions) for line in lines):
+            found += functions
+        else:
+            found.append(Region(file, 1, len(texts.lines(file))))
     return [one for one in found if one not in listed]
 
 
@@ -130,10 +156,13 @@ def _with_counters(
 class _Uses:
     """What the lines of some files did. Events with the same set of such lines are added up first."""
 
-    def __init__(self, snapshot: Snapshot, timeline: Timeline, files: set[str]) -> None:
+    def __init__(
+        self, snapshot: Snapshot, timeline: Timeline, files: set[str], aliases: Mapping[str, tuple[str, int]]
+    ) -> None:
         self._snapshot = snapshot
         self._timeline = timeline
         self._files = files
+        self._aliases = aliases
         self._keys = Numbers()
         self._sets = Numbers()
         self._sets.number(())
@@ -149,8 +178,9 @@ class _Uses:
         stacks = self._snapshot.stacks
         wanted = np.full(len(stacks.frames) + 1, -1, np.int64)
         for number, frame in enumerate(stacks.frames):
-            if frame.file in self._files and frame.line:
-                wanted[number] = self._keys.number((frame.file, frame.line))
+            file, shift = self._aliases.get(frame.file, (frame.file, 0))
+            if file in self._files and frame.line:
+                wanted[number] = self._keys.number((file, frame.line + shift))
         key = wanted[stacks.node_frame].tolist()
         sets: list[tuple[int, ...]] = []
         for mine, parent in zip(key, stacks.node_parent.tolist(), strict=True):  # a parent comes before its children
@@ -165,7 +195,8 @@ class _Uses:
         names = list(self._sets)
         foreign = outermost_files(self._snapshot)
         for one in passes:
-            lines = {self._keys.number(place) for place in one.stack if place[0] in self._files}
+            stack = ((*self._aliases.get(file, (file, 0)), line) for file, line in one.stack)
+            lines = {self._keys.number((file, line + shift)) for file, shift, line in stack if file in self._files}
             first, last = np.searchsorted(self._events, [places.event(one.begin), places.event(one.end)], side="right")
             inside = np.arange(first, last)
             root = foreign[self._timeline.trace.stack[self._events[inside]]]

@@ -62,7 +62,8 @@ def test_named_functions_only(nb, name):
 
 
 def test_a_function_that_the_cell_defines_is_listed_with_it(nb):
-    cell = "%%gpumem -f late -f Late.step\ndef late():\n    return make(3)\nclass Late:\n    def step(self):\n        pass\n"
+    cell = "%%gpumem -f late -f Late.step\ndef late():\n    return make(3)\n"
+    cell += "class Late:\n    def step(self):\n        pass\n"
     assert nb.run(cell + "a = late()").success
     assert titles(nb) == ["In [2]"]
     assert uses(nb)["return make(3)"].kept == 3 << 20
@@ -70,7 +71,8 @@ def test_a_function_that_the_cell_defines_is_listed_with_it(nb):
 
 def test_a_statement(nb):
     ran = nb.run("%gpumem --lines a = make(4)")
-    assert titles(nb) == ["make, In [1]"]
+    assert titles(nb) == ["make, In [1]", "In [2]"]
+    assert uses(nb)["a = make(4)"].kept == 4 << 20
     assert uses(nb)["y = torch.ones(n << 20, dtype=torch.uint8, device='cuda')"].peak == (32 + 1 + 8) << 20
     assert "cuda:0 by line of code" in ran.text
 
@@ -109,7 +111,22 @@ def test_with_a_snapshot_both_come_from_one_recording(nb, tmp_path):
 
 def test_lines_and_limits_of_a_cell_under_another_magic(nb):
     nb.run("%%capture\n%%gpumem --lines\na = make(5)")
-    assert nb.last.lines[0].busy
+    assert uses(nb)["a = make(5)"].kept == 5 << 20
+
+
+def test_the_time_magic_below_ours(nb):
+    ran = nb.run("%%gpumem --lines\n\n%%time\na = make(5)\nb = make(6)\nmake(7).shape")
+    assert ran.success
+    found = uses(nb)
+    assert found["a = make(5)"].kept == 5 << 20
+    assert found["b = make(6)"].kept == 6 << 20
+    assert found["make(7).shape"].peak >= 25 << 20
+    assert "b = make(7)" not in found
+
+
+def test_a_cell_that_runs_a_cell(nb):
+    nb.run("%%gpumem --lines\nget_ipython().run_cell('c = make(8)')")
+    assert uses(nb)["c = make(8)"].kept == 8 << 20
 
 
 def test_options_of_a_recording_go_with_lines(nb):
