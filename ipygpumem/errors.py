@@ -21,14 +21,15 @@ Each message is one line. In a notebook they arrive as ``UsageError``: one red l
 from typing import Any
 
 __all__ = [
+    "CuptiError",
     "DeviceError",
     "GPUMemLimitExceeded",
     "IpyGpuMemError",
     "NvmlError",
     "OptionError",
     "RecordingError",
-    "SnapshotError",
     "ReportError",
+    "SnapshotError",
     "SnapshotFormatError",
     "SnapshotLimitError",
     "SnapshotUnsafeError",
@@ -64,11 +65,11 @@ class RecordingError(IpyGpuMemError):
     """An allocation history that cannot be recorded or saved."""
 
 
-class SnapshotError(IpyGpuMemError):
 class ReportError(IpyGpuMemError):
     """A file of reports that is none, or a broken one."""
 
 
+class SnapshotError(IpyGpuMemError):
     """A file that is no snapshot, or a broken one."""
 
 
@@ -86,6 +87,10 @@ class SnapshotLimitError(SnapshotError):
 
 class NvmlError(IpyGpuMemError):
     """NVML is absent or refuses."""
+
+
+class CuptiError(IpyGpuMemError):
+    """CUPTI is absent or refuses."""
 
 
 def first_line(error: BaseException) -> str:

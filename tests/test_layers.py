@@ -27,6 +27,7 @@ DOORS = {
     "pynvml": {"probes/nvml.py"},
     "psutil": {"probes/host.py"},
     "cuda": {"probes/cuda.py"},
+    "llvmlite": {"probes/buffers.py"},
     "IPython": {"notebook", "viewer/place.py"},
     "traitlets": {"notebook", "viewer"},
     "anywidget": {"viewer"},

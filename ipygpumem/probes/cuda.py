@@ -10,15 +10,19 @@ import ctypes
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _RELAXED = 2
 """cudaStreamCaptureModeRelaxed."""
+_POOL_HELD, _POOL_HELD_HIGH, _POOL_USED, _POOL_USED_HIGH = 5, 6, 7, 8
+"""cudaMemPoolAttrReservedMemCurrent and its neighbours."""
+_GRAPH_USED, _GRAPH_USED_HIGH, _GRAPH_HELD, _GRAPH_HELD_HIGH = 0, 1, 2, 3
+"""cudaGraphMemAttrUsedMemCurrent and its neighbours."""
 
-__all__ = ["raw_allocation", "uncaptured"]
+__all__ = ["CudaPool", "graph_pool", "raw_allocation", "stream_pool", "uncaptured"]
 
 
 @contextlib.contextmanager
@@ -37,6 +41,36 @@ def raw_allocation(size: int) -> Iterator[bool]:
         if runtime is not None and pointer is not None:
             with uncaptured():
                 runtime.free(pointer)
+
+
+class CudaPool(NamedTuple):
+    """What CUDA counts of one of its pools, in bytes: held and in use, now and at their highest so far."""
+
+    held: int
+    used: int
+    held_high: int
+    used_high: int
+
+
+def stream_pool(index: int) -> CudaPool | None:
+    """The device's default memory pool (cudaMallocAsync); None where it cannot be asked. Needs a context there."""
+    return _counted(index, "stream", (_POOL_HELD, _POOL_USED, _POOL_HELD_HIGH, _POOL_USED_HIGH))
+
+
+def graph_pool(index: int) -> CudaPool | None:
+    """The memory of the allocations in CUDA graphs; None where it cannot be asked. Needs a context there."""
+    return _counted(index, "graph", (_GRAPH_HELD, _GRAPH_USED, _GRAPH_HELD_HIGH, _GRAPH_USED_HIGH))
+
+
+def _counted(index: int, kind: str, attributes: tuple[int, ...]) -> CudaPool | None:
+    runtime = _runtime()
+    if runtime is None:
+        return None
+    try:
+        with uncaptured():
+            return CudaPool(*(runtime.attribute(index, kind, attribute) for attribute in attributes))
+    except Exception:  # an older runtime, or a kernel that has failed
+        return None
 
 
 class uncaptured:  # noqa: N801 (a context manager reads as a word; a class costs a third of a generator)
@@ -78,6 +112,14 @@ class _Bindings:
     def free(self, pointer: int) -> None:
         self._runtime.cudaFree(pointer)
 
+    def attribute(self, index: int, kind: str, attribute: int) -> int:
+        runtime = self._runtime
+        if kind == "graph":
+            value = runtime.cudaGraphMemAttributeType(attribute)
+            return _good(runtime.cudaDeviceGetGraphMemAttribute(index, value))
+        pool = runtime.cudaDeviceGetDefaultMemPool(index)
+        return _good(runtime.cudaMemPoolGetAttribute(pool[1], runtime.cudaMemPoolAttr(attribute)))
+
 
 class _Loaded:
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -97,6 +139,26 @@ class _Loaded:
 
     def free(self, pointer: int) -> None:
         self._library.cudaFree(ctypes.c_void_p(pointer))
+
+    def attribute(self, index: int, kind: str, attribute: int) -> int:
+        library, value, pool = self._library, ctypes.c_uint64(), ctypes.c_void_p()
+        if kind == "graph":
+            code = library.cudaDeviceGetGraphMemAttribute(index, attribute, ctypes.byref(value))
+        else:
+            code = library.cudaDeviceGetDefaultMemPool(ctypes.byref(pool), index)
+            code = code or library.cudaMemPoolGetAttribute(pool, attribute, ctypes.byref(value))
+        return _good((code, value.value))
+
+
+def _good(answer: tuple[Any, Any]) -> int:
+    """The value of an answer.
+
+    Raises:
+        RuntimeError: It is an error.
+    """
+    if int(answer[0]):
+        raise RuntimeError(f"CUDA error {int(answer[0])}")
+    return int(answer[1])
 
 
 @lru_cache(maxsize=1)

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ __all__ = [
     "cuda_version",
     "current_device",
     "empty_cache",
+    "expandable",
     "has_context",
     "importable",
     "listen_for_ooms",
@@ -135,6 +137,17 @@ def has_context(torch: Any, index: int) -> bool:
 def backend(torch: Any) -> str:
     """The allocator behind torch.cuda: ``native``, ``cudaMallocAsync`` or a pluggable one's name."""
     return str(torch.cuda.get_allocator_backend())
+
+
+def expandable() -> bool:
+    """Whether the allocator grows its segments piece by piece: then it asks CUDA by another call than cudaMalloc."""
+    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    if "expandable_segments:true" in settings.replace(" ", "").lower():
+        return True
+    try:
+        return any(one.get("is_expandable") for one in segments())
+    except Exception:  # a backend that keeps no list
+        return False
 
 
 def capturing(torch: Any) -> bool:

@@ -1,0 +1,267 @@
+"""Every allocation of device memory outside PyTorch, by library, while somebody asks for it.
+
+Records come from `ipygpumem.probes.cupti` in full buffers; a thread fetches them now and then, and only sums are kept:
+what is live by address, and for each open measurement a level and a peak of each library. Each thread of a program
+fills buffers of its own, so records are put into their order in time first, and the newest wait a moment for others
+that are older.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import select
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.errors import CuptiError
+from ipygpumem.probes import pytorch
+from ipygpumem.probes.buffers import Buffers
+from ipygpumem.probes.cupti import ALLOCATION, KINDS, Cupti
+from ipygpumem.recording.accounts import ADDRESS, ALLOCATES, BYTES, COLUMNS, OWNER, TIME, Accounts, Owner, Window
+from ipygpumem.recording.profiler import profiling, release_profiler, watch_profiler
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["OUTSIDE", "OutsideBook"]
+
+_MARGIN_NS = 100_000_000
+"""A record carries the time at which its call began, and comes once that has ended: few calls last longer."""
+_PAUSE = 0.05
+_EMPTY: NDArray[Any] = np.zeros((0, COLUMNS), dtype=np.int64)
+
+
+class OutsideBook:
+    """What is allocated, and the open windows on it. One per process: CUPTI's callbacks are the process's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._users = 0
+        self._windows: list[Window] = []
+        self._cupti: Cupti | None = None
+        self._buffers: Buffers | None = None
+        self._on = False
+        self._paused_at: float | None = None
+        self._thread: threading.Thread | None = None
+        self._leave = threading.Event()
+        self._accounts = Accounts()
+        self._waiting = _EMPTY
+
+    def obstacle(self) -> str | None:
+        """Why nothing can be told by library here; None where it can, as far as can be said without trying."""
+        try:
+            self._prepare()
+        except CuptiError as error:
+            return str(error)
+        return None
+
+    def _prepare(self) -> tuple[Cupti, Buffers]:
+        if os.getpid() != self._pid:
+            raise CuptiError("this process was forked from the one that measures")
+        if self._cupti is None or self._buffers is None:
+            cupti = Cupti()
+            self._cupti, self._buffers = cupti, Buffers.pool()
+        return self._cupti, self._buffers
+
+    def acquire(self) -> None:
+        """Record from here on, until the last who asked has called `release`.
+
+        Raises:
+            CuptiError: Nothing can be recorded here; the message says why, and what to do.
+        """
+        with self._lock:
+            cupti, buffers = self._prepare()
+            if not self._users:
+                self._begin(cupti, buffers)
+            self._users += 1
+
+    def _begin(self, cupti: Cupti, buffers: Buffers) -> None:
+        self._forget()
+        watch_profiler(self.pause, self.resume)
+        if profiling():
+            self._paused_at = time.perf_counter()
+        else:
+            self._paused_at = None
+            try:
+                self._switch_on(cupti, buffers)
+            except CuptiError:
+                release_profiler()
+                raise
+        atexit.register(self.close)
+        self._leave.clear()
+        self._thread = threading.Thread(target=self._fetch, name="ipygpumem-outside", daemon=True)
+        self._thread.start()
+
+    def _switch_on(self, cupti: Cupti, buffers: Buffers) -> None:
+        cupti.start(buffers)
+        self._on = True
+        # what PyTorch has already: by its own list of segments, whatever library CUPTI would have named
+        for device, address, size in _segments():
+            self._accounts.stands(device, address, size)
+
+    def release(self) -> None:
+        """One of those who asked needs it no more."""
+        with self._lock:
+            if os.getpid() != self._pid or not self._users:
+                return
+            self._users -= 1
+            if not self._users:
+                self._end()
+
+    def _end(self) -> None:
+        self._switch_off()
+        release_profiler()
+        atexit.unregister(self.close)
+        thread, self._thread = self._thread, None
+        self._leave.set()
+        if self._buffers is not None:
+            self._buffers.wake()
+        if thread is not None and thread is not threading.current_thread():
+            self._lock.release()  # the thread may be waiting for it, and has to see that it shall leave
+            try:
+                thread.join(timeout=2)
+            finally:
+                self._lock.acquire()
+        self._forget()
+
+    def _switch_off(self) -> None:
+        if self._on and self._cupti is not None:
+            self._on = False
+            with contextlib.suppress(CuptiError):
+                self._cupti.stop()
+            with contextlib.suppress(CuptiError):
+                self._collect()
+
+    def _forget(self) -> None:
+        self._accounts.forget()
+        self._waiting = _EMPTY
+
+    def close(self) -> None:
+        """End, whoever still asks: the extension is unloaded, or the process ends."""
+        with self._lock:
+            if os.getpid() == self._pid and self._users:
+                self._users = 0
+                self._windows.clear()
+                self._end()
+
+    def open(self) -> Window:
+        """A window from now on; between `acquire` and `release`."""
+        with self._lock:
+            cupti, buffers = self._prepare()
+            self._collect()
+            window = Window(cupti.now(), lost=buffers.lost)
+            self._windows.append(window)
+            if self._paused_at is not None:
+                window.seconds -= time.perf_counter() - self._paused_at
+            return window
+
+    def shut(self, window: Window) -> None:
+        """The window's end: whatever has been recorded is in it. A second time is nothing."""
+        with self._lock:
+            if os.getpid() != self._pid or all(one is not window for one in self._windows):
+                return
+            try:
+                self._collect()
+                for device, address, _ in _segments():
+                    self._accounts.adopt(device, address, self._windows)
+            except CuptiError as error:
+                window.trouble = str(error)
+            if self._paused_at is not None:
+                window.seconds += time.perf_counter() - self._paused_at
+            window.lost = (self._buffers.lost if self._buffers else 0) - window.lost
+            self._windows = [one for one in self._windows if one is not window]
+
+    def pause(self) -> None:
+        """Leave CUPTI to somebody else: fetch what is there, and record nothing until `resume`."""
+        with self._lock:
+            if os.getpid() == self._pid and self._paused_at is None and self._users:
+                self._switch_off()
+                self._forget()  # what is freed meanwhile is not seen: an address then says nothing any more
+                self._paused_at = time.perf_counter()
+
+    def resume(self) -> None:
+        """Record again."""
+        with self._lock:
+            if os.getpid() != self._pid or self._paused_at is None or not self._users:
+                return
+            gap, self._paused_at = time.perf_counter() - self._paused_at, None
+            for window in self._windows:
+                window.seconds += gap
+            try:
+                self._switch_on(*self._prepare())
+            except CuptiError as error:
+                for window in self._windows:
+                    window.trouble = str(error)
+
+    def _fetch(self) -> None:
+        """The thread: while buffers fill up, fetch them a few times a second."""
+        buffers = self._buffers
+        if buffers is None:
+            return
+        waits = select.poll()
+        waits.register(buffers.ready, select.POLLIN)
+        while not self._leave.is_set():
+            waits.poll()
+            with self._lock:
+                if not self._leave.is_set() and self._cupti is not None:
+                    with contextlib.suppress(CuptiError):
+                        self._collect(self._cupti.now() - _MARGIN_NS)
+            self._leave.wait(_PAUSE)
+
+    def _collect(self, until: int | None = None) -> None:
+        """Fetch what is recorded, and enter what is older than a time; everything, without one."""
+        cupti, buffers = self._prepare()
+        cupti.flush()
+        tables = [self._waiting]
+        for address, valid in buffers.full():
+            tables.append(self._read(cupti, address, valid))
+            buffers.give_back(address)
+        table = np.concatenate(tables)
+        table = table[np.argsort(table[:, TIME], kind="stable")]
+        end = len(table) if until is None else int(np.searchsorted(table[:, TIME], until, side="right"))
+        self._waiting = table[end:]
+        if end:
+            self._accounts.enter(table[:end], self._windows)
+
+    def _read(self, cupti: Cupti, address: int, valid: int) -> NDArray[Any]:
+        """A buffer's records as rows of numbers, each with its owner's."""
+        records = cupti.records(address, valid)
+        records = records[np.isin(records["memory"], tuple(KINDS))]
+        table = np.empty((len(records), COLUMNS), dtype=np.int64)
+        table[:, TIME] = records["time"]
+        table[:, ALLOCATES] = records["operation"] == ALLOCATION
+        table[:, ADDRESS] = records["address"].view(np.int64)
+        table[:, BYTES] = records["bytes"]
+        # a buffer has few sources: one look at each, as one number
+        marks = records["source"] << 16
+        marks |= (records["device"].astype(np.uint64) & 0xFF) << 8
+        marks |= (records["memory"].astype(np.uint64) << 1) | (records["async"] != 0)
+        first, place = np.unique(marks, return_index=True, return_inverse=True)[1:]
+        numbers = [self._accounts.number(_owner(cupti, records[i])) for i in first.tolist()]
+        table[:, OWNER] = np.array(numbers, dtype=np.int64)[place] if numbers else 0
+        return table
+
+
+def _owner(cupti: Cupti, record: Any) -> Owner:
+    path = cupti.text(int(record["source"]))
+    return Owner.of(int(record["device"]), KINDS[int(record["memory"])], path, pooled=bool(record["async"]))
+
+
+def _segments() -> list[tuple[int, int, int]]:
+    """Device index, address and bytes of PyTorch's segments; none while a history is on, which would note the look."""
+    torch = pytorch.started()
+    try:
+        if torch is None or torch._C._cuda_isHistoryEnabled():
+            return []
+        return [(one["device"], one["address"], one["total_size"]) for one in pytorch.segments()]
+    except Exception:  # a backend that keeps no list
+        return []
+
+
+OUTSIDE = OutsideBook()
