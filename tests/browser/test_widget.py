@@ -55,8 +55,8 @@ class Notebook:
     def drawn(self, cell, seconds=30):
         """Wait for a cell's viewer, and for the picture to make way for it."""
         for _ in range(seconds * 5):
-            if self.call(cell, "peak()") and not self.picture(cell).is_visible():
-                return self.call(cell, "peak()")
+            if self.call(cell, "view()") and not self.picture(cell).is_visible():
+                return
             self.page.wait_for_timeout(200)
         raise AssertionError(f"no viewer in cell {cell}: {self.cell(cell).inner_text()} {self.errors}")
 
@@ -105,18 +105,26 @@ def test_a_session_from_the_first_look_to_the_next_day(lab, tab, snapshot, tmp_p
     event, requested = snapshot.timeline().requested.peak()
 
     notebook.run(0)
-    peak = notebook.drawn(0)
+    notebook.drawn(0)
+    peak = notebook.call(0, "peak()")
     assert (peak["event"], peak["bytes"]) == (event, requested)
     tab.screenshot(path=tmp_path / "viewer.png")
 
     # two viewers do not disturb each other
     notebook.run(1)
     notebook.drawn(1)
-    whole = notebook.call(0, "view()") if notebook.call(0, "view") else None
-    notebook.call(1, "zoom(100, 900)")
-    if whole is not None:
-        assert notebook.call(0, "view()") == whole
-    assert notebook.drawn(0)["bytes"] == requested
+    whole = notebook.call(0, "view()")
+    assert notebook.call(1, "zoom(100, 900)") != whole
+    assert notebook.call(0, "view()") == whole
+
+    # what is in sight is the kernel's to know, and the next page's to show
+    near = notebook.call(0, "zoom(2000, 2500)")
+    assert near != whole
+    tab.wait_for_timeout(1500)
+    notebook.save()
+    notebook.reload()
+    notebook.drawn(0)
+    assert notebook.call(0, "view()") == near
 
     # the same cell again: one viewer, no traces of the first
     notebook.run(0)
@@ -127,7 +135,7 @@ def test_a_session_from_the_first_look_to_the_next_day(lab, tab, snapshot, tmp_p
     notebook.run(2)
     notebook.picture(1).wait_for(state="visible", timeout=20_000)
     assert notebook.call(1, "peak()") is None
-    assert notebook.drawn(0)["bytes"] == requested, "the other one works on"
+    assert notebook.call(0, "peak()")["bytes"] == requested, "the other one works on"
 
     # nothing of the data in the file
     saved = notebook.save()
@@ -143,7 +151,8 @@ def test_a_session_from_the_first_look_to_the_next_day(lab, tab, snapshot, tmp_p
 
     # the page again: the kernel still has the widget
     notebook.reload()
-    assert notebook.drawn(0)["bytes"] == requested
+    notebook.drawn(0)
+    assert notebook.call(0, "peak()")["bytes"] == requested
 
     # the kernel again: what is in the page works on, the next page has the picture
     notebook.restart()

@@ -38,7 +38,7 @@ function render({ model, el }) {
     };
     /** @type {any} */ (el).ipygpumem = viewer.api;
     // What cannot be drawn says so itself, below the picture
-    await viewer.api.peak().then(
+    await viewer.api.view().then(
       () => picture.hide(stills),
       () => {},
     );
