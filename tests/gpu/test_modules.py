@@ -189,3 +189,70 @@ def test_cuda_graphs_and_side_streams(torch):
     tree = check_sums(m.report)
     assert tree.rows[0].calls == 2
     del z, w, graph
+
+
+def test_fully_sharded_modules(fresh):
+    """FSDP2 on one rank: parameters are DTensors, gathered ones come and go; and the sums stay the books'."""
+    facts = fresh("""
+        import sys
+        sys.path.insert(0, "tests/gpu")
+        import torch, torch.distributed as dist
+        import ipygpumem
+        from test_modules import check_sums
+        try:
+            from torch.distributed.fsdp import fully_shard
+        except ImportError:
+            tell(skip="this torch has no fully_shard")
+            raise SystemExit
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+        ipygpumem.preload_pytorch()
+        model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(3))).cuda()
+        for layer in model:
+            fully_shard(layer)
+        fully_shard(model)
+        optimizer = torch.optim.AdamW(model.parameters())
+        x = torch.randn(64, 1024, device="cuda")
+        for measured in (False, True):
+            with ipygpumem.measure(modules=model if measured else None) as m:
+                model(x).square().mean().backward()
+                optimizer.step()
+        tree = check_sums(m.report)
+        tell(
+            types=[row.type for row in tree.rows], parameters=[row.parameters for row in tree.rows],
+            gradients=[row.gradients for row in tree.rows], optimizer=tree.rows[0].optimizer,
+            notes=list(m.report.notes),
+        )
+        dist.destroy_process_group()
+    """)
+    if "skip" in facts:
+        pytest.skip(facts["skip"])
+    size = 1024 * 1024 * 4
+    assert facts["types"] == ["FSDPSequential", "FSDPLinear", "FSDPLinear", "FSDPLinear"]
+    assert facts["parameters"] == [3 * size, size, size, size]
+    assert facts["gradients"] == [3 * size, size, size, size]
+    assert facts["optimizer"] == 6 * size
+
+
+def test_a_notebook(torch):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    cells = (
+        "%load_ext ipygpumem\nimport torch",
+        (
+            "def step(model, x):\n    y = model(x)\n    y.square().mean().backward()\n"
+            "model = torch.nn.Linear(2048, 2048, bias=False).cuda()\nx = torch.randn(512, 2048, device='cuda')"
+        ),
+        "%%gpumem --modules model --lines\nfor i in range(3):\n    model.zero_grad()\n    step(model, x)",
+        "import ipygpumem\n[tree] = ipygpumem.last.modules\ntree.row('').gradients",
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(notebook, timeout=240).execute()
+    (bundle,) = [out["data"] for out in notebook.cells[2].outputs if out.output_type == "display_data"]
+    text = bundle["text/plain"]
+    print(text)
+    assert "In [3]" in text
+    assert "step, In [2]" in text
+    backward = next(line for line in text.splitlines() if "backward()" in line)
+    assert "MiB ×" in backward  # noqa: RUF001 (so many times)
+    assert "the model: Linear" in text
+    (value,) = [out["data"]["text/plain"] for out in notebook.cells[3].outputs if out.output_type == "execute_result"]
+    assert value == str(2048 * 2048 * 4)
