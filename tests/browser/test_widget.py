@@ -165,6 +165,30 @@ def test_a_session_from_the_first_look_to_the_next_day(lab, tab, snapshot, tmp_p
     tab.screenshot(path=tmp_path / "next-day.png")
 
 
+def test_two_files_to_compare(lab, tab, tmp_path):
+    """The same file twice, too: each picture makes way for the one viewer."""
+    notebook = Notebook(lab, tab, "compare.ipynb", f"{LOAD}snapshot.view(snapshot)", "snapshot.view().widget")
+    notebook.run(0)
+    for _ in range(100):
+        pictures = notebook.picture(0)
+        if notebook.call(0, "view()") and not any(one.is_visible() for one in pictures.all()):
+            break
+        tab.wait_for_timeout(200)
+    assert pictures.count() == 2
+    assert not any(one.is_visible() for one in pictures.all())
+    tab.screenshot(path=tmp_path / "compare.png")
+    # a widget without a picture of its own hides nobody else's
+    tab.evaluate("document.querySelectorAll('.jp-OutputArea-child').forEach((one) => { one.style.display = '' })")
+    notebook.run(1)
+    for _ in range(100):
+        if notebook.call(1, "view()"):
+            break
+        tab.wait_for_timeout(200)
+    tab.wait_for_timeout(500)
+    assert all(one.is_visible() for one in pictures.all())
+    assert notebook.errors == []
+
+
 def test_a_kernel_that_is_busy_answers_later(lab, tab):
     notebook = Notebook(
         lab, tab, "busy.ipynb", f"{LOAD}import time\nsnapshot.view()._ipython_display_()\ntime.sleep(8)"

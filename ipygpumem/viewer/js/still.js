@@ -1,5 +1,6 @@
 // The still picture stands above the viewer in an output of its own. The viewer hides it for as long as it works.
 
+const AREA = ".jp-OutputArea, .output_wrapper";
 const OUTPUT = ".jp-OutputArea-child, .output_area, .output";
 const PATIENCE = 50;
 
@@ -13,8 +14,13 @@ export function still(el, signal) {
 
   /** @param {string} end */
   function find(end) {
-    const pictures = [...document.querySelectorAll("img")].filter((one) => one.src.trim().endsWith(end));
-    const before = pictures.filter((one) => one.compareDocumentPosition(el) & Node.DOCUMENT_POSITION_FOLLOWING);
+    const area = el.closest(AREA) ?? document;
+    const before = [...area.querySelectorAll("img")].filter(
+      (one) =>
+        one.src.trim().endsWith(end) &&
+        one.compareDocumentPosition(el) & Node.DOCUMENT_POSITION_FOLLOWING &&
+        !hidden.some((output) => output.contains(one)),
+    );
     return before.at(-1);
   }
 
