@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["locals_of", "running"]
+__all__ = ["is_own", "locals_of", "running"]
+
+_PACKAGE = f"{__name__.partition('.')[0]}."
 
 _ALONE = 3
 """References to a frame's dict of locals that nobody else has: the frame's, ours, and the one of the question."""
@@ -54,12 +56,25 @@ def _by_copy(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def running() -> list[tuple[str, FrameType]]:
-    """Every frame of every thread, as (thread's name, frame), the innermost first within its thread."""
+    """Every frame of every thread but our own, as (thread's name, frame), the innermost first within its thread.
+
+    Our own are left out here, and not by the caller: a list of frames that one of them has among its locals would keep
+    itself alive, and all that we look at.
+    """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
+    innermost = sys._current_frames()
     found = []
-    for ident, innermost in sys._current_frames().items():
-        frame: FrameType | None = innermost
+    for ident in list(innermost):
+        frame: FrameType | None = innermost.pop(ident)
+        name = names.get(ident, f"thread {ident}")
+        while frame is not None and is_own(frame):
+            frame = frame.f_back
         while frame is not None:
-            found.append((names.get(ident, f"thread {ident}"), frame))
+            found.append((name, frame))
             frame = frame.f_back
     return found
+
+
+def is_own(frame: FrameType) -> bool:
+    """Whether this is code of this package."""
+    return str(frame.f_globals.get("__name__", "")).startswith(_PACKAGE)

@@ -43,6 +43,10 @@ class Heap:
         self._children: Ints = np.empty(0, np.int64)
         self._parents: NDArray[np.int32] = np.empty(0, np.int32)
 
+    def release(self) -> None:
+        """Let go of the objects. This one is among them, and would keep them all until the next collection."""
+        self.objects.clear()
+
     def by_role(self, role: Callable[[type], str | None]) -> dict[str, list[Any]]:
         """The objects whose class has a role, by role."""
         objects = self.objects

@@ -22,6 +22,8 @@ _LATE = 50
 """Steps that an optimizer's own references count for: a parameter is called by its module first."""
 _AFTER = 5
 """Steps that a root counts for which is itself what somebody else may hold."""
+_TRIES = 40
+"""Ways that are tried for the further names of one storage: there may be any number."""
 _LONGEST = 12
 """Parts of a name; in a longer one the middle is left out."""
 ALSO = 4
@@ -237,25 +239,31 @@ class Names:
         """Further names of the same storage: ``keys`` are its tensors, the first one's first name is not among them."""
         found: dict[str, None] = {}
         graph = self.named[keys[0]].graph
+        left = [_TRIES]
         for key in keys:
             if key in self.named and self.named[key].graph is graph and len(found) <= ALSO:
-                found.update(dict.fromkeys(self._texts(key, ())))
+                found.update(dict.fromkeys(self._texts(key, (), left)))
         return tuple(found)[1 : ALSO + 1]
 
-    def _texts(self, key: int, below: tuple[int, ...]) -> list[str]:
-        """Some names, the first one first; ``below``: the objects on the way, through which no name passes again."""
+    def _texts(self, key: int, below: tuple[int, ...], left: list[int]) -> list[str]:
+        """Some names, the first one first.
+
+        ``below``: the objects on the way, through which no name passes again; ``left``: how many may still be tried.
+        """
+        left[0] -= 1
         first = self.text(key)
         framed = type(self._ways.things[key]) is types.FrameType
         if framed or len(below) >= _LONGEST or self.named[key].graph:
             return [first]
         found = {first: None}
         for parent, label in self._refs.get(key, ()):
+            if len(found) > ALSO or left[0] < 0:
+                break
             if parent is None:
                 found[label.text] = None
             elif parent in self.named and parent not in below and not self.named[parent].graph:
-                found.update({text + self._written(label): None for text in self._texts(parent, (*below, key))})
-            if len(found) > ALSO:
-                break
+                texts = self._texts(parent, (*below, key), left)
+                found.update({text + self._written(label): None for text in texts})
         return list(found)
 
     def _written(self, label: Label) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.ledger.oom import Failure, Frame, FreePieces, free_pieces
 from ipygpumem.probes import pytorch
+from ipygpumem.recording.frames import is_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,10 +139,9 @@ def _stack() -> tuple[Frame, ...]:
 
 
 def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
-    package = __name__.partition(".")[0]
     found: list[Frame] = []
     while frame is not None and len(found) < _DEPTH:
-        if not str(frame.f_globals.get("__name__", "")).startswith(f"{package}."):
+        if not is_own(frame):
             found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
     return tuple(found)

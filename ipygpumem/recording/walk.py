@@ -74,7 +74,11 @@ def walk(
         threads: Whether the frames of running threads are looked into, too.
     """
     with collector_paused():
-        return _Walker(torch, wanted, limit).run(list(roots), threads=threads)
+        walker = _Walker(torch, wanted, limit)
+        try:
+            return walker.run(list(roots), threads=threads)
+        finally:
+            walker.heap.release()
 
 
 @dataclass(slots=True)
@@ -198,12 +202,7 @@ class _Walker:
     @staticmethod
     def _running(ways: Ways) -> list[Root]:
         """Frames of running threads that hold something; not our own."""
-        package = __name__.partition(".")[0]
-        return [
-            Root(f"thread {thread}", frame, "thread")
-            for thread, frame in running()
-            if not str(frame.f_globals.get("__name__", "")).startswith(f"{package}.") and ways.hang(frame)
-        ]
+        return [Root(f"thread {thread}", frame, "thread") for thread, frame in running() if ways.hang(frame)]
 
     def _lost(self, ways: Ways, names: Names, graph: AutogradGraph, found: dict[str, list[Any]]) -> None:
         told = names.masks.keys() | names.stops | graph.nodes.keys()

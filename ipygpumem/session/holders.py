@@ -62,7 +62,7 @@ def holders(
     if torch is None:
         return Holders((), notes=("torch is not imported: nobody holds a tensor",))
     there = pytorch.started() is not None
-    host = not there and pytorch.problem(load=False) is not None if host is None else host
+    host = not there and pytorch.problem(load=True) is not None if host is None else host
     chosen = None if device is None else tuple(device)
 
     def wanted(name: str) -> bool:
@@ -94,7 +94,9 @@ def mark(*, host: bool = False) -> Mark:
     if host:
         kinds = Types(torch)
         with kinds.quiet():
-            tensors = Heap(0.0).by_role(kinds.role).get("tensor", [])
+            heap = Heap(0.0)
+            tensors = heap.by_role(kinds.role).get("tensor", [])
+            heap.release()
             places |= {(one.device, one.address) for tensor in tensors for one in kinds.storages(tensor)}
     return frozenset(places)
 

@@ -1,6 +1,7 @@
 """Who holds the memory, how to let go, and the panel of a cell that ran out of it: on a real GPU, in a real kernel."""
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -34,11 +35,12 @@ def allocated():
 """
 
 
-def run(*cells, **options):
+def run(*cells, **environment):
     """Cells of a notebook after START; what each told, and what each showed."""
     texts = [textwrap.dedent(cell).strip() for cell in (START, *cells)]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in texts])
-    nbclient.NotebookClient(notebook, timeout=240, allow_errors=True, **options).execute()
+    client = nbclient.NotebookClient(notebook, timeout=120, allow_errors=True)
+    client.execute(env={**os.environ, "PYTHONFAULTHANDLER": "1", **environment})
     return [Told(cell) for cell in notebook.cells[1:]]
 
 
@@ -238,7 +240,7 @@ def test_no_advice_on_fragments_where_segments_expand():
         held = torch.empty(1500 << 20, dtype=torch.uint8, device="cuda")
         """,
         "big = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')",
-        env={**__import__("os").environ, "PYTORCH_ALLOC_CONF": "expandable_segments:True"},
+        PYTORCH_ALLOC_CONF="expandable_segments:True",
     )
     assert "is out of memory" in told[1].shown
     assert "fragmentation:" not in told[1].shown
@@ -312,7 +314,7 @@ def test_oom_snapshot_of_any_cell(tmp_path):
     told = run(
         f"%config GPUMem.oom_snapshot = '{tmp_path}/oom_{{n}}.pickle'",
         "def train():\n    a = torch.ones(1 << 30, dtype=torch.uint8, device='cuda')\n"
-        "    return a, torch.empty(1 << 50, dtype=torch.uint8, device='cuda')\ntrain()",
+        "    return a, torch.empty(1 << 40, dtype=torch.uint8, device='cuda')\ntrain()",
         "b = torch.ones(64 << 20, dtype=torch.uint8, device='cuda')\nmade = ipygpumem.holders()\n"
         "print([part.made for one in made.holders if one.name == 'b' for part in one.parts])",
         "%config GPUMem.oom_snapshot = None",
