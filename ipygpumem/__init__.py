@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         SnapshotError,
     )
     from ipygpumem.ledger import Baseline, Holder, Holders, Reading, Report
-    from ipygpumem.session import Reports, measure, print_cuda_memory_usage, save_memory_snapshot
+    from ipygpumem.session import Reports, load_reports, measure, print_cuda_memory_usage, save_memory_snapshot
     from ipygpumem.session.holders import holders
     from ipygpumem.snapshot import Snapshot
 
@@ -51,6 +51,7 @@ __all__ = [
     "holders",
     "last",
     "load_ipython_extension",
+    "load_reports",
     "measure",
     "preload_pytorch",
     "print_cuda_memory_usage",
@@ -76,6 +77,7 @@ _HOMES = {
     "Snapshot": "snapshot",
     "SnapshotError": "errors",
     "holders": "session.holders",
+    "load_reports": "session",
     "measure": "session",
     "print_cuda_memory_usage": "session",
     "save_memory_snapshot": "session",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
+from ipygpumem.ledger.code import first_code
 from ipygpumem.ledger.limits import Limits
 from ipygpumem.notebook import show
 from ipygpumem.notebook.boundary import guarded
@@ -24,6 +25,7 @@ from ipygpumem.notebook.numbers import CellNumbers, calling_cell
 from ipygpumem.notebook.oom import Ooms
 from ipygpumem.notebook.ring import Ring
 from ipygpumem.recording import Measurement, MeasurementOptions, fork
+from ipygpumem.render.again import last_run
 from ipygpumem.render.column import recording_notes
 from ipygpumem.session.block import notebook_sources
 from ipygpumem.session.source import Region
@@ -57,6 +59,7 @@ class Asked:
     variable: str | None = None
     brief: bool = False
     view: bool = False
+    code: str = ""
 
 
 @dataclass(slots=True)
@@ -227,6 +230,7 @@ class Cells:
             success=success,
             cell=frame.number,
             cell_id=frame.cell_id,
+            code=first_code(raw),
             filename=filename,
             sources=lambda: sources,
             notes=self._record.notes(),
@@ -254,8 +258,9 @@ class Cells:
         """Keep a report, take a late baseline, and show what is to be shown."""
         session, settings = self._session, self._settings
         losses = self._losses(report)
-        if losses:
-            report = replace(report, notes=(*report.notes, *losses))
+        again = self._again(report, asked)
+        if losses or again:
+            report = replace(report, notes=(*report.notes, *losses, *again))
         session.reports.append(report)
         late = session.baseline is None or session.baseline.device is None
         if late and measurement.after is not None and any(one.started for one in report.devices.values()):
@@ -287,6 +292,14 @@ class Cells:
             peak = host.peak if host.exact else None
             return self._session.host_only and max(abs(host.held or 0), peak or 0) >= least
         return any(device.moved(least) for device in report.devices.values())
+
+    def _again(self, report: Report, asked: Asked | None) -> list[str]:
+        """What the cell did when it ran before, where that was something else."""
+        earlier = self._session.reports.earlier(report)
+        if earlier is None:
+            return []
+        sentence = last_run(report, earlier, self._settings.min_change, always=asked is not None)
+        return [] if sentence is None else [sentence]
 
     def _losses(self, report: Report) -> list[str]:
         """What can no longer be told of a card since the last report: NVML died, or our entry is gone. Said once."""
@@ -335,6 +348,7 @@ class Cells:
                 success=success,
                 cell=None if outer is None else outer.number,
                 cell_id=None if outer is None else outer.cell_id,
+                code=asked.code,
                 sources=notebook_sources,
                 notes=self._record.notes(),
             )

@@ -52,9 +52,11 @@ class _Extension:
             shell.Completer.custom_matchers.append(self.matcher)
         for kind, draw in (("text/plain", _plain), ("text/html", html_line)):
             self._formatters[kind] = shell.display_formatter.formatters[kind].for_type(Report, draw)
-        magics.observe(self._changed, names=["preload", "devices", "oom_snapshot"])
+        magics.observe(self._changed, names=["preload", "devices", "oom_snapshot", "log"])
         session = current()
         session.roots, session.label = functools.partial(notebook_roots, shell), labeller(shell)
+        if magics.log is not None:
+            session.reports.log = magics.log
         fork.register()
 
     def start(self) -> None:
@@ -78,6 +80,8 @@ class _Extension:
     def _changed(self, change: Any) -> None:
         if change["name"] == "devices":
             current().watch.only = change["new"]
+        elif change["name"] == "log":
+            current().reports.log = change["new"]
         elif change["name"] == "oom_snapshot":
             told = self.magics.cells.ooms.ring.set(change["new"])
             if told:
@@ -111,6 +115,8 @@ class _Extension:
                 with contextlib.suppress(KeyError):
                     formatter.pop(Report)
         session = current()
+        if magics.log is not None:
+            session.reports.log = None
         session.watch.only = None
         session.roots, session.label = python_roots, frame_label
         PEAKS.remove()
@@ -133,7 +139,7 @@ class _Extension:
                 registry[_NAME] = self._registered
         with contextlib.suppress(ValueError):
             shell.configurables.remove(magics)
-        magics.unobserve(self._changed, names=["preload", "devices", "oom_snapshot"])
+        magics.unobserve(self._changed, names=["preload", "devices", "oom_snapshot", "log"])
 
 
 _extensions: weakref.WeakKeyDictionary[Any, _Extension] = weakref.WeakKeyDictionary()

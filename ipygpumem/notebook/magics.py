@@ -17,6 +17,7 @@ from IPython.core.magic import (
 )
 
 from ipygpumem.errors import IpyGpuMemError
+from ipygpumem.ledger.code import first_code
 from ipygpumem.ledger.limits import Limits
 from ipygpumem.notebook import show
 from ipygpumem.notebook.cells import Asked, Cells
@@ -158,7 +159,7 @@ class GPUMem(Magics, Settings):
             study = self._study(words, text)
         except IpyGpuMemError as error:
             raise UsageError(f"{prog}: {error}") from error
-        return Asked(devices, study, quiet=words.quiet, variable=words.var, view=words.view)
+        return Asked(devices, study, quiet=words.quiet, variable=words.var, view=words.view, code=first_code(text))
 
     def _study(self, words: argparse.Namespace, text: str) -> Study:
         peak = self.limit if words.limit is None else words.limit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from traitlets import Bool, Enum, TraitError, TraitType
@@ -10,9 +11,10 @@ from traitlets.config import Config, Configurable
 from ipygpumem.errors import DeviceError, OptionError, RecordingError
 from ipygpumem.notebook.ring import ring_path
 from ipygpumem.session import current
+from ipygpumem.session.log import Log
 from ipygpumem.units import MIB, parse_size
 
-__all__ = ["Devices", "Settings", "Size", "SnapshotPath", "without_faults"]
+__all__ = ["Devices", "LogPath", "Settings", "Size", "SnapshotPath", "without_faults"]
 
 
 class Size(TraitType[int, Any]):
@@ -93,6 +95,32 @@ class SnapshotPath(TraitType[Any, Any]):
         return self.validate(None, None if s == "None" else s)
 
 
+class LogPath(TraitType[Any, Any]):
+    """A file to which reports are added, proved when it is set; None for none."""
+
+    default_value = None
+    info_text = "a path, such as 'session.jsonl', or None"
+
+    def validate(self, obj: Any, value: Any) -> str | None:  # noqa: ARG002 (traitlets' signature)
+        """The path made absolute.
+
+        Raises:
+            TraitError: Nothing can be written there, or the file holds something else.
+        """
+        if value is None:
+            return None
+        if not isinstance(value, (str, os.PathLike)):
+            raise TraitError(f"log is a path, or None, not {value!r}")
+        try:
+            return str(Log(value).path)
+        except OptionError as error:
+            raise TraitError(str(error)) from error
+
+    def from_string(self, s: str) -> str | None:
+        """From the command line."""
+        return self.validate(None, None if s == "None" else s)
+
+
 class Settings(Configurable):
     """The traits, apart from the magics that carry them."""
 
@@ -135,6 +163,11 @@ class Settings(Configurable):
         allow_none=True,
         help="The highest peak that a cell may have on any GPU, in bytes or as text ('2 GiB'): a cell over it ends "
         "with GPUMemLimitExceeded. None is no limit; %%gpumem --limit sets one for its cell.",
+    ).tag(config=True)
+    log = LogPath(
+        allow_none=True,
+        help="A file that gets each report as it settles, one line of JSON each, with the first line of the cell's "
+        "code; ipygpumem.load_reports reads it. What is there stays, and is added to. None for none.",
     ).tag(config=True)
     synchronize = Bool(default_value=False, help="Wait for the current stream of each device before each reading.").tag(
         config=True

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import first_line
+from ipygpumem.ledger.summary import MIME, summary
 from ipygpumem.notebook.environment import coloured_terminal
 from ipygpumem.render import (
+    Page,
+    history_tables,
     html_line,
     html_listings,
     html_tables,
@@ -21,10 +25,11 @@ from ipygpumem.session.lines import peak_lines
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ipygpumem.ledger.entry import Entry
     from ipygpumem.ledger.report import Report
     from ipygpumem.render.table import Table
 
-__all__ = ["line_bundle", "show_line", "show_recording", "show_snapshots", "show_table", "show_tables"]
+__all__ = ["line_bundle", "show_levels", "show_line", "show_recording", "show_snapshots", "show_table", "show_tables"]
 
 
 def line_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:
@@ -34,7 +39,18 @@ def line_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:
 
 def show_line(shell: Any, report: Report) -> None:
     """Display the short form."""
-    _publish(shell, _with_answers(report, line_bundle(report, colour=coloured_terminal(shell))))
+    bundle = line_bundle(report, colour=coloured_terminal(shell))
+    _publish(shell, _with_answers(report, bundle), report)
+
+
+def show_levels(shell: Any, rows: Sequence[Entry], title: str) -> None:
+    """Display the history of a session as a picture, with its table for those who see text only."""
+    from ipygpumem.viewer.levels import levels
+
+    text = text_tables(history_tables(rows, Page(), title=title))
+    still = levels(rows, title)
+    data = {"text/plain": text, "image/png": base64.b64encode(still.png).decode()}
+    shell.display_pub.publish(data=data, metadata={"image/png": {"width": still.width, "height": still.height}})
 
 
 def show_tables(shell: Any, tables: list[Table]) -> None:
@@ -46,7 +62,7 @@ def show_table(shell: Any, report: Report) -> None:
     """Display the full form, with the lines of code at the peak where they were recorded."""
     # a listing has the lines at the peak, too
     lines = () if report.lines else peak_lines(report)
-    _publish(shell, _with_answers(report, _tables_bundle(report_tables(report, lines))))
+    _publish(shell, _with_answers(report, _tables_bundle(report_tables(report, lines))), report)
 
 
 def show_snapshots(shell: Any, files: Sequence[str]) -> None:
@@ -86,6 +102,9 @@ def _with_answers(report: Report, bundle: dict[str, str]) -> dict[str, str]:
     return bundle
 
 
-def _publish(shell: Any, bundle: dict[str, str]) -> None:
-    """As IPython's display() would, but in this shell, which need not be the process's first."""
-    shell.display_pub.publish(data=bundle, metadata={})
+def _publish(shell: Any, bundle: dict[str, str], report: Report | None = None) -> None:
+    """As IPython's display() would, but in this shell, which need not be the process's first.
+
+    A report's figures go along as metadata: an executed notebook carries them.
+    """
+    shell.display_pub.publish(data=bundle, metadata={} if report is None else {MIME: summary(report)})

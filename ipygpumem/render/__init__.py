@@ -1,5 +1,6 @@
 """Facts as text, HTML and JSON. Knows the ledger and nothing else."""
 
+from ipygpumem.render.history import Page, comparison_tables, history_tables
 from ipygpumem.render.holders import holders_tables
 from ipygpumem.render.html import html_line, html_tables
 from ipygpumem.render.line import baseline_line, text_line
@@ -10,8 +11,11 @@ from ipygpumem.render.release import release_tables
 from ipygpumem.render.table import books_tables, report_tables, text_tables
 
 __all__ = [
+    "Page",
     "baseline_line",
     "books_tables",
+    "comparison_tables",
+    "history_tables",
     "holders_tables",
     "html_line",
     "html_listings",

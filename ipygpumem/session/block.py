@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.errors import OptionError, first_line
+from ipygpumem.ledger.code import first_code
 from ipygpumem.ledger.limits import Limits
 from ipygpumem.recording.file import check_path
 from ipygpumem.recording.history import HistoryOptions
@@ -110,14 +111,16 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         )
         self._listed = lines is not False
         self._block: Region | None = None
+        self._place = ("", 0, "")
         self._measurement: Measurement | None = None
 
     def __enter__(self) -> Self:
         if self._measurement is not None:
             raise OptionError("this measure() is open already: make a new one for a block inside it")
+        caller = sys._getframe(1)
+        code = caller.f_code
+        self._place = code.co_filename, caller.f_lineno, code.co_name
         if self._listed:
-            caller = sys._getframe(1)
-            code = caller.f_code
             self._block = with_block(
                 code.co_filename, caller.f_lineno, Texts(notebook_sources()), f"with measure() in {code.co_name}"
             )
@@ -139,7 +142,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             return
         trouble = ""
         try:
-            report = measurement.end(success=kind is None, sources=notebook_sources)
+            report = measurement.end(success=kind is None, code=self._label(), sources=notebook_sources)
         except Exception as problem:  # never in the place of what the block itself does
             trouble = f"this block has no report: {first_line(problem)}"
         else:
@@ -157,6 +160,13 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
                     raise
         if kind is None and self._study.error is not None:
             raise self._study.error
+
+    def _label(self) -> str:
+        """Where the block stands, by which it is known in a history."""
+        try:
+            return first_code(current().label(*self._place))
+        except Exception:  # a name is no reason to lose a report
+            return ""
 
 
 def _regions(lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]]) -> list[Region]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.timeline import Timeline
     from ipygpumem.viewer.columns import Columns
 
-__all__ = ["MOST_BYTES", "WIDTH", "Picture", "picture"]
+__all__ = ["MOST_BYTES", "WIDTH", "Picture", "packed", "picture"]
 
 MOST_BYTES = 60_000
 """A picture is never larger: notebooks stay small."""
@@ -83,7 +83,7 @@ def picture(snapshot: Snapshot, device: int | None = None) -> Picture:
         with own_style():
             for scale in _SCALES:
                 paper = _blank(snapshot.name, scale) if timeline is None else _drawn(snapshot, timeline, scale)
-                png = _packed(paper.pixels())
+                png = packed(paper.pixels())
                 if len(png) <= MOST_BYTES:
                     break
     except ImportError as error:
@@ -91,7 +91,7 @@ def picture(snapshot: Snapshot, device: int | None = None) -> Picture:
     return Picture(png, paper.width, paper.height, text)
 
 
-def _packed(pixels: NDArray[np.uint8]) -> bytes:
+def packed(pixels: NDArray[np.uint8]) -> bytes:
     """As a PNG of few colours: a fraction of the bytes."""
     from PIL import Image
 

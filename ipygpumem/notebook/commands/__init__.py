@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from ipygpumem.notebook.commands.command import Command, Verb
+from ipygpumem.notebook.commands.compare import COMPARE
 from ipygpumem.notebook.commands.free import FREE
+from ipygpumem.notebook.commands.history import HISTORY
 from ipygpumem.notebook.commands.record import RECORD_COMMAND
 from ipygpumem.notebook.commands.switch import OFF, ON
 from ipygpumem.notebook.commands.view import VIEW
@@ -11,11 +15,14 @@ from ipygpumem.notebook.commands.who import WHO
 
 __all__ = ["COMMANDS", "Command", "Verb", "command_of"]
 
-COMMANDS = (ON, OFF, RECORD_COMMAND, WHO, FREE, VIEW)
+COMMANDS = (ON, OFF, RECORD_COMMAND, WHO, FREE, VIEW, HISTORY, COMPARE)
+
+_ASSIGNS = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
 
 
 def command_of(line: str) -> tuple[Command, str] | None:
-    """A line that begins with a command's word, parted there; None for a statement."""
+    """A line that begins with a command's word, parted there; None for a statement, as in ``history = fit(x)``."""
     first, _, rest = line.strip().partition(" ")
     command = next((one for one in COMMANDS if one.word == first), None)
-    return None if command is None else (command, rest.strip())
+    rest = rest.strip()
+    return None if command is None or _ASSIGNS.match(rest) else (command, rest)

@@ -1,0 +1,77 @@
+"""``%gpumem history``: the session cell by cell, as a table or a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from IPython.core.error import UsageError
+
+from ipygpumem.ledger.entry import moved_entries
+from ipygpumem.notebook import show
+from ipygpumem.notebook.commands.command import Command
+from ipygpumem.notebook.options import Option, parse
+from ipygpumem.notebook.paths import filled
+from ipygpumem.render.history import COLUMNS, PAGE, Page, history_tables
+from ipygpumem.session.tables import Rows, read_rows
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ipygpumem.notebook.magics import GPUMem
+
+__all__ = ["HISTORY"]
+
+_OPTIONS = (
+    Option(("file",), "FILE", "a log, an executed notebook, instead of this session", path=True, many=True),
+    Option(
+        ("--by",),
+        f"{{{','.join(COLUMNS)}}}",
+        "sort by this column, the worst first (default: in, the order in which the cells ran)",
+        choices=tuple(COLUMNS),
+        default="in",
+    ),
+    Option(("-d", "--device"), "DEVICE", "this device only (cuda:0, 0); may be repeated", many=True),
+    Option(("-n",), "N", f"rows on a page (default {PAGE})", default=str(PAGE)),
+    Option(("--page",), "N", "which page: 1 is the newest or the worst (default)", default="1"),
+    Option(("--plot",), None, "as a picture: level and peak of each cell, stacked, under the card's capacity"),
+    Option(("-h", "--help"), None, "show this help"),
+)
+
+
+def _run(magics: GPUMem, rest: str) -> None:
+    words = parse("%gpumem history", _OPTIONS, rest)
+    page = Page(words.by, _number("--page", words.page), _number("-n", words.n))
+    found = _rows(magics, words)
+    magics.cells.claim()
+    rows, title = found.rows, found.name
+    if words.device:
+        rows = [row for row in rows if row.device in _names(words.device)]
+    if words.plot:
+        show.show_levels(magics.shell, rows, title)
+    else:
+        show.show_tables(magics.shell, history_tables(rows, page, title=title, dropped=found.dropped))
+    for fault in found.faults:
+        print(f"ipygpumem: passed over: {fault}")  # noqa: T201 (what is missing is told)
+
+
+def _rows(magics: GPUMem, words: argparse.Namespace) -> Rows:
+    if not words.file:
+        reports = magics.session.reports
+        return Rows("this session", moved_entries(reports), dropped=reports.dropped)
+    if len(words.file) > 1:
+        raise UsageError("%gpumem history takes one file: %gpumem compare takes two")
+    return read_rows(filled(magics.shell, words.file[0]))
+
+
+def _names(words: list[str]) -> set[str]:
+    """Devices as rows name them: a file may tell of devices that this machine does not have."""
+    return {f"cuda:{word}" if word.isdecimal() else word for word in words}
+
+
+def _number(flag: str, text: str) -> int:
+    if not text.isdecimal() or not text.isascii() or int(text[:9]) < 1:
+        raise UsageError(f"%gpumem history: {flag} is a number from 1 on, not {text!r}")
+    return int(text[:9])
+
+
+HISTORY = Command("history", "every measured cell: held, peak, outside, time", _run, options=_OPTIONS)

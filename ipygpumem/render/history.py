@@ -1,0 +1,199 @@
+"""A session cell by cell, and two sessions side by side, as tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from ipygpumem.ledger.entry import HOST
+from ipygpumem.render.column import VISIBLE
+from ipygpumem.render.table import Table, TableRow
+from ipygpumem.units import duration, signed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipygpumem.ledger.comparison import Pair
+    from ipygpumem.ledger.entry import Entry
+
+__all__ = ["COLUMNS", "PAGE", "Page", "comparison_tables", "history_tables"]
+
+COLUMNS = {"in": "cell", "held": "held", "peak": "peak", "outside": "outside", "time": "seconds"}
+"""What a history may be sorted by, with the figure's name."""
+PAGE = 30
+_CODE = 44
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which rows to show: the ``number``-th ``size`` of them.
+
+    ``by``: the column to sort by, the worst first; ``in``: as they ran, the newest page first.
+    """
+
+    by: str = "in"
+    number: int = 1
+    size: int = PAGE
+
+    def pages(self, count: int) -> int:
+        """How many there are of so many rows."""
+        return max(-(-count // self.size), 1)
+
+
+def history_tables(
+    rows: Sequence[Entry], page: Page, *, title: str = "this session", dropped: int = 0, more: str = "--page {}"
+) -> list[Table]:
+    """A row for each cell and device.
+
+    Args:
+        rows: In the order in which they ran.
+        page: What to show of them.
+        title: Of what this is the history.
+        dropped: Older reports, which are no longer there.
+        more: How the next page is asked for, with its number in braces.
+    """
+    figure = COLUMNS[page.by]
+    shown = _shown(rows, page)
+    several = len({row.device for row in rows}) > 1
+    bar = "peak" if figure in {"cell", "seconds"} else figure
+    largest = max((abs(getattr(row, bar) or 0) for row in rows), default=0) or 1
+    width = max((len(_number(row)) for row in shown), default=0)
+    body = tuple(
+        TableRow(
+            _label(row, width),
+            (*((row.device,) if several else ()), *_figures(row)),
+            0,
+            bar=max(getattr(row, bar) or 0, 0) / largest,
+            remark=_remark(row),
+        )
+        for row in shown
+    )
+    header = (*(("device",) if several else ()), "held", "peak", "outside", "time")
+    remarks = _remarks(rows, page, dropped, more)
+    return [Table(f"{title}: {_count(len(rows), several)}", header, body, remarks)]
+
+
+def _shown(rows: Sequence[Entry], page: Page) -> Sequence[Entry]:
+    first = (page.number - 1) * page.size
+    if page.by == "in":
+        end = len(rows) - first
+        return rows[max(end - page.size, 0) : max(end, 0)]
+    value = attrgetter(COLUMNS[page.by])
+    known = sorted((row for row in rows if value(row) is not None), key=value, reverse=True)
+    return [*known, *(row for row in rows if value(row) is None)][first : first + page.size]
+
+
+def _count(count: int, several: bool) -> str:
+    if not count:
+        return "nothing was measured yet"
+    return f"{count:,} measurement{'' if count == 1 else 's'}{', a row for each device that moved' if several else ''}"
+
+
+def _remarks(rows: Sequence[Entry], page: Page, dropped: int, more: str) -> tuple[str, ...]:
+    sentences = []
+    if any(row.device == HOST for row in rows):
+        sentences.append("without a GPU: held and peak are of this process's resident memory")
+    pages = page.pages(len(rows))
+    if pages > 1:
+        goes_on = f": {more.format(page.number + 1)} goes on" if page.number < pages else ""
+        sentences.append(f"page {page.number:,} of {pages:,}{goes_on}")
+    if dropped:
+        sentences.append(f"{dropped:,} older reports are no longer kept: GPUMem.log writes all to a file")
+    return tuple(sentences)
+
+
+def _label(row: Entry, width: int) -> str:
+    return f"{_number(row).ljust(width)}  {_clipped(row.code)}".rstrip()
+
+
+def _number(row: Entry) -> str:
+    return "" if row.cell is None else f"In [{row.cell}]"
+
+
+def _clipped(code: str) -> str:
+    return code if len(code) <= _CODE else f"{code[: _CODE - 1]}…"
+
+
+def _figures(row: Entry) -> tuple[str, ...]:
+    outside = "" if row.device == HOST else _change(row.outside)
+    if row.outside_trust == "device":
+        outside = f"~{outside}"
+    peak = _change(row.peak)
+    if row.peak_trust == "bound":
+        peak = f"at most {peak}"
+    return (_change(row.held), peak, outside, duration(row.seconds))
+
+
+def _change(count: int | None) -> str:
+    if count is None:
+        return "unknown"
+    return signed(count) if abs(count) >= VISIBLE else "0" if not count else "<0.1 MiB"
+
+
+def _remark(row: Entry) -> str:
+    words = []
+    if row.ooms:
+        words.append("out of memory")
+    if row.success is False and not row.ooms:
+        words.append("failed")
+    if row.started:
+        words.append("CUDA started")
+    return ", ".join(words)
+
+
+def comparison_tables(found: Sequence[Pair], by: str, names: tuple[str, str]) -> list[Table]:
+    """Each figure of the second run with its change against the first; sorted by the change, the largest first.
+
+    Args:
+        found: Rows of the two runs.
+        by: A key of `COLUMNS`; ``in`` leaves the order.
+        names: Of the two runs.
+    """
+    if by != "in":
+        found = sorted(found, key=lambda pair: -abs(pair.change(COLUMNS[by]) or 0))
+    several = len({pair.entry.device for pair in found}) > 1
+    width = max((len(_number(pair.entry)) for pair in found), default=0)
+    body = tuple(
+        TableRow(
+            _label(pair.entry, width),
+            (*((pair.entry.device,) if several else ()), *_compared(pair)),
+            0,
+            remark=_only(pair, names),
+        )
+        for pair in found
+    )
+    header = (*(("device",) if several else ()), "held", "change", "peak", "change", "time", "change")
+    both = sum(pair.before is not None and pair.after is not None for pair in found)
+    changed = sum(_differs(pair) for pair in found)
+    title = f"{names[1]} against {names[0]}: {both:,} in both, {changed:,} of them moved memory in another way"
+    return [Table(title, header, body)]
+
+
+def _compared(pair: Pair) -> tuple[str, ...]:
+    held, peak, _, time = _figures(pair.entry)
+    cells = []
+    for text, name in ((held, "held"), (peak, "peak")):
+        change = pair.change(name)
+        cells += [text, "" if change is None else "=" if abs(change) < VISIBLE else signed(int(change))]
+    seconds = pair.change("seconds")
+    cells += [time, "" if seconds is None else f"{'-' if seconds < 0 else '+'}{duration(abs(seconds))}"]
+    return tuple(cells)
+
+
+def _differs(pair: Pair) -> bool:
+    changes = (pair.change(name) for name in ("held", "peak", "outside"))
+    return any(change is not None and abs(change) >= VISIBLE for change in changes)
+
+
+def _only(pair: Pair, names: tuple[str, str]) -> str:
+    if pair.before is None:
+        return f"only in {names[1]}"
+    if pair.after is None:
+        return f"only in {names[0]}"
+    failed = [name for name, one in zip(names, (pair.before, pair.after), strict=True) if one.success is False]
+    words = [] if not failed else ["failed in both" if len(failed) == len(names) else f"failed in {failed[0]}"]
+    outside = pair.change("outside")
+    if outside is not None and abs(outside) >= VISIBLE:
+        words.append(f"outside PyTorch {signed(int(outside))}")
+    return ", ".join(words)
