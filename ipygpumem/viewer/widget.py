@@ -51,6 +51,9 @@ class Widget(anywidget.AnyWidget):
         self._stills = list(stills)
         self.on_msg(self._asked)
 
+    def __repr__(self) -> str:
+        return f"<viewer of {' and '.join(self._names)}>"
+
     def _asked(self, widget: Any, content: Any, buffers: Any) -> None:
         del widget, buffers
         identity = content.get("id") if isinstance(content, dict) else None

@@ -203,6 +203,7 @@ def test_what_is_synchronised_is_small(snapshot):
     assert len(json.dumps(state, default=str)) < 4096
     assert state["_esm"] == script("loader.js")
     assert state["state"] == ""
+    assert repr(View([snapshot]).widget) == "<viewer of gpt_small.pickle.xz>"
 
 
 def test_about(asked, snapshot):
