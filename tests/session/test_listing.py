@@ -74,6 +74,14 @@ def test_recursion_counts_an_event_once_for_each_line(gpu):
     assert found["return [block, *deep(n - 1)] if n else [block]"].allocations == 3
 
 
+def test_the_level_before_a_line_counts_to_its_peak(gpu):
+    with ipygpumem.measure(lines=True) as m:
+        block = gpu.alloc(8 * MIB)
+        gpu.free(block) or gpu.alloc(2 * MIB)
+    use = lines_of(m.report, "measure()")["gpu.free(block) or gpu.alloc(2 * MIB)"]
+    assert (use.peak, use.after) == (8 * MIB, 2 * MIB)
+
+
 def test_other_threads_are_told_apart(gpu):
     with ipygpumem.measure(lines=True) as m:
         thread = threading.Thread(target=gpu.alloc, args=(2 * MIB,))

@@ -127,6 +127,16 @@ def test_a_training_step(traffic):
     assert parts["other threads"].peak == 0
 
 
+def test_gradients_that_are_gone_at_the_end(traffic):
+    model = make()
+    with ipygpumem.measure(modules=model) as m:
+        model(torch.randn(16, 32)).square().mean().backward()
+        model.zero_grad()
+    tree = check_sums(m)
+    assert tree.rows[0].gradients == tree.rows[0].parameters
+    assert {part.kind: part.end for part in tree.parts}["gradients"] == 0
+
+
 def test_inference_keeps_nothing_but_the_output(traffic):
     model = make()
     x = torch.randn(16, 32)
