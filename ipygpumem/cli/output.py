@@ -6,9 +6,10 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.errors import SnapshotError
+from ipygpumem.errors import OptionError, SnapshotError
 from ipygpumem.progress import progress
 from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.files import one_line
 
 if TYPE_CHECKING:
     import argparse
@@ -38,7 +39,11 @@ def print_json(value: Any) -> None:
 
 
 def each(words: argparse.Namespace, show: Callable[[Snapshot, str], None]) -> int:
-    """Show each file; tell of one that cannot be read and go on."""
+    """Show each file; tell of one that cannot be read, or that has not what is asked for, and go on.
+
+    Raises:
+        OptionError: The only file has not what is asked for.
+    """
     status = 0
     for name in words.files:
         try:
@@ -48,7 +53,13 @@ def each(words: argparse.Namespace, show: Callable[[Snapshot, str], None]) -> in
             complain(problem)
             status = BAD_FILE
             continue
-        show(snapshot, name)
+        try:
+            show(snapshot, name)
+        except OptionError as problem:
+            if len(words.files) == 1:
+                raise
+            complain(OptionError(f"{one_line(name)}: {problem}"))
+            status = max(status, BAD_WORDS)
     return status
 
 

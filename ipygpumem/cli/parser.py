@@ -1,4 +1,4 @@
-"""The command line: ``ipygpumem summary FILE``, ``peak``, ``leaks``, ``diff``, ``html``, ``view`` and more.
+"""The command line: ``ipygpumem summary FILE``, ``peak``, ``diff``, ``html``, ``view``, ``history`` and more.
 
 It needs numpy and nothing else: a laptop without torch and GPU opens a colleague's file. Exit status: 0, 1 for a file
 that cannot be read, 2 for words that mean nothing.
@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ipygpumem.cli import events, machine, pages, snapshots
+from ipygpumem.cli import events, history, machine, pages, snapshots
 from ipygpumem.cli.output import BAD_FILE, BAD_WORDS, INTERRUPTED, complain
 from ipygpumem.cli.words import Commands
 from ipygpumem.errors import OptionError, first_line
@@ -65,8 +65,10 @@ def _drop_output() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ipygpumem", description="Understand PyTorch memory snapshots.")
+    parser = argparse.ArgumentParser(
+        prog="ipygpumem", description="Understand PyTorch memory: snapshots, and sessions of ipygpumem."
+    )
     commands = Commands(parser)
-    for group in (snapshots, events, pages, machine):
+    for group in (snapshots, events, pages, history, machine):
         group.add(commands)
     return parser

@@ -123,6 +123,9 @@ def _fragmentation(words: argparse.Namespace) -> int:
             else:
                 say(f"{one_line(name)}: no allocation failed")
             return
+        if event is not None and words.device is None:
+            # devices have events of their own; if none has this one, the first says so
+            devices = [one.device for one in used if event < len(one.trace)] or devices[:1]
         found = [snapshot.fragmentation(event, device, words.need) for device in devices]
         if words.json:
             print_json({"file": name, "devices": [memory.to_dict() for memory in found]})

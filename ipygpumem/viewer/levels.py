@@ -31,15 +31,17 @@ _HEADROOM = 1.1
 _HIGHEST_TICK = 0.98
 _CAPACITY_SEEN = 0.35
 _WIDEST, _GAP, _LEAST_GAPPED = 34, 2, 5
-_NARROWEST_LABEL = 44
+_DIGIT, _LABEL = 7, 30
 _INK, _SOFT, _FAINT, _BAD = "#1b1f24", "#59636e", "#e3e6ea", "#b91c1c"
+_UP_TO_PEAK = "#dbeafe"
 _PARTS = {
-    "tensors": "#3b82f6",
-    "PyTorch's cache": "#93c5fd",
-    "outside PyTorch": "#f59e0b",
-    "other processes and the driver": "#9ca3af",
+    "others_level": ("#9ca3af", "other processes, unattributed"),
+    "outside_level": ("#f59e0b", "outside PyTorch"),
+    "allocated": ("#3b82f6", "tensors"),
+    "cache": ("#93c5fd", "PyTorch's cache"),
 }
-_HOST_PARTS = {"resident memory of this process": "#3b82f6"}
+"""From below: so the peak of the tensors stands on what else is there, and can be read against the capacity."""
+_HOST_PARTS = {"allocated": ("#3b82f6", "resident memory of this process")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,8 @@ class _Panel:
     top: float
 
     @property
-    def parts(self) -> dict[str, str]:
-        return _HOST_PARTS if self.device == HOST else _PARTS
+    def parts(self) -> dict[str, tuple[str, str]]:
+        return _parts(self.rows)
 
     @property
     def capacity(self) -> int | None:
@@ -96,15 +98,19 @@ def _panels(rows: Sequence[Entry]) -> list[_Panel]:
 
 def _stack(rows: Sequence[Entry]) -> NDArray[np.float64]:
     """Shape (rows, parts): bytes up to the upper edge of each part; what is unknown takes no place."""
-    names = ("allocated",) if rows[0].device == HOST else ("allocated", "cache", "outside_level", "others_level")
-    amounts = [[max(getattr(row, name) or 0, 0) for name in names] for row in rows]
+    amounts = [[max(getattr(row, name) or 0, 0) for name in _parts(rows)] for row in rows]
     return np.cumsum(np.array(amounts, np.float64), axis=1)
 
 
+def _parts(rows: Sequence[Entry]) -> dict[str, tuple[str, str]]:
+    return _HOST_PARTS if rows[0].device == HOST else _PARTS
+
+
 def _peaks(rows: Sequence[Entry]) -> NDArray[np.float64]:
-    """Level of allocated memory at each peak; NaN where that is unknown or only a bound."""
+    """Level at each peak of allocated memory, on what else is there; NaN where it is unknown or only a bound."""
     known = (row.peak_level if row.peak_trust == "exact" else None for row in rows)
-    return np.array([np.nan if one is None else one for one in known], np.float64)
+    below = np.array([(row.outside_level or 0) + (row.others_level or 0) for row in rows], np.float64)
+    return below + np.array([np.nan if one is None else one for one in known], np.float64)
 
 
 def _highest(rows: Sequence[Entry]) -> NDArray[np.float64]:
@@ -114,10 +120,10 @@ def _highest(rows: Sequence[Entry]) -> NDArray[np.float64]:
 def _drawn(panels: list[_Panel], title: str, scale: float) -> Paper:
     each = _PANEL_HEAD + _PLOT + _FOOT
     paper = Paper(WIDTH, _HEAD + (each * len(panels) + _LEGEND if panels else 30), scale)
-    count = max((len(one.rows) for one in panels), default=0)
+    measured = {(row.time, row.cell, row.seconds) for one in panels for row in one.rows}
     end = paper.text(_RIGHT, 20, clip(title, 48), 14, _INK, weight="bold")
-    seconds = sum(row.seconds for row in panels[0].rows) if panels else 0
-    facts = f"{many(count, 'measurement')}, {duration(seconds)} of work" if panels else "nothing was measured yet"
+    work = duration(sum(seconds for _, _, seconds in measured))
+    facts = f"{many(len(measured), 'measurement')}, {work} of work" if panels else "nothing was measured yet"
     paper.text(end + 14, 20, facts, 12, _SOFT)
     for number, panel in enumerate(panels):
         plot = Box(_LEFT, _HEAD + each * number + _PANEL_HEAD, WIDTH - _LEFT - _RIGHT, _PLOT)
@@ -150,12 +156,10 @@ def _columns(rows: Sequence[Entry], columns: int, widest: int) -> tuple[NDArray[
     bars = np.arange(count + 1) * width
     chosen: NDArray[np.int64] = np.full(columns, -1, np.int64)
     if width >= 1:
-        place = np.arange(int(bars[-1]))
-        chosen[place] = np.minimum((place / width).astype(np.int64), count - 1)
+        edges = bars.astype(np.int64)
         gap = _GAP if width >= _LEAST_GAPPED * _GAP else 1 if width >= _LEAST_GAPPED else 0
-        for shift in range(gap):
-            last = np.ceil(bars[1:]).astype(np.int64) - 1 - shift
-            chosen[last[last < columns]] = -1
+        for number in range(count):
+            chosen[edges[number] : edges[number + 1] - gap] = number
         return chosen, bars
     highest = _highest(rows)
     ends = np.linspace(0, count, columns + 1).astype(np.int64)
@@ -174,13 +178,14 @@ def _pixels(panel: _Panel, chosen: NDArray[np.int64], height: int, thick: int) -
     image = np.zeros((height, len(chosen), 4), np.uint8)
     edges = _stack(panel.rows)[rows] * unit
     lower = np.zeros(len(chosen))
-    for part, colour in enumerate(panel.parts.values()):
+    for part, (colour, _) in enumerate(panel.parts.values()):
         inside = (level > lower) & (level <= edges[:, part]) & shown
         image[inside] = (*_rgb(colour), 255)
         lower = edges[:, part]
     peaks = _peaks(panel.rows)[rows] * unit
     with np.errstate(invalid="ignore"):
         low = np.minimum(peaks, height - thick)
+        image[(level > lower) & (level <= peaks) & shown] = (*_rgb(_UP_TO_PEAK), 255)
         mark = (level > low - thick / 2) & (level <= low + thick / 2) & shown & (peaks > thick)
     image[mark] = (*_rgb(_INK), 255)
     failed = np.array([row.ooms > 0 or row.success is False for row in panel.rows])[rows] & shown
@@ -215,22 +220,26 @@ def _heading(paper: Paper, plot: Box, panel: _Panel) -> None:
 def _numbers(paper: Paper, plot: Box, rows: Sequence[Entry], bars: NDArray[np.float64], columns: int) -> None:
     """In numbers below some of the bars."""
     each = plot.width / columns * (bars[1] - bars[0])
-    step = max(int(-(-_NARROWEST_LABEL // each)), 1)
+    wide = _LABEL + _DIGIT * max(len(str(row.cell)) for row in rows)
+    step = max(int(-(-wide // each)), 1)
     for number in range(0, len(rows), step):
         row = rows[number]
         if row.cell is None:
             continue
         at = plot.left + plot.width * (bars[number] + bars[number + 1]) / 2 / columns
+        if at + wide / 2 - _DIGIT > plot.left + plot.width + _RIGHT:
+            break
         paper.text(at, plot.bottom + 13, f"In [{row.cell}]", 10, _SOFT, across="center")
 
 
 def _legend(paper: Paper, panels: list[_Panel], y: float) -> None:
     x: float = _LEFT
-    parts = {label: colour for panel in panels for label, colour in panel.parts.items()}
+    parts = {label: colour for panel in panels for colour, label in panel.parts.values()}
     for label, colour in parts.items():
         paper.fill(Box(x, y - 6, 12, 12), colour)
         x = paper.text(x + 18, y, label, 12, _SOFT) + 18
-    paper.stroke([(x, y), (x + 14, y)], _INK, 2.5)
+    paper.fill(Box(x, y - 6, 14, 12), _UP_TO_PEAK)
+    paper.stroke([(x, y - 5), (x + 14, y - 5)], _INK, 2)
     word = "peak" if panels[0].device == HOST else "peak of tensors"
     x = paper.text(x + 20, y, word, 12, _SOFT) + 18
     if any(row.ooms or row.success is False for panel in panels for row in panel.rows):
