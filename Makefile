@@ -18,12 +18,12 @@ PINS_ipython7 := ipython==7.34.0 ipykernel==6.17.1 ipywidgets==7.7.1 anywidget==
 PINS_ipython8 := ipython==8.* ipykernel==6.29.* ipywidgets==8.*
 OLD_TESTS := tests/notebook tests/kernel
 
-.PHONY: demo test test-old lint bench fuzz gpu clean
+.PHONY: demo test test-old lint bench bench-viewer fuzz gpu viewer clean
 
 demo: $(VENV)/.package
 	$(BIN)/python notebooks/demo.py
 
-test: $(VENV)/.browser test-old
+test: $(VENV)/.browser $(VENV)/.node test-old
 	$(BIN)/python -m pytest
 
 test-old: $(OLD_IPYTHONS:%=.venv-%/.ready)
@@ -37,6 +37,13 @@ lint: $(VENV)/.lint
 
 bench: $(VENV)/.test
 	$(BIN)/python -m tests.benchmarks
+
+bench-viewer: $(VENV)/.browser
+	$(BIN)/python -m tests.benchmarks viewer
+
+# Bundles the viewer's JavaScript into ipygpumem/viewer/static; the bundles are committed, so that pip needs no Node.
+viewer: $(VENV)/.node
+	cd ipygpumem/viewer && node build.mjs
 
 fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz/fuzz_snapshot.py -max_total_time=600
@@ -60,6 +67,11 @@ $(VENV)/.test: $(VENV)/.package
 # A Chromium for the tests in a browser, where one can be had: Debian's package for root, else Playwright's own.
 $(VENV)/.browser: $(VENV)/.test
 	$(BIN)/python tests/browser/chromium.py
+	touch $@
+
+# What bundles and tests the viewer's JavaScript, where there is Node; without it those tests say that they are skipped.
+$(VENV)/.node: ipygpumem/viewer/package-lock.json $(VENV)/.torch
+	if command -v npm >/dev/null; then cd ipygpumem/viewer && npm ci --no-audit --no-fund --silent; fi
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.package

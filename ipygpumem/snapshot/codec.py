@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["pack", "unpack"]
 
 _LEVEL = 9
-_QUICK_LEVEL = 6
-_LONG = 1 << 20  # bytes from which on the last tenth of a saving costs more time than it is worth
+_QUICK_LEVEL = 5
+_LONG = 1 << 16  # bytes from which on the last tenth of a saving costs more time than it is worth
 _TRIAL_LEVEL = 1
 _TRIAL = 1 << 13  # a long column is tried by this many numbers at its beginning, in its middle and at its end
 _MOST_DISTINCT = 1 << 16
@@ -43,7 +43,8 @@ def pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
         ({"coding": "plain"}, values),
         ({"coding": "delta", "first": first if abs(first) < _EXACT else str(first)}, np.diff(values, prepend=first)),
     ]
-    ordered = np.sort(values)
+    # many columns hold one value throughout: there is nothing to sort
+    ordered = np.sort(values) if len(values) and values.min() < values.max() else values[:1]
     distinct = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(values) else ordered
     if 1 < len(distinct) <= min(_MOST_DISTINCT, len(values) // 2) and np.abs(distinct).max() < _EXACT:
         # a sort and a search take a tenth of the time of np.unique with its inverse

@@ -166,12 +166,15 @@ export class Engine {
   /**
    * The picture of a view.
    * @param {Where & {axis: "event"|"time", view: import("./model/sweep.js").View, look: Look, colours: Uint32Array,
-   *   kept?: {pixels?: Uint32Array, ids?: Int32Array}}} request
+   *   events: number[], kept?: {pixels?: Uint32Array, ids?: Int32Array}}} request
+   *   events: some whose places on the axis are wanted along with it
    */
   frame(request) {
     const pane = this.pane(request);
     const style = pane.styles(request.look);
-    return sweep(pane.device, pane.device.axis(request.axis), request.view, style, request.colours, request.kept);
+    const axis = pane.device.axis(request.axis);
+    const picture = sweep(pane.device, axis, request.view, style, request.colours, request.kept);
+    return { ...picture, places: this.places(request) };
   }
 
   /** The most requested and reserved bytes per column. @param {Where & {axis: "event"|"time", x0: number, x1: number, width: number}} request */
@@ -303,6 +306,12 @@ export class Engine {
   findings(request) {
     const { snapshot, device } = this.pane(request);
     return findings(snapshot, device);
+  }
+
+  /** Make ready what the first question about segments would wait for. @param {Where} request */
+  warm(request) {
+    this.pane(request).history();
+    return true;
   }
 
   /** @param {Where & {event: number, mode: string}} request */

@@ -1,6 +1,6 @@
 /** Everything about one allocation or one event, as plain data. */
 
-import { streamLabel } from "./keys.js";
+import { cellOf, poolOf, regionOf, streamLabel } from "./keys.js";
 import { BEFORE } from "./trace.js";
 import { oneLine } from "./units.js";
 
@@ -45,10 +45,6 @@ export function describe(snapshot, device, row) {
   const asked = allocations.asked[row];
   const line = snapshot.key(device, "line");
   const named = line.describe(line.codes[row], [row]);
-  const label = (/** @type {string} */ key) => {
-    const keyed = snapshot.key(device, key);
-    return keyed.describe(keyed.codes[row], [row]).label;
-  };
   const time = start < 0 ? -1 : trace.time[start];
   const text = (/** @type {Int32Array} */ column) =>
     start >= 0 && column[start] >= 0 ? oneLine(snapshot.texts[column[start]]) : null;
@@ -62,10 +58,10 @@ export function describe(snapshot, device, row) {
     line: named.label,
     lineCode: line.codes[row],
     source: named.source === undefined ? null : oneLine(named.source),
-    cell: label("cell"),
-    annotation: label("annotation"),
+    cell: cellOf(snapshot, device, row),
+    annotation: regionOf(snapshot, device, row),
     stream: start < 0 ? streamLabel(snapshot.streamAt(device, row)) : streamLabel(trace.stream[start]),
-    pool: label("pool"),
+    pool: snapshot.poolLabel(poolOf(snapshot, device, row)),
     context: text(trace.context),
     metadata: text(trace.metadata),
     start: start === BEFORE ? null : start,

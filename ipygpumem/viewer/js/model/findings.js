@@ -1,6 +1,6 @@
 /** What is worth a look: places to go to. */
 
-import { groups } from "./live.js";
+import { remember } from "./maps.js";
 import { ACTION, BEFORE } from "./trace.js";
 import { duration, fine, plural, size } from "./units.js";
 
@@ -16,6 +16,8 @@ import { duration, fine, plural, size } from "./units.js";
  */
 
 const LEAST_LEAK = 2;
+const LEAST_EIGHTHS = 3; // of the recording's eighths
+const NAMED = 1000; // rows that help to name a line
 const LATE = 0.9; // what was made in the last tenth may still be in use
 const SHOWN = 3;
 const LEAST_CHURN = 100;
@@ -72,38 +74,51 @@ function largestAtPeak(snapshot, device) {
   ];
 }
 
+/**
+ * The lines with the most bytes among some allocations.
+ * @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device
+ * @param {(row: number) => boolean} counts
+ */
+function lines(snapshot, device, counts) {
+  const { codes, describe } = snapshot.key(device, "line");
+  const { start, size: sizes, length } = device.allocations;
+  /** @type {Map<number, {code: number, bytes: number, count: number, eighths: number, rows: number[]}>} */
+  const found = new Map();
+  for (let row = 0; row < length; row++) {
+    if (!counts(row)) continue;
+    const one = remember(found, codes[row], () => ({ code: codes[row], bytes: 0, count: 0, eighths: 0, rows: [] }));
+    one.bytes += sizes[row];
+    one.count++;
+    one.eighths |= 1 << Math.floor((8 * Math.max(start[row], 0)) / device.trace.length);
+    if (one.rows.length < NAMED) one.rows.push(row);
+  }
+  return [...found.values()]
+    .sort((a, b) => b.bytes - a.bytes)
+    .map((one) => ({ ...one, label: () => describe(one.code, one.rows).label }));
+}
+
+/** How many bits are set. @param {number} bits */
+function bitsOf(bits) {
+  return bits.toString(2).replaceAll("0", "").length;
+}
+
 /** @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device */
 function leaks(snapshot, device) {
-  const { start, end, length } = device.allocations;
+  const { start, end } = device.allocations;
   const events = device.trace.length;
-  /** @type {number[]} */
-  const rows = [];
-  for (let row = 0; row < length; row++) {
-    if (start[row] !== BEFORE && start[row] < events * LATE && end[row] >= events) rows.push(row);
-  }
-  const last = events - 1;
-  return groups(snapshot, device, Int32Array.from(rows), "line", -1, last)
-    .filter((group) => group.count >= LEAST_LEAK && grows(snapshot, device, rows, group.code))
+  // made throughout, and not at one moment
+  return lines(snapshot, device, (row) => start[row] !== BEFORE && start[row] < events * LATE && end[row] >= events)
+    .filter((line) => line.count >= LEAST_LEAK && bitsOf(line.eighths) >= LEAST_EIGHTHS)
     .slice(0, SHOWN)
-    .map((group) =>
+    .map((line) =>
       finding({
         kind: "leak",
         title: "May leak",
-        text: `${plural(group.count, "allocation")} (${fine(group.bytes)}) made again and again and never freed: ${group.label}`,
-        event: rows.find((row) => snapshot.key(device, "line").codes[row] === group.code) === undefined ? null : last,
-        mark: { key: "line", code: group.code },
+        text: `${plural(line.count, "allocation")} (${fine(line.bytes)}) made again and again and never freed: ${line.label()}`,
+        event: events - 1,
+        mark: { key: "line", code: line.code },
       }),
     );
-}
-
-/** Whether a line's remaining allocations were made throughout, and not at one moment. @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device @param {number[]} rows @param {number} code */
-function grows(snapshot, device, rows, code) {
-  const { codes } = snapshot.key(device, "line");
-  const eighths = new Set();
-  for (const row of rows) {
-    if (codes[row] === code) eighths.add(Math.floor((8 * device.allocations.start[row]) / device.trace.length));
-  }
-  return eighths.size >= 3;
 }
 
 /** @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device */
@@ -140,19 +155,17 @@ function pending(snapshot, device) {
 
 /** @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device */
 function churn(snapshot, device) {
-  const { start, end, length } = device.allocations;
-  const last = device.trace.length - 1;
-  const rows = [];
-  for (let row = 0; row < length; row++) if (start[row] !== BEFORE && end[row] <= last) rows.push(row);
-  return groups(snapshot, device, Int32Array.from(rows), "line", -1, last)
-    .filter((group) => group.count >= LEAST_CHURN)
+  const { start, end } = device.allocations;
+  const events = device.trace.length;
+  return lines(snapshot, device, (row) => start[row] !== BEFORE && end[row] < events)
+    .filter((line) => line.count >= LEAST_CHURN)
     .slice(0, SHOWN)
-    .map((group) =>
+    .map((line) =>
       finding({
         kind: "churn",
         title: "Churn",
-        text: `${plural(group.count, "allocation")} made and freed, ${fine(group.bytes)} in all: ${group.label}`,
-        mark: { key: "line", code: group.code },
+        text: `${plural(line.count, "allocation")} made and freed, ${fine(line.bytes)} in all: ${line.label()}`,
+        mark: { key: "line", code: line.code },
       }),
     );
 }

@@ -33,6 +33,7 @@ const UNNAMED = {
   [NO_STACK]: "(no stack recorded)",
 };
 const UNKNOWN = "(unknown)";
+const OUTSIDE = "(outside of all)";
 const SIZE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 /** Numbers texts in the order of their first use. */
@@ -81,6 +82,25 @@ function times(device, rows) {
 function startTime(device, row) {
   const event = device.allocations.start[row];
   return event < 0 ? -1 : device.trace.time[event];
+}
+
+/** The cell of one allocation. @param {Snapshot} snapshot @param {Device} device @param {number} row */
+export function cellOf(snapshot, device, row) {
+  return oneLine(snapshot.cells.label(startTime(device, row), snapshot.stacks.files(device.allocations.stack[row])));
+}
+
+/** The innermost region around the beginning of one allocation. @param {Snapshot} snapshot @param {Device} device @param {number} row */
+export function regionOf(snapshot, device, row) {
+  const regions = snapshot.annotations(device.index);
+  const found = regions.innermost(startTime(device, row));
+  return found < 0 ? OUTSIDE : oneLine(regions.all[found].name);
+}
+
+/** The number of the pool of one allocation. @param {Snapshot} snapshot @param {Device} device @param {number} row */
+export function poolOf(snapshot, device, row) {
+  const start = device.allocations.start[row];
+  const told = start < 0 ? -1 : device.trace.pool[start];
+  return told >= 0 ? told : snapshot.poolAt(device, row);
 }
 
 /** @type {Record<string, (snapshot: Snapshot, device: Device) => Keyed>} */
@@ -161,20 +181,14 @@ const KEYED = {
     const codes = new Int32Array(length);
     for (let row = 0; row < length; row++) {
       const found = regions.innermost(startTime(device, row));
-      codes[row] = names.number(found < 0 ? "(outside of all)" : regions.all[found].name);
+      codes[row] = names.number(found < 0 ? OUTSIDE : regions.all[found].name);
     }
     return { codes, describe: (code) => ({ label: oneLine(names.texts[code]) }) };
   },
 
   pool(snapshot, device) {
-    const { start, length } = device.allocations;
-    const codes = new Int32Array(length);
-    for (let row = 0; row < length; row++) {
-      const told = start[row] < 0 ? -1 : device.trace.pool[start[row]];
-      codes[row] = told >= 0 ? told : snapshot.poolAt(device, row);
-    }
     return {
-      codes,
+      codes: Int32Array.from({ length: device.allocations.length }, (_, row) => poolOf(snapshot, device, row)),
       describe: (code) => ({ label: snapshot.poolLabel(code) }),
     };
   },

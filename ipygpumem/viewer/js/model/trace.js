@@ -120,7 +120,15 @@ export class Allocations {
 
   /** The name that PyTorch's documentation gives it: `b7f064c000000_0`. @param {number} row */
   name(row) {
-    return `b${this.addressText(row)}_${this.nth[row]}`;
+    return `b${this.addressText(row)}_${this.counts ? this.counts[row] : this.before(row)}`;
+  }
+
+  /** How many rows before one have its address: for a single name a walk is quicker than counting all. @param {number} row */
+  before(row) {
+    const { address } = this;
+    let count = 0;
+    for (let other = 0; other < row; other++) if (address[other] === address[row]) count++;
+    return count;
   }
 
   /** Hexadecimal, without 0x. @param {number} row */

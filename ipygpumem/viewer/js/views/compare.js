@@ -5,7 +5,7 @@ import { toCsv } from "../model/csv.js";
 import { h } from "./dom.js";
 import { select } from "./live.js";
 
-const MOST = 200;
+const MOST = 100;
 
 export class CompareView {
   /** @param {import("../context.js").Context} context */

@@ -41,5 +41,6 @@ export class FindingsView {
     const { notes } = context.facts();
     this.notes.replaceChildren(...notes.map((text) => h("li", {}, `${text[0].toUpperCase()}${text.slice(1)}.`)));
     this.notes.hidden = !notes.length;
+    await context.ask("warm");
   }
 }

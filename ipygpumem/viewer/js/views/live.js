@@ -5,7 +5,7 @@ import { toCsv } from "../model/csv.js";
 import { h } from "./dom.js";
 import { Icicle } from "./icicle.js";
 
-const MOST = 200;
+const MOST = 100;
 const GROUPS = [
   ["line", "line"],
   ["function", "function"],

@@ -115,16 +115,14 @@ export class Timeline {
         view,
         look: context.look(source),
         colours: context.colours(legend),
+        events: wanted,
         kept,
       };
-      const [picture, places] = await Promise.all([
-        context.ask("frame", request, source, /** @type {Transferable[]} */ (transfer)),
-        context.ask("places", { axis: context.axis(), events: wanted }, source),
-      ]);
+      const picture = await context.ask("frame", request, source, /** @type {Transferable[]} */ (transfer));
       if (context.stop.signal.aborted) return;
       this.spare = this.drawn ? { pixels: this.drawn.picture.pixels, ids: this.drawn.picture.ids } : {};
       this.drawn = { picture, view, source };
-      this.places = new Map(wanted.map((event, i) => [event, places[i]]));
+      this.places = new Map(wanted.map((event, i) => [event, picture.places[i]]));
       this.paint();
       this.draw();
       performance.measure("ipygpumem:frame", { start: begun, end: performance.now() });

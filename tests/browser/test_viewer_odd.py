@@ -1,0 +1,258 @@
+"""What nobody would record on purpose: the page says it plainly, or works."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+
+import pytest
+
+from browser.viewing import Viewing
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.viewer.page import Source, page
+
+HOSTILE = "</script><img src=x onerror='window.broken = 1'>=cmd|'x'!A1\u202e\x00\U0001f600\ud800"
+BASE = 0x7F0000000000
+START = 1_700_000_000_000_000
+
+
+def event(action, address, size, number, **more):
+    return {
+        "action": action,
+        "addr": address,
+        "size": size,
+        "stream": 0,
+        "time_us": START + number,
+        "frames": [],
+        **more,
+    }
+
+
+def frame(name, line=1, file="/home/user/train.py"):
+    return {"filename": file, "line": line, "name": name}
+
+
+def segment(address, size, blocks, **more):
+    return {
+        "device": 0,
+        "address": address,
+        "total_size": size,
+        "stream": 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": blocks,
+        **more,
+    }
+
+
+def block(address, size, requested=None, state="active_allocated"):
+    return {"address": address, "size": size, "requested_size": requested or size, "state": state, "frames": []}
+
+
+def traced(*events, **more):
+    return {"segments": [], "device_traces": [list(events)], **more}
+
+
+def deep(count):
+    return [frame(f"f{number}", number + 1) for number in range(count)]
+
+
+def many_stacks(count):
+    frames = [[frame(f"function_{number}", number + 1), frame("main", 1)] for number in range(count)]
+    return traced(*(event("alloc", BASE + 512 * n, 512, n, frames=frames[n]) for n in range(count)))
+
+
+CASES = {
+    "an empty trace": traced(),
+    "one event": traced(event("alloc", BASE, 1 << 20, 0)),
+    "one free of nothing": traced(event("free_completed", BASE, 1 << 20, 0)),
+    "only segments": {"segments": [segment(BASE, 4 << 20, [block(BASE, 1 << 20), block(BASE + (1 << 20), 3 << 20)])]},
+    "no frames": traced(
+        {"action": "alloc", "addr": BASE, "size": 5 << 20, "stream": 0, "time_us": START},
+        {"action": "alloc", "addr": BASE + (8 << 20), "size": 5 << 20, "stream": 0, "time_us": START + 5},
+    ),
+    "0-byte sizes": traced(*(event("alloc", BASE + n, 0, n) for n in range(50))),
+    "2^53 addresses": traced(
+        *(event("alloc", (1 << 62) + 4096 * n, 4096, n) for n in range(40)),
+        *(event("free_completed", (1 << 62) + 4096 * n, 4096, 100 + n) for n in range(20)),
+    ),
+    "10,000 stacks": many_stacks(10_000),
+    "400-deep stacks": traced(*(event("alloc", BASE + 512 * n, 512, n, frames=deep(400)) for n in range(3))),
+    "no times": traced(
+        *({"action": "alloc", "addr": BASE + 512 * n, "size": 512, "stream": 0, "frames": []} for n in range(9))
+    ),
+    "all at one microsecond": traced(*(event("alloc", BASE + 512 * n, 512, 0) for n in range(300))),
+    "hostile names": traced(
+        event("alloc", BASE, 1 << 20, 0, frames=[frame(HOSTILE, 3, f"/home/{HOSTILE}.py")], user_metadata=HOSTILE),
+        event("alloc", BASE + (1 << 20), 1 << 20, 5, frames=[frame("Ω漢字", 3, "/home/пример.py")]),
+        external_annotations=[
+            {"name": HOSTILE, "stage": "START", "device": 0, "time_us": START},
+            {"name": HOSTILE, "stage": "END", "device": 0, "time_us": START + 9},
+        ],
+        allocator_settings={HOSTILE: HOSTILE},
+    ),
+}
+
+
+@pytest.fixture
+def viewing(browser, tmp_path):
+    opened = []
+
+    def view(*snapshots, **how):
+        opened.append(Viewing(browser, tmp_path, *snapshots, **how))
+        return opened[-1]
+
+    yield view
+    for one in opened:
+        assert one.strangers() == []
+        one.close()
+
+
+def look_around(view):
+    """Every panel, both axes, a point, a search."""
+    box = view.plot.bounding_box()
+    for tab in ("Allocator state", "Events", "Compare", "File", "Live set"):
+        view.page.get_by_role("tab", name=tab).click()
+        view.page.wait_for_timeout(60)
+    for axis in ("Time", "Events"):
+        button = view.page.get_by_role("radio", name=axis)
+        if button.is_enabled():
+            button.click()
+        view.call("fit()")
+        view.call(f"pick({box['x'] + box['width'] / 2}, {box['y'] + box['height'] - 40})")
+    view.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] - 40)
+    for key in ("ArrowRight", "ArrowUp", "+", "]", "p", "End", "Home", "r", "Escape", "0"):
+        view.page.keyboard.press(key)
+    view.call("search('0x7f0000000000')")
+    view.call("search('f')")
+    view.call("state(0)")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_odd_files_are_shown(viewing, name):
+    snapshot = Snapshot.load(CASES[name])
+    view = viewing(snapshot).drawn()
+    facts = view.call("device()")
+    timeline = snapshot.timeline()
+    assert facts["peak"]["bytes"] == timeline.requested.peak()[1]
+    assert facts["events"] == len(timeline.trace)
+    look_around(view)
+    assert view.problems == []
+    assert view.page.evaluate("window.broken") is None
+    assert view.page.locator("img").count() == 0
+
+
+def test_large_addresses_keep_their_digits(viewing):
+    snapshot = Snapshot.load(CASES["2^53 addresses"])
+    view = viewing(snapshot).drawn()
+    told = view.call("select(7)")["allocation"]
+    assert told["address"] == hex((1 << 62) + 4096 * 7)
+    assert told["name"] == f"b{(1 << 62) + 4096 * 7:x}_0"
+    assert view.call(f"search('{told['name']}')")["allocations"] == 1
+
+
+def test_hostile_names_stay_text(viewing):
+    view = viewing(Snapshot.load(CASES["hostile names"])).drawn()
+    label = view.page.locator(".live tbody th").first.inner_text()
+    assert "</script><img src=x onerror=" in label
+    assert "\u202e" not in label
+    told = view.call("select(0)")["allocation"]
+    assert "onerror" in told["line"] and "onerror" in told["metadata"]
+    view.page.locator(".menu summary").click()
+    with view.page.expect_download() as waiting:
+        view.page.get_by_role("button", name="Picture as SVG").click()
+    assert "<img" not in Path(waiting.value.path()).read_text(encoding="utf-8")
+    assert view.page.evaluate("window.broken") is None
+    assert view.problems == []
+
+
+def test_a_hostile_file_name_stays_text(viewing):
+    snapshot = Snapshot.load(CASES["one event"])
+    view = viewing(text=page([Source(HOSTILE, snapshot.encode())])).drawn()
+    assert "onerror" in view.page.title()
+    assert view.page.evaluate("window.broken") is None
+    assert view.problems == []
+
+
+def test_a_file_without_devices_says_so(viewing):
+    view = viewing(Snapshot.load({"segments": []}))
+    view.page.get_by_text("holds no device").wait_for()
+    assert view.problems == []
+
+
+@pytest.mark.parametrize("damage", ["cut", "turned", "foreign"])
+def test_damaged_data_say_so(viewing, damage):
+    data = Snapshot.load(CASES["10,000 stacks"]).encode()
+    broken = {
+        "cut": data[: len(data) // 2],
+        "turned": data[:-2000] + bytes(byte ^ 0x55 for byte in data[-2000:]),
+        "foreign": b"PK" + data,
+    }[damage]
+    view = viewing(text=page([Source("x", broken)]))
+    view.page.get_by_role("alert").wait_for()
+    text = view.page.get_by_role("alert").inner_text()
+    assert re.search("damaged|no encoded snapshot", text), text
+    assert view.problems == []
+
+
+def without(name):
+    """The page as a browser sees it that lacks something."""
+    text = page([Source("made", Snapshot.load(CASES["hostile names"]).encode())])
+    script = f"delete window.{name};"
+    # the policy names the page's script by its hash: another one needs a policy of its own
+    return re.sub('content="default-src[^"]*"', 'content=""', text).replace(
+        "<style>", f"<script>{script}</script><style>", 1
+    )
+
+
+def test_a_browser_without_decompression_says_so(viewing):
+    view = viewing(text=without("DecompressionStream; delete window.Worker"))
+    view.page.get_by_text("This browser cannot unpack the data").wait_for()
+
+
+def test_a_browser_without_workers_draws_all_the_same(viewing):
+    view = viewing(text=without("Worker")).drawn()
+    look_around(view)
+    assert view.call("device()")["events"] == 2
+    assert view.problems == []
+
+
+def test_without_scripts_the_page_says_what_it_is(browser, tmp_path):
+    context = browser.new_context(java_script_enabled=False)
+    opened = context.new_page()
+    path = tmp_path / "page.html"
+    path.write_text(page([Source("x", Snapshot.load(CASES["one event"]).encode())]), encoding="utf-8")
+    opened.goto(path.as_uri())
+    assert "switched off" in opened.locator("noscript").inner_text()
+    context.close()
+
+
+def test_the_policy_forbids_every_connection(viewing):
+    view = viewing(Snapshot.load(CASES["one event"])).drawn()
+    blocked = view.page.evaluate(
+        """async () => {
+            const tries = [fetch("https://example.org/"), fetch("data:text/plain,x"),
+                new Promise((_, fail) => {
+                    const image = new Image();
+                    image.onerror = fail;
+                    image.src = "https://example.org/x.png";
+                })];
+            return (await Promise.allSettled(tries)).map(one => one.status);
+        }"""
+    )
+    assert blocked == ["rejected"] * 3
+    # the browser tells of what it refused; nothing else was said
+    assert all(
+        "Content Security Policy" in one or "Refused" in one or "Failed to fetch" in one for one in view.problems
+    )
+    view.requests.clear()
+
+
+def test_data_are_base64_and_nothing_else(tmp_path):
+    data = Snapshot.load(CASES["hostile names"]).encode()
+    text = page([Source("a", data)])
+    (held,) = re.findall(r'class="ipygpumem-data"[^>]*>([^<]*)<', text)
+    assert base64.b64decode(held, validate=True) == data
