@@ -73,16 +73,20 @@ def read_annotations(value: Any) -> tuple[Annotation, ...]:
         entries.append((time, place, stage == "START", text(entry.get("name"), f"{where}: name"), device))
     found: list[Annotation] = []
     opened: dict[int, _Open] = {}
+    order: list[int] = []  # those opened, by age; closed ones leave it when they come to its end
     youngest: dict[tuple[str, int], list[int]] = {}
     for time, place, begins, name, device in sorted(entries):
         same = youngest.setdefault((name, device), [])
         if begins:
             same.append(place)
             opened[place] = _Open(name, device, time, len(opened))
+            order.append(place)
         elif not same:
             found.append(Annotation(name, device, None, time, 0, ambiguous=bool(opened)))
         else:
-            last = next(reversed(opened))
+            while order[-1] not in opened:
+                order.pop()
+            last = order[-1]
             key = same.pop()
             region = opened.pop(key)
             # as many regions are open around it as when it began, and none inside it

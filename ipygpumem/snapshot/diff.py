@@ -6,13 +6,14 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.errors import OptionError
+from ipygpumem.snapshot.liveset import LiveSet
 from ipygpumem.snapshot.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
     from ipygpumem.snapshot.groups import Group
-    from ipygpumem.snapshot.liveset import LiveSet
 
 __all__ = ["Change", "Diff", "diff"]
 
@@ -82,9 +83,9 @@ def diff(before: Snapshot | LiveSet, after: Snapshot | LiveSet, key: str = "line
         key: What to align by: a key of `ipygpumem.snapshot.KEYS`; ``"line"`` and ``"stack"`` are meant for this.
 
     Raises:
-        OptionError: There is no such key.
+        OptionError: There is no such key, or these are no moments.
     """
-    before, after = (one.live() if isinstance(one, Snapshot) else one for one in (before, after))
+    before, after = _live(before), _live(after)
     old, new = _sums(before.by(key)), _sums(after.by(key))
     changes = []
     for identity, named in {**old, **new}.items():
@@ -96,6 +97,14 @@ def diff(before: Snapshot | LiveSet, after: Snapshot | LiveSet, key: str = "line
             changes.append(Change(group.label, bytes_before, bytes_after, count_before, count_after, *where))
     changes.sort(key=lambda change: (-abs(change.bytes), -abs(change.count), change.label))
     return Diff(before.bytes, after.bytes, tuple(changes))
+
+
+def _live(moment: Snapshot | LiveSet) -> LiveSet:
+    if isinstance(moment, LiveSet):
+        return moment
+    if not isinstance(moment, Snapshot):
+        raise OptionError(f"a {type(moment).__name__} is neither a snapshot nor what lives at an event of one")
+    return moment.live()
 
 
 def _sums(groups: Iterable[Group]) -> dict[Hashable, tuple[Group, int, int]]:

@@ -54,7 +54,7 @@ def label_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> 
 
 
 def _keyed(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> Keyed:
-    if key not in KEYS:
+    if not isinstance(key, str) or key not in KEYS:
         raise OptionError(f"cannot group by {key!r}: choose from {', '.join(KEYS)}")
     return KEYS[key](snapshot, timeline, rows)
 

@@ -88,8 +88,8 @@ def _reason(memory: Fragmentation, asked: int, device_free: int | None, *, expan
         parts.append(f"A new segment takes {size(segment)}, and the device had {size(device_free)} left.")
     elif device_free is not None:
         parts.append(
-            f"A new segment takes {size(segment)}; the device had {size(device_free)} left, so a limit"
-            " (torch.cuda.set_per_process_memory_fraction) was in the way."
+            f"A new segment takes {size(segment)}; the device had {size(device_free)} left: a limit"
+            " (torch.cuda.set_per_process_memory_fraction) may have been in the way."
         )
     if memory.partly:
         advice = "." if expandable else "; expandable_segments:True avoids most of that."

@@ -19,7 +19,7 @@ __all__ = ["shared", "stripped"]
 # code is known.
 _PUBLIC = re.compile(
     r"""[/\\](?:site-packages|dist-packages)[/\\].*
-    | [/\\]lib[/\\]python3(?:\.\d+)?[/\\].*
+    | [/\\]lib[/\\]python3(?:\.\d+t?)?[/\\].*
     | [/\\]torch[/\\].*
     | [/\\]ipykernel_\d+[/\\]\d+\.py$""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,

@@ -29,7 +29,7 @@ from ipygpumem.snapshot.tables import unpack_pool
 from ipygpumem.snapshot.timeline import Curve, Timeline
 from ipygpumem.snapshot.trace import Action, read_trace
 from ipygpumem.snapshot.window import Churn, DeviceCalls, Step, churn, device_calls, growth, leaks, short_lived
-from ipygpumem.units import MIB
+from ipygpumem.units import MIB, parse_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,6 +131,7 @@ class Snapshot(Shown):
             if not self.timelines:
                 raise DeviceError(f"{self.name} holds no device")
             return max(self.timelines, key=lambda timeline: timeline.requested.peak()[1])
+        _check_device(device)
         if not 0 <= device < len(self.timelines):
             raise DeviceError(f"{self.name} has no device {device}: it has {len(self.timelines)}")
         return self.timelines[device]
@@ -180,7 +181,7 @@ class Snapshot(Shown):
         timeline = self.timeline(device)
         if event is None:
             event = timeline.requested.peak()[0]
-        self._check_event(event, timeline)
+        event = self._check_event(event, timeline)
         return LiveSet(self, timeline, event, timeline.allocations.live(event))
 
     def by_line(self, device: int | None = None) -> tuple[Group, ...]:
@@ -194,24 +195,36 @@ class Snapshot(Shown):
             OptionError: There is no such event.
         """
         timeline = self.timeline(device)
-        self._check_event(event, timeline)
-        return self._history(timeline.device).at(event)
+        return self._history(timeline.device).at(self._check_event(event, timeline))
 
     def fragmentation(
-        self, event: int | None = None, device: int | None = None, need: int | None = None
+        self, event: int | None = None, device: int | None = None, need: int | str | None = None
     ) -> Fragmentation:
-        """Free memory inside the segments after an event, or at the end; and where ``need`` bytes would fit."""
+        """Free memory inside the segments after an event, or at the end; and where ``need`` bytes would fit.
+
+        Raises:
+            OptionError: There is no such event, or no such size (``4096``, ``"64 MiB"``).
+        """
+        if need is not None:
+            need = parse_size(need)
+            if need <= 0:
+                raise OptionError(f"an allocation has a byte or more, not {need:,}")
         timeline = self.timeline(device)
         event = len(timeline.trace) - 1 if event is None else event
         return fragmentation(self, self.state_at(event, timeline.device), need)
 
-    def ooms(self, device: int | None = None) -> tuple[Oom, ...]:
-        """Why each allocation failed that ran out of memory; of all devices, if none is given."""
+    def ooms(self, device: int | None = None, last: int | None = 100) -> tuple[Oom, ...]:
+        """Why allocations failed that ran out of memory, in the order of their events.
+
+        Args:
+            device: Its index; without it all devices.
+            last: Only so many of each device, the last ones; None for all. Each takes as long as `state_at`.
+        """
         devices = range(len(self.timelines)) if device is None else [self.timeline(device).device]
         return tuple(
             explain_oom(self, self.state_at(event, one))
             for one in devices
-            for event in self.timelines[one].trace.events(Action.OOM).tolist()
+            for event in self.timelines[one].trace.events(Action.OOM).tolist()[-last if last else None :]
         )
 
     def leaks(self, first: int = -1, last: int | None = None, device: int | None = None) -> LiveSet:
@@ -287,7 +300,13 @@ class Snapshot(Shown):
         return events_frame(self, device)
 
     def annotations(self, device: int | None = None) -> tuple[Annotation, ...]:
-        """Annotated regions, START and END paired, by their beginning: those of a device, or of all."""
+        """Annotated regions, START and END paired, by their beginning: those of a device, or of all.
+
+        Raises:
+            DeviceError: That is no device's number.
+        """
+        if device is not None:
+            _check_device(device)
         return tuple(one for one in self._annotations if device is None or one.device == device)
 
     def source_line(self, file: str, line: int) -> str | None:
@@ -309,17 +328,17 @@ class Snapshot(Shown):
         """The answer in a few lines: the peak, when it was, and the lines that hold most of it."""
         return summary_text(self, device)
 
-    def _check_event(self, event: int, timeline: Timeline) -> None:
+    def _check_event(self, event: int, timeline: Timeline) -> int:
         if isinstance(event, bool) or not isinstance(event, (int, np.integer)):
             raise OptionError(f"{event!r} is no event: an event is a whole number")
         if not -1 <= event < len(timeline.trace):
             raise OptionError(f"device {timeline.device} has no event {event}: it has {len(timeline.trace):,}")
+        return int(event)
 
     def _window(self, first: int, last: int | None, device: int | None) -> tuple[Timeline, int]:
         timeline = self.timeline(device)
         last = len(timeline.trace) - 1 if last is None else last
-        self._check_event(first, timeline)
-        self._check_event(last, timeline)
+        first, last = self._check_event(first, timeline), self._check_event(last, timeline)
         if first > last:
             raise OptionError(f"the window ends before it begins: from event {first} to {last}")
         return timeline, last
@@ -333,3 +352,8 @@ class Snapshot(Shown):
         if file not in self._split:
             self._split[file] = self.sources.get(file, "").splitlines()
         return self._split[file]
+
+
+def _check_device(device: int) -> None:
+    if isinstance(device, bool) or not isinstance(device, (int, np.integer)):
+        raise DeviceError(f"{device!r} is no device: a device is a whole number")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipygpumem.snapshot.allocations import BEFORE
-from ipygpumem.snapshot.distinct import distinct
+from ipygpumem.snapshot.mapped import SEGMENT, Edges, sums
 from ipygpumem.snapshot.trace import Action
 from ipygpumem.units import MIB
 
@@ -21,19 +22,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 __all__ = ["BLOCK", "SEGMENT", "SMALL_SEGMENT", "SegmentHistory", "State"]
-
-SEGMENT = np.dtype(
-    [
-        ("address", "i8"),
-        ("size", "i8"),
-        ("stream", "i8"),
-        ("stack", "i4"),
-        ("pool", "i4"),
-        ("small", "i1"),
-        ("expandable", "?"),
-    ]
-)
-"""Columns of ``State.segments``. ``stack``, ``pool`` and ``small`` (of the small pool) are -1 where not known."""
 
 BLOCK = np.dtype(
     [("address", "i8"), ("requested", "i8"), ("rounded", "i8"), ("row", "i8"), ("stack", "i4"), ("pending", "?")]
@@ -150,32 +138,9 @@ class SegmentHistory:
 
     def _mapped(self, event: int) -> NDArray[Any]:
         """Mapped ranges of expandable segments: those at the end, with all later maps and unmaps taken back."""
-        trace = self._timeline.trace
-        later = self._moves[self._moves > event]
-        if not len(later) and not len(self._ranges):
+        if not len(self._moves) and not len(self._ranges):
             return self._ranges
-        undone = np.where(trace.action[later] == Action.MAP, -1, 1)
-        address = np.concatenate([self._ranges["address"], trace.address[later]])
-        size = np.concatenate([self._ranges["size"], trace.size[later]])
-        stream = np.concatenate([self._ranges["stream"], trace.stream[later]])
-        weight = np.concatenate([np.ones(len(self._ranges), np.int64), undone])
-        found = []
-        for one in distinct(stream):
-            mine = stream == one
-            points = np.concatenate([address[mine], address[mine] + size[mine]])
-            places, which = np.unique(points, return_inverse=True)
-            change = np.zeros(len(places), np.int64)
-            np.add.at(change, which, np.concatenate([weight[mine], -weight[mine]]))
-            covered = np.cumsum(change) > 0
-            edges = np.flatnonzero(np.diff(np.concatenate([[False], covered, [False]])))
-            ranges = np.zeros(len(edges) // 2, SEGMENT)
-            ranges["address"] = places[edges[::2]]
-            ranges["size"] = places[edges[1::2]] - places[edges[::2]]
-            ranges["stream"] = one
-            ranges["expandable"] = True
-            found.append(ranges)
-        ranges = np.concatenate(found)
-        ranges["stack"] = ranges["pool"] = ranges["small"] = -1
+        ranges = self._edges.ranges(int(np.searchsorted(self._moves, event, side="right")))
         if len(self._ranges):
             # what a range at the end tells holds for the range that it grew from
             place = np.searchsorted(self._ranges["address"], ranges["address"], side="right") - 1
@@ -183,6 +148,16 @@ class SegmentHistory:
             for name in ("stack", "pool", "small"):
                 ranges[name][known] = self._ranges[name][place[known]]
         return ranges
+
+    @cached_property
+    def _edges(self) -> Edges:
+        trace, moves, ranges = self._timeline.trace, self._moves, self._ranges
+        last = sums(
+            ranges["stream"], ranges["address"], ranges["address"] + ranges["size"], np.ones(len(ranges), np.int64)
+        )
+        begin = trace.address[moves]
+        change = np.where(trace.action[moves] == Action.MAP, 1, -1)
+        return Edges(last, trace.stream[moves], begin, begin + trace.size[moves], change)
 
 
 def _table(segments: Segments, rows: Ints) -> NDArray[Any]:

@@ -28,9 +28,11 @@ _NODE = struct.Struct("<ii")
 # Frames that are nobody's own code: libraries, Python's own, the notebook's machinery, what compilers wrote, C++
 _FOREIGN = re.compile(
     r"""[/\\](site-packages|dist-packages)[/\\]
-    | [/\\]lib[/\\]python3(\.\d+)?[/\\]
-    | [/\\]torch[/\\](nn|optim|autograd|utils|distributed|cuda|amp|fx|jit|_\w+|\w+\.py$)
-    | ^<(frozen[ ]|__array_function__|eval_with_key|fx-generated)
+    | [/\\]lib[/\\]python3(\.\d+t?)?[/\\]
+    | ^[a-z]:.*[/\\](python3\d*t?(-32)?|(mini|ana)conda3?|envs[/\\][^/\\]+|\d+\.\d+\.\d+)[/\\]lib[/\\]
+    | [/\\]torch[/\\](nn|optim|autograd|utils|distributed|cuda|amp|fx|jit|_\w+|(functional|hub|overrides|random
+      |serialization|storage)\.py$)
+    | ^<(frozen[ ]|__array_function__|eval_with_key|fx-generated|decorator-gen|lambdifygenerated|attrs[ ]generated)
     | torchinductor_ | [/\\]\.triton[/\\]
     | \.(c|cc|cpp|cxx|cu|cuh|h|hpp|inl|so)(\.\d+)*$""",
     re.VERBOSE | re.IGNORECASE,

@@ -56,6 +56,8 @@ class Curve:
         Raises:
             OptionError: The events have no times.
         """
+        if isinstance(time_us, bool) or not isinstance(time_us, (int, float, np.number)) or time_us != time_us:  # noqa: PLR0124 (NaN)
+            raise OptionError(f"{time_us!r} is no time: a time is in microseconds since 1970")
         if len(self) > 1 and self.time_us[-1] < 0:
             raise OptionError("the events have no times: ask by event")
         return int(self.bytes[max(int(np.searchsorted(self.time_us, time_us, side="right")) - 1, 0)])

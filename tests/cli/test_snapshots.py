@@ -117,3 +117,20 @@ def test_one_piece_is_a_piece(capsys, tmp_path):
     blocks = [{"address": 512, "size": 2097152, "state": "inactive"}]
     file.write_text(json.dumps({"segments": [{"address": 512, "total_size": 2097152, "blocks": blocks}]}))
     assert "in 1 piece, the largest 2.0 MiB" in run(capsys, "fragmentation", file)[1]
+
+
+def test_a_file_without_what_is_asked_for_does_not_stop_the_others(capsys):
+    status, out, err = run(capsys, "fragmentation", GPT, OOM, "--at", "7000")
+    assert status == 2
+    assert f"{GPT}:" in out and OOM not in out
+    assert err == f"ipygpumem: {OOM}: device 0 has no event 7000: it has 6,207\n"
+
+
+def test_devices_have_events_of_their_own(capsys, tmp_path):
+    alloc = {"action": "alloc", "addr": 512, "size": 8, "stream": 0, "time_us": 1}
+    path = tmp_path / "two.json"
+    path.write_text(json.dumps({"segments": [], "device_traces": [[alloc] * 1, [alloc, {**alloc, "addr": 1024}]]}))
+    status, out, err = run(capsys, "fragmentation", path, "--at", "1")
+    assert (status, err) == (0, "")
+    assert out.startswith("GPU 1 after event 1:")
+    assert run(capsys, "fragmentation", path, "--at", "9")[2] == "ipygpumem: device 0 has no event 9: it has 1\n"

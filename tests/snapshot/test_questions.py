@@ -404,12 +404,12 @@ def test_an_oom_is_explained():
     (oom,) = Snapshot.load(files.path("oom_fragmented")).ooms()
     assert (oom.event, oom.asked, oom.device_free) == (5998, 32 * MIB, 147527434240)
     assert oom.memory.largest == 7 * MIB
-    limit = "so a limit (torch.cuda.set_per_process_memory_fraction) was in the way."
+    limit = "a limit (torch.cuda.set_per_process_memory_fraction) may have been in the way."
     advice = "where only PyTorch can use them; expandable_segments:True avoids most of that."
     assert oom.reason == (
         "32.0 MiB were asked for.",
         "PyTorch held 109.5 MiB free in 47 pieces, the largest 7.0 MiB: none was large enough.",
-        f"A new segment takes 32.0 MiB; the device had 137.4 GiB left, {limit}",
+        f"A new segment takes 32.0 MiB; the device had 137.4 GiB left: {limit}",
         f"109.5 MiB lie in segments partly in use, {advice}",
     )
 
