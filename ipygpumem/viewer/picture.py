@@ -37,6 +37,7 @@ WIDTH = 880
 """In CSS pixels."""
 
 _SCALES = (2.0, 1.5, 1.0)
+_CROWD = 50_000
 _HEADROOM = 1.16
 _HIGHEST_TICK = 0.91
 """Above it stands the peak's label."""
@@ -81,7 +82,7 @@ def picture(snapshot: Snapshot, device: int | None = None) -> Picture:
     timeline = snapshot.timeline(device) if device is not None or snapshot.timelines else None
     try:
         with own_style():
-            for scale in _SCALES:
+            for scale in _SCALES if timeline is None or not _crowded(timeline) else _SCALES[-1:]:
                 paper = _blank(snapshot.name, scale) if timeline is None else _drawn(snapshot, timeline, scale)
                 png = packed(paper.pixels())
                 if len(png) <= MOST_BYTES:
@@ -89,6 +90,13 @@ def picture(snapshot: Snapshot, device: int | None = None) -> Picture:
     except ImportError as error:
         raise OptionError(f"a picture needs matplotlib: pip install matplotlib ({first_line(error)})") from error
     return Picture(png, paper.width, paper.height, text)
+
+
+def _crowded(timeline: Timeline) -> bool:
+    """Whether so much lives at once that every column takes its time."""
+    allocations = timeline.allocations
+    lives = float((allocations.end - allocations.start).sum(dtype=np.float64))
+    return lives / len(timeline.requested) > _CROWD
 
 
 def packed(pixels: NDArray[np.uint8]) -> bytes:

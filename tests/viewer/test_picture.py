@@ -75,6 +75,12 @@ def test_the_users_style_is_neither_used_nor_changed():
     assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout == "False\n"
 
 
+def test_a_crowd_of_blocks_has_a_coarser_picture():
+    trace = [event(addr=512 * number, size=512, time_us=number) for number in range(120_000)]
+    made = picture(Snapshot.load({"segments": [], "device_traces": [trace]}))
+    assert opened(made).size[0] == WIDTH
+
+
 HOSTILE = "</script><img onerror=alert(1)>$\\frac{$ %s \x1b[31m \u202e \ud800 日本語 🔥 _^{"
 
 
