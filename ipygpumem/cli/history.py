@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.cli.output import BAD_FILE, complain, print_json, say
@@ -116,7 +115,7 @@ def _compare(words: argparse.Namespace) -> int:
     if words.json:
         print_json({"a": words.before, "b": words.after, "cells": [_pair(pair) for pair in found]})
     else:
-        names = short_names(os.path.abspath(words.before), os.path.abspath(words.after))  # noqa: PTH100 (a missing user raises in Path)
+        names = short_names(words.before, words.after)
         say(*text_tables(comparison_tables(found, words.by, names)).splitlines())
     return BAD_FILE if before.faults or after.faults else 0
 

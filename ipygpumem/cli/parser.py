@@ -65,9 +65,8 @@ def _drop_output() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="ipygpumem", description="Understand PyTorch memory: snapshots, and sessions of ipygpumem."
-    )
+    purpose = "Understand PyTorch's memory: snapshots, and the cells of a session."
+    parser = argparse.ArgumentParser(prog="ipygpumem", description=purpose)
     commands = Commands(parser)
     for group in (snapshots, events, pages, history, machine):
         group.add(commands)

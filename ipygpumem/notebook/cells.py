@@ -275,7 +275,7 @@ class Cells:
             if asked.view and report.recording is not None and report.recording.path is not None:
                 show.show_recording(self._shell, report.recording.path)
         elif muted or self.ooms.pending:  # the panel of a failure has it all
-            return
+            self.ooms.report = report
         elif settings.report == "always" or (settings.report == "changed" and (losses or self._moved(report))):
             self._show(report, table=settings.style == "table")
 

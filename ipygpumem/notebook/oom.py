@@ -11,6 +11,7 @@ from ipygpumem.render import oom_tables
 from ipygpumem.session import oom
 
 if TYPE_CHECKING:
+    from ipygpumem.ledger.report import Report
     from ipygpumem.notebook.ring import Ring
     from ipygpumem.session import Session
 
@@ -25,9 +26,12 @@ class Ooms:
         self._session = session
         self.ring = ring
         self._listening = False
+        self.report: Report | None = None
+        """The cell's report, where it has no display of its own: the panel carries its figures."""
 
     def begin(self) -> None:
         """A cell begins: from the moment on that CUDA has started, every failure is taken down."""
+        self.report = None
         if not self._listening:
             self._listening = oom.listen(self.ring.save)
         if self.ring.wanted:
@@ -45,7 +49,7 @@ class Ooms:
             return
         failures = FAILURES.take()
         panel = oom.explain(failures, count, caught=not _ended_by_oom(result))
-        show.show_tables(self._shell, oom_tables(panel, self._session.baseline))
+        show.show_tables(self._shell, oom_tables(panel, self._session.baseline), self.report)
 
     def drop(self) -> None:
         """Nobody is to be told."""

@@ -53,16 +53,16 @@ def show_levels(shell: Any, rows: Sequence[Entry], title: str) -> None:
     shell.display_pub.publish(data=data, metadata={"image/png": {"width": still.width, "height": still.height}})
 
 
-def show_tables(shell: Any, tables: list[Table]) -> None:
-    """Display full tables."""
-    _publish(shell, _tables_bundle(tables))
+def show_tables(shell: Any, tables: list[Table], report: Report | None = None) -> None:
+    """Display full tables; with a report, they carry its figures."""
+    _publish(shell, _tables_bundle(tables), report)
 
 
 def show_table(shell: Any, report: Report) -> None:
     """Display the full form, with the lines of code at the peak where they were recorded."""
     # a listing has the lines at the peak, too
     lines = () if report.lines else peak_lines(report)
-    _publish(shell, _with_answers(report, _tables_bundle(report_tables(report, lines))), report)
+    _publish(shell, _with_answers(report, _tables_bundle(with_outside(report_tables(report, lines), report))), report)
 
 
 def show_snapshots(shell: Any, files: Sequence[str]) -> None:

@@ -71,7 +71,7 @@ def history_tables(
     )
     header = (*(("device",) if several else ()), "held", "peak", "outside", "time")
     remarks = _remarks(rows, page, dropped, more)
-    return [Table(f"{title}: {_count(len(rows), several)}", header, body, remarks)]
+    return [Table(f"{title}: {_count(rows, several)}", header, body, remarks)]
 
 
 def _shown(rows: Sequence[Entry], page: Page) -> Sequence[Entry]:
@@ -84,7 +84,8 @@ def _shown(rows: Sequence[Entry], page: Page) -> Sequence[Entry]:
     return [*known, *(row for row in rows if value(row) is None)][first : first + page.size]
 
 
-def _count(count: int, several: bool) -> str:
+def _count(rows: Sequence[Entry], several: bool) -> str:
+    count = len({(row.time, row.cell, row.seconds) for row in rows})
     if not count:
         return "nothing was measured yet"
     return f"{count:,} measurement{'' if count == 1 else 's'}{', a row for each device that moved' if several else ''}"
@@ -166,7 +167,7 @@ def comparison_tables(found: Sequence[Pair], by: str, names: tuple[str, str]) ->
     header = (*(("device",) if several else ()), "held", "change", "peak", "change", "time", "change")
     both = sum(pair.before is not None and pair.after is not None for pair in found)
     changed = sum(_differs(pair) for pair in found)
-    title = f"{names[1]} against {names[0]}: {both:,} in both, {changed:,} of them moved memory in another way"
+    title = f"{names[1]} against {names[0]}: {both:,} in both, {changed:,} of them differ"
     return [Table(title, header, body)]
 
 

@@ -58,4 +58,6 @@ def _rows(cell: dict[str, Any], figures: Any) -> Iterator[Entry]:
         source = "".join(line for line in source if isinstance(line, str))
     code = first_code(source) if isinstance(source, str) else ""
     cell_id = printable(name) if isinstance(name, str) else None
-    yield from entries_from_summary(figures, cell_id=cell_id, code=code)
+    rows = entries_from_summary(figures, cell_id=cell_id, code=code)
+    rows.sort(key=lambda row: (len(row.device), row.device))
+    yield from [row for row in rows if row.moved] or rows[:1]

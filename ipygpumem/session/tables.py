@@ -93,5 +93,8 @@ def short_names(one: str, other: str) -> tuple[str, str]:
     names = _name(one), _name(other)
     if names[0] != names[1]:
         return names
-    parents = tuple(printable(Path(path).parent.name) for path in (one, other))
+    whole = [os.path.abspath(os.path.expanduser(path)) for path in (one, other)]  # noqa: PTH100, PTH111 (Path raises for a user who is not there)
+    if whole[0] == whole[1]:
+        return names
+    parents = [printable(Path(path).parent.name) for path in whole]
     return f"{parents[0]}/{names[0]}", f"{parents[1]}/{names[1]}"

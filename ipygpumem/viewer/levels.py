@@ -79,7 +79,7 @@ def levels(rows: Sequence[Entry], title: str) -> Picture:
                     break
     except ImportError as error:
         raise OptionError(f"a picture needs matplotlib: pip install matplotlib ({first_line(error)})") from error
-    words = [f"{one.device}: highest level {size(int(_stack(one.rows)[:, -1].max()))}" for one in panels]
+    words = [f"{one.device}: highest level {size(int(_highest(one.rows).max()))}" for one in panels]
     return Picture(png, paper.width, paper.height, "; ".join(words) or "nothing was measured yet")
 
 
