@@ -13,6 +13,7 @@ from ipygpumem.ledger.books import books
 from ipygpumem.probes import pytorch
 from ipygpumem.probes.nvml import Nvml
 from ipygpumem.recording.history import History
+from ipygpumem.recording.outside import OUTSIDE
 from ipygpumem.session.session import Session
 from ipygpumem.units import size
 
@@ -21,7 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Environment", "environment", "environment_lines"]
 
-_PACKAGES = ("ipygpumem", "torch", "numpy", "nvidia-ml-py", "ipython", "ipykernel", "anywidget", "pandas", "pyarrow")
+_PACKAGES = (
+    "ipygpumem",
+    "torch",
+    "numpy",
+    "nvidia-ml-py",
+    "ipython",
+    "ipykernel",
+    "anywidget",
+    "pandas",
+    "pyarrow",
+    "llvmlite",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +72,26 @@ class Environment:
         return asdict(self)
 
 
-def environment() -> Environment:
-    """Look at this machine, and try it: a CUDA context of this process is where the modes show."""
+def environment(session: Session | None = None) -> Environment:
+    """Look at this machine, and try it: a CUDA context of this process is where the modes show.
+
+    ``session``: one that is there already; its devices are read, and nothing is started.
+    """
     torch = pytorch.problem(load=True) if pytorch.importable() else "torch is not installed"
     nvml, driver, cards = _nvml()
-    device = None if torch is not None else _device()
+    device = None if torch is not None else _device() if session is None else _standing(session)
     numbers = {"reading of snapshots": ("exact", "needs neither torch nor a GPU")}
     recording = torch or History.obstacle()
     numbers["recording of snapshots"] = ("unknown", recording) if recording else ("exact", "PyTorch's own history")
     if device is None:
-        numbers["GPU memory"] = ("unknown", torch or "CUDA does not start")
+        numbers["GPU memory"] = (
+            "unknown",
+            torch or ("CUDA does not start" if session is None else "CUDA has not started"),
+        )
     else:
         numbers |= {line.label: (line.grade.trust, line.grade.reason) for line in books(device)}
+    nameless = torch or OUTSIDE.obstacle()
+    numbers["outside PyTorch, by library"] = ("unknown", nameless) if nameless else ("exact", "CUPTI's records")
     return Environment(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
@@ -107,6 +127,11 @@ def _device() -> DeviceReading | None:
     """PyTorch's current device with a context of ours; None where CUDA does not start."""
     baseline = Session().preload("context")
     return baseline.reading.devices.get(baseline.device or "")
+
+
+def _standing(session: Session) -> DeviceReading | None:
+    """A device that a session uses already."""
+    return next((one for one in session.reading().devices.values() if one.context), None)
 
 
 def environment_lines(facts: Environment) -> list[str]:

@@ -31,9 +31,17 @@ def forget():
     failures = sys.modules.get("ipygpumem.recording.oom")
     if failures is not None:
         failures.FAILURES.__init__()
+    _forget_outside()
     session = sys.modules.get("ipygpumem.session.session")
     if session is not None:
         session._session = session.Session()
+
+
+def _forget_outside():
+    outside = sys.modules.get("ipygpumem.recording.outside")
+    if outside is not None:
+        outside.OUTSIDE.close()
+        outside.OUTSIDE.__init__()
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ipygpumem.errors import ReportError
+from ipygpumem.ledger.grade import Grade
 from ipygpumem.ledger.limits import Excess
 from ipygpumem.ledger.listing import DeviceLines
 from ipygpumem.ledger.modules import ModuleTree
+from ipygpumem.ledger.outside import OutsideMemory
 from ipygpumem.ledger.plain import Plain, mapping, printable
 from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
 from ipygpumem.ledger.report import SCHEMA, DeviceReport, HostReport, Peak, Report
@@ -19,8 +21,10 @@ _NAMES: dict[str, Any] = {
     "DeviceLines": DeviceLines,
     "DeviceReading": DeviceReading,
     "Excess": Excess,
+    "Grade": Grade,
     "HostReading": HostReading,
     "ModuleTree": ModuleTree,
+    "OutsideMemory": OutsideMemory,
 }
 _strict, _lenient = Plain(_NAMES), Plain(_NAMES, lenient=True)
 _LAST_TIME = 1 << 33

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ipygpumem.ledger.limits import Excess
     from ipygpumem.ledger.listing import DeviceLines
     from ipygpumem.ledger.modules import ModuleTree
+    from ipygpumem.ledger.outside import OutsideMemory
     from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
 
 __all__ = ["SCHEMA", "DeviceReport", "HostReport", "Peak", "RecordingFacts", "Report"]
@@ -317,6 +318,7 @@ class Report:
     lines: tuple[DeviceLines, ...] = ()
     excesses: tuple[Excess, ...] = ()
     modules: tuple[ModuleTree, ...] = ()
+    libraries: tuple[OutsideMemory, ...] = ()
     code: str = ""
 
     @classmethod
@@ -345,6 +347,7 @@ class Report:
             "lines": [one.to_dict() for one in self.lines],
             "excesses": [asdict(one) for one in self.excesses],
             "modules": [one.to_dict() for one in self.modules],
+            "libraries": [one.to_dict() for one in self.libraries],
             "devices": {name: device.to_dict() for name, device in self.devices.items()},
             "host": self.host.to_dict(),
         }

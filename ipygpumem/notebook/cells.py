@@ -72,6 +72,7 @@ class _Frame:
     number: int | None = None
     measurement: Measurement | None = None
     asked: Asked | None = None
+    study: Study | None = None
     reported: bool = False
     muted: bool = False
     code: tuple[str | None, str] | None = None
@@ -135,7 +136,8 @@ class Cells:
             self.marks.begin(frame.raw)
             self.ooms.begin()
         if len(frames) == 1 and frame.stored and wanted:
-            frame.measurement = self._open(None)
+            frame.study = self._standing()
+            frame.measurement = self._open(None, frame.study)
 
     def begin(self, asked: Asked) -> None:
         """``%%gpumem`` on the first line of a cell: what runs from here on is measured with these options.
@@ -157,10 +159,10 @@ class Cells:
         if asked.study is not None:
             self.ooms.ring.pause()  # it may record itself; the ring comes back with the next cell
         frame.code = (calling_cell(), frames[-1].raw)
-        frame.asked = asked
-        frame.measurement = self._open(asked)
+        frame.asked, frame.study = asked, asked.study
+        frame.measurement = self._open(asked, asked.study)
 
-    def _open(self, asked: Asked | None) -> Measurement:
+    def _open(self, asked: Asked | None, study: Study | None) -> Measurement:
         settings = self._settings
         options = MeasurementOptions(
             reset_peaks=settings.peaks == "exact",
@@ -170,8 +172,8 @@ class Cells:
         measurement = Measurement(self._session.watch, options)
         if asked is not None:
             measurement.only = asked.devices
-            if asked.study is not None:
-                asked.study.attach(measurement)
+        if study is not None:
+            study.attach(measurement)
         try:
             measurement.begin()
         except Exception as error:
@@ -237,7 +239,7 @@ class Cells:
         )
         if report is None:
             return None
-        study = self.limited(frame.asked)
+        study = frame.study
         if study is not None:
             names = self.numbers.known()
             if filename is not None and frame.number is not None:
@@ -247,12 +249,12 @@ class Cells:
         self.settle(report, measurement, frame.asked, muted=frame.muted)
         return None if study is None else study.error
 
-    def limited(self, asked: Asked | None) -> Study | None:
-        """What was asked of a cell; of any other cell, the limit of the settings."""
-        if asked is not None:
-            return asked.study
-        limit = self._settings.limit
-        return None if limit is None else Study(self._session.watch, limits=Limits(peak=limit), record=False)
+    def _standing(self) -> Study | None:
+        """What the settings ask of every cell; None for its figures alone."""
+        limit, outside = self._settings.limit, self._settings.outside == "library"
+        if limit is None and not outside:
+            return None
+        return Study(self._session.watch, limits=Limits(peak=limit), record=False, outside=outside)
 
     def settle(self, report: Report, measurement: Measurement, asked: Asked | None, *, muted: bool = False) -> None:
         """Keep a report, take a late baseline, and show what is to be shown."""
@@ -327,7 +329,7 @@ class Cells:
         outer = self.claim()
         if outer is not None:
             self._number(outer)
-        measurement = self._open(asked)
+        measurement = self._open(asked, asked.study)
         reports: list[Report] = []
         success = False
         try:

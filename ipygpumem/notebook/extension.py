@@ -12,6 +12,7 @@ from traitlets import TraitError
 from ipygpumem.ledger import Report
 from ipygpumem.notebook.completion import matcher
 from ipygpumem.notebook.magics import GPUMem
+from ipygpumem.notebook.outside import StandingRecords
 from ipygpumem.notebook.rewrite import rewrite
 from ipygpumem.notebook.roots import labeller, notebook_roots
 from ipygpumem.notebook.settings import without_faults
@@ -33,6 +34,7 @@ class _Extension:
         self.shell = shell
         config, self._faults = without_faults(shell.config, _NAME)
         self.magics = GPUMem(shell, current(), config)
+        self.standing = StandingRecords(self.magics)
         self.matcher = matcher()
         self._before: dict[tuple[str, str], Any] = {}
         self._registered: Any = None
@@ -57,6 +59,7 @@ class _Extension:
         session.roots, session.label = functools.partial(notebook_roots, shell), labeller(shell)
         if magics.log is not None:
             session.reports.log = magics.log
+        self.standing.install()
         fork.register()
 
     def start(self) -> None:
@@ -73,6 +76,7 @@ class _Extension:
         session.watch.only = magics.devices
         if magics.oom_snapshot is not None:
             self._changed({"name": "oom_snapshot", "new": magics.oom_snapshot})
+        self.standing.set()
         for fault in self._faults:
             print(f"ipygpumem: {fault}")  # noqa: T201 (said once, at load)
         self._faults.clear()
@@ -94,6 +98,7 @@ class _Extension:
         magics.cells.close()
         magics.record.discard()
         magics.cells.clearing.remove()
+        self.standing.remove()
         magics.debugger.remove()
         magics.cells.ooms.remove()
         for event, callback in (

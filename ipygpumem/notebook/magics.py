@@ -171,6 +171,7 @@ class GPUMem(Magics, Settings):
             modules=None if words.modules is None else self._model(words.modules),
             options=history_options(words),
             path=None if words.snapshot is None else expanded(self.shell, words.snapshot),
+            outside=words.outside or self.outside == "library",
         )
 
     def _model(self, name: str) -> ModuleWatch:

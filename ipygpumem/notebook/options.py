@@ -101,13 +101,19 @@ _MODULES = Option(
     "NAME",
     "tell this model's memory by module and by phase (forward, backward, optimizer): a step of training or inference",
 )
+_OUTSIDE = Option(
+    ("--outside",),
+    None,
+    "tell memory outside PyTorch by library, from CUPTI's records, and what CuPy, JAX and others count themselves; "
+    "needs ipygpumem[outside]; by library and not by line, for that would take CUPTI away from torch.profiler",
+)
 _LIMITS = (
     Option(("--limit",), "SIZE", "fail if the peak on any GPU is higher than this: 2GiB, 500MiB"),
     Option(("--limit-held",), "SIZE", "fail if more than this is still held at the end: 0"),
     Option(("--limit-outside",), "SIZE", "fail if memory outside PyTorch grows by more than this"),
     Option(("--limit-host",), "SIZE", "fail if the peak of this process's resident memory is higher than this"),
 )
-_QUESTIONS = (*_LINES, _MODULES, *_LIMITS)
+_QUESTIONS = (*_LINES, _MODULES, _OUTSIDE, *_LIMITS)
 
 CELL = (_SNAPSHOT, _VIEW, *_RECORDING, *_QUESTIONS, _DEVICE, _QUIET, _VAR, _HELP)
 STATEMENT = (

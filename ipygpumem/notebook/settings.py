@@ -146,6 +146,12 @@ class Settings(Configurable):
     devices = Devices(
         allow_none=True, help="The devices to watch, as in ['cuda:0'] or '0,1'; None for all that this process uses."
     ).tag(config=True)
+    outside = Enum(
+        ["off", "library"],
+        default_value="off",
+        help="library: memory outside PyTorch is told by library after every cell, as %%gpumem --outside does for one. "
+        "Needs ipygpumem[outside]; CUPTI then records allocations all the time, and steps aside for torch.profiler.",
+    ).tag(config=True)
     peaks = Enum(
         ["exact", "untouched"],
         default_value="exact",

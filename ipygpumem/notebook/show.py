@@ -19,6 +19,7 @@ from ipygpumem.render import (
     text_line,
     text_listings,
     text_tables,
+    with_outside,
 )
 from ipygpumem.session.lines import peak_lines
 

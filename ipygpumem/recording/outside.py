@@ -255,9 +255,8 @@ def _owner(cupti: Cupti, record: Any) -> Owner:
 
 def _segments() -> list[tuple[int, int, int]]:
     """Device index, address and bytes of PyTorch's segments; none while a history is on, which would note the look."""
-    torch = pytorch.started()
     try:
-        if torch is None or torch._C._cuda_isHistoryEnabled():
+        if pytorch.started() is None or pytorch.records():
             return []
         return [(one["device"], one["address"], one["total_size"]) for one in pytorch.segments()]
     except Exception:  # a backend that keeps no list

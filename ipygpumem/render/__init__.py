@@ -7,6 +7,7 @@ from ipygpumem.render.line import baseline_line, text_line
 from ipygpumem.render.listing import html_listings, text_listings
 from ipygpumem.render.modules import module_tables
 from ipygpumem.render.oom import oom_tables
+from ipygpumem.render.outside import with_outside
 from ipygpumem.render.release import release_tables
 from ipygpumem.render.table import books_tables, report_tables, text_tables
 
@@ -27,4 +28,5 @@ __all__ = [
     "text_line",
     "text_listings",
     "text_tables",
+    "with_outside",
 ]

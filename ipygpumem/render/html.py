@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.render.column import footer, notes, rows
+from ipygpumem.render.outside import outside_sentences
 
 if TYPE_CHECKING:
     from ipygpumem.ledger.reading import DeviceReading
@@ -90,7 +91,8 @@ def html_line(report: Report) -> str:
         }
         for row in rows(report)
     ]
-    text: str = _template(_LINE).render(rows=shown, footer=footer(report), notes=notes(report), width=_BAR_PIXELS)
+    said = [*outside_sentences(report), *notes(report)]
+    text: str = _template(_LINE).render(rows=shown, footer=footer(report), notes=said, width=_BAR_PIXELS)
     return text
 
 

@@ -47,6 +47,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             these, too. Takes a recording, which ``snapshot`` may save.
         modules: A ``torch.nn.Module`` whose tree and phases are told: the block is a step of training or inference.
             Takes a recording.
+        outside: Tell memory outside PyTorch by library (`ipygpumem[outside]`), and what pools count themselves.
         limit: The highest peak that the block may have on any GPU, as its report tells it: ``"2 GiB"``, or bytes.
         limit_held: What it may hold at its end.
         limit_outside: What it may take outside PyTorch.
@@ -81,6 +82,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         synchronize: bool = False,
         lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]] = False,
         modules: Any = None,
+        outside: bool = False,
         limit: str | int | None = None,
         limit_held: str | int | None = None,
         limit_outside: str | int | None = None,
@@ -108,6 +110,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             modules=None if modules is None else ModuleWatch(modules, reset=peaks == "exact"),
             options=HistoryOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {})),
             path=None if snapshot is None else check_path(snapshot),
+            outside=bool(outside),
         )
         self._listed = lines is not False
         self._block: Region | None = None

@@ -30,10 +30,14 @@ _Pools = dict[tuple[str, int], PoolReading]
 
 
 class OutsideQuestion:
-    """One measurement's, as an observer of it. Where CUPTI cannot be had the pools' own counts are all there is."""
+    """One measurement's, as an observer of it. Where CUPTI cannot be had the pools' own counts are all there is.
 
-    def __init__(self, watch: Watch) -> None:
+    ``standing``: it is asked of every measurement; why something cannot be had is then told with its setting alone.
+    """
+
+    def __init__(self, watch: Watch, *, standing: bool = False) -> None:
         self._watch = watch
+        self._standing = standing
         self._why = ""
         self._held = False
         self._window: Window | None = None
@@ -85,7 +89,7 @@ class OutsideQuestion:
         answers, notes = [], []
         accounts = {} if self._window is None else self._window.accounts
         trust = self._grade()
-        if trust.trust != "exact":
+        if trust.trust != "exact" and not (self._standing and trust.trust == "unknown"):
             notes.append(f"memory outside PyTorch by library: {trust.reason}")
         for device in report.devices.values():
             if not device.after.context:

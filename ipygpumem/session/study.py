@@ -15,6 +15,7 @@ from ipygpumem.recording.backward import BackwardPasses
 from ipygpumem.recording.file import collector_paused
 from ipygpumem.recording.history import History, HistoryOptions
 from ipygpumem.recording.recorder import Recorder
+from ipygpumem.session.outside import OutsideQuestion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ipygpumem.errors import GPUMemLimitExceeded
     from ipygpumem.ledger.listing import DeviceLines
     from ipygpumem.ledger.modules import ModuleTree
+    from ipygpumem.ledger.outside import OutsideMemory
     from ipygpumem.ledger.report import Report
     from ipygpumem.probes.watch import Watch
     from ipygpumem.recording.measurement import Measurement
@@ -46,6 +48,7 @@ class Study:
         options: How to record.
         path: Where the recording is to be saved; None saves nothing.
         record: Whether a limit alone is worth a recording, which tells the line that broke it.
+        outside: Whether memory outside PyTorch is told by library.
 
     Raises:
         RecordingError: Lines or a file are asked for where no history can be recorded.
@@ -63,6 +66,7 @@ class Study:
         options: HistoryOptions | None = None,
         path: Path | None = None,
         record: bool = True,
+        outside: bool = False,
     ) -> None:
         self.limits = limits or Limits()
         self.error: GPUMemLimitExceeded | None = None
@@ -71,6 +75,7 @@ class Study:
         self._everywhere = everywhere
         self._path = path
         self._passes = BackwardPasses()
+        self._outside = OutsideQuestion(watch, standing=not record) if outside else None
         if lines is not None and options is not None and options.stacks == "none":
             raise OptionError("lines need stacks: python, or all")
         needed = path is not None or lines is not None or modules is not None
@@ -87,6 +92,8 @@ class Study:
 
     def attach(self, measurement: Measurement) -> None:
         """Ask a measurement, before it begins."""
+        if self._outside is not None:
+            self._outside.attach(measurement)
         if self._recorder is None:
             return
         self._recorder.keep = self.listing or bool(self.limits)
@@ -130,9 +137,18 @@ class Study:
                 notes.append(f"no modules: {first_line(error)}")
         if why and self.listing:
             notes.append(f"no {'lines' if self._modules is None else 'modules'}: {why}")
+        libraries: tuple[OutsideMemory, ...] = ()
+        if self._outside is not None:
+            try:
+                libraries, doubts = self._outside.answer(report)
+                notes += doubts
+            except Exception as error:
+                notes.append(f"no libraries: {first_line(error)}")
         excesses, doubts = self.limits.check(report)
         notes += doubts
-        report = replace(report, notes=tuple(notes), lines=lines, excesses=excesses, modules=modules)
+        report = replace(
+            report, notes=tuple(notes), lines=lines, excesses=excesses, modules=modules, libraries=libraries
+        )
         if excesses:
             from ipygpumem.session.excess import exceeded
 

@@ -6,6 +6,7 @@ import re
 
 from ipygpumem.notebook.commands.command import Command, Verb
 from ipygpumem.notebook.commands.compare import COMPARE
+from ipygpumem.notebook.commands.env import ENV
 from ipygpumem.notebook.commands.free import FREE
 from ipygpumem.notebook.commands.history import HISTORY
 from ipygpumem.notebook.commands.record import RECORD_COMMAND
@@ -15,7 +16,7 @@ from ipygpumem.notebook.commands.who import WHO
 
 __all__ = ["COMMANDS", "Command", "Verb", "command_of"]
 
-COMMANDS = (ON, OFF, RECORD_COMMAND, WHO, FREE, VIEW, HISTORY, COMPARE)
+COMMANDS = (ON, OFF, ENV, RECORD_COMMAND, WHO, FREE, VIEW, HISTORY, COMPARE)
 
 _ASSIGNS = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
 
