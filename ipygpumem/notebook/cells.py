@@ -156,8 +156,8 @@ class Cells:
         if frame.asked is not None:
             raise UsageError("%%gpumem stands over this cell already: one line with all options")
         frame.abandon()
-        if asked.study is not None:
-            self.ooms.ring.pause()  # it may record itself; the ring comes back with the next cell
+        if asked.study is not None and asked.study.recording:
+            self.ooms.ring.pause()  # PyTorch has one recording: the ring comes back with the next cell
         frame.code = (calling_cell(), frames[-1].raw)
         frame.asked, frame.study = asked, asked.study
         frame.measurement = self._open(asked, asked.study)

@@ -207,8 +207,10 @@ class _Uses:
                 self._set[mine[self._set[mine] == number]] = both
 
     def lines(self) -> list[tuple[str, int]]:
-        """Every line of these files that an event passed."""
-        return list(self._keys)
+        """Every line of these files that an event passed; blocks from before have stacks, too."""
+        sets, keys = list(self._sets), list(self._keys)
+        used = {key for number in np.unique(self._set).tolist() for key in sets[number]}
+        return [keys[key] for key in sorted(used)]
 
     def of(self, places: set[tuple[str, int]]) -> LineUse | None:
         """What these lines did together; None for nothing."""

@@ -86,6 +86,11 @@ class Study:
         return bool(self.limits) and pytorch.started() is not None and History.obstacle() is None
 
     @property
+    def recording(self) -> bool:
+        """Whether it takes a recording."""
+        return self._recorder is not None
+
+    @property
     def listing(self) -> bool:
         """Whether more than figures is asked for."""
         return self._lines is not None or self._modules is not None

@@ -129,6 +129,20 @@ def test_a_cell_that_runs_a_cell(nb):
     assert uses(nb)["c = make(8)"].kept == 8 << 20
 
 
+def test_beside_a_recording_that_is_always_on(nb, tmp_path):
+    nb.run(f"%config GPUMem.oom_snapshot = {str(tmp_path / 'oom_{n}.pickle')!r}")
+    recording = nb.shell.user_ns["torch"]._C._cuda_isHistoryEnabled
+    assert nb.run("%%gpumem\nkept = make(2)\ntorch._C._cuda_isHistoryEnabled()").value is True
+    nb.run("%%gpumem --lines\na = make(3)")
+    assert titles(nb) == ["In [4]", "make, In [1]"]
+    assert uses(nb)["a = make(3)"].kept == 3 << 20
+    nb.run("more = make(1)")
+    assert recording()
+    nb.run("%gpumem --lines b = make(4)")
+    assert titles(nb) == ["make, In [1]", "In [6]"], "not the cells that made what is there"
+    assert recording()
+
+
 def test_options_of_a_recording_go_with_lines(nb):
     assert nb.run("%%gpumem --lines --max-entries 2\na = make(5); b = make(5)").success
     assert any("dropped" in note for note in nb.last.notes)
