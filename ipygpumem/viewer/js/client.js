@@ -79,6 +79,7 @@ async function inSlices(address) {
     async request(name, request) {
       await pause();
       try {
+        await engine.ready(name, request);
         return await engine[name](request);
       } catch (problem) {
         throw new ViewerError(problem instanceof Error ? problem.message : String(problem));

@@ -142,10 +142,14 @@ export class Column {
   }
 }
 
+/** Columns that no first picture needs: they are unpacked once it is drawn. */
+const LATER = /^trace\/\d+\/(address|stream|stack|context|metadata|pool)$/;
+
 /**
  * @param {ArrayBuffer} data
- * @param {() => Promise<void>} [pause] called between columns, so that a page without workers stays alive
- * @returns {Promise<{header: Header, column: (name: string) => Column|undefined}>}
+ * @param {() => Promise<void>} [pause] called on the way, so that a page without workers stays alive
+ * @returns {Promise<{header: Header, column: (name: string) => Column|undefined, rest: () => Promise<void>}>}
+ *   column: each can be had once; rest: unpacks those that are not needed at first
  */
 export async function decode(data, pause) {
   const bytes = new Uint8Array(data);
@@ -164,15 +168,19 @@ export async function decode(data, pause) {
     return part;
   });
   if (at > bytes.length) throw new ViewerError("The data of this snapshot are damaged: the end is missing.");
-  const planes = await Promise.all(parts.map(({ packed }) => inflate(packed)));
-  await pause?.();
-  for (const [i, { facts }] of parts.entries()) columns.set(facts.name, new Column(facts, planes[i]));
+  const unpack = async (/** @type {typeof parts} */ some) => {
+    const planes = await Promise.all(some.map(({ packed }) => inflate(packed)));
+    for (const [i, { facts }] of some.entries()) columns.set(facts.name, new Column(facts, planes[i]));
+    await pause?.();
+  };
+  await unpack(parts.filter(({ facts }) => !LATER.test(facts.name)));
   return {
     header,
     column: (name) => {
       const found = columns.get(name);
-      columns.delete(name); // each is read once: its planes go
+      columns.delete(name); // its planes go
       return found;
     },
+    rest: () => unpack(parts.filter(({ facts }) => LATER.test(facts.name))),
   };
 }

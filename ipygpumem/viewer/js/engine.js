@@ -121,6 +121,9 @@ class Pane {
   }
 }
 
+/** What needs no column but those of the first picture. */
+const FIRST = ["hello", "open", "classes", "frame", "curves", "places"];
+
 export class Engine {
   /** @param {() => Promise<void>} [pause] lets the page breathe, where the engine has no thread of its own */
   constructor(pause) {
@@ -129,6 +132,10 @@ export class Engine {
     this.snapshots = [];
     /** @type {Map<string, Pane>} */
     this.panes = new Map();
+    /** Columns that are still packed. @type {(() => Promise<void>)[]} */
+    this.rest = [];
+    /** @type {Promise<void[]>|undefined} */
+    this.unpacking = undefined;
   }
 
   /** @param {Where} where @returns {Pane} */
@@ -150,11 +157,23 @@ export class Engine {
 
   /** @param {{bytes: ArrayBuffer, name: string}} request */
   async open({ bytes, name }) {
-    const { header, column } = await decode(bytes, this.pause);
+    const { header, column, rest } = await decode(bytes, this.pause);
     const snapshot = new Snapshot(header, column, name || header.name);
     this.snapshots.push(snapshot);
+    this.rest.push(rest);
     await this.pause?.();
     return overviewOf(snapshot);
+  }
+
+  /** Have all columns, before anything but the first picture is asked for. @param {string} name @param {any} request */
+  async ready(name, request) {
+    if (FIRST.includes(name) && (request.mode ?? request.look?.mode ?? "line") === "line") return;
+    while (this.rest.length) {
+      this.unpacking ??= Promise.all(this.rest.map((rest) => rest()));
+      await this.unpacking;
+      this.rest = [];
+      this.unpacking = undefined;
+    }
   }
 
   /** @param {Where & {mode: string}} request */

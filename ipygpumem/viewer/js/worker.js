@@ -6,6 +6,7 @@ if (typeof document === "undefined") {
   const engine = new Engine();
   self.onmessage = async ({ data: { id, name, request } }) => {
     try {
+      await engine.ready(name, request);
       const answer = await /** @type {any} */ (engine)[name](request);
       self.postMessage({ id, answer }, { transfer: handedOver(answer) });
     } catch (problem) {

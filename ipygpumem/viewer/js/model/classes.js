@@ -1,6 +1,5 @@
 /** What the colours mean: a class for each allocation. */
 
-import { remember } from "./maps.js";
 import { BEFORE } from "./trace.js";
 import { CLASSES } from "./palette.js";
 import { GIB, KIB, MIB, plural } from "./units.js";
@@ -44,6 +43,7 @@ const COUNTS = [
   [Number.POSITIVE_INFINITY, "longer"],
 ];
 const STAYS = "alive at the end";
+const NAMED = 64;
 const REST = -1;
 
 /** @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device @param {string} mode @param {Class[]} [like] classes of another file that keep their colours @returns {Classes} */
@@ -134,33 +134,51 @@ function noPython(snapshot, stack) {
 function byKey(snapshot, device, key, of, like) {
   const { codes, describe } = snapshot.key(device, key);
   const { size, length } = device.allocations;
-  /** @type {Map<number, {peak: number, all: number, rows: number[]}>} */
-  const found = new Map();
+  let least = 0;
+  let most = 0;
   for (let row = 0; row < length; row++) {
-    const one = remember(found, codes[row], () => ({ peak: 0, all: 0, rows: [] }));
-    one.all += size[row];
-    if (one.rows.length < 64) one.rows.push(row);
+    if (codes[row] < least) least = codes[row];
+    if (codes[row] > most) most = codes[row];
   }
-  for (const row of device.checkpoints.live(device.requested.peak() - 1)) {
-    /** @type {any} */ (found.get(codes[row])).peak += size[row];
+  // codes are small numbers: arrays by code are much quicker than a map
+  const all = new Float64Array(most - least + 1);
+  const peak = new Float64Array(most - least + 1);
+  const count = new Int32Array(most - least + 1);
+  for (let row = 0; row < length; row++) {
+    all[codes[row] - least] += size[row];
+    count[codes[row] - least]++;
   }
-  const order = [...found]
-    .sort(([, a], [, b]) => b.peak - a.peak || b.all - a.all)
-    .map(([code, { rows }]) => ({ code, label: describe(code, rows).label }));
+  for (const row of device.checkpoints.live(device.requested.peak() - 1)) peak[codes[row] - least] += size[row];
+  const order = Array.from(count.keys())
+    .filter((one) => count[one])
+    .sort((a, b) => peak[b] - peak[a] || all[b] - all[a])
+    .map((one) => one + least);
+  /** Rows that help to name a group. @param {number} code */
+  const some = (code) => {
+    const rows = [];
+    for (let row = 0; row < length && rows.length < NAMED; row++) if (codes[row] === code) rows.push(row);
+    return rows;
+  };
   /** @type {{label: string, place: number, code: number|null}[]} */
   const shown = like.filter((one) => one.place !== REST).map(({ label, place }) => ({ label, place, code: null }));
   let named = shown.reduce((most, one) => Math.max(most, one.place + 1), 0);
   let left = 0;
-  for (const { code, label } of order) {
+  for (const code of order) {
+    if (shown.length >= CLASSES - 1 && !like.length && order.length > CLASSES) {
+      left++;
+      continue;
+    }
+    const { label } = describe(code, some(code));
     const same = shown.find((one) => one.label === label && one.code === null);
     if (same) same.code = code;
-    else if (shown.length < CLASSES - 1 || (shown.length < CLASSES && !left && order.at(-1)?.code === code)) {
+    else if (shown.length < CLASSES - 1 || (shown.length < CLASSES && !left && order.at(-1) === code)) {
       // what has no name takes a quiet colour
       shown.push({ label, code, place: code < 0 ? code - 1 : named++ });
     } else left++;
   }
-  const place = new Map(shown.map(({ code }, number) => [code, number]));
-  for (let row = 0; row < length; row++) of[row] = place.get(codes[row]) ?? shown.length;
+  const place = new Uint8Array(most - least + 1).fill(shown.length);
+  for (const [number, { code }] of shown.entries()) if (code !== null) place[code - least] = number;
+  for (let row = 0; row < length; row++) of[row] = place[codes[row] - least];
   const classes = shown.map(({ label, place: colour }) => ({ label, place: colour, bytes: 0, count: 0 }));
   if (left) classes.push({ label: plural(left, "other"), place: REST, bytes: 0, count: 0 });
   return sums(device, { mode: key, ordered: false, classes, of });

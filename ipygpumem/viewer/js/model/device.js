@@ -3,7 +3,7 @@
 import { Axis } from "./axis.js";
 import { Checkpoints } from "./checkpoints.js";
 import { requestedCurve, reservedCurve } from "./curve.js";
-import { Allocations, Trace } from "./trace.js";
+import { Allocations, shifted, Trace } from "./trace.js";
 
 /**
  * @typedef {object} DeviceFacts what the header tells of a device
@@ -29,7 +29,7 @@ export class Device {
     this.facts = facts;
     this.index = facts.device;
     this.trace = new Trace(columns, facts.device);
-    this.allocations = new Allocations(columns, facts.device, this.trace.base);
+    this.allocations = new Allocations(columns, facts.device);
     this.requested = requestedCurve(this.allocations, this.trace.length);
     this.reserved = reservedCurve(this.trace, facts.end_reserved);
     this.checkpoints = new Checkpoints(this.allocations);
@@ -38,6 +38,14 @@ export class Device {
     this.axes = {};
     /** @type {Int32Array|undefined} */
     this.ends = undefined;
+  }
+
+  /** All devices of a snapshot take the same off their addresses. @param {bigint} base */
+  rebase(base) {
+    const { allocations } = this;
+    allocations.address = shifted({ values: allocations.address, base: allocations.base }, base);
+    allocations.base = base;
+    this.trace.base = base;
   }
 
   /** @param {"event"|"time"} kind */

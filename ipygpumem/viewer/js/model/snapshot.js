@@ -6,7 +6,7 @@ import { Cells } from "./cells.js";
 import { Device } from "./device.js";
 import { keyed } from "./keys.js";
 import { shortPath, Stacks } from "./stacks.js";
-import { ACTION, read } from "./trace.js";
+import { ACTION, addresses, read } from "./trace.js";
 
 export class Snapshot {
   /** @param {import("../decode.js").Header} header @param {import("./trace.js").Columns} columns @param {string} name */
@@ -23,7 +23,8 @@ export class Snapshot {
     this.stacks = new Stacks(columns, header.frames ?? []);
     /** @type {Device[]} */
     this.devices = (header.devices ?? []).map((/** @type {any} */ facts) => new Device(columns, facts));
-    const base = this.devices[0]?.trace.base ?? 0n;
+    const base = this.devices.map((one) => one.allocations.base).find((one) => one !== 0n) ?? 0n;
+    for (const device of this.devices) device.rebase(base);
     this.segments = table(
       columns,
       "segments",
@@ -135,9 +136,7 @@ function table(columns, name, fields, base) {
   /** @type {any} */
   const found = {};
   for (const field of fields) found[field] = read(columns, `${name}/${field}`, Float64Array);
-  const address = columns(`${name}/address`)?.exact() ?? { values: new Float64Array(0), base };
-  const shift = Number(address.base - base);
-  found.address = address.values.map((value) => value + shift);
-  found.length = address.values.length;
+  found.address = addresses(columns, name, base).values;
+  found.length = found.address.length;
   return found;
 }

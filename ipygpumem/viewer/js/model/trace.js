@@ -33,26 +33,57 @@ export function read(columns, name, Type) {
   return columns(name)?.into(Type) ?? new Type(0);
 }
 
-/** Events: one entry per event in each column. */
+/**
+ * Events: one entry per event in each column. Columns that no first picture needs are made when they are asked for.
+ */
 export class Trace {
   /** @param {Columns} columns @param {number} device */
   constructor(columns, device) {
-    const name = `trace/${device}`;
-    this.action = read(columns, `${name}/action`, Uint8Array);
-    const address = columns(`${name}/address`)?.exact() ?? { values: new Float64Array(0), base: 0n };
-    /** Addresses, less `base`. */
-    this.address = address.values;
-    this.base = address.base;
-    this.size = read(columns, `${name}/size`, Float64Array);
-    this.stream = read(columns, `${name}/stream`, Float64Array);
+    this.columns = columns;
+    this.prefix = `trace/${device}`;
+    /** @type {Record<string, any>} */
+    this.made = {};
+    /** What is taken off each address of a snapshot, where they do not fit into doubles. */
+    this.base = 0n;
+    this.action = read(columns, `${this.prefix}/action`, Uint8Array);
+    this.size = read(columns, `${this.prefix}/size`, Float64Array);
     /** Microseconds since 1970; -1 in a file without times. */
-    this.time = read(columns, `${name}/time`, Float64Array);
-    this.stack = read(columns, `${name}/stack`, Int32Array);
-    this.context = read(columns, `${name}/context`, Int32Array);
-    this.metadata = read(columns, `${name}/metadata`, Int32Array);
-    this.pool = read(columns, `${name}/pool`, Int32Array);
+    this.time = read(columns, `${this.prefix}/time`, Float64Array);
     this.length = this.action.length;
     this.timed = this.length > 0 && this.time[0] >= 0;
+  }
+
+  /** Addresses, less `base`. @returns {Float64Array} */
+  get address() {
+    this.made.address ??= addresses(this.columns, this.prefix, this.base).values;
+    return this.made.address;
+  }
+
+  get stream() {
+    this.made.stream ??= read(this.columns, `${this.prefix}/stream`, Float64Array);
+    return /** @type {Float64Array} */ (this.made.stream);
+  }
+
+  get stack() {
+    return this.numbers("stack");
+  }
+
+  get context() {
+    return this.numbers("context");
+  }
+
+  get metadata() {
+    return this.numbers("metadata");
+  }
+
+  get pool() {
+    return this.numbers("pool");
+  }
+
+  /** @param {string} name @returns {Int32Array} */
+  numbers(name) {
+    this.made[name] ??= read(this.columns, `${this.prefix}/${name}`, Int32Array);
+    return this.made[name];
   }
 
   /** The events with one of these actions. @param {...number} actions */
@@ -75,15 +106,30 @@ export class Trace {
   }
 }
 
+/**
+ * A column of addresses, less a base; without one as they come.
+ * @param {Columns} columns @param {string} table @param {bigint} [base]
+ * @returns {Exact}
+ */
+export function addresses(columns, table, base) {
+  const found = columns(`${table}/address`)?.exact() ?? { values: new Float64Array(0), base: base ?? 0n };
+  return base === undefined ? found : { values: shifted(found, base), base };
+}
+
+/** @param {Exact} exact @param {bigint} base */
+export function shifted(exact, base) {
+  const by = Number(exact.base - base);
+  return by ? exact.values.map((value) => value + by) : exact.values;
+}
+
 /** Allocations by their beginning: those older than the first event first. */
 export class Allocations {
-  /** @param {Columns} columns @param {number} device @param {bigint} base */
-  constructor(columns, device, base) {
+  /** @param {Columns} columns @param {number} device */
+  constructor(columns, device) {
     const name = `allocations/${device}`;
-    const address = columns(`${name}/address`)?.exact() ?? { values: new Float64Array(0), base: 0n };
-    const shift = Number(address.base - base);
-    /** Addresses, less the trace's base. */
-    this.address = shift ? address.values.map((value) => value + shift) : address.values;
+    const { values, base } = addresses(columns, name);
+    /** Addresses, less `base`. */
+    this.address = values;
     this.base = base;
     this.size = read(columns, `${name}/size`, Float64Array);
     this.start = read(columns, `${name}/start`, Int32Array);

@@ -9,13 +9,11 @@ for (const path of process.argv.slice(2)) {
   const { buffer, byteOffset, length } = readFileSync(path);
   files.push(await engine.open({ name: path, bytes: buffer.slice(byteOffset, byteOffset + length) }));
 }
-const answers = JSON.parse(readFileSync(0, "utf8")).map(([name, request]) => {
-  try {
-    return engine[name]({ source: 0, device: 0, ...request });
-  } catch (problem) {
-    return { problem: String(problem) };
-  }
-});
+const answers = [];
+for (const [name, request] of JSON.parse(readFileSync(0, "utf8"))) {
+  await engine.ready(name, request);
+  answers.push(engine[name]({ source: 0, device: 0, ...request }));
+}
 const plain = (_, value) =>
   typeof value === "bigint" ? String(value) : ArrayBuffer.isView(value) ? [...value] : value;
 process.stdout.write(JSON.stringify({ files, answers }, plain));
