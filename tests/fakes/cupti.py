@@ -1,0 +1,164 @@
+"""A CUPTI library that records what the test says, byte for byte as CUDA 13.0 lays it out, through the real callbacks.
+
+::
+
+    cupti = FakeCupti()
+    book = outside(monkeypatch, cupti)       # an OutsideBook over it
+    cupti.alloc(0x7000, 64 << 20, NCCL)      # recorded while somebody has it enabled
+    cupti.free(0x7000)
+
+Each ``thread`` fills buffers of its own, as CUPTI's threads do; a buffer is completed when it is full or flushed.
+"""
+
+# ruff: noqa: N802 (the library's own names)
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import struct
+
+RECORD = struct.Struct("<IIII QQQQ IIII Q II II QQQQ Q")
+"""CUpti_ActivityMemory4: kind, operation, memory, correlation; address, bytes, timestamp, PC; process, device, context,
+stream; name; async, pad; pool's type, pad, address, threshold, size, utilized; source."""
+MEMORY2 = 49
+ALLOCATION, RELEASE = 1, 2
+PINNED, DEVICE, ARRAY, MANAGED, STATIC = 2, 3, 4, 5, 6
+MAX_LIMIT_REACHED = 12
+
+SITE = "/venv/lib/python3.12/site-packages"
+TORCH = f"{SITE}/torch/lib/libc10_cuda.so"
+NCCL = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
+CUBLAS = f"{SITE}/nvidia/cu13/lib/libcublas.so.13"
+CUPY = f"{SITE}/cupy_backends/cuda/api/runtime.cpython-312-x86_64-linux-gnu.so"
+CTYPES = "/lib/x86_64-linux-gnu/libffi.so.8"
+
+_REQUEST = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
+)
+_COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+
+
+class FakeCupti:
+    """``stride``: the length of its records; ``refuses``: an error by the name of the function that returns it."""
+
+    def __init__(self, *, stride=RECORD.size):
+        self.stride = stride
+        self.refuses = {}
+        self.enabled = False
+        self.sources = False
+        self.clock = 1_795_266_036_000_000_000
+        self.calls = []
+        self.dropped = 0
+        self._sizes = {}
+        self._texts = {}
+        self._request = self._complete = None
+        self._open = {}
+        self._numbers = itertools.count(1)
+
+    # what a program does
+
+    def alloc(self, address, size, source=CTYPES, **facts):
+        self._sizes[address] = size
+        self.record(ALLOCATION, address, size, source=source, **facts)
+
+    def free(self, address, **facts):
+        self.record(RELEASE, address, self._sizes.pop(address), source=None, **facts)
+
+    def record(self, operation, address, size, *, source, memory=DEVICE, device=0, pooled=False, time=None, thread=0):
+        self.clock += 1000
+        if not self.enabled:
+            return
+        facts = (MEMORY2, operation, memory, next(self._numbers))
+        where = (4711, device, 1, 0xFFFFFFFF)
+        text = self.text(source) if source and self.sources else 0
+        data = RECORD.pack(
+            *facts, address, size, time or self.clock, 0, *where, 0, int(pooled), 0, int(pooled), 0, 0, 0, 0, 0, text
+        )
+        self.write(data.ljust(self.stride, b"\xee"), thread)
+
+    def text(self, path):
+        kept = self._texts.setdefault(path, ctypes.create_string_buffer(path.encode()))
+        return ctypes.addressof(kept)
+
+    def write(self, data, thread=0):
+        room = self._open.get(thread)
+        if room is not None and room[1] + len(data) > room[2]:
+            self._give(thread)
+            room = None
+        if room is None:
+            room = self._open[thread] = self._ask()
+        if not room[0]:
+            self.dropped += 1
+            del self._open[thread]
+            return
+        ctypes.memmove(room[0] + room[1], data, len(data))
+        room[1] += len(data)
+
+    def _ask(self):
+        buffer, size, most = ctypes.c_void_p(1), ctypes.c_size_t(1), ctypes.c_size_t(1)
+        self._request(buffer, size, most)
+        assert most.value == 0
+        return [buffer.value or 0, 0, size.value]
+
+    def _give(self, thread):
+        address, used, size = self._open.pop(thread)
+        self._complete(None, 0, address, size, used)
+
+    # what a library offers
+
+    def _answer(self, name):
+        self.calls.append(name)
+        return self.refuses.get(name, 0)
+
+    def cuptiActivityRegisterCallbacks(self, request, complete):
+        self._request, self._complete = _REQUEST(request.value), _COMPLETE(complete.value)
+        return self._answer("cuptiActivityRegisterCallbacks")
+
+    def cuptiActivityEnable(self, kind):
+        assert kind.value == MEMORY2
+        code = self._answer("cuptiActivityEnable")
+        self.enabled = not code
+        return code
+
+    def cuptiActivityDisable(self, kind):
+        assert kind.value == MEMORY2
+        self.enabled = False
+        return self._answer("cuptiActivityDisable")
+
+    def cuptiActivityEnableAllocationSource(self, switch):
+        self.sources = bool(switch.value)
+        return self._answer("cuptiActivityEnableAllocationSource")
+
+    def cuptiActivityFlushAll(self, flag):
+        assert flag.value == 1
+        code = self._answer("cuptiActivityFlushAll")
+        for thread in [] if code else list(self._open):
+            self._give(thread)
+        return code
+
+    def cuptiActivityGetNextRecord(self, buffer, valid, record):
+        place = record._obj
+        following = buffer.value if place.value is None else place.value + self.stride
+        if following + self.stride > buffer.value + valid.value:
+            return MAX_LIMIT_REACHED
+        place.value = following
+        return self._answer("cuptiActivityGetNextRecord")
+
+    def cuptiGetTimestamp(self, stamp):
+        stamp._obj.value = self.clock
+        return self._answer("cuptiGetTimestamp")
+
+    def cuptiGetResultString(self, code, text):
+        text._obj.value = f"CUPTI_ERROR_{code.value}".encode()
+        return 0
+
+
+def put_under(monkeypatch, library):
+    """The package's own book over a library of the test's."""
+    from ipygpumem.probes.cupti import Cupti
+    from ipygpumem.recording import outside
+
+    outside.OUTSIDE.__init__()
+    monkeypatch.setattr(outside, "Cupti", lambda: Cupti(library))
+    return outside.OUTSIDE

@@ -1,0 +1,432 @@
+"""Memory outside PyTorch by library, on a real card: each library by its name, NVML's change accounted for."""
+
+import os
+
+import pytest
+
+pytest.importorskip("llvmlite")
+
+MIB = 1 << 20
+GRAIN = 2 * MIB
+SECONDS = float(os.environ.get("IPYGPUMEM_STRESS", "60"))
+
+HEAD = """
+import collections, ctypes, subprocess, sys, textwrap, threading, time, warnings
+import torch, ipygpumem
+from ipygpumem.ledger import imbalance
+MIB = 1 << 20
+x = torch.ones(1, device="cuda"); torch.cuda.synchronize(); ipygpumem.reading()
+library = next(l.split()[-1] for l in open("/proc/self/maps") if "libcudart" in l.rpartition("/")[2])
+cudart, pointer = ctypes.CDLL(library), ctypes.c_void_p()
+steps = {}
+def step(name, work):
+    with ipygpumem.measure(outside=True) as m:
+        kept = work()
+        torch.cuda.synchronize()
+    device, (told,) = m.report.devices["cuda:0"], m.report.libraries
+    assert imbalance(device.after) == 0
+    steps[name] = dict(
+        outside=device.outside, unattributed=device.unattributed, others=device.others, held=device.held,
+        rest=told.rest, idle=told.idle, named=told.named, peak=told.peak, grade=told.grade.trust, notes=m.report.notes,
+        libraries=[[one.library, one.memory, one.change, one.peak, one.allocated, one.freed, one.allocations]
+                   for one in told.libraries],
+        pools={one.name: [one.change, one.used, one.now, one.peak] for one in told.pools},
+    )
+    return kept
+"""
+
+
+def changes(step, memory="device"):
+    found = {}
+    for library, kind, change, *_ in step["libraries"]:
+        if kind == memory and change:
+            found[library] = found.get(library, 0) + change
+    return found
+
+
+def exact(step):
+    """Named by records, nothing to remark, and every byte of NVML's change in a library, in a pool or in the rest."""
+    assert step["grade"] == "exact", step
+    assert step["notes"] == [], step
+    assert step["named"] + step["idle"] + step["rest"] == step["outside"]
+    return changes(step)
+
+
+TABLE = (
+    HEAD
+    + """
+a = torch.ones(2048, 2048, device="cuda")
+step("matmul", lambda: a @ a)
+step("svd", lambda: torch.linalg.svd(a[:512, :512]))
+net, image = torch.nn.Conv2d(3, 64, 7).cuda(), torch.ones(8, 3, 224, 224, device="cuda")
+step("conv", lambda: net(image).sum().backward())
+step("fft", lambda: torch.fft.fft2(torch.ones(3000, 3001, device="cuda")))
+step("tensors", lambda: torch.empty(100 * MIB, dtype=torch.uint8, device="cuda"))
+step("raw", lambda: cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB)))
+step("raw, freed", lambda: cudart.cudaFree(pointer))
+def spike():
+    for size in (100, 300, 200):
+        cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size * MIB)); cudart.cudaFree(pointer)
+step("spike", spike)
+managed = ctypes.c_void_p()
+def touch():
+    cudart.cudaMallocManaged(ctypes.byref(managed), ctypes.c_size_t(512 * MIB), 1)
+    cudart.cudaMemset(managed, 1, ctypes.c_size_t(512 * MIB))
+step("managed", touch)
+cudart.cudaFree(managed)
+step("pinned", lambda: torch.empty(32 * MIB, dtype=torch.uint8, pin_memory=True))
+step("stream pool", lambda: cudart.cudaMallocAsync(ctypes.byref(pointer), ctypes.c_size_t(256 * MIB), None))
+step("stream pool, freed", lambda: cudart.cudaFreeAsync(pointer, None))
+step("stack limit", lambda: (cudart.cudaDeviceSetLimit(0, ctypes.c_size_t(8192)), x + 1))
+cudart.cudaDeviceSetLimit(0, ctypes.c_size_t(1024)); x + 1; torch.cuda.synchronize()
+def graph():
+    y = torch.ones(1024, device="cuda")
+    with torch.cuda.graph(g):
+        for _ in range(100):
+            y = y * 2
+g = torch.cuda.CUDAGraph()
+step("graph", graph)
+step("cache given back", torch.cuda.empty_cache)
+code = '''
+import torch, sys
+x = torch.empty(256 << 20, dtype=torch.uint8, device="cuda"); torch.cuda.synchronize()
+print("there", flush=True); sys.stdin.readline()
+'''
+def other():
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child.stdout.readline()
+    return child
+child = step("another process", other)
+child.communicate("x")
+try:
+    import cupy
+except ImportError:
+    pass
+else:
+    kept = step("cupy", lambda: cupy.zeros(256 * MIB, dtype=cupy.uint8))
+    def drop():
+        global kept
+        kept = None
+        cupy.get_default_memory_pool().free_all_blocks()
+    step("cupy, freed", drop)
+tell(steps=steps, threads=[t.name for t in threading.enumerate()])
+"""
+)
+
+
+_FOUND = {}
+
+
+@pytest.fixture
+def table(fresh):
+    """The steps of one process, run once for all tests here."""
+    if not _FOUND:
+        _FOUND.update(fresh(TABLE))
+    assert _FOUND["threads"] == ["MainThread"]
+    return _FOUND["steps"]
+
+
+def test_matmul_is_cublas(table):
+    found = exact(table["matmul"])
+    assert set(found) <= {"cuBLAS", "cuBLASLt"}
+    assert 64 * MIB <= found["cuBLAS"] <= 65 * MIB
+    assert 0 <= table["matmul"]["rest"] <= 8 * MIB  # kernel code
+
+
+def test_svd_is_cublas_and_cusolver(table):
+    found = exact(table["svd"])
+    assert 64 * MIB <= found["cuBLAS"] <= 65 * MIB
+    assert 32 * MIB <= found["cuSOLVER"] <= 33 * MIB
+
+
+def test_conv_and_fft(table):
+    assert 0 < exact(table["conv"])["cuDNN"] < MIB
+    assert 10 * MIB < exact(table["fft"])["cuFFT"] < 13 * MIB
+
+
+def test_tensors_are_nobodys_but_pytorchs(table):
+    assert exact(table["tensors"]) == {}
+    assert abs(table["tensors"]["rest"]) <= GRAIN
+    assert exact(table["cache given back"]).get("allocated before it was watched", 0) == 0
+
+
+def test_raw_memory_is_of_ctypes_to_the_byte(table):
+    assert exact(table["raw"]) == {"ctypes": 512 * MIB}
+    assert abs(table["raw"]["rest"]) <= GRAIN
+    assert table["raw"]["peak"] == 512 * MIB
+    assert table["raw, freed"]["named"] == -512 * MIB
+    assert exact(table["spike"]) == {}
+    assert table["spike"]["peak"] == 300 * MIB
+    ((library, _, change, peak, allocated, freed, count),) = table["spike"]["libraries"]
+    assert (library, change, peak, allocated, freed, count) == ("ctypes", 0, 300 * MIB, 600 * MIB, 600 * MIB, 3)
+
+
+def test_managed_and_pinned_stand_apart(table):
+    step = table["managed"]
+    assert exact(step) == {}
+    assert changes(step, "managed") == {"ctypes": 512 * MIB}
+    assert abs(step["unattributed"] - 512 * MIB) <= GRAIN
+    assert sum(changes(table["pinned"], "pinned").values()) == 32 * MIB
+    assert abs(table["pinned"]["rest"]) <= GRAIN
+
+
+def test_cudas_own_pool(table):
+    step = table["stream pool"]
+    assert exact(step) == {"ctypes": 256 * MIB}
+    assert abs(step["rest"]) <= GRAIN
+    assert step["pools"]["CUDA's default memory pool"][:2] == [256 * MIB, 256 * MIB]
+    assert abs(table["stream pool, freed"]["rest"]) <= GRAIN
+
+
+def test_what_no_library_asked_for_is_the_rest(table):
+    assert exact(table["stack limit"]) == {}
+    assert table["stack limit"]["rest"] > 1000 * MIB
+    assert table["graph"]["rest"] > 20 * MIB
+    step = table["another process"]
+    assert exact(step) == {}
+    assert step["others"] > 256 * MIB
+    assert abs(step["rest"]) <= GRAIN
+
+
+def test_cupy_by_records_and_by_its_own_count(table):
+    if "cupy" not in table:
+        pytest.skip("no CuPy here")
+    step = table["cupy"]
+    assert exact(step) == {"CuPy": 256 * MIB}
+    assert abs(step["rest"]) <= GRAIN
+    assert step["pools"]["CuPy's pool"][:3] == [256 * MIB, 256 * MIB, 256 * MIB]
+    assert table["cupy, freed"]["named"] == -256 * MIB
+
+
+def test_nccl(fresh):
+    facts = fresh(
+        HEAD
+        + """
+        import torch.distributed as dist
+        y = torch.ones(1024, device="cuda")
+        def go():
+            dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29519", rank=0, world_size=1)
+            dist.all_reduce(y)
+        step("nccl", go)
+        step("gone", dist.destroy_process_group)
+        tell(steps=steps)
+        """.replace("\n        ", "\n")
+    )
+    step = facts["steps"]["nccl"]
+    found = exact(step)
+    assert found["NCCL"] > 300 * MIB
+    assert step["libraries"][0][6] > 100
+    assert 0 < step["rest"] < 300 * MIB  # its kernel code
+
+
+def test_jax(fresh):
+    pytest.importorskip("jax")
+    facts = fresh(
+        HEAD
+        + """
+        import jax, jax.numpy as jnp
+        kept = step("jax", lambda: jnp.ones(64 * MIB, dtype=jnp.float32).block_until_ready())
+        more = step("more", lambda: jnp.ones(16 * MIB, dtype=jnp.float32).block_until_ready())
+        tell(steps=steps)
+        """.replace("\n        ", "\n"),
+        XLA_PYTHON_CLIENT_PREALLOCATE="false",
+    )
+    found = exact(facts["steps"]["jax"])
+    assert found["JAX/XLA"] == 256 * MIB
+    assert facts["steps"]["jax"]["pools"]["JAX's pool"][1] >= 256 * MIB
+    assert exact(facts["steps"]["more"])["JAX/XLA"] >= 64 * MIB
+
+
+def test_without_the_extra_nvml_is_all_there_is(fresh):
+    facts = fresh(
+        "import sys; sys.modules['llvmlite'] = None\n"
+        + HEAD
+        + """
+cupy = None
+step("raw", lambda: cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB)))
+try:
+    import cupy
+    kept = step("cupy", lambda: cupy.zeros(256 * MIB, dtype=cupy.uint8))
+except ImportError:
+    pass
+tell(steps=steps)
+"""
+    )
+    step = facts["steps"]["raw"]
+    assert step["grade"] == "unknown"
+    assert step["libraries"] == []
+    assert abs(step["outside"] - 512 * MIB) <= GRAIN
+    (note,) = step["notes"]
+    assert "pip install 'ipygpumem[outside]'" in note
+    if "cupy" in facts["steps"]:
+        assert facts["steps"]["cupy"]["pools"]["CuPy's pool"][0] == 256 * MIB
+
+
+@pytest.mark.parametrize("settings", ["expandable_segments:True", "backend:cudaMallocAsync"])
+def test_other_ways_of_pytorchs_allocator(fresh, settings):
+    facts = fresh(
+        HEAD
+        + """
+kept = step("tensors", lambda: torch.empty(100 * MIB, dtype=torch.uint8, device="cuda"))
+step("raw", lambda: cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB)))
+tell(steps=steps)
+""",
+        PYTORCH_ALLOC_CONF=settings,
+        PYTORCH_CUDA_ALLOC_CONF=settings,
+    )
+    assert exact(facts["steps"]["tensors"]) == {}
+    assert abs(facts["steps"]["tensors"]["rest"]) <= GRAIN
+    assert exact(facts["steps"]["raw"]) == {"ctypes": 512 * MIB}
+
+
+PROFILED = """
+import collections, ctypes, torch
+from torch.profiler import profile, ProfilerActivity
+{setup}
+library = next(l.split()[-1] for l in open("/proc/self/maps") if "libcudart" in l.rpartition("/")[2])
+cudart, pointer = ctypes.CDLL(library), ctypes.c_void_p()
+def pair(size):
+    cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size << 20)); cudart.cudaFree(pointer)
+x = torch.ones(512, 512, device="cuda"); x @ x; torch.cuda.synchronize()
+def profiled():
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as p:
+        for _ in range(20):
+            x @ x
+        pair(7)
+        torch.cuda.synchronize()
+    events = collections.Counter(e.name for e in p.events() if e.device_type == torch.autograd.DeviceType.CUDA)
+    return [sum(events.values()), sorted(events), "cudaMalloc" in {e.name for e in p.events()}]
+found = [profiled()]
+with cell() as first:
+    pair(3)
+    found.append(profiled())
+    pair(5)
+found.append(profiled())
+with cell() as second:
+    pair(9)
+with profile(activities=[ProfilerActivity.CUDA]) as p:
+    with cell() as third:
+        pair(11)
+with cell() as fourth:
+    pair(13)
+def told(m):
+    if m is None: return None
+    one = m.report.libraries[0]
+    libraries = [[each.library, each.allocations, each.peak] for each in one.libraries if each.memory == "device"]
+    return [one.grade.trust, libraries, list(m.report.notes)]
+tell(found=found, told=[told(one) for one in (first, second, third, fourth)])
+"""
+
+
+def test_torch_profiler_before_during_and_after(fresh):
+    bare = fresh(PROFILED.replace("{setup}", "import contextlib\ncell = contextlib.nullcontext"))
+    ours = fresh(
+        PROFILED.replace(
+            "{setup}",
+            "import functools, ipygpumem\nipygpumem.preload_pytorch()\n"
+            "cell = functools.partial(ipygpumem.measure, outside=True)",
+        )
+    )
+    assert ours["found"] == bare["found"]
+    assert bare["found"][0][0] > 0 and bare["found"][0][2]
+    assert "unknown buffer" not in ours["stderr"]
+    first, second, third, fourth = ours["told"]
+    assert first[0] == "sampled" and "torch.profiler had CUPTI" in first[2][0]
+    assert first[1] == [["ctypes", 2, 5 * MIB]]  # before and after the profiler, not meanwhile
+    assert second == ["exact", [["ctypes", 1, 9 * MIB]], []]
+    assert third[0] == "sampled" and third[1] == []
+    assert fourth == ["exact", [["ctypes", 1, 13 * MIB]], []]
+
+
+STRESS = (
+    HEAD
+    + """
+import faulthandler
+seconds = {seconds}
+faulthandler.dump_traceback_later(seconds + 30, exit=True)
+try:
+    import cupy
+except ImportError:
+    cupy = None
+counts, stop = collections.Counter(), time.time() + seconds
+def raw():
+    mine = ctypes.c_void_p()
+    while time.time() < stop:
+        cudart.cudaMalloc(ctypes.byref(mine), ctypes.c_size_t(4 * MIB)); cudart.cudaFree(mine); counts["raw"] += 1
+def tensors():
+    while time.time() < stop:
+        a = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda"); del a
+        torch.cuda.empty_cache(); counts["torch"] += 1
+def pool():
+    mine = cupy.cuda.MemoryPool() if cupy else None
+    while cupy and time.time() < stop:
+        a = mine.malloc(10 * MIB); del a; mine.free_all_blocks(); counts["cupy"] += 1
+def poll():
+    while time.time() < stop:
+        torch.cuda.memory_stats(); counts["poll"] += 1
+threads = [threading.Thread(target=f) for f in (raw, raw, tensors, tensors, tensors, pool, poll, poll)]
+with ipygpumem.measure(outside=True) as m:
+    for one in threads: one.start()
+    for one in threads: one.join()
+    torch.cuda.empty_cache()
+told = m.report.libraries[0]
+libraries = [one for one in told.libraries if one.memory == "device"]
+tell(counts=counts, grade=str(told.grade), notes=m.report.notes, rest=told.rest,
+     libraries={one.library: [one.change, one.peak, one.allocations] for one in libraries})
+"""
+)
+
+
+def test_eight_threads_for_a_minute(fresh):
+    facts = fresh(STRESS.replace("{seconds}", str(SECONDS)), timeout=SECONDS + 90)
+    libraries, counts = facts["libraries"], facts["counts"]
+    assert facts["grade"].startswith("exact"), facts
+    assert facts["notes"] == []
+    change, peak, allocations = libraries["ctypes"]
+    assert (change, allocations) == (0, counts["raw"])
+    assert 4 * MIB <= peak <= 12 * MIB
+    if "cupy" in counts:
+        assert libraries["CuPy"][0] == 0 and libraries["CuPy"][2] == counts["cupy"]
+    assert "allocated before it was watched" not in libraries
+    assert counts["poll"] > 100 * SECONDS
+
+
+AT_THE_END = (
+    HEAD
+    + """
+import os
+m = ipygpumem.measure(outside=True)
+m.__enter__()
+kept = [torch.empty(30 * MIB, dtype=torch.uint8, device="cuda") for _ in range(10)]
+if os.fork() == 0:
+    m.__exit__(None, None, None)
+    sys.exit(0)
+child = os.wait()[1]
+cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB))
+{end}
+"""
+)
+
+
+def test_a_fork_and_an_exit_with_records_in_flight(fresh):
+    facts = fresh(AT_THE_END.replace("{end}", "tell(child=child)"))
+    assert facts["child"] == 0
+    told = fresh(
+        AT_THE_END.replace(
+            "{end}",
+            "m.__exit__(None, None, None)\none = m.report.libraries[0]\ntell(grade=one.grade.trust, named=one.named)",
+        )
+    )
+    assert (told["grade"], told["named"]) == ("exact", 512 * MIB)
+
+
+def test_nothing_is_left_when_it_was_not_asked_for(fresh):
+    facts = fresh(
+        HEAD
+        + """
+with ipygpumem.measure() as m:
+    pass
+tell(llvmlite="llvmlite" in sys.modules, threads=threading.active_count(), libraries=len(m.report.libraries))
+"""
+    )
+    assert (facts["llvmlite"], facts["threads"], facts["libraries"]) == (False, 1, 0)
