@@ -44,6 +44,8 @@ def test_the_marker_and_the_data_are_in_it(names):
     assert "ipygpumem/py.typed" in names
     for path in (ROOT / "ipygpumem" / "data").iterdir():
         assert f"ipygpumem/data/{path.name}" in names
+    for path in (ROOT / "ipygpumem" / "viewer" / "static").iterdir():
+        assert f"ipygpumem/viewer/static/{path.name}" in names
     for bundle in ("page.js", "widget.js", "loader.js"):
         assert f"ipygpumem/viewer/static/{bundle}" in names
 

@@ -51,6 +51,7 @@ export class Viewer {
     const actions = new Actions(context);
     this.actions = actions;
     this.timelines = files.map((_, source) => new Timeline(context, source));
+    for (const timeline of this.timelines) timeline.onFailed = (problem) => this.failed(problem);
     actions.timelines = this.timelines;
     actions.tooltip = new Tooltip(root);
     this.exporter = new Exporter(context);
@@ -82,6 +83,8 @@ export class Viewer {
     /** @type {Set<string>} */
     this.stale = new Set();
     this.sized = "";
+    /** @type {Set<Promise<void>>} */
+    this.tasks = new Set();
     /** @type {ReturnType<typeof setTimeout>|undefined} */
     this.told = undefined;
     this.panel = eachFrame(() => this.refreshPanels());
@@ -224,6 +227,8 @@ export class Viewer {
     }
     if (any("device", "axis", "x", "y", "mode", "hidden", "mark", "event", "range", "source")) {
       for (const timeline of this.timelines) timeline.refresh();
+    } else if (keys.has("row")) {
+      for (const timeline of this.timelines) timeline.again.ask();
     }
     this.others(keys);
   }
@@ -232,12 +237,12 @@ export class Viewer {
   others(keys) {
     const { context } = this;
     const any = (/** @type {string[]} */ ...names) => names.some((name) => keys.has(name));
-    if (any("device", "axis")) this.overview.refresh();
+    if (any("device", "axis")) this.task(this.overview.refresh());
     if (any("x", "source")) this.overview.again.ask();
-    if (any("device", "axis", "tool", "mode", "search", "source")) this.toolbar.refresh();
-    if (any("device", "mode", "hidden", "mark", "source")) this.legend.refresh();
-    if (any("device", "event", "row", "source")) this.details.refresh();
-    if (any("device", "source")) this.findings.refresh();
+    if (any("device", "axis", "tool", "mode", "search", "source")) this.task(this.toolbar.refresh());
+    if (any("device", "mode", "hidden", "mark", "source")) this.task(this.legend.refresh());
+    if (any("device", "event", "row", "source")) this.task(this.details.refresh());
+    if (any("device", "source")) this.task(this.findings.refresh());
     /** @type {Record<string, string[]>} */
     const cares = {
       live: ["device", "source", "event", "range", "key", "measure", "root", "mark"],
@@ -254,10 +259,25 @@ export class Viewer {
     this.told = setTimeout(() => this.options.onState?.(toHash(context.now)), 150);
   }
 
-  async refreshPanels() {
+  refreshPanels() {
     const { tab } = this.context.now;
-    if (!this.stale.delete(tab)) return;
-    await this.panels[tab].refresh();
+    if (this.stale.delete(tab)) this.task(this.panels[tab].refresh());
+  }
+
+  /** Say what went wrong; the rest goes on. @param {Error} problem */
+  failed(problem) {
+    this.root.querySelector(":scope > .failed")?.remove();
+    this.root.prepend(h("p", { class: "failed", role: "alert" }, problem.message));
+  }
+
+  /** Work under way, for those who wait until all is drawn. @param {Promise<void>} work */
+  task(work) {
+    const done = work
+      .catch((problem) => {
+        if (!this.context.stop.signal.aborted) this.failed(problem);
+      })
+      .finally(() => this.tasks.delete(done));
+    this.tasks.add(done);
   }
 
   showTab() {
@@ -325,6 +345,7 @@ export class Viewer {
     await new Promise((settle) => setTimeout(settle));
     for (const timeline of this.timelines) await timeline.settled();
     while (this.stale.has(this.context.now.tab)) await new Promise((settle) => requestAnimationFrame(settle));
+    while (this.tasks.size) await Promise.allSettled(this.tasks);
   }
 
   destroy() {

@@ -31,6 +31,7 @@ export function drawOverlay(timeline, context, where) {
   strip(timeline, context, colours);
   range(timeline, context, colours);
   cursor(timeline, context, colours);
+  selected(timeline, context, colours);
   peak(timeline, context, colours);
   if (where === "screen") {
     hover(timeline, context, colours);
@@ -264,6 +265,44 @@ function cursor(timeline, context, colours) {
   context.lineTo(x + 5, 0);
   context.lineTo(x, 6);
   context.fill();
+}
+
+/** The selected allocation, outlined. @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
+function selected(timeline, context, colours) {
+  const { now } = timeline.context;
+  if (now.row === null || now.source !== timeline.source || !timeline.drawn) return;
+  const { view } = timeline.drawn;
+  const spans = timeline.spans(now.row);
+  if (!spans.length) return;
+  const [wide, tall] = [timeline.size.plotWidth / view.width, timeline.size.plotHeight / view.height];
+  context.beginPath();
+  for (const { column, top, bottom } of spans) context.rect(column * wide, top * tall, wide, (bottom - top) * tall);
+  context.fillStyle = colours.chosen;
+  context.fill();
+  context.strokeStyle = colours.peak;
+  context.lineWidth = 1.25;
+  context.beginPath();
+  let last = { column: -2, top: 0, bottom: 0 };
+  for (const one of spans) {
+    const { column, top, bottom } = one;
+    const [x, y0, y1] = [column * wide, top * tall, bottom * tall];
+    const joined = last.column === column - 1;
+    for (const [y, before] of [
+      [y0, last.top * tall],
+      [y1, last.bottom * tall],
+    ]) {
+      context.moveTo(x, joined ? before : y0);
+      if (joined) context.lineTo(x, y);
+      else context.lineTo(x, y1);
+      context.moveTo(x, y);
+      context.lineTo(x + wide, y);
+    }
+    last = one;
+  }
+  const end = (last.column + 1) * wide;
+  context.moveTo(end, last.top * tall);
+  context.lineTo(end, last.bottom * tall);
+  context.stroke();
 }
 
 /** @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */

@@ -41,6 +41,8 @@ export class Timeline {
     );
     /** @type {Drawn|undefined} */
     this.drawn = undefined;
+    /** @type {{row: number, ids: Int32Array, states: Int32Array, spans: {column: number, top: number, bottom: number}[]}|undefined} */
+    this.outlined = undefined;
     /** @type {{pixels?: Uint32Array, ids?: Int32Array}} */
     this.spare = {};
     this.size = { width: 0, height: 0, top: 0, plotWidth: 0, plotHeight: 0 };
@@ -57,7 +59,7 @@ export class Timeline {
     /** Where the cursor, the range and the peak lie on the axis. @type {Map<number, [number, number]>} */
     this.places = new Map();
     this.again = eachFrame(() => this.draw());
-    this.onDrawn = () => {};
+    this.onFailed = (/** @type {Error} */ problem) => console.error(problem);
   }
 
   /** @param {number} width of the element @param {number} height of the plot itself */
@@ -127,9 +129,8 @@ export class Timeline {
       this.draw();
       performance.measure("ipygpumem:frame", { start: begun, end: performance.now() });
       if (!performance.getEntriesByName("ipygpumem:drawn").length) performance.mark("ipygpumem:drawn");
-      this.onDrawn();
     } catch (problem) {
-      if (!this.context.stop.signal.aborted) throw problem;
+      if (!this.context.stop.signal.aborted) this.onFailed(/** @type {Error} */ (problem));
     } finally {
       this.busy = false;
       if (this.since) this.fetch();
@@ -221,6 +222,46 @@ export class Timeline {
       high: view.y0 + ((view.height - line) / view.height) * (view.y1 - view.y0),
       scale: view.height / (view.y1 - view.y0),
     };
+  }
+
+  /** Levels measured beside the allocator, at an event: the sample before it. @param {number} event @returns {[string, number][]} */
+  levels(event) {
+    return this.context
+      .facts(this.source)
+      .levels.filter((one) => one.sampled)
+      .map((one) => {
+        const at = one.events.findLastIndex((begun) => begun <= event + 1);
+        return [one.label, one.bytes[Math.max(at, 0)]];
+      });
+  }
+
+  /** Where an allocation is drawn: for each column its pixels from above. @param {number} row */
+  spans(row) {
+    const { drawn } = this;
+    if (!drawn) return [];
+    if (
+      this.outlined?.row === row &&
+      this.outlined.ids === drawn.picture.ids &&
+      this.outlined.states === drawn.picture.states
+    ) {
+      return this.outlined.spans;
+    }
+    const { ids, states } = drawn.picture;
+    const { width } = drawn.view;
+    const tops = new Int32Array(width).fill(-1);
+    const bottoms = new Int32Array(width);
+    for (let at = ids.indexOf(row); at >= 0; at = ids.indexOf(row, at + 1)) {
+      const column = at % width;
+      const line = (at - column) / width;
+      if (tops[column] < 0) tops[column] = line;
+      bottoms[column] = line + 1;
+    }
+    const spans = [];
+    for (let column = 0; column < width; column++) {
+      if (tops[column] >= 0) spans.push({ column, top: tops[column], bottom: bottoms[column] });
+    }
+    this.outlined = { row, ids, states, spans };
+    return spans;
   }
 
   /** Ticks of the byte axis. */

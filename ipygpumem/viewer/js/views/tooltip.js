@@ -39,6 +39,10 @@ export class Tooltip {
         h("span", { class: "soft" }, "made and freed inside this pixel: zoom in to see them"),
       );
     }
+    for (const [name, bytes] of timeline.levels(at.event)) {
+      const outside = Number.isNaN(at.reserved) ? "" : ` · ${size(Math.max(bytes - at.reserved, 0))} outside PyTorch`;
+      lines.push(h("span", {}, `${size(bytes)} ${name}${outside}`));
+    }
     const events = at.last > at.first ? `events ${count(at.first)} – ${count(at.last)}` : `event ${count(at.event)}`;
     lines.push(
       h(
