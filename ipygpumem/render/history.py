@@ -71,6 +71,8 @@ def history_tables(
     )
     header = (*(("device",) if several else ()), "held", "peak", "outside", "time")
     remarks = _remarks(rows, page, dropped, more)
+    if not rows:
+        return [Table(f"{title}: nothing was measured yet", (), (), remarks)]
     return [Table(f"{title}: {_count(rows, several)}", header, body, remarks)]
 
 
@@ -86,8 +88,6 @@ def _shown(rows: Sequence[Entry], page: Page) -> Sequence[Entry]:
 
 def _count(rows: Sequence[Entry], several: bool) -> str:
     count = len({(row.time, row.cell, row.seconds) for row in rows})
-    if not count:
-        return "nothing was measured yet"
     return f"{count:,} measurement{'' if count == 1 else 's'}{', a row for each device that moved' if several else ''}"
 
 

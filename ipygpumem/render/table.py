@@ -171,10 +171,11 @@ def text_tables(tables: list[Table]) -> str:
 
 def _text_table(table: Table) -> str:
     body = [("  " * row.level + row.label, *row.cells, _mark(row.grade)) for row in table.rows]
-    widths = [max(len(line[i]) for line in body) for i in range(len(table.header) + 1)]
+    widths = [max((len(line[i]) for line in body), default=0) for i in range(len(table.header) + 1)]
     widths = [widths[0], *(max(width, len(name)) for width, name in zip(widths[1:], table.header, strict=True))]
     lines = [table.title]
-    lines.append("  ".join(["".ljust(widths[0]), *_right(table.header, widths[1:])]).rstrip())
+    if table.rows:
+        lines.append("  ".join(["".ljust(widths[0]), *_right(table.header, widths[1:])]).rstrip())
     bars = any(row.bar for row in table.rows)
     wide = bars or any(row.remark for row in table.rows)
     for line, row in zip(body, table.rows, strict=True):

@@ -89,7 +89,7 @@ def parsed(text: bytes) -> Any:
     except RecursionError:
         raise ReportError("JSON that is nested too deep") from None
     except json.JSONDecodeError as error:
-        cut = not text.endswith(b"\n") and error.pos >= len(text.decode()) - 1
+        cut = text.lstrip()[:1] in {b"{", b"["} and not text.endswith(b"\n")
         raise ReportError("broken JSON, cut off at the end" if cut else f"broken JSON: {error.msg}") from None
     except ValueError as error:  # a number of thousands of digits
         raise ReportError(f"broken JSON: {first_line(error)}") from None

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from fakes.facts import after, report
 from ipygpumem import ReportError
-from ipygpumem.ledger import RecordingFacts, Report
+from ipygpumem.ledger import RecordingFacts, Report, grade
 from ipygpumem.ledger.limits import Excess
 from ipygpumem.ledger.listing import DeviceLines, LineUse, Listing, SourceLine
 from ipygpumem.ledger.modules import ModuleRow, ModuleTree, Part, Phase
+from ipygpumem.ledger.outside import LibraryMemory, OutsideMemory, PoolMemory
 
 LINES = DeviceLines(
     device="cuda:0",
@@ -42,11 +43,22 @@ TREE = ModuleTree(
     allocated=(9, 8),
     notes=("a note",),
 )
+OUTSIDE = OutsideMemory(
+    device="cuda:0",
+    libraries=(LibraryMemory("cuBLAS", "libcublas.so.12", "device", 1, 2, 3, 4, 5, pooled=True),),
+    pools=(PoolMemory("CuPy", None, 1, None, 3, grade("sampled", "why")),),
+    peak=None,
+    idle=0,
+    rest=-1,
+    seconds=0.5,
+    grade=grade("exact", "records"),
+)
 FULL = dataclasses.replace(
     report(notes=("one", "two"), cell_id="a1b", recording=RecordingFacts("x.pickle", 5, 6, None, own=False, error="e")),
     lines=(LINES,),
     excesses=(Excess("cuda:0", "peak", 5, 4),),
     modules=(TREE,),
+    libraries=(OUTSIDE,),
     code="x = f()",
 )
 
@@ -126,9 +138,10 @@ def test_what_is_no_object_is_no_report(data):
 
 def test_an_older_report_lacks_the_newer_fields():
     data = plain()
-    for name in ("code", "modules", "excesses", "lines"):
+    for name in ("code", "modules", "excesses", "lines", "libraries"):
         del data[name]
-    assert Report.from_dict(data) == dataclasses.replace(FULL, code="", modules=(), excesses=(), lines=())
+    older = dataclasses.replace(FULL, code="", modules=(), excesses=(), lines=(), libraries=())
+    assert Report.from_dict(data) == older
 
 
 def test_a_later_schema_is_read_as_far_as_it_is_known():

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from fakes.sessions import cell
+from ipygpumem.ledger.comparison import pairs
+from ipygpumem.ledger.entry import moved_entries
+
+
+def found(before, after):
+    return [
+        (pair.before and pair.before.code, pair.after and pair.after.code, pair.change("held"))
+        for pair in pairs(moved_entries(before), moved_entries(after))
+    ]
+
+
+MIB = 1 << 20
+
+
+def test_cells_are_known_by_their_id_whatever_their_number():
+    before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="b")]
+    after = [cell(7, held=9, cell_id="b"), cell(8, held=5, cell_id="a"), cell(9, cell_id="c")]
+    assert found(before, after) == [
+        ("step(2)", "step(7)", 3 * MIB),
+        ("step(1)", "step(8)", 0),
+        (None, "step(9)", None),
+    ]
+    assert found(after, before)[-1] == ("step(9)", None, None)
+
+
+def test_without_ids_by_their_number():
+    before = [cell(1, held=5, cell_id=None), cell(2, held=6, cell_id=None)]
+    after = [cell(2, held=9, cell_id=None), cell(3, cell_id=None)]
+    assert found(before, after) == [("step(2)", "step(2)", 3 * MIB), (None, "step(3)", None), ("step(1)", None, None)]
+    assert found(before, [cell(1, held=7, cell_id="x")]) == [("step(1)", "step(1)", 2 * MIB), ("step(2)", None, None)]
+
+
+def test_of_a_cell_that_ran_again_the_last_run_counts():
+    before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="a")]
+    after = [cell(4, held=1, cell_id="a"), cell(9, held=4, cell_id="a")]
+    assert found(before, after) == [("step(2)", "step(9)", -2 * MIB)]
+
+
+def test_measurements_outside_cells_and_several_in_one_go_by_their_place():
+    before = [cell(None, held=1, cell_id=None), cell(None, held=2, cell_id=None)]
+    after = [cell(None, held=5, cell_id=None), cell(None, held=7, cell_id=None)]
+    assert [change for _, _, change in found(before, after)] == [4 * MIB, 5 * MIB]
+    statements = [cell(3, held=1, cell_id="a", code="s"), cell(3, held=2, cell_id="a")]
+    later = [cell(5, held=2, cell_id="a", code="s"), cell(5, held=9, cell_id="a")]
+    assert found(statements, later) == [("s", "s", MIB), ("step(3)", "step(5)", 7 * MIB)]
+
+
+def test_devices_are_kept_apart():
+    before = [cell(1, held=5), cell(1, held=9, name="cuda:1")]
+    after = [cell(1, held=7, name="cuda:1")]
+    assert found(before, after) == [("step(1)", "step(1)", -2 * MIB), ("step(1)", None, None)]
+
+
+def test_what_is_unknown_has_no_change():
+    (pair,) = pairs(moved_entries([cell(1, end={"process": None})]), moved_entries([cell(1)]))
+    assert pair.change("outside") is not None
+    (pair,) = pairs(moved_entries([cell(1)]), [])
+    assert pair.change("held") is None
