@@ -74,10 +74,10 @@ class Types:
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
         """Overrides off, in this thread; torch's warnings about looking are not for the user."""
-        with warnings.catch_warnings():
+        c_module = self._torch._C
+        with warnings.catch_warnings(), c_module.DisableTorchFunction(), c_module._DisableTorchDispatch():
             warnings.simplefilter("ignore")
-            with self._torch._C.DisableTorchFunction():
-                yield
+            yield
 
     def storages(self, tensor: Any) -> list[Memory]:
         """Where a tensor lies; a sparse one lies in several places, one without storage of its own in none."""
@@ -180,7 +180,7 @@ class Types:
         for name in names:
             try:
                 value = getattr(node, name)
-                for one in value if type(value) in (tuple, list) else (value,):
+                for one in value if type(value) is tuple or type(value) is list else (value,):
                     if type(one).__name__ != "SavedTensor":
                         found.append(one)
                     elif hasattr(type(one), "data"):

@@ -33,12 +33,15 @@ def locals_of(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def _by_name(frame: FrameType) -> list[tuple[str, Any]]:
-    """Python 3.12 has a C function for one variable, and it leaves nothing."""
+    """Python 3.12 has a C function for one variable, and it leaves nothing.
+
+    Not for closures: of a frame that was cleared it would read what is no more. Their cells are the function's as well.
+    """
     code = frame.f_code
     get = ctypes.pythonapi.PyFrame_GetVarString
     get.restype, get.argtypes = ctypes.py_object, (ctypes.py_object, ctypes.c_char_p)
     found = []
-    for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars, *code.co_freevars)):
+    for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars)):
         try:
             found.append((name, get(frame, name.encode())))
         except NameError:  # not bound, or no more

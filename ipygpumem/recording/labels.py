@@ -18,7 +18,18 @@ from ipygpumem.recording.frames import locals_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-__all__ = ["Label", "Style", "attributes", "global_names", "isinstance_of", "labels", "name_of", "passed_by", "unnamed"]
+__all__ = [
+    "Label",
+    "Style",
+    "attributes",
+    "global_names",
+    "is_one_of",
+    "isinstance_of",
+    "labels",
+    "name_of",
+    "passed_by",
+    "unnamed",
+]
 
 Style = Literal["object", "names", "items", "attributes", "module", "members"]
 """How a dict's keys are written: as bare names, as items, as attributes; of a module, of its parameters."""
@@ -68,6 +79,12 @@ def attributes(thing: Any) -> dict[Any, Any] | None:
     return None
 
 
+def is_one_of(thing: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether an object is exactly of one of these classes. A set of classes would ask their metaclass for a hash."""
+    kind = type(thing)
+    return any(kind is one for one in kinds)
+
+
 def isinstance_of(thing: Any, kind: type) -> bool:
     """``isinstance`` by the real type alone: ``__class__`` and ``__instancecheck__`` are not asked."""
     return any(base is kind for base in mro(type(thing)))
@@ -94,7 +111,7 @@ def labels(thing: Any, style: Style, tensors: Collection[int]) -> Iterator[tuple
         yield from ((id(one), Label("{...}")) for one in list(set.__iter__(thing)))
     elif isinstance_of(thing, frozenset):
         yield from ((id(one), Label("{...}")) for one in frozenset.__iter__(thing))
-    special = _SPECIAL.get(type(thing))
+    special = _SPECIAL.get(id(type(thing)))
     if special is not None:
         yield from special(thing)
     elif isinstance_of(thing, type):
@@ -119,16 +136,16 @@ def _of_dict(thing: dict[Any, Any], style: Style, tensors: Collection[int]) -> I
             yield id(value), Label(f"[{key}]" if style == "members" and key.isdecimal() else f".{key}")
         else:
             yield id(value), Label(f"[{_key(key)}]")
-        if type(key) not in _PLAIN_KEYS:
+        if not is_one_of(key, _PLAIN_KEYS):
             yield id(key), Label(" (key)")
 
 
 def _key(key: Any) -> str:
-    if type(key) is tuple and all(type(one) in _PLAIN_KEYS for one in key):
+    if type(key) is tuple and all(is_one_of(one, _PLAIN_KEYS) for one in key):
         text = repr(key)
     elif type(key) is str:
         text = f'"{key}"' if key.isprintable() and '"' not in key else repr(key)
-    elif type(key) in _PLAIN_KEYS:
+    elif is_one_of(key, _PLAIN_KEYS):
         text = repr(key)
     else:
         text = f"<{name_of(type(key))}>"
@@ -181,8 +198,7 @@ def _of_function(thing: Any) -> Iterator[tuple[int, Label]]:
     code, defaults = thing.__code__, thing.__defaults__ or ()
     names = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
     for name, one in zip(names, defaults, strict=False):
-        yield id(one), Label(f" (default {name})")
-    yield id(thing.__defaults__), Label(" (default)")
+        yield id(one), Label(f" (default {name})", far=True)
     yield id(thing.__kwdefaults__), Label(" (default)", "items")
     yield id(thing.__dict__), Label("", "attributes")
     yield from _of_dict(thing.__dict__, "attributes", ())
@@ -214,7 +230,7 @@ def _of_partial(thing: Any) -> Iterator[tuple[int, Label]]:
     yield id(thing.args), Label(" (partial)")
     yield id(thing.keywords), Label(" (partial)")
     yield id(thing.func), Label("")
-    yield from _of_object(thing)
+    yield id(thing.__dict__), Label("", "attributes")
 
 
 def _of_lru(thing: Any) -> Iterator[tuple[int, Label]]:
@@ -232,25 +248,25 @@ def _of_traceback(thing: Any) -> Iterator[tuple[int, Label]]:
     yield id(thing.tb_next), Label("")
 
 
-_SPECIAL: dict[type, Any] = {
-    types.FunctionType: _of_function,
-    types.CellType: _of_cell,
-    types.FrameType: _of_frame,
-    types.MethodType: _of_method,
-    types.TracebackType: _of_traceback,
-    functools.partial: _of_partial,
-    _LRU: _of_lru,
-    **dict.fromkeys(_LAZY, _of_lazy),
+_SPECIAL: dict[int, Any] = {
+    id(types.FunctionType): _of_function,
+    id(types.CellType): _of_cell,
+    id(types.FrameType): _of_frame,
+    id(types.MethodType): _of_method,
+    id(types.TracebackType): _of_traceback,
+    id(functools.partial): _of_partial,
+    id(_LRU): _of_lru,
+    **dict.fromkeys(map(id, _LAZY), _of_lazy),
 }
 
 
 def passed_by(thing: Any, child: Any) -> bool:
     """Whether a reference only leads to what `labels` has named already: the cells of a function or a frame."""
     if type(thing) is types.FunctionType:
-        return child is thing.__closure__
+        return child is thing.__closure__ or child is thing.__defaults__
     if type(thing) is types.FrameType and type(child) is dict:
         return child is not thing.f_globals  # the copy of its locals that somebody has asked for
-    return type(child) is types.CellType and type(thing) in {types.FrameType, *_LAZY}
+    return type(child) is types.CellType and is_one_of(thing, (types.FrameType, *_LAZY))
 
 
 def unnamed(thing: Any) -> str:

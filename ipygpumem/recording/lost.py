@@ -10,7 +10,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.recording.labels import name_of
+from ipygpumem.recording.labels import is_one_of, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -67,12 +67,12 @@ def _plainness(thing: Any) -> int:
     """A function's frame tells more than an object, an object more than a dict."""
     if type(thing) is types.FrameType:
         return 0
-    return 2 if type(thing) in {dict, list, tuple, types.CellType, types.TracebackType} else 1
+    return 2 if is_one_of(thing, (dict, list, tuple, types.CellType, types.TracebackType)) else 1
 
 
 def what(thing: Any) -> str:
     """An object without a name: its class, and of code its function."""
     kind = str(name_of(type(thing)))
-    if type(thing) in {types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.FunctionType}:
+    if is_one_of(thing, (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.FunctionType)):
         return f"{kind} {thing.__name__}()"
     return kind

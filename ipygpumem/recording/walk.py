@@ -101,6 +101,7 @@ class _Walker:
         self.kinds: dict[tuple[str, int], Kind] = {}
         self.extra: dict[int, list[Any]] = {}
         self.gradients: set[int] = set()
+        self.bases: set[int] = set()
         self.complete = True
         self.notes: list[str] = []
 
@@ -117,10 +118,7 @@ class _Walker:
 
     def _search(self, found: dict[str, list[Any]], roots: list[Root], *, threads: bool) -> list[Reach]:
         tensors, optimizers = found.get("tensor", []), found.get("optimizer", [])
-        for tensor in tensors:
-            self._target(tensor, tensor=True)
-        for storage in found.get("storage", []):
-            self._target(storage, tensor=False)
+        self._targets(found)  # each loop in a function of its own: a name that is left over would be a reference
         self._gradients(tensors)
         self._bases()
         self._owned(found.get("module", []), optimizers)
@@ -140,6 +138,12 @@ class _Walker:
         return self._reached(names)
 
     # what is there
+
+    def _targets(self, found: dict[str, list[Any]]) -> None:
+        for tensor in found.get("tensor", []):
+            self._target(tensor, tensor=True)
+        for storage in found.get("storage", []):
+            self._target(storage, tensor=False)
 
     def _target(self, thing: Any, *, tensor: bool) -> None:
         memory = self.types.storages(thing) if tensor else self.types.memory(thing)
@@ -162,6 +166,7 @@ class _Walker:
             base = self.types.base(target.thing) if target.tensor else None
             if base is not None and id(base) != key:
                 self._target(base, tensor=True)
+                self.bases.add(id(base))
                 self.extra.setdefault(id(base), []).append(target.thing)
 
     def _owned(self, modules: list[Any], optimizers: list[Any]) -> None:
@@ -209,6 +214,7 @@ class _Walker:
         lost = ways.things.keys() - told
         # a storage's Python object lives as long as the storage once somebody has looked: it is not what keeps it
         bare = {key for key in lost if key in self.targets and not self.targets[key].tensor and key not in self.extra}
+        self.bases = {key for key, above in zip(self.bases, self.heap.parents(self.bases), strict=True) if not above}
         bare = {key for key, above in zip(bare, self.heap.parents(bare), strict=True) if not above}
         for key in bare:
             del self.targets[key]
@@ -240,9 +246,11 @@ class _Walker:
 
         keys = sorted(keys, key=order)
         first: Named = names.named[keys[0]]
-        tensors = [self.targets[key].thing for key in keys if self.targets[key].tensor]
+        of_tensors = [key for key in keys if self.targets[key].tensor]
+        tensors = [self.targets[key].thing for key in of_tensors]
         told = [self.types.describe(tensor) for tensor in tensors]
-        spans = [span for _, span in told]
+        # a tensor that only its own views keep shows nobody more than they do
+        spans = [span for key, (_, span) in zip(of_tensors, told, strict=True) if key not in self.bases] or [None]
         view = max((span or 0 for span in spans), default=0)
         kind = self.kinds.get((memory.device, memory.address))
         if kind is None:

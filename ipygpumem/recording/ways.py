@@ -7,7 +7,7 @@ import time
 import types
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.recording.labels import global_names, isinstance_of, labels
+from ipygpumem.recording.labels import global_names, is_one_of, isinstance_of, labels
 from ipygpumem.recording.names import Root
 
 if TYPE_CHECKING:
@@ -79,5 +79,5 @@ def _who_keeps(child: Any) -> Callable[[Any], bool] | None:
     if kind is dict:
         return lambda parent: not any(child is one for one in global_names(parent))
     if isinstance_of(child, type):
-        return lambda parent: isinstance_of(parent, dict) or type(parent) in {list, types.CellType}
+        return lambda parent: isinstance_of(parent, dict) or is_one_of(parent, (list, types.CellType))
     return None

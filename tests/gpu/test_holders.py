@@ -103,7 +103,7 @@ def cases():
         "net = torch.nn.Linear(4096, 4096).cuda(); x = torch.randn(65536, 4096, device='cuda')",
         "net(x)",
         "who()",
-        "del net, x; allocated()",
+        "del net, x; who()",
         "%gpumem free --out",
         "allocated()",
     )
@@ -183,7 +183,9 @@ def test_a_displayed_output(cases):
     _, _, who, without, free, after = cases["output"]
     assert who.first.startswith("Out[")
     assert near(who.amount, 65536 * 4096 * 4)
-    assert near(without.now - after.now, who.amount), "what Out held goes with --out, once the model has gone"
+    assert without.first == who.first
+    assert near(without.now - after.now, without.free_out), "--out gives back what it says"
+    assert without.free_out > who.free_out, "the output's graph keeps its input, once the model has gone"
     assert "let go: 1 output" in free.shown
 
 
