@@ -110,6 +110,29 @@ def loaded():
     return load
 
 
+def types_method():
+    class Holder:
+        def __init__(self):
+            self.kept = big()
+
+        def method(self):
+            return self
+
+    return Holder().method
+
+
+def parameter():
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(big())
+    return module
+
+
+def nested():
+    module = torch.nn.Module()
+    module.layers = torch.nn.ModuleList([torch.nn.Linear(2, 2), parameter()])
+    return module
+
+
 MAKERS = {
     "x": big,
     "x[1]": lambda: [0, big()],
@@ -133,29 +156,6 @@ MAKERS = {
     "x.weight": parameter,
     "x.layers[1].weight": nested,
 }
-
-
-def types_method():
-    class Holder:
-        def __init__(self):
-            self.kept = big()
-
-        def method(self):
-            return self
-
-    return Holder().method
-
-
-def parameter():
-    module = torch.nn.Module()
-    module.weight = torch.nn.Parameter(big())
-    return module
-
-
-def nested():
-    module = torch.nn.Module()
-    module.layers = torch.nn.ModuleList([torch.nn.Linear(2, 2), parameter()])
-    return module
 
 
 @pytest.mark.parametrize("name", MAKERS)
