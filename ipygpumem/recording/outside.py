@@ -33,6 +33,7 @@ __all__ = ["OUTSIDE", "OutsideBook"]
 _MARGIN_NS = 100_000_000
 """A record carries the time at which its call began, and comes once that has ended: few calls last longer."""
 _PAUSE = 0.05
+_FORKED = "this process was forked from the one that measures"
 _EMPTY: NDArray[Any] = np.zeros((0, COLUMNS), dtype=np.int64)
 
 
@@ -55,15 +56,19 @@ class OutsideBook:
 
     def obstacle(self) -> str | None:
         """Why nothing can be told by library here; None where it can, as far as can be said without trying."""
+        if self._forked():
+            return _FORKED
         try:
             self._prepare()
         except CuptiError as error:
             return str(error)
         return None
 
+    def _forked(self) -> bool:
+        """Whether this is a forked child: the lock may then be held for ever, by a thread that is not here."""
+        return os.getpid() != self._pid
+
     def _prepare(self) -> tuple[Cupti, Buffers]:
-        if os.getpid() != self._pid:
-            raise CuptiError("this process was forked from the one that measures")
         if self._cupti is None or self._buffers is None:
             cupti = Cupti()
             self._cupti, self._buffers = cupti, Buffers.pool()
@@ -75,6 +80,8 @@ class OutsideBook:
         Raises:
             CuptiError: Nothing can be recorded here; the message says why, and what to do.
         """
+        if self._forked():
+            raise CuptiError(_FORKED)
         with self._lock:
             cupti, buffers = self._prepare()
             if not self._users:
@@ -107,8 +114,10 @@ class OutsideBook:
 
     def release(self) -> None:
         """One of those who asked needs it no more."""
+        if self._forked():
+            return
         with self._lock:
-            if os.getpid() != self._pid or not self._users:
+            if not self._users:
                 return
             self._users -= 1
             if not self._users:
@@ -144,14 +153,18 @@ class OutsideBook:
 
     def close(self) -> None:
         """End, whoever still asks: the extension is unloaded, or the process ends."""
+        if self._forked():
+            return
         with self._lock:
-            if os.getpid() == self._pid and self._users:
+            if self._users:
                 self._users = 0
                 self._windows.clear()
                 self._end()
 
     def open(self) -> Window:
         """A window from now on; between `acquire` and `release`."""
+        if self._forked():
+            raise CuptiError(_FORKED)
         with self._lock:
             cupti, buffers = self._prepare()
             self._collect()
@@ -163,8 +176,10 @@ class OutsideBook:
 
     def shut(self, window: Window) -> None:
         """The window's end: whatever has been recorded is in it. A second time is nothing."""
+        if self._forked():
+            return
         with self._lock:
-            if os.getpid() != self._pid or all(one is not window for one in self._windows):
+            if all(one is not window for one in self._windows):
                 return
             try:
                 self._collect()
@@ -179,16 +194,20 @@ class OutsideBook:
 
     def pause(self) -> None:
         """Leave CUPTI to somebody else: fetch what is there, and record nothing until `resume`."""
+        if self._forked():
+            return
         with self._lock:
-            if os.getpid() == self._pid and self._paused_at is None and self._users:
+            if self._paused_at is None and self._users:
                 self._switch_off()
                 self._forget()  # what is freed meanwhile is not seen: an address then says nothing any more
                 self._paused_at = time.perf_counter()
 
     def resume(self) -> None:
         """Record again."""
+        if self._forked():
+            return
         with self._lock:
-            if os.getpid() != self._pid or self._paused_at is None or not self._users:
+            if self._paused_at is None or not self._users:
                 return
             gap, self._paused_at = time.perf_counter() - self._paused_at, None
             for window in self._windows:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import struct
+import threading
 
 RECORD = struct.Struct("<IIII QQQQ IIII Q II II QQQQ Q")
 """CUpti_ActivityMemory4: kind, operation, memory, correlation; address, bytes, timestamp, PC; process, device, context,
@@ -51,6 +52,7 @@ class FakeCupti:
         self.calls = []
         self.dropped = 0
         self._sizes = {}
+        self._lock = threading.RLock()
         self._texts = {}
         self._request = self._complete = None
         self._open = {}
@@ -65,13 +67,16 @@ class FakeCupti:
     def free(self, address, **facts):
         self.record(RELEASE, address, self._sizes.pop(address), source=None, **facts)
 
-    def record(self, operation, address, size, *, source, memory=DEVICE, device=0, pooled=False, time=None, thread=0):
-        self.clock += 1000
-        if not self.enabled:
-            return
+    def record(self, operation, address, size, *, source, **facts):
+        with self._lock:  # as the library: anybody may flush at any time
+            self.clock += 1000
+            if self.enabled:
+                self._record(operation, address, size, source if self.sources else None, **facts)
+
+    def _record(self, operation, address, size, source, *, memory=DEVICE, device=0, pooled=False, time=None, thread=0):
         facts = (MEMORY2, operation, memory, next(self._numbers))
         where = (4711, device, 1, 0xFFFFFFFF)
-        text = self.text(source) if source and self.sources else 0
+        text = self.text(source) if source else 0
         data = RECORD.pack(
             *facts, address, size, time or self.clock, 0, *where, 0, int(pooled), 0, int(pooled), 0, 0, 0, 0, 0, text
         )
@@ -133,8 +138,9 @@ class FakeCupti:
     def cuptiActivityFlushAll(self, flag):
         assert flag.value == 1
         code = self._answer("cuptiActivityFlushAll")
-        for thread in [] if code else list(self._open):
-            self._give(thread)
+        with self._lock:
+            for thread in [] if code else list(self._open):
+                self._give(thread)
         return code
 
     def cuptiActivityGetNextRecord(self, buffer, valid, record):

@@ -1,0 +1,290 @@
+"""The book of what is allocated outside PyTorch: windows, threads, profilers, faults; over a CUPTI of the test's."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+import torch
+
+from fakes.cupti import CTYPES, CUPY, NCCL, TORCH, FakeCupti, put_under
+from ipygpumem.errors import CuptiError
+from ipygpumem.probes.buffers import Buffers
+from ipygpumem.recording.accounts import Owner
+
+pytest.importorskip("llvmlite")
+MIB = 1 << 20
+
+
+@pytest.fixture
+def cupti():
+    return FakeCupti()
+
+
+@pytest.fixture
+def book(cupti, monkeypatch):
+    return put_under(monkeypatch, cupti)
+
+
+def figures(window):
+    return {one.library: (a.level, a.peak, a.allocations) for one, a in window.accounts.items()}
+
+
+def threads():
+    return [one.name for one in threading.enumerate() if one.name.startswith("ipygpumem")]
+
+
+def test_a_window_from_beginning_to_end(book, cupti):
+    book.acquire()
+    assert threads() == ["ipygpumem-outside"]
+    cupti.alloc(0x1000, 7 * MIB, NCCL)  # before the window
+    window = book.open()
+    cupti.alloc(0x2000, 64 * MIB, NCCL)
+    cupti.alloc(0x3000, 256 * MIB, CUPY)
+    cupti.alloc(0x4000, 20 * MIB, TORCH)
+    cupti.free(0x3000)
+    cupti.free(0x1000)
+    book.shut(window)
+    book.shut(window)
+    book.release()
+    assert figures(window) == {
+        "NCCL": (57 * MIB, 64 * MIB, 1),
+        "CuPy": (0, 256 * MIB, 1),
+        "PyTorch's allocator": (20 * MIB, 20 * MIB, 1),
+    }
+    assert window.totals[0].peak == 320 * MIB
+    assert (window.seconds, window.lost, window.trouble) == (0, 0, "")
+    assert threads() == []
+    assert not cupti.enabled
+
+
+def test_nothing_is_recorded_that_nobody_asked_for(book, cupti):
+    assert cupti.calls == []
+    book.acquire()
+    book.acquire()
+    book.release()
+    assert cupti.enabled
+    book.release()
+    book.release()
+    assert not cupti.enabled
+    assert cupti.calls.count("cuptiActivityEnable") == 1
+
+
+def test_windows_nest_and_overlap(book, cupti):
+    book.acquire()
+    outer = book.open()
+    cupti.alloc(0x1000, 5)
+    inner = book.open()
+    cupti.alloc(0x2000, 6)
+    book.shut(outer)
+    cupti.free(0x1000)
+    book.shut(inner)
+    assert figures(outer) == {"ctypes": (11, 11, 2)}
+    assert figures(inner) == {"ctypes": (1, 6, 1)}
+
+
+def test_from_one_window_to_another_an_address_keeps_its_owner(book, cupti):
+    book.acquire()
+    first = book.open()
+    cupti.alloc(0x1000, 64, CUPY)
+    book.shut(first)
+    second = book.open()
+    cupti.free(0x1000)
+    book.shut(second)
+    assert figures(second) == {"CuPy": (-64, 0, 0)}
+
+
+def test_after_a_gap_an_address_says_nothing(book, cupti):
+    for _ in range(2):
+        book.acquire()
+        window = book.open()
+        if 0x1000 in cupti._sizes:
+            cupti.free(0x1000)
+        else:
+            cupti.alloc(0x1000, 64, CUPY)
+        book.shut(window)
+        book.release()
+    assert figures(window) == {"allocated before it was watched": (-64, 0, 0)}
+
+
+def test_buffers_of_several_threads_are_put_into_the_order_of_time(book, cupti):
+    book.acquire()
+    window = book.open()
+    start = cupti.clock
+    cupti.record(1, 0x1000, 100, source=NCCL, time=start + 1, thread=1)
+    cupti.record(2, 0x1000, 100, source=None, time=start + 2, thread=2)
+    cupti.record(1, 0x2000, 100, source=NCCL, time=start + 3, thread=1)
+    book.shut(window)
+    assert figures(window) == {"NCCL": (100, 100, 2)}
+
+
+def test_more_records_than_buffers_are_fetched_meanwhile(book, cupti):
+    book.acquire()
+    window = book.open()
+    lost = Buffers.pool().lost
+    for i in range(150_000):  # the buffers hold 262,144 records
+        cupti.alloc(0x1000, 512)
+        cupti.free(0x1000)
+        if i % 20_000 == 0:
+            time.sleep(0.15)
+    book.shut(window)
+    assert Buffers.pool().lost == lost
+    assert figures(window) == {"ctypes": (0, 512, 150_000)}
+    assert len(book._waiting) == 0
+
+
+def test_records_that_found_no_buffer_are_told(book, cupti, monkeypatch):
+    monkeypatch.setattr(book, "_fetch", lambda: None)
+    book.acquire()
+    window = book.open()
+    for _ in range(140_000):
+        cupti.alloc(0x1000, 512)
+        cupti.free(0x1000)
+    book.shut(window)
+    assert cupti.dropped == window.lost > 0
+    again = book.open()
+    cupti.alloc(0x9000, 512)
+    book.shut(again)
+    assert again.lost == 0
+    assert again.accounts[Owner.of(0, "device", CTYPES, pooled=False)].allocations == 1
+
+
+def test_the_profiler_has_cupti_to_itself_and_ours_comes_back(book, cupti):
+    import torch.autograd.profiler as module
+
+    before = module._prepare_profiler, module._disable_profiler
+    book.acquire()
+    window = book.open()
+    cupti.alloc(0x1000, 5)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        assert not cupti.enabled
+        assert not cupti._open, "no buffer of ours is out while the profiler's are"
+        cupti.alloc(0x2000, 6)
+        time.sleep(0.01)
+        torch.ones(3).sum()
+    assert any(one.key == "aten::sum" for one in profile.key_averages())
+    assert cupti.enabled
+    cupti.alloc(0x3000, 7)
+    book.shut(window)
+    after = book.open()
+    book.shut(after)
+    book.release()
+    assert figures(window) == {"ctypes": (12, 12, 2)}
+    assert window.seconds >= 0.01
+    assert after.seconds == 0
+    assert (module._prepare_profiler, module._disable_profiler) == before
+
+
+def test_a_profiler_that_runs_already(book, cupti):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        book.acquire()
+        window = book.open()
+        assert not cupti.enabled
+        time.sleep(0.01)
+        inside = book.open()
+        book.shut(inside)
+    assert cupti.enabled
+    cupti.alloc(0x1000, 5)
+    book.shut(window)
+    book.release()
+    assert window.seconds >= 0.01 > inside.seconds >= 0
+    assert figures(window) == {"ctypes": (5, 5, 1)}
+
+
+def test_cupti_that_does_not_come_back_after_a_profiler(book, cupti):
+    book.acquire()
+    window = book.open()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        cupti.refuses["cuptiActivityEnable"] = 39
+    book.shut(window)
+    assert "another profiler" in window.trouble
+
+
+def test_another_profiler_holds_cupti(book, cupti):
+    cupti.refuses["cuptiActivityRegisterCallbacks"] = 39
+    for _ in range(2):
+        with pytest.raises(CuptiError, match="another profiler holds CUPTI"):
+            book.acquire()
+    assert threads() == []
+    cupti.refuses.clear()
+    book.acquire()
+    assert cupti.enabled
+
+
+def test_cupti_that_fails_in_the_middle_is_told(book, cupti):
+    book.acquire()
+    window = book.open()
+    cupti.alloc(0x1000, 5)
+    cupti.refuses["cuptiActivityFlushAll"] = 999
+    book.shut(window)
+    assert window.trouble == "cuptiActivityFlushAll: CUPTI_ERROR_999"
+    cupti.refuses["cuptiActivityDisable"] = 999
+    book.release()
+    assert threads() == []
+
+
+def test_close_ends_it_whoever_asks(book, cupti):
+    book.acquire()
+    book.acquire()
+    window = book.open()
+    book.close()
+    assert threads() == []
+    assert not cupti.enabled
+    book.shut(window)
+    book.release()
+    book.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_leaves_it_alone(book, cupti):
+    book.acquire()
+    window = book.open()
+    held, go = threading.Event(), threading.Event()
+
+    def hold():
+        with book._lock:
+            held.set()
+            go.wait()
+
+    holder = threading.Thread(target=hold)  # as the thread that fetches may, at that moment
+    holder.start()
+    held.wait()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            book.shut(window)
+            book.release()
+            book.close()
+            with pytest.raises(CuptiError, match="forked"):
+                book.acquire()
+            os._exit(0 if "forked" in (book.obstacle() or "") else 1)
+        except BaseException:  # a child must not go on as a second pytest
+            os._exit(2)
+    go.set()
+    holder.join()
+    assert os.waitpid(pid, 0)[1] == 0
+    cupti.alloc(0x1000, 5)
+    book.shut(window)
+    assert figures(window) == {"ctypes": (5, 5, 1)}
+
+
+def test_pytorchs_segments_are_known_by_address(book, cupti, fake_gpu):
+    early = fake_gpu.alloc(100 * MIB)
+    segment = torch.cuda.memory_snapshot()[0]
+    cupti._sizes[segment["address"]] = segment["total_size"]
+    book.acquire()
+    window = book.open()
+    fake_gpu.free(early)
+    torch.cuda.empty_cache()
+    cupti.free(segment["address"])
+    kept = fake_gpu.alloc(50 * MIB)
+    mine = torch.cuda.memory_snapshot()[0]
+    cupti.alloc(mine["address"], mine["total_size"], NCCL)  # a pool of PyTorch's with an allocator of NCCL's
+    book.shut(window)
+    assert {name: level for name, (level, _, _) in figures(window).items() if level} == {
+        "PyTorch's allocator": mine["total_size"] - segment["total_size"]
+    }
+    assert window.totals[0].level == 0
+    del kept
