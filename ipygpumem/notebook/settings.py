@@ -87,7 +87,7 @@ class SnapshotPath(TraitType[Any, Any]):
         try:
             ring_path(value, 1)
         except (OptionError, RecordingError) as error:
-            raise TraitError(str(error)) from error
+            raise TraitError(f"{value!r}: {error}") from error
         return value
 
     def from_string(self, s: str) -> Any:
@@ -114,7 +114,7 @@ class LogPath(TraitType[Any, Any]):
         try:
             return str(Log(value).path)
         except OptionError as error:
-            raise TraitError(str(error)) from error
+            raise TraitError(f"{os.fsdecode(value)!r}: {error}") from error
 
     def from_string(self, s: str) -> str | None:
         """From the command line."""

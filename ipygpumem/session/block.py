@@ -122,7 +122,8 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             raise OptionError("this measure() is open already: make a new one for a block inside it")
         caller = sys._getframe(1)
         code = caller.f_code
-        self._place = code.co_filename, caller.f_lineno, code.co_name
+        name = "<module>" if code.co_name.startswith("<cell line") else code.co_name  # as IPython 7.34 has it
+        self._place = code.co_filename, caller.f_lineno, name
         if self._listed:
             self._block = with_block(
                 code.co_filename, caller.f_lineno, Texts(notebook_sources()), f"with measure() in {code.co_name}"
@@ -167,7 +168,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
     def _label(self) -> str:
         """Where the block stands, by which it is known in a history."""
         try:
-            return first_code(current().label(*self._place))
+            return first_code(current().label(*self._place)).removesuffix(" <module>")
         except Exception:  # a name is no reason to lose a report
             return ""
 

@@ -44,7 +44,7 @@ CELL = [
         ("  %gpumem o", ["off", "on"]),
         ("%gpumem r", ["record"]),
         ("%gpumem v", ["view"]),
-        ("%gpumem ", ["off", "on", "record", "view"]),
+        ("%gpumem ", ["compare", "env", "free", "history", "off", "on", "record", "view", "who"]),
         ("%gpumem -", [*CELL, "-o"]),
         ("%gpumem -q --dev", ["--device"]),
         ("%gpumem torch.o", None),

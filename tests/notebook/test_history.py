@@ -6,7 +6,6 @@ import json
 import shutil
 
 import pytest
-from IPython import version_info
 from IPython.core.error import UsageError
 
 from ipygpumem import load_reports
@@ -159,10 +158,6 @@ def test_a_log_that_breaks_is_said_once_and_breaks_no_cell(gpu_notebook, tmp_pat
     assert [one.code for one in load_reports(folder / "s.jsonl")][-3:] == [take(5), take(6), take(7)]
 
 
-with_cell_ids = pytest.mark.skipif(version_info < (8,), reason="run_cell takes a cell id from IPython 8 on")
-
-
-@with_cell_ids
 def test_a_cell_is_shown_against_its_last_run(gpu_notebook):
     first = gpu_notebook.run(f"a = []\n{take(100)}", cell_id="one")
     assert "last run" not in first.text
@@ -174,7 +169,6 @@ def test_a_cell_is_shown_against_its_last_run(gpu_notebook):
     assert "last run" not in other.text
 
 
-@with_cell_ids
 def test_a_run_that_did_the_same_is_no_news_unless_asked(gpu_notebook):
     code = "kept.append(torch.ones(5 << 20, dtype=torch.uint8, device='cuda'))"
     gpu_notebook.run("kept = []")
