@@ -173,7 +173,7 @@ def _of_object(thing: Any) -> Iterator[tuple[int, Label]]:
         yield id(own), Label("", style)
         yield from _of_dict(own, style, ())
     for base in mro(type(thing)):
-        for name, slot in list(_type_dict(base).items()):
+        for name, slot in list(_type_dict(base).items()) if "__slots__" in _type_dict(base) else ():
             if type(slot) is types.MemberDescriptorType and type(name) is str:
                 try:
                     yield id(slot.__get__(thing)), Label(f".{name}")
