@@ -136,11 +136,24 @@ def notes(report: Report) -> list[str]:
             sentences.append(
                 f"{device.name} was full: PyTorch gave its cache back and tried again{_times(device.retries)}"
             )
+        if device.started:
+            sentences += _context(report, device)
         if device.after.busy:
             sentences.append(f"{device.name} was still at work when read: memory that this work frees shows later")
     if report.recording is not None:
         sentences.append(recording_notes(report.recording))
     return sentences
+
+
+def _context(report: Report, device: DeviceReport) -> list[str]:
+    """How a further device came by a context of this process: people did not ask for it, and it stays."""
+    others = [one.name for one in report.devices.values() if one is not device and one.before.context]
+    if not others:
+        return []
+    if (device.high is not None and device.high.counters.allocated > 0) or device.held:
+        return [f"{device.name}: this process's CUDA context came with the first tensor there, and stays"]
+    ways = "by a copy between devices (peer access), NCCL, or a call on that device"
+    return [f"{device.name}: a CUDA context of this process came without a tensor, and stays: {ways}"]
 
 
 def _times(count: int) -> str:

@@ -169,3 +169,21 @@ def test_what_the_load_prints_without_a_gpu_and_with_preload_off():
         "ipygpumem: CUDA is left alone; the baseline follows the first cell that starts it; "
         "a report follows every cell that moves memory"
     )
+
+
+def test_a_context_on_a_further_device_is_told():
+    """A copy between devices, NCCL or a call on the wrong device brings one, and nobody asked for it."""
+    first = report(before(), before(), peak=100 * MIB)
+    idle = before("cuda:1", context=False, allocated=0, active=0, reserved=0, requested=0, process=0)
+    empty = report(idle, before("cuda:1", allocated=0, active=0, reserved=0, process=600 * MIB), peak=0)
+    both = dataclasses.replace(first, devices={**first.devices, **empty.devices})
+    assert text_line(both).splitlines()[-1] == (
+        "cuda:1: a CUDA context of this process came without a tensor, and stays: by a copy between devices "
+        "(peer access), NCCL, or a call on that device"
+    )
+    used = report(idle, after("cuda:1", process=1200 * MIB), peak=500 * MIB)
+    both = dataclasses.replace(first, devices={**first.devices, **used.devices})
+    assert text_line(both).splitlines()[-1] == (
+        "cuda:1: this process's CUDA context came with the first tensor there, and stays"
+    )
+    assert "stays" not in text_line(empty), "of a process's one device that is no news"

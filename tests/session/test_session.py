@@ -13,7 +13,7 @@ from fakes.cuda import CONTEXT, KERNELS, WORKSPACE
 from fakes.nvml import FakeCard
 from ipygpumem import measure
 from ipygpumem.recording.peaks import PEAKS
-from ipygpumem.render import baseline_line
+from ipygpumem.render import baseline_line, text_line
 from ipygpumem.session import current
 
 MIB = 1 << 20
@@ -122,3 +122,14 @@ def test_the_reading_of_now(fake_gpu):
 def test_nothing_measured_nothing_last():
     assert ipygpumem.last is None
     assert len(ipygpumem.reports) == 0
+
+
+def test_a_context_on_another_device_is_found_and_the_idle_one_untouched(make_gpu):
+    gpu = make_gpu(3)
+    ipygpumem.preload_pytorch()
+    with ipygpumem.measure() as m:
+        gpu.outside(5 * MIB, device=1)
+    assert m.report.devices["cuda:1"].started
+    assert "cuda:1: a CUDA context of this process came without a tensor, and stays" in text_line(m.report)
+    assert list(m.report.devices) == ["cuda:0", "cuda:1"]
+    assert not gpu[2].context, "nobody touched the third"

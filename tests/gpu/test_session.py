@@ -1,0 +1,97 @@
+"""Several devices in one session: contexts that a copy brings, histories, logs and figures in notebooks."""
+
+import json
+
+import pytest
+
+import ipygpumem
+from ipygpumem.ledger.entry import entries, moved_entries
+from ipygpumem.ledger.summary import LIMIT, entries_from_summary, summary
+from ipygpumem.render import Page, history_tables, text_line, text_tables
+from ipygpumem.units import MIB
+
+TWO = """
+import torch
+if torch.cuda.device_count() < 2:
+    tell(skip="one GPU only: this needs two")
+    raise SystemExit
+import ipygpumem
+from ipygpumem.render import text_line
+ipygpumem.preload_pytorch()
+x = torch.ones(64 << 20, dtype=torch.uint8, device="cuda:0")
+"""
+FIGURES = """
+device = m.report.devices.get("cuda:1")
+tell(text=text_line(m.report), devices=sorted(m.report.devices), started=device is not None and device.started,
+     outside=None if device is None else device.outside, held=None if device is None else device.held,
+     zero=m.report.devices["cuda:0"].held)
+"""
+
+
+def fresh_two(fresh, code):
+    facts = fresh(TWO + code)
+    if "skip" in facts:
+        pytest.skip(facts["skip"])
+    return facts
+
+
+def test_a_device_that_is_not_used_gets_no_context(fresh):
+    facts = fresh_two(
+        fresh,
+        "with ipygpumem.measure() as m:\n    y = x + 1\n"
+        "tell(devices=sorted(m.report.devices), contexts=[torch._C._cuda_hasPrimaryContext(i) for i in (0, 1)])",
+    )
+    assert facts["devices"] == ["cuda:0"]
+    assert facts["contexts"] == [True, False]
+
+
+def test_a_copy_brings_a_context_and_that_is_told(fresh):
+    facts = fresh_two(fresh, "with ipygpumem.measure(synchronize=True) as m:\n    y = x.to('cuda:1')\n" + FIGURES)
+    assert facts["started"] is True
+    assert facts["held"] == 64 * MIB
+    assert facts["zero"] == 0
+    assert facts["outside"] > 200 * MIB
+    assert "cuda:1: this process's CUDA context came with the first tensor there, and stays" in facts["text"]
+
+
+def test_a_context_without_a_tensor_is_told(fresh):
+    facts = fresh_two(fresh, "with ipygpumem.measure() as m:\n    torch.cuda.synchronize(1)\n" + FIGURES)
+    assert facts["started"] is True
+    assert facts["held"] == 0
+    assert "cuda:1: a CUDA context of this process came without a tensor, and stays: " in facts["text"]
+
+
+def test_each_device_has_its_row_and_nobody_adds_peaks(two):
+    kept = []
+    with ipygpumem.measure() as m:
+        for index, mib in ((0, 100), (1, 300)):
+            kept.append(two.empty(mib * MIB, dtype=two.uint8, device=f"cuda:{index}"))
+    rows = {row.device: row for row in moved_entries([m.report])}
+    assert {name: (row.held, row.peak) for name, row in rows.items()} == {
+        "cuda:0": (100 * MIB, 100 * MIB),
+        "cuda:1": (300 * MIB, 300 * MIB),
+    }
+    text = text_tables(history_tables(list(rows.values()), Page()))
+    assert "+400.0 MiB" not in text
+    assert "+300.0 MiB" in text
+    assert len(text_line(m.report).splitlines()) >= 2
+
+
+def test_the_figures_of_a_real_report_fit_and_come_back(torch, tmp_path):
+    ipygpumem.reports.log = tmp_path / "s.jsonl"
+    try:
+        with ipygpumem.measure() as m:
+            torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")
+    finally:
+        ipygpumem.reports.log = None
+    (loaded,) = ipygpumem.load_reports(tmp_path / "s.jsonl")
+    assert loaded == m.report
+    data = json.dumps(summary(m.report))
+    assert len(data.encode()) <= LIMIT
+    for row, original in zip(entries_from_summary(json.loads(data)), entries(m.report), strict=True):
+        assert (row.held, row.peak, row.outside, row.capacity) == (
+            original.held,
+            original.peak,
+            original.outside,
+            original.capacity,
+        )
