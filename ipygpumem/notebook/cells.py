@@ -158,6 +158,8 @@ class Cells:
         frame.abandon()
         if asked.study is not None and asked.study.recording:
             self.ooms.ring.pause()  # PyTorch has one recording: the ring comes back with the next cell
+        if not asked.quiet:
+            self.marks.take()
         frame.code = (calling_cell(), frames[-1].raw)
         frame.asked, frame.study = asked, asked.study
         frame.measurement = self._open(asked, asked.study)
@@ -235,6 +237,7 @@ class Cells:
             code=first_code(raw),
             filename=filename,
             sources=lambda: sources,
+            numbers=self.numbers.known,
             notes=self._record.notes(),
         )
         if report is None:
@@ -283,7 +286,7 @@ class Cells:
 
     def _show(self, report: Report, *, table: bool) -> None:
         if table:
-            show.show_table(self._shell, report)
+            show.show_table(self._shell, report, self.marks.new(report))
         else:
             show.show_line(self._shell, report)
 
@@ -352,6 +355,7 @@ class Cells:
                 cell_id=None if outer is None else outer.cell_id,
                 code=asked.code,
                 sources=notebook_sources,
+                numbers=self.numbers.known,
                 notes=self._record.notes(),
             )
         except BaseException:
@@ -372,7 +376,9 @@ class Cells:
             for frame in frames:
                 measurement = frame.measurement
                 if measurement is not None and measurement.recording:
-                    report = measurement.end(success=None, cell=frame.number, sources=notebook_sources)
+                    report = measurement.end(
+                        success=None, cell=frame.number, sources=notebook_sources, numbers=self.numbers.known
+                    )
                     if report is not None and report.recording is not None:
                         print(f"ipygpumem: {recording_notes(report.recording)}")  # noqa: T201 (nothing is lost unsaid)
                 frame.abandon()

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipygpumem.session.holders import mark
+from ipygpumem.session.holders import holders, mark
+from ipygpumem.units import MIB
 
 if TYPE_CHECKING:
+    from ipygpumem.ledger.holders import Holders
+    from ipygpumem.ledger.report import Report
     from ipygpumem.session import Session
     from ipygpumem.session.holders import Mark
 
 __all__ = ["Marks"]
 
+_QUICK = 2.0
+"""Seconds that a cell's table waits for the walk."""
 _ASKS = re.compile(r"%gpumem\s+who\b.*--new\b")
 
 
@@ -46,6 +52,14 @@ class Marks:
     def cell(self) -> Mark | None:
         """What was there when the cell began; None where nobody asked."""
         return self._cell
+
+    def new(self, report: Report) -> Holders | None:
+        """Who holds what a cell has added to a GPU, where its beginning was marked and it added something."""
+        mark = self._cell
+        grown = [name for name, device in report.devices.items() if (device.held or 0) >= MIB]
+        if mark is None or not grown:
+            return None
+        return replace(holders(device=grown, since=mark, limit=_QUICK), since="this cell began")
 
     def since(self) -> tuple[Mark | None, str]:
         """What to compare with, and what it is called; None, and what to do, where there is nothing."""

@@ -11,6 +11,7 @@ from ipygpumem.notebook.environment import coloured_terminal
 from ipygpumem.render import (
     Page,
     history_tables,
+    holders_tables,
     html_line,
     html_listings,
     html_tables,
@@ -27,10 +28,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.ledger.entry import Entry
+    from ipygpumem.ledger.holders import Holders
     from ipygpumem.ledger.report import Report
     from ipygpumem.render.table import Table
 
 __all__ = ["line_bundle", "show_levels", "show_line", "show_recording", "show_snapshots", "show_table", "show_tables"]
+
+_NEW = 5
+"""New holders that a cell's table names."""
 
 
 def line_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:
@@ -59,11 +64,19 @@ def show_tables(shell: Any, tables: list[Table], report: Report | None = None) -
     _publish(shell, _tables_bundle(tables), report)
 
 
-def show_table(shell: Any, report: Report) -> None:
-    """Display the full form, with the lines of code at the peak where they were recorded."""
+def show_table(shell: Any, report: Report, new: Holders | None = None) -> None:
+    """Display the full form, with the lines of code at the peak where they were recorded, and who holds what is new."""
     # a listing has the lines at the peak, too
     lines = () if report.lines else peak_lines(report)
-    _publish(shell, _with_answers(report, _tables_bundle(with_outside(report_tables(report, lines), report))), report)
+    _publish(
+        shell,
+        _with_answers(report, _tables_bundle([*with_outside(report_tables(report, lines), report), *_new(new)])),
+        report,
+    )
+
+
+def _new(holders: Holders | None) -> list[Table]:
+    return [] if holders is None or not holders.holders else holders_tables(holders, most=_NEW, parts=2)
 
 
 def show_snapshots(shell: Any, files: Sequence[str]) -> None:
