@@ -29,9 +29,9 @@ async function bundle(options) {
   return /** @type {any} */ (result).outputFiles[0].text.replaceAll("</script", "<\\/script");
 }
 
-// The engine's whole text is a constant of the bundle: a blob of it runs where no file can be loaded, as a worker or,
-// where there are none, as a module of the page.
-const worker = await bundle({ entryPoints: ["js/worker.js"], format: "esm" });
+// The engine's whole text is a constant of the bundle: a blob of it runs where no file can be loaded, as a worker (a
+// classic one: a page from a disk may not start others) or, where there are none, as a module of the page.
+const worker = await bundle({ entryPoints: ["js/worker.js"], format: "iife", globalName: "ipygpumem" });
 const inline = {
   name: "texts",
   /** @param {import("esbuild").PluginBuild} builder */

@@ -65,6 +65,7 @@ def test_each_file_is_drawn_with_its_peak(viewing, snapshots, name):
     assert [(one["label"], one["bytes"]) for one in told["groups"]] == [
         (one.label, one.bytes) for one in snapshot.live(event, timeline.device).by("line")
     ]
+    assert len(view.page.workers) == 1, "the model has a thread of its own"
     pixels = view.page.locator("canvas.picture").evaluate(
         "canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height)"
         ".data.buffer)).size"

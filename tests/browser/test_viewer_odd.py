@@ -215,6 +215,7 @@ def test_a_browser_without_decompression_says_so(viewing):
 
 def test_a_browser_without_workers_draws_all_the_same(viewing):
     view = viewing(text=without("Worker")).drawn()
+    assert view.page.workers == []
     look_around(view)
     assert view.call("device()")["events"] == 2
     assert view.problems == []

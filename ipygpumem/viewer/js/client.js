@@ -7,9 +7,17 @@ import { ViewerError } from "./problem.js";
 
 /** @returns {Promise<Client>} */
 export async function connect() {
-  const address = URL.createObjectURL(new Blob([workerText], { type: "text/javascript" }));
+  return (await withText("", inWorker)) ?? (await withText("export const { Engine } = ipygpumem;", inSlices));
+}
+
+/**
+ * @template T
+ * @param {string} end what stands behind the engine's text @param {(address: string) => Promise<T>} use
+ */
+async function withText(end, use) {
+  const address = URL.createObjectURL(new Blob([workerText, end], { type: "text/javascript" }));
   try {
-    return (await inWorker(address)) ?? (await inSlices(address));
+    return await use(address);
   } finally {
     URL.revokeObjectURL(address);
   }
@@ -21,7 +29,7 @@ function inWorker(address) {
     /** @type {Worker} */
     let worker;
     try {
-      worker = new Worker(address, { type: "module" });
+      worker = new Worker(address);
     } catch {
       return settle(undefined);
     }

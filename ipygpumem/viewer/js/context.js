@@ -1,5 +1,6 @@
 /** What all views of one viewer share. */
 
+import { remember } from "./model/maps.js";
 import { colours, swatch } from "./model/palette.js";
 
 /**
@@ -21,7 +22,7 @@ export class Context {
     this.files = [];
     /** @type {import("./model/palette.js").Theme} */
     this.theme = "light";
-    /** @type {Map<string, Legend>} */
+    /** @type {Map<string, Promise<Legend>>} */
     this.legends = new Map();
     /** Whether the view has an address. */
     this.linkable = false;
@@ -62,12 +63,7 @@ export class Context {
     const { mode } = this.now;
     const { device } = this.where(source);
     const key = `${source} ${device} ${mode}`;
-    let found = this.legends.get(key);
-    if (!found) {
-      found = /** @type {Legend} */ (await this.ask("classes", { mode }, source));
-      this.legends.set(key, found);
-    }
-    return found;
+    return remember(this.legends, key, () => this.ask("classes", { mode }, source));
   }
 
   /** The colour of each class. @param {Legend} legend */

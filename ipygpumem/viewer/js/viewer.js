@@ -47,6 +47,7 @@ export class Viewer {
     context.files = files;
     context.linkable = options.host === "page";
     context.store.now = { ...context.store.now, device: busiest(files), ...this.held(options.state ?? "") };
+    context.legend(); // under way while the page is built
     this.theme();
     const actions = new Actions(context);
     this.actions = actions;
