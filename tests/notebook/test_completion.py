@@ -18,6 +18,7 @@ CELL = [
     "--lines",
     "--max-entries",
     "--modules",
+    "--outside",
     "--quiet",
     "--snapshot",
     "--stacks",
