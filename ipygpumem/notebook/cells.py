@@ -101,7 +101,7 @@ class Cells:
         self._settings = settings
         self._record = record
         self.marks = Marks(session)
-        self.ooms = Ooms(shell, session, Ring(session, self._running))
+        self.ooms = Ooms(shell, session, Ring(session, self._running, self.numbers.known))
         self.statements: set[str] = set()
         """File names of statements measured in cells: their number is the cell's, their text is not."""
         self._stacks: dict[int, list[_Frame]] = {}
@@ -159,7 +159,7 @@ class Cells:
         if asked.study is not None and asked.study.recording:
             self.ooms.ring.pause()  # PyTorch has one recording: the ring comes back with the next cell
         if not asked.quiet:
-            self.marks.take()
+            self.marks.take_blocks()
         frame.code = (calling_cell(), frames[-1].raw)
         frame.asked, frame.study = asked, asked.study
         frame.measurement = self._open(asked, asked.study)

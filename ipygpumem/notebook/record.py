@@ -10,6 +10,7 @@ from ipygpumem.recording import HistoryOptions, Recorder
 from ipygpumem.session.block import notebook_sources
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from ipygpumem.ledger.report import RecordingFacts
@@ -68,15 +69,15 @@ class AcrossCells:
         cells = f"{count} cell{'s' if count != 1 else ''}"
         return (f"still recording allocation history ({cells} so far): %gpumem record save PATH, or stop",)
 
-    def save(self, path: Path) -> RecordingFacts:
-        """Write what there is so far; the recording goes on.
+    def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingFacts:
+        """Write what there is so far; the recording goes on. ``numbers``: the cells' In numbers by file name.
 
         Raises:
             UsageError: None is on.
         """
         if self._recorder is None:
             raise UsageError("%gpumem record: nothing is being recorded; %gpumem record start begins")
-        return self._recorder.save(path, sources={**notebook_sources(), **self._texts})
+        return self._recorder.save(path, sources={**notebook_sources(), **self._texts}, numbers=numbers)
 
     def stop(self) -> str:
         """End.

@@ -13,7 +13,7 @@ from ipygpumem.render.column import recording_notes
 from ipygpumem.session.block import notebook_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from ipygpumem.ledger.oom import Failure
@@ -46,9 +46,12 @@ def ring_path(template: str, number: int) -> Path:
 class Ring:
     """The history of one shell. Steps aside for every other recording, and comes back."""
 
-    def __init__(self, session: Session, cell: Callable[[], CellFacts | None]) -> None:
+    def __init__(
+        self, session: Session, cell: Callable[[], CellFacts | None], numbers: Callable[[], Mapping[str, int]]
+    ) -> None:
         self._session = session
         self._cell = cell
+        self._numbers = numbers
         self._recorder: Recorder | None = None
         self._template: str | None = None
         self._number = 0
@@ -97,7 +100,7 @@ class Ring:
         self._number += 1
         try:
             path = ring_path(self._template, self._number)
-            facts = self._recorder.save(path, sources=notebook_sources(), cell=self._cell())
+            facts = self._recorder.save(path, sources=notebook_sources(), numbers=self._numbers(), cell=self._cell())
         except (OptionError, RecordingError) as error:
             return f"the history of this failure was not saved: {first_line(error)}"
         return recording_notes(facts)

@@ -11,6 +11,7 @@
 ``recording``  ``own`` (False: cut out of the user's own recording), ``stacks``, ``context``, ``max_entries`` (None when
                not ours to know), ``dropped`` (a list: allocations that the ring lost, per device)
 ``cells``      list of ``number`` (In number), ``filename`` (as in the frames), ``start_us``, ``end_us``, ``success``
+``numbers``    dict, file name -> In number, for cells in the stacks that ran before the recording
 ``devices``    list of ``index``, ``name``, ``uuid``, ``total`` (capacity)
 ``readings``   ``before`` and ``after``: device name -> the counters of `ipygpumem.ledger.DeviceReading`
 ``curves``     name -> ``device``, ``time_us`` (list), ``bytes`` (list): levels sampled meanwhile; may be empty
@@ -61,12 +62,17 @@ def add_keys(
     before: Reading,
     after: Reading,
     sources: Mapping[str, str],
+    numbers: Mapping[str, int],
     devices: list[dict[str, Any]],
 ) -> None:
-    """Add both keys to a snapshot of PyTorch's. ``sources`` may hold more cells than ran; only those in it are kept."""
+    """Add both keys to a snapshot of PyTorch's.
+
+    ``sources`` and ``numbers`` may hold more cells than the stacks do; the others are left out.
+    """
     from ipygpumem import __version__
 
     options = history.options
+    names = _file_names(snapshot)
     snapshot["ipygpumem"] = {
         "schema": SCHEMA,
         "version": __version__,
@@ -82,6 +88,7 @@ def add_keys(
             "dropped": list(dropped),
         },
         "cells": [cell.to_dict() for cell in cells],
+        "numbers": {name: numbers[name] for name in sorted(names & numbers.keys())},
         "devices": devices,
         "readings": {
             "before": {name: device.to_dict() for name, device in before.devices.items()},
@@ -89,8 +96,7 @@ def add_keys(
         },
         "curves": {},
     }
-    names = _file_names(snapshot) & sources.keys()
-    snapshot["source_code"] = {name: sources[name] for name in sorted(names)}
+    snapshot["source_code"] = {name: sources[name] for name in sorted(names & sources.keys())}
 
 
 def _file_names(snapshot: Mapping[str, Any]) -> set[str]:

@@ -126,12 +126,13 @@ class Measurement:
         code: str = "",
         filename: str | None = None,
         sources: Callable[[], Mapping[str, str]] = dict,
+        numbers: Callable[[], Mapping[str, int]] = dict,
         notes: tuple[str, ...] = (),
     ) -> Report | None:
         """Stop the clock, read, save the recording, settle. None in a process forked meanwhile: it is the parent's.
 
-        ``sources`` gives the texts of the notebook's cells, and is asked only where something was recorded. Whatever
-        interrupts the end, no scope stays open and no recording on.
+        ``sources`` gives the texts of the notebook's cells, ``numbers`` their In numbers, both by file name; they are
+        asked only where something was recorded. Whatever interrupts the end, no scope stays open and no recording on.
         """
         seconds = time.perf_counter() - self._start
         self._stop_observers()
@@ -143,7 +144,7 @@ class Measurement:
             if self.options.synchronize:
                 pytorch.synchronize(self._contexts())
             self.after = after = self.watch.read(look=lambda index: PEAKS.leave(scope, index))
-            recording = self._save(facts, after, sources)
+            recording = self._save(facts, after, sources, numbers)
         finally:
             self.abandon()
         return settle(
@@ -161,11 +162,15 @@ class Measurement:
         )
 
     def _save(
-        self, facts: CellFacts, after: Reading, sources: Callable[[], Mapping[str, str]]
+        self,
+        facts: CellFacts,
+        after: Reading,
+        sources: Callable[[], Mapping[str, str]],
+        numbers: Callable[[], Mapping[str, int]],
     ) -> RecordingFacts | None:
         if self._recorder is None:
             return None
-        self.recorded = self._recorder.save(self._path, sources=sources(), cell=facts, after=after)
+        self.recorded = self._recorder.save(self._path, sources=sources(), numbers=numbers(), cell=facts, after=after)
         return None if self._path is None else self.recorded
 
     def _stop_observers(self) -> None:

@@ -57,6 +57,7 @@ class Recorder:
         path: Path | None,
         *,
         sources: Mapping[str, str],
+        numbers: Mapping[str, int] | None = None,
         cell: CellFacts | None = None,
         after: Reading | None = None,
     ) -> RecordingFacts:
@@ -64,10 +65,12 @@ class Recorder:
 
         Without a path nothing is written, and the snapshot is in `kept` alone.
 
-        ``sources``: text of notebook cells by file name. ``cell``: the cell that is ending, not yet in `cells`.
+        ``sources``: text of notebook cells by file name, ``numbers``: their In numbers. ``cell``: the cell that is
+        ending, not yet in `cells`.
         """
+        cells = [*self.cells, *([cell] if cell else [])]
         try:
-            return self._save(path, sources, [*self.cells, *([cell] if cell else [])], after or self.watch.read())
+            return self._save(path, sources, numbers or {}, cells, after or self.watch.read())
         except RecordingError as error:
             why = str(error)
         except Exception as error:
@@ -75,7 +78,12 @@ class Recorder:
         return RecordingFacts(path=None, own=self.history.own, error=why)
 
     def _save(
-        self, path: Path | None, sources: Mapping[str, str], cells: list[CellFacts], after: Reading
+        self,
+        path: Path | None,
+        sources: Mapping[str, str],
+        numbers: Mapping[str, int],
+        cells: list[CellFacts],
+        after: Reading,
     ) -> RecordingFacts:
         history = self.history
         ended_us = time.time_ns() // 1000
@@ -91,6 +99,7 @@ class Recorder:
             before=self._before or after,
             after=after,
             sources=sources,
+            numbers=numbers,
             devices=self._devices(),
         )
         events = sum(len(trace) for trace in snapshot.get("device_traces", ()))

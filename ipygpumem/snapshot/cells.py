@@ -11,7 +11,7 @@ from ipygpumem.snapshot.distinct import distinct
 from ipygpumem.snapshot.spans import Spans
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -34,14 +34,15 @@ class Cells:
     serves for blocks without a time, and where the file has no record of cells.
     """
 
-    def __init__(self, cells: tuple[Cell, ...], stacks: StackTable) -> None:
+    def __init__(self, cells: tuple[Cell, ...], stacks: StackTable, numbers: Mapping[str, int] | None = None) -> None:
         self._cells = cells
         runs: dict[str, list[int]] = {}  # file name -> its cells, in the order of time
         for number, cell in enumerate(cells):
             if cell.filename:
                 runs.setdefault(cell.filename, []).append(number)
         self._runs = {file: np.asarray(numbers) for file, numbers in runs.items()}
-        self._names = {file: self._joined(numbers) for file, numbers in runs.items()}
+        self._names = {file: f"In[{number}]" for file, number in (numbers or {}).items()}
+        self._names |= {file: self._joined(numbers) for file, numbers in runs.items()}
         self._spans: dict[str, Spans] = {}
         self._stacks = stacks
         self._files: dict[int, list[str]] = {}

@@ -57,6 +57,7 @@ def encode(snapshot: Snapshot) -> bytes:
         "settings": snapshot.settings,
         "annotations": [asdict(annotation) for annotation in snapshot.annotations()],
         "cells": [asdict(cell) for cell in snapshot.own.cells],
+        "numbers": snapshot.own.numbers,
         "sources": snapshot.sources,
         "readings": snapshot.own.readings,
         "curves": snapshot.own.curves,

@@ -45,6 +45,7 @@ class Own:
         torch: Version of torch.
         host: Name of the machine.
         cells: Runs of cells, by their beginning.
+        numbers: The n of In[n] of cells that ran before the recording, by file name.
         dropped: For each device, how many allocations the ring buffer lost; None where that is not known.
         device_names: Name of each device, by index.
         device_totals: Bytes of each device, by index.
@@ -56,6 +57,7 @@ class Own:
     torch: str | None = None
     host: str | None = None
     cells: tuple[Cell, ...] = ()
+    numbers: dict[str, int] = field(default_factory=dict)
     dropped: tuple[int | None, ...] = ()
     device_names: dict[int, str] = field(default_factory=dict)
     device_totals: dict[int, int] = field(default_factory=dict)
@@ -94,6 +96,10 @@ def read_own(value: Any) -> Own:
         torch=_optional(own.get("torch"), text, "ipygpumem: torch"),
         host=_optional(own.get("host"), text, "ipygpumem: host"),
         cells=_cells(own.get("cells", ())),
+        numbers={
+            name: integer(number, "ipygpumem: numbers", 0)
+            for name, number in mapping(own.get("numbers", {}), "ipygpumem: numbers").items()
+        },
         dropped=tuple(
             _optional(count, integer, "ipygpumem: dropped")
             for count in sequence(recording.get("dropped", ()), "ipygpumem: dropped")

@@ -42,14 +42,15 @@ def shared(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Sn
     given = copy.copy(snapshot)
     if not paths:
         files = [frame.file for frame in snapshot.stacks.frames]
-        files += [*snapshot.sources, *(cell.filename for cell in snapshot.own.cells)]
+        files += [*snapshot.sources, *(cell.filename for cell in snapshot.own.cells), *snapshot.own.numbers]
         names = stripped(files)
         frames = tuple(replace(frame, file=names[frame.file]) for frame in snapshot.stacks.frames)
         given.stacks = replace(snapshot.stacks, frames=frames)
         given.sources = {names[file]: text for file, text in snapshot.sources.items()}
         cells = tuple(replace(cell, filename=names[cell.filename]) for cell in snapshot.own.cells)
-        given.own = replace(snapshot.own, cells=cells, host=None)
-        given.cells = Cells(cells, given.stacks)
+        numbers = {names[file]: number for file, number in snapshot.own.numbers.items()}
+        given.own = replace(snapshot.own, cells=cells, numbers=numbers, host=None)
+        given.cells = Cells(cells, given.stacks, numbers)
     if not source:
         given.sources = {}
     given.forget()

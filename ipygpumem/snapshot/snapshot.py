@@ -80,7 +80,7 @@ class Snapshot(Shown):
         self.stacks = book.stacks.table()
         self.texts: tuple[str, ...] = tuple(book.texts)
         self.pools: tuple[tuple[int, int], ...] = tuple(map(unpack_pool, book.pools))
-        self.cells = Cells(self.own.cells, self.stacks)
+        self.cells = Cells(self.own.cells, self.stacks, self.own.numbers)
         self._split: dict[str, list[str]] = {}
         self._histories: dict[int, SegmentHistory] = {}
 

@@ -175,3 +175,13 @@ def test_a_statement_in_the_cell_is_not_the_cell(fake_gpu, make_notebook, tmp_pa
     assert snapshot["source_code"][ran["filename"]] == cell
     texts = {text.strip() for text in snapshot["source_code"].values()}
     assert "y = torch.ones(40 << 20, device='cuda')" in texts
+
+
+def test_functions_of_earlier_cells_have_their_numbers(gpu_notebook, tmp_path):
+    path = tmp_path / "x.pickle"
+    number = gpu_notebook.shell.execution_count
+    gpu_notebook.run(f"def earlier():\n    {take(8)}")
+    gpu_notebook.run(f"%%gpumem -q --snapshot {path}\nearlier()")
+    snapshot = pickle.loads(path.read_bytes())
+    (name,) = (name for name, text in snapshot["source_code"].items() if text.startswith("def earlier"))
+    assert snapshot["ipygpumem"]["numbers"][name] == number

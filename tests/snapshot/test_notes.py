@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from ipygpumem.errors import SnapshotError
 from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.encode import decode
 from ipygpumem.snapshot.overview import overview
+from ipygpumem.snapshot.share import shared
 from ipygpumem.snapshot.text import fragmentation_lines
 from snapshot.entries import block, event, segment
 
@@ -49,3 +54,17 @@ def test_free_memory_of_a_private_pool_is_not_said_to_be_returnable():
     text = "\n".join(fragmentation_lines(memory))
     assert "   2.0 MiB  in private pools: only the CUDA graphs they belong to can use it" in text
     assert "private" not in "\n".join(fragmentation_lines(Snapshot.load({"segments": [mine]}).fragmentation()))
+
+
+def test_a_cell_that_ran_before_the_recording_has_its_number():
+    frames = [{"filename": "/tmp/ipykernel_7/55.py", "line": 3, "name": "step"}]  # noqa: S108 (a name, not a file)
+    own = {"schema": 1, "cells": [], "numbers": {"/tmp/ipykernel_7/55.py": 4}}  # noqa: S108 (as above)
+    raw = {"device_traces": [[event("alloc", 512, 10, 1, frames)]], "ipygpumem": own}
+    snapshot = Snapshot.load(raw)
+    assert [group.label for group in snapshot.by_line()] == ["In[4]:3 step"]
+    given = shared(snapshot, paths=False)
+    assert [group.label for group in given.by_line()] == ["In[4]:3 step"]
+    assert decode(snapshot.encode())[0]["numbers"] == {"/tmp/ipykernel_7/55.py": 4}  # noqa: S108 (as above)
+    own["numbers"] = {"x.py": "four"}
+    with pytest.raises(SnapshotError, match="ipygpumem: numbers is a str, not a whole number"):
+        Snapshot.load(raw)

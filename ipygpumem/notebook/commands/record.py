@@ -36,7 +36,7 @@ def _save(magics: GPUMem, words: str) -> str:
     paths = split_words("%gpumem record save", words)
     if len(paths) != 1:
         raise UsageError("%gpumem record save takes one path")
-    facts = magics.record.save(expanded(magics.shell, paths[0]))
+    facts = magics.record.save(expanded(magics.shell, paths[0]), magics.cells.numbers.known())
     if facts.path is None:
         raise UsageError(f"%gpumem record: {facts.error}")
     return recording_notes(facts)
