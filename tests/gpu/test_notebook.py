@@ -77,8 +77,9 @@ def test_out_of_memory_cell_keeps_its_error_and_its_snapshot(tmp_path):
         allow_errors=True,
     ).cells
     assert [out.ename for out in cells[1].outputs if out.output_type == "error"] == ["OutOfMemoryError"]
-    [table] = texts(cells[1])
+    table, panel = texts(cells[1])
     assert "ran out of memory" in table
+    assert "is out of memory" in panel
     assert path.exists()
     assert any(event["action"] == "oom" for event in pickle.loads(path.read_bytes())["device_traces"][0])
 
