@@ -22,7 +22,7 @@ __all__ = ["COLUMNS", "PAGE", "Page", "comparison_tables", "history_tables"]
 COLUMNS = {"in": "cell", "held": "held", "peak": "peak", "outside": "outside", "time": "seconds"}
 """What a history may be sorted by, with the figure's name."""
 PAGE = 30
-_CODE = 44
+_CODE, _CODE_COMPARED = 38, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def history_tables(
         TableRow(
             _label(row, width),
             (*((row.device,) if several else ()), *_figures(row)),
-            0,
+            1,
             bar=max(getattr(row, bar) or 0, 0) / largest,
             remark=_remark(row),
         )
@@ -104,16 +104,13 @@ def _remarks(rows: Sequence[Entry], page: Page, dropped: int, more: str) -> tupl
     return tuple(sentences)
 
 
-def _label(row: Entry, width: int) -> str:
-    return f"{_number(row).ljust(width)}  {_clipped(row.code)}".rstrip()
+def _label(row: Entry, width: int, most: int = _CODE) -> str:
+    code = row.code if len(row.code) <= most else f"{row.code[: most - 1]}…"
+    return f"{_number(row).ljust(width)}  {code}".rstrip()
 
 
 def _number(row: Entry) -> str:
     return "" if row.cell is None else f"In [{row.cell}]"
-
-
-def _clipped(code: str) -> str:
-    return code if len(code) <= _CODE else f"{code[: _CODE - 1]}…"
 
 
 def _figures(row: Entry) -> tuple[str, ...]:
@@ -157,9 +154,9 @@ def comparison_tables(found: Sequence[Pair], by: str, names: tuple[str, str]) ->
     width = max((len(_number(pair.entry)) for pair in found), default=0)
     body = tuple(
         TableRow(
-            _label(pair.entry, width),
+            _label(pair.entry, width, _CODE_COMPARED),
             (*((pair.entry.device,) if several else ()), *_compared(pair)),
-            0,
+            1,
             remark=_only(pair, names),
         )
         for pair in found

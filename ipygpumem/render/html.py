@@ -127,7 +127,7 @@ def html_tables(tables: list[Table]) -> str:
             "remarks": table.remarks,
             "rows": [
                 {
-                    "label": row.label,
+                    "label": row.label.replace("  ", " \u00a0"),  # columns inside a label stay columns
                     "cells": row.cells,
                     "level": row.level,
                     "remark": row.remark if row.grade is None or row.grade.trust == "exact" else str(row.grade),

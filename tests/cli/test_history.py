@@ -48,11 +48,11 @@ def test_history(capsys, log):
     lines = out.splitlines()
     assert (status, err) == (0, "")
     assert lines[0] == "s.jsonl: 40 measurements"
-    assert lines[2].startswith("In [11]  step(11)")
+    assert lines[2].startswith("  In [11]  step(11)")
     assert lines[-1] == "page 1 of 2: --page 2 goes on"
     worst = run(capsys, "history", path, "--by", "peak", "--top", "1")[1].splitlines()
-    assert worst[2].startswith("In [30]  step(30)")
-    assert run(capsys, "history", path, "--page", "2")[1].splitlines()[2].startswith("In [1]   step(1)")
+    assert worst[2].startswith("  In [30]  step(30)")
+    assert run(capsys, "history", path, "--page", "2")[1].splitlines()[2].startswith("  In [1]   step(1)")
 
 
 def test_history_as_json(capsys, log):
@@ -101,7 +101,7 @@ def test_notebooks(capsys, notebook, tmp_path):
     status, out, err = run(capsys, "notebook", path)
     assert (status, err) == (0, "")
     assert out.splitlines()[0] == "run.ipynb: 3 measurements"
-    assert out.splitlines()[2].startswith("In [1]  step(1)")
+    assert out.splitlines()[2].startswith("  In [1]  step(1)")
     (tmp_path / "bare.ipynb").write_text('{"cells": [], "nbformat": 4}')
     status, out, _ = run(capsys, "notebook", tmp_path / "bare.ipynb", path)
     assert status == 0
@@ -122,7 +122,7 @@ def test_a_notebook_against_the_log_of_another_run(capsys, notebook, log):
     status, out, err = run(capsys, "compare", before, after, "--by", "held")
     assert (status, err) == (0, "")
     assert out.splitlines()[0] == "s.jsonl against run.ipynb: 2 in both, 1 of them differ"
-    assert out.splitlines()[2].startswith("In [2]  step(2)  +9.0 MiB  +3.0 MiB")
+    assert out.splitlines()[2].startswith("  In [2]  step(2)  +9.0 MiB  +3.0 MiB")
     facts = json.loads(run(capsys, "compare", before, after, "--json")[1])
     assert [one["change"]["held"] for one in facts["cells"]] == [0, 3 << 20]
     assert run(capsys, "compare", before, "none.jsonl") == (1, "", "ipygpumem: none.jsonl: No such file or directory\n")

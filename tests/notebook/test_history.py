@@ -35,16 +35,16 @@ def worked(gpu_notebook):
 
 
 def labels(ran):
-    return [line.split("  ")[0] for line in ran.text.splitlines()[2:] if line.startswith("In")]
+    return [line.split("  ")[1] for line in ran.text.splitlines()[2:] if line.startswith("  In")]
 
 
 def test_the_session_cell_by_cell(worked):
     ran = worked.run("%gpumem history")
     lines = ran.text.splitlines()
     assert lines[0] == "this session: 3 measurements"
-    assert lines[2].startswith("In [1]  x = torch.ones(100 << 20")
+    assert lines[2].startswith("  In [1]  x = torch.ones(100 << 20")
     assert "+100.0 MiB  +100.0 MiB" in lines[2]
-    assert lines[4].startswith("In [3]  del x")
+    assert lines[4].startswith("  In [3]  del x")
     assert "-100.0 MiB" in lines[4]
     assert lines[4].endswith("failed")
     assert ran.value is None
@@ -204,7 +204,7 @@ def test_two_runs(worked, tmp_path):
     ran = worked.run(f"%gpumem compare {logs[0]} {logs[1]}")
     lines = ran.text.splitlines()
     assert lines[0].startswith("b.jsonl against a.jsonl: ")
-    (found,) = [line for line in lines if line.startswith("In [50]")]
+    (found,) = [line for line in lines if line.startswith("  In [50]")]
     assert "+25.0 MiB" in found
     assert "+15.0 MiB" in found
     assert usage(worked.run(f"%gpumem compare {logs[0]}")).startswith("%gpumem compare takes two files")

@@ -31,11 +31,11 @@ FEW = [
 def test_the_table():
     assert text(FEW).splitlines() == [
         "this session: 4 measurements",
-        "                                                             held       peak    outside        time",
-        "In [1]   x = torch.ones(100 << 20)                     +400.0 MiB   +1.2 GiB  +66.0 MiB      2.31 s  ██████████",  # noqa: E501 (a line of the table)
-        "         In [1]:2                                       +10.0 MiB  +10.0 MiB          0      2.1 ms  █",
-        "In [12]  loss = train(model, loader, epochs=3, optim…  -400.0 MiB          0          0  1 min 15 s              failed",  # noqa: E501 (a line of the table)
-        "In [13]  model(x)                                               0   +5.0 MiB          0    500.0 ms  █           out of memory",  # noqa: E501 (as above)
+        "                                                         held       peak    outside        time",
+        "  In [1]   x = torch.ones(100 << 20)               +400.0 MiB   +1.2 GiB  +66.0 MiB      2.31 s  ██████████",
+        "           In [1]:2                                 +10.0 MiB  +10.0 MiB          0      2.1 ms  █",
+        "  In [12]  loss = train(model, loader, epochs=3,…  -400.0 MiB          0          0  1 min 15 s              failed",  # noqa: E501 (a line of the table)
+        "  In [13]  model(x)                                         0   +5.0 MiB          0    500.0 ms  █           out of memory",  # noqa: E501 (as above)
     ]
 
 
@@ -124,12 +124,12 @@ AFTER = [cell(1, held=400, peak=900), cell(2, held=50, seconds=1.31), cell(3, he
 def test_two_runs():
     assert compared(BEFORE, AFTER) == [
         "b.jsonl against a.jsonl: 4 in both, 3 of them differ",
-        "                       held     change        peak      change    time   change",
-        "In [1]  step(1)  +400.0 MiB          =  +900.0 MiB  -300.0 MiB  2.31 s  +0.0 ms",
-        "In [2]  step(2)   +50.0 MiB  +45.0 MiB   +50.0 MiB   +45.0 MiB  1.31 s  -1.00 s",
-        "In [3]  step(3)    +7.0 MiB          =    +7.0 MiB           =  2.31 s  +0.0 ms  failed in a.jsonl",
-        "In [4]  step(4)    +1.0 MiB          =    +1.0 MiB           =  2.31 s  +0.0 ms  outside PyTorch -66.0 MiB",
-        "In [5]  step(5)    +8.0 MiB               +8.0 MiB              2.31 s           only in b.jsonl",
+        "                         held     change        peak      change    time   change",
+        "  In [1]  step(1)  +400.0 MiB          =  +900.0 MiB  -300.0 MiB  2.31 s  +0.0 ms",
+        "  In [2]  step(2)   +50.0 MiB  +45.0 MiB   +50.0 MiB   +45.0 MiB  1.31 s  -1.00 s",
+        "  In [3]  step(3)    +7.0 MiB          =    +7.0 MiB           =  2.31 s  +0.0 ms  failed in a.jsonl",
+        "  In [4]  step(4)    +1.0 MiB          =    +1.0 MiB           =  2.31 s  +0.0 ms  outside PyTorch -66.0 MiB",
+        "  In [5]  step(5)    +8.0 MiB               +8.0 MiB              2.31 s           only in b.jsonl",
     ]
 
 
