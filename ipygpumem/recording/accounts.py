@@ -112,6 +112,11 @@ class Window:
         for device, here in outside.items():
             self.totals.setdefault(device, Account()).add(deltas[here])
 
+    @property
+    def grown(self) -> bool:
+        """Whether anybody but PyTorch's allocator has taken memory of the card, as far as records can say."""
+        return any(owner.outside and account.allocated for owner, account in self.accounts.items())
+
     def adopt(self, owner: Owner, size: int) -> None:
         """A live allocation of an owner's is a segment of PyTorch's."""
         account = self.accounts.get(owner)

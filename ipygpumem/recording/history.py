@@ -123,6 +123,11 @@ class History:
             cls._running.lost = "the code switched PyTorch's recording itself"
             cls._running._let_go()
 
+    @classmethod
+    def ours(cls) -> bool:
+        """Whether the recording that is on is one of ours."""
+        return cls._running is not None
+
     def _let_go(self) -> None:
         with History._lock:
             if History._running is self:

@@ -23,6 +23,7 @@ from ipygpumem.probes import pytorch
 from ipygpumem.probes.buffers import Buffers
 from ipygpumem.probes.cupti import ALLOCATION, KINDS, Cupti
 from ipygpumem.recording.accounts import ADDRESS, ALLOCATES, BYTES, COLUMNS, OWNER, TIME, Accounts, Owner, Window
+from ipygpumem.recording.history import History
 from ipygpumem.recording.profiler import profiling, release_profiler, watch_profiler
 
 if TYPE_CHECKING:
@@ -183,8 +184,9 @@ class OutsideBook:
                 return
             try:
                 self._collect()
-                for device, address, _ in _segments():
-                    self._accounts.adopt(device, address, self._windows)
+                if window.grown:  # the list of a large heap takes its time
+                    for device, address, _ in _segments():
+                        self._accounts.adopt(device, address, self._windows)
             except CuptiError as error:
                 window.trouble = str(error)
             if self._paused_at is not None:
@@ -273,9 +275,9 @@ def _owner(cupti: Cupti, record: Any) -> Owner:
 
 
 def _segments() -> list[tuple[int, int, int]]:
-    """Device index, address and bytes of PyTorch's segments; none while a history is on, which would note the look."""
+    """Device index, address and bytes of PyTorch's segments; none while the user records: a history notes the look."""
     try:
-        if pytorch.started() is None or pytorch.records():
+        if pytorch.started() is None or (pytorch.records() and not History.ours()):
             return []
         return [(one["device"], one["address"], one["total_size"]) for one in pytorch.segments()]
     except Exception:  # a backend that keeps no list

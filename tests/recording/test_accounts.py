@@ -137,6 +137,7 @@ def test_millions_of_records_take_no_memory():
     number = accounts.number(owner())
     count = 50_000
     batch = np.empty((2 * count, COLUMNS), dtype=np.int64)
+    batch[:, 0] = np.arange(2 * count)
     batch[:, 1] = np.arange(2 * count) % 2 == 0
     batch[:, 2] = np.arange(2 * count) // 2 * 512
     batch[:, 3], batch[:, 4] = 512, number

@@ -12,6 +12,8 @@ import torch
 
 from fakes.cupti import CTYPES, CUBLAS, CUPY, MANAGED, NCCL, STATIC, TORCH, FakeCupti, put_under
 from ipygpumem import Report, measure
+from ipygpumem.probes import pools
+from ipygpumem.probes.cuda import CudaPool
 from ipygpumem.probes.pools import pool_readings
 from ipygpumem.probes.watch import Watch
 from ipygpumem.recording.measurement import Measurement
@@ -76,6 +78,19 @@ def test_managed_memory_and_kernels_variables(gpu, cupti):
     one = told(m)
     assert (one.named, one.rest) == (8 * MIB, 0)
     assert {(each.library, each.memory) for each in one.libraries} == {("ctypes", "managed"), ("NCCL", "static")}
+
+
+def test_cudas_own_pool_may_hold_more_than_is_in_use(gpu, cupti, monkeypatch):
+    held = CudaPool(0, 0, 0, 0)
+    monkeypatch.setattr(pools.cuda, "stream_pool", lambda index: held)
+    with measure(outside=True) as m:
+        cupti.alloc(0x1000, 40 * MIB, CUBLAS, pooled=True)
+        gpu.outside(64 * MIB)
+        held = CudaPool(64 * MIB, 40 * MIB, 96 * MIB, 40 * MIB)
+    one = told(m)
+    assert (one.named, one.idle, one.rest) == (40 * MIB, 24 * MIB, 0)
+    (pool,) = one.pools
+    assert (pool.change, pool.used, pool.now, pool.peak) == (64 * MIB, 40 * MIB, 64 * MIB, 96 * MIB)
 
 
 def test_devices_are_apart(two_gpus, cupti):
