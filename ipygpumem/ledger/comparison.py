@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ipygpumem.ledger.entry import Entry
 
@@ -40,7 +40,8 @@ def pairs(before: Sequence[Entry], after: Sequence[Entry]) -> list[Pair]:
     """Rows that belong together, in the order of the second run; then what only the first has.
 
     A cell is known by the front end's cell id where both runs have such ids, else by its In number; what was measured
-    outside a cell by its place among its like. Of a cell that ran more than once its last run counts.
+    outside a cell by its place among its like. Of a cell that ran more than once its last run counts, of a log that
+    several kernels wrote one after the other the last of them that ran the cell.
     """
     by_id = any(one.cell_id for one in before) and any(one.cell_id for one in after)
     first, second = _keyed(before, by_id=by_id), _keyed(after, by_id=by_id)
@@ -50,14 +51,28 @@ def pairs(before: Sequence[Entry], after: Sequence[Entry]) -> list[Pair]:
 
 def _keyed(rows: Sequence[Entry], *, by_id: bool) -> dict[tuple[object, ...], Entry]:
     """Each row under what it is known by: its cell, its place among the rows of that cell's last run, its device."""
-    names = [(row.cell_id if by_id and row.cell_id else row.cell, row) for row in rows]
-    last = {name: row.cell for name, row in names if name is not None}
+    runs = [(row.cell_id if by_id and row.cell_id else row.cell, kernel, row) for kernel, row in _kernels(rows)]
+    last = {name: (kernel, row.cell) for name, kernel, row in runs}
     counts: dict[tuple[object, ...], int] = {}
     found: dict[tuple[object, ...], Entry] = {}
-    for name, row in names:
-        if name is not None and row.cell != last[name]:
+    for name, kernel, row in runs:
+        if (kernel, row.cell) != last[name]:
             continue
         kind = (name, row.device)
         counts[kind] = counts.get(kind, 0) + 1
         found[name, row.device, counts[kind]] = row
     return found
+
+
+def _kernels(rows: Sequence[Entry]) -> Iterator[tuple[int, Entry]]:
+    """Each row with the number of its kernel: where In numbers begin anew, another kernel went on with the log."""
+    kernel, number = 0, 0
+    waiting: list[Entry] = []  # a block inside a cell settles before the cell does
+    for row in rows:
+        waiting.append(row)
+        if row.cell is not None:
+            kernel += row.cell < number
+            number = row.cell
+            yield from ((kernel, one) for one in waiting)
+            waiting = []
+    yield from ((kernel, one) for one in waiting)

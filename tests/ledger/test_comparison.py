@@ -59,3 +59,15 @@ def test_what_is_unknown_has_no_change():
     assert pair.change("outside") is not None
     (pair,) = pairs(moved_entries([cell(1)]), [])
     assert pair.change("held") is None
+
+
+def test_of_a_log_that_several_kernels_wrote_the_last_counts():
+    def kernel(held):
+        return [cell(1, held=held, cell_id="a"), cell(2, held=held + 1, cell_id="b", code="s"), cell(2, cell_id="b")]
+
+    once, twice = kernel(5), [*kernel(9), *kernel(7)]
+    assert [change for _, _, change in found(once, twice)] == [2 * MIB, 2 * MIB, 0]
+    bare = [cell(one.cell, held=7, cell_id=None) for one in once[:2]]
+    assert [change for _, _, change in found(bare, [*bare, *bare])] == [0, 0]
+    blocks = [cell(None, held=3, cell_id=None), *once]
+    assert [change for _, _, change in found(blocks, [*blocks, *blocks])] == [0] * 4

@@ -1,0 +1,105 @@
+"""What a notebook carries away from a run, and a cell that a front end runs again."""
+
+from __future__ import annotations
+
+import json
+
+import nbclient
+import nbformat
+import pytest
+
+from ipygpumem import load_reports
+from ipygpumem.ledger.summary import LIMIT, MIME
+from ipygpumem.session.tables import read_notebook, read_rows
+
+pytestmark = pytest.mark.filterwarnings("ignore:Proactor")
+LOAD = "get_ipython().config.GPUMem.update(preload='off', report='always', log={log!r})\n%load_ext ipygpumem"
+CELLS = ("x = b'x' * (64 << 20)", "%%gpumem\n# why\ny = b'y' * (32 << 20)", "%gpumem 6 * 7", "1/0")
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """A run by nbclient, as papermill does it, saved."""
+    folder = tmp_path_factory.mktemp("run")
+    cells = [LOAD.format(log=str(folder / "s.jsonl")), *CELLS]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbclient.NotebookClient(notebook, timeout=60, allow_errors=True).execute()
+    nbformat.validate(notebook)
+    nbformat.write(notebook, folder / "run.ipynb")
+    return folder
+
+
+def test_the_notebook_and_the_log_tell_the_same(executed):
+    log, notebook = read_rows(executed / "s.jsonl"), read_notebook(executed / "run.ipynb")
+    assert notebook.faults == log.faults == ()
+    assert [row.code for row in notebook.rows] == [
+        "x = b'x' * (64 << 20)",
+        "y = b'y' * (32 << 20)",
+        "%gpumem 6 * 7",
+        "1/0",
+    ]
+    for carried, written in zip(notebook.rows, log.rows, strict=True):
+        for name in ("cell", "device", "held", "peak", "peak_trust", "success"):
+            assert getattr(carried, name) == getattr(written, name)
+        assert carried.seconds == pytest.approx(written.seconds, abs=1e-4)
+    assert notebook.rows[0].held >= 64 << 20
+    assert [row.success for row in notebook.rows] == [True, True, True, False]
+
+
+def test_each_output_carries_at_most_2_kb(executed):
+    notebook = nbformat.read(executed / "run.ipynb", as_version=4)
+    carried = [
+        one["metadata"][MIME] for cell in notebook.cells for one in cell.outputs if MIME in one.get("metadata", {})
+    ]
+    assert len(carried) == len(CELLS)
+    assert all(len(json.dumps(one).encode()) <= LIMIT for one in carried)
+
+
+def test_html_of_such_a_notebook_is_made(executed):
+    exporters = pytest.importorskip("nbconvert.exporters")
+    try:
+        page, _ = exporters.HTMLExporter(template_name="basic").from_filename(str(executed / "run.ipynb"))
+    except ValueError as error:
+        pytest.skip(str(error))  # an environment that borrows nbconvert has not its templates
+    assert "vnd.ipygpumem" not in page
+    assert "resident (RSS)" in page
+
+
+def run_cell(kernel, code, cell_id):
+    """As JupyterLab and VS Code do: the cell's id stands in the request's metadata."""
+    content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
+    message = kernel.client.session.msg(
+        "execute_request", content | {"user_expressions": {}}, metadata={"cellId": cell_id}
+    )
+    kernel.client.shell_channel.send(message)
+    return kernel.answer(message["header"]["msg_id"])
+
+
+def test_a_cell_that_runs_again_is_told_against_its_last_run(kernel):
+    first = run_cell(kernel, "x = b'x' * (64 << 20)", "one")
+    assert "last run" not in first.reports[0]
+    run_cell(kernel, "y = 1", "two")
+    again = run_cell(kernel, "x = b'x' * (200 << 20)", "one")
+    number = first.reply["execution_count"]
+    assert f"last run, In [{number}]: +64." in again.reports[0]
+
+
+def test_a_log_survives_the_kernel(tmp_path):
+    """The kernel is killed in the middle of a cell: what had settled stands whole."""
+    from jupyter_client.manager import KernelManager
+
+    path = tmp_path / "s.jsonl"
+    manager = KernelManager()
+    manager.start_kernel()
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        for code in (LOAD.format(log=str(path)), "x = 1", "y = 2"):
+            client.execute_interactive(code, timeout=60, output_hook=lambda message: None)
+        client.execute("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+        manager.shutdown_kernel(now=True)
+    finally:
+        client.stop_channels()
+        manager.cleanup_resources()
+    assert [one.code for one in load_reports(path)] == ["x = 1", "y = 2"]
