@@ -8,7 +8,8 @@ __all__ = ["WIDTH", "first_code"]
 
 WIDTH = 80
 """Characters; what is longer ends in an ellipsis."""
-_MOST = 10_000
+_MOST = 2_000
+"""Characters that are looked at: a cell may be a page of data."""
 
 
 def first_code(text: str) -> str:
