@@ -13,9 +13,10 @@ export function cellLabel(cell) {
 }
 
 export class Cells {
-  /** @param {Cell[]} cells by their beginning */
-  constructor(cells) {
+  /** @param {Cell[]} cells by their beginning @param {Record<string, number>} [numbers] of cells that ran before, by file name */
+  constructor(cells, numbers = {}) {
     this.cells = cells;
+    this.numbers = new Map(Object.entries(numbers));
     /** @type {Map<string, number[]>} */
     this.runs = new Map();
     for (const [number, cell] of cells.entries()) {
@@ -34,6 +35,8 @@ export class Cells {
   runsOf(file) {
     const runs = this.runs.get(file);
     if (runs) return this.joined(runs);
+    const number = this.numbers.get(file);
+    if (number !== undefined) return `In[${number}]`;
     const old = IPYTHON.exec(file);
     if (old) return `In[${old[1]}]`;
     const kernel = IPYKERNEL.exec(file);

@@ -19,7 +19,7 @@ export class Snapshot {
     this.pools = header.pools ?? [];
     /** @type {Record<string, string>} */
     this.sources = header.sources ?? {};
-    this.cells = new Cells(header.cells ?? []);
+    this.cells = new Cells(header.cells ?? [], header.numbers);
     this.stacks = new Stacks(columns, header.frames ?? []);
     /** @type {Device[]} */
     this.devices = (header.devices ?? []).map((/** @type {any} */ facts) => new Device(columns, facts));

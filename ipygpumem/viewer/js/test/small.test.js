@@ -139,3 +139,9 @@ test("the run of a cell is told by time and by file", () => {
   assert.equal(cells.label(15, ["x.py"]), "(no cell)");
   assert.equal(cells.label(-1, ["<ipython-input-7-0123456789ab>"]), "In[7]");
 });
+
+test("a cell that ran before the recording has its number", () => {
+  const cells = new Cells([], { "/tmp/ipykernel_7/55.py": 4 });
+  assert.equal(cells.runsOf("/tmp/ipykernel_7/55.py"), "In[4]");
+  assert.equal(cells.runsOf("/tmp/ipykernel_7/56.py"), "cell 56");
+});
