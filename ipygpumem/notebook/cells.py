@@ -296,7 +296,9 @@ class Cells:
             host = report.host
             peak = host.peak if host.exact else None
             return self._session.host_only and max(abs(host.held or 0), peak or 0) >= least
-        return any(device.moved(least) for device in report.devices.values())
+        # what a library takes and gives back is in no other figure than its own peak
+        highest = max((one.peak or 0 for one in report.libraries), default=0)
+        return highest >= least or any(device.moved(least) for device in report.devices.values())
 
     def _again(self, report: Report, asked: Asked | None) -> list[str]:
         """What the cell did when it ran before, where that was something else."""

@@ -73,6 +73,14 @@ def test_the_setting_records_from_cell_to_cell(notebook, cupti):
     assert threads() == []
 
 
+def test_what_a_library_gives_back_at_once_is_told_too(notebook):
+    notebook.run("%config GPUMem.outside = 'library'")
+    ran = notebook.run("take(0x1000, 512 * MIB, CUPY)\ngive(0x1000)")
+    assert "cuda:0 outside PyTorch: CuPy peak +512.0 MiB" in ran.text
+    notebook.run("%config GPUMem.min_change = '4 MiB'")
+    assert notebook.run("take(0x2000, 2 * MIB, CUPY)\ngive(0x2000)").displays == []
+
+
 def test_a_setting_that_cannot_be_had_is_said_once(gpu_notebook, fake_gpu):
     ran = gpu_notebook.run("%config GPUMem.outside = 'library'")
     assert ran.stdout == (
