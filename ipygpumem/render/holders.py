@@ -77,7 +77,7 @@ def _holder_rows(holder: Holder, whole: int, parts: int) -> list[TableRow]:
     label = only.name if only is not None else holder.name
     aside = _aside(only.storages, graph=True) if only is not None else _kinds(holder)
     rows = [TableRow(_short(label), (_level(holder.amount), f"{holder.count:,}"), 1, bar=share, remark=aside)]
-    if only is not None:
+    if only is not None or not parts:
         return rows
     for part in grouped[:parts]:
         cells = (_level(part.amount), f"{len(part.storages):,}")
@@ -98,7 +98,9 @@ def _grouped(holder: Holder) -> list[_Part]:
 
 
 def _kinds(holder: Holder) -> str:
-    return ", ".join(kind if len(holder.kinds) == 1 else f"{kind} {_level(amount)}" for kind, amount in holder.kinds)
+    if len(holder.kinds) == 1:
+        return "" if holder.kinds[0][0] == "plain" else holder.kinds[0][0]
+    return ", ".join(f"{kind} {_level(amount)}" for kind, amount in holder.kinds)
 
 
 def _aside(storages: Sequence[Storage], *, graph: bool) -> str:

@@ -63,7 +63,7 @@ margin-right:8px"></span>{% endif %}<span style="opacity:0.65">{{ row.remark }}<
 {%- endfor %}
 </table>
 {%- for remark in table.remarks %}
-<div style="opacity:0.75">{{ remark }}</div>
+<div style="opacity:0.75{% if loop.last %};margin-bottom:8px{% endif %}">{{ remark }}</div>
 {%- endfor %}
 {%- endfor %}
 </div>"""

@@ -1,0 +1,212 @@
+"""``%gpumem who`` and ``%gpumem free``: real cells on the fake card."""
+
+from __future__ import annotations
+
+import re
+import sys
+import weakref
+
+import pytest
+
+import ipygpumem
+
+MIB = 1 << 20
+GPU = "dtype=torch.uint8, device='cuda')"
+FAIL = f"def fail(n):\n    x = torch.ones(n << 20, {GPU}\n    raise ValueError('no')\nfail(30)"
+
+
+def held():
+    return {one.name: one.amount // MIB for one in ipygpumem.holders().holders}
+
+
+def rows(text):
+    return {found[1] for line in text.splitlines() if (found := re.match(r"  (\S.*?)  +\d", line))}
+
+
+def test_the_table_names_everybody_and_adds_up(gpu_notebook):
+    gpu_notebook.run(f"a = torch.ones(40 << 20, {GPU}\nb = [a[5:], torch.ones(10 << 20, {GPU}]")
+    gpu_notebook.run(f"torch.ones(20 << 20, {GPU}")
+    gpu_notebook.run(FAIL)
+    assert gpu_notebook.run("%gpumem who").text == (
+        "cuda:0, who holds the memory\n"
+        "                                           bytes  tensors\n"
+        "  a                                     40.0 MiB        1  ███         uint8 [41943040] · also b[0]\n"
+        "  last exception: fail() x              30.0 MiB        1  ██          uint8 [31457280]\n"
+        "  Out[2]                                20.0 MiB        1  ██          uint8 [20971520] · also _, _2, ...\n"
+        "  b[1]                                  10.0 MiB        1  █           uint8 [10485760]\n"
+        "  cuBLAS workspace, since the preload   32.0 MiB\n"
+        "allocated (tensors)                    132.0 MiB        4\n"
+        "%gpumem free gives back 30.0 MiB: what the last exception and unreachable cycles hold\n"
+        "%gpumem free --out gives back 50.0 MiB: the output history, too"
+    )
+
+
+def test_html_escapes_names(gpu_notebook):
+    ran = gpu_notebook.run(f"d = {{'<b>': torch.ones(9 << 20, {GPU}}}\n%gpumem who")
+    html = ran.displays[0]["text/html"]
+    assert "&lt;b&gt;" in html
+    assert "<b>" not in html
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("who nobody", "nothing is held under the name nobody"),
+        ("who -n 0", "-n is a number from 1 on"),
+        ("who -d cuda:7", "there is no device cuda:7"),
+        ("who --oops", "unrecognized arguments: --oops"),
+        ("who --new", "there is nothing to compare with yet"),
+        ("free nobody", "there is no variable 'nobody': nothing was let go"),
+        ("free a.b", "'a.b' is no name of a variable"),
+        ("free Out", "'Out' is IPython's own"),
+        ("free --oops", "unrecognized arguments: --oops"),
+    ],
+)
+def test_bad_words_are_one_line_and_nothing_is_lost(gpu_notebook, line, message):
+    gpu_notebook.run(f"kept = torch.ones(9 << 20, {GPU}")
+    ran = gpu_notebook.run(f"%gpumem {line}")
+    assert type(ran.error).__name__ == "UsageError"
+    assert message in str(ran.error)
+    assert held()["kept"] == 9
+
+
+def test_what_a_cell_added(gpu_notebook):
+    gpu_notebook.run(f"old = torch.ones(9 << 20, {GPU}")
+    ran = gpu_notebook.run(f"new = torch.ones(3 << 20, {GPU}\n%gpumem who --new -v found")
+    assert ran.texts[0].startswith("cuda:0, new since this cell began")
+    assert rows(ran.texts[0]) == {"new"}
+    assert [one.name for one in gpu_notebook.run("found.holders").value] == ["new"]
+    gpu_notebook.run(f"newer = torch.ones(4 << 20, {GPU}")
+    ran = gpu_notebook.run("%gpumem who --new")
+    assert ran.text.startswith("cuda:0, new since the last %gpumem who")
+    assert rows(ran.text) == {"newer"}
+
+
+def test_the_full_table_of_a_cell_names_what_is_new(gpu_notebook):
+    gpu_notebook.run(f"old = torch.ones(9 << 20, {GPU}")
+    text = gpu_notebook.run(f"%%gpumem\nnew = torch.ones(3 << 20, {GPU}").text
+    assert re.search(r"cuda:0, new since this cell began\n.*\n  new  3\.0 MiB", text)
+    assert "  old" not in text
+    assert "new since" not in gpu_notebook.run("%%gpumem\n1 + 1").text
+
+
+def test_of_one_name(gpu_notebook):
+    gpu_notebook.run(f"a = torch.ones(9 << 20, {GPU}; b = torch.ones(3 << 20, {GPU}")
+    text = gpu_notebook.run("%gpumem who b").text
+    assert "  b " in text
+    assert "  a " not in text
+    assert re.search(r"other names +9\.0 MiB", text)
+
+
+def test_a_recording_tells_where_each_was_made(gpu_notebook):
+    gpu_notebook.run("%gpumem record start")
+    gpu_notebook.run(f"def make():\n    return torch.ones(9 << 20, {GPU}\na = make()")
+    text = gpu_notebook.run("%gpumem who").text
+    assert "In [2]:2 make()" in text
+    gpu_notebook.run("%gpumem record stop")
+
+
+def test_free_lets_go_of_the_last_exception_everywhere(gpu_notebook):
+    gpu_notebook.run(FAIL)
+    said = ipygpumem.holders().freeable("cuda:0", "traceback")
+    allocated = ipygpumem.reading().devices["cuda:0"].allocated
+    text = gpu_notebook.run("%gpumem free").text
+    assert "let go: the traceback of ValueError" in text
+    assert re.search(r"allocated \(tensors\) +62\.0 MiB +32\.0 MiB +-30\.0 MiB", text)
+    assert said == 30 * MIB == allocated - ipygpumem.reading().devices["cuda:0"].allocated
+    assert not hasattr(sys, "last_traceback")
+    assert held() == {}
+
+
+def test_debug_says_why_it_has_nothing_and_has_it_again_after_the_next_error(gpu_notebook):
+    gpu_notebook.run(FAIL)
+    gpu_notebook.run("%gpumem free")
+    ran = gpu_notebook.run("%debug")
+    assert ran.success
+    assert ran.stdout == "ipygpumem: %gpumem free let the last traceback go; there is one again after the next error\n"
+    shell = gpu_notebook.shell
+    gpu_notebook.run("%unload_ext ipygpumem")
+    assert "debugger" not in vars(shell)
+    gpu_notebook.run("1/0")
+    assert sys.last_type is ZeroDivisionError
+
+
+def test_free_leaves_outputs_and_variables_alone(gpu_notebook):
+    gpu_notebook.run(f"mine = torch.ones(9 << 20, {GPU}\n_1 = 'my own'")
+    gpu_notebook.run(f"torch.ones(20 << 20, {GPU}")
+    assert "there was nothing" in gpu_notebook.run("%gpumem free").text or held() == {"mine": 9, "Out[2]": 20}
+    assert held() == {"mine": 9, "Out[2]": 20}
+    text = gpu_notebook.run("%gpumem free --out").text
+    assert "let go: 1 output" in text
+    assert held() == {"mine": 9}
+    assert gpu_notebook.shell.user_ns["_1"] == "my own"
+    assert gpu_notebook.run("1 + 1").value == 2
+    assert gpu_notebook.run("_").value == 2, "outputs go on as before"
+
+
+def test_free_a_name_with_its_copies(gpu_notebook):
+    gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\nother = 1")
+    gpu_notebook.run("x")
+    gpu_notebook.run("def f(given): 1/0\nf(x)")
+    text = gpu_notebook.run("%gpumem free x").text
+    assert "let go: x, Out[2]; the traceback of ZeroDivisionError" in text
+    assert held() == {}
+    assert "x" not in gpu_notebook.shell.user_ns
+    assert gpu_notebook.shell.user_ns["other"] == 1
+
+
+def test_free_a_name_tells_who_holds_it_still(gpu_notebook):
+    gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\ny = [x]")
+    assert "still held by y (9.0 MiB)" in gpu_notebook.run("%gpumem free x").text
+
+
+def test_an_exception_of_ones_own_stays(gpu_notebook):
+    gpu_notebook.run("try:\n    1/0\nexcept Exception as e:\n    kept = e\nraise kept")
+    trace = gpu_notebook.run("kept.__traceback__").value
+    gpu_notebook.run("%gpumem free")
+    assert gpu_notebook.run("kept.__traceback__ is not None").value is True
+    del trace
+
+
+def test_free_the_cache(gpu_notebook, fake_gpu):
+    gpu_notebook.run(f"x = torch.ones(60 << 20, {GPU}; del x")
+    before = fake_gpu.calls["emptyCache"]
+    text = gpu_notebook.run("%gpumem free --cache").text
+    assert fake_gpu.calls["emptyCache"] == before + 1
+    assert "PyTorch's cache" in text
+    assert re.search(r"cached +62\.0 MiB +0\.0 MiB +-62\.0 MiB", text)
+
+
+def test_unreachable_cycles_go(gpu_notebook):
+    gpu_notebook.run("import gc; gc.disable()")
+    gpu_notebook.run(f"class Node: pass\nn = Node(); n.me = n; n.x = torch.ones(9 << 20, {GPU}")
+    gpu_notebook.run("import weakref; w = weakref.ref(n)\ndel n")
+    try:
+        assert held() == {"unreachable cycles": 9}
+        gpu_notebook.run("%gpumem free")
+        assert gpu_notebook.run("w()").value is None
+    finally:
+        gpu_notebook.run("gc.enable()")
+
+
+def test_without_a_gpu_tensors_in_main_memory_are_told(loaded):
+    loaded.run("import torch\nx = torch.ones(3 << 20)")
+    assert re.search(r"cpu, who holds the memory\n.*\n  x +12\.0 MiB", loaded.run("%gpumem who").texts[0])
+    assert "this process (RSS)" in loaded.run("%gpumem free").texts[0]
+
+
+def test_nothing_of_ours_keeps_a_tensor(gpu_notebook):
+    gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
+    gone = weakref.ref(gpu_notebook.shell.user_ns["x"])
+    gpu_notebook.run("%gpumem who -v found")
+    gpu_notebook.run("del x")
+    assert gone() is None
+
+
+def test_unload_gives_the_session_its_own_roots_back(gpu_notebook):
+    from ipygpumem.session import current
+    from ipygpumem.session.roots import python_roots
+
+    assert current().roots is not python_roots
+    gpu_notebook.run("%unload_ext ipygpumem")
+    assert current().roots is python_roots
