@@ -8,7 +8,7 @@ from ipygpumem.snapshot.resolve import Resolver
 from ipygpumem.snapshot.tables import Numbers, Stacks
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.machine import Run
+    from ipygpumem.snapshot.memo import Run
 
 __all__ = ["Book"]
 
@@ -20,4 +20,4 @@ class Book:
         self.texts = Numbers()
         self.pools = Numbers()
         self.stacks = Stacks()
-        self.resolver = Resolver(memo or [], runs or [], self.texts, self.stacks, self.pools)
+        self.resolver = Resolver(memo if memo and runs else [], self.texts, self.stacks, self.pools)

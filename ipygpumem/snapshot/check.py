@@ -10,11 +10,11 @@ import numpy as np
 from ipygpumem.errors import SnapshotFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["LARGEST", "MOST", "column", "integer", "kind", "mapping", "sequence", "text"]
+__all__ = ["LARGEST", "MOST", "Huge", "column", "integer", "kind", "mapping", "sequence", "text"]
 
 LARGEST = 1 << 48
 """Bytes of the largest block or segment that is believed."""
@@ -25,8 +25,16 @@ MOST = 1 << 62
 _INT64 = 1 << 63
 
 
+class Huge(str):
+    """Stands for a number that is larger than any that has a meaning here. It is no text, though it can be printed."""
+
+    __slots__ = ()
+
+
 def kind(value: Any) -> str:
     """The type of a value, in words."""
+    if type(value) is Huge:
+        return "a number of more than 128 bits"
     name = type(value).__name__
     return "nothing" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
@@ -61,8 +69,10 @@ def sequence(value: Any, where: str) -> Sequence[Any]:
     return value
 
 
-def column(values: list[Any], where: str, low: int = -_INT64, high: int = _INT64 - 1) -> NDArray[np.int64]:
-    """Whole numbers within bounds as a column. ``where`` has ``{}`` for the number of the value."""
+def column(
+    values: list[Any], where: Callable[[int], str], low: int = -_INT64, high: int = _INT64 - 1
+) -> NDArray[np.int64]:
+    """Whole numbers within bounds as a column. ``where`` names the value with a number."""
     try:
         if set(map(type, values)) <= {int}:
             numbers = np.array(array("q", values), np.int64)
@@ -71,5 +81,5 @@ def column(values: list[Any], where: str, low: int = -_INT64, high: int = _INT64
     except OverflowError:
         pass  # the loop below names the one that is too large
     for number, value in enumerate(values):
-        integer(value, where.format(number), low, high)
-    raise SnapshotFormatError(f"{where.format(0)} cannot be read as a whole number")
+        integer(value, where(number), low, high)
+    raise SnapshotFormatError(f"{where(0)} cannot be read as a whole number")

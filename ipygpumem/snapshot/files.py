@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ipygpumem.snapshot.limits import Limits
-    from ipygpumem.snapshot.machine import Run
+    from ipygpumem.snapshot.memo import Run
 
 __all__ = ["one_line", "read_objects"]
 

@@ -11,22 +11,23 @@ read as columns by `lanes`.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
-from dataclasses import dataclass
-from itertools import repeat
-from operator import attrgetter
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, SnapshotUnsafeError
 from ipygpumem.snapshot import opcodes as op
+from ipygpumem.snapshot.check import Huge
 from ipygpumem.snapshot.front import MARGIN
 from ipygpumem.snapshot.lanes import find_lanes
+from ipygpumem.snapshot.memo import HELD, Memo, Run
+from ipygpumem.snapshot.unfold import spread, unfold
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.lanes import Lanes
     from ipygpumem.snapshot.limits import Limits
+    from ipygpumem.snapshot.memo import Window
 
-__all__ = ["Held", "Machine", "Run"]
+__all__ = ["Machine", "Run"]
 
 _CONSTANTS = {op.NONE: None, op.NEWTRUE: True, op.NEWFALSE: False}
 _INTS = {op.BININT1: 1, op.BININT2: 2, op.BININT: 4}
@@ -35,44 +36,31 @@ _OCTETS = {op.SHORT_BINBYTES: 1, op.BINBYTES: 4, op.BINBYTES8: 8, op.BYTEARRAY8:
 _GETS = {op.BINGET: 1, op.LONG_BINGET: 4}
 _PUTS = {op.BINPUT: 1, op.LONG_BINPUT: 4}
 _LONGS = {op.LONG1: 1, op.LONG4: 4}
-_MEMO_CODES = frozenset({op.MEMOIZE, *_PUTS})
+_DONE = frozenset({op.APPENDS, op.EMPTY_DICT, op.FRAME})  # behind an entry: nothing more is done to it
 _TUPLES = {op.TUPLE1: 1, op.TUPLE2: 2, op.TUPLE3: 3}
 _PROTOCOLS = range(2, 6)
 _INT_BYTES = 16
 _BULK = 1 << 14  # bytes still to come from which on it pays to look for lanes
 _TEMPLATES = 8
-_HELD = object()
-_HUGE = "(a number beyond 128 bits)"
-_PLAIN = {str, int, float, bool, type(None)}
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """An object that lies in a lane, by its memo index."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Entries of a list, read as lanes ``first`` to ``stop`` (excluded), and the memo index of the first one."""
-
-    lanes: Lanes
-    first: int
-    stop: int
-    memo: int
+_HUGE = Huge("(a number beyond 128 bits)")
+_PLAIN = {str, int, float, bool, type(None), Huge}
 
 
 class Machine:
-    """Reads one pickle. After `read`, ``memo`` and ``runs`` serve to resolve what lies in lanes."""
+    """Reads one pickle. After `read`, ``memo`` serves to resolve what lies in lanes."""
 
     def __init__(self, data: bytes, limits: Limits) -> None:
         self._data = data
         self._limits = limits
         self._heads: dict[int, tuple[Lanes, int]] = {}
         self._tried: set[tuple[str, ...]] = set()
-        self.memo: list[Any] = []
-        self.runs: list[Run] = []
+        # not a method of this object: it would be a cycle, and keep the whole file until the next collection
+        self.memo = Memo(partial(_entry, data, limits))
+
+    @property
+    def runs(self) -> list[Run]:
+        """What was read as lanes."""
+        return self.memo.runs
 
     def _fail(self, kind: type[SnapshotError], what: str, position: int) -> NoReturn:
         raise kind(f"{what} (at byte {position:,})")
@@ -81,24 +69,29 @@ class Machine:
         self._fail(SnapshotFormatError, "the pickle is cut off: it ends in the middle", len(self._data))
 
     def read(self) -> Any:
-        """The object that the pickle holds. A list in it may hold a `Run` in place of dicts.
+        """The object that the pickle holds. A list of events in it may hold a `Run` in place of dicts.
 
         Raises:
             SnapshotError: Cut off, not a pickle, wants to run code, or beyond the limits.
         """
         try:
-            return self._read()
+            root = self.run(0, len(self._data), self.memo)
         except IndexError:
             raise SnapshotFormatError("the pickle is broken: an opcode finds nothing to work on") from None
+        if self.memo.runs:
+            unfold(root, self.memo)
+        return root
 
-    def _read(self) -> Any:  # noqa: C901, PLR0912, PLR0915 (one loop over the opcodes, the frequent ones first)
-        data, end, memo, heads = self._data, len(self._data), self.memo, self._heads
+    def run(self, at: int, end: int, memo: Memo | Window) -> Any:  # noqa: C901, PLR0912, PLR0915 (one loop over the opcodes, the frequent ones first)
+        """Read opcodes up to the end of the pickle, or of the one entry that stands between two positions."""
+        data, heads = self._data, self._heads
         stack: list[Any] = []
         outer: list[list[Any]] = []
-        spare = self._limits.objects(end)
-        at = 0
+        spare = self._limits.objects(end - at)
         while True:
             if at >= end:
+                if end < len(data):
+                    return stack[0]
                 self._truncated()
             code = data[at]
             at += 1
@@ -109,7 +102,7 @@ class Machine:
                 if index >= len(memo):
                     self._fail(SnapshotFormatError, f"memo entry {index:,} is read before it is written", at)
                 value = memo[index]
-                stack.append(self._recall(index) if value is _HELD else value)
+                stack.append(memo.recall(index) if value is HELD else value)
             elif code in _INTS:
                 width = _INTS[code]
                 stack.append(int.from_bytes(data[at : at + width], "little", signed=code == op.BININT))
@@ -131,8 +124,10 @@ class Machine:
                 at += size
                 spare -= 1
             elif code == op.EMPTY_DICT:  # or the first of a run of entries in a list
+                run = None
                 if at - 1 in heads and outer and outer[-1] and type(outer[-1][-1]) is list:
                     run = self._take(*heads[at - 1])
+                if run is not None:
                     stack.append(run)
                     at = int(run.lanes.end[run.stop - 1])
                 else:
@@ -160,26 +155,34 @@ class Machine:
                 spare -= 1
             elif code == op.SETITEMS:
                 items, stack = stack, outer.pop()
-                self._set(stack[-1], items, at)
+                self._set(stack[-1], items, memo, at)
             elif code in {op.APPENDS, op.ADDITEMS}:
                 items, stack = stack, outer.pop()
-                self._list(stack[-1], at).extend(items)
+                self._list(stack[-1], memo, at).extend(items)
             elif code == op.APPEND:
+                if type(stack[-1]) is Run:
+                    spread(stack, self.memo, 1)
                 item = stack.pop()
-                self._list(stack[-1], at).append(item)
+                self._list(stack[-1], memo, at).append(item)
             elif code == op.SETITEM:
+                if self.memo.runs:
+                    spread(stack, self.memo, 3)
                 value = stack.pop()
                 key = stack.pop()
-                self._set(stack[-1], [key, value], at)
+                self._set(stack[-1], [key, value], memo, at)
             elif code in _TUPLES:
                 count = _TUPLES[code]
+                if self.memo.runs:
+                    spread(stack, self.memo, count)
                 if count > len(stack):
                     raise IndexError
-                stack[-count:] = [self._tuple(stack[-count:], at)]
+                stack[-count:] = [tuple(stack[-count:])]
                 spare -= 1
             elif code in {op.TUPLE, op.FROZENSET}:
                 items, stack = stack, outer.pop()
-                stack.append(self._tuple(items, at))
+                if self.memo.runs:
+                    spread(items, self.memo)
+                stack.append(tuple(items))
                 spare -= 1
             elif code == op.EMPTY_TUPLE:
                 stack.append(())
@@ -210,17 +213,8 @@ class Machine:
                 self._refuse(code, at - 1)
             if spare < 0:
                 self._fail(SnapshotLimitError, "more objects than a file of this size can hold", at)
-            if code == op.SETITEMS and type(stack[-1]) is dict and "action" in stack[-1]:
+            if code == op.SETITEMS and memo is self.memo and "action" in stack[-1]:
                 self._learn(stack[-1], at)
-
-    def _recall(self, index: int) -> Any:
-        """A memo entry that lies in a lane: a text as such, anything else as `Held`."""
-        run = self.runs[bisect_right(self.runs, index, key=attrgetter("memo")) - 1]
-        octets = run.lanes.text(run.first, index - run.memo)
-        # Python has one empty text and one of each letter, so that any key or name may be the text of some entry
-        value = Held(index) if octets is None else self._decoded(octets, int(run.lanes.start[run.first]))
-        self.memo[index] = value
-        return value
 
     def _decoded(self, octets: bytes, at: int) -> str:
         try:
@@ -236,27 +230,31 @@ class Machine:
         self._fail(SnapshotFormatError, f"opcode 0x{code:02x} has no place in a snapshot", at)
 
     def _put(self, index: int, value: Any, at: int) -> None:
-        if index < len(self.memo):
-            self.memo[index] = value
-        elif index == len(self.memo):
-            self.memo.append(value)
+        memo = self.memo
+        if index > len(memo):
+            self._fail(SnapshotLimitError, f"memo entry {index:,} is written when there are {len(memo):,}", at)
+        if index == len(memo):
+            memo.append(value)
+        elif self._tried:  # lanes may refer to it
+            self._fail(SnapshotFormatError, f"memo entry {index:,} is written twice", at)
         else:
-            self._fail(SnapshotLimitError, f"memo entry {index:,} is written when there are {len(self.memo):,}", at)
+            memo[index] = value
 
-    def _list(self, target: Any, at: int) -> list[Any]:
+    def _list(self, target: Any, memo: Memo | Window, at: int) -> list[Any]:
         if type(target) is not list:
             self._fail(SnapshotFormatError, "something is appended to what is no list", at)
+        if memo.frozen and id(target) in memo.frozen:
+            self._fail(SnapshotFormatError, "something is appended to a list inside a trace entry", at)
         return target
 
-    def _tuple(self, items: list[Any], at: int) -> tuple[Any, ...]:
-        if Run in map(type, items):
-            self._fail(SnapshotFormatError, "trace entries stand in a tuple", at)
-        return tuple(items)
-
-    def _set(self, target: Any, items: list[Any], at: int) -> None:
+    def _set(self, target: Any, items: list[Any], memo: Memo | Window, at: int) -> None:
+        if self.memo.runs:
+            spread(items, self.memo)
         keys, values = items[::2], items[1::2]
-        if type(target) is not dict or len(keys) != len(values) or Run in map(type, values):
+        if type(target) is not dict or len(keys) != len(values):
             self._fail(SnapshotFormatError, "a dict is filled with what are no pairs", at)
+        if memo.frozen and id(target) in memo.frozen:
+            self._fail(SnapshotFormatError, "a trace entry is changed", at)
         if not set(map(type, keys)) <= {str}:
             if not set(map(type, keys)) <= _PLAIN:
                 self._fail(SnapshotFormatError, "the key of a dict is neither text nor number", at)
@@ -279,15 +277,18 @@ class Machine:
             lanes = find_lanes(self._data, at, keys)
             self._heads.update((position, (lanes, first)) for position, first in lanes.heads.items())
 
-    def _take(self, lanes: Lanes, first: int) -> Run:
+    def _take(self, lanes: Lanes, first: int) -> Run | None:
+        """The entries from a position on as lanes; None if there are none."""
         stop = int(lanes.stop[first])
-        after = int(lanes.end[stop - 1])
-        if self._data[after] in _MEMO_CODES:
-            self._fail(SnapshotFormatError, "a trace entry is put into the memo twice", after)
-        run = Run(lanes, first, stop, len(self.memo))
-        self.runs.append(run)
-        self.memo.extend(repeat(_HELD, int(lanes.memos[first:stop].sum())))
-        return run
+        if self._data[int(lanes.end[stop - 1])] not in _DONE:
+            stop -= 1
+        return self.memo.take(lanes, first, stop) if stop > first else None
+
+
+def _entry(data: bytes, limits: Limits, start: int, end: int, window: Window) -> dict[str, Any]:
+    """One entry that was read as a lane."""
+    entry: dict[str, Any] = Machine(data, limits).run(start, end, window)
+    return entry
 
 
 def _reference(index: int) -> bytes:

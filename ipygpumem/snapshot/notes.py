@@ -19,7 +19,7 @@ __all__ = ["notes"]
 
 def notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
     """What is to be known of a device's numbers; empty where there is nothing to say."""
-    return [*_gaps(snapshot, timeline), *_times(timeline.trace), *_faults(snapshot, timeline)]
+    return [*_gaps(snapshot, timeline), *_times(timeline.trace), *_faults(snapshot, timeline), *_host(snapshot)]
 
 
 def _gaps(snapshot: Snapshot, timeline: Timeline) -> list[str]:
@@ -84,6 +84,11 @@ def _faults(snapshot: Snapshot, timeline: Timeline) -> list[str]:
             "the segments at the end and the events do not fit together: reserved bytes before it are not known"
         )
     return found
+
+
+def _host(snapshot: Snapshot) -> list[str]:
+    """What cannot be read of the events of pinned memory."""
+    return [f"a list of host events is left out: {trace.trouble}" for trace in snapshot.host if trace.trouble]
 
 
 def _has(count: int) -> str:

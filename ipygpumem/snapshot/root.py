@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.errors import SnapshotFormatError, SnapshotLimitError
+from ipygpumem.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.snapshot.check import kind, mapping, sequence
-from ipygpumem.snapshot.trace import HOST, Trace, read_trace
+from ipygpumem.snapshot.trace import HOST, Trace, placed_runs, read_trace, unread_trace
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.book import Book
@@ -36,29 +36,40 @@ def device_traces(value: Any, limits: Limits, book: Book) -> list[Trace]:
     traces = sequence(value, "device_traces")
     if len(traces) > limits.devices:
         raise SnapshotLimitError(f"device_traces names more than {limits.devices:,} devices")
-    columns = []
+    lists = [sequence(entries, f"device_traces[{device}]") for device, entries in enumerate(traces)]
     seen = set()
-    for device, entries in enumerate(traces):
-        items = list(sequence(entries, f"device_traces[{device}]"))
+    for device, items in enumerate(lists):
         # a few bytes that refer to one long list again and again would grow without bound
-        if items and id(entries) in seen:
+        if items and id(items) in seen:
             raise SnapshotFormatError(f"device_traces[{device}] is the same list as another device's")
-        seen.add(id(entries))
-        columns.append(read_trace(device, items, book))
-    return columns
+        seen.add(id(items))
+    book.resolver.take(
+        [one for device, items in enumerate(lists) for one in placed_runs(items, f"device_traces[{device}]")]
+    )
+    return [read_trace(device, items, book) for device, items in enumerate(lists)]
 
 
 def host_traces(value: Any, book: Book) -> tuple[Trace, ...]:
-    """Events of pinned memory. Their form is not documented: what does not look like events is left out."""
-    if type(value) is not list or not value:
+    """Events of pinned memory. Their form is not documented: a list of what does not look like events is left out."""
+    if value is None:
         return ()
-    lists = value if all(type(item) is list for item in value) else [value]
-    if len({id(items) for items in lists}) < len(lists):
-        return ()
-    try:
-        return tuple(read_trace(HOST, items, book) for items in lists)
-    except SnapshotFormatError:
-        return ()
+    if type(value) is not list:
+        return (unread_trace(HOST, f"host_traces is {kind(value)}, not a list", book),)
+    apart = all(type(items) is list for items in value)
+    lists = value if apart else [value]
+    found = []
+    seen = set()
+    for number, items in enumerate(lists):
+        where = f"host_traces[{number}]" if apart else "host_traces"
+        try:
+            if id(items) in seen:
+                raise SnapshotFormatError(f"{where} is the same list as another")
+            seen.add(id(items))
+            book.resolver.take(placed_runs(items, where))
+            found.append(read_trace(HOST, items, book, where))
+        except SnapshotError as problem:
+            found.append(unread_trace(HOST, str(problem), book))
+    return tuple(found)
 
 
 def plain_settings(value: Any) -> dict[str, Any]:

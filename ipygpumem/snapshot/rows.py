@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.snapshot.front import MOST_MEMO, Front
+from ipygpumem.snapshot.front import MOST_MEMO, NOTHING, Front
 from ipygpumem.snapshot.interning import intern
 from ipygpumem.snapshot.shapes import shape_of
 
@@ -35,19 +35,23 @@ class Rows:
         good: Which of them could be read; the others hold nothing.
         memos: How many objects it puts into the memo.
         values: By key, as in `Field`.
-        made: By key, how many objects it has put into the memo before.
+        made: By key, how many objects it has put into the memo before; -1 of a value that is not put there.
     """
 
-    def __init__(self, start: Ints, keys: dict[str, bytes], kinds: dict[str, str]) -> None:
+    def __init__(self, start: Ints, kinds: dict[str, str]) -> None:
         count = len(start)
         self.start = start
         self.at = np.zeros(count, np.int64)
         self.good = np.zeros(count, np.bool_)
         self.memos = np.zeros(count, np.int16)
-        self.values: dict[str, NDArray[Any]] = {
-            key: np.zeros(count, np.int32 if key in kinds else np.int64) for key in keys
-        }
-        self.made = {key: np.zeros(count, np.int16) for key in keys if key in kinds}
+        self.values: dict[str, NDArray[Any]] = {}
+        self.made: dict[str, NDArray[np.int16]] = {}
+        for key, kind in kinds.items():
+            if kind == "number":
+                self.values[key] = np.zeros(count, np.int64)
+            elif kind != "any":
+                self.values[key] = np.zeros(count, np.int32)
+                self.made[key] = np.zeros(count, np.int16)
 
     def drop(self) -> None:
         """Keep the good ones only."""
@@ -75,7 +79,7 @@ class Reader:
 
     def read(self, start: Ints) -> Rows:
         """The entries that begin at these places, in ascending order."""
-        rows = Rows(start, self._keys, self._kinds)
+        rows = Rows(start, self._kinds)
         if len(start):
             # what follows an entry mostly begins at its end
             size = np.minimum(np.diff(start, append=start[-1]), _LONGEST + 1).astype(np.uint16)
@@ -116,13 +120,15 @@ class Reader:
         start = rows.start[group]
         good = np.ones(len(group), np.bool_)
         for key, part in shape.parts.items():
-            if key not in self._kinds:
+            if self._kinds[key] == "number":
                 rows.values[key][group] = part.numbers(matrix)
                 continue
             rows.made[key][group] = part.made
             if part.reference:
                 value = part.numbers(matrix)
                 good &= value <= MOST_MEMO
+            elif part.nothing:
+                value = np.array(NOTHING)
             elif part.varies:
                 first = start + part.at
                 value = -1 - intern(self._data, first, first + part.size, part.words(matrix), self.unique[key])
@@ -142,7 +148,7 @@ class Reader:
             return
         front = Front(self._data, rows.start[rest], self._budget)
         for key, reference in self._keys.items():
-            front.read(self._kinds.get(key, "number"), key, reference, self.unique[key])
+            front.read(self._kinds[key], key, reference, self.unique[key])
         front.close()
         places = rest[np.searchsorted(rows.start[rest], front.start)]
         for key, column in front.values.items():

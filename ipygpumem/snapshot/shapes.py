@@ -25,6 +25,7 @@ __all__ = ["Part", "Shape", "shape_of"]
 _WORD = 8
 _INTS = {op.BININT1: 1, op.BININT2: 2, op.BININT: 4}
 _REFERENCES = {op.BINGET: 1, op.LONG_BINGET: 4}
+_PLAIN = {op.NONE: 0, op.NEWTRUE: 0, op.NEWFALSE: 0, op.EMPTY_TUPLE: 0, op.BINFLOAT: 8} | _INTS | _REFERENCES
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Part:
         reference: Whether they are a memo index.
         signed: Whether they are a number below zero, if the highest bit is set.
         varies: Whether they may differ from entry to entry.
-        made: How many objects the entry has put into the memo before.
+        made: How many objects the entry has put into the memo before; -1 of a value that is not put there.
+        nothing: Whether it is None.
     """
 
     at: int
@@ -46,6 +48,7 @@ class Part:
     signed: bool = False
     varies: bool = True
     made: int = 0
+    nothing: bool = False
 
     def numbers(self, rows: Words) -> Ints:
         """The number in each row."""
@@ -101,18 +104,19 @@ def shape_of(entry: bytes, keys: dict[str, bytes], kinds: dict[str, str]) -> Sha
     Args:
         entry: Its bytes.
         keys: Its keys in their order, each with the bytes that refer to it.
-        kinds: Of the keys whose values are no numbers: ``text``, ``list`` or ``pair``.
+        kinds: What their values are: ``number``, ``text``, ``list``, ``pair``, or ``any`` if it does not matter.
 
     Returns:
         None if there is anything unforeseen in it.
     """
     walk = _Walk(entry)
     try:
-        parts = {key: walk.part(reference, kinds.get(key, "number")) for key, reference in keys.items()}
+        found = {key: walk.part(reference, kinds[key]) for key, reference in keys.items()}
         if entry[walk.at] != op.SETITEMS or walk.at + 1 != len(entry):
             return None
     except (IndexError, ValueError):
         return None
+    parts = {key: part for key, part in found.items() if part is not None}
     padded = len(entry) + -len(entry) % _WORD
     pattern = np.frombuffer(entry.ljust(padded, b"\0"), "<u8").tolist()
     mask = np.frombuffer(bytes(walk.same).ljust(padded, b"\0"), "<u8").tolist()
@@ -120,30 +124,60 @@ def shape_of(entry: bytes, keys: dict[str, bytes], kinds: dict[str, str]) -> Sha
 
 
 class _Walk:
-    """Through one entry, behind its three opening bytes."""
+    """Through one entry, behind its opening bytes."""
 
     def __init__(self, entry: bytes) -> None:
         self._entry = entry
-        self.at = 3
-        self.memos = 1
+        self.memos = int(entry[1] == op.MEMOIZE)
+        self.at = 2 + self.memos
         self.same = bytearray(b"\xff" * len(entry))
 
-    def part(self, key: bytes, kind: str) -> Part:
+    def part(self, key: bytes, kind: str) -> Part | None:
+        """The key and its value; None of a value that does not matter."""
         if not self._entry.startswith(key, self.at):
             raise ValueError(key)
         self.at += len(key)
+        if kind == "any":
+            self._any()
+            return None
         if kind == "number":
             return self._number()
+        if self._entry[self.at] == op.NONE:
+            self.at += 1
+            return Part(self.at, 0, varies=False, nothing=True)
         if self._entry[self.at] in _REFERENCES:
             return self._reference()
-        made = self.memos
+        before = self.memos
         begin, end = {"text": self._text, "list": self._list, "pair": self._pair}[kind]()
-        if self._entry[self.at] != op.MEMOIZE and kind != "list":
-            raise ValueError(kind)
-        self.at += kind != "list"
-        self.memos += 1
         varies = 0 in self.same[begin:end]
-        return Part(begin, end - begin, varies=varies, made=made)
+        return Part(begin, end - begin, varies=varies, made=before if self.memos > before else -1)
+
+    def _memo(self) -> None:
+        """What was read may be put into the memo."""
+        memoed = self._entry[self.at] == op.MEMOIZE
+        self.at += memoed
+        self.memos += memoed
+
+    def _any(self) -> None:
+        code = self._entry[self.at]
+        begin = self.at + 1
+        if code == op.EMPTY_LIST:
+            self._list()
+        elif code == op.SHORT_BINUNICODE:
+            begin, end = self._text()
+            self.same[begin:end] = bytes(end - begin)
+        elif code == op.LONG1:
+            self.at = begin + 1 + self._entry[begin]
+            self.same[begin + 1 : self.at] = bytes(self.at - begin - 1)
+        else:
+            if code not in _PLAIN:
+                raise ValueError(code)
+            self.at = begin + _PLAIN[code]
+            if code in _INTS and self._entry[self.at] in _INTS:
+                self.at -= 1 + _PLAIN[code]
+                self._pair()
+                return
+            self.same[begin : self.at] = bytes(self.at - begin)
 
     def _operand(self, size: int, *, reference: bool = False, signed: bool = False) -> Part:
         part = Part(self.at, size, reference, signed, made=self.memos)
@@ -173,8 +207,9 @@ class _Walk:
         if self._entry[self.at] != op.SHORT_BINUNICODE:
             raise ValueError(self.at)
         begin = self.at + 2
-        self.at = begin + self._entry[self.at + 1]
-        return begin, self.at
+        end = self.at = begin + self._entry[self.at + 1]
+        self._memo()
+        return begin, end
 
     def _pair(self) -> tuple[int, int]:
         begin = self.at
@@ -185,12 +220,14 @@ class _Walk:
         if self._entry[end] != op.TUPLE2:
             raise ValueError(end)
         self.at += 1
+        self._memo()
         return begin, end
 
     def _list(self) -> tuple[int, int]:
-        if self._entry[self.at] != op.EMPTY_LIST or self._entry[self.at + 1] != op.MEMOIZE:
+        if self._entry[self.at] != op.EMPTY_LIST:
             raise ValueError(self.at)
-        self.at += 2
+        self.at += 1
+        self._memo()
         many = self._entry[self.at] == op.MARK
         self.at += many
         begin = self.at

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.errors import SnapshotLimitError
 from ipygpumem.snapshot.check import integer, mapping, sequence, text
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ __all__ = ["Frame", "Numbers", "StackTable", "Stacks", "is_user_file", "pack_poo
 
 _UNKNOWN_FILE = "??"
 _LAST_LINE = (1 << 31) - 1
+_DEEPEST = 1 << 16  # frames of a stack. Python's own limit is 1,000; a file may name one frame again in two bytes
 # Numbers out of a file are keys of a dict as bytes only. Python's hash of numbers and of tuples of them can be computed
 # beforehand: 60,000 pool ids of one hash took a minute. That of bytes has a secret.
 _POOL = struct.Struct("<qq")
-_NODE = struct.Struct("<ii")
 # Frames that are nobody's own code: libraries, Python's own, the notebook's machinery, what compilers wrote, C++
 _FOREIGN = re.compile(
     r"""[/\\](site-packages|dist-packages)[/\\]
@@ -117,7 +118,7 @@ class Stacks:
         self._frames = Numbers()
         self._frame_of: dict[int, int] = {}
         self._stacks = Numbers()
-        self._stack_of: dict[tuple[int, ...], int] = {}
+        self._stack_of: dict[bytes, int] = {}
         self._kept: list[Any] = []
 
     def frame(self, frame: Any, where: str) -> int:
@@ -138,7 +139,9 @@ class Stacks:
     def stack(self, frames: Any, where: str) -> int:
         """The number of a stack, given as the file's list of frames, innermost first."""
         items = sequence(frames, where)
-        same = tuple(map(id, items))
+        if len(items) > _DEEPEST:
+            raise SnapshotLimitError(f"{where}: a call stack of {len(items):,} frames, more than {_DEEPEST:,}")
+        same = array("Q", map(id, items)).tobytes()
         number = self._stack_of.get(same)
         if number is None:
             number = self._stacks.number(array("i", [self.frame(frame, where) for frame in items]).tobytes())
@@ -148,24 +151,29 @@ class Stacks:
     def table(self) -> StackTable:
         """All stacks collected."""
         frames = tuple(Frame(*key) for key in self._frames)
-        own = [frame.line > 0 and is_user_file(frame.file) for frame in frames]
-        nodes = Numbers()
-        node_user: list[int] = []
-        leaf, user = [], []
-        for stack in self._stacks:
-            node = -1
-            for frame in reversed(array("i", stack)):
-                parent, node = node, nodes.number(_NODE.pack(node, frame))
-                if node == len(node_user):
-                    above = node_user[parent] if parent >= 0 else -1
-                    node_user.append(frame if own[frame] else above)
-            leaf.append(node)
-            user.append(node_user[node] if node >= 0 else -1)
-        pairs = np.frombuffer(b"".join(nodes), "<i4").reshape(-1, 2).astype(np.int32)
-        return StackTable(
-            frames,
-            np.ascontiguousarray(pairs[:, 1]),
-            np.ascontiguousarray(pairs[:, 0]),
-            np.asarray(leaf, np.int32),
-            np.asarray(user, np.int32),
-        )
+        own = np.array([frame.line > 0 and is_user_file(frame.file) for frame in frames], np.bool_)
+        turned = [np.frombuffer(stack, np.int32)[::-1].astype(">i4").tobytes() for stack in self._stacks]
+        leaf = np.full(len(turned), -1, np.int32)
+        user = np.full(len(turned), -1, np.int32)
+        node_frame, node_parent = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
+        path = before = np.zeros(0, np.int32)
+        count = 0
+        # in order, from the outermost call down: what a stack shares with any before, it shares with the last one
+        for number in sorted(range(len(turned)), key=turned.__getitem__):
+            stack = np.frombuffer(turned[number], ">i4").astype(np.int32)
+            shared = _shared(stack, before)
+            path = np.append(path[:shared], np.arange(count, count := count + len(stack) - shared, dtype=np.int32))
+            node_frame.append(stack[shared:])
+            node_parent.append(np.append(np.int32(-1), path)[shared:-1])
+            mine = np.flatnonzero(own[stack])
+            leaf[number] = path[-1] if len(path) else -1
+            user[number] = stack[mine[-1]] if len(mine) else -1
+            before = stack
+        return StackTable(frames, np.concatenate(node_frame), np.concatenate(node_parent), leaf, user)
+
+
+def _shared(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
+    """How many items two columns have in common at their beginning."""
+    most = min(len(one), len(other))
+    differ = np.flatnonzero(one[:most] != other[:most])
+    return int(differ[0]) if len(differ) else most

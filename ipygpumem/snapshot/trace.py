@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipygpumem.errors import SnapshotFormatError
-from ipygpumem.snapshot.check import LARGEST, MOST, column, mapping
+from ipygpumem.snapshot.check import LARGEST, MOST, column, integer, mapping
 from ipygpumem.snapshot.distinct import distinct
-from ipygpumem.snapshot.machine import Run
+from ipygpumem.snapshot.memo import Run
+from ipygpumem.snapshot.resolve import Placed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.book import Book
 
-__all__ = ["ACTIONS", "HOST", "Action", "Trace", "read_trace"]
+__all__ = ["ACTIONS", "HOST", "Action", "Trace", "placed_runs", "read_trace", "unread_trace"]
 
 ACTIONS = (
     "alloc",
@@ -72,6 +75,7 @@ class Trace:
         device_free: Free bytes of the device at each oom event.
         out_of_order: How many events stood behind a later one in the file. They were sorted in by time.
         untimed: How many events have no time. If only some have none, the times of the others are not used either.
+        trouble: Why the file's events are not here, in a sentence; empty where they are.
     """
 
     device: int
@@ -87,6 +91,7 @@ class Trace:
     device_free: dict[int, int]
     out_of_order: int
     untimed: int
+    trouble: str = ""
 
     def __len__(self) -> int:
         return len(self.action)
@@ -105,30 +110,38 @@ class Trace:
         return np.flatnonzero(np.isin(self.action, actions))
 
 
-def read_trace(device: int, items: list[Any], book: Book) -> Trace:
-    """Columns of one device's list of trace entries.
+def placed_runs(items: Sequence[Any], where: str) -> list[Placed]:
+    """The runs among a list's trace entries, with the row of their first one."""
+    placed = []
+    row = 0
+    for item in items:
+        if type(item) is Run:
+            placed.append(Placed(item, where, row))
+        row += len(item) if type(item) is Run else 1
+    return placed
+
+
+def read_trace(device: int, items: Sequence[Any], book: Book, where: str = "") -> Trace:
+    """Columns of one device's list of trace entries. The book's resolver must have taken its runs.
 
     Raises:
         SnapshotFormatError: A value of the wrong type or out of range; the message names entry and key.
     """
-    entries = []
-    rows = []
-    runs = []
-    count = 0
-    for item in items:
-        if type(item) is Run:
-            runs.append((count, item))
-            count += item.stop - item.first
-        else:
-            entries.append(item)
-            rows.append(count)
-            count += 1
-    columns = _Columns(count, f"device_traces[{device}]", book)
+    where = where or f"device_traces[{device}]"
+    entries = [item for item in items if type(item) is not Run]
+    size = np.array([len(item) if type(item) is Run else 1 for item in items], np.int64)
+    first = np.cumsum(size) - size
+    columns = _Columns(int(size.sum()), where, book)
     if entries:
-        columns.fill_entries(entries, np.asarray(rows, np.int64))
-    for start, run in runs:
-        columns.fill_run(start, run)
+        columns.fill_entries(entries, first[[type(item) is not Run for item in items]])
+    for placed in placed_runs(items, where):
+        columns.fill_run(placed)
     return columns.trace(device)
+
+
+def unread_trace(device: int, trouble: str, book: Book) -> Trace:
+    """A trace without events, and why."""
+    return replace(read_trace(device, [], book), trouble=trouble)
 
 
 class _Columns:
@@ -144,21 +157,23 @@ class _Columns:
         if set(map(type, entries)) != {dict}:
             for row, entry in zip(rows.tolist(), entries, strict=True):
                 mapping(entry, f"{self._where}[{row}]")
+
+        def event(place: int) -> str:
+            return f"{self._where}[{rows[place]}]"
+
         for name, numbers in self._numbers.items():
             values = [entry.get(name, _ABSENT) for entry in entries]
-            low = {} if name == "stream" else {"low": _ABSENT}
-            numbers[rows] = column(values, f"{self._where}: entry {{}}: {name}", **low)
+            numbers[rows] = column(values, lambda place, name=name: f"{event(place)}: {name}")  # type: ignore[misc]
         for name, ids in self._ids.items():
-            values = [entry.get(name) for entry in entries]
-            ids[rows] = self._book.resolver.numbers(name, values, f"{self._where}: {name}")
+            ids[rows] = self._book.resolver.numbers(name, [entry.get(name) for entry in entries], event)
         for row, entry in zip(rows.tolist(), entries, strict=True):
             if "device_free" in entry:
-                where = f"{self._where}[{row}]: device_free"
-                self._device_free[row] = int(column([entry["device_free"]], where, 0)[0])
+                self._device_free[row] = integer(entry["device_free"], f"{self._where}[{row}]: device_free")
 
-    def fill_run(self, start: int, run: Run) -> None:
+    def fill_run(self, placed: Placed) -> None:
         """Rows from lanes."""
-        rows = slice(start, start + run.stop - run.first)
+        run = placed.run
+        rows = slice(placed.row, placed.row + len(run))
         lanes = slice(run.first, run.stop)
         fields = run.lanes.fields
         for name, numbers in self._numbers.items():
@@ -176,10 +191,15 @@ class _Columns:
         action = self._actions()
         address, size, time = self._numbers["addr"], self._numbers["size"], self._numbers["time_us"]
         stream = self._numbers["stream"]
+        for name in ("addr", "size", "time_us"):
+            self._refuse(self._numbers[name] < _ABSENT, f"{name} is out of range")
+        negative = [row for row, free in self._device_free.items() if free < 0]
+        if negative:
+            raise SnapshotFormatError(f"{self._where}[{min(negative)}]: device_free is out of range")
         absent = (address < 0) & ~np.isin(action, _WITHOUT_ADDRESS)
-        self._must_not(absent, "addr is missing or negative")
-        self._must_not((size < 0) & ~np.isin(action, _WITHOUT_SIZE), "size is missing or negative")
-        self._must_not(size > LARGEST, f"size is more than {LARGEST:,} bytes")
+        self._refuse(absent, "addr is missing or negative")
+        self._refuse((size < 0) & ~np.isin(action, _WITHOUT_SIZE), "size is missing or negative")
+        self._refuse(size > LARGEST, f"size is more than {LARGEST:,} bytes")
         if size.sum(dtype=np.float64) > MOST:
             raise SnapshotFormatError(f"{self._where}: the sizes add up to more than {MOST:,} bytes")
         address[address < 0] = 0
@@ -213,13 +233,13 @@ class _Columns:
 
     def _actions(self) -> NDArray[np.uint8]:
         ids = self._ids["action"]
-        self._must_not(ids == _ABSENT, "action is missing")
+        self._refuse(ids == _ABSENT, "action is missing")
         names = list(self._book.texts)
         numbers = np.full(len(names), Action.OTHER, np.uint8)
         for number in distinct(ids).tolist():
             numbers[number] = _NUMBER.get(names[number], Action.OTHER)
         return numbers[ids]
 
-    def _must_not(self, bad: NDArray[np.bool_], what: str) -> None:
+    def _refuse(self, bad: NDArray[np.bool_], what: str) -> None:
         if bad.any():
             raise SnapshotFormatError(f"{self._where}[{int(np.argmax(bad))}]: {what}")

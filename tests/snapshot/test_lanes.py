@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import pickletools
 
 import pytest
 from hypothesis import given, settings
@@ -42,9 +43,24 @@ def stack(snapshot, number):
     return None if number < 0 else tuple((f.file, f.line, f.name) for f in snapshot.stacks.stack(number))
 
 
+def refusals(raw):
+    """What is said to a file and to the dict in it."""
+    said = []
+    for source in (pickle.dumps(raw, 4), raw):
+        try:
+            Snapshot.load(source)
+            said.append("")
+        except SnapshotError as problem:
+            said.append(str(problem))
+    return said
+
+
 def rows(snapshot, device):
     """Every value of every event, as the file has it."""
-    trace = snapshot.timelines[device].trace
+    return trace_rows(snapshot, snapshot.timelines[device].trace)
+
+
+def trace_rows(snapshot, trace):
     return [
         (
             ACTIONS[trace.action[row]],
@@ -125,13 +141,141 @@ def steady(count, **more):
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"compile_context": "N/A"}, {"pool_id": (0, 3)}, {"forward_frames": ["a", "b"]}, {"unknown_number": 7}]
+    "more",
+    [
+        {},
+        {"compile_context": "N/A"},
+        {"compile_context": None, "user_metadata": None},
+        {"pool_id": (0, 3)},
+        {"forward_frames": ["a", "b"]},
+        {"unknown": 7},
+        {"unknown": 1 << 200},
+        {"unknown": -1.5},
+        {"unknown": None},
+        {"unknown": True},
+        {"unknown": (7, 1 << 40)},
+        {"unknown": ()},
+        {"category": "activation"},
+        {"internal_metadata": [1, 2]},
+    ],
+    ids=str,
 )
-def test_steady_entries_are_read_in_lanes(more):
-    data = pickle.dumps({"segments": [], "device_traces": [steady(2500, **more)]}, 4)
-    taken = sum(run.stop - run.first for run in runs(data))
-    assert taken > 2400
-    assert rows(Snapshot.load(data), 0) == expected(steady(2500, **more))
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("optimized", [False, True])
+def test_steady_entries_are_read_in_lanes(more, fresh, optimized):
+    if more == {"internal_metadata": [1, 2]}:
+        more, fresh = {"internal_metadata": ["a"]}, False
+    trace = [{**entry, **({k: again(v) for k, v in more.items()} if fresh else more)} for entry in steady(2500)]
+    data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
+    data = pickletools.optimize(data) if optimized else data
+    assert sum(map(len, runs(data))) > 2400
+    assert rows(Snapshot.load(data), 0) == expected(trace)
+
+
+def again(value):
+    """The same value, as an object of its own."""
+    return "".join(list(value)) if type(value) is str else type(value)(list(value)) if type(value) is list else value
+
+
+def test_unknown_values_of_all_kinds_in_turn_are_read_in_lanes():
+    kinds = [
+        None,
+        True,
+        7,
+        -3,
+        1 << 40,
+        1 << 90,
+        2.5,
+        "a",
+        "a longer text",
+        (),
+        (1, 2),
+        (1, 1 << 40),
+        [],
+        ["x"],
+        ["x", "y"],
+    ]
+    trace = [{**entry, "unknown": again(kinds[n % 15]), "size": n} for n, entry in enumerate(steady(3000))]
+    raw = {"segments": [], "device_traces": [trace]}
+    for data in (pickle.dumps(raw, 4), pickletools.optimize(pickle.dumps(raw, 4))):
+        assert sum(map(len, runs(data))) > 2900
+        assert rows(Snapshot.load(data), 0) == expected(trace)
+
+
+@pytest.mark.parametrize("key", ["my_tool", "host_traces"])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"frames": ["a.py:3 f"]}, {"user_metadata": ["a"]}, {"pool_id": (1, -(1 << 63))}, {"frames": [{"line": "3"}]}],
+    ids=str,
+)
+def test_what_nobody_reads_may_hold_anything(key, wrong):
+    other = [{**entry, "pool_id": (0, 0), "user_metadata": "", **wrong} for entry in steady(600)]
+    trace = [{**entry, "pool_id": (0, 0), "user_metadata": ""} for entry in steady(600)]
+    raw = {"segments": [], "device_traces": [trace], key: other}
+    data = pickle.dumps(raw, 4)
+    assert sum(map(len, runs(data))) > 1100
+    assert everything(data) == everything(raw)
+    assert Snapshot.load(data).encode() == Snapshot.load(raw).encode() or key == "host_traces"
+    assert ["a.py", "m"] not in Snapshot.load(data).stacks.frames
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"size": "x"}, "size is a str, not a whole number"),
+        ({"size": None}, "size is nothing, not a whole number"),
+        ({"size": True}, "size is a bool, not a whole number"),
+        ({"size": -7}, "size is out of range"),
+        ({"addr": -7 << 40}, "addr is out of range"),
+        ({"time_us": -7 << 40}, "time_us is out of range"),
+        ({"device_free": -7 << 30}, "device_free is out of range"),
+        ({"time_us": 1 << 70}, "time_us is out of range"),
+        ({"user_metadata": 5}, "user_metadata is an int, not a text"),
+        ({"frames": "f"}, "frames is a str, not a list"),
+        ({"frames": [{"filename": 5}]}, "frames: filename is an int, not a text"),
+        ({"frames": ["N/A"]}, "frames is a str, not a dict"),
+        ({"pool_id": (1,)}, "pool_id has 1 parts, not two"),
+        ({"pool_id": (1, 1 << 64)}, "pool_id is out of range"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("first", [300, 777, 999])
+def test_a_message_names_the_event_that_is_wrong(wrong, said, first):
+    trace = steady(1000, pool_id=(0, 0), user_metadata="N/A", device_free=5)
+    trace = [entry if n < first else {**entry, **wrong} for n, entry in enumerate(trace)]
+    raw = {"segments": [], "device_traces": [[], trace]}
+    for source in (pickle.dumps(raw, 4), raw):
+        with pytest.raises(SnapshotError, match=rf"^snapshot: device_traces\[1\]\[\d+\]: {said}") as caught:
+            Snapshot.load(source)
+        named = int(str(caught.value).split("[")[2].split("]")[0])
+        # the next one where the event only refers to what is wrong in the one before
+        assert named == first or (first < named <= first + 2 and not isinstance(next(iter(wrong.values())), int))
+
+
+@pytest.mark.parametrize("where", ["action", "compile_context", "user_metadata", "filename", "name"])
+def test_a_number_of_any_size_is_no_text(where):
+    huge = {where: 1 << 2000}
+    frames = [{"filename": "a.py", "line": 1, "name": "f"} | (huge if where in {"filename", "name"} else {})]
+    entry = {**steady(1)[0], "frames": frames} | (huge if where not in {"filename", "name"} else {})
+    raw = {"segments": [], "device_traces": [[entry]]}
+    with pytest.raises(SnapshotError, match=rf"{where} is a number of more than 128 bits, not a text"):
+        Snapshot.load(pickle.dumps(raw, 4))
+    with pytest.raises(SnapshotError, match=rf"{where} is an int, not a text"):
+        Snapshot.load(raw)
+    numbers = {"user_metadata": {"a": 1 << 20_000, "b": 2}, "unknown": {1 << 20_000: 1}}
+    raw = {"segments": [], "device_traces": [[steady(1)[0] | numbers]]}
+    for source in (raw, pickle.dumps(raw, 4)):
+        assert Snapshot.load(source).texts == ("alloc", "b=2")
+
+
+def test_host_events_that_cannot_be_read_are_told():
+    entries = [steady(700), [{**entry, "size": "x" if n == 650 else 1} for n, entry in enumerate(steady(700))]]
+    raw = {"segments": [], "device_traces": [steady(20)], "host_traces": entries}
+    for source in (raw, pickle.dumps(raw, 4)):
+        snapshot = Snapshot.load(source)
+        assert list(map(len, snapshot.host)) == [700, 0]
+        told = "a list of host events is left out: host_traces[1][650]: size is a str, not a whole number"
+        assert told in str(snapshot)
 
 
 @pytest.mark.parametrize("text", ["N/A", "seven77", "a text of more than eight bytes", "äöü", "x" * 250])
@@ -142,8 +286,8 @@ def test_texts_that_stand_in_each_entry_anew_are_read_in_lanes(text):
     assert rows(Snapshot.load(data), 0) == expected(trace)
 
 
-def test_entries_with_keys_of_unforeseen_kind_are_read_all_the_same():
-    trace = steady(500, unknown_text="x", unknown_list=[1, 2.5, None, True, (1, 2, 3)])
+def test_entries_with_values_of_unforeseen_kind_are_read_all_the_same():
+    trace = [{**entry, "unknown": [1, 2.5, None, True, (1, 2, 3)]} for entry in steady(500)]
     data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
     assert not runs(data)
     assert rows(Snapshot.load(data), 0) == expected(trace)
@@ -178,11 +322,14 @@ def test_entries_that_stand_where_no_entry_belongs_are_refused():
         {"device_traces": [trace], "segments": steady(400)},
         {"device_traces": [trace], "external_annotations": steady(400)},
         {"device_traces": [trace, [steady(400)]]},
-        {"device_traces": [[{**entry, "frames": steady(2)} for entry in trace]]},
+        {"device_traces": trace},
+        {"device_traces": [trace], "ipygpumem": {"cells": steady(400)}},
+        {"device_traces": [trace], "source_code": {"a": steady(400)}},
         (trace, {"device_traces": trace}),
+        steady(400),
     ):
-        with pytest.raises(SnapshotError):
-            Snapshot.load(pickle.dumps(raw, 4))
+        said = refusals(raw)
+        assert said[0] == said[1] != ""
 
 
 def test_an_entry_cannot_refer_to_what_comes_later():
@@ -261,16 +408,91 @@ def test_a_lane_s_own_entry_is_no_text():
     run = runs(data)[0]
     at = data.index(b"\x8c\x01b")
     long = b"j" + run.memo.to_bytes(4, "little")
-    with pytest.raises(SnapshotError, match="source_code: a text is a Held, not a text"):
+    with pytest.raises(SnapshotError, match="source_code: a text is a dict, not a text"):
         Snapshot.load(data[:at] + long + data[at + 3 :])
 
 
-def test_a_run_cannot_be_multiplied_through_the_memo():
+def test_an_entry_that_is_put_into_the_memo_twice_is_one_entry():
     data = pickle.dumps({"device_traces": [steady(2500)]}, 4)
     ends = [int(run.lanes.end[run.stop - 1]) for run in runs(data)]
     end = next(end for end in ends if data[end : end + 1] == b"e")
-    with pytest.raises(SnapshotError, match=r"put into the memo twice \(at byte"):
-        Snapshot.load(data[:end] + b"\x94" + b"h\xff" * 1000 + data[end:])
+    changed = data[:end] + b"\x94" + data[end:]
+    assert rows(Snapshot.load(changed), 0) == rows(Snapshot.load(pickle.loads(changed)), 0)
+
+
+SEVERAL = {
+    "a slice before": lambda x: {"zz": x[5:50], "device_traces": [x]},
+    "a slice behind": lambda x: {"device_traces": [x, x[:500]]},
+    "a slice of host events": lambda x: {"device_traces": [x], "host_traces": [x[3:90]]},
+    "flat host events": lambda x: {"device_traces": [x], "host_traces": x[3:90]},
+    "one list for both": lambda x: {"device_traces": [x], "host_traces": [x]},
+    "a tuple behind a list": lambda x: {"device_traces": [x[:300], tuple(x[300:])]},
+    "an unknown tuple": lambda x: {"zz": [[1], tuple(copy.deepcopy(x))], "device_traces": [x]},
+    "pairs of events": lambda x: {"zz": [(a, b) for a, b in pairs(copy.deepcopy(x))], "device_traces": [x]},
+    "triples with a list": lambda x: {"zz": [([1], a, b) for a, b in pairs(copy.deepcopy(x))], "device_traces": [x]},
+    "dicts of one event": lambda x: {"zz": [{"one": a} for a in copy.deepcopy(x)], "device_traces": [x]},
+    "lists of one event": lambda x: {"zz": [[a] for a in copy.deepcopy(x)], "device_traces": [x]},
+    "events as frames": lambda x: {"device_traces": [x, [{**copy.deepcopy(a), "frames": x[:2]} for a in x[:9]]]},
+    "frames out of a lane": lambda x: {"device_traces": [[{**a, "frames": x[7:9]} for a in copy.deepcopy(x)] + x]},
+    "annotations with an action": lambda x: {
+        "device_traces": [x],
+        "external_annotations": [
+            {"action": "mark", "name": f"n{n % 7}", "stage": "START", "device": 0, "time_us": n} for n in range(600)
+        ],
+    },
+    "a thousand keys and more": lambda x: (
+        {"zz": [a | dict.fromkeys(map(str, range(1002)), 1) for a in x[:3]]} | {"device_traces": [x]}
+    ),
+}
+
+
+def pairs(items):
+    return zip(items[::2], items[1::2], strict=True)
+
+
+def everything(source):
+    snapshot = Snapshot.load(source)
+    traces = [*(timeline.trace for timeline in snapshot.timelines), *snapshot.host]
+    return [trace_rows(snapshot, trace) for trace in traces], snapshot.annotations()
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize("optimized", [False, True])
+def test_events_may_stand_anywhere_and_in_several_places(name, optimized):
+    events = [{**entry, "user_metadata": f"m{n % 9}"} for n, entry in enumerate(steady(600))]
+    raw = {"segments": []} | SEVERAL[name](events)
+    data = pickle.dumps(raw, 4)
+    data = pickletools.optimize(data) if optimized else data
+    assert runs(data)
+    assert everything(data) == everything(raw)
+
+
+def test_a_chain_of_entries_as_long_as_the_file_is_followed():
+    events = steady(4000)
+    for n, entry in enumerate(events):  # each refers to a text or a list that stands in the entry before it
+        entry |= {"frames": [FRAMES[n % 4]], "user_metadata": f"text {n}"}
+        if n:
+            entry |= {k: events[n - 1][k] for k in (["frames"] if n % 2 else ["user_metadata"])}
+    raw = {"segments": [], "zz": events, "device_traces": [events[-1:]]}
+    assert everything(pickle.dumps(raw, 4)) == everything(raw)
+
+
+def test_what_lies_in_a_lane_cannot_be_changed_later():
+    data = pickle.dumps({"segments": [], "device_traces": [steady(2500)], "zz": {}}, 4)
+    run = runs(data)[0]
+    made = run.memo + 1
+    entry, frames = (b"j" + index.to_bytes(4, "little") for index in (run.memo, made))
+    for change in (entry + b"(h\x01Nu", entry + b"h\x01Ns"):
+        with pytest.raises(SnapshotError, match="entry is changed"):
+            Snapshot.load(data[:-2] + b"h\x03" + change + b"u.")
+    with pytest.raises(SnapshotError, match="a list inside a trace entry"):
+        Snapshot.load(data[:-2] + b"h\x03" + frames + b"Nau.")
+
+
+def test_a_memo_entry_that_lanes_may_refer_to_is_not_written_again():
+    data = pickle.dumps({"segments": [], "device_traces": [steady(2500)], "zz": 5}, 4)
+    with pytest.raises(SnapshotError, match="memo entry 5 is written twice"):
+        Snapshot.load(data[:-2] + b"q\x05u.")
 
 
 @settings(max_examples=400, deadline=None)

@@ -540,7 +540,9 @@ def test_host_traces_are_read():
     raw = {"device_traces": [], "segments": []}
     assert [t.size.tolist() for t in Snapshot.load(raw | {"host_traces": [entry]}).host] == [[10]]
     assert [t.size.tolist() for t in Snapshot.load(raw | {"host_traces": [[entry], []]}).host] == [[10], []]
-    assert Snapshot.load(raw | {"host_traces": ["?"]}).host == ()
+    for wrong, trouble in (["?"], "host_traces[0] is a str, not a dict"), ({}, "host_traces is a dict, not a list"):
+        (trace,) = Snapshot.load(raw | {"host_traces": wrong}).host
+        assert (len(trace), trace.trouble) == (0, trouble)
 
 
 def test_the_summary_begins_with_the_answer(small):
