@@ -103,7 +103,11 @@ class Cupti:
         functions = ctypes.c_void_p(buffers.request), ctypes.c_void_p(buffers.complete)
         self._call("cuptiActivityRegisterCallbacks", *functions)
         self._call("cuptiActivityEnable", ctypes.c_int(_MEMORY2))
-        self._call("cuptiActivityEnableAllocationSource", ctypes.c_uint8(1))
+        try:
+            self._call("cuptiActivityEnableAllocationSource", ctypes.c_uint8(1))
+        except CuptiError:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Record nothing more. What is recorded is still to be flushed.

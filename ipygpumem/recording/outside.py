@@ -86,7 +86,11 @@ class OutsideBook:
         with self._lock:
             cupti, buffers = self._prepare()
             if not self._users:
-                self._begin(cupti, buffers)
+                try:
+                    self._begin(cupti, buffers)
+                except BaseException:
+                    self._end()
+                    raise
             self._users += 1
 
     def _begin(self, cupti: Cupti, buffers: Buffers) -> None:
@@ -96,19 +100,17 @@ class OutsideBook:
             self._paused_at = time.perf_counter()
         else:
             self._paused_at = None
-            try:
-                self._switch_on(cupti, buffers)
-            except CuptiError:
-                release_profiler()
-                raise
+            self._switch_on(cupti, buffers)
         atexit.register(self.close)
-        self._leave.clear()
-        self._thread = threading.Thread(target=self._fetch, name="ipygpumem-outside", daemon=True)
+        self._leave = threading.Event()  # of this thread alone: another may begin while this one ends
+        self._thread = threading.Thread(
+            target=self._fetch, args=(buffers, self._leave), name="ipygpumem-outside", daemon=True
+        )
         self._thread.start()
 
     def _switch_on(self, cupti: Cupti, buffers: Buffers) -> None:
+        self._on = True  # before: what interrupts it has to be taken back, too
         cupti.start(buffers)
-        self._on = True
         # what PyTorch has already: by its own list of segments, whatever library CUPTI would have named
         for device, address, size in _segments():
             self._accounts.stands(device, address, size)
@@ -130,6 +132,7 @@ class OutsideBook:
         atexit.unregister(self.close)
         thread, self._thread = self._thread, None
         self._leave.set()
+        self._forget()
         if self._buffers is not None:
             self._buffers.wake()
         if thread is not None and thread is not threading.current_thread():
@@ -138,7 +141,6 @@ class OutsideBook:
                 thread.join(timeout=2)
             finally:
                 self._lock.acquire()
-        self._forget()
 
     def _switch_off(self) -> None:
         if self._on and self._cupti is not None:
@@ -220,20 +222,17 @@ class OutsideBook:
                 for window in self._windows:
                     window.trouble = str(error)
 
-    def _fetch(self) -> None:
+    def _fetch(self, buffers: Buffers, leave: threading.Event) -> None:
         """The thread: while buffers fill up, fetch them a few times a second."""
-        buffers = self._buffers
-        if buffers is None:
-            return
         waits = select.poll()
         waits.register(buffers.ready, select.POLLIN)
-        while not self._leave.is_set():
+        while not leave.is_set():
             waits.poll()
             with self._lock:
-                if not self._leave.is_set() and self._cupti is not None:
+                if not leave.is_set() and self._cupti is not None:
                     with contextlib.suppress(CuptiError):
                         self._collect(self._cupti.now() - _MARGIN_NS)
-            self._leave.wait(_PAUSE)
+            leave.wait(_PAUSE)
 
     def _collect(self, until: int | None = None) -> None:
         """Fetch what is recorded, and enter what is older than a time; everything, without one."""

@@ -136,7 +136,7 @@ def test_more_records_than_buffers_are_fetched_meanwhile(book, cupti):
 
 
 def test_records_that_found_no_buffer_are_told(book, cupti, monkeypatch):
-    monkeypatch.setattr(book, "_fetch", lambda: None)
+    monkeypatch.setattr(book, "_fetch", lambda *_: None)
     book.acquire()
     window = book.open()
     for _ in range(140_000):
@@ -203,10 +203,11 @@ def test_cupti_that_does_not_come_back_after_a_profiler(book, cupti):
 
 
 def test_another_profiler_holds_cupti(book, cupti):
-    cupti.refuses["cuptiActivityRegisterCallbacks"] = 39
-    for _ in range(2):
+    for name in ("cuptiActivityRegisterCallbacks", "cuptiActivityEnable", "cuptiActivityEnableAllocationSource"):
+        cupti.refuses = {name: 39}
         with pytest.raises(CuptiError, match="another profiler holds CUPTI"):
             book.acquire()
+        assert not cupti.enabled
     assert threads() == []
     cupti.refuses.clear()
     book.acquire()
@@ -223,6 +224,37 @@ def test_cupti_that_fails_in_the_middle_is_told(book, cupti):
     cupti.refuses["cuptiActivityDisable"] = 999
     book.release()
     assert threads() == []
+
+
+def test_it_begins_and_ends_in_many_threads_at_once(book, cupti):
+    def use():
+        for _ in range(30):
+            book.acquire()
+            window = book.open()
+            book.shut(window)
+            book.release()
+
+    users = [threading.Thread(target=use) for _ in range(6)]
+    for one in users:
+        one.start()
+    for one in users:
+        one.join()
+    assert threads() == []
+    assert not cupti.enabled
+
+
+def test_an_interrupt_at_the_beginning_leaves_nothing(book, cupti, monkeypatch):
+    from ipygpumem.recording import outside
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(outside, "_segments", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        book.acquire()
+    assert threads() == []
+    assert not cupti.enabled
+    monkeypatch.undo()
 
 
 def test_close_ends_it_whoever_asks(book, cupti):
