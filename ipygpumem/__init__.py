@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ipygpumem.ledger import Baseline, Holder, Holders, Reading, Report
     from ipygpumem.session import Reports, load_reports, measure, print_cuda_memory_usage, save_memory_snapshot
     from ipygpumem.session.holders import holders
+    from ipygpumem.session.merge import merge_reports
     from ipygpumem.snapshot import Snapshot
 
     last: Report | None
@@ -53,6 +54,7 @@ __all__ = [
     "load_ipython_extension",
     "load_reports",
     "measure",
+    "merge_reports",
     "preload_pytorch",
     "print_cuda_memory_usage",
     "reading",
@@ -79,6 +81,7 @@ _HOMES = {
     "holders": "session.holders",
     "load_reports": "session",
     "measure": "session",
+    "merge_reports": "session.merge",
     "print_cuda_memory_usage": "session",
     "save_memory_snapshot": "session",
 }

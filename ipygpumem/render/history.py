@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ipygpumem.ledger.comparison import Pair
     from ipygpumem.ledger.entry import Entry
 
-__all__ = ["COLUMNS", "PAGE", "Page", "comparison_tables", "history_tables"]
+__all__ = ["COLUMNS", "PAGE", "Page", "comparison_tables", "history_tables", "merged_tables"]
 
 COLUMNS = {"in": "cell", "held": "held", "peak": "peak", "outside": "outside", "time": "seconds"}
 """What a history may be sorted by, with the figure's name."""
@@ -138,6 +138,37 @@ def _remark(row: Entry) -> str:
     if row.started:
         words.append("CUDA started")
     return ", ".join(words)
+
+
+def merged_tables(rows: Sequence[tuple[str, Entry]], lost: Sequence[str] = ()) -> list[Table]:
+    """A row for each source and device; the highest and the lowest peak are named, and nothing is added up.
+
+    Args:
+        rows: Each with its source.
+        lost: Sources that sent nothing.
+    """
+    known = [row.peak for _, row in rows if row.peak is not None]
+    whole = max(known, default=0) or 1
+    body = tuple(
+        TableRow(
+            source,
+            (row.device, *_figures(row)),
+            1,
+            bar=max(row.peak or 0, 0) / whole,
+            remark=", ".join(word for word in (_extreme(row, known), _remark(row)) if word),
+        )
+        for source, row in rows
+    )
+    sources = len({source for source, _ in rows})
+    missing = (f"sent nothing: {', '.join(lost)}",) if lost else ()
+    title = f"{sources:,} source{'' if sources == 1 else 's'}"
+    return [Table(title, ("device", "held", "peak", "outside", "time") if rows else (), body, missing)]
+
+
+def _extreme(row: Entry, known: Sequence[int]) -> str:
+    if row.peak is None or max(known) - min(known) < VISIBLE:
+        return ""
+    return "highest peak" if row.peak == max(known) else "lowest peak" if row.peak == min(known) else ""
 
 
 def comparison_tables(found: Sequence[Pair], by: str, names: tuple[str, str]) -> list[Table]:
