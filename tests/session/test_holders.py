@@ -1,0 +1,168 @@
+"""The walk and the allocator's books as one table: it adds up, device by device."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+
+import ipygpumem
+from ipygpumem.recording.names import Root
+from ipygpumem.session.holders import holders, mark
+from ipygpumem.session.roots import frame_label, made_by, module_roots
+
+MIB = 1 << 20
+
+
+def ones(size, index=0):
+    return torch.ones(size, dtype=torch.uint8, device=f"cuda:{index}")
+
+
+def look(space, **options):
+    return holders([Root("", space, "variable", "names")], **options)
+
+
+def rest(found, device="cuda:0"):
+    return {part.label: part.amount for part in found.total(device).rest}
+
+
+def test_sizes_are_the_allocators_and_the_sum_is_its_counter(fake_gpu):
+    space = {"x": ones(1000), "y": ones(3 * MIB + 1)}
+    found = look(space)
+    assert [(one.name, one.amount) for one in found.holders] == [("y", 3 * MIB + 512), ("x", 1024)]
+    total = found.total("cuda:0")
+    assert total.held + total.unreached == total.allocated == torch.cuda.memory_allocated()
+    assert total.rest == ()
+
+
+def test_what_no_object_was_found_for_has_its_own_lines(fake_gpu):
+    ipygpumem.preload_pytorch()
+    fake_gpu.alloc(5 * MIB)
+    fake_gpu.alloc(7 * MIB, pool=(1, 0))
+    x = ones(3 * MIB)
+    found = look({"x": x})
+    assert rest(found) == {
+        "cuBLAS workspace, since the preload": 32 * MIB,
+        "private pools, as of CUDA graphs": 7 * MIB,
+        "not reachable from Python: autograd graph, C++, in flight": 5 * MIB,
+    }
+    total = found.total("cuda:0")
+    assert total.held + total.unreached == total.allocated
+
+
+def test_several_devices_have_their_own_sums(two_gpus):
+    space = {"both": [ones(3 * MIB, 0), ones(5 * MIB, 1)]}
+    found = look(space)
+    assert [(one.name, one.device, one.amount) for one in found.holders] == [
+        ("both", "cuda:1", 5 * MIB),
+        ("both", "cuda:0", 3 * MIB),
+    ]
+    assert [(one.device, one.held, one.allocated) for one in found.totals] == [
+        ("cuda:0", 3 * MIB, 3 * MIB),
+        ("cuda:1", 5 * MIB, 5 * MIB),
+    ]
+    assert found.amount("both") == 8 * MIB
+    assert found.amount("both", "cuda:1") == 5 * MIB
+    assert [one.device for one in look(space, device=["cuda:1"]).holders] == ["cuda:1"]
+
+
+def test_memory_that_is_not_pytorchs_is_told_and_not_counted(fake_gpu):
+    """As a tensor has it that another process shares, or that was made over another library's memory."""
+    mine, shared = ones(3 * MIB), ones(4 * MIB)
+    storage = shared.untyped_storage()
+    _, block = fake_gpu.storages[storage._cdata]
+    fake_gpu.storages[storage._cdata] = (0, type(block)(0x7E00_0000_0000, 4 * MIB, None, 4 * MIB))
+    try:
+        found = look({"mine": mine, "shared": shared})
+        assert [one.name for one in found.holders] == ["mine"]
+        assert "4.0 MiB of tensors lie outside PyTorch's allocator" in found.notes[0]
+        total = found.total("cuda:0")
+        assert total.held + total.unreached == total.allocated
+    finally:
+        fake_gpu.storages[storage._cdata] = (0, block)
+
+
+def test_a_mark_tells_what_is_new(fake_gpu):
+    space = {"old": ones(3 * MIB)}
+    since = mark()
+    space["new"] = ones(4 * MIB)
+    assert [one.name for one in look(space, since=since).holders] == ["new"]
+    assert look(space, since=since).total("cuda:0").held == 7 * MIB
+
+
+def test_a_failed_kernel_leaves_names_and_says_what_is_not_known(fake_gpu):
+    space = {"x": ones(3 * MIB)}
+    fake_gpu.break_device()
+    found = look(space)
+    assert [one.name for one in found.holders] == ["x"]
+
+
+def test_an_allocator_that_does_not_tell_its_blocks(make_gpu, monkeypatch):
+    make_gpu()
+    space = {"x": ones(1000)}
+
+    def refuse(**_):
+        raise RuntimeError("cudaMallocAsync does not yet support snapshot")
+
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", refuse)
+    found = look(space)
+    assert [one.amount for one in found.holders] == [1024]
+    assert found.total("cuda:0").allocated == 1024
+
+
+def test_main_memory_counts_where_it_is_asked_for(fake_gpu):
+    space = {"x": ones(MIB), "host": torch.ones(12345)}
+    assert [one.name for one in look(space).holders] == ["x"]
+    assert "host" in [one.name for one in look(space, host=True).holders]
+    assert look(space, host=True).total("cpu").allocated is None
+
+
+def test_the_public_function_names_main_and_modules(fake_gpu, monkeypatch):
+    module = type(sys)("a_module_of_mine")
+    module.__file__ = "/home/somebody/a_module_of_mine.py"
+    module.table = ones(3 * MIB)
+    monkeypatch.setitem(sys.modules, "a_module_of_mine", module)
+    monkeypatch.setattr(sys.modules["__main__"], "big_one", ones(5 * MIB), raising=False)
+    found = ipygpumem.holders()
+    assert [(one.name, one.place) for one in found.largest(2)] == [
+        ("big_one", "variable"),
+        ("a_module_of_mine.table", "module"),
+    ]
+    assert ipygpumem.holders is holders
+
+
+def test_as_data_and_as_text(fake_gpu):
+    space = {"x": ones(3 * MIB)}
+    found = look(space)
+    assert json.loads(json.dumps(found.to_dict()))["holders"][0]["name"] == "x"
+    assert found.to_text() == "    3.0 MiB  x  (cuda:0)"
+    assert repr(found) == "<Holders: x 3.0 MiB (1 tensor)>"
+    assert look({}).freeable("cuda:0", "traceback") == 0
+
+
+def test_without_torch_there_is_nobody(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
+    assert "torch is not imported" in holders().notes[0]
+
+
+def test_your_own_modules_come_before_the_libraries(monkeypatch):
+    module = type(sys)("zz_mine")
+    module.__file__ = "/home/somebody/zz_mine.py"
+    monkeypatch.setitem(sys.modules, "zz_mine", module)
+    labels = [root.label for root in module_roots([])]
+    assert labels.index("zz_mine.") < labels.index("json.")
+    assert labels.index("zz_mine.") < labels.index("torch.")
+    assert not any(label.startswith("ipygpumem.") for label in labels)
+
+
+def test_the_line_that_made_a_block_is_the_users_own():
+    frames = [("/x/site-packages/torch/nn/linear.py", 9, "forward"), ("/home/me/train.py", 12, "step")]
+    assert made_by(frames, frame_label) == "train.py:12 step"
+    assert made_by(frames[:1], frame_label) == "linear.py:9 forward"
+    assert made_by((), frame_label) == ""
+
+
+def test_a_small_view_of_a_large_storage_has_a_remark(fake_gpu):
+    (one,) = look({"small": ones(64 * MIB)[:10]}).holders
+    assert one.note == "small is a view of 10 bytes, and keeps all 64.0 MiB: .clone() would not"
