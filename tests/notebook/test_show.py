@@ -80,7 +80,10 @@ def test_one_to_three_lines(two_gpus, make_notebook, tmp_path):
     notebook.run("import torch")
     notebook.load()
     assert notebook.run(TAKE).text.count("\n") == 0
-    assert notebook.run(f"more = {TAKE}; two = torch.ones(1 << 28, device='cuda:1')").text.count("\n") == 1
+    first = notebook.run(f"more = {TAKE}; two = torch.ones(1 << 28, device='cuda:1')").text
+    assert first.count("\n") == 2
+    assert first.endswith("cuda:1: this process's CUDA context came with the first tensor there, and stays")
+    assert notebook.run("two = torch.ones(1 << 20, device='cuda:1')").text.count("\n") <= 1
     notebook.run("%gpumem record start")
     text = notebook.run("x = torch.ones(1 << 28, device='cuda:0'); y = torch.ones(1 << 28, device='cuda:1')").text
     assert text.count("\n") == 2
