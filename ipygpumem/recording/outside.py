@@ -21,10 +21,11 @@ import numpy as np
 from ipygpumem.errors import CuptiError
 from ipygpumem.probes import pytorch
 from ipygpumem.probes.buffers import Buffers
-from ipygpumem.probes.cupti import ALLOCATION, KINDS, Cupti
-from ipygpumem.recording.accounts import ADDRESS, ALLOCATES, BYTES, COLUMNS, OWNER, TIME, Accounts, Owner, Window
+from ipygpumem.probes.cupti import Cupti
+from ipygpumem.recording.accounts import COLUMNS, TIME, Accounts, Window
 from ipygpumem.recording.history import History
 from ipygpumem.recording.profiler import profiling, release_profiler, watch_profiler
+from ipygpumem.recording.rows import rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -238,9 +239,12 @@ class OutsideBook:
         """Fetch what is recorded, and enter what is older than a time; everything, without one."""
         cupti, buffers = self._prepare()
         cupti.flush()
-        tables = [self._waiting]
+        tables, trouble = [self._waiting], None
         for address, valid in buffers.full():
-            tables.append(self._read(cupti, address, valid))
+            try:
+                tables.append(rows(cupti, self._accounts, address, valid))
+            except CuptiError as error:
+                trouble = error
             buffers.give_back(address)
         table = np.concatenate(tables)
         table = table[np.argsort(table[:, TIME], kind="stable")]
@@ -248,29 +252,8 @@ class OutsideBook:
         self._waiting = table[end:]
         if end:
             self._accounts.enter(table[:end], self._windows)
-
-    def _read(self, cupti: Cupti, address: int, valid: int) -> NDArray[Any]:
-        """A buffer's records as rows of numbers, each with its owner's."""
-        records = cupti.records(address, valid)
-        records = records[np.isin(records["memory"], tuple(KINDS))]
-        table = np.empty((len(records), COLUMNS), dtype=np.int64)
-        table[:, TIME] = records["time"]
-        table[:, ALLOCATES] = records["operation"] == ALLOCATION
-        table[:, ADDRESS] = records["address"].view(np.int64)
-        table[:, BYTES] = records["bytes"]
-        # a buffer has few sources: one look at each, as one number
-        marks = records["source"] << 16
-        marks |= (records["device"].astype(np.uint64) & 0xFF) << 8
-        marks |= (records["memory"].astype(np.uint64) << 1) | (records["async"] != 0)
-        first, place = np.unique(marks, return_index=True, return_inverse=True)[1:]
-        numbers = [self._accounts.number(_owner(cupti, records[i])) for i in first.tolist()]
-        table[:, OWNER] = np.array(numbers, dtype=np.int64)[place] if numbers else 0
-        return table
-
-
-def _owner(cupti: Cupti, record: Any) -> Owner:
-    path = cupti.text(int(record["source"]))
-    return Owner.of(int(record["device"]), KINDS[int(record["memory"])], path, pooled=bool(record["async"]))
+        if trouble is not None:
+            raise trouble
 
 
 def _segments() -> list[tuple[int, int, int]]:

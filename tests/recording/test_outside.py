@@ -257,6 +257,30 @@ def test_an_interrupt_at_the_beginning_leaves_nothing(book, cupti, monkeypatch):
     monkeypatch.undo()
 
 
+def test_a_buffer_that_cannot_be_read_is_told_and_goes_back(book, cupti, monkeypatch):
+    given, back = 0, Buffers.give_back
+
+    def give_back(pool, address):
+        nonlocal given
+        given += 1
+        back(pool, address)
+
+    monkeypatch.setattr(Buffers, "give_back", give_back)
+    monkeypatch.setattr(book, "_fetch", lambda *_: None)
+    book.acquire()
+    window = book.open()
+    for thread in range(3):
+        cupti.alloc(0x1000 + thread, 5, thread=thread)
+    refusals = iter([999])
+    cupti.cuptiActivityGetNextRecord = lambda *arguments: (
+        next(refusals, None) or type(cupti).cuptiActivityGetNextRecord(cupti, *arguments)
+    )
+    book.shut(window)
+    assert window.trouble == "cuptiActivityGetNextRecord: CUPTI_ERROR_999"
+    assert figures(window) == {"ctypes": (10, 10, 2)}
+    assert given == 3
+
+
 def test_close_ends_it_whoever_asks(book, cupti):
     book.acquire()
     book.acquire()
