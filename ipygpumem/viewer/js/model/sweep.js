@@ -21,7 +21,8 @@ const THIN_UNKNOWN = 254;
 /** A style that is not drawn at all. */
 export const HIDDEN = 255;
 
-const MOST_STEPS = 4e6;
+/** Steps over lists of live rows that a frame has time for: some 20 ms. */
+const MOST_STEPS = 2.5e6;
 
 /**
  * @typedef {{x0: number, x1: number, y0: number, y1: number, width: number, height: number}} View y in bytes; pixels
@@ -150,7 +151,7 @@ class Sweep {
     const initial = device.checkpoints.live(begin);
     let steps = 0;
     for (let column = left; column < right; column++) if (states[column] !== states[column - 1]) steps++;
-    if (initial.length * steps > MOST_STEPS || device.mostLive * steps > 4 * MOST_STEPS) {
+    if (((initial.length + device.mostLive) / 2) * steps > MOST_STEPS) {
       this.sums = new RowSums(device.allocations.length);
       this.death = device.ended(begin);
     }
