@@ -380,3 +380,46 @@ def test_ten_thousand_tensors_in_a_million_objects(fresh):
     assert (facts["name"], facts["count"]) == ("tensors", 10_000)
     assert facts["complete"]
     print("seconds", facts["seconds"])
+
+
+def test_storages_of_another_process_are_told_and_not_counted(fresh):
+    facts = fresh(
+        """
+        import torch, ipygpumem
+        import torch.multiprocessing as processes
+        def child(queue, done):
+            shared = torch.ones(64 << 20, dtype=torch.uint8, device="cuda")
+            queue.put(shared)
+            done.wait()
+        if __name__ == "__main__":
+            context = processes.get_context("fork")
+            queue, done = context.Queue(), context.Event()
+            process = context.Process(target=child, args=(queue, done))
+            process.start()
+            shared = queue.get()
+            own = torch.ones(8 << 20, dtype=torch.uint8, device="cuda")
+            found = ipygpumem.holders()
+            total = found.total("cuda:0")
+            tell(names=[one.name for one in found.holders], notes=list(found.notes), sum=total.held + total.unreached,
+                 allocated=torch.cuda.memory_allocated())
+            del shared
+            done.set()
+            process.join()
+        """
+    )
+    assert facts["names"] == ["own"]
+    assert facts["sum"] == facts["allocated"] == 8 * MIB
+    assert "64.0 MiB of tensors lie outside PyTorch's allocator" in facts["notes"][0]
+
+
+def test_after_a_failed_kernel():
+    told = run(
+        "x = torch.zeros(64 << 20, dtype=torch.uint8, device='cuda')",
+        "torch.zeros(10, device='cuda')[torch.tensor([100], device='cuda')]\ntorch.cuda.synchronize()",
+        "found = ipygpumem.holders(); tell(names=[one.name for one in found.holders])",
+        "%gpumem who",
+        "%gpumem free",
+    )
+    assert told[1].error is not None
+    assert "x" in told[2].names
+    assert all(one.error is None for one in told[2:])

@@ -329,12 +329,15 @@ def test_looking_at_locals_keeps_nothing_alive():
     thread.start()
     ready.wait()
     ready.clear()
-    assert only({}, threads=True).place == "thread"
-    go_on.set()
-    ready.wait()
-    assert gone[0]() is None
-    done.set()
-    thread.join()
+    try:
+        assert only({}, threads=True).place == "thread"
+        go_on.set()
+        ready.wait()
+        assert gone[0]() is None
+    finally:
+        go_on.set()
+        done.set()
+        thread.join()
 
 
 def test_a_cycle_that_nobody_reaches_is_told_as_such_and_not_collected():
@@ -577,9 +580,10 @@ def test_a_mode_of_the_users_is_not_asked():
 
     x = torch.ones(SIZE, requires_grad=True)
     loss = x.exp().sum()
+    sparse = torch.ones(4).to_sparse()
     with Functions(), Dispatch():
         calls.clear()
-        found = look({"x": x, "loss": loss})
+        found = look({"x": x, "loss": loss, "sparse": sparse})
         assert calls == []
     assert {one.name for one in found} == {"x", "loss"}
 
