@@ -5,6 +5,13 @@ export const MIB = KIB * 1024;
 export const GIB = MIB * 1024;
 
 const THIN_SPACE = "\u2009";
+const STEPS = [1, 2, 5, 10, 20, 50, 100, 128, 256, 512, 1024];
+/** @type {[number, string][]} */
+const UNITS = [
+  [GIB, "GiB"],
+  [MIB, "MiB"],
+  [KIB, "KiB"],
+];
 
 /** MiB, from one GiB on GiB: as everywhere in this package. @param {number} count */
 export function size(count) {
@@ -25,9 +32,12 @@ export function signed(count) {
   return `${count < 0 ? "−" : "+"}${fine(Math.abs(count))}`;
 }
 
-/** @param {number} value @param {number} digits */
-function fixed(value, digits) {
-  const [head, tail] = value.toFixed(digits).split(".");
+/** As Python writes it: a value just between two goes to the even one, where toFixed goes up. @param {number} value @param {number} digits */
+export function fixed(value, digits) {
+  const power = 10 ** digits;
+  // only an odd number of such a power of two lies just between, and its product with ten is exact
+  const between = Math.abs(value * 2 ** (digits + 1)) % 2 === 1;
+  const [head, tail] = (between ? (2 * Math.round((value * power) / 2)) / power : value).toFixed(digits).split(".");
   return tail === undefined ? grouped(head) : `${grouped(head)}.${tail}`;
 }
 
@@ -73,28 +83,46 @@ export function oneLine(text) {
   return text.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]+/g, " ");
 }
 
-/** A byte axis: steps of 1, 2, 5 in the unit, but of 2^n bytes. @param {number} low @param {number} high @param {number} wanted */
-export function byteTicks(low, high, wanted) {
+/** The step of a byte axis: 1, 2, 5 in the unit, but of 2^n bytes. @param {number} low @param {number} high @param {number} wanted */
+export function byteStep(low, high, wanted) {
   const rough = Math.max((high - low) / Math.max(wanted, 1), 1);
   const power = 2 ** (10 * Math.floor(Math.log2(rough) / 10));
-  let step = power;
-  for (const factor of [1, 2, 5, 10, 20, 50, 100, 128, 256, 512, 1024]) {
-    step = factor * power;
-    if (step >= rough) break;
-  }
+  return power * (STEPS.find((factor) => factor * power >= rough) ?? KIB);
+}
+
+/** @param {number} low @param {number} high @param {number} step */
+export function byteTicks(low, high, step) {
   const found = [];
   for (let tick = Math.ceil(low / step) * step; tick <= high; tick += step) found.push(tick);
   return found;
 }
 
-/** A tick of a byte axis: the unit by the largest, the digits by the step. @param {number} value @param {number} step @param {number} most */
+/** A tick of a byte axis, exactly: in the largest unit in which its steps have three digits at most behind the point. @param {number} value @param {number} step @param {number} most */
 export function byteTick(value, step, most) {
   if (value === 0) return "0";
-  const [unit, name] = most >= GIB ? [GIB, "GiB"] : most >= MIB ? [MIB, "MiB"] : most >= KIB ? [KIB, "KiB"] : [1, "B"];
-  let digits = 0;
-  while (digits < 6 && Math.abs((step / unit) * 10 ** digits - Math.round((step / unit) * 10 ** digits)) > 1e-3)
-    digits++;
-  return `${fixed(value / unit, Math.min(digits, unit === 1 ? 0 : 6))}${THIN_SPACE}${name}`;
+  for (const [unit, name] of UNITS) {
+    if (most < unit) continue;
+    for (let digits = 0; digits <= 3; digits++) {
+      if (((step * 10 ** digits) / unit) % 1 === 0) return `${fixed(value / unit, digits)}${THIN_SPACE}${name}`;
+    }
+  }
+  return `${fixed(value, 0)}${THIN_SPACE}B`;
+}
+
+/** A time on an axis: all of one unit, as many digits as the step needs. @param {number} us @param {number} step */
+export function elapsed(us, step) {
+  if (us === 0) return "0";
+  const [unit, name] = step >= 1e5 ? [1e6, "s"] : step >= 100 ? [1e3, "ms"] : [1, "µs"];
+  const digits = Math.min(Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-6)), 3);
+  if (unit < 1e6 || Math.abs(us) < 600e6) return `${fixed(us / unit, digits)} ${name}`;
+  const whole = Math.round((Math.abs(us) / unit) * 10 ** digits); // in the last digit's unit, where 59.99 s cannot become 60.0
+  const minute = 60 * 10 ** digits;
+  const minutes = Math.floor(whole / minute);
+  const two = (/** @type {number|string} */ value) => String(value).padStart(digits ? digits + 3 : 2, "0");
+  const hours =
+    minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
+  const seconds = step < 60e6 ? ` ${two(((whole % minute) / 10 ** digits).toFixed(digits))} s` : "";
+  return `${us < 0 ? "−" : ""}${hours}${seconds}`;
 }
 
 /** A time in a column of times: all of one unit. @param {number} us */

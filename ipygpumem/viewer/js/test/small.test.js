@@ -7,7 +7,21 @@ import { Annotations } from "../model/annotations.js";
 import { Cells } from "../model/cells.js";
 import { toCsv } from "../model/csv.js";
 import { Curve } from "../model/curve.js";
-import { byteTick, byteTicks, duration, fine, GIB, KIB, MIB, oneLine, signed, size } from "../model/units.js";
+import {
+  byteStep,
+  byteTick,
+  byteTicks,
+  duration,
+  elapsed,
+  fine,
+  fixed,
+  GIB,
+  KIB,
+  MIB,
+  oneLine,
+  signed,
+  size,
+} from "../model/units.js";
 import { atFirst } from "../store.js";
 import { alive, dice, random } from "./made.js";
 
@@ -26,17 +40,78 @@ test("sizes as everywhere in this package", () => {
   );
 });
 
-test("byte ticks: round numbers of their unit", () => {
-  const ticks = byteTicks(0, 2 * GIB, 5);
-  const step = ticks[1] - ticks[0];
+test("a value between two is rounded as Python rounds it: to the even one", () => {
+  assert.deepEqual([5 << 28, 1.75 * GIB, 100.25 * MIB, 100.75 * MIB, -100.25 * MIB, 0.5 * GIB + 0.25 * MIB].map(size), [
+    "1.2 GiB",
+    "1.8 GiB",
+    "100.2 MiB",
+    "100.8 MiB",
+    "-100.2 MiB",
+    "512.2 MiB",
+  ]);
+  assert.deepEqual([1.125 * GIB, 1.375 * GIB, 1.25 * KIB].map(fine), ["1.12 GiB", "1.38 GiB", "1.2 KiB"]);
+  // 0.15 and 2.675 look like such values and are none; Python writes f"{2.675:.2f}" as 2.67
   assert.deepEqual(
-    ticks.map((one) => byteTick(one, step, 2 * GIB).replace("\u2009", " ")),
-    ["0", "0.5 GiB", "1.0 GiB", "1.5 GiB", "2.0 GiB"],
+    [fixed(0.15, 1), fixed(2.675, 2), fixed(0.5, 0), fixed(1.5, 0), fixed(-0.25, 1)],
+    ["0.1", "2.67", "0", "2", "-0.2"],
   );
-  assert.deepEqual(byteTicks(0, 100, 4), [0, 50, 100]);
+});
+
+/** @param {number} low @param {number} high @param {number} wanted */
+function labels(low, high, wanted) {
+  const step = byteStep(low, high, wanted);
+  return byteTicks(low, high, step).map((one) => byteTick(one, step, high).replace("\u2009", " "));
+}
+
+test("byte ticks: round numbers of their unit", () => {
+  assert.deepEqual(labels(0, 2 * GIB, 5), ["0", "0.5 GiB", "1.0 GiB", "1.5 GiB", "2.0 GiB"]);
+  assert.deepEqual(labels(0, 100, 4), ["0", "50 B", "100 B"]);
+  assert.deepEqual(labels(1700 * MIB, 1900 * MIB, 4), [
+    "1,700 MiB",
+    "1,750 MiB",
+    "1,800 MiB",
+    "1,850 MiB",
+    "1,900 MiB",
+  ]);
+  assert.deepEqual(labels(1.1 * GIB, 1.6 * GIB, 4), ["1.125 GiB", "1.250 GiB", "1.375 GiB", "1.500 GiB"]);
   for (const most of [1, 3, 511, 5000, 3 * MIB, 7 * GIB, 2 ** 50]) {
-    const found = byteTicks(0, most, 6);
+    const found = labels(0, most, 6);
     assert.ok(found.length >= 2 && found.length <= 13, `${most}: ${found.length} ticks`);
+  }
+});
+
+test("byte ticks say their value exactly, however near one looks", () => {
+  const units = { B: 1, KiB: KIB, MiB: MIB, GiB: GIB };
+  for (const high of [1893068808, 90 * GIB, 700 * MIB, 3000 * KIB]) {
+    for (let span = high; span >= 64; span /= 1.7) {
+      const step = byteStep(high - span, high, 7);
+      for (const value of byteTicks(high - span, high, step)) {
+        const [number, unit] = byteTick(value, step, high).split("\u2009");
+        assert.equal(Number(number.replaceAll(",", "")) * (units[unit] ?? 1), value, `${number} ${unit}`);
+      }
+    }
+  }
+});
+
+test("a time axis: no two ticks alike", () => {
+  assert.deepEqual(
+    [1200.2e6, 1200.4e6, 1200.6e6].map((us) => elapsed(us, 2e5)),
+    ["20 min 00.2 s", "20 min 00.4 s", "20 min 00.6 s"],
+  );
+  assert.deepEqual(
+    [0, 600e6, 660e6].map((us) => elapsed(us, 20e6)),
+    ["0", "10 min 00 s", "11 min 00 s"],
+  );
+  assert.deepEqual(
+    [3600e6, 3610e6, 7200e6].map((us) => elapsed(us, 1e7)),
+    ["1 h 00 min 00 s", "1 h 00 min 10 s", "2 h 00 min 00 s"],
+  );
+  assert.equal(elapsed(5400e6, 1800e6), "1 h 30 min");
+  for (const from of [0, 5e5, 12e6, 599e6, 1200e6, 3599e6, 86400e6]) {
+    for (const step of [1, 20, 100, 200, 5e3, 5e4, 1e5, 2e5, 1e6, 5e6, 2e7, 1e8]) {
+      const all = Array.from({ length: 9 }, (_, i) => elapsed(from - (from % step) + i * step, step));
+      assert.equal(new Set(all).size, 9, all.join());
+    }
   }
 });
 

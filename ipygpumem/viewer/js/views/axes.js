@@ -3,7 +3,7 @@
 import { axisBottom, axisLeft } from "d3-axis";
 import { scaleLinear } from "d3-scale";
 import { select } from "d3-selection";
-import { count, duration } from "../model/units.js";
+import { count, elapsed } from "../model/units.js";
 import { ROOM } from "./timeline.js";
 
 /** @param {import("./timeline.js").Timeline} timeline */
@@ -22,7 +22,11 @@ export function drawAxes(timeline) {
         .tickFormat((value) => texts.get(Number(value)) ?? "")
         .tickSize(4)
         .tickPadding(6),
-    );
+    )
+    .selectAll("text")
+    // single bytes of many GiB: a long number keeps to its margin
+    .attr("textLength", (/** @type {any} */ value) => ((texts.get(value)?.length ?? 0) > 12 ? ROOM.left - 12 : null))
+    .attr("lengthAdjust", "spacingAndGlyphs");
   const { scale, ticks, format } = places(timeline);
   group(root, "bottom")
     .attr("transform", `translate(${ROOM.left},${top + plotHeight + ROOM.strip})`)
@@ -52,16 +56,6 @@ export function places(timeline) {
   const step = ticks.length > 1 ? ticks[1] - ticks[0] : x1 - x0;
   const format = (/** @type {any} */ tick) => (timed ? elapsed(Number(tick), step) : count(Number(tick)));
   return { scale, ticks, format };
-}
-
-/** A time on the axis: all of one unit, as many digits as the step needs. @param {number} us @param {number} step */
-export function elapsed(us, step) {
-  if (us === 0) return "0";
-  const [unit, name] = step >= 1e5 ? [1e6, "s"] : step >= 100 ? [1e3, "ms"] : [1, "µs"];
-  if (unit === 1e6 && Math.abs(us) >= 600e6) return duration(us);
-  const digits = Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-6));
-  const value = (us / unit).toFixed(Math.min(digits, 3));
-  return `${Number(value) >= 10000 ? count(Number(value)) : value} ${name}`;
 }
 
 /** @param {any} root @param {string} name */

@@ -81,7 +81,7 @@ export class Exporter {
     draw.textAlign = "right";
     draw.textBaseline = "middle";
     for (const { value, label } of timeline.byteTicks())
-      draw.fillText(label, ROOM.left - 10, top + timeline.size.top + timeline.toY(value));
+      draw.fillText(label, ROOM.left - 10, top + timeline.size.top + timeline.toY(value), ROOM.left - 12);
     const { ticks, format, scale } = places(timeline);
     draw.textAlign = "center";
     const y = top + timeline.size.top + timeline.size.plotHeight + ROOM.strip + 14;

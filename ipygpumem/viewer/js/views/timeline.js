@@ -1,6 +1,6 @@
 /** One timeline: the stacked picture, its axes, its bands, its strip. It asks for a picture and draws what comes. */
 
-import { byteTick, byteTicks, count } from "../model/units.js";
+import { byteStep, byteTick, byteTicks, count } from "../model/units.js";
 import { NOTHING } from "../model/sweep.js";
 import { density, eachFrame, fit, h, s } from "./dom.js";
 import { drawAxes } from "./axes.js";
@@ -267,9 +267,8 @@ export class Timeline {
   /** Ticks of the byte axis. */
   byteTicks() {
     const { y0, y1 } = this.window();
-    const ticks = byteTicks(y0, y1, Math.max(2, Math.round(this.size.plotHeight / 56)));
-    const step = ticks.length > 1 ? ticks[1] - ticks[0] : y1 - y0;
-    return ticks.map((value) => ({ value, label: byteTick(value, step, y1) }));
+    const step = byteStep(y0, y1, Math.max(2, Math.round(this.size.plotHeight / 56)));
+    return byteTicks(y0, y1, step).map((value) => ({ value, label: byteTick(value, step, y1) }));
   }
 
   /** Words for those who do not see the picture. */
