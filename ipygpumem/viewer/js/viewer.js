@@ -204,17 +204,15 @@ export class Viewer {
     this.root.classList.toggle("small", width < 640);
     const left = this.timelines[0].element.parentElement?.clientWidth ?? width;
     const whole = this.options.host === "page" ? globalThis.innerHeight : 760;
-    const height = Math.round(
-      Math.min(
-        Math.max((whole - 470) / this.timelines.length, this.timelines.length > 1 ? 180 : 260),
-        this.timelines.length > 1 ? 260 : 440,
-      ),
-    );
+    // so much of the window that what is live stands below in sight
+    const share = this.timelines.length > 1 ? 0.21 : 0.36;
+    const height = Math.round(Math.min(Math.max(whole * share, 500 * share), 2000 * share));
     const key = `${left} ${height} ${globalThis.devicePixelRatio} ${this.context.now.device}`;
     if (key === this.sized) return;
     this.sized = key;
     for (const timeline of this.timelines) timeline.resize(left, height);
     this.overview.resize(left);
+    this.legend.fold();
     this.stale.add(this.context.now.tab);
     this.panel.ask();
   }

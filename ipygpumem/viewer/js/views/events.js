@@ -16,7 +16,7 @@ export class EventsView {
     this.kinds = h("select", { on: { change: () => this.refilter() } });
     this.filter = h("input", {
       type: "search",
-      placeholder: "file, function, address, >10 MiB, alloc …",
+      placeholder: "file, 0x7f…, >10 MiB",
       on: { input: () => this.refilter() },
     });
     this.count = h("span", { class: "soft", role: "status" });
@@ -79,7 +79,7 @@ export class EventsView {
     this.timer = setTimeout(() => {
       this.scroll.scrollTop = 0;
       this.top = 0;
-      this.refresh();
+      this.draw();
     }, 120);
   }
 
@@ -96,6 +96,13 @@ export class EventsView {
         ...actions.map((text, i) => option(String(i), text)).slice(1),
       );
     }
+    await this.draw();
+    // the cursor is in sight: when the list is opened, and wherever it goes
+    if (context.now.event === null) return;
+    const { index } = await context.ask("indexOf", { ...this.wanted(), event: context.event() });
+    const first = this.scale() > 1 ? this.top : Math.floor(this.scroll.scrollTop / ROW);
+    if (index >= first && index < first + this.visible() - 2) return;
+    this.jump(index - Math.floor(this.visible() / 2));
     await this.draw();
   }
 

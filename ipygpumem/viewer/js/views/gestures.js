@@ -131,6 +131,7 @@ export function gestures(timeline, actions) {
           y1: timeline.fromY(Math.min(at.y, timeline.size.plotHeight)),
         };
       } else if (pressed?.moved && (pressed.tool === "box" || pressed.tool === "range")) {
+        timeline.ruler = null;
         timeline.drag = {
           x0: pressed.x,
           y0: pressed.y,

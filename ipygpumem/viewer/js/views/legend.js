@@ -7,6 +7,8 @@ export class LegendView {
   /** @param {import("../context.js").Context} context */
   constructor(context) {
     this.context = context;
+    this.open = false;
+    this.more = h("button", { type: "button", class: "link", on: { click: () => this.unfold() } });
     this.element = h("div", { class: "legend", role: "group", aria: { label: "Legend: what the colours mean" } });
   }
 
@@ -47,9 +49,37 @@ export class LegendView {
     );
     this.element.replaceChildren(
       ...chips.filter((chip) => chip !== null),
+      this.more,
       ...(hidden.length ? [all] : []),
       ...(mark.kind === "none" ? [] : [clear]),
     );
+    this.fold();
+  }
+
+  unfold() {
+    this.open = !this.open;
+    this.fold();
+  }
+
+  /** Two rows at most, unless all was asked for. */
+  fold() {
+    const { element, more, open } = this;
+    const chips = /** @type {HTMLElement[]} */ ([...element.querySelectorAll(".chip")]);
+    for (const chip of chips) chip.hidden = false;
+    more.hidden = true;
+    const last = /** @type {HTMLElement|null} */ (
+      element.lastElementChild === more ? chips.at(-1) : element.lastElementChild
+    );
+    if (!chips.length || !last || row(last, chips[0]) < 2) return;
+    more.hidden = false;
+    more.textContent = "fewer";
+    more.setAttribute("aria-expanded", String(open));
+    if (open) return;
+    const end = /** @type {HTMLElement} */ (element.lastElementChild);
+    for (let left = chips.length - 1; left > 0 && row(end, chips[0]) > 1; left--) {
+      chips[left].hidden = true;
+      more.textContent = `${chips.length - left} more`;
+    }
   }
 
   /** @param {number} number */
@@ -66,4 +96,11 @@ export class LegendView {
   alone(number, count) {
     this.context.store.set({ hidden: Array.from({ length: count }, (_, one) => one).filter((one) => one !== number) });
   }
+}
+
+/** In which row a thing stands. @param {HTMLElement} one @param {HTMLElement} first */
+function row(one, first) {
+  return Math.round(
+    (one.offsetTop + one.offsetHeight / 2 - first.offsetTop - first.offsetHeight / 2) / first.offsetHeight,
+  );
 }

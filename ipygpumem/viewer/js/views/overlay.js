@@ -16,6 +16,7 @@ export function drawOverlay(timeline, context, where) {
   const colours = ink(timeline.context.theme);
   context.clearRect(0, 0, width, height);
   context.font = "11px system-ui, sans-serif";
+  tags = [];
   context.save();
   context.translate(ROOM.left, 0);
   drawBands(timeline, context, { ink: colours.text, soft: colours.soft, bands: colours.bands });
@@ -26,13 +27,14 @@ export function drawOverlay(timeline, context, where) {
   context.clip();
   grid(timeline, context, colours);
   curves(timeline, context, colours);
+  ooms(timeline, context, colours, false);
   levels(timeline, context, colours);
-  ooms(timeline, context, colours);
   strip(timeline, context, colours);
   range(timeline, context, colours);
   cursor(timeline, context, colours);
   selected(timeline, context, colours);
   peak(timeline, context, colours);
+  ooms(timeline, context, colours, true);
   if (where === "screen") {
     hover(timeline, context, colours);
     dragged(timeline, context, colours);
@@ -48,6 +50,8 @@ export function drawOverlay(timeline, context, where) {
 
 /** Between the plot and the strip. */
 const GAP = 7;
+/** Where words stand already: from, to, height. @type {[number, number, number][]} */
+let tags = [];
 
 /** @typedef {ReturnType<typeof ink>} Ink @typedef {CanvasRenderingContext2D} Canvas @typedef {import("./timeline.js").Timeline} Timeline */
 
@@ -106,13 +110,10 @@ function step(timeline, context, values, columns, colour, weight) {
 function levels(timeline, context, colours) {
   const facts = timeline.context.facts(timeline.source);
   const { plotWidth } = timeline.size;
-  /** @type {number[]} */
-  const taken = [];
-  const label = (/** @type {string} */ text, /** @type {number} */ y, /** @type {string} */ colour) => {
+  const label = (/** @type {string} */ text, /** @type {number} */ y, /** @type {string} */ colour, x = plotWidth) => {
     let at = Math.min(Math.max(y - 8, 8), timeline.size.plotHeight - 8);
-    while (taken.some((one) => Math.abs(one - at) < 14)) at += 14;
-    taken.push(at);
-    tag(context, text, plotWidth - 6, at, colour, colours, "right");
+    while (!free(context, text, x - 6, at, "right")) at += 14;
+    tag(context, text, x - 6, at, colour, colours, "right");
   };
   const { y0, y1 } = timeline.window();
   if (facts.total !== null) {
@@ -141,9 +142,11 @@ function levels(timeline, context, colours) {
     const last = level.bytes[level.bytes.length - 1];
     label(`${level.label}${level.sampled ? " (sampled)" : " (before and after)"}`, timeline.toY(last), colours.device);
   }
-  const reserved = timeline.drawn?.picture.reserved.findLast((one) => !Number.isNaN(one));
-  if (reserved !== undefined && !Number.isNaN(reserved) && reserved >= y0 && reserved <= y1) {
-    label("reserved", timeline.toY(reserved), colours.reserved);
+  const curve = timeline.drawn?.picture.reserved ?? [];
+  const end = curve.findLastIndex((one) => !Number.isNaN(one));
+  if (curve[end] >= y0 && curve[end] <= y1) {
+    const x = Math.max(((end + 1) / curve.length) * plotWidth, 70);
+    label("reserved", timeline.toY(curve[end]), colours.reserved, x);
   }
 }
 
@@ -164,40 +167,50 @@ function horizontal(timeline, context, bytes, colour, dash) {
 function tag(context, text, x, y, colour, colours, align) {
   context.textBaseline = "middle";
   context.textAlign = "left";
-  const width = context.measureText(text).width;
-  const left = align === "right" ? x - width : align === "center" ? x - width / 2 : x;
+  const [left, right] = ends(context, text, x, align);
+  tags.push([left, right, y]);
   context.fillStyle = colours.veil;
   context.beginPath();
-  context.roundRect(left - 4, y - 8, width + 8, 16, 3);
+  context.roundRect(left - 4, y - 8, right - left + 8, 16, 3);
   context.fill();
   context.fillStyle = colour;
   context.fillText(text, left, y + 0.5);
 }
 
-/** @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
-function ooms(timeline, context, colours) {
+/** From where to where a text goes. @param {Canvas} context @param {string} text @param {number} x @param {string} align @returns {[number, number]} */
+function ends(context, text, x, align) {
+  const { width } = context.measureText(text);
+  const left = align === "right" ? x - width : align === "center" ? x - width / 2 : x;
+  return [left, left + width];
+}
+
+/** Whether no other words stand there. @param {Canvas} context @param {string} text @param {number} x @param {number} y @param {string} align */
+function free(context, text, x, y, align) {
+  const [left, right] = ends(context, text, x, align);
+  return tags.every(([from, to, at]) => right + 6 < from || to + 6 < left || Math.abs(at - y) >= 14);
+}
+
+/** Lines, and later the words: these give way to all others. @param {Timeline} timeline @param {Canvas} context @param {Ink} colours @param {boolean} words */
+function ooms(timeline, context, colours, words) {
   const facts = timeline.context.facts(timeline.source);
   const { plotHeight, plotWidth } = timeline.size;
   for (const [i, one] of facts.ooms.slice(0, 200).entries()) {
     const x = timeline.toX(timeline.context.axis() === "time" ? (one.time ?? 0) : one.event + 0.5);
     if (x < 0 || x > plotWidth) continue;
-    context.strokeStyle = colours.oom;
-    context.lineWidth = 1.25;
-    context.beginPath();
-    context.moveTo(x, 0);
-    context.lineTo(x, plotHeight);
-    context.stroke();
-    if (i < 3) {
-      const right = x > plotWidth - 150;
-      tag(
-        context,
-        `out of memory: ${fine(one.asked)} asked`,
-        right ? x - 8 : x + 8,
-        12 + 18 * i,
-        colours.oom,
-        colours,
-        right ? "right" : "left",
-      );
+    if (!words) {
+      context.strokeStyle = colours.oom;
+      context.lineWidth = 1.25;
+      context.beginPath();
+      context.moveTo(x, 0);
+      context.lineTo(x, plotHeight);
+      context.stroke();
+    } else if (i < 3) {
+      const align = x > plotWidth - 190 ? "right" : "left";
+      const from = align === "right" ? x - 8 : x + 8;
+      const text = `out of memory: ${fine(one.asked)} asked`;
+      let y = 12;
+      while (!free(context, text, from, y, align)) y += 4;
+      tag(context, text, from, y, colours.oom, colours, align);
     }
   }
 }
@@ -358,7 +371,7 @@ function dragged(timeline, context, colours) {
 /** @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
 function ruler(timeline, context, colours) {
   const { ruler: one } = timeline;
-  if (!one) return;
+  if (!one || timeline.drag) return;
   const [x0, x1] = [timeline.toX(one.x0), timeline.toX(one.x1)];
   const [y0, y1] = [timeline.toY(one.y0), timeline.toY(one.y1)];
   context.strokeStyle = colours.accent;
@@ -383,7 +396,7 @@ function ruler(timeline, context, colours) {
     context,
     text,
     middle,
-    Math.min(Math.max(Math.min(y0, y1) - 14, 10), timeline.size.plotHeight - 10),
+    Math.min(Math.max(y0 + (y1 < y0 ? 14 : -14), 10), timeline.size.plotHeight - 10),
     colours.text,
     colours,
     "center",

@@ -53,7 +53,7 @@ export class Toolbar {
     );
     this.search = h("input", {
       type: "search",
-      placeholder: "file, function, 0x7f…, >10 MiB",
+      placeholder: "file, 0x7f…, >10 MiB",
       aria: { label: "Search all events: text of a frame, an address, a block's name, a size, an action" },
       on: {
         input: () => this.typed(),
@@ -98,6 +98,7 @@ export class Toolbar {
     menu.addEventListener("click", (event) => {
       if (/** @type {HTMLElement} */ (event.target).tagName === "BUTTON") menu.open = false;
     });
+    menu.addEventListener("toggle", () => menu.classList.toggle("first", menu.offsetLeft < 180));
     menu.addEventListener("focusout", (event) => {
       if (!menu.contains(/** @type {Node|null} */ (event.relatedTarget))) menu.open = false;
     });
@@ -114,14 +115,13 @@ export class Toolbar {
         button("Fit", "All of it (double click, or 0)", () => actions.fit()),
         button("Peak", "To the peak (P)", () => actions.peak()),
       ),
-      h("span", { class: "space" }),
-      h("div", { class: "row search" }, this.search, this.before, this.after, this.result),
       menu,
       h(
         "button",
         { type: "button", class: "icon", aria: { label: "Keys and gestures" }, on: { click: () => actions.help() } },
         "?",
       ),
+      h("div", { class: "row search" }, this.search, this.before, this.after, this.result),
     );
     this.timer = 0;
   }
