@@ -11,8 +11,13 @@ const out = at > 0 ? process.argv[at + 1] : join(here, "static");
 
 const common = {
   absWorkingDir: here,
-  // Nothing moves by itself here, and no colours are interpolated: what d3 brings for that is a sixth of the bundle
-  alias: { "d3-transition": "./js/plain/transition.js", "d3-interpolate": "./js/plain/interpolate.js" },
+  // Nothing moves by itself here, no colours are interpolated and no numbers written: what d3 brings for that is a sixth
+  // of the bundle
+  alias: {
+    "d3-format": "./js/plain/format.js",
+    "d3-interpolate": "./js/plain/interpolate.js",
+    "d3-transition": "./js/plain/transition.js",
+  },
   bundle: true,
   charset: "ascii",
   legalComments: "none",
