@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.snapshot.check import varied
 from ipygpumem.snapshot.resolve import Resolver
 from ipygpumem.snapshot.tables import Numbers, Stacks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ipygpumem.snapshot.memo import Run
 
 __all__ = ["Book"]
+
+_FIRST_CHECK = 1 << 16
 
 
 class Book:
@@ -21,3 +27,16 @@ class Book:
         self.pools = Numbers()
         self.stacks = Stacks()
         self.resolver = Resolver(memo if memo and runs else [], self.texts, self.stacks, self.pools)
+        self._rows = array("Q")
+        self._check = _FIRST_CHECK
+
+    def count(self, items: Sequence[Any], where: str) -> None:
+        """Dicts of a list are about to become rows.
+
+        Raises:
+            SnapshotLimitError: All lists together are the same few dicts again and again.
+        """
+        self._rows.extend(map(id, items))
+        if len(self._rows) > self._check:
+            varied(self._rows, where)
+            self._check = 2 * len(self._rows)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import SnapshotFormatError
+from ipygpumem.errors import SnapshotFormatError, SnapshotLimitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["LARGEST", "MOST", "Huge", "column", "integer", "kind", "mapping", "sequence", "text"]
+__all__ = ["LARGEST", "MOST", "Huge", "column", "integer", "kind", "mapping", "sequence", "text", "varied"]
 
 LARGEST = 1 << 48
 """Bytes of the largest block or segment that is believed."""
@@ -23,6 +23,8 @@ MOST = 1 << 62
 """Bytes that all sizes in a file may add up to, so that no sum overflows."""
 
 _INT64 = 1 << 63
+_MANY = 1 << 16
+_TIMES = 8
 
 
 class Huge(str):
@@ -66,7 +68,15 @@ def sequence(value: Any, where: str) -> Sequence[Any]:
     """A list or tuple."""
     if type(value) is not list and type(value) is not tuple:
         raise SnapshotFormatError(f"{where} is {kind(value)}, not a list")
+    if len(value) > _MANY:
+        varied(array("Q", map(id, value)), where)
     return value
+
+
+def varied(ids: array[int], where: str) -> None:
+    """Refuse a long list of the same few objects. A file names one again in two bytes, and each wants its row."""
+    if len(ids) > _MANY + _TIMES * len(set(ids)):
+        raise SnapshotLimitError(f"{where}: {len(ids):,} entries that are the same {len(set(ids)):,} again and again")
 
 
 def column(

@@ -102,7 +102,9 @@ def read_segments(items: Any, devices: int, book: Book) -> tuple[Segments, Block
     segments: list[tuple[int, ...]] = []
     blocks: list[tuple[int, ...]] = []
     seen: set[int] = set()
-    for number, item in enumerate(sequence(items, "segments")):
+    items = sequence(items, "segments")
+    book.count(items, "segments")
+    for number, item in enumerate(items):
         where = f"segments[{number}]"
         segment = mapping(item, where)
         device = integer(segment.get("device", 0), f"{where}: device", 0, devices - 1)
@@ -148,6 +150,7 @@ def _blocks(items: Any, where: str, segment: tuple[int, int, int], end: int, boo
     """Rows of a segment's blocks; the segment is given as device, address and number."""
     rows: list[tuple[int, ...]] = []
     device, address, place = segment
+    book.count(items, f"{where}: blocks")
     for number, item in enumerate(items):
         here = f"{where}: blocks[{number}]"
         block = mapping(item, here)

@@ -138,9 +138,9 @@ class Stacks:
 
     def stack(self, frames: Any, where: str) -> int:
         """The number of a stack, given as the file's list of frames, innermost first."""
+        if type(frames) in {list, tuple} and len(frames) > _DEEPEST:
+            raise SnapshotLimitError(f"{where}: a call stack of {len(frames):,} frames, more than {_DEEPEST:,}")
         items = sequence(frames, where)
-        if len(items) > _DEEPEST:
-            raise SnapshotLimitError(f"{where}: a call stack of {len(items):,} frames, more than {_DEEPEST:,}")
         same = array("Q", map(id, items)).tobytes()
         number = self._stack_of.get(same)
         if number is None:

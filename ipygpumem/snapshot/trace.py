@@ -129,6 +129,7 @@ def read_trace(device: int, items: Sequence[Any], book: Book, where: str = "") -
     """
     where = where or f"device_traces[{device}]"
     entries = [item for item in items if type(item) is not Run]
+    book.count(entries, where)
     size = np.array([len(item) if type(item) is Run else 1 for item in items], np.int64)
     first = np.cumsum(size) - size
     columns = _Columns(int(size.sum()), where, book)

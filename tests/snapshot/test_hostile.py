@@ -305,6 +305,65 @@ def test_a_small_packed_file_needs_no_gigabytes(name):
     refused(packed, 200)
 
 
+def short_text(text):
+    return b"\x8c" + bytes([len(text)]) + text.encode() + b"\x94"
+
+
+def again_and_again(kind):
+    """Bytes that name one frame, event, segment or block 131,072 times, in two bytes each."""
+    head = b"\x80\x04}\x94(" + short_text("segments") + b"]\x94"
+    numbers = short_text("addr") + b"K\x00" + short_text("size") + b"K\x01" + short_text("time_us") + b"K\x01"
+    event = b"}\x94(" + short_text("action") + short_text("alloc") + numbers
+    if kind in {"frames", "stacks", "events"}:
+        head += short_text("device_traces") + b"]\x94(]\x94("
+    else:
+        head += b"(}\x94(" + short_text("address") + b"K\x00" + short_text("total_size") + b"K\x01"
+    before, made, end = {
+        "frames": (event + short_text("frames") + b"]\x94(", b"}\x94(" + short_text("filename") + b"h\x06u", b"eueeu."),
+        "events": (b"", event + b"u", b"eeu."),
+        "segments": (b"", b"", b"eu."),
+        "blocks": (
+            short_text("blocks") + b"]\x94(",
+            b"}\x94(" + short_text("size") + b"K\x00" + short_text("state") + short_text("inactive") + b"u",
+            b"eueu.",
+        ),
+    }[kind]
+    head += before
+    index = 3 if kind == "segments" else head.count(b"\x94")
+    head += b"u" if kind == "segments" else made
+    return head + (b"h" + bytes([index])) * (1 << 17) + end
+
+
+@pytest.mark.parametrize("kind", ["frames", "events", "segments", "blocks"])
+def test_the_same_again_and_again_is_refused_before_it_is_multiplied(kind):
+    said = refused(again_and_again(kind), 24)
+    assert "131,07" in said
+    assert ("65,536" if kind == "frames" else "again and again") in said
+
+
+def test_the_same_in_many_lists_is_refused_too():
+    blocks = [{"size": 0, "state": "inactive"}]
+    raw = {"segments": [{"address": 512, "total_size": 512, "blocks": blocks * 1000} for _ in range(200)]}
+    with pytest.raises(SnapshotLimitError, match=r"^snapshot: segments\[\d+\]: blocks: .* again and again"):
+        Snapshot.load(raw)
+    trace = [{"action": "alloc", "addr": 512, "size": 1, "stream": 0, "time_us": 1}]
+    with pytest.raises(SnapshotLimitError, match=r"^snapshot: device_traces\[\d+\]: .* again and again"):
+        Snapshot.load({"device_traces": [trace * 1000 for _ in range(200)]})
+
+
+def test_a_stack_of_sixty_thousand_frames_is_read_and_a_deeper_one_is_not():
+    frames = [{"filename": f"f{n}.py", "line": 1, "name": "f"} for n in range(9)]
+    trace = [
+        {"action": "alloc", "addr": 512 * n, "size": 1, "stream": 0, "time_us": n, "frames": frames[n:] * 7000}
+        for n in range(3)
+    ]
+    snapshot = Snapshot.load({"device_traces": [trace]})
+    assert [len(snapshot.stacks.stack(number)) for number in snapshot.timelines[0].trace.stack] == [63000, 56000, 49000]
+    trace[1]["frames"] = frames * 8000
+    with pytest.raises(SnapshotLimitError, match=r"^snapshot: device_traces\[0\]\[1\]: frames: a call stack of 72,000"):
+        Snapshot.load({"device_traces": [trace]})
+
+
 def refused(source, most):
     """Refused within ``most`` MiB."""
     tracemalloc.start()
