@@ -87,7 +87,7 @@ def page(sources: Sequence[Source], *, title: str | None = None, theme: str = "a
     text = script("page.js")
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     policy = (
-        f"default-src 'none'; script-src 'sha256-{digest}' blob:; worker-src blob:; style-src 'unsafe-inline';"
+        f"default-src 'none'; script-src 'sha256-{digest}' blob:; worker-src blob: data:; style-src 'unsafe-inline';"
         " img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     return _PAGE.format(

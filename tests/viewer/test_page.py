@@ -26,7 +26,7 @@ def test_one_file_with_a_policy_without_network(source):
     assert policy.replace("&#x27;", "'").split("; ") == [
         "default-src 'none'",
         f"script-src 'sha256-{digest}' blob:",
-        "worker-src blob:",
+        "worker-src blob: data:",
         "style-src 'unsafe-inline'",
         "img-src data: blob:",
         "base-uri 'none'",

@@ -8,6 +8,7 @@ export function api(ready) {
       const viewer = await ready();
       const { context } = viewer;
       if (number !== undefined) {
+        whole("device", number);
         if (!context.files[0].devices[number]) throw new Error(`There is no device ${number}.`);
         context.store.set({ device: number, x: null, y: null, event: null, row: null, range: null });
       }
@@ -24,6 +25,14 @@ export function api(ready) {
      * @param {number} first @param {number} last @param {number} [low] @param {number} [high]
      */
     async zoom(first, last, low, high) {
+      whole("first", first);
+      whole("last", last);
+      if (first > last) throw new Error(`zoom: first (${first}) lies behind last (${last}).`);
+      if (low !== undefined || high !== undefined) {
+        finite("low", low);
+        finite("high", high);
+        if (Number(low) >= Number(high)) throw new Error(`zoom: low (${low}) is not below high (${high}).`);
+      }
       const viewer = await ready();
       const { context } = viewer;
       const [[from], [, to]] = await context.ask("places", { axis: context.axis(), events: [first, last] });
@@ -46,6 +55,7 @@ export function api(ready) {
     /** Put the cursor on an event, and select the allocation that it is about. @param {number} event */
     async select(event) {
       const viewer = await ready();
+      known(viewer, event);
       const { context } = viewer;
       const moment = await context.ask("moment", { event });
       await viewer.actions.goTo(moment.event, context.now.source, { row: moment.row >= 0 ? moment.row : null });
@@ -57,6 +67,7 @@ export function api(ready) {
     /** The allocator after an event, shown in its panel. @param {number} event */
     async state(event) {
       const viewer = await ready();
+      known(viewer, event);
       const { context } = viewer;
       await viewer.actions.goTo(event, context.now.source, { tab: "state" });
       await viewer.settled();
@@ -65,6 +76,7 @@ export function api(ready) {
 
     /** Mark what a text finds. @param {string} text */
     async search(text) {
+      if (typeof text !== "string" || !text.trim()) throw new Error(`search: a text is needed, not ${said(text)}.`);
       const viewer = await ready();
       viewer.toolbar.find(text);
       await viewer.settled();
@@ -86,6 +98,8 @@ export function api(ready) {
 
     /** What is drawn at a point of the window, in CSS pixels. @param {number} x @param {number} y */
     async pick(x, y) {
+      finite("x", x);
+      finite("y", y);
       const viewer = await ready();
       await viewer.settled();
       for (const timeline of viewer.timelines) {
@@ -105,6 +119,29 @@ export function api(ready) {
       return null;
     },
   };
+}
+
+/** @param {unknown} value */
+function said(value) {
+  return typeof value === "string" ? JSON.stringify(value) : String(value);
+}
+
+/** @param {string} name @param {unknown} value */
+function finite(name, value) {
+  if (!Number.isFinite(value)) throw new Error(`${name} must be a number, not ${said(value)}.`);
+}
+
+/** @param {string} name @param {unknown} value */
+function whole(name, value) {
+  if (!Number.isSafeInteger(value)) throw new Error(`${name} must be a whole number, not ${said(value)}.`);
+}
+
+/** An event of the recording; -1 is before the first. @param {import("./viewer.js").Viewer} viewer @param {number} event */
+function known(viewer, event) {
+  whole("event", event);
+  const { events } = viewer.context.facts();
+  if (event < -1 || event >= Math.max(events, 1))
+    throw new Error(`There is no event ${event}: they go from -1, before the first, to ${events - 1}.`);
 }
 
 /** @param {import("./viewer.js").Viewer} viewer */

@@ -15,11 +15,17 @@ export async function connect() {
  * @param {string} end what stands behind the engine's text @param {(address: string) => Promise<T>} use
  */
 async function withText(end, use) {
-  const address = URL.createObjectURL(new Blob([workerText, end], { type: "text/javascript" }));
+  /** @type {string} */
+  let address;
+  try {
+    address = URL.createObjectURL(new Blob([workerText, end], { type: "text/javascript" }));
+  } catch {
+    address = `data:text/javascript,${encodeURIComponent(workerText + end)}`; // a host without blob: addresses
+  }
   try {
     return await use(address);
   } finally {
-    URL.revokeObjectURL(address);
+    if (address.startsWith("blob:")) URL.revokeObjectURL(address);
   }
 }
 
@@ -77,7 +83,7 @@ async function inSlices(address) {
     module = await import(/* @vite-ignore */ address);
   } catch {
     throw new ViewerError(
-      "This page may run neither a worker nor a module of its own (its Content-Security-Policy forbids blob: addresses).",
+      "This page may run neither a worker nor a module of its own (its Content-Security-Policy forbids blob: and data: addresses).",
     );
   }
   const engine = new module.Engine(pause);

@@ -31,6 +31,11 @@ export class Context {
     this.say = () => {};
   }
 
+  /** The same files, as if something else was shown. @param {import("./store.js").Shown} now @returns {Context} */
+  at(now) {
+    return Object.create(this, { store: { value: { now } } });
+  }
+
   get now() {
     return this.store.now;
   }

@@ -46,7 +46,7 @@ export class Viewer {
     this.context = context;
     context.files = files;
     context.linkable = options.host === "page";
-    context.store.now = { ...context.store.now, device: busiest(files), ...this.held(options.state ?? "") };
+    context.store.now = this.held(options.state ?? "");
     context.legend(); // under way while the page is built
     this.theme();
     const actions = new Actions(context);
@@ -167,7 +167,7 @@ export class Viewer {
     );
   }
 
-  /** What a hash says, held against the files. @param {string} text @returns {Partial<import("./store.js").Shown>} */
+  /** What a hash says, held against the files. @param {string} text @returns {import("./store.js").Shown} */
   held(text) {
     const found = fromHash(text);
     const { files } = this.context;
@@ -180,13 +180,14 @@ export class Viewer {
     if ((found.event ?? 0) >= Math.max(facts?.events ?? 0, 1)) delete found.event;
     if (found.range && found.range[1] >= (facts?.events ?? 0)) delete found.range;
     if (found.mark?.kind === "group" && !KEYS.includes(found.mark.key)) delete found.mark;
-    return found;
+    const now = { ...atFirst(), device: busiest(files), ...found };
+    return { ...now, ...new Actions(this.context.at(now)).within(now) };
   }
 
   /** Go to the view that a text describes. @param {string} text */
   show(text) {
     if (text.replace(/^#/, "") === toHash(this.context.now)) return;
-    this.context.store.set({ ...atFirst(), device: busiest(this.context.files), ...this.held(text) });
+    this.context.store.set(this.held(text));
   }
 
   theme() {

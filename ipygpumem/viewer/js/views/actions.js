@@ -17,6 +17,8 @@ export class Actions {
     this.find = () => {};
     this.help = () => {};
     this.turn = 0;
+    /** Where the cursor was before it followed the pointer. @type {{event: number|null, source: number}|undefined} */
+    this.rest = undefined;
   }
 
   get store() {
@@ -40,6 +42,16 @@ export class Actions {
     if (span >= (high - low) * 0.9999) return null;
     const from = Math.min(Math.max(x0, low), high - span);
     return [from, from + span];
+  }
+
+  /** The same of a view from elsewhere: what lies beside the data is no part of it. @param {Partial<import("../store.js").Shown>} view */
+  within(view) {
+    const clipped = { ...view };
+    const beside = (/** @type {[number, number]} */ [from, to], /** @type {[number, number]} */ [low, high]) =>
+      to <= low || from >= high;
+    if (view.x) clipped.x = beside(view.x, this.context.domain()) ? null : this.widths(view.x);
+    if (view.y) clipped.y = beside(view.y, this.context.range()) ? null : this.heights(view.y);
+    return clipped;
   }
 
   fit() {
@@ -69,6 +81,7 @@ export class Actions {
 
   /** Put the cursor on an event, and bring it into view. @param {number} event @param {number} source @param {Partial<import("../store.js").Shown>} [more] */
   async goTo(event, source, more = {}) {
+    this.rest = undefined;
     const facts = this.context.facts(source);
     const there = Math.min(Math.max(Math.round(Math.min(event, facts.events - 1)), -1), facts.events - 1);
     const [[from, to]] = await this.context.ask("places", { axis: this.context.axis(), events: [there] }, source);
@@ -116,6 +129,7 @@ export class Actions {
   click(timeline, place) {
     const at = timeline.at(place.x, place.y);
     if (!at) return;
+    this.rest = undefined;
     this.store.set({
       event: at.event,
       source: timeline.source,
@@ -170,6 +184,7 @@ export class Actions {
   }
 
   clear() {
+    this.rest = undefined;
     for (const timeline of this.timelines) timeline.ruler = null;
     this.store.set({ row: null, range: null, mark: { kind: "none" }, search: "", event: null, tool: "pan" });
     for (const timeline of this.timelines) timeline.again.ask();
@@ -177,14 +192,25 @@ export class Actions {
 
   /** @param {Timeline} timeline @param {{x: number, y: number}|null} place */
   async hover(timeline, place) {
+    const at = place && timeline.at(place.x, place.y);
+    const { follow, event, source } = this.context.now;
+    if (at && follow && at.event !== event) {
+      this.rest ??= { event, source };
+      this.store.set({ event: at.event, source: timeline.source });
+    } else if (!at && this.rest) {
+      this.store.set(this.rest);
+      this.rest = undefined;
+    }
+    await this.tell(timeline, place);
+  }
+
+  /** Say what is under the pointer. @param {Timeline} timeline @param {{x: number, y: number}|null} place */
+  async tell(timeline, place) {
     const turn = ++this.turn;
     const at = place && timeline.at(place.x, place.y);
     if (!place || !at) {
       this.tooltip?.hide();
       return;
-    }
-    if (this.context.now.follow && at.event !== this.context.now.event) {
-      this.store.set({ event: at.event, source: timeline.source });
     }
     const told = await this.told(timeline, at);
     if (turn === this.turn) this.tooltip?.show(timeline, place, told);

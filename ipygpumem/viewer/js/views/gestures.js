@@ -107,6 +107,10 @@ export function gestures(timeline, actions) {
     const box = plot.getBoundingClientRect();
     return { x: event.clientX - box.left, y: event.clientY - box.top };
   };
+  // under a pointer that rests the picture may change: by wheel, key or call
+  timeline.onDrawn = () => {
+    if (timeline.pointer && !pressed?.moved) actions.tell(timeline, timeline.pointer);
+  };
   plot.addEventListener(
     "pointerdown",
     (event) => {

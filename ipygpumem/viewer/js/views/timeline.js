@@ -59,6 +59,7 @@ export class Timeline {
     /** Where the cursor, the range and the peak lie on the axis. @type {Map<number, [number, number]>} */
     this.places = new Map();
     this.again = eachFrame(() => this.draw());
+    this.onDrawn = () => {};
     this.onFailed = (/** @type {Error} */ problem) => console.error(problem);
   }
 
@@ -127,6 +128,7 @@ export class Timeline {
       this.places = new Map(wanted.map((event, i) => [event, picture.places[i]]));
       this.paint();
       this.draw();
+      this.onDrawn();
       performance.measure("ipygpumem:frame", { start: begun, end: performance.now() });
       if (!performance.getEntriesByName("ipygpumem:drawn").length) performance.mark("ipygpumem:drawn");
     } catch (problem) {

@@ -1,0 +1,173 @@
+"""What the page says stays true: under a resting pointer, from a link of another file, for a call that makes no sense."""
+
+from __future__ import annotations
+
+import pytest
+
+from browser.viewing import Viewing
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.viewer.page import Source, page
+from snapshot.files import path
+
+
+@pytest.fixture(scope="module")
+def small():
+    return Snapshot.load(path("gpt_small"))
+
+
+@pytest.fixture
+def viewing(browser, tmp_path):
+    opened = []
+
+    def view(*snapshots, **how):
+        opened.append(Viewing(browser, tmp_path, *snapshots, **how).drawn())
+        return opened[-1]
+
+    yield view
+    for one in opened:
+        assert one.problems == []
+        assert one.strangers() == []
+        one.close()
+
+
+def ticks(view):
+    return view.page.evaluate(
+        "[...document.querySelector('#ipygpumem').shadowRoot.querySelectorAll('.axes .left text')]"
+        ".map(text => [text.textContent, text.getComputedTextLength()])"
+    )
+
+
+@pytest.mark.parametrize("span", [5 << 20, 1 << 19, 200])
+def test_the_byte_axis_zoomed_in_has_no_tick_twice(viewing, small, span):
+    view = viewing(small)
+    view.call(f"zoom(200, 400, {1893068808 - span}, 1893068808)")
+    found = ticks(view)
+    assert len(found) >= 3
+    assert len({text for text, _ in found}) == len(found), found
+    assert all(width < 68 for _, width in found), "the label lies inside its margin"
+
+
+def test_the_tooltip_goes_with_the_view_under_a_resting_pointer(viewing, small):
+    view = viewing(small)
+    view.call("zoom(200, 400)")
+    box = view.plot.bounding_box()
+    spot = (box["x"] + 200, box["y"] + box["height"] - 60)
+    tooltip = view.page.locator(".tooltip")
+    view.page.mouse.move(*spot)
+    tooltip.wait_for(state="visible")
+
+    def agrees():
+        told = view.call(f"pick({spot[0]}, {spot[1]})")
+        text = f"event {told['event']:,}"
+        if told["last"] > told["first"]:
+            text = f"events {told['first']:,} \N{EN DASH} {told['last']:,}"
+        view.page.locator(".tooltip", has_text=text).wait_for(timeout=3000)
+        return text
+
+    before = agrees()
+    view.plot.focus()
+    view.page.keyboard.press("PageDown")
+    view.page.wait_for_timeout(100)
+    after = agrees()
+    assert after != before
+    view.page.mouse.wheel(0, 1500)
+    view.page.wait_for_timeout(100)
+    assert agrees() != after
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        "#x=300000~400000&y=5e9~6e9",
+        "#x=1e308~1.1e308",
+        "#x=-1e300~1e300",
+        "#y=-1e12~-1e11",
+        "#a=time&x=1e15~2e15",
+        "#x=-1e308~1e308",
+    ],
+)
+def test_a_link_that_misses_the_data_shows_all_of_it(viewing, small, link):
+    view = viewing(small, hash_=link)
+    shown = view.shown()
+    assert view.call("fit()") == shown
+    assert shown["most"] == small.peak().requested
+
+
+def test_a_link_that_reaches_beyond_the_data_keeps_inside(viewing, small):
+    view = viewing(small, hash_="#x=8000~9000&y=-1e8~4e8")
+    whole = len(small.timeline().trace)
+    shown = view.shown()
+    assert (shown["x0"], shown["x1"]) == (whole - 1000, whole)
+    assert (shown["y0"], shown["y1"]) == (0, 5e8)
+    view.page.evaluate("location.hash = '#x=1e9~2e9'")
+    view.page.wait_for_timeout(200)
+    assert view.shown()["x0"] == -1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("zoom(NaN, 3)", "first must be a whole number, not NaN"),
+        ("zoom(3)", "last must be a whole number, not undefined"),
+        ("zoom(5, 3)", "first (5) lies behind last (3)"),
+        ("zoom(1, 3, 10)", "high must be a number, not undefined"),
+        ("zoom(1, 3, 10, 10)", "low (10) is not below high (10)"),
+        ("select(NaN)", "event must be a whole number, not NaN"),
+        ("select(99999)", "There is no event 99999: they go from -1, before the first, to 8087"),
+        ("state(1.5)", "event must be a whole number, not 1.5"),
+        ("search(null)", "search: a text is needed, not null"),
+        ("search('  ')", 'search: a text is needed, not "  "'),
+        ("device('x')", 'device must be a whole number, not "x"'),
+        ("device(3)", "There is no device 3"),
+        ("pick(1)", "y must be a number, not undefined"),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_told_so(viewing, small, call, message):
+    view = viewing(small)
+    before = view.shown()
+    told = view.page.evaluate(f"window.ipygpumem.{call}.then(() => 'done', problem => problem.message)")
+    assert message in told
+    assert view.shown() == before
+
+
+def test_the_events_open_at_the_cursor(viewing, small):
+    view = viewing(small)
+    view.call("select(5000)")
+    view.page.get_by_role("tab", name="Events").click()
+    view.page.locator(".rows .marked", has_text="5,000").wait_for(timeout=3000)
+    view.call("select(12)")
+    view.page.locator(".rows .marked", has_text="12").wait_for(timeout=3000)
+    view.page.locator(".list").press("End")
+    view.page.locator(".rows .event", has_text="8,087").wait_for(timeout=3000)
+
+
+def test_a_cursor_that_followed_goes_home(viewing, small):
+    view = viewing(small)
+    view.call("select(3)")
+    box = view.plot.bounding_box()
+    title = view.page.locator(".live .title")
+    view.page.get_by_label("Follow the pointer").check()
+    view.page.mouse.move(box["x"] + 300, box["y"] + 60)
+    view.page.locator(".live .title", has_text="at event 2,").or_(
+        view.page.locator(".live .title", has_text="at event 1,")
+    ).or_(view.page.locator(".live .title", has_text="at event 3,")).first.wait_for(timeout=3000)
+    view.page.mouse.move(box["x"] + 300, 2)
+    view.page.locator(".live .title", has_text="Live at event 3:").wait_for(timeout=3000)
+    view.page.mouse.move(box["x"] + 200, box["y"] + 60)
+    view.page.mouse.click(box["x"] + 200, box["y"] + 60)
+    view.call("device()")
+    clicked = title.inner_text()
+    view.page.mouse.move(box["x"] + 200, 2)
+    view.page.wait_for_timeout(200)
+    assert title.inner_text() == clicked, "where one clicked it stays"
+
+
+def test_without_blob_addresses_it_draws_all_the_same(browser, small, tmp_path):
+    text = page([Source("gpt_small", small.encode())])
+    context = browser.new_context()
+    opened = context.new_page()
+    opened.add_init_script("URL.createObjectURL = () => { throw new TypeError('not here'); };")
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
+    opened.goto((tmp_path / "page.html").as_uri())
+    opened.locator(".facts", has_text="1.8 GiB").wait_for(timeout=20000)
+    context.close()
