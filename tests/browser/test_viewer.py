@@ -433,6 +433,25 @@ def test_legend_leaves_out_and_brings_back(viewing, snapshots):
     assert colours() == before
 
 
+@pytest.mark.parametrize("width", [320, 480, 1000, 1400])
+def test_it_fits_the_window(viewing, snapshots, width):
+    view = viewing(snapshots["oom_fragmented"], size=(width, 900))
+    page = view.page
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    legend = page.locator(".legend")
+    assert legend.bounding_box()["height"] < 60
+    more = legend.get_by_role("button", name="more", exact=False).last
+    seen = legend.locator(".chip:visible").count()
+    assert more.inner_text() == f"{8 - seen} more"
+    more.click()
+    assert legend.locator(".chip:visible").count() == 8
+    legend.get_by_role("button", name="fewer").click()
+    assert legend.locator(".chip:visible").count() == seen
+    if width == 1400:
+        row = page.locator(".live tbody tr").nth(4).bounding_box()
+        assert row["y"] + row["height"] < 900
+
+
 def test_findings_lead_to_their_place(viewing, snapshots):
     view = viewing(snapshots["oom_fragmented"])
     view.page.locator(".finding.oom").click()

@@ -154,6 +154,34 @@ def test_large_addresses_keep_their_digits(viewing):
     assert view.call(f"search('{told['name']}')")["allocations"] == 1
 
 
+def test_deep_stacks_come_in_parts(viewing):
+    view = viewing(Snapshot.load(CASES["400-deep stacks"])).drawn()
+    view.call("select(1)")
+    stack = view.page.locator(".details .stack")
+    assert stack.locator("li").count() == 41
+    assert stack.bounding_box()["height"] <= 420
+    assert view.page.locator("*").count() < 1500
+    view.page.get_by_role("button", name="360 more").click()
+    assert stack.locator("li").count() == 81
+    assert view.page.get_by_role("button", name="320 more").count() == 1
+
+
+def test_calls_that_repeat_come_once(viewing):
+    frames = [frame("leaf", 9), *[frame("even", 3), frame("odd", 5)] * 30, frame("main", 1)]
+    view = viewing(Snapshot.load(traced(event("alloc", BASE, 512, 0, frames=frames)))).drawn()
+    view.call("select(0)")
+    lines = view.page.locator(".details .stack > li").all_inner_texts()
+    assert [line.split("\n")[0] for line in lines] == ["leaf", "even", "odd", "↑ 2 frames, 29 times more", "main"]
+
+
+def test_a_long_file_name_keeps_to_a_few_lines(viewing):
+    frames = [frame("f", 3, f"/home/{'long_' * 1000}.py")]
+    view = viewing(Snapshot.load(traced(event("alloc", BASE, 1 << 20, 0, frames=frames)))).drawn()
+    view.call("select(0)")
+    for place in (".finding", ".live tbody th", ".details .where", ".details .stack li"):
+        assert view.page.locator(place).first.bounding_box()["height"] < 130, place
+
+
 def test_hostile_names_stay_text(viewing):
     view = viewing(Snapshot.load(CASES["hostile names"])).drawn()
     label = view.page.locator(".live tbody th").first.inner_text()

@@ -87,7 +87,7 @@ export class CompareView {
         return h(
           "tr",
           {},
-          h("th", { scope: "row" }, one.label),
+          h("th", { scope: "row" }, h("span", { class: "where", title: one.label }, one.label)),
           h("td", { class: "number" }, fine(one.before)),
           h("td", { class: "number" }, fine(one.after)),
           h(

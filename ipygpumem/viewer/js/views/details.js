@@ -3,6 +3,9 @@
 import { count, duration, fine, plural, size } from "../model/units.js";
 import { h } from "./dom.js";
 
+/** So many lines of a stack at a time. */
+const MOST = 40;
+
 export class Details {
   /** @param {import("../context.js").Context} context @param {import("./actions.js").Actions} actions */
   constructor(context, actions) {
@@ -99,7 +102,7 @@ export class Details {
     return [
       h("h2", {}, "Allocation"),
       h("p", { class: "size" }, fine(facts.size), h("small", {}, ` ${count(facts.size)} bytes`)),
-      h("p", { class: "where" }, facts.line),
+      h("p", { class: "where", title: facts.line }, facts.line),
       facts.source && h("pre", { tabindex: 0 }, facts.source),
       h(
         "div",
@@ -135,17 +138,23 @@ export function stackList(stack) {
       h("span", { class: "place" }, frame.place),
       frame.source && h("code", {}, frame.source),
     );
-  const list = h("ol", { class: "stack" });
-  for (let i = 0; i < stack.length; ) {
-    if (stack[i].own) {
-      list.append(line(stack[i++]));
+  const list = h("ol", { class: "stack", tabindex: 0, aria: { label: "Stack" } });
+  /** @type {(() => HTMLElement)[]} */
+  const parts = [];
+  const calls = once(stack);
+  for (let i = 0; i < calls.length; ) {
+    const { own, again, times } = calls[i];
+    if (again) parts.push(() => h("li", { class: "soft" }, `↑ ${plural(again, "frame")}, ${times} times more`));
+    if (own) parts.push(line.bind(null, calls[i]));
+    if (own || again) {
+      i++;
       continue;
     }
     let end = i;
-    while (end < stack.length && !stack[end].own) end++;
-    const folded = stack.slice(i, end);
-    if (folded.length === 1 && stack.length <= 4) {
-      list.append(line(folded[0]));
+    while (end < calls.length && !calls[end].own && !calls[end].again) end++;
+    const folded = calls.slice(i, end);
+    if (folded.length === 1 && calls.length <= 4) {
+      parts.push(() => line(folded[0]));
     } else {
       const files = [...new Set(folded.map((one) => one.library))].slice(0, 2).join(", ");
       const inner = h("ol", { class: "stack" });
@@ -153,9 +162,42 @@ export function stackList(stack) {
       more.addEventListener("toggle", () => {
         if (!inner.childElementCount) inner.append(...folded.slice(0, 500).map(line));
       });
-      list.append(h("li", {}, more));
+      parts.push(() => h("li", {}, more));
     }
     i = end;
   }
+  const rest = h("button", { type: "button", class: "link", on: { click: () => add() } });
+  const last = h("li", {}, rest);
+  const add = () => {
+    list.append(...parts.splice(0, MOST).map((part) => part()));
+    rest.textContent = `${parts.length} more`;
+    if (parts.length) list.append(last);
+    else last.remove();
+  };
+  add();
   return list;
+}
+
+/** Frames, where calls that repeat, as in a recursion, come once. @param {any[]} stack */
+function once(stack) {
+  const names = stack.map((one) => `${one.title} ${one.name}`);
+  /** @type {any[]} */
+  const found = [];
+  for (let i = 0; i < stack.length; ) {
+    let long = 1;
+    let times = 1;
+    for (let period = 1; period <= 6 && times < 3; period++) {
+      let end = i + period;
+      while (end < stack.length && names[end] === names[end - period]) end++;
+      long = period;
+      times = Math.floor((end - i) / period);
+    }
+    if (times < 3) {
+      found.push(stack[i++]);
+    } else {
+      found.push(...stack.slice(i, i + long), { again: long, times: times - 1 });
+      i += long * times;
+    }
+  }
+  return found;
 }
