@@ -68,11 +68,9 @@ def show_table(shell: Any, report: Report, new: Holders | None = None) -> None:
     """Display the full form, with the lines of code at the peak where they were recorded, and who holds what is new."""
     # a listing has the lines at the peak, too
     lines = () if report.lines else peak_lines(report)
-    _publish(
-        shell,
-        _with_answers(report, _tables_bundle([*with_outside(report_tables(report, lines), report), *_new(new)])),
-        report,
-    )
+    tables = with_outside(report_tables(report, lines), report)
+    tables = [*tables[:-1], *_new(new), *tables[-1:]]  # what is to be said of the cell stands last
+    _publish(shell, _with_answers(report, _tables_bundle(tables)), report)
 
 
 def _new(holders: Holders | None) -> list[Table]:
