@@ -1,4 +1,4 @@
-"""What the page says stays true: under a resting pointer, from a link of another file, for a call that makes no sense."""
+"""What the page says stays true: under a resting pointer, from a link of another file, for a senseless call."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
 import { remember } from "./maps.js";
 
 /**
- * @typedef {import("./keys.js").Named & {code: number, bytes: number, count: number, byteTime: number|null, kept: number}} Group
- * `kept`: bytes of those alive at the last event of the range (at a moment: all)
+ * @typedef {import("./keys.js").Named & {code: number, bytes: number, count: number, byteTime: number|null, kept: number, open: boolean}} Group
+ * `kept`: bytes of those alive at the last event of the range (at a moment: all);
+ * `open`: some were there before the stretch or outlived it, so their time is longer than told
  */
 
 /**
@@ -38,15 +39,17 @@ export function byteTime(device, row, first, last) {
  */
 export function groups(snapshot, device, rows, key, first, last) {
   const { codes, describe } = snapshot.key(device, key);
-  const { size, end } = device.allocations;
-  /** @type {Map<number, {bytes: number, count: number, byteTime: number, kept: number, rows: number[]}>} */
+  const { start, size, end } = device.allocations;
+  const until = Math.min(last, device.trace.length - 1);
+  /** @type {Map<number, {bytes: number, count: number, byteTime: number, kept: number, open: boolean, rows: number[]}>} */
   const found = new Map();
   for (const row of rows) {
     const code = codes[row];
-    const one = remember(found, code, () => ({ bytes: 0, count: 0, byteTime: 0, kept: 0, rows: [] }));
+    const one = remember(found, code, () => ({ bytes: 0, count: 0, byteTime: 0, kept: 0, open: false, rows: [] }));
     one.bytes += size[row];
     one.count++;
     one.byteTime += byteTime(device, row, first, last);
+    one.open ||= start[row] < Math.max(first, 0) || end[row] > until;
     if (end[row] > last) one.kept += size[row];
     if (one.rows.length < 1000) one.rows.push(row);
   }

@@ -2,7 +2,7 @@
 
 import { cellLabel } from "./cells.js";
 import { ACTION } from "./trace.js";
-import { oneLine } from "./units.js";
+import { oneLine, plural } from "./units.js";
 
 const MOST_BANDS = 20000;
 
@@ -131,19 +131,31 @@ function levels(snapshot, device, origin) {
 }
 
 /** What the file does not tell. @param {import("./device.js").DeviceFacts} facts @param {boolean} timed @param {boolean} segments */
-function notes(facts, timed, segments) {
-  const count = (/** @type {number} */ number, /** @type {string} */ text) => `${number.toLocaleString("en")} ${text}`;
+export function notes(facts, timed, segments) {
+  /** @type {string[]} */
   const found = [];
-  if (facts.dropped) found.push(count(facts.dropped, "allocations were lost from the ring buffer"));
-  if (facts.out_of_order) found.push(count(facts.out_of_order, "events were out of order, and were sorted by time"));
-  if (facts.frees_without_allocation)
-    found.push(count(facts.frees_without_allocation, "frees without an allocation were left out"));
-  if (facts.missing_frees)
-    found.push(count(facts.missing_frees, "allocations at an address that was still taken: the older one ends there"));
+  const tell = (
+    /** @type {number|null} */ number,
+    /** @type {string} */ one,
+    /** @type {string} */ many,
+    text = "",
+  ) => {
+    if (number) found.push(plural(number, one, many) + text);
+  };
+  tell(facts.dropped, "allocation was", "allocations were", " lost from the ring buffer");
+  tell(facts.out_of_order, "event was out of order: events", "events were out of order, and", " were sorted by time");
+  tell(
+    facts.frees_without_allocation,
+    "free without an allocation was",
+    "frees without an allocation were",
+    " left out",
+  );
+  const taken = " at an address that was still taken: the older one ends there";
+  tell(facts.missing_frees, "allocation", "allocations", taken);
   if (facts.ended_by_request)
     found.push("allocations end with the request to free them: completed frees were not recorded");
-  if (facts.only_in_segments) found.push(count(facts.only_in_segments, "blocks at the end are not in the events"));
-  if (facts.only_in_events) found.push(count(facts.only_in_events, "allocations have no block at the end"));
+  tell(facts.only_in_segments, "block at the end is", "blocks at the end are", " not in the events");
+  tell(facts.only_in_events, "allocation has", "allocations have", " no block at the end");
   if (!timed) found.push("the file has no times");
   if (!segments) found.push("the file has no segments, so the reserved bytes are unknown");
   return found;

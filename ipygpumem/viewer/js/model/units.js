@@ -13,13 +13,14 @@ const UNITS = [
   [KIB, "KiB"],
 ];
 
-/** MiB, from one GiB on GiB: as everywhere in this package. @param {number} count */
+/** MiB, from one GiB on GiB: as everywhere in this package; what would read 0.0 MiB and is not, in KiB and bytes. @param {number} count @returns {string} */
 export function size(count) {
+  if (count && Math.abs(count) < MIB / 20) return fine(count);
   if (Math.abs(count) >= GIB - MIB / 20) return `${fixed(count / GIB, 1)} GiB`;
   return `${fixed(count / MIB, 1)} MiB`;
 }
 
-/** As `size`, but small numbers in KiB and bytes: where single blocks are meant. @param {number} count */
+/** As `size`, but small numbers in KiB and bytes: where single blocks are meant. @param {number} count @returns {string} */
 export function fine(count) {
   const absolute = Math.abs(count);
   if (absolute >= 0.95 * MIB) return absolute >= GIB ? `${fixed(count / GIB, 2)} GiB` : size(count);

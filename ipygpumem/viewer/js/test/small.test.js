@@ -6,6 +6,8 @@ import { fromHash, toHash } from "../hash.js";
 import { Annotations } from "../model/annotations.js";
 import { Cells } from "../model/cells.js";
 import { toCsv } from "../model/csv.js";
+import { groups } from "../model/live.js";
+import { notes } from "../model/overview.js";
 import { Curve } from "../model/curve.js";
 import {
   byteStep,
@@ -23,7 +25,7 @@ import {
   size,
 } from "../model/units.js";
 import { atFirst } from "../store.js";
-import { alive, dice, random } from "./made.js";
+import { alive, dice, made, random } from "./made.js";
 
 test("sizes as everywhere in this package", () => {
   assert.equal(size(400 * MIB), "400.0 MiB");
@@ -32,6 +34,11 @@ test("sizes as everywhere in this package", () => {
   assert.deepEqual(
     [fine(0), fine(511), fine(2 * KIB), fine(2.5 * MIB), fine(1.5 * GIB)],
     ["0 B", "511 B", "2.0 KiB", "2.5 MiB", "1.50 GiB"],
+  );
+  assert.deepEqual(
+    [0, 5, 512, -5, 40 * KIB, 52428, 52429].map(size),
+    ["0.0 MiB", "5 B", "512 B", "-5 B", "40.0 KiB", "51.2 KiB", "0.1 MiB"],
+    "what is there does not read as nothing",
   );
   assert.equal(signed(-MIB), "−1.0 MiB");
   assert.deepEqual(
@@ -113,6 +120,52 @@ test("a time axis: no two ticks alike", () => {
       assert.equal(new Set(all).size, 9, all.join());
     }
   }
+});
+
+test("notes count one as one", () => {
+  const names = ["dropped", "out_of_order", "frees_without_allocation", "missing_frees"];
+  const of = (number) =>
+    notes(
+      Object.fromEntries([...names, "only_in_segments", "only_in_events"].map((name) => [name, number])),
+      true,
+      true,
+    );
+  assert.deepEqual(of(0), []);
+  assert.deepEqual(of(1), [
+    "1 allocation was lost from the ring buffer",
+    "1 event was out of order: events were sorted by time",
+    "1 free without an allocation was left out",
+    "1 allocation at an address that was still taken: the older one ends there",
+    "1 block at the end is not in the events",
+    "1 allocation has no block at the end",
+  ]);
+  assert.deepEqual(of(1200), [
+    "1,200 allocations were lost from the ring buffer",
+    "1,200 events were out of order, and were sorted by time",
+    "1,200 frees without an allocation were left out",
+    "1,200 allocations at an address that was still taken: the older one ends there",
+    "1,200 blocks at the end are not in the events",
+    "1,200 allocations have no block at the end",
+  ]);
+});
+
+test("a life that the recording cut is told as open", () => {
+  const events = Array.from({ length: 6 }, (_, i) => ({ action: 0, address: 4096 * (i + 1), size: 10, time: i * 100 }));
+  const rows = [
+    { start: -1, end: 4, size: 1, address: 1 },
+    { start: 1, end: 3, size: 2, address: 2 },
+    { start: 2, end: 6, size: 4, address: 3 },
+  ];
+  const snapshot = made(events, rows);
+  const [device] = snapshot.devices;
+  const open = (first, last, list) =>
+    groups(snapshot, device, Int32Array.from(list), "allocation", first, last).map((one) => [one.bytes, one.open]);
+  assert.deepEqual(open(-1, 6, [0, 1, 2]), [
+    [4, true],
+    [2, false],
+    [1, true],
+  ]);
+  assert.deepEqual(open(2, 5, [1]), [[2, true]]);
 });
 
 test("control characters and turned writing stay inside their line", () => {

@@ -27,7 +27,7 @@ const KEYS = [
 ];
 const WORDS = [
   "Each column of pixels shows the instant at which the most was allocated inside it, so no peak is ever lost.",
-  "Allocations lower than a pixel are summed up in grey; those made and freed inside one column are counted in the strip “brief”. Zoom in, and all of them appear.",
+  "Allocations lower than a pixel are summed up in the paler tone of the class that has most of their bytes; those made and freed inside one column are counted in the strip “brief”. Zoom in, and all of them appear.",
   "Bytes are requested bytes. Reserved bytes are those of all segments.",
 ];
 

@@ -14,29 +14,38 @@ export class LegendView {
 
   async refresh() {
     const { context } = this;
-    const legend = await context.legend();
+    const { files } = context;
+    const legends = await Promise.all(files.map((_, source) => context.legend(source)));
+    // the classes of the second file begin with those of the first
+    const legend = legends[legends.length - 1];
     const swatches = context.swatches(legend);
     const { hidden, mark } = context.now;
-    const chips = legend.classes.map((one, number) =>
-      one.count
+    const chips = legend.classes.map((_, number) => {
+      const each = legends.map(({ classes }) => classes[number] ?? { label: "", bytes: 0, count: 0 });
+      const label = [...new Set(each.map((one) => one.label).filter(Boolean))].join(" / ");
+      const sums = each.map(({ bytes, count }, source) => {
+        const name = files.length > 1 ? `${files[source].name}: ` : "";
+        return `${name}${size(bytes)} at the peak, ${plural(count, "allocation")} in all.\n`;
+      });
+      return each.some((one) => one.count)
         ? h(
             "button",
             {
               type: "button",
               class: "chip",
               aria: { pressed: String(!hidden.includes(number)) },
-              title: `${one.label}\n${size(one.bytes)} at the peak, ${plural(one.count, "allocation")} in all.\nClick to leave it out, double click to see it alone.`,
+              title: `${label}\n${sums.join("")}Click to leave it out, double click to see it alone.`,
               on: {
                 click: () => this.toggle(number),
                 dblclick: () => this.alone(number, legend.classes.length),
               },
             },
             h("i", { style: { background: swatches[number] } }),
-            h("span", {}, one.label),
-            h("small", {}, fine(one.bytes)),
+            h("span", {}, label),
+            h("small", {}, each.map((one) => fine(one.bytes)).join(" · ")),
           )
-        : null,
-    );
+        : null;
+    });
     const clear = h(
       "button",
       { type: "button", class: "link", on: { click: () => context.store.set({ mark: { kind: "none" }, search: "" }) } },
@@ -48,6 +57,7 @@ export class LegendView {
       "Show all",
     );
     this.element.replaceChildren(
+      h("small", { class: "soft" }, "At the peak:"),
       ...chips.filter((chip) => chip !== null),
       this.more,
       ...(hidden.length ? [all] : []),

@@ -150,7 +150,9 @@ export class LiveView {
             h(
               "td",
               { class: "number" },
-              stretch ? fine(group.kept) : duration(group.bytes ? group.byteTime / group.bytes : 0),
+              stretch
+                ? fine(group.kept)
+                : `${group.open ? "≥ " : ""}${duration(group.bytes ? group.byteTime / group.bytes : 0)}`,
             ),
         );
       }),

@@ -25,7 +25,15 @@ export class Tooltip {
       lines.push(h("b", {}, fine(facts.size)), h("span", { class: "where" }, facts.line));
       if (facts.source) lines.push(h("code", {}, facts.source));
       const life = facts.lifetime === null ? plural(facts.lifetimeEvents, "event") : duration(facts.lifetime);
-      lines.push(h("span", { class: "soft" }, facts.end === null ? `alive at the end, for ${life}` : `lives ${life}`));
+      lines.push(
+        h(
+          "span",
+          { class: "soft" },
+          facts.end === null
+            ? `alive at the end, for ${facts.start === null ? "≥ " : ""}${life}`
+            : `lives ${facts.start === null ? "≥ " : ""}${life}`,
+        ),
+      );
     } else if (thin) {
       lines.push(
         h("b", {}, `${plural(thin.count, "allocation")}, ${fine(thin.bytes)}`),
