@@ -364,6 +364,23 @@ def test_two_files_side_by_side(viewing, snapshots):
     assert size(other.peak().requested) in title
 
 
+def test_two_files_have_one_legend_and_names_for_what_is_whose(viewing, snapshots):
+    one, other = snapshots["gpt_small"], snapshots["oom_fragmented"]
+    view = viewing(one, other)
+    page = view.page
+    page.locator(".findings h3").nth(1).wait_for()
+    assert page.locator(".findings h3").all_inner_texts() == [one.name, other.name]
+    assert page.locator(".facts dt").all_inner_texts() == ["Peak 1", "Reserved 1", "Peak 2", "Reserved 2"]
+    told = page.locator(".file").all_inner_texts()
+    assert ["8,088 events" in told[0], "6,207 events" in told[1]] == [True, True]
+    page.locator(".legend").get_by_role("button", name="more").click()
+    chips = page.locator(".legend .chip").all_inner_texts()
+    assert any("train_gpt.py:11" in chip and chip.endswith("· 0 B") for chip in chips)
+    assert any("experiment.py:18" in chip and "0 B ·" in chip for chip in chips)
+    page.locator(".finding.oom").click()
+    page.locator(".moment", has_text="event 5,998").wait_for()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_follows_light_and_dark(viewing, snapshots, scheme):
     view = viewing(snapshots["resnet50"], scheme=scheme)

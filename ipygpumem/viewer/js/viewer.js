@@ -138,13 +138,7 @@ export class Viewer {
       h(
         "div",
         { class: "one" },
-        this.timelines.length > 1 &&
-          h(
-            "p",
-            { class: "file" },
-            h("b", {}, context.files[source].name),
-            h("span", {}, ` peak ${size(context.facts(source).peak.bytes)}`),
-          ),
+        this.timelines.length > 1 && h("p", { class: "file" }, h("b", {}, context.files[source].name), h("span")),
         timeline.element,
       ),
     );
@@ -242,7 +236,7 @@ export class Viewer {
     if (any("device", "axis", "tool", "mode", "search", "source")) this.task(this.toolbar.refresh());
     if (any("device", "mode", "hidden", "mark", "source")) this.task(this.legend.refresh());
     if (any("device", "event", "row", "source")) this.task(this.details.refresh());
-    if (any("device", "source")) this.task(this.findings.refresh());
+    if (any("device")) this.task(this.findings.refresh());
     /** @type {Record<string, string[]>} */
     const cares = {
       live: ["device", "source", "event", "range", "key", "measure", "root", "mark"],
@@ -295,49 +289,43 @@ export class Viewer {
 
   heading() {
     const { context } = this;
-    const facts = context.facts(0);
-    const names = context.files.map((file) => file.name).join(" and ");
-    const about = [
-      facts.name ?? (context.files[0].devices.length > 1 ? `device ${facts.index}` : null),
-      plural(facts.events, "event"),
-      plural(facts.allocations, "allocation"),
-      facts.timed && facts.span ? duration(facts.span) : null,
-    ].filter(Boolean);
-    this.title?.replaceChildren(h("h1", {}, names), h("p", {}, about.join(" · ")));
+    const { files } = context;
+    const names = files.map((file) => file.name).join(" and ");
+    const about = files.map((file, source) => {
+      const facts = context.facts(source);
+      return [
+        facts.name ?? (file.devices.length > 1 ? `device ${facts.index}` : null),
+        plural(facts.events, "event"),
+        plural(facts.allocations, "allocation"),
+        facts.timed && facts.span ? duration(facts.span) : null,
+      ]
+        .filter(Boolean)
+        .join(" · ");
+    });
+    const two = files.length > 1;
+    this.title?.replaceChildren(h("h1", {}, names), h("p", {}, two ? "" : about[0]));
+    for (const [source, text] of this.root.querySelectorAll(".file span").entries())
+      text.textContent = ` ${about[source]}`;
     const fact = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ title) => [
       h("dt", {}, name),
       h("dd", { title }, text),
     ];
-    const groups = context.files.map((file, source) => {
-      const one = context.facts(source);
-      const many = context.files.length > 1 ? ` ${source + 1}` : "";
-      return h(
-        "div",
-        { title: file.name },
-        ...fact(
-          `Peak${many}`,
-          size(one.peak.bytes),
-          `${one.peak.bytes.toLocaleString("en")} bytes requested, at event ${one.peak.event.toLocaleString("en")}`,
-        ),
-      );
-    });
-    if (facts.reserved !== null)
-      groups.push(
+    const groups = files.flatMap((file, source) => {
+      const { peak, reserved, total } = context.facts(source);
+      const one = (/** @type {string} */ name, /** @type {number|null} */ bytes, /** @type {string} */ what) =>
+        bytes !== null &&
         h(
           "div",
-          {},
-          ...fact(
-            "Reserved",
-            size(facts.reserved),
-            `${facts.reserved.toLocaleString("en")} bytes: the most that all segments had`,
-          ),
-        ),
-      );
-    if (facts.total !== null)
-      groups.push(
-        h("div", {}, ...fact("Capacity", size(facts.total), `${facts.total.toLocaleString("en")} bytes on the device`)),
-      );
-    this.facts?.replaceChildren(...groups);
+          { title: file.name },
+          ...fact(two ? `${name} ${source + 1}` : name, size(bytes), `${bytes.toLocaleString("en")} bytes ${what}`),
+        );
+      return [
+        one("Peak", peak.bytes, `requested, at event ${peak.event.toLocaleString("en")}`),
+        one("Reserved", reserved, "at most in all segments"),
+        one("Capacity", total, "on the device"),
+      ];
+    });
+    this.facts?.replaceChildren(...groups.filter((one) => one !== false));
   }
 
   /** Settles when all that was asked for is drawn. */

@@ -162,6 +162,8 @@ function byKey(snapshot, device, key, of, like) {
   /** @type {{label: string, place: number, code: number|null}[]} */
   const shown = like.filter((one) => one.place !== REST).map(({ label, place }) => ({ label, place, code: null }));
   let named = shown.reduce((most, one) => Math.max(most, one.place + 1), 0);
+  // the places of two files are the same: where the first has one for the rest, it is the last
+  const full = like.some((one) => one.place === REST);
   let left = 0;
   for (const code of order) {
     if (shown.length >= CLASSES - 1 && !like.length && order.length > CLASSES) {
@@ -171,7 +173,7 @@ function byKey(snapshot, device, key, of, like) {
     const { label } = describe(code, some(code));
     const same = shown.find((one) => one.label === label && one.code === null);
     if (same) same.code = code;
-    else if (shown.length < CLASSES - 1 || (shown.length < CLASSES && !left && order.at(-1) === code)) {
+    else if (shown.length < CLASSES - 1 || (shown.length < CLASSES && !full && !left && order.at(-1) === code)) {
       // what has no name takes a quiet colour
       shown.push({ label, code, place: code < 0 ? code - 1 : named++ });
     } else left++;

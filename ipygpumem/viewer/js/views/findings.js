@@ -22,23 +22,31 @@ export class FindingsView {
 
   async refresh() {
     const { context, actions } = this;
-    const found = /** @type {import("../model/findings.js").Finding[]} */ (await context.ask("findings"));
-    this.list.replaceChildren(
-      ...found.map((one) =>
+    const { files, store } = context;
+    /** @type {import("../model/findings.js").Finding[][]} */
+    const found = await Promise.all(files.map((_, source) => context.ask("findings", {}, source)));
+    const follow = (/** @type {number} */ source, /** @type {import("../model/findings.js").Finding} */ one) => {
+      if (context.now.source !== source) store.set({ source, event: null, row: null, range: null });
+      actions.follow(one);
+    };
+    const items = found.map((all, source) => [
+      files.length > 1 && h("li", {}, h("h3", { class: "where" }, files[source].name)),
+      ...all.map((one) =>
         h(
           "li",
           {},
           h(
             "button",
-            { type: "button", class: `finding ${one.kind}`, title: one.text, on: { click: () => actions.follow(one) } },
+            { type: "button", class: `finding ${one.kind}`, title: one.text, on: { click: () => follow(source, one) } },
             h("i", { aria: { hidden: "true" } }, SIGNS[one.kind]),
             h("span", {}, h("b", {}, one.title), h("span", {}, one.text)),
           ),
         ),
       ),
-    );
-    if (!found.length) this.list.replaceChildren(h("li", { class: "empty" }, "Nothing stands out."));
-    const { notes } = context.facts();
+      !all.length && h("li", { class: "empty" }, "Nothing stands out."),
+    ]);
+    this.list.replaceChildren(...items.flat().filter((item) => item !== false));
+    const notes = [...new Set(files.flatMap((_, source) => context.facts(source).notes))];
     this.notes.replaceChildren(...notes.map((text) => h("li", {}, `${text[0].toUpperCase()}${text.slice(1)}.`)));
     this.notes.hidden = !notes.length;
     await context.ask("warm");

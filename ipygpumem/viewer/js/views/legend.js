@@ -20,7 +20,11 @@ export class LegendView {
     const legend = legends[legends.length - 1];
     const swatches = context.swatches(legend);
     const { hidden, mark } = context.now;
-    const chips = legend.classes.map((_, number) => {
+    /** @param {number} number */
+    const sum = (number) => legends.reduce((all, { classes }) => all + (classes[number]?.bytes ?? 0), 0);
+    const order = [...legend.classes.keys()];
+    if (files.length > 1 && !legend.ordered) order.sort((a, b) => sum(b) - sum(a));
+    const chips = order.map((number) => {
       const each = legends.map(({ classes }) => classes[number] ?? { label: "", bytes: 0, count: 0 });
       const label = [...new Set(each.map((one) => one.label).filter(Boolean))].join(" / ");
       const sums = each.map(({ bytes, count }, source) => {

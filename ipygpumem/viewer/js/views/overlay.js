@@ -110,10 +110,10 @@ function step(timeline, context, values, columns, colour, weight) {
 function levels(timeline, context, colours) {
   const facts = timeline.context.facts(timeline.source);
   const { plotWidth } = timeline.size;
-  const label = (/** @type {string} */ text, /** @type {number} */ y, /** @type {string} */ colour, x = plotWidth) => {
+  const label = (/** @type {string} */ text, /** @type {number} */ y, /** @type {string} */ colour) => {
     let at = Math.min(Math.max(y - 8, 8), timeline.size.plotHeight - 8);
-    while (!free(context, text, x - 6, at, "right")) at += 14;
-    tag(context, text, x - 6, at, colour, colours, "right");
+    while (!free(context, text, plotWidth - 6, at, "right")) at += 14;
+    tag(context, text, plotWidth - 6, at, colour, colours, "right");
   };
   const { y0, y1 } = timeline.window();
   if (facts.total !== null) {
@@ -145,8 +145,11 @@ function levels(timeline, context, colours) {
   const curve = timeline.drawn?.picture.reserved ?? [];
   const end = curve.findLastIndex((one) => !Number.isNaN(one));
   if (curve[end] >= y0 && curve[end] <= y1) {
-    const x = Math.max(((end + 1) / curve.length) * plotWidth, 70);
-    label("reserved", timeline.toY(curve[end]), colours.reserved, x);
+    const x = ((end + 1) / curve.length) * plotWidth;
+    const y = timeline.toY(curve[end]);
+    // beside its end, where a longer file leaves room
+    if (x < plotWidth - 70) tag(context, "reserved", x + 8, y, colours.reserved, colours, "left");
+    else label("reserved", y, colours.reserved);
   }
 }
 
@@ -334,16 +337,10 @@ function peak(timeline, context, colours) {
   context.arc(x, y, 4, 0, 2 * Math.PI);
   context.fill();
   context.stroke();
-  const right = x > plotWidth - 190;
-  tag(
-    context,
-    `peak ${size(facts.peak.bytes)}`,
-    right ? x - 10 : x + 10,
-    Math.max(y - 9, 9),
-    colours.peak,
-    colours,
-    right ? "right" : "left",
-  );
+  const text = `peak ${size(facts.peak.bytes)}`;
+  const at = Math.max(y - 9, 9);
+  const left = x > plotWidth - 190 || (x > 90 && !free(context, text, x + 10, at, "left"));
+  tag(context, text, left ? x - 10 : x + 10, at, colours.peak, colours, left ? "right" : "left");
 }
 
 /** @param {Timeline} timeline @param {Canvas} context @param {Ink} colours */
