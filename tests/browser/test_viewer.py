@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import random
@@ -362,6 +363,20 @@ def test_two_files_side_by_side(viewing, snapshots):
     title = view.page.locator(".compare .title").inner_text()
     assert size(one.peak().requested) in title
     assert size(other.peak().requested) in title
+
+
+def test_groups_by_stack_are_told_apart(viewing, snapshots):
+    view = viewing(snapshots["gpt_small"], hash_="#g=stack")
+    rows = [text.rsplit("\n")[0:2] for text in view.page.locator(".live tbody th").all_inner_texts()]
+    same = [row for row in rows if row[0] == "project/train_gpt.py:11 forward"]
+    assert len(same) > 2
+    assert len({row[1] for row in same}) == len(same)
+    view.page.locator(".menu summary").click()
+    with view.page.expect_download() as waiting:
+        view.page.get_by_role("button", name="Table as CSV").click()
+    with Path(waiting.value.path()).open(encoding="utf-8-sig", newline="") as file:
+        stacks = [row["stack"] for row in csv.DictReader(file) if "train_gpt.py:11" in row["group"]]
+    assert len(set(stacks)) == len(stacks) == len(same)
 
 
 def test_two_files_have_one_legend_and_names_for_what_is_whose(viewing, snapshots):

@@ -17,6 +17,7 @@ import { ViewerError } from "./problem.js";
 import { Snapshot } from "./model/snapshot.js";
 import { SegmentHistory } from "./model/state.js";
 import { HIDDEN, sweep, THIN } from "./model/sweep.js";
+import { trails } from "./model/trails.js";
 
 /**
  * @typedef {{source: number, device: number}} Where
@@ -305,8 +306,15 @@ export class Engine {
     );
     let bytes = 0;
     for (const group of all) bytes += group.bytes;
+    const { snapshot } = pane;
+    const sent = all.slice(0, request.most).map((group) => {
+      if (group.stack === undefined) return group;
+      const frames = stackOf(snapshot, group.stack).map(({ place, name }) => `${place} ${name}`);
+      return { ...group, frames, text: frames.join(" ← ") };
+    });
+    const told = trails(sent);
     return {
-      groups: all.slice(0, request.most),
+      groups: sent.map((group, i) => ({ ...group, frames: undefined, trail: told[i] })),
       more: Math.max(all.length - request.most, 0),
       bytes,
       count: rows.length,
@@ -432,10 +440,12 @@ export class Engine {
     );
     const sum = (/** @type {import("./model/live.js").Group[]} */ all) =>
       all.reduce((total, group) => total + group.bytes, 0);
+    const sent = changes.slice(0, most);
+    const told = trails(sent);
     return {
       before: sum(one.all),
       after: sum(other.all),
-      changes: changes.slice(0, most),
+      changes: sent.map(({ frames, ...change }, i) => ({ ...change, trail: told[i], text: frames?.join(" ← ") })),
       more: Math.max(changes.length - most, 0),
     };
   }

@@ -4,7 +4,7 @@ import { remember } from "./maps.js";
 
 const KERNEL = /ipykernel_\d+/g;
 
-/** @typedef {{label: string, before: number, after: number, countBefore: number, countAfter: number}} Change */
+/** @typedef {{label: string, before: number, after: number, countBefore: number, countAfter: number, frames?: string[]}} Change */
 
 /**
  * @param {import("./live.js").Group[]} before @param {import("./live.js").Group[]} after
@@ -24,6 +24,7 @@ export function diff(before, after, frames) {
     const key = id.replace(KERNEL, "");
     const one = remember(found, key, () => ({
       label: group.label,
+      frames: stack,
       before: 0,
       after: 0,
       countBefore: 0,

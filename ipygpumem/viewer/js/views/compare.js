@@ -87,7 +87,12 @@ export class CompareView {
         return h(
           "tr",
           {},
-          h("th", { scope: "row" }, h("span", { class: "where", title: one.label }, one.label)),
+          h(
+            "th",
+            { scope: "row", title: one.text ?? one.label },
+            h("span", { class: "where" }, one.label),
+            one.trail && h("small", { class: "where" }, `via ${one.trail}`),
+          ),
           h("td", { class: "number" }, fine(one.before)),
           h("td", { class: "number" }, fine(one.after)),
           h(
@@ -109,7 +114,7 @@ export class CompareView {
 
   csv() {
     return toCsv(
-      ["group", "before_bytes", "after_bytes", "change_bytes", "before_count", "after_count"],
+      ["group", "before_bytes", "after_bytes", "change_bytes", "before_count", "after_count", "stack"],
       (this.answer?.changes ?? []).map((/** @type {any} */ one) => [
         one.label,
         one.before,
@@ -117,6 +122,7 @@ export class CompareView {
         one.after - one.before,
         one.countBefore,
         one.countAfter,
+        one.text,
       ]),
     );
   }

@@ -136,6 +136,7 @@ export class LiveView {
               },
               h("span", {}, group.label),
               group.source && h("code", {}, group.source),
+              group.trail && h("small", {}, `via ${group.trail}`),
             ),
           ),
           h("td", { class: "number" }, fine(group.bytes)),
@@ -174,7 +175,7 @@ export class LiveView {
   csv() {
     const { answer } = this;
     return toCsv(
-      ["group", "file", "line", "name", "bytes", "count", "byte_time", "kept_bytes"],
+      ["group", "file", "line", "name", "bytes", "count", "byte_time", "kept_bytes", "stack"],
       (answer?.groups ?? []).map((/** @type {any} */ one) => [
         one.label,
         one.file,
@@ -184,6 +185,7 @@ export class LiveView {
         one.count,
         one.byteTime,
         one.kept,
+        one.text,
       ]),
     );
   }
