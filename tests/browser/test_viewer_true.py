@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from browser.viewing import Viewing
@@ -171,3 +173,33 @@ def test_without_blob_addresses_it_draws_all_the_same(browser, small, tmp_path):
     opened.goto((tmp_path / "page.html").as_uri())
     opened.locator(".facts", has_text="1.8 GiB").wait_for(timeout=20000)
     context.close()
+
+
+def test_the_words_say_what_is_meant(viewing, small):
+    view = viewing(small)
+    view.call("select(3)")
+    old = view.page.locator(".live tbody tr", has_text="older than the recording")
+    assert "\N{GREATER-THAN OR EQUAL TO} " in old.inner_text(), "alive before the first event: a lower bound"
+    ended = view.page.locator(".live tbody tr", has_text="train_gpt.py:10 forward")
+    assert "\N{GREATER-THAN OR EQUAL TO}" not in ended.inner_text()
+    assert view.page.locator(".legend").inner_text().startswith("At the peak:")
+    box = view.plot.bounding_box()
+    for y in range(8, 200, 4):
+        told = view.call(f"pick({box['x'] + 300}, {box['y'] + view.plot_height - y})")
+        if told["kind"] == "allocation" and told["allocation"]["start"] is None:
+            break
+    view.page.mouse.move(box["x"] + 300, box["y"] + view.plot_height - y)
+    view.page.locator(".tooltip", has_text="\N{GREATER-THAN OR EQUAL TO} ").wait_for(timeout=3000)
+    view.plot.focus()
+    view.page.keyboard.press("?")
+    assert "paler tone" in view.page.locator("dialog").inner_text()
+
+
+def test_a_peak_of_few_bytes_does_not_read_as_nothing(viewing, tmp_path_factory):
+    block = {"addr": 512, "size": 512, "stream": 0, "frames": []}
+    events = [{"action": "alloc", "time_us": 1, **block}, {"action": "free_completed", "time_us": 2, **block}]
+    file = tmp_path_factory.mktemp("few") / "few.pickle"
+    file.write_bytes(pickle.dumps({"segments": [], "device_traces": [events]}))
+    snapshot = Snapshot.load(file)
+    view = viewing(snapshot)
+    assert view.page.locator(".facts div", has_text="Peak").locator("dd").inner_text() == "512 B"

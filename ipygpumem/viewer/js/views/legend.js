@@ -79,18 +79,25 @@ export class LegendView {
   fold() {
     const { element, more, open } = this;
     const chips = /** @type {HTMLElement[]} */ ([...element.querySelectorAll(".chip")]);
-    for (const chip of chips) chip.hidden = false;
     more.hidden = true;
+    if (!chips.length) return;
+    for (const chip of chips) chip.hidden = false;
+    const row = (/** @type {HTMLElement} */ one) =>
+      Math.round((middle(one) - middle(chips[0])) / chips[0].offsetHeight);
+    // no row of its own for the words before the first
+    const words = /** @type {HTMLElement} */ (element.firstElementChild);
+    words.hidden = false;
+    words.hidden = row(words) < 0;
     const last = /** @type {HTMLElement|null} */ (
       element.lastElementChild === more ? chips.at(-1) : element.lastElementChild
     );
-    if (!chips.length || !last || row(last, chips[0]) < 2) return;
+    if (!last || row(last) < 2) return;
     more.hidden = false;
     more.textContent = "fewer";
     more.setAttribute("aria-expanded", String(open));
     if (open) return;
     const end = /** @type {HTMLElement} */ (element.lastElementChild);
-    for (let left = chips.length - 1; left > 0 && row(end, chips[0]) > 1; left--) {
+    for (let left = chips.length - 1; left > 0 && row(end) > 1; left--) {
       chips[left].hidden = true;
       more.textContent = `${chips.length - left} more`;
     }
@@ -112,9 +119,7 @@ export class LegendView {
   }
 }
 
-/** In which row a thing stands. @param {HTMLElement} one @param {HTMLElement} first */
-function row(one, first) {
-  return Math.round(
-    (one.offsetTop + one.offsetHeight / 2 - first.offsetTop - first.offsetHeight / 2) / first.offsetHeight,
-  );
+/** The middle of a thing, in pixels from above. @param {HTMLElement} one */
+function middle(one) {
+  return one.offsetTop + one.offsetHeight / 2;
 }
