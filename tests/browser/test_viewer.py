@@ -348,6 +348,28 @@ def test_a_ruler_measures_and_a_box_zooms_both_ways(viewing, snapshots):
     assert near["y0"] > 0 and near["y1"] < whole["y1"]
 
 
+def test_ruler_and_box_by_keys(viewing, snapshots):
+    view = viewing(snapshots["gpt_small"])
+    totals = snapshots["gpt_small"].timeline().requested
+    keyboard, said = view.page.keyboard, view.page.locator(".off[aria-live]")
+    view.plot.focus()
+    keyboard.press("Home")
+    view.call("device()")
+    keyboard.press("m")
+    view.page.locator(".off[aria-live]", has_text="Ruler from here").wait_for(state="attached")
+    keyboard.press("End")
+    view.page.locator(".off[aria-live]", has_text=" · ").wait_for(state="attached")
+    assert int(totals.bytes[1]) - int(totals.bytes[-1]) == 20 * 1024
+    assert said.inner_text() == "8,087 events · \N{MINUS SIGN}20.0 KiB"
+    keyboard.press("p")
+    view.page.locator(".off[aria-live]", has_text="285 events").wait_for(state="attached")
+    keyboard.press("b")
+    view.call("device()")
+    near = view.shown()
+    assert (near["x0"], near["x1"]) == (0, 285)
+    assert near["y1"] == pytest.approx(totals.peak()[1])
+
+
 def test_two_files_side_by_side(viewing, snapshots):
     one, other = snapshots["gpt_small"], snapshots["gpt_cpp"]
     view = viewing(one, other)

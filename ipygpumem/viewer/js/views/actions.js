@@ -175,6 +175,42 @@ export class Actions {
     this.context.say(rulerText(timeline));
   }
 
+  /** Where the cursor is, in units of the axes: on the curve of what is allocated. @param {number} source */
+  async point(source) {
+    const event = this.context.event(source);
+    const [[[x]], { requested }] = await Promise.all([
+      this.context.ask("places", { axis: this.context.axis(), events: [event] }, source),
+      this.context.ask("moment", { event }, source),
+    ]);
+    return { x, y: requested };
+  }
+
+  /** A ruler from the cursor to where it goes next. @param {Timeline} timeline */
+  async anchor(timeline) {
+    const { x, y } = await this.point(timeline.source);
+    timeline.ruler = { x0: x, y0: y, x1: x, y1: y, keyed: true };
+    timeline.again.ask();
+    this.context.say("Ruler from here");
+  }
+
+  /** @param {Timeline} timeline */
+  async lengthen(timeline) {
+    const { ruler } = timeline;
+    if (!ruler?.keyed || this.context.now.event === null || this.context.now.source !== timeline.source) return;
+    const { x, y } = await this.point(timeline.source);
+    Object.assign(ruler, { x1: x, y1: y });
+    timeline.again.ask();
+    this.measured(timeline);
+  }
+
+  /** See the box of the ruler alone. @param {Timeline} timeline */
+  boxed({ ruler }) {
+    if (!ruler || ruler.x0 === ruler.x1) return;
+    const { x0, x1, y0, y1 } = ruler;
+    const y = y0 === y1 ? {} : { y: this.heights([Math.min(y0, y1), Math.max(y0, y1)]) };
+    this.store.set({ x: this.widths([Math.min(x0, x1), Math.max(x0, x1)]), ...y });
+  }
+
   /** All allocations from the line of the selected one. */
   async others() {
     const { row, source } = this.context.now;

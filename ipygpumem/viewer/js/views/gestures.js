@@ -85,6 +85,8 @@ export function gestures(timeline, actions) {
   plot.style.touchAction = "none";
   context.store.listen((keys) => {
     if (keys.has("x") || keys.has("axis") || keys.has("device")) follow();
+    if (keys.has("axis") || keys.has("device")) timeline.ruler = null;
+    else if (keys.has("event")) actions.lengthen(timeline);
   });
 
   plot.addEventListener("dblclick", () => actions.fit(), { signal });
@@ -209,6 +211,8 @@ function keys(event, timeline, actions) {
     p: () => actions.peak(source),
     o: () => actions.others(),
     r: () => actions.markRange(source),
+    m: () => actions.anchor(timeline),
+    b: () => actions.boxed(timeline),
     "/": () => actions.find(),
     "?": () => actions.help(),
     Escape: () => actions.clear(),

@@ -22,6 +22,8 @@ const KEYS = [
   ["P", "to the peak"],
   ["O", "find the others from the line of the selected allocation"],
   ["R", "what is in view becomes the range"],
+  ["M", "ruler from the cursor to where the arrow keys take it"],
+  ["B", "zoom into the box of the ruler"],
   ["/", "search"],
   ["Esc", "clear cursor, range and marks"],
 ];

@@ -5,7 +5,7 @@ import { drawBands } from "./bands.js";
 import { ink } from "./theme.js";
 import { ROOM } from "./timeline.js";
 
-/** @typedef {{x0: number, y0: number, x1: number, y1: number}} Ruler in units of the axes */
+/** @typedef {{x0: number, y0: number, x1: number, y1: number, keyed?: boolean}} Ruler in units of the axes; keyed: it ends at the cursor */
 
 /**
  * @param {import("./timeline.js").Timeline} timeline @param {CanvasRenderingContext2D} context CSS pixels
