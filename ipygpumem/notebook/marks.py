@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Marks"]
 
-_QUICK = 2.0
+_QUICK = 5.0
 """Seconds that a cell's table waits for the walk."""
 _ASKS = re.compile(r"%gpumem\s+who\b.*--new\b")
 
