@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
+from ipygpumem.errors import first_line
 from ipygpumem.ledger.code import first_code
 from ipygpumem.ledger.limits import Limits
 from ipygpumem.notebook import show
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipygpumem.errors import GPUMemLimitExceeded
+    from ipygpumem.ledger.holders import Holders
     from ipygpumem.ledger.report import Report
     from ipygpumem.notebook.record import AcrossCells
     from ipygpumem.notebook.settings import Settings
@@ -286,9 +288,17 @@ class Cells:
 
     def _show(self, report: Report, *, table: bool) -> None:
         if table:
-            show.show_table(self._shell, report, self.marks.new(report))
+            show.show_table(self._shell, report, self._new(report))
         else:
             show.show_line(self._shell, report)
+
+    def _new(self, report: Report) -> Holders | None:
+        """Who holds what the cell added. If that cannot be told, the figures and limits still can."""
+        try:
+            return self.marks.new(report)
+        except Exception as error:
+            print(f"ipygpumem: who holds what is new is not known ({first_line(error)})")  # noqa: T201 (beside the table)
+            return None
 
     def _moved(self, report: Report) -> bool:
         least: int = self._settings.min_change

@@ -23,6 +23,7 @@ __all__ = ["Debugger", "check_names", "let_go_of_names", "let_go_of_outputs", "l
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")
 _KEEPERS = ("InteractiveTB", "SyntaxTB")
 _KEPT = ("tb", "etype", "evalue", "value", "pdb", "last_syntax_error")
+_SHARED = frozenset({type(None), bool, int, float, complex, str, bytes})
 _LATEST = ("_", "__", "___")
 
 
@@ -110,6 +111,9 @@ def let_go_of_names(shell: Any, names: Iterable[str]) -> list[str]:
     for name in names:
         thing = shell.user_ns.pop(name)
         shell.user_ns_hidden.pop(name, None)
+        if type(thing) in _SHARED:  # True and None are everywhere, and nobody's copies
+            gone.append(name)
+            continue
         numbers = [number for number, value in _history(shell).items() if value is thing]
         for number in numbers:
             _forget_output(shell, number)

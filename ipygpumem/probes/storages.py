@@ -130,8 +130,8 @@ class Types:
         """Type and shape as text (``float32 [4096, 4096]``), and the bytes of its own elements where they are known."""
         dtype = self._base.dtype.__get__(tensor)
         text = str(dtype).removeprefix("torch.")
-        if self.dispatches(tensor):
-            return text, None
+        if self.dispatches(tensor) or self._base.layout.__get__(tensor) is not self._torch.strided:
+            return text, None  # a sparse tensor's elements are not all it has
         try:
             shape = list(self._base.shape.__get__(tensor))
             count = 1

@@ -141,12 +141,13 @@ def _of_dict(thing: dict[Any, Any], style: Style, tensors: Collection[int]) -> I
 
 
 def _key(key: Any) -> str:
-    if type(key) is tuple and all(is_one_of(one, _PLAIN_KEYS) for one in key):
-        text = repr(key)
-    elif type(key) is str:
+    if type(key) is str:
         text = f'"{key}"' if key.isprintable() and '"' not in key else repr(key)
-    elif is_one_of(key, _PLAIN_KEYS):
-        text = repr(key)
+    elif is_one_of(key, _PLAIN_KEYS) or (type(key) is tuple and all(is_one_of(one, _PLAIN_KEYS) for one in key)):
+        try:
+            text = repr(key)
+        except ValueError:  # Python does not write whole numbers of more than 4,300 digits
+            text = f"<{name_of(type(key))}>"
     else:
         text = f"<{name_of(type(key))}>"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -212,3 +212,13 @@ def test_unload_gives_the_session_its_own_roots_back(gpu_notebook):
     assert current().roots is not python_roots
     gpu_notebook.run("%unload_ext ipygpumem")
     assert current().roots is python_roots
+
+
+def test_a_variable_that_is_true_or_none_has_no_copies(gpu_notebook):
+    gpu_notebook.run("flag, nothing = True, None")
+    gpu_notebook.run("1 == 1")
+    gpu_notebook.run("def fails():\n    empty = None\n    raise ValueError('kept')\nfails()")
+    gpu_notebook.run("%gpumem free flag nothing")
+    assert True in gpu_notebook.shell.user_ns["Out"].values()
+    assert "flag" not in gpu_notebook.shell.user_ns and "nothing" not in gpu_notebook.shell.user_ns
+    assert isinstance(sys.last_value, ValueError)

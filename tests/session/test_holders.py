@@ -166,3 +166,15 @@ def test_the_line_that_made_a_block_is_the_users_own():
 def test_a_small_view_of_a_large_storage_has_a_remark(fake_gpu):
     (one,) = look({"small": ones(64 * MIB)[:10]}).holders
     assert one.note == "small is a view of 10 bytes, and keeps all 64.0 MiB: .clone() would not"
+
+
+def test_a_key_that_python_does_not_write_has_a_name(fake_gpu):
+    found = look({"d": {10**5000: ones(1000), (1, 10**5000): ones(2000)}})
+    assert [one.amount for one in found.holders] == [3072]
+    assert {"d[<int>]", "d[<tuple>]"} == {one.name for holder in found.holders for one in holder.parts}
+
+
+def test_a_sparse_tensor_is_no_view_of_its_indices():
+    found = look({"sparse": torch.ones(64, 64).to_sparse()}, host=True)
+    assert found.holders
+    assert not [note for note in found.notes if "clone" in note]
