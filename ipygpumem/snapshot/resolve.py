@@ -14,6 +14,7 @@ from ipygpumem.snapshot.check import integer, sequence, text
 from ipygpumem.snapshot.front import NOTHING
 from ipygpumem.snapshot.memo import Memo, Run
 from ipygpumem.snapshot.tables import pack_pool
+from ipygpumem.snapshot.unfold import spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,6 +98,9 @@ class Resolver:
 
     def stack(self, value: Any, where: str) -> int:
         """The number of a stack."""
+        if isinstance(self._memo, Memo) and type(value) is list and Run in map(type, value):
+            value = value.copy()  # a list of events: strange frames, but dicts
+            spread(value, self._memo)
         return self._stacks.stack(value, where)
 
     def pool(self, value: Any, where: str) -> int:

@@ -31,9 +31,7 @@ def unfold(root: Any, memo: Memo) -> None:
     events = _lists(keys)
     if sum(type(item) is Run for items in events for item in items) == len(memo.runs):
         return
-    # not the lists of events themselves: what comes across one of these has another use for it
     rest = [keys[key] for key in _READ if key in keys]
-    rest += [item for items in events for item in items]
     seen: set[int] = set()
     while rest:
         value = rest.pop()

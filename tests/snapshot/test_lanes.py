@@ -178,6 +178,10 @@ def again(value):
 
 
 def test_unknown_values_of_all_kinds_in_turn_are_read_in_lanes():
+    shared = steady(3000, user_metadata="begin")
+    for n, entry in enumerate(shared):  # what lanes refer to begins in lanes, behind values that are in no memo
+        entry["frames"] = shared[n - n % 5]["frames"]
+        entry["user_metadata"] = shared[n - 5]["user_metadata"] if n % 15 > 5 else f"m{n}"
     kinds = [
         None,
         True,
@@ -195,7 +199,7 @@ def test_unknown_values_of_all_kinds_in_turn_are_read_in_lanes():
         ["x"],
         ["x", "y"],
     ]
-    trace = [{**entry, "unknown": again(kinds[n % 15]), "size": n} for n, entry in enumerate(steady(3000))]
+    trace = [{"unknown": again(kinds[n % 15]), **entry, "size": n} for n, entry in enumerate(shared)]
     raw = {"segments": [], "device_traces": [trace]}
     for data in (pickle.dumps(raw, 4), pickletools.optimize(pickle.dumps(raw, 4))):
         assert sum(map(len, runs(data))) > 2900
@@ -416,8 +420,36 @@ def test_an_entry_that_is_put_into_the_memo_twice_is_one_entry():
     data = pickle.dumps({"device_traces": [steady(2500)]}, 4)
     ends = [int(run.lanes.end[run.stop - 1]) for run in runs(data)]
     end = next(end for end in ends if data[end : end + 1] == b"e")
-    changed = data[:end] + b"\x94" + data[end:]
+    made = sum(code.name == "MEMOIZE" for code, _, at in pickletools.genops(data) if at < end)
+    changed = data[:end] + b"\x94" + b"j" + made.to_bytes(4, "little") + data[end:]
+    changed = changed[:2] + b"".join(parts_without_frames(changed))
     assert rows(Snapshot.load(changed), 0) == rows(Snapshot.load(pickle.loads(changed)), 0)
+    assert len(rows(Snapshot.load(changed), 0)) == 2501
+
+
+def parts_without_frames(data):
+    """The opcodes of a pickle but those that say how far to read ahead, which no longer fit."""
+    places = [(code.name, at) for code, _, at in pickletools.genops(data)]
+    for (name, at), (_, end) in zip(places, [*places[1:], ("", len(data))], strict=True):
+        if name not in {"PROTO", "FRAME"}:
+            yield data[at:end]
+
+
+def test_a_list_in_a_lane_cannot_refer_to_what_comes_later():
+    trace = [{**entry, "frames": [FRAMES[0]]} for entry in steady(2500)]
+    data = pickletools.optimize(pickle.dumps({"segments": [], "device_traces": [trace], "zz": [FRAMES[1]] * 2}, 4))
+    (run,) = [run for run in runs(data) if run.first <= 1500 < run.stop]
+    lanes = run.lanes
+    inside = data[int(lanes.start[1500]) : int(lanes.end[1500])]
+    at = int(lanes.start[1500]) + inside.index(b"]h") + 1
+    late = bytes([max(arg for code, arg, _ in pickletools.genops(data) if code.name == "BINGET")])
+    changed = data[: at + 1] + late + data[at + 2 :]
+    with pytest.raises(pickle.UnpicklingError):
+        pickle.loads(changed)
+    with pytest.raises(
+        SnapshotError, match=r"device_traces\[0\]\[\d+\]: frames: a memo entry is read before it is written"
+    ):
+        Snapshot.load(changed)
 
 
 SEVERAL = {
@@ -433,6 +465,9 @@ SEVERAL = {
     "dicts of one event": lambda x: {"zz": [{"one": a} for a in copy.deepcopy(x)], "device_traces": [x]},
     "lists of one event": lambda x: {"zz": [[a] for a in copy.deepcopy(x)], "device_traces": [x]},
     "events as frames": lambda x: {"device_traces": [x, [{**copy.deepcopy(a), "frames": x[:2]} for a in x[:9]]]},
+    "a list of events as frames": lambda x: {
+        "device_traces": [x, [{**a, "frames": x} for a in steady(3)], [{**a, "frames": x} for a in steady(99)]]
+    },
     "frames out of a lane": lambda x: {"device_traces": [[{**a, "frames": x[7:9]} for a in copy.deepcopy(x)] + x]},
     "annotations with an action": lambda x: {
         "device_traces": [x],
@@ -473,7 +508,7 @@ def test_a_chain_of_entries_as_long_as_the_file_is_followed():
         entry |= {"frames": [FRAMES[n % 4]], "user_metadata": f"text {n}"}
         if n:
             entry |= {k: events[n - 1][k] for k in (["frames"] if n % 2 else ["user_metadata"])}
-    raw = {"segments": [], "zz": events, "device_traces": [events[-1:]]}
+    raw = {"segments": [], "zz": events, "device_traces": [events[3501:3502]]}
     assert everything(pickle.dumps(raw, 4)) == everything(raw)
 
 
