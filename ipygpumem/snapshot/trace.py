@@ -200,8 +200,9 @@ class _Columns:
         absent = (address < 0) & ~np.isin(action, _WITHOUT_ADDRESS)
         self._refuse(absent, "addr is missing or negative")
         self._refuse((size < 0) & ~np.isin(action, _WITHOUT_SIZE), "size is missing or negative")
-        self._refuse(size > LARGEST, f"size is more than {LARGEST:,} bytes")
-        if size.sum(dtype=np.float64) > MOST:
+        taken = np.where(action == Action.OOM, 0, size)  # what was asked for in vain may be any number
+        self._refuse(taken > LARGEST, f"size is more than {LARGEST:,} bytes")
+        if taken.sum(dtype=np.float64) > MOST:
             raise SnapshotFormatError(f"{self._where}: the sizes add up to more than {MOST:,} bytes")
         address[address < 0] = 0
         size[size < 0] = 0

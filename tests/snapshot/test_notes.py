@@ -68,3 +68,11 @@ def test_a_cell_that_ran_before_the_recording_has_its_number():
     own["numbers"] = {"x.py": "four"}
     with pytest.raises(SnapshotError, match="ipygpumem: numbers is a str, not a whole number"):
         Snapshot.load(raw)
+
+
+def test_a_request_that_no_machine_could_serve_is_read():
+    trace = [{"action": "oom", "size": 1 << 62, "device_free": 1, "time_us": 1}]
+    (oom,) = Snapshot.load({"device_traces": [trace]}).ooms()
+    assert (oom.asked, oom.reason[0]) == (1 << 62, "4294967296.0 GiB were asked for.")
+    with pytest.raises(SnapshotError, match="size is more than"):
+        Snapshot.load({"device_traces": [[event("alloc", 512, 1 << 50, 1)]]})
