@@ -17,14 +17,17 @@ OLD_IPYTHONS := ipython7 ipython8
 PINS_ipython7 := ipython==7.34.0 ipykernel==6.17.1 ipywidgets==7.7.1 anywidget==0.9.21
 PINS_ipython8 := ipython==8.* ipykernel==6.29.* ipywidgets==8.*
 OLD_TESTS := tests/notebook tests/kernel
+ROOMS := $(sort $(dir $(wildcard tests/*/test_*.py)))
 
 .PHONY: demo test test-old lint bench bench-viewer fuzz gpu viewer clean
 
 demo: $(VENV)/.package
 	$(BIN)/python notebooks/demo.py
 
+# Each room in a process of its own: the walks over the heap would pass through what all others left behind.
 test: $(VENV)/.browser $(VENV)/.node test-old
-	$(BIN)/python -m pytest
+	set -e; for room in $(ROOMS) "$(wildcard tests/test_*.py)"; do \
+	  echo "== $$room"; $(BIN)/python -m pytest $$room; done
 
 test-old: $(OLD_IPYTHONS:%=.venv-%/.ready)
 	set -e; for name in $(OLD_IPYTHONS); do \
