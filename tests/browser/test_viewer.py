@@ -481,6 +481,7 @@ def test_legend_leaves_out_and_brings_back(viewing, snapshots):
     view.page.get_by_role("button", name="Show all").wait_for()
     view.call("device()")
     assert view.page.locator(".legend .chip").first.get_attribute("aria-pressed") == "false"
+    assert view.page.locator(".legend .chip:focus").inner_text() == chip.inner_text(), "the keyboard stays where it was"
     assert colours() != before
     view.page.get_by_role("button", name="Show all").click()
     view.page.wait_for_timeout(200)

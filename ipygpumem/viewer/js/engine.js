@@ -30,11 +30,14 @@ import { trails } from "./model/trails.js";
 
 /** What is known of one device of one source, and kept because it is asked for again and again. */
 class Pane {
-  /** @param {Snapshot} snapshot @param {import("./model/device.js").Device} device @param {Pane} [twin] whose colours to share */
-  constructor(snapshot, device, twin) {
+  /**
+   * @param {Snapshot} snapshot @param {import("./model/device.js").Device} device
+   * @param {import("./model/classes.js").Side[]} beside whose colours to share
+   */
+  constructor(snapshot, device, beside) {
     this.snapshot = snapshot;
     this.device = device;
-    this.twin = twin;
+    this.beside = beside;
     /** @type {Map<string, import("./model/classes.js").Classes>} */
     this.classes = new Map();
     /** @type {{text: string, found: ReturnType<typeof search>}|undefined} */
@@ -49,8 +52,7 @@ class Pane {
 
   /** @param {string} mode @returns {import("./model/classes.js").Classes} */
   classify(mode) {
-    const like = this.twin?.classify(mode).classes ?? [];
-    return remember(this.classes, mode, () => classify(this.snapshot, this.device, mode, like));
+    return remember(this.classes, mode, () => classify(this.snapshot, this.device, mode, this.beside));
   }
 
   /** @param {string} text */
@@ -146,8 +148,13 @@ export class Engine {
       const snapshot = this.snapshots[source];
       const one = snapshot?.devices[device];
       if (!one) throw new ViewerError(`There is no device ${device}.`);
-      const first = this.snapshots[0].devices[device] ?? this.snapshots[0].devices[0];
-      return new Pane(snapshot, one, source && first ? this.pane({ source: 0, device: first.index }) : undefined);
+      const beside = this.snapshots
+        .filter((other) => other !== snapshot)
+        .flatMap((other) => {
+          const its = other.devices[device] ?? other.devices[0];
+          return its ? [{ snapshot: other, device: its }] : [];
+        });
+      return new Pane(snapshot, one, beside);
     });
   }
 

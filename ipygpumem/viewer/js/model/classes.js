@@ -16,6 +16,11 @@ import { GIB, KIB, MIB, plural } from "./units.js";
  * @property {boolean} ordered
  * @property {Class[]} classes
  * @property {Uint8Array} of class of each allocation
+ *
+ * @typedef {import("./snapshot.js").Snapshot} Snapshot
+ * @typedef {import("./device.js").Device} Device
+ * @typedef {{snapshot: Snapshot, device: Device}} Side
+ * @typedef {{code: number, label: string, peak: number, all: number}} Leader
  */
 
 const SIZES = [
@@ -46,8 +51,8 @@ const STAYS = "alive at the end";
 const NAMED = 64;
 const REST = -1;
 
-/** @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device @param {string} mode @param {Class[]} [like] classes of another file that keep their colours @returns {Classes} */
-export function classify(snapshot, device, mode, like = []) {
+/** @param {Snapshot} snapshot @param {Device} device @param {string} mode @param {Side[]} [beside] other files, with the same colours @returns {Classes} */
+export function classify(snapshot, device, mode, beside = []) {
   const { allocations } = device;
   const { length, size, start, end } = allocations;
   const of = new Uint8Array(length);
@@ -69,7 +74,7 @@ export function classify(snapshot, device, mode, like = []) {
   } else if (mode === "category") {
     labels = categories(snapshot, device, of);
   } else {
-    return byKey(snapshot, device, mode, of, like);
+    return byKey({ snapshot, device }, mode, of, beside);
   }
   return sums(device, {
     mode,
@@ -130,8 +135,8 @@ function noPython(snapshot, stack) {
   );
 }
 
-/** The largest groups by a key, and all others as one. @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device @param {string} key @param {Uint8Array} of @param {Class[]} like @returns {Classes} */
-function byKey(snapshot, device, key, of, like) {
+/** How much each group of a key weighs, the heaviest first. @param {Side} side @param {string} key */
+function weigh({ snapshot, device }, key) {
   const { codes, describe } = snapshot.key(device, key);
   const { size, length } = device.allocations;
   let least = 0;
@@ -143,47 +148,70 @@ function byKey(snapshot, device, key, of, like) {
   // codes are small numbers: arrays by code are much quicker than a map
   const all = new Float64Array(most - least + 1);
   const peak = new Float64Array(most - least + 1);
-  const count = new Int32Array(most - least + 1);
+  /** @type {number[][]} the first rows of a group: they help to name it */
+  const rows = Array.from({ length: most - least + 1 }, () => []);
   for (let row = 0; row < length; row++) {
-    all[codes[row] - least] += size[row];
-    count[codes[row] - least]++;
+    const group = codes[row] - least;
+    all[group] += size[row];
+    if (rows[group].length < NAMED) rows[group].push(row);
   }
   for (const row of device.checkpoints.live(device.requested.peak() - 1)) peak[codes[row] - least] += size[row];
-  const order = Array.from(count.keys())
-    .filter((one) => count[one])
-    .sort((a, b) => peak[b] - peak[a] || all[b] - all[a])
-    .map((one) => one + least);
-  /** Rows that help to name a group. @param {number} code */
-  const some = (code) => {
-    const rows = [];
-    for (let row = 0; row < length && rows.length < NAMED; row++) if (codes[row] === code) rows.push(row);
-    return rows;
-  };
-  /** @type {{label: string, place: number, code: number|null}[]} */
-  const shown = like.filter((one) => one.place !== REST).map(({ label, place }) => ({ label, place, code: null }));
-  let named = shown.reduce((most, one) => Math.max(most, one.place + 1), 0);
-  // the places of two files are the same: where the first has one for the rest, it is the last
-  const full = like.some((one) => one.place === REST);
-  let left = 0;
-  for (const code of order) {
-    if (shown.length >= CLASSES - 1 && !like.length && order.length > CLASSES) {
-      left++;
-      continue;
-    }
-    const { label } = describe(code, some(code));
-    const same = shown.find((one) => one.label === label && one.code === null);
-    if (same) same.code = code;
-    else if (shown.length < CLASSES - 1 || (shown.length < CLASSES && !full && !left && order.at(-1) === code)) {
-      // what has no name takes a quiet colour
-      shown.push({ label, code, place: code < 0 ? code - 1 : named++ });
-    } else left++;
+  const label = (/** @type {number} */ code) => describe(code, rows[code - least]).label;
+  const groups = Array.from(rows.keys())
+    .filter((one) => rows[one].length)
+    .map((one) => ({ code: one + least, peak: peak[one], all: all[one] }))
+    .sort(heavier);
+  // one more than there are colours tells that some are left over
+  const leaders = groups.slice(0, CLASSES + 1).map((group) => ({ ...group, label: label(group.code) }));
+  return { codes, least, most, groups, label, leaders };
+}
+
+/** @param {{peak: number, all: number}} a @param {{peak: number, all: number}} b */
+function heavier(a, b) {
+  return b.peak - a.peak || b.all - a.all;
+}
+
+/** The heaviest groups of several files: a label that weighs in one of them has its colour in all. @param {Leader[][]} each @returns {Leader[]} */
+function together(each) {
+  /** @type {Map<string, Leader>} */
+  const found = new Map();
+  for (const leader of each.flat()) {
+    const known = found.get(leader.label);
+    if (!known || heavier(leader, known) < 0) found.set(leader.label, leader);
   }
+  return [...found.values()].sort(heavier);
+}
+
+/**
+ * The largest groups by a key, and all others as one.
+ * @param {Side} side @param {string} key @param {Uint8Array} of @param {Side[]} beside @returns {Classes}
+ */
+function byKey(side, key, of, beside) {
+  const { codes, least, most, groups, label, leaders } = weigh(side, key);
+  const alone = !beside.length;
+  const first = alone ? leaders : together([leaders, ...beside.map((one) => weigh(one, key).leaders)]);
+  const full = first.length > CLASSES;
+  const shown = first.slice(0, full ? CLASSES - 1 : CLASSES);
   const place = new Uint8Array(most - least + 1).fill(shown.length);
-  for (const [number, { code }] of shown.entries()) if (code !== null) place[code - least] = number;
-  for (let row = 0; row < length; row++) of[row] = place[codes[row] - least];
-  const classes = shown.map(({ label, place: colour }) => ({ label, place: colour, bytes: 0, count: 0 }));
-  if (left) classes.push({ label: plural(left, "other"), place: REST, bytes: 0, count: 0 });
-  return sums(device, { mode: key, ordered: false, classes, of });
+  const numbers = new Map(shown.map((one, number) => [alone ? one.code : one.label, number]));
+  let left = 0;
+  for (const { code } of groups) {
+    const number = numbers.get(alone ? code : label(code));
+    if (number === undefined) left++;
+    else place[code - least] = number;
+  }
+  for (let row = 0; row < codes.length; row++) of[row] = place[codes[row] - least];
+  let named = 0;
+  // what has no name takes a quiet colour
+  const classes = shown.map((one) => ({
+    label: one.label,
+    place: one.code < 0 ? one.code - 1 : named++,
+    bytes: 0,
+    count: 0,
+  }));
+  // the legend of several files is one: what stands for the rest in one stands for it in all
+  if (full) classes.push({ label: plural(left, "other"), place: REST, bytes: 0, count: 0 });
+  return sums(side.device, { mode: key, ordered: false, classes, of });
 }
 
 /** @param {import("./device.js").Device} device @param {Classes} found */

@@ -85,7 +85,7 @@ export class Details {
         ),
       ],
       ["freed", event(facts.end, "alive at the end")],
-      ["lived", facts.end === null ? `${life}, up to the end` : life],
+      ["lived", `${facts.start === null ? "at least " : ""}${life}${facts.end === null ? ", up to the end" : ""}`],
       ["cell", hidden(facts.cell, "(no cell)")],
       ["region", hidden(facts.annotation, "(outside of all)")],
       ["stream", facts.stream],

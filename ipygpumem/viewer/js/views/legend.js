@@ -16,7 +16,7 @@ export class LegendView {
     const { context } = this;
     const { files } = context;
     const legends = await Promise.all(files.map((_, source) => context.legend(source)));
-    // the classes of the second file begin with those of the first
+    // the classes of all files are the same
     const legend = legends[legends.length - 1];
     const swatches = context.swatches(legend);
     const { hidden, mark } = context.now;
@@ -37,6 +37,7 @@ export class LegendView {
             {
               type: "button",
               class: "chip",
+              data: { class: number },
               aria: { pressed: String(!hidden.includes(number)) },
               title: `${label}\n${sums.join("")}Click to leave it out, double click to see it alone.`,
               on: {
@@ -60,6 +61,7 @@ export class LegendView {
       { type: "button", class: "link", on: { click: () => context.store.set({ hidden: [] }) } },
       "Show all",
     );
+    const held = /** @type {HTMLElement|null} */ (this.element.querySelector(".chip:focus"))?.dataset.class;
     this.element.replaceChildren(
       h("small", { class: "soft" }, "At the peak:"),
       ...chips.filter((chip) => chip !== null),
@@ -68,6 +70,8 @@ export class LegendView {
       ...(mark.kind === "none" ? [] : [clear]),
     );
     this.fold();
+    // a new chip stands where the keyboard was
+    if (held) /** @type {HTMLElement|null} */ (this.element.querySelector(`[data-class="${held}"]`))?.focus();
   }
 
   unfold() {

@@ -1,0 +1,62 @@
+/** The classes of the legend: of one file, and the same ones for several. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { classify } from "../model/classes.js";
+import { CLASSES } from "../model/palette.js";
+import { made } from "./made.js";
+
+/** A recording with one block on each stream, all alive at the end. @param {[number, number][]} blocks stream, bytes */
+function streams(blocks) {
+  const events = blocks.map(([stream, size], at) => ({ action: 0, stream, size, address: 4096 * (at + 1), time: at }));
+  const allocations = blocks.map(([, size], at) => ({
+    start: at,
+    end: blocks.length,
+    size,
+    address: 4096 * (at + 1),
+  }));
+  const snapshot = made(events, allocations);
+  return { snapshot, device: snapshot.devices[0] };
+}
+
+/** @param {ReturnType<typeof classify>} found */
+const plain = (found) => found.classes.map(({ label, bytes }) => [label, bytes]);
+
+test("one file: the heaviest by name, the rest as one", () => {
+  const many = streams(Array.from({ length: 12 }, (_, at) => [at + 1, 100 * (at + 1)]));
+  const found = classify(many.snapshot, many.device, "stream");
+  assert.equal(found.classes.length, CLASSES);
+  assert.deepEqual(plain(found)[0], ["stream 0xc", 1200]);
+  assert.deepEqual(plain(found).at(-1), ["3 others", 600]);
+  const few = streams([
+    [7, 1],
+    [9, 5],
+  ]);
+  assert.deepEqual(plain(classify(few.snapshot, few.device, "stream")), [
+    ["stream 0x9", 5],
+    ["stream 0x7", 1],
+  ]);
+});
+
+test("two files of different programs: what is large in either has its colour in both", () => {
+  const first = streams(Array.from({ length: 12 }, (_, at) => [at + 1, 10 * (at + 1)]));
+  const second = streams([
+    [100, 7000],
+    [12, 3],
+    [1, 1],
+  ]);
+  const left = classify(first.snapshot, first.device, "stream", [second]);
+  const right = classify(second.snapshot, second.device, "stream", [first]);
+  const names = (/** @type {typeof left} */ found) =>
+    found.classes.slice(0, -1).map(({ label, place }) => [label, place]);
+  assert.deepEqual(names(left), names(right));
+  assert.deepEqual(plain(left)[0], ["stream 0x64", 0]);
+  assert.deepEqual(plain(right)[0], ["stream 0x64", 7000]);
+  assert.deepEqual(plain(right)[1], ["stream 0xc", 3]);
+  assert.deepEqual(plain(right).at(-1), ["1 other", 1]);
+  assert.equal(
+    plain(left).reduce((sum, [, bytes]) => sum + Number(bytes), 0),
+    780,
+  );
+  assert.deepEqual([...right.of], [0, 1, CLASSES - 1]);
+});
