@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 import threading
+import weakref
 
 import pytest
 import torch
@@ -415,3 +416,60 @@ def test_odd_modules_and_tensors(traffic):
         model[1](model[0](torch.randn(2, 4)))
     check_sums(m)
     assert [row.path for row in tree_of(m).rows] == ["", "0", "1", "2"]
+
+
+def test_what_a_step_replaces_is_freed_and_the_sums_close(traffic):
+    """The watch keeps nothing: the highest level is the same as without it."""
+
+    class Moves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(50_000))
+            self.head = nn.Linear(32, 1000, bias=False)
+
+        def forward(self, x):
+            self.mean = self.mean + 1
+            return self.head(x)
+
+    def run(model):
+        for _ in range(3):
+            model(torch.randn(16, 32)).sum().backward()
+            model.head = None
+            model.head = nn.Linear(32, 1000, bias=False)
+
+    with ipygpumem.measure() as bare:
+        run(Moves())
+    model = Moves()
+    with ipygpumem.measure(modules=model) as m:
+        run(model)
+    tree = check_sums(m)
+    device, without = m.report.devices["cuda:0"], bare.report.devices["cuda:0"]
+    made = 50_000 * 4 + 32 * 1000 * 4  # the model itself was made inside the first measurement
+    assert abs(device.high.counters.allocated - device.before.allocated - (without.peak - made)) < 4 * KIB
+    assert tree.row("").buffers == 2 * 50_000 * 4, "the old one and the one that takes its place, at one instant"
+    assert tree.row("head").parameters == 32 * 1000 * 4, "and so is the module"
+    assert tree.row("head").calls == 3
+    parts = {part.kind: part for part in tree.parts}
+    assert parts["parameters"].end == 32 * 1000 * 4
+
+
+def test_a_replaced_module_of_another_class_says_so(traffic):
+    model = nn.Sequential(nn.Linear(32, 8))
+    with ipygpumem.measure(modules=model) as m:
+        model[0] = nn.Sequential(nn.Linear(32, 64), nn.ReLU())
+        model(torch.randn(16, 32))
+    tree = check_sums(m)
+    assert [(row.path, row.type) for row in tree.rows] == [("", "Sequential"), ("0", "Linear, then Sequential")]
+    assert tree.row("0").parameters == (32 * 64 + 64 + 32 * 8 + 8) * 4, "both, until the old one had gone"
+    assert tree.row("0").calls == 1
+
+
+def test_a_model_that_the_step_drops_is_freed(traffic):
+    model = make(256)
+    alive = weakref.ref(model)
+    with ipygpumem.measure(modules=model) as m:
+        model(torch.randn(16, 32))
+        del model
+        gc.collect()
+        assert alive() is None
+    check_sums(m)
