@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import inspect
 import sys
 import threading
+import types
 from typing import TYPE_CHECKING, Any
+
+from ipygpumem.recording.slots import by_slot, readable
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -15,6 +19,7 @@ __all__ = ["is_own", "locals_of", "running"]
 
 _PACKAGE = f"{__name__.partition('.')[0]}."
 
+_LAZY = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _ALONE = 3
 """References to a frame's dict of locals that nobody else has: the frame's, ours, and the one of the question."""
 
@@ -26,10 +31,18 @@ def locals_of(frame: FrameType) -> list[tuple[str, Any]]:
         own = frame.f_locals
         return list(own.items()) if type(own) is dict and own is not frame.f_globals else []
     if sys.version_info >= (3, 13):
+        if _emptied(frame):
+            return []
         return list(frame.f_locals.items())  # a view, not a copy (PEP 667)
     if sys.version_info >= (3, 12):
         return _by_name(frame)
-    return _by_copy(frame)
+    return by_slot(frame) if readable() else _by_copy(frame)
+
+
+def _emptied(frame: FrameType) -> bool:
+    """Whether this is the frame of a generator that is gone: Python 3.13 crashes on its locals (CPython #125723)."""
+    held = gc.get_referents(frame) if frame.f_code.co_flags & _LAZY else ()
+    return bool(held) and all(type(one) in {types.FunctionType, types.CodeType} for one in held)
 
 
 def _by_name(frame: FrameType) -> list[tuple[str, Any]]:
@@ -50,7 +63,7 @@ def _by_name(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def _by_copy(frame: FrameType) -> list[tuple[str, Any]]:
-    """Older ones copy all into a dict that the frame keeps; where nobody else has that dict it is emptied again."""
+    """Where all else fails: a copy in a dict that the frame keeps; if nobody else has that dict it is emptied again."""
     copy = frame.f_locals
     found = list(copy.items())
     if sys.getrefcount(copy) == _ALONE:
