@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ipygpumem.session import Reports, load_reports, measure, print_cuda_memory_usage, save_memory_snapshot
     from ipygpumem.session.holders import holders
     from ipygpumem.session.merge import merge_reports
+    from ipygpumem.session.processes import processes
     from ipygpumem.snapshot import Snapshot
 
     last: Report | None
@@ -57,6 +58,7 @@ __all__ = [
     "merge_reports",
     "preload_pytorch",
     "print_cuda_memory_usage",
+    "processes",
     "reading",
     "reports",
     "save_memory_snapshot",
@@ -83,6 +85,7 @@ _HOMES = {
     "measure": "session",
     "merge_reports": "session.merge",
     "print_cuda_memory_usage": "session",
+    "processes": "session.processes",
     "save_memory_snapshot": "session",
 }
 

@@ -25,7 +25,7 @@ UPWARDS = {("snapshot/show.py", "ipygpumem.viewer")}
 DOORS = {
     "torch": {"probes/pytorch.py"},
     "pynvml": {"probes/nvml.py"},
-    "psutil": {"probes/host.py"},
+    "psutil": {"probes/host.py", "probes/processes.py"},
     "cuda": {"probes/cuda.py"},
     "llvmlite": {"probes/buffers.py"},
     "IPython": {"notebook", "viewer/place.py"},

@@ -11,6 +11,7 @@ from ipygpumem.ledger.listing import DeviceLines
 from ipygpumem.ledger.modules import ModuleTree
 from ipygpumem.ledger.outside import OutsideMemory
 from ipygpumem.ledger.plain import Plain, mapping, printable
+from ipygpumem.ledger.processes import NeighbourChange
 from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
 from ipygpumem.ledger.report import SCHEMA, DeviceReport, HostReport, Peak, Report
 
@@ -25,6 +26,7 @@ _NAMES: dict[str, Any] = {
     "HostReading": HostReading,
     "ModuleTree": ModuleTree,
     "OutsideMemory": OutsideMemory,
+    "NeighbourChange": NeighbourChange,
 }
 _strict, _lenient = Plain(_NAMES), Plain(_NAMES, lenient=True)
 _LAST_TIME = 1 << 33

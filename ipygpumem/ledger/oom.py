@@ -9,9 +9,10 @@ from ipygpumem.units import size
 
 if TYPE_CHECKING:
     from ipygpumem.ledger.holders import Holders
+    from ipygpumem.ledger.processes import Neighbour
     from ipygpumem.ledger.reading import DeviceReading
 
-__all__ = ["Failure", "Frame", "FreePieces", "Neighbour", "OutOfMemory", "advice", "free_pieces"]
+__all__ = ["Failure", "Frame", "FreePieces", "OutOfMemory", "advice", "free_pieces"]
 
 Frame = tuple[str, int, str]
 """File name, line, function."""
@@ -30,15 +31,6 @@ class FreePieces:
     total: int
     partly: int
     expandable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """Another process on the card: its id, its name where it can be known, its bytes where the driver tells."""
-
-    pid: int
-    amount: int | None
-    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +156,7 @@ def advice(
     others = sum(one.amount or 0 for one in failure.neighbours)
     if failure.neighbours and others >= max(short, 1):
         first = failure.neighbours[0]
-        name = f" ({first.name})" if first.name else ""
+        name = f" ({first.label})" if first.label else ""
         amount = "" if first.amount is None else f" holds {size(first.amount)} of this card"
         sentences.append(f"another process is in the way: pid {first.pid}{name}{amount}")
     if reading is not None and reading.process is not None and baseline_outside is not None:

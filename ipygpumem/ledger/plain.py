@@ -132,9 +132,9 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
+    if not isinstance(value, (list, tuple)):  # a tuple, where it never went through JSON
         raise _wrong(value, where, "a list")
-    return value
+    return list(value)
 
 
 def _choice(words: tuple[Any, ...]) -> _Reader:

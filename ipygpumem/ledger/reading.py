@@ -42,6 +42,7 @@ class DeviceReading:
     ``used`` is what the card has given away, the driver's own reserve included; ``process`` and ``others`` come from
     NVML's process list. ``mode`` says how the card could be attributed: ``process`` (our entry in that list is known
     and verified), ``device`` (only the whole card is known), ``torch-only`` (no NVML); ``why`` is the reason.
+    ``listed`` has the other processes of that list, each with its number and bytes.
     """
 
     name: str
@@ -63,6 +64,7 @@ class DeviceReading:
     source: str | None = None
     busy: bool | None = None
     torch_why: str = ""
+    listed: tuple[tuple[int, int | None], ...] = ()
 
     @property
     def pending(self) -> int | None:
@@ -113,7 +115,7 @@ class DeviceReading:
 
     def to_dict(self) -> dict[str, Any]:
         """Every counter and every derived figure by name."""
-        facts = asdict(self)
+        facts = asdict(self) | {"listed": [list(one) for one in self.listed]}
         derived = ("pending", "cached", "outside", "unattributed", "capacity", "in_use", "free")
         return facts | {name: getattr(self, name) for name in derived}
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ipygpumem.ledger.listing import DeviceLines
     from ipygpumem.ledger.modules import ModuleTree
     from ipygpumem.ledger.outside import OutsideMemory
+    from ipygpumem.ledger.processes import NeighbourChange
     from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
 
 __all__ = ["SCHEMA", "DeviceReport", "HostReport", "Peak", "RecordingFacts", "Report"]
@@ -331,6 +332,7 @@ class Report:
         from ipygpumem.ledger.load import report_from
 
         return report_from(data)
+    ``neighbours`` are the other processes that moved.
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data: bytes as int, unknown as None."""
@@ -348,6 +350,7 @@ class Report:
             "excesses": [asdict(one) for one in self.excesses],
             "modules": [one.to_dict() for one in self.modules],
             "libraries": [one.to_dict() for one in self.libraries],
+    neighbours: tuple[NeighbourChange, ...] = ()
             "devices": {name: device.to_dict() for name, device in self.devices.items()},
             "host": self.host.to_dict(),
         }
@@ -368,3 +371,4 @@ class Report:
 def _figures(part: DeviceReport | HostReport) -> str:
     texts = ((name, getattr(part, name)) for name in ("held", "peak"))
     return ", ".join(f"{name} {'unknown' if value is None else signed(value)}" for name, value in texts)
+            "neighbours": [asdict(one) for one in self.neighbours],

@@ -29,6 +29,7 @@ from ipygpumem.recording import Measurement, MeasurementOptions, fork
 from ipygpumem.render.again import last_run
 from ipygpumem.render.column import recording_notes
 from ipygpumem.session.block import notebook_sources
+from ipygpumem.session.processes import with_neighbours
 from ipygpumem.session.source import Region
 from ipygpumem.session.study import Study
 
@@ -264,6 +265,7 @@ class Cells:
     def settle(self, report: Report, measurement: Measurement, asked: Asked | None, *, muted: bool = False) -> None:
         """Keep a report, take a late baseline, and show what is to be shown."""
         session, settings = self._session, self._settings
+        report = with_neighbours(report, standing=asked is not None)
         losses = self._losses(report)
         again = self._again(report, asked)
         if losses or again:

@@ -31,7 +31,8 @@ from ipygpumem.notebook.release import Debugger
 from ipygpumem.notebook.settings import Settings
 from ipygpumem.recording import fork
 from ipygpumem.recording.modules import ModuleWatch
-from ipygpumem.render import books_tables
+from ipygpumem.render import books_tables, with_neighbour_rows
+from ipygpumem.session.processes import listed_neighbours
 from ipygpumem.session.source import resolve
 from ipygpumem.session.study import Study
 
@@ -112,7 +113,8 @@ class GPUMem(Magics, Settings):
         if asked.var is not None:
             self.shell.user_ns[asked.var] = reading
         if not asked.quiet:
-            show.show_tables(self.shell, books_tables(reading, self.session.baseline))
+            tables = books_tables(reading, self.session.baseline)
+            show.show_tables(self.shell, with_neighbour_rows(tables, listed_neighbours(reading)))
         return reading if asked.o else None
 
     def _inert(self, line: str, cell: str | None, local_ns: Any) -> Any:

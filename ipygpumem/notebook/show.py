@@ -20,6 +20,7 @@ from ipygpumem.render import (
     text_line,
     text_listings,
     text_tables,
+    with_change_rows,
     with_outside,
 )
 from ipygpumem.session.lines import peak_lines
@@ -68,7 +69,7 @@ def show_table(shell: Any, report: Report, new: Holders | None = None) -> None:
     """Display the full form, with the lines of code at the peak where they were recorded, and who holds what is new."""
     # a listing has the lines at the peak, too
     lines = () if report.lines else peak_lines(report)
-    tables = with_outside(report_tables(report, lines), report)
+    tables = with_outside(with_change_rows(report_tables(report, lines), report), report)
     tables = [*tables[:-1], *_new(new), *tables[-1:]]  # what is to be said of the cell stands last
     _publish(shell, _with_answers(report, _tables_bundle(tables)), report)
 

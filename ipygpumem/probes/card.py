@@ -33,6 +33,7 @@ class Glance(NamedTuple):
     others: int | None
     trouble: str
     busy: bool | None
+    listed: tuple[tuple[int, int | None], ...] = ()
 
 
 @dataclass(slots=True)
@@ -40,7 +41,7 @@ class Card:
     """One device of this process, named as PyTorch names it.
 
     ``own`` is the process id under which NVML lists us, once verified; ``mode`` and ``why`` say what can be claimed.
-    ``segments`` is PyTorch's count of moved segments at the last reading.
+    ``segments`` is PyTorch's count of moved segments at the last reading, ``listed`` the other processes then.
     """
 
     index: int
@@ -55,6 +56,7 @@ class Card:
     graphics: bool = False
     verified: bool = False
     segments: int | None = None
+    listed: tuple[tuple[int, int | None], ...] = ()
 
     @property
     def name(self) -> str:
@@ -155,15 +157,15 @@ class Card:
                 return
         self.own, self.mode, self.why = None, "device", f"{_hidden(entries, ambiguous=False)} ({why})"
 
-    def neighbours(self) -> dict[int, int | None]:
-        """Bytes by process id of everybody else on the card; nothing where our own entry is not known."""
-        if self.nvml is None or self.own is None:
-            return {}
-        try:
-            entries = self.nvml.processes(self.handle, graphics=self.graphics)
-        except NvmlError:
-            return {}
-        return {pid: amount for pid, amount in entries.items() if pid != self.own}
+    def entries(self) -> dict[int, int | None]:
+        """Bytes by process id of everybody on the card, this process among them.
+
+        Raises:
+            NvmlError: NVML does not tell.
+        """
+        if self.nvml is None or self.handle is None:
+            raise NvmlError(self.why or "NVML does not know this device")
+        return self.nvml.processes(self.handle, graphics=self.graphics)
 
     def glance(self, torch: Any, *, capturing: bool, busy: bool) -> Glance:
         """What the card says now, apart from PyTorch's allocator; ``busy`` asks whether it is at work, too."""
@@ -171,17 +173,18 @@ class Card:
         callable_now = context and not capturing
         memory, process, others, trouble = self._card(torch, callable_now=callable_now)
         at_work = pytorch.busy(torch, self.index) if callable_now and busy else None
-        return Glance(context, memory, process, others, trouble, at_work)
+        return Glance(context, memory, process, others, trouble, at_work, () if others is None else self.listed)
 
     def reading(self, glance: Glance, state: AllocatorState | None, torch_why: str) -> DeviceReading:
         """A glance and the allocator's counters of the same moment as one; ``state`` None where there are none."""
-        context, memory, process, others, trouble, busy = glance
+        context, memory, process, others, trouble, busy, listed = glance
         mode, why = self.mode, trouble or self.why
         if mode == "process" and process is None:
             mode, why = "device", trouble or "our own entry is missing from NVML's list"
         elif process is not None and state is not None and process < state.now.reserved:
             # a rule of the ledger: such an entry is torn or not ours, and what it gives is never shown
             mode, why, process, others = "device", "NVML's entry is smaller than what PyTorch holds", None, None
+            listed = ()
         if mode == "device" and memory is None:
             mode = "torch-only"
         elif mode == "torch-only" and memory is not None:
@@ -208,6 +211,7 @@ class Card:
             source=None if memory is None else memory.source,
             busy=busy,
             torch_why=torch_why,
+            listed=listed,
         )
 
     def _card(self, torch: Any, *, callable_now: bool) -> tuple[CardMemory | None, int | None, int | None, str]:
@@ -238,6 +242,9 @@ class Card:
         process = entries.pop(self.own, None) or None  # absent and 0 both mean: not known
         if process is not None:
             others = sum(amount for amount in entries.values() if amount is not None)
+            listed = tuple(entries.items())
+            if listed != self.listed:  # else thousands of reports share one
+                self.listed = listed
         return memory, process, others, trouble
 
 

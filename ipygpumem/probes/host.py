@@ -1,4 +1,4 @@
-"""This process in main memory: the only module that imports psutil."""
+"""This process in main memory: one of the two modules that import psutil."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from ipygpumem.ledger.reading import HostReading
 from ipygpumem.units import KIB
 
-__all__ = ["namespace_pids", "process_name", "read_host", "reset_peak"]
+__all__ = ["namespace_pids", "read_host", "reset_peak"]
 
 _STATUS = "/proc/self/status"
 _MEMORY = re.compile(rb"VmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB")
@@ -30,16 +30,6 @@ def _total() -> int:
     import psutil
 
     return int(psutil.virtual_memory().total)
-
-
-def process_name(pid: int) -> str:
-    """The name of another process; empty where it cannot be known."""
-    import psutil
-
-    try:
-        return str(psutil.Process(pid).name())
-    except (psutil.Error, OSError, ValueError):
-        return ""
 
 
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:

@@ -108,8 +108,16 @@ class Nvml:
         Raises:
             NvmlError: The driver refuses.
         """
+        return tuple((name, self.memory(handle).total) for name, handle in self.handles())
+
+    def handles(self) -> tuple[tuple[str, Any], ...]:
+        """Name and handle of every card that this container may see, in NVML's own order.
+
+        Raises:
+            NvmlError: The driver refuses.
+        """
         handles = [self._call("nvmlDeviceGetHandleByIndex", i) for i in range(self._call("nvmlDeviceGetCount"))]
-        return tuple((_text(self._call("nvmlDeviceGetName", one)), self.memory(one).total) for one in handles)
+        return tuple((_text(self._call("nvmlDeviceGetName", one)), one) for one in handles)
 
     def handle(self, uuid: str, pci: str | None = None) -> tuple[Any, bool]:
         """The card or MIG instance with this UUID (bare, or with its GPU-/MIG- prefix).

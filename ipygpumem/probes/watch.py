@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ipygpumem.errors import DeviceError, NvmlError, first_line
-from ipygpumem.ledger.oom import Neighbour
 from ipygpumem.ledger.reading import DeviceReading, Reading
 from ipygpumem.probes import host, pytorch
 from ipygpumem.probes.card import Card
 from ipygpumem.probes.nvml import Nvml
+from ipygpumem.probes.processes import Directory, own_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from ipygpumem.ledger.processes import Neighbour
 
     Look: TypeAlias = Callable[[int], pytorch.AllocatorState]
 
@@ -35,6 +36,7 @@ class Watch:
     def __init__(self, only: Iterable[str] | None = None) -> None:
         self.only = None if only is None else tuple(only)
         self.cards: dict[int, Card] = {}
+        self.directory = Directory()
         self._nvml: Nvml | None = None
         self._nvml_why = ""
         self._nvml_tried = False
@@ -90,10 +92,32 @@ class Watch:
     def neighbours(self, index: int) -> tuple[Neighbour, ...]:
         """Other processes on a device, the largest first; none where they cannot be told from this one."""
         card = self.cards.get(index)
-        entries = {} if card is None else card.neighbours()
-        ours = card is not None and card.own == os.getpid()  # else the ids are another namespace's
-        found = [Neighbour(pid, amount, host.process_name(pid) if ours else "") for pid, amount in entries.items()]
-        return tuple(sorted(found, key=lambda one: -(one.amount or 0)))
+        if card is None or card.own is None:
+            return ()
+        try:
+            entries = card.entries()
+        except NvmlError:
+            return ()
+        entries.pop(card.own, None)
+        return self.named(card, entries.items())
+
+    def named(self, card: Card, listed: Iterable[tuple[int, int | None]]) -> tuple[Neighbour, ...]:
+        """Entries of a card's list by name, the largest first."""
+        trusted = self.trusted(card)
+        found = [self.directory.who(pid, amount, trusted=trusted) for pid, amount in listed]
+        return tuple(sorted(found, key=lambda one: (-(one.amount or 0), one.pid)))
+
+    def trusted(self, card: Card) -> bool:
+        """Whether the numbers in a card's list are those of this system: our own entry stands under our own."""
+        owns = {one.own for one in (card, *self.cards.values())} - {None}
+        return owns == {own_number()}
+
+    def meet(self, reading: Reading) -> None:
+        """Look at processes that are new on a card, so that they can be named once they have ended."""
+        for card in self.cards.values():
+            device = reading.devices.get(card.name)
+            if device is not None and device.listed:
+                self.directory.meet(device.listed, trusted=self.trusted(card))
 
     def read(self, *, available: bool = False, busy: bool = True, look: Look | None = None) -> Reading:
         """Every counter now. Never raises: what fails is None with its reason.

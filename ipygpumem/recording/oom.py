@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ipygpumem.ledger.holders import Holders
-    from ipygpumem.ledger.oom import Neighbour
+    from ipygpumem.ledger.processes import Neighbour
     from ipygpumem.ledger.reading import DeviceReading
     from ipygpumem.probes.watch import Watch
 

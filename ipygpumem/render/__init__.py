@@ -8,6 +8,7 @@ from ipygpumem.render.listing import html_listings, text_listings
 from ipygpumem.render.modules import module_tables
 from ipygpumem.render.oom import oom_tables
 from ipygpumem.render.outside import with_outside
+from ipygpumem.render.processes import processes_tables, with_change_rows, with_neighbour_rows
 from ipygpumem.render.release import release_tables
 from ipygpumem.render.table import books_tables, report_tables, text_tables
 
@@ -23,10 +24,13 @@ __all__ = [
     "html_tables",
     "module_tables",
     "oom_tables",
+    "processes_tables",
     "release_tables",
     "report_tables",
     "text_line",
     "text_listings",
     "text_tables",
+    "with_change_rows",
+    "with_neighbour_rows",
     "with_outside",
 ]

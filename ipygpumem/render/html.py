@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.render.column import footer, notes, rows
 from ipygpumem.render.outside import outside_sentences
+from ipygpumem.render.processes import neighbour_sentences
 
 if TYPE_CHECKING:
     from ipygpumem.ledger.reading import DeviceReading
@@ -91,7 +92,7 @@ def html_line(report: Report) -> str:
         }
         for row in rows(report)
     ]
-    said = [*outside_sentences(report), *notes(report)]
+    said = [*outside_sentences(report), *neighbour_sentences(report), *notes(report)]
     text: str = _template(_LINE).render(rows=shown, footer=footer(report), notes=said, width=_BAR_PIXELS)
     return text
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.ledger.baseline import PRELOAD_OFF
 from ipygpumem.render.column import Row, footer, notes, rows
 from ipygpumem.render.outside import outside_sentences
+from ipygpumem.render.processes import neighbour_sentences
 from ipygpumem.units import GIB, MIB, size
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def text_line(report: Report, *, colour: bool = False) -> str:
     lines = [_row_text(row, colour=colour) for row in rows(report)]
     lines[0] += "   " + _paint(footer(report), _FAINT, colour)
     lines += [_paint(one, _COLOURS["outside"], colour) for one in outside_sentences(report)]
+    lines += [_paint(one, _COLOURS["others"], colour) for one in neighbour_sentences(report)]
     remarks = notes(report)
     if remarks:
         lines.append(_paint("; ".join(remarks), _FAINT, colour))

@@ -78,11 +78,8 @@ def _allowed(failure: Failure) -> str:
 
 
 def _neighbours(failure: Failure) -> list[TableRow]:
-    rows = []
-    for one in failure.neighbours[:_NEIGHBOURS]:
-        name = f"pid {one.pid}{f' {one.name}' if one.name else ''}"
-        rows.append(TableRow(name, ("unknown" if one.amount is None else size(one.amount),), 2))
-    return rows
+    largest = failure.neighbours[:_NEIGHBOURS]
+    return [TableRow(one.title, ("unknown" if one.amount is None else size(one.amount),), 2) for one in largest]
 
 
 def _asked(panel: OutOfMemory) -> list[str]:

@@ -15,6 +15,7 @@ from ipygpumem.recording.file import check_path
 from ipygpumem.recording.history import HistoryOptions
 from ipygpumem.recording.measurement import Measurement, MeasurementOptions
 from ipygpumem.recording.modules import ModuleWatch
+from ipygpumem.session.processes import with_neighbours
 from ipygpumem.session.session import current
 from ipygpumem.session.source import Region, Texts, code_of, region_of, with_block
 from ipygpumem.session.study import Study
@@ -153,7 +154,8 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             if report is None:  # a process forked inside the block: the measurement is its parent's
                 return
             cells = notebook_sources() if self._listed else {}
-            self.report = report = self._study.finish(report, measurement, cells=cells, block=self._block)
+            report = self._study.finish(report, measurement, cells=cells, block=self._block)
+            self.report = report = with_neighbours(report)
             current().reports.append(report)
             trouble = "" if report.recording is None else report.recording.error
         if trouble:

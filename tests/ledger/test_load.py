@@ -18,6 +18,7 @@ from ipygpumem.ledger.limits import Excess
 from ipygpumem.ledger.listing import DeviceLines, LineUse, Listing, SourceLine
 from ipygpumem.ledger.modules import ModuleRow, ModuleTree, Part, Phase
 from ipygpumem.ledger.outside import LibraryMemory, OutsideMemory, PoolMemory
+from ipygpumem.ledger.processes import Neighbour, NeighbourChange
 
 LINES = DeviceLines(
     device="cuda:0",
@@ -53,12 +54,14 @@ OUTSIDE = OutsideMemory(
     seconds=0.5,
     grade=grade("exact", "records"),
 )
+NEIGHBOUR = Neighbour(7, 5, "python a.py", "own", "ada", "kernel", "/home/ada/b.ipynb", "", 1.5, "")
 FULL = dataclasses.replace(
     report(notes=("one", "two"), cell_id="a1b", recording=RecordingFacts("x.pickle", 5, 6, None, own=False, error="e")),
     lines=(LINES,),
     excesses=(Excess("cuda:0", "peak", 5, 4),),
     modules=(TREE,),
     libraries=(OUTSIDE,),
+    neighbours=(NeighbourChange("cuda:0", NEIGHBOUR, 0, 5, "began"),),
     code="x = f()",
 )
 
@@ -72,7 +75,12 @@ def test_the_full_report_has_something_in_every_field():
     assert empty == [], "a new field of Report: give it to FULL, so that it is known to come back from a file"
 
 
-@pytest.mark.parametrize("one", [FULL, report(), report(peak=None), report(exact=False, success=None, cell=None)])
+LISTED = report(end=after(listed=((7, 5), (8, None))))
+
+
+@pytest.mark.parametrize(
+    "one", [FULL, LISTED, report(), report(peak=None), report(exact=False, success=None, cell=None)]
+)
 def test_a_report_comes_back_whole(one):
     assert Report.from_dict(plain(one)) == one
     assert pickle.loads(pickle.dumps(one)) == one

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fakes.facts import before
-from ipygpumem.ledger.oom import Failure, FreePieces, Neighbour, advice, free_pieces
+from ipygpumem.ledger.oom import Failure, FreePieces, advice, free_pieces
+from ipygpumem.ledger.processes import Neighbour
 from ipygpumem.units import GIB, MIB
 
 CARD = 140 * GIB

@@ -9,6 +9,7 @@ from ipygpumem.notebook.commands.compare import COMPARE
 from ipygpumem.notebook.commands.env import ENV
 from ipygpumem.notebook.commands.free import FREE
 from ipygpumem.notebook.commands.history import HISTORY
+from ipygpumem.notebook.commands.processes import PROCESSES
 from ipygpumem.notebook.commands.record import RECORD_COMMAND
 from ipygpumem.notebook.commands.switch import OFF, ON
 from ipygpumem.notebook.commands.view import VIEW
@@ -16,7 +17,7 @@ from ipygpumem.notebook.commands.who import WHO
 
 __all__ = ["COMMANDS", "Command", "Verb", "command_of"]
 
-COMMANDS = (ON, OFF, ENV, RECORD_COMMAND, WHO, FREE, VIEW, HISTORY, COMPARE)
+COMMANDS = (ON, OFF, ENV, RECORD_COMMAND, WHO, FREE, PROCESSES, VIEW, HISTORY, COMPARE)
 
 _ASSIGNS = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
 

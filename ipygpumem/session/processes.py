@@ -1,0 +1,145 @@
+"""Who else is on the cards: after a measurement, and now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ipygpumem.errors import NvmlError, first_line
+from ipygpumem.ledger.processes import CardProcesses, Neighbour, neighbour_changes
+from ipygpumem.probes.nvml import Nvml
+from ipygpumem.session.session import current
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ipygpumem.ledger.processes import Event, NeighbourChange
+    from ipygpumem.ledger.reading import DeviceReading, Reading
+    from ipygpumem.ledger.report import Report
+    from ipygpumem.probes.card import Card
+    from ipygpumem.probes.watch import Watch
+
+__all__ = ["listed_neighbours", "processes", "with_neighbours"]
+
+_EARLY = 1.0
+"""Seconds within which a process that came into the list with a cell began with it."""
+
+
+def processes(*, device: Iterable[str | int] | None = None) -> tuple[CardProcesses, ...]:
+    """Every process on this process's cards now: whose it is, what it has, and as far as one may know what it runs.
+
+    Of other users' processes the program's name is all there is. Where this process has not started CUDA every card of
+    the machine is told of, as nvidia-smi counts them.
+
+    Args:
+        device: Names of the devices (``"cuda:0"``, 0); None for all.
+
+    Raises:
+        DeviceError: No such device here.
+        NvmlError: Nobody can tell: there is no driver, or it refuses.
+    """
+    watch = current().watch
+    names = None if device is None else watch.check(str(one) for one in device)
+    if watch.find() is None:
+        return _every_card(watch)
+    reading = watch.read(busy=False)
+    wanted = (card for card in watch.cards.values() if names is None or card.name in names)
+    return tuple(_card(watch, card, reading.devices.get(card.name)) for card in wanted)
+
+
+def _card(watch: Watch, card: Card, reading: DeviceReading | None) -> CardProcesses:
+    own = None if reading is None else reading.process
+    number = card.own
+    try:
+        entries = card.entries()
+    except NvmlError as error:
+        return CardProcesses(card.name, own, None, (), None if reading is None else reading.in_use, why=str(error))
+    if number is not None and own is not None:
+        entries.pop(number, None)
+        unattributed = None if reading is None else reading.unattributed
+        # the same instant for all, so that they add up
+        listed = dict(() if reading is None else reading.listed) or entries
+        why = "" if watch.trusted(card) else f"pids are not of this PID namespace: this process is {number} there"
+        return CardProcesses(
+            card.name,
+            own,
+            number,
+            watch.named(card, listed.items()),
+            None if reading is None else reading.in_use,
+            unattributed,
+            why,
+        )
+    context = reading is not None and reading.context
+    why = f"which entry is this process's is not known: {card.why}" if context else "this process is not on this card"
+    neighbours = watch.named(card, entries.items())
+    return CardProcesses(card.name, own, None, neighbours, None if reading is None else reading.in_use, why=why)
+
+
+def _every_card(watch: Watch) -> tuple[CardProcesses, ...]:
+    nvml = Nvml()
+    found = []
+    for index, (label, handle) in enumerate(nvml.handles()):
+        try:
+            entries, memory = nvml.processes(handle, graphics=True), nvml.memory(handle)
+        except NvmlError as error:
+            found.append(CardProcesses(f"card {index} {label}", None, None, (), why=str(error)))
+            continue
+        directory = watch.directory
+        neighbours = [directory.who(pid, amount, trusted=False) for pid, amount in entries.items()]
+        found.append(
+            CardProcesses(
+                f"card {index} {label}",
+                0,
+                None,
+                tuple(sorted(neighbours, key=lambda one: (-(one.amount or 0), one.pid))),
+                memory.used - (memory.reserved or 0),
+                why="this process has not started CUDA: its own devices may be counted otherwise",
+            )
+        )
+    return tuple(found)
+
+
+def listed_neighbours(reading: Reading) -> dict[str, tuple[Neighbour, ...]]:
+    """The other processes of a reading by name, for each device."""
+    watch = current().watch
+    return {
+        card.name: watch.named(card, reading.devices[card.name].listed)
+        for card in watch.cards.values()
+        if card.name in reading.devices and reading.devices[card.name].listed
+    }
+
+
+def with_neighbours(report: Report, *, standing: bool = False) -> Report:
+    """A report with the other processes that moved meanwhile; ``standing``: and those that did not."""
+    try:
+        found = _moved(report, current().watch, standing=standing)
+    except Exception as error:  # names are no reason to lose a report
+        return replace(report, notes=(*report.notes, f"other processes have no names: {first_line(error)}"))
+    return replace(report, neighbours=found) if found else report
+
+
+def _moved(report: Report, watch: Watch, *, standing: bool) -> tuple[NeighbourChange, ...]:
+    found: list[NeighbourChange] = []
+    for card in watch.cards.values():
+        device = report.devices.get(card.name)
+        if device is None:
+            continue
+        trusted = watch.trusted(card)
+
+        def who(pid: int, listed: Event, *, trusted: bool = trusted) -> tuple[Neighbour, Event]:
+            return _became(watch, pid, listed, report.time, trusted=trusted)
+
+        found += neighbour_changes(device, who, standing=standing)
+        if device.after.listed:  # whoever ends in a later cell has to be known by then
+            watch.directory.meet(device.after.listed, trusted=trusted)
+    return tuple(found)
+
+
+def _became(watch: Watch, pid: int, listed: Event, start: float, *, trusted: bool) -> tuple[Neighbour, Event]:
+    """Who a process of a list is, and whether it came or left with its life."""
+    if listed == "left":
+        neighbour, lives = watch.directory.was(pid, trusted=trusted)
+        return neighbour, "left" if lives or neighbour.began is None else "ended"
+    neighbour = watch.directory.who(pid, trusted=trusted)
+    late = neighbour.began is not None and neighbour.began >= start - _EARLY
+    return neighbour, "began" if listed and late else listed
