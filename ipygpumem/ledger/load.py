@@ -25,8 +25,8 @@ _NAMES: dict[str, Any] = {
     "Grade": Grade,
     "HostReading": HostReading,
     "ModuleTree": ModuleTree,
-    "OutsideMemory": OutsideMemory,
     "NeighbourChange": NeighbourChange,
+    "OutsideMemory": OutsideMemory,
 }
 _strict, _lenient = Plain(_NAMES), Plain(_NAMES, lenient=True)
 _LAST_TIME = 1 << 33

@@ -303,6 +303,7 @@ class Report:
     ``cell`` is the In number (None outside a stored cell), ``seconds`` the wall time, ``success`` False when the code
     raised. ``notes`` are sentences for the reader. ``lines`` (of each device, the code line by line), ``modules``
     (of each device, the model's tree) and ``excesses`` (what was over a limit) are there where they were asked for.
+    ``neighbours`` are the other processes that moved.
     ``code`` is the first line of the code, clipped (see `ipygpumem.ledger.code`). Nothing else of the user's is kept:
     no value, error or traceback.
     """
@@ -320,6 +321,7 @@ class Report:
     excesses: tuple[Excess, ...] = ()
     modules: tuple[ModuleTree, ...] = ()
     libraries: tuple[OutsideMemory, ...] = ()
+    neighbours: tuple[NeighbourChange, ...] = ()
     code: str = ""
 
     @classmethod
@@ -332,7 +334,6 @@ class Report:
         from ipygpumem.ledger.load import report_from
 
         return report_from(data)
-    ``neighbours`` are the other processes that moved.
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data: bytes as int, unknown as None."""
@@ -350,7 +351,7 @@ class Report:
             "excesses": [asdict(one) for one in self.excesses],
             "modules": [one.to_dict() for one in self.modules],
             "libraries": [one.to_dict() for one in self.libraries],
-    neighbours: tuple[NeighbourChange, ...] = ()
+            "neighbours": [asdict(one) for one in self.neighbours],
             "devices": {name: device.to_dict() for name, device in self.devices.items()},
             "host": self.host.to_dict(),
         }
@@ -371,4 +372,3 @@ class Report:
 def _figures(part: DeviceReport | HostReport) -> str:
     texts = ((name, getattr(part, name)) for name in ("held", "peak"))
     return ", ".join(f"{name} {'unknown' if value is None else signed(value)}" for name, value in texts)
-            "neighbours": [asdict(one) for one in self.neighbours],
