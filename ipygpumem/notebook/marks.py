@@ -6,14 +6,15 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipygpumem.session.holders import holders, mark
+from ipygpumem.session.holders import holders
+from ipygpumem.session.mark import mark
 from ipygpumem.units import MIB
 
 if TYPE_CHECKING:
     from ipygpumem.ledger.holders import Holders
     from ipygpumem.ledger.report import Report
     from ipygpumem.session import Session
-    from ipygpumem.session.holders import Mark
+    from ipygpumem.session.mark import Mark
 
 __all__ = ["Marks"]
 
@@ -23,7 +24,7 @@ _ASKS = re.compile(r"%gpumem\s+who\b.*--new\b")
 
 
 class Marks:
-    """The marks of one shell. A mark costs a look at every block, so that it is taken only where it is asked for."""
+    """The marks of one shell. A mark costs a look at every object, so that it is taken only where it is asked for."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -43,7 +44,7 @@ class Marks:
     def take_blocks(self) -> None:
         """The same of GPUs alone, which costs little: before a cell that did not ask what is new."""
         if self._cell is None and not self._session.host_only:
-            self._cell = mark()
+            self._cell = mark(storages=False)
 
     def now(self) -> Mark:
         """What is there."""

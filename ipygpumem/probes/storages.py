@@ -10,39 +10,24 @@ import contextlib
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ipygpumem.probes import pytorch
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     Role = Literal["tensor", "storage", "module", "optimizer"]
 
-__all__ = ["Block", "Memory", "Types", "blocks", "mro"]
+__all__ = ["Memory", "Types", "mro"]
 
 mro = type.__dict__["__mro__"].__get__
 """The bases of a class as Python itself has them: a metaclass cannot answer in its place."""
 
 
 class Memory(NamedTuple):
-    """Where a storage lies: device, address and bytes."""
+    """Where a storage lies: device, address and bytes; ``storage`` is where PyTorch has it, 0 if that is not known."""
 
     device: str
     address: int
     size: int
-
-
-class Block(NamedTuple):
-    """One allocated block of PyTorch's allocator: bytes as rounded and as asked for, its pool, and its stack if known.
-
-    ``frames`` are (file name, line, function), the innermost first.
-    """
-
-    device: str
-    address: int
-    size: int
-    requested: int
-    pool: tuple[int, int]
-    frames: tuple[tuple[str, int, str], ...] = ()
+    storage: int = 0
 
 
 class Types:
@@ -81,14 +66,26 @@ class Types:
 
     def storages(self, tensor: Any) -> list[Memory]:
         """Where a tensor lies; a sparse one lies in several places, one without storage of its own in none."""
+        return [memory for _, memory in self.located(tensor)]
+
+    def located(self, tensor: Any) -> list[tuple[Any, Memory]]:
+        """The same with the storages themselves."""
         try:
             if self._sparse(tensor):
-                return [one for part in self._parts(tensor) for one in self.storages(part)]
+                return [one for part in self._parts(tensor) for one in self.located(part)]
             storage = self._base.untyped_storage(tensor)
             cow = self._cow is not None and self._address is not None and self._cow(tensor)
-            return self.memory(storage, self._address(tensor) if cow and self._address is not None else None)
+            found = self.memory(storage, self._address(tensor) if cow and self._address is not None else None)
+            return [(storage, one) for one in found]
         except Exception:  # a tensor without storage: meta, mkldnn, a subclass made of others
             return []
+
+    def weak(self, storage: Any) -> Any:
+        """A reference that keeps nothing but the storage's place in PyTorch, which no other has meanwhile."""
+        try:
+            return self._torch.multiprocessing.reductions.StorageWeakRef(storage)
+        except Exception:
+            return None
 
     def memory(self, storage: Any, address: int | None = None) -> list[Memory]:
         """Where a storage lies. ``address`` where asking for it would copy: of a copy-on-write storage."""
@@ -97,10 +94,10 @@ class Types:
             if device.type == "meta":
                 return []
             where = storage.data_ptr() if address is None else address
-            size = int(storage.nbytes())
+            size, own = int(storage.nbytes()), int(getattr(storage, "_cdata", 0))
         except Exception:
             return []
-        return [Memory(str(device), where, size)] if where and size else []
+        return [Memory(str(device), where, size, own)] if where and size else []
 
     def _sparse(self, tensor: Any) -> bool:
         return str(self._base.layout.__get__(tensor)).startswith("torch.sparse")
@@ -198,25 +195,3 @@ class Types:
             return [one for one, _ in node.next_functions if one is not None]
         except Exception:
             return []
-
-
-def blocks() -> list[Block] | None:
-    """Every allocated block of every device; None where the allocator does not tell.
-
-    A recording that runs gets one more event, ``snapshot``.
-    """
-    try:
-        segments = pytorch.segments()
-    except Exception:  # cudaMallocAsync, a pluggable allocator, a failed kernel
-        return None
-    found = []
-    for segment in segments:
-        device, pool = f"cuda:{segment['device']}", tuple(segment.get("segment_pool_id") or (0, 0))
-        address = segment["address"]
-        for block in segment["blocks"]:
-            if block["state"] == "active_allocated":
-                where = block.get("address", address)
-                frames = tuple((f["filename"], f["line"], f["name"]) for f in block.get("frames") or ())
-                found.append(Block(device, where, block["size"], block.get("requested_size", 0), pool, frames))
-            address += block["size"]
-    return found

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import bisect
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import first_line
 from ipygpumem.ledger.holders import KINDS, PLACES, Holder, Holders, Rest, Storage, Total
 from ipygpumem.probes import pytorch
-from ipygpumem.probes.storages import Block, Types, blocks
-from ipygpumem.recording.heap import Heap
+from ipygpumem.probes.layout import Block, Layout, layout
 from ipygpumem.recording.walk import Reach, Walk, walk
 from ipygpumem.session.roots import made_by, module_roots
 from ipygpumem.session.session import current
@@ -20,11 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ipygpumem.recording.names import Root
+    from ipygpumem.session.mark import Mark
 
-__all__ = ["Mark", "holders", "mark"]
-
-Mark = frozenset[tuple[str, int]]
-"""The storages of one moment, by device and address: what is new is told against it."""
+__all__ = ["holders"]
 
 _QUANTUM = 512
 """Bytes to which PyTorch's allocator rounds, where its blocks cannot be asked for."""
@@ -70,9 +66,10 @@ def holders(
 
     session = current()
     given = roots if roots is not None else session.roots()
+    before = layout() if there else None
     found = walk([*given, *module_roots(given)], torch, wanted, limit=limit)
-    known = blocks() if there else None
-    books = _Books(found, known, since, label or session.label)
+    after = layout() if there else None
+    books = _Books(found, before, after, since, label or session.label)
     totals = tuple(_total(name, books, torch) for name in books.devices(torch if there else None, wanted))
     return Holders(
         books.holders(),
@@ -84,36 +81,19 @@ def holders(
     )
 
 
-def mark(*, host: bool = False) -> Mark:
-    """The storages of now, to ask later for what is new."""
-    torch = pytorch.module()
-    if torch is None:
-        return frozenset()
-    known = blocks() or [] if pytorch.started() is not None else []
-    places = {(block.device, block.address) for block in known}
-    if host:
-        kinds = Types(torch)
-        with kinds.quiet():
-            heap = Heap(0.0)
-            tensors = heap.by_role(kinds.role).get("tensor", [])
-            heap.release()
-            places |= {(one.device, one.address) for tensor in tensors for one in kinds.storages(tensor)}
-    return frozenset(places)
-
-
 class _Books:
-    """The walk's storages as blocks of the allocator."""
+    """The walk's storages as blocks of the allocator, which has gone on meanwhile: before it and after it."""
 
     def __init__(
         self,
         found: Walk,
-        known: list[Block] | None,
+        before: Layout | None,
+        after: Layout | None,
         since: Mark | None,
         label: Callable[[str, int, str], str],
     ) -> None:
         self.notes = list(found.notes)
-        self.known = None if known is None else sorted(known, key=lambda block: (block.device, block.address))
-        self._places = [] if self.known is None else [(block.device, block.address) for block in self.known]
+        self._before, self.after = before, after
         self._since = since
         self._label = label
         self.reached: set[tuple[str, int]] = set()
@@ -121,10 +101,10 @@ class _Books:
         foreign = 0
         for (device, address), group in self._grouped(found.reached).items():
             storage = self._storage(device, address, group)
-            if storage is None:
-                foreign += max(one.memory.size for one in group)
-            else:
+            if storage is not None:
                 self.storages.append((group[0], storage))
+            elif not any(one is not None and one.has(device, address) for one in (before, after)):
+                foreign += max(one.memory.size for one in group)
         if foreign:
             self.notes.append(
                 f"{size(foreign)} of tensors lie outside PyTorch's allocator, and are not counted: shared by another"
@@ -147,17 +127,12 @@ class _Books:
         return groups
 
     def _block(self, reach: Reach) -> Block | None:
-        at = bisect.bisect_right(self._places, (reach.memory.device, reach.memory.address)) - 1
-        if self.known is None or at < 0:
-            return None
-        block = self.known[at]
-        inside = block.device == reach.memory.device and reach.memory.address < block.address + block.size
-        return block if inside else None
+        return None if self.after is None else self.after.block(reach.memory.device, reach.memory.address)
 
     def _storage(self, device: str, address: int, group: list[Reach]) -> Storage | None:
         first = group[0]
         block = self._block(first)
-        if device.startswith("cuda") and block is None and self.known is not None:
+        if device.startswith("cuda") and block is None and self.after is not None:
             return None
         amount = max(one.memory.size for one in group)
         if block is not None:
@@ -178,7 +153,7 @@ class _Books:
             first.tensor,
             "" if block is None else self._made(block),
             first.view,
-            self._since is None or (device, address) not in self._since,
+            self._since is None or not self._since.has(device, address, [one.memory.storage for one in group]),
         )
 
     def _made(self, block: Block) -> str:
@@ -187,7 +162,7 @@ class _Books:
     def devices(self, torch: Any, wanted: Callable[[str], bool]) -> list[str]:
         """The devices to tell of: those with something on them."""
         names = {storage.device for _, storage in self.storages}
-        names |= {block.device for block in self.known or () if wanted(block.device)}
+        names |= {block.device for block in self.blocks if wanted(block.device)}
         if torch is not None:
             indexes = range(torch.cuda.device_count())
             names |= {f"cuda:{i}" for i in indexes if wanted(f"cuda:{i}") and pytorch.has_context(torch, i)}
@@ -209,13 +184,24 @@ class _Books:
         kinds = tuple(sorted(((k, v) for k, v in amounts.items() if v), key=lambda item: -item[1]))
         return Holder(name, place, device, sum(amounts.values()), len(parts), kinds, parts, _note(name, parts))
 
-    def unreached(self, device: str) -> list[Block]:
-        """Blocks in use that no Python object was found for."""
-        return [
-            block
-            for block in self.known or ()
-            if block.device == device and (block.device, block.address) not in self.reached
-        ]
+    @property
+    def blocks(self) -> list[Block]:
+        """Every allocated block; none where the allocator does not tell."""
+        return [] if self.after is None else self.after.blocks
+
+    def unreached(self, device: str) -> tuple[list[Block], int]:
+        """Blocks in use that no Python object was found for; and the bytes of those that came during the walk."""
+        before = set() if self._before is None else set(self._before.places)
+        left, meanwhile = [], 0
+        for block in self.blocks:
+            place = (block.device, block.address)
+            if block.device != device or place in self.reached:
+                continue
+            if self._before is None or place in before:
+                left.append(block)
+            else:
+                meanwhile += block.size
+        return left, meanwhile
 
 
 def _note(name: str, parts: tuple[Storage, ...]) -> str:
@@ -249,7 +235,9 @@ def _total(device: str, books: _Books, torch: Any) -> Total:
     except Exception as error:  # a pluggable allocator, a failed kernel
         books.notes.append(f"{device}: what is allocated is not known ({first_line(error)})")
         return Total(device, held)
-    left = books.unreached(device)
+    left, meanwhile = books.unreached(device)
+    if books.after is not None:
+        meanwhile += allocated - books.after.allocated(device)
     rest = []
     workspace = _workspace(device, left)
     if workspace:
@@ -257,7 +245,9 @@ def _total(device: str, books: _Books, torch: Any) -> Total:
     private = sum(block.size for block in left if tuple(block.pool) != (0, 0))
     if private:
         rest.append(Rest("private pools, as of CUDA graphs", private))
-    unknown = allocated - held - workspace - private
+    if meanwhile:
+        rest.append(Rest("allocated while it looked, by other threads", meanwhile))
+    unknown = allocated - held - workspace - private - meanwhile
     if unknown:
         rest.append(Rest("not reachable from Python: autograd graph, C++, in flight", unknown))
     return Total(device, held, tuple(rest), allocated)

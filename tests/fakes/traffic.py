@@ -55,4 +55,4 @@ class Traffic(TorchDispatchMode):
         from ipygpumem.probes.storages import Memory
 
         block = self.places.get(storage.data_ptr() if address is None else address)
-        return [] if block is None else [Memory(f"cuda:{self.device}", block.address, storage.nbytes())]
+        return [] if block is None else [Memory(f"cuda:{self.device}", block.address, storage.nbytes(), storage._cdata)]

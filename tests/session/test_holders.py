@@ -5,14 +5,28 @@ from __future__ import annotations
 import json
 import sys
 
+import pytest
 import torch
+import torch._dynamo  # binds names of torch._C that a fake device may not replace meanwhile
 
 import ipygpumem
+from fakes.traffic import Traffic
+from ipygpumem.probes.storages import Types
 from ipygpumem.recording.names import Root
-from ipygpumem.session.holders import holders, mark
+from ipygpumem.session import holders as session_holders
+from ipygpumem.session.holders import holders
+from ipygpumem.session.mark import mark
 from ipygpumem.session.roots import frame_label, made_by, module_roots
 
 MIB = 1 << 20
+
+
+@pytest.fixture
+def traffic_of(fake_gpu, monkeypatch):
+    traffic = Traffic(fake_gpu)
+    monkeypatch.setattr(Types, "memory", lambda self, storage, address=None: traffic.memory(storage, address))
+    with traffic:
+        yield traffic
 
 
 def ones(size, index=0):
@@ -178,3 +192,71 @@ def test_a_sparse_tensor_is_no_view_of_its_indices():
     found = look({"sparse": torch.ones(64, 64).to_sparse()}, host=True)
     assert found.holders
     assert not [note for note in found.notes if "clone" in note]
+
+
+def test_new_is_what_lies_where_something_old_was_freed(fake_gpu):
+    """PyTorch gives addresses out again at once."""
+    space = {"kept": ones(3 * MIB), "replaced": ones(4 * MIB)}
+    since = mark()
+    address = space["replaced"].untyped_storage().data_ptr()
+    del space["replaced"]
+    space["fresh"] = ones(4 * MIB)
+    assert space["fresh"].untyped_storage().data_ptr() == address, "the fake allocator does as the real one"
+    assert [one.name for one in look(space, since=since).holders] == ["fresh"]
+    space["another"] = space["kept"][5:]
+    assert [one.name for one in look(space, since=since).holders] == ["fresh"], "another tensor, no other storage"
+
+
+def test_a_mark_keeps_nothing(fake_gpu):
+    space = {"x": ones(3 * MIB)}
+    since = mark()
+    before = torch.cuda.memory_allocated()
+    space.clear()
+    assert torch.cuda.memory_allocated() == before - 3 * MIB
+    assert len(since.held) >= 1
+
+
+def test_in_main_memory_a_mark_tells_storages_apart():
+    space = {"old": torch.ones(54321)}
+    since = mark(host=True)
+    address = space.pop("old").data_ptr()
+    others = []
+    while len(others) < 50 and (not others or others[-1].data_ptr() != address):
+        others.append(torch.ones(54321))
+    space["new"] = others[-1]
+    found = holders([Root("", space, "variable", "names")], host=True, since=since)
+    assert "new" in [one.name for one in found.holders]
+
+
+def test_what_only_a_graph_kept_at_the_mark_is_old(traffic_of):
+    """Saved for backward: no Python object was there, and one is later."""
+    x = torch.ones(70_000, requires_grad=True)
+    loss = (x.exp() * 2).sum()
+    since = mark()
+    saved = loss.grad_fn.next_functions[0][0].next_functions[0][0]._saved_result
+    space = {"x": x, "loss": loss, "saved": saved, "new": torch.ones(1000)}
+    assert [one.name for one in look(space, since=since).holders] == ["new"]
+
+
+def test_what_a_thread_does_while_it_looks_is_its_own_line(fake_gpu, monkeypatch):
+    """Freed meanwhile: nobody's, and not another process's. Allocated meanwhile: not unreachable."""
+    space = {"x": ones(3 * MIB), "going": ones(5 * MIB)}
+    real, threads = session_holders.walk, []
+
+    def walk(*arguments, **options):
+        found = real(*arguments, **options)
+        del space["going"]
+        threads.append(ones(7 * MIB))
+        return found
+
+    monkeypatch.setattr(session_holders, "walk", walk)
+    fake_gpu.alloc(12 * MIB)
+    found = look(space)
+    assert found.notes == ()
+    total = found.total("cuda:0")
+    assert total.held + total.unreached == total.allocated == torch.cuda.memory_allocated()
+    assert [one.name for one in found.holders] == ["x"]
+    assert rest(found) == {
+        "not reachable from Python: autograd graph, C++, in flight": 12 * MIB,
+        "allocated while it looked, by other threads": 7 * MIB,
+    }
