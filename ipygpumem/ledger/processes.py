@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Neighbour:
 
     Attributes:
         pid: Its number in NVML's list.
-        amount: Its bytes on the card; None where the driver does not tell.
+        amount: Its bytes on the card; None where the driver does not tell, and in a `NeighbourChange`, which has two.
         name: Program and script of this user's processes (``python train.py``), of others' the program alone.
         relation: Whose it is.
         user: The user's name.
@@ -138,7 +139,13 @@ def neighbour_changes(
         listed: Event = "came" if pid not in before else "left" if pid not in after else ""
         if old != new or listed or standing:
             neighbour, event = who(pid, listed)
-            # a report is logged and given away: no command lines
-            neighbour = replace(neighbour, amount=after.get(pid), command="")
-            found.append(NeighbourChange(device.name, neighbour, old, new, event))
+            if before.keys() == after.keys() == {pid}:  # the sums are these very numbers: one object for many reports
+                old, new = device.before.others, device.after.others
+            found.append(NeighbourChange(device.name, _public(neighbour), old, new, event))
     return tuple(sorted(found, key=lambda one: (-abs(one.change), -one.after, one.neighbour.pid)))
+
+
+@lru_cache(maxsize=256)
+def _public(one: Neighbour) -> Neighbour:
+    """Without its command line, for a report is logged and given away; thousands of reports share the one object."""
+    return replace(one, amount=None, command="")

@@ -69,7 +69,7 @@ class Directory:
         met = self._met.get(pid)
         if met is None or (trusted and not met.trusted) or not _lives(met.neighbour):
             met = self._met[pid] = _Met(_look(pid, trusted=trusted), trusted)
-        return replace(met.neighbour, amount=amount)
+        return met.neighbour if amount is None else replace(met.neighbour, amount=amount)
 
     def was(self, pid: int, *, trusted: bool) -> tuple[Neighbour, bool]:
         """A process that is on the card no more, and whether it lives on; what was known of it while it was there."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.ledger.processes import Event, NeighbourChange
     from ipygpumem.ledger.reading import DeviceReading, Reading
-    from ipygpumem.ledger.report import Report
+    from ipygpumem.ledger.report import DeviceReport, Report
     from ipygpumem.probes.card import Card
     from ipygpumem.probes.watch import Watch
 
@@ -115,7 +115,16 @@ def with_neighbours(report: Report, *, standing: bool = False) -> Report:
         found = _moved(report, current().watch, standing=standing)
     except Exception as error:  # names are no reason to lose a report
         return replace(report, notes=(*report.notes, f"other processes have no names: {first_line(error)}"))
-    return replace(report, neighbours=found) if found else report
+    devices = {name: _without_list(device) for name, device in report.devices.items()}
+    return replace(report, devices=devices, neighbours=found)
+
+
+def _without_list(device: DeviceReport) -> DeviceReport:
+    """Whoever moved is told with the report: ten thousand of them need no lists of all."""
+    before, after = device.before, device.after
+    if not before.listed and not after.listed:
+        return device
+    return replace(device, before=replace(before, listed=()), after=replace(after, listed=()))
 
 
 def _moved(report: Report, watch: Watch, *, standing: bool) -> tuple[NeighbourChange, ...]:
