@@ -42,6 +42,10 @@ def _forget_outside():
     if outside is not None:
         outside.OUTSIDE.close()
         outside.OUTSIDE.__init__()
+    sampler = sys.modules.get("ipygpumem.recording.sampler")
+    if sampler is not None:
+        sampler.SAMPLER.close()
+        sampler.SAMPLER.__init__()
 
 
 @pytest.fixture(autouse=True)

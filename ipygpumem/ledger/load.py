@@ -14,6 +14,7 @@ from ipygpumem.ledger.plain import Plain, mapping, printable
 from ipygpumem.ledger.processes import NeighbourChange
 from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
 from ipygpumem.ledger.report import SCHEMA, DeviceReport, HostReport, Peak, Report
+from ipygpumem.ledger.samples import OutsidePeak
 
 __all__ = ["check_schema", "report_from"]
 
@@ -27,6 +28,7 @@ _NAMES: dict[str, Any] = {
     "ModuleTree": ModuleTree,
     "NeighbourChange": NeighbourChange,
     "OutsideMemory": OutsideMemory,
+    "OutsidePeak": OutsidePeak,
 }
 _strict, _lenient = Plain(_NAMES), Plain(_NAMES, lenient=True)
 _LAST_TIME = 1 << 33

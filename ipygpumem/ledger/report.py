@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ipygpumem.ledger.outside import OutsideMemory
     from ipygpumem.ledger.processes import NeighbourChange
     from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
+    from ipygpumem.ledger.samples import OutsidePeak
 
 __all__ = ["SCHEMA", "DeviceReport", "HostReport", "Peak", "RecordingFacts", "Report"]
 
@@ -46,12 +47,17 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """What one measurement moved on one device. Every figure is a change in bytes, or None with a grade's reason."""
+    """What one measurement moved on one device. Every figure is a change in bytes, or None with a grade's reason.
+
+    ``sampled`` is what samples of the card prove about memory outside PyTorch; None where they prove nothing that the
+    two readings do not tell.
+    """
 
     name: str
     before: DeviceReading
     after: DeviceReading
     high: Peak | None = None
+    sampled: OutsidePeak | None = None
 
     @property
     def held(self) -> int | None:
@@ -88,6 +94,11 @@ class DeviceReport:
         if not self._comparable:
             return None
         return _difference(_around(self.before), _around(self.after))
+
+    @property
+    def outside_peak(self) -> int | None:
+        """The highest of memory outside PyTorch over its level before: at least this; None where nothing proves one."""
+        return None if self.sampled is None else self.sampled.change
 
     @property
     def others(self) -> int | None:
@@ -144,6 +155,7 @@ class DeviceReport:
         ]
         if self.process_wide or (self.outside is not None and abs(self.outside) >= _CARD_NOISE):
             figures.append(self.outside)
+        figures.append(self.outside_peak)
         changed = any(figure is not None and abs(figure) >= least for figure in figures)
         return changed or self.ooms > 0 or self.retries > 0
 
@@ -158,6 +170,7 @@ class DeviceReport:
         grades = dict.fromkeys(("held", "pending", "cached"), torch_grade)
         grades["peak"] = self._peak_grade(torch_grade)
         grades["outside"] = self._outside_grade()
+        grades["outside_peak"] = self._sampled_grade()
         whole_card = grade("unknown", f"no attribution by process: {self.after.why}")
         grades["others"] = grades["unattributed"] = whole_card
         if self.process_wide:
@@ -192,15 +205,30 @@ class DeviceReport:
             return grade("exact", f"NVML's entry of this process minus PyTorch's reserved; {self.after.why}")
         return grade("device", f"this process or another: {self.after.why}")
 
+    def _sampled_grade(self) -> Grade:
+        found = self.sampled
+        if found is None:
+            return grade("unknown", "no sample proves more than the readings at both ends")
+        whose = "another process that came and went is in it" if self.process_wide else "this process or another"
+        return Grade(
+            "sampled",
+            f"{found.count:,} samples of the card from {duration(found.since)} on, largest gap {duration(found.gap)}, "
+            f"against the most that PyTorch can have had reserved; {whose}",
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Every figure, both readings, the peaks and the grades, as plain data."""
-        names = ("held", "peak", "cached", "pending", "outside", "others", "unattributed", "process", "used", "total")
+        names = (
+            *("held", "peak", "cached", "pending", "outside", "outside_peak", "others", "unattributed", "process"),
+            *("used", "total"),
+        )
         return {
             **{name: getattr(self, name) for name in names},
             "started": self.started,
             "ooms": self.ooms,
             "retries": self.retries,
             "peaks": None if self.high is None else {**asdict(self.high.counters), "exact": self.high.exact},
+            "sampled": None if self.sampled is None else asdict(self.sampled),
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "grades": {name: asdict(one) for name, one in self.grades.items()},

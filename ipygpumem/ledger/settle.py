@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.ledger.reading import Reading
     from ipygpumem.ledger.report import Peak, RecordingFacts
+    from ipygpumem.ledger.samples import OutsidePeak
 
 __all__ = ["settle"]
 
@@ -21,6 +22,7 @@ def settle(
     after: Reading,
     peaks: Mapping[str, Peak],
     *,
+    sampled: Mapping[str, OutsidePeak] | None = None,
     seconds: float,
     only: Collection[str] | None = None,
     cell: int | None = None,
@@ -31,13 +33,15 @@ def settle(
     recording: RecordingFacts | None = None,
 ) -> Report:
     """The report of one measurement; ``only`` names the devices to tell of (all that this process uses by default)."""
-    devices = {}
+    devices, samples = {}, sampled or {}
     for name, end in after.devices.items():
         start = before.devices.get(name) or _untouched(end)
         used = start.context or end.context
         if name not in only if only is not None else not used:
             continue
-        devices[name] = DeviceReport(name=name, before=start, after=shared(start, end), high=peaks.get(name))
+        devices[name] = DeviceReport(
+            name=name, before=start, after=shared(start, end), high=peaks.get(name), sampled=samples.get(name)
+        )
     return Report(
         devices=devices,
         host=HostReport(before=before.host, after=after.host),

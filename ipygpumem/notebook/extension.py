@@ -16,7 +16,7 @@ from ipygpumem.notebook.outside import StandingRecords
 from ipygpumem.notebook.rewrite import rewrite
 from ipygpumem.notebook.roots import labeller, notebook_roots
 from ipygpumem.notebook.settings import without_faults
-from ipygpumem.recording import PEAKS, fork
+from ipygpumem.recording import PEAKS, SAMPLER, fork
 from ipygpumem.render import baseline_line, html_line, text_line
 from ipygpumem.session import current
 from ipygpumem.session.roots import frame_label, python_roots
@@ -124,6 +124,7 @@ class _Extension:
             session.reports.log = None
         session.watch.only = None
         session.roots, session.label = python_roots, frame_label
+        SAMPLER.close()
         PEAKS.remove()
 
     def _remove_magics(self) -> None:

@@ -6,9 +6,11 @@ from ipygpumem.recording.keys import CellFacts
 from ipygpumem.recording.measurement import Measurement, MeasurementOptions
 from ipygpumem.recording.peaks import PEAKS
 from ipygpumem.recording.recorder import Recorder
+from ipygpumem.recording.sampler import SAMPLER
 
 __all__ = [
     "PEAKS",
+    "SAMPLER",
     "CellFacts",
     "History",
     "HistoryOptions",

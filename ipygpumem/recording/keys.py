@@ -14,7 +14,8 @@
 ``numbers``    dict, file name -> In number, for cells in the stacks that ran before the recording
 ``devices``    list of ``index``, ``name``, ``uuid``, ``total`` (capacity)
 ``readings``   ``before`` and ``after``: device name -> the counters of `ipygpumem.ledger.DeviceReading`
-``curves``     name -> ``device``, ``time_us`` (list), ``bytes`` (list): levels sampled meanwhile; may be empty
+``curves``     name -> ``device``, ``time_us`` (list), ``bytes`` (list): levels sampled meanwhile, ``device used`` and
+               ``outside PyTorch``, with the device behind the name where there are several; may be empty
 ============== ========================================================================================================
 """
 
@@ -61,6 +62,7 @@ def add_keys(
     cells: Iterable[CellFacts],
     before: Reading,
     after: Reading,
+    curves: Mapping[str, Any],
     sources: Mapping[str, str],
     numbers: Mapping[str, int],
     devices: list[dict[str, Any]],
@@ -94,7 +96,7 @@ def add_keys(
             "before": {name: device.to_dict() for name, device in before.devices.items()},
             "after": {name: device.to_dict() for name, device in after.devices.items()},
         },
-        "curves": {},
+        "curves": dict(curves),
     }
     snapshot["source_code"] = {name: sources[name] for name in sorted(names & sources.keys())}
 

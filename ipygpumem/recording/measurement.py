@@ -7,17 +7,20 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from ipygpumem.ledger.samples import OutsidePeak, highest_outside
 from ipygpumem.ledger.settle import settle
 from ipygpumem.probes import host, pytorch
 from ipygpumem.recording.keys import CellFacts
 from ipygpumem.recording.peaks import PEAKS, Scope
+from ipygpumem.recording.reserved import MostReserved
+from ipygpumem.recording.sampler import SAMPLER, SampleWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from ipygpumem.ledger.reading import Reading
-    from ipygpumem.ledger.report import RecordingFacts, Report
+    from ipygpumem.ledger.report import Peak, RecordingFacts, Report
     from ipygpumem.probes.watch import Watch
     from ipygpumem.recording.recorder import Recorder
 
@@ -55,6 +58,7 @@ class Measurement:
         observers: What else watches meanwhile: each is started last and stopped first, whatever ends the interval.
         after: The reading at the end.
         recorded: What became of the recording, whether or not it was to be saved; None without one.
+        window: The samples of the cards; None where no card can be asked.
     """
 
     def __init__(self, watch: Watch, options: MeasurementOptions | None = None) -> None:
@@ -64,6 +68,7 @@ class Measurement:
         self.observers: list[Observer] = []
         self.after: Reading | None = None
         self.recorded: RecordingFacts | None = None
+        self.window: SampleWindow | None = None
         self._before: Reading | None = None
         self._scope: Scope | None = None
         self._recorder: Recorder | None = None
@@ -100,6 +105,9 @@ class Measurement:
             observer.start()
         self._start_us = time.time_ns() // 1000
         self._start = time.perf_counter()
+        in_use = [name for name, device in self._before.devices.items() if device.context]
+        if in_use:
+            self.window = SAMPLER.open(card for card in self.watch.cards.values() if card.name in in_use)
 
     def _start_recording(self, recorder: Recorder) -> None:
         try:
@@ -111,6 +119,15 @@ class Measurement:
     def record(self, recorder: Recorder, path: Path | None) -> None:
         """Record allocation history from `begin` to `end`, and save it to a path that was checked, if there is one."""
         self._recorder, self._path = recorder, path
+
+    def move(self, path: Path | None) -> None:
+        """Save the recording there instead: to a path that was checked, None to save it nowhere."""
+        self._path = path
+
+    @property
+    def pid(self) -> int:
+        """The process that began it; 0 before it began."""
+        return self._pid
 
     @property
     def recording(self) -> bool:
@@ -135,6 +152,7 @@ class Measurement:
         asked only where something was recorded. Whatever interrupts the end, no scope stays open and no recording on.
         """
         seconds = time.perf_counter() - self._start
+        SAMPLER.shut(self.window)
         self._stop_observers()
         facts = CellFacts(cell, filename, self._start_us, time.time_ns() // 1000, success)
         before, scope = self._before, self._scope
@@ -147,10 +165,12 @@ class Measurement:
             recording = self._save(facts, after, sources, numbers)
         finally:
             self.abandon()
+        peaks = scope.peaks()
         return settle(
             before,
             after,
-            {f"cuda:{index}": peak for index, peak in scope.peaks().items()},
+            {f"cuda:{index}": peak for index, peak in peaks.items()},
+            sampled=self._sampled(before, after, peaks),
             seconds=seconds,
             only=self.only,
             cell=cell,
@@ -170,8 +190,24 @@ class Measurement:
     ) -> RecordingFacts | None:
         if self._recorder is None:
             return None
+        if self.window is not None:
+            self._recorder.windows = [self.window]
         self.recorded = self._recorder.save(self._path, sources=sources(), numbers=numbers(), cell=facts, after=after)
         return None if self._path is None else self.recorded
+
+    def _sampled(self, before: Reading, after: Reading, peaks: Mapping[int, Peak]) -> dict[str, OutsidePeak]:
+        """What samples prove beyond the two readings, by device name."""
+        found = {}
+        for index, track in {} if self.window is None else self.window.tracks.items():
+            name = f"cuda:{index}"
+            start, end, high = before.devices.get(name), after.devices.get(name), peaks.get(index)
+            if start is None or end is None or not track.samples or track.source != start.source:
+                continue
+            most = MostReserved(None if high is None else high.counters.reserved, track.anchors, track.steps)
+            highest = highest_outside(start, end, track.samples, most)
+            if highest is not None:
+                found[name] = OutsidePeak(*highest, track.gap, track.samples[0].begin, track.count)
+        return found
 
     def _stop_observers(self) -> None:
         for observer in reversed(self.observers):
@@ -183,6 +219,7 @@ class Measurement:
 
     def abandon(self) -> None:
         """End, with or without a report: the observers gone, the scope closed, our recording off."""
+        SAMPLER.shut(self.window)
         self._stop_observers()
         if self._scope is not None:
             PEAKS.drop(self._scope)

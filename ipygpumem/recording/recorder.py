@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import RecordingError, first_line
 from ipygpumem.ledger.report import RecordingFacts
+from ipygpumem.recording.curves import curves, steps_of
 from ipygpumem.recording.file import write
 from ipygpumem.recording.history import History, HistoryOptions
 from ipygpumem.recording.keys import CellFacts, add_keys
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.ledger.reading import Reading
     from ipygpumem.probes.watch import Watch
+    from ipygpumem.recording.sampler import SampleWindow
 
 __all__ = ["Recorder"]
 
@@ -30,6 +32,7 @@ class Recorder:
         kept: The snapshot that was taken last, with our own keys; whoever reads it puts None there.
         begun: Where the events of each device stood when the recording began.
         ended: Where they stood when that snapshot was taken.
+        windows: Samples of the cards, closed, taken while it was on.
 
     Raises:
         RecordingError: Nothing can be recorded here.
@@ -44,6 +47,7 @@ class Recorder:
         self.kept: dict[str, Any] | None = None
         self.begun: Mark = {}
         self.ended: Mark = {}
+        self.windows: list[SampleWindow] = []
         self._before: Reading | None = None
 
     def start(self, before: Reading | None = None) -> None:
@@ -90,14 +94,18 @@ class Recorder:
         self.ended = mark()
         snapshot = history.take()
         dropped = history.dropped(snapshot)
+        before = self._before or after
+        for window in self.windows:
+            steps_of(snapshot, window, history.started_us, dropped)
         add_keys(
             snapshot,
             history,
             ended_us=ended_us,
             dropped=dropped,
             cells=cells,
-            before=self._before or after,
+            before=before,
             after=after,
+            curves=curves(self.windows, before.devices, after.devices),
             sources=sources,
             numbers=numbers,
             devices=self._devices(),

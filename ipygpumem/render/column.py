@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from ipygpumem.units import MIB, duration, pair, signed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ipygpumem.ledger.grade import Grade
     from ipygpumem.ledger.report import DeviceReport, HostReport, RecordingFacts, Report
 
@@ -19,6 +21,7 @@ __all__ = ["VISIBLE", "Column", "Row", "footer", "notes", "recording_notes", "ro
 VISIBLE = MIB // 20
 """A change below 0.05 MiB prints as 0.0: such a column has not moved."""
 _MOST_ROWS = 3
+_MINUTE = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +90,34 @@ def _device_row(device: DeviceReport) -> Row:
         for kind, amount, pattern in words
         if amount is not None and abs(amount) >= VISIBLE
     )
+    columns = _with_sampled(columns, device, grades)
     after = device.after
     used = "" if after.in_use is None or after.capacity is None else f"{pair(after.in_use, after.capacity)} used"
     return Row(device.name, columns, used, device)
+
+
+def _with_sampled(columns: tuple[Column, ...], device: DeviceReport, grades: Mapping[str, Grade]) -> tuple[Column, ...]:
+    """The columns with the sampled peak of memory outside PyTorch behind what is left of it."""
+    found = device.sampled
+    if found is None:
+        return columns
+    text = f"at least {signed(found.change)} at {_when(found.seconds)} (sampled, largest gap {_gap(found.gap)})"
+    if not any(one.kind == "outside" for one in columns):
+        text = f"outside PyTorch, {text}"
+    if not device.process_wide:
+        text = f"{text} (this process or another)"
+    kinds = [one.kind for one in columns]
+    at = next((i for i, kind in enumerate(kinds) if kind in {"others", "unattributed"}), len(kinds))
+    return (*columns[:at], Column("outside_peak", text, grades["outside_peak"]), *columns[at:])
+
+
+def _when(seconds: float) -> str:
+    """A time in a cell: seconds with one decimal place while it is short."""
+    return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s" if seconds < _MINUTE else duration(seconds)
+
+
+def _gap(seconds: float) -> str:
+    return f"{max(round(seconds * 1000), 1)} ms" if seconds < 1 else duration(seconds)
 
 
 def _words(pattern: str, amount: int, grade: Grade) -> str:

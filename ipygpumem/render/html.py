@@ -22,7 +22,7 @@ __all__ = ["html_line", "html_tables"]
 
 _BAR_PIXELS = 96
 _BAR_COLOURS = {"tensors": "#3b82f6", "cache": "#93c5fd", "outside PyTorch": "#f59e0b", "other processes": "#9ca3af"}
-_FIGURE_COLOURS = {"held": "#3b82f6", "peak": "#3b82f6", "outside": "#d97706"}
+_FIGURE_COLOURS = {"held": "#3b82f6", "peak": "#3b82f6", "outside": "#d97706", "outside_peak": "#d97706"}
 
 _USED_TITLE = "what programs have of the card, without what the driver keeps for itself: {}"
 

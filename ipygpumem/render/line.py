@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["baseline_line", "text_line"]
 
-_COLOURS = {"held": "1", "peak": "1", "outside": "33", "others": "35", "unattributed": "35"}
+_COLOURS = {"held": "1", "peak": "1", "outside": "33", "outside_peak": "33", "others": "35", "unattributed": "35"}
 _FAINT = "2"
 
 

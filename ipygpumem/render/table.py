@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.ledger.baseline import PRELOAD_OFF
 from ipygpumem.ledger.books import books
 from ipygpumem.render.column import VISIBLE, footer, notes
-from ipygpumem.units import signed, size
+from ipygpumem.units import duration, signed, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,12 +75,12 @@ def _device_table(device: DeviceReport) -> Table:
         ("allocated (tensors)", "held", device.held, device.peak, after.allocated),
         ("pending (freed, wait for a stream)", "pending", device.pending, None, after.pending),
         ("cached", "cached", device.cached, None, after.cached),
-        (outside, "outside", device.outside, None, after.outside),
+        (outside, "outside", device.outside, device.outside_peak, after.outside),
         ("other processes", "others", device.others, None, after.others),
         ("unattributed", "unattributed", device.unattributed, None, after.unattributed),
     )
     rows = [
-        TableRow(label, (_change(change), _peak(device, peak), _level(now)), 1, grades[kind])
+        TableRow(label, (_change(change), _peak(device, kind, peak), _level(now)), 1, grades[kind])
         for label, kind, change, peak, now in figures
     ]
     alike = before.source == after.source  # NVML's figure and CUDA's are never subtracted
@@ -89,8 +89,10 @@ def _device_table(device: DeviceReport) -> Table:
     used = _minus(after.used, before.used) if alike else None
     rows.append(TableRow("device used", (_change(used), "", _level(after.used)), 0, grades["used"]))
     rows.append(TableRow("free", (_change(None if used is None else -used), "", _level(after.free)), 0, grades["used"]))
-    bound = (f"at most: {grades['peak'].reason}",) if grades["peak"].trust == "bound" else ()
-    return Table(device.name, ("change", "peak", "now"), tuple(rows), bound)
+    remarks = [f"at most: {grades['peak'].reason}"] if grades["peak"].trust == "bound" else []
+    if device.sampled is not None:
+        remarks.append(f"at least, at {duration(device.sampled.seconds)}: {grades['outside_peak'].reason}")
+    return Table(device.name, ("change", "peak", "now"), tuple(rows), tuple(remarks))
 
 
 def _lines_table(peak: PeakLines) -> Table:
@@ -154,9 +156,11 @@ def _change(amount: int | None) -> str:
     return "0" if amount == 0 else "<0.1 MiB"
 
 
-def _peak(device: DeviceReport, peak: int | None) -> str:
+def _peak(device: DeviceReport, kind: str, peak: int | None) -> str:
     if peak is None:
         return ""
+    if kind == "outside":
+        return f"at least {_change(peak)}"
     return ("" if device.high is None or device.high.exact else "at most ") + _change(peak)
 
 

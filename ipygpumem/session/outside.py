@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import CuptiError
 from ipygpumem.ledger.grade import Grade, grade
 from ipygpumem.ledger.libraries import ALLOCATOR
 from ipygpumem.ledger.outside import LibraryMemory, OutsideMemory, PoolMemory, balance
+from ipygpumem.ledger.samples import NOISE
 from ipygpumem.probes import pytorch
 from ipygpumem.probes.pools import GRAPHS, STREAMS, PoolReading, pool_readings
 from ipygpumem.recording.outside import OUTSIDE
 from ipygpumem.units import duration, signed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ipygpumem.ledger.report import DeviceReport, Report
     from ipygpumem.probes.watch import Watch
     from ipygpumem.recording.accounts import Owner, Window
     from ipygpumem.recording.measurement import Measurement
 
-__all__ = ["OutsideQuestion"]
+__all__ = ["OutsideQuestion", "exact_first"]
 
 _RECORDS = "CUPTI's record of every allocation"
 _Pools = dict[tuple[str, int], PoolReading]
@@ -172,6 +174,21 @@ class OutsideQuestion:
             return 0
         missing = recorded - (after - before)
         return 0 if missing and pytorch.expandable() else missing
+
+
+def exact_first(report: Report, libraries: Iterable[OutsideMemory]) -> Report:
+    """The report without sampled peaks that exact ones tell already: those of the records, or a pool's own."""
+    devices = dict(report.devices)
+    for found in libraries:
+        device = devices.get(found.device)
+        if device is None or device.sampled is None:
+            continue
+        exact = [one.peak for one in found.pools if one.peak is not None and one.grade.trust == "exact"]
+        if found.grade.trust == "exact" and found.peak is not None:
+            exact.append(found.peak + max(found.idle, 0) + max(found.rest or 0, 0))
+        if exact and max(exact) >= device.sampled.change - NOISE:
+            devices[found.device] = replace(device, sampled=None)
+    return replace(report, devices=devices)
 
 
 def _minus(one: int | None, other: int | None) -> int | None:

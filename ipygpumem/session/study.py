@@ -15,7 +15,7 @@ from ipygpumem.recording.backward import BackwardPasses
 from ipygpumem.recording.file import collector_paused
 from ipygpumem.recording.history import History, HistoryOptions
 from ipygpumem.recording.recorder import Recorder
-from ipygpumem.session.outside import OutsideQuestion
+from ipygpumem.session.outside import OutsideQuestion, exact_first
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -149,6 +149,7 @@ class Study:
                 notes += doubts
             except Exception as error:
                 notes.append(f"no libraries: {first_line(error)}")
+            report = exact_first(report, libraries)
         excesses, doubts = self.limits.check(report)
         notes += doubts
         report = replace(

@@ -19,6 +19,7 @@ from ipygpumem.ledger.listing import DeviceLines, LineUse, Listing, SourceLine
 from ipygpumem.ledger.modules import ModuleRow, ModuleTree, Part, Phase
 from ipygpumem.ledger.outside import LibraryMemory, OutsideMemory, PoolMemory
 from ipygpumem.ledger.processes import Neighbour, NeighbourChange
+from ipygpumem.ledger.samples import OutsidePeak
 
 LINES = DeviceLines(
     device="cuda:0",
@@ -55,8 +56,14 @@ OUTSIDE = OutsideMemory(
     grade=grade("exact", "records"),
 )
 NEIGHBOUR = Neighbour(7, 5, "python a.py", "own", "ada", "kernel", "/home/ada/b.ipynb", "", 1.5, "")
+SAMPLED = OutsidePeak(1, 0.5, 0.25, 0.125, 3)
 FULL = dataclasses.replace(
-    report(notes=("one", "two"), cell_id="a1b", recording=RecordingFacts("x.pickle", 5, 6, None, own=False, error="e")),
+    report(
+        sampled={"cuda:0": SAMPLED},
+        notes=("one", "two"),
+        cell_id="a1b",
+        recording=RecordingFacts("x.pickle", 5, 6, None, own=False, error="e"),
+    ),
     lines=(LINES,),
     excesses=(Excess("cuda:0", "peak", 5, 4),),
     modules=(TREE,),

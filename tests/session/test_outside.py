@@ -67,7 +67,7 @@ def test_each_library_and_the_rest(gpu, cupti):
     ]
     assert one.grade.trust == "exact"
     assert m.report.notes == ()
-    assert set(threading.enumerate()) <= others
+    assert {one for one in threading.enumerate() if one.name != "ipygpumem-sampler"} <= others
     assert Report.from_dict(json.loads(m.report.to_json())) == m.report
 
 

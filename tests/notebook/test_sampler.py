@@ -1,0 +1,42 @@
+"""The sampled peak in a notebook's reports, and no thread after unloading."""
+
+from __future__ import annotations
+
+import threading
+
+CELL = """
+import time
+def passing():
+    time.sleep(0.08); gpu.outside(1200 << 20); time.sleep(0.03); gpu.outside(-1200 << 20)
+"""
+
+
+def threads():
+    return [one.name for one in threading.enumerate() if one.name.startswith("ipygpumem")]
+
+
+def test_a_cell_tells_what_came_and_went(gpu_notebook, fake_gpu):
+    gpu_notebook.shell.user_ns["gpu"] = fake_gpu
+    gpu_notebook.run(CELL)
+    text = gpu_notebook.run("passing()").text
+    assert "outside PyTorch, at least +1.2 GiB at 0." in text
+    assert "s (sampled, largest gap " in text
+    table = gpu_notebook.run("%%gpumem\npassing()").text
+    (row,) = [line for line in table.splitlines() if line.startswith("  outside PyTorch")]
+    assert row.split() == ["outside", "PyTorch", "0", "at", "least", "+1.2", "GiB", "678.0", "MiB"]
+    assert "samples of the card from 5" in table
+    assert gpu_notebook.run("%gpumem passing()").text.startswith("cuda:0  outside PyTorch, at least +1.2 GiB at")
+    html = gpu_notebook.run("passing()").displays[0]["text/html"]
+    assert "at least +1.2 GiB" in html
+    assert threads() == ["ipygpumem-sampler"]
+    gpu_notebook.run("%unload_ext ipygpumem")
+    assert threads() == []
+
+
+def test_unloading_in_the_middle_of_a_cell(gpu_notebook, fake_gpu):
+    assert gpu_notebook.run("import time; time.sleep(0.08)\n%unload_ext ipygpumem\ntime.sleep(0.05)").success
+    assert threads() == []
+    gpu_notebook.load()
+    gpu_notebook.shell.user_ns["gpu"] = fake_gpu
+    gpu_notebook.run(CELL)
+    assert "at least +1.2 GiB" in gpu_notebook.run("passing()").text

@@ -1,0 +1,102 @@
+"""Samples in a snapshot file: what the viewer draws beside the allocations."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import ipygpumem
+from fakes.cuda import MIB
+from ipygpumem import Snapshot
+
+
+@pytest.fixture
+def gpu(fake_gpu):
+    ipygpumem.preload_pytorch()
+    return fake_gpu
+
+
+def curve(path, name):
+    found = Snapshot.load(path).own.curves[name]
+    assert len(found["time_us"]) == len(found["bytes"])
+    assert found["time_us"] == sorted(found["time_us"])
+    return found
+
+
+def work(gpu, device=0):
+    time.sleep(0.08)
+    block = gpu.alloc(400 * MIB, device)
+    time.sleep(0.04)
+    gpu.outside(300 * MIB, device)
+    time.sleep(0.04)
+    gpu.outside(-300 * MIB, device)
+    gpu.free(block)
+    gpu[device].allocator.empty_cache()
+    time.sleep(0.04)
+
+
+def test_device_used_and_outside(gpu, tmp_path):
+    gpu[0].allocator.empty_cache()
+    path = tmp_path / "x.pickle"
+    begin = time.time() * 1e6
+    base = gpu.card.own
+    with ipygpumem.measure(snapshot=path) as block:
+        work(gpu)
+    used = curve(path, "device used")
+    assert used["device"] == 0
+    assert begin < used["time_us"][0] < used["time_us"][-1] < time.time() * 1e6
+    here = base + gpu.card.driver_reserved + gpu.card.unattributed
+    assert sorted(set(used["bytes"])) == [here, here + 400 * MIB, here + 700 * MIB]
+    outside = curve(path, "outside PyTorch")
+    start = block.report.devices["cuda:0"].before.outside
+    assert set(outside["bytes"]) == {start, start + 300 * MIB}
+    assert set(Snapshot.load(path).own.curves) == {"device used", "outside PyTorch"}
+
+
+def test_segments_that_were_recorded_make_the_bound_exact(gpu, tmp_path):
+    """300 MiB outside beside 400 MiB that PyTorch took and gave back: without a recording that proves nothing."""
+    gpu[0].allocator.empty_cache()
+
+    def turns():
+        time.sleep(0.06)
+        gpu.outside(300 * MIB)
+        time.sleep(0.04)
+        gpu.outside(-300 * MIB)
+        block = gpu.alloc(400 * MIB)
+        gpu.free(block)
+        gpu[0].allocator.empty_cache()
+
+    with ipygpumem.measure() as plain:
+        turns()
+    with ipygpumem.measure(snapshot=tmp_path / "x.pickle") as recorded:
+        turns()
+    assert plain.report.devices["cuda:0"].sampled is None
+    assert recorded.report.devices["cuda:0"].outside_peak == 300 * MIB
+
+
+def test_several_devices_and_a_block_too_short(two_gpus, tmp_path):
+    import torch
+
+    ipygpumem.preload_pytorch()
+    torch.ones(1, device="cuda:1")
+    with ipygpumem.measure(snapshot=tmp_path / "x.pickle"):
+        work(two_gpus, 1)
+    names = {"device used, cuda:0", "device used, cuda:1", "outside PyTorch, cuda:0", "outside PyTorch, cuda:1"}
+    assert set(Snapshot.load(tmp_path / "x.pickle").own.curves) == names
+    assert curve(tmp_path / "x.pickle", "device used, cuda:1")["device"] == 1
+    with ipygpumem.measure(snapshot=tmp_path / "y.pickle"):
+        pass
+    assert Snapshot.load(tmp_path / "y.pickle").own.curves == {}
+
+
+def test_where_processes_cannot_be_told_apart_the_name_says_so(make_gpu, tmp_path):
+    gpu = make_gpu()
+    gpu.card.regime = "hidden"
+    ipygpumem.preload_pytorch()
+    with ipygpumem.measure(snapshot=tmp_path / "x.pickle"):
+        work(gpu)
+    assert set(Snapshot.load(tmp_path / "x.pickle").own.curves) == {
+        "device used",
+        "outside PyTorch and other processes",
+    }

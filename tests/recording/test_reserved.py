@@ -1,0 +1,52 @@
+"""The most that PyTorch can have had reserved at a time."""
+
+from __future__ import annotations
+
+from ipygpumem.recording.reserved import Anchor, MostReserved, segment_steps
+
+
+def event(action, size, second):
+    return {"action": action, "size": size, "time_us": round((1000 + second) * 1e6)}
+
+
+TRACE = [
+    event("alloc", 7, 0.5),
+    event("segment_alloc", 100, 1),
+    event("segment_map", 50, 2),
+    event("segment_unmap", 50, 3),
+    event("segment_free", 100, 4),
+]
+
+
+def test_segments_are_reckoned_back_from_the_end():
+    steps = segment_steps(TRACE, 20, since=0, origin=1000, complete=True)
+    assert [steps.at(at, at) for at in (0.5, 1.5, 2.5, 3.5, 4.5)] == [20, 120, 170, 120, 20]
+    assert steps.most(0.5, 4.5) == 170
+    assert steps.most(3.5, 4.5) == 120
+    assert steps.at(1.5, 2.5) is None, "it moved in between"
+    assert steps.at(2.0005, 2.0005) is None, "two clocks: nobody knows which came first"
+    assert steps.most(2.0005, 2.0005) == 170
+    assert steps.most(1.9995, 1.9995) == 170
+
+
+def test_before_the_recording_nothing_is_known():
+    assert segment_steps(TRACE, 20, since=0.25, origin=1000, complete=True).most(0.2, 0.3) is None
+    lossy = segment_steps(TRACE, 20, since=0, origin=1000, complete=False)
+    assert lossy.most(0.5, 0.5) is None
+    assert lossy.at(1.5, 1.5) == 120
+    assert segment_steps([], 20, since=0, origin=1000, complete=False).most(5, 5) is None
+    assert segment_steps([], 20, since=0, origin=1000, complete=True).most(5, 5) == 20
+
+
+def test_between_two_readings():
+    anchors = [Anchor(1, 1.1, 100, 500), Anchor(2, 2.1, 40, 530), Anchor(3, 3.1, 90, 580)]
+    most = MostReserved(1000, anchors)
+    assert most(1.5, 1.6) == 130, "100, and 30 were taken until the next"
+    assert most(2.5, 2.6) == 90
+    assert most(1.05, 1.06) == 1000, "before the first reading was over"
+    assert most(2.05, 2.06) == 130, "while it was read: before it or after it"
+    assert most(1.5, 2.5) == 130
+    assert most(0.5, 0.6) == most(3.5, 3.6) == 1000
+    assert MostReserved(None, anchors)(0.5, 0.6) is None
+    assert MostReserved(None)(1, 2) is None
+    assert MostReserved(110, anchors)(1.5, 1.6) == 110
