@@ -6,6 +6,7 @@ the answers become two columns, child and parent, sorted by child, so that the w
 
 from __future__ import annotations
 
+import bisect
 import gc
 import itertools
 import time
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
     from numpy.typing import NDArray
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Heap"]
 
 _CHUNK = 8192
+_FEW = 32
+"""Ids that are looked up one by one: below that a call of numpy costs more than it gives."""
 _BITS = 24
 _MASK = (1 << _BITS) - 1
 
@@ -34,14 +37,23 @@ class Heap:
     """
 
     def __init__(self, deadline: float) -> None:
-        self.objects: list[Any] = gc.get_objects()
-        count = len(self.objects)
-        self.ids: Ints = np.fromiter(map(id, self.objects), np.int64, count)
-        self._kinds: Ints = np.fromiter(map(id, map(type, self.objects)), np.int64, count)
         self._deadline = deadline
         self.complete = True
+        self.objects: list[Any] = gc.get_objects()
+        count = len(self.objects)
+        if self._late():
+            self.objects.clear()
+            count = 0
+        self.ids: Ints = np.fromiter(map(id, self.objects), np.int64, count)
+        self._kinds: Ints = np.fromiter(map(id, map(type, self.objects)), np.int64, count)
         self._children: Ints = np.empty(0, np.int64)
         self._parents: NDArray[np.int32] = np.empty(0, np.int32)
+        self._sorted = self._children.data
+
+    def _late(self) -> bool:
+        if time.perf_counter() > self._deadline:
+            self.complete = False
+        return not self.complete
 
     def release(self) -> None:
         """Let go of the objects. This one is among them, and would keep them all until the next collection."""
@@ -69,9 +81,8 @@ class Heap:
         objects = self.objects
         children, parents = [], []
         for start in range(0, len(objects), _CHUNK):
-            if time.perf_counter() > self._deadline:
-                self.complete = False
-                break
+            if self._late():
+                return  # what would be left out nobody knows: no name is better than a wrong one
             answers = list(map(gc.get_referents, objects[start : start + _CHUNK]))
             lengths = np.fromiter(map(len, answers), np.int64, len(answers))
             ids = np.fromiter(map(id, itertools.chain.from_iterable(answers)), np.int64, int(lengths.sum()))
@@ -79,18 +90,27 @@ class Heap:
             tracked = np.flatnonzero(_among(ids, known))
             children.append(ids[tracked])
             parents.append(np.repeat(np.arange(start, start + len(lengths), dtype=np.int32), lengths)[tracked])
-        if children:
+        if children and not self._late():
             column = np.concatenate(children)
             order = np.argsort(column, kind="stable")
             self._children, self._parents = column[order], np.concatenate(parents)[order]
+            self._sorted = self._children.data
 
-    def parents(self, ids: Iterable[int]) -> list[list[Any]]:
+    def parents(self, ids: Collection[int]) -> list[list[Any]]:
         """For each id the objects that refer to it, one for each reference."""
-        wanted = np.fromiter(ids, np.int64)
+        if len(ids) < _FEW:
+            return [self._of(key) for key in ids]
+        wanted = np.fromiter(ids, np.int64, len(ids))
         low = np.searchsorted(self._children, wanted, "left").tolist()
         high = np.searchsorted(self._children, wanted, "right").tolist()
         objects, rows = self.objects, self._parents
         return [[objects[i] for i in rows[a:b].tolist()] for a, b in zip(low, high, strict=True)]
+
+    def _of(self, key: int) -> list[Any]:
+        low = bisect.bisect_left(self._sorted, key)
+        high = bisect.bisect_right(self._sorted, key, low)
+        objects = self.objects
+        return [objects[i] for i in self._parents[low:high].tolist()]
 
 
 def _bitmap(ids: Ints | list[int]) -> NDArray[np.bool_]:

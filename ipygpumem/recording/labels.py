@@ -87,7 +87,8 @@ def is_one_of(thing: Any, kinds: tuple[type, ...]) -> bool:
 
 def isinstance_of(thing: Any, kind: type) -> bool:
     """``isinstance`` by the real type alone: ``__class__`` and ``__instancecheck__`` are not asked."""
-    return any(base is kind for base in mro(type(thing)))
+    own = type(thing)
+    return own is kind or any(base is kind for base in mro(own))
 
 
 def global_names(thing: Any) -> tuple[Any, ...]:
@@ -101,6 +102,7 @@ def global_names(thing: Any) -> tuple[Any, ...]:
 
 def labels(thing: Any, style: Style, tensors: Collection[int]) -> Iterator[tuple[int, Label]]:
     """(id, label) of what a thing refers to, as far as it has names. ``tensors``: ids of those that may be keys."""
+    kind = type(thing)
     if isinstance_of(thing, dict):
         yield from _of_dict(thing, style, tensors)
     elif isinstance_of(thing, tuple) or isinstance_of(thing, list):
@@ -111,12 +113,12 @@ def labels(thing: Any, style: Style, tensors: Collection[int]) -> Iterator[tuple
         yield from ((id(one), Label("{...}")) for one in list(set.__iter__(thing)))
     elif isinstance_of(thing, frozenset):
         yield from ((id(one), Label("{...}")) for one in frozenset.__iter__(thing))
-    special = _SPECIAL.get(id(type(thing)))
+    special = _SPECIAL.get(id(kind))
     if special is not None:
         yield from special(thing)
     elif isinstance_of(thing, type):
         yield from _of_class(thing)
-    else:
+    elif not is_one_of(thing, (dict, list, tuple)):  # these are nothing but themselves, and there are many
         if isinstance_of(thing, BaseException):
             yield from ((id(get(thing)), Label("")) for get in _OF_EXCEPTIONS)
         yield from _of_object(thing)

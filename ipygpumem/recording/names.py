@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import time
 import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ _LONGEST = 12
 """Parts of a name; in a longer one the middle is left out."""
 ALSO = 4
 """Further names that are kept."""
+_OFTEN = 256
+"""Objects after which the time is looked at."""
 RANK = {place: i for i, place in enumerate(PLACES)}
 
 _Queue = list[tuple[int, int, int]]
@@ -77,10 +80,16 @@ class Roles:
 
 
 class Names:
-    """Names for everything on the ways."""
+    """Names for everything on the ways, as far as they are found before the deadline, in `time.perf_counter`.
 
-    def __init__(self, ways: Ways, roles: Roles) -> None:
+    Attributes:
+        complete: Whether all were found.
+    """
+
+    def __init__(self, ways: Ways, roles: Roles, deadline: float) -> None:
         self._ways = ways
+        self._deadline = deadline
+        self.complete = True
         self._targets = roles.targets
         self._gradients = roles.gradients
         self._nodes = roles.nodes
@@ -144,7 +153,9 @@ class Names:
                 self._name(child, Named(None, full, full.text, root.place, graph=False, depth=depth), queue)
 
     def _flood(self, queue: _Queue) -> None:
-        while queue:
+        for count in itertools.count():
+            if not queue or (count % _OFTEN == 0 and self._over()):
+                return
             _, _, key = heapq.heappop(queue)
             inside = self._ways.kids.get(key)
             if not inside:
@@ -155,6 +166,11 @@ class Names:
                     self._name(child, _below(known, key, Label(""), known.row, graph=True), queue)
             else:
                 self._open(key, dict.fromkeys(inside), queue)
+
+    def _over(self) -> bool:
+        if time.perf_counter() > self._deadline:
+            self.complete = False
+        return not self.complete
 
     def _open(self, key: int, inside: dict[int, None], queue: _Queue) -> None:
         """Name what one object refers to."""

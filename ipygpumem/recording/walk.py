@@ -132,8 +132,9 @@ class _Walker:
         if threads:
             roots += self._running(ways)
         roles = Roles(self.targets.keys(), self.gradients, graph.nodes.keys(), {id(one) for one in optimizers})
-        names = Names(ways, roles)
+        names = Names(ways, roles, self.deadline)
         names.descend(roots)
+        self.complete = self.complete and self.heap.complete and names.complete
         self._lost(ways, names, graph, found)
         return self._reached(names)
 
@@ -219,7 +220,7 @@ class _Walker:
         for key in bare:
             del self.targets[key]
         lost -= bare
-        if lost:
+        if lost and self.complete:  # else the others may have a name that was not come to
             living = alive(lost, ways, self._held(found, graph))
             names.adopt(outermost([key for key in lost if key in living], ways), NO_NAME, "elsewhere")
             rest = [key for key in lost if key not in living]

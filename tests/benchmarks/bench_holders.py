@@ -8,6 +8,7 @@ import time
 
 OBJECTS = 500_000
 TENSORS = 10_000
+LINKS = 100_000
 
 
 def _gpu():
@@ -25,6 +26,14 @@ def _fill(torch, device):
     results = [{"logits": torch.ones(16, device=device), "step": i} for i in range(TENSORS - 2000)]
     loss = model(torch.ones(4, 16, device=device)).sum()
     return {"keep": keep, "model": model, "results": results, "loss": loss}
+
+
+def _chain(torch, device):
+    """A linked list whose last link has the tensor: one object a level, the worst case of a search by levels."""
+    link = {"tensor": torch.ones(16, device=device)}
+    for _ in range(LINKS):
+        link = {"next": link}
+    return link
 
 
 def _search(torch):
@@ -51,6 +60,14 @@ def run():
         samples.append(time.perf_counter() - start)
     bare = statistics.median(samples)
     named = found[-1].largest(3)
+    space.clear()
+    gc.collect()
+    space["chain"] = _chain(torch, device)
+    linked = [holders(roots, host=device == "cpu") for _ in range(3)]
+    chain = statistics.median(one.seconds for one in linked)
+    start = time.perf_counter()
+    holders(roots, host=device == "cpu", limit=0.1)
+    short = time.perf_counter() - start
     count = sum(one.count for one in found[-1].holders)
     return [
         {
@@ -64,5 +81,11 @@ def run():
             "value": f"{bare:.2f} s: ours is {seconds / bare:.1f} x",
             "seconds": bare,
         },
+        {
+            "measure": f"walk up and down a linked chain of {LINKS:,} dicts",
+            "value": f"{chain:.2f} s{'' if linked[-1].complete else ' (stopped)'}",
+            "seconds": chain,
+        },
+        {"measure": "the same with limit=0.1", "value": f"{short:.2f} s", "seconds": short},
         {"measure": "the largest", "value": "; ".join(map(str, named))},
     ]

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import gc
 import itertools
+import re
 import sys
 import threading
 import time
@@ -16,7 +17,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from ipygpumem.recording.heap import Heap
+from ipygpumem.recording.names import Names
 from ipygpumem.recording.walk import NO_NAME, Root, walk
+from ipygpumem.recording.ways import Ways
 
 SIZE = 0
 """Elements of the tensors that a test looks for: no other test's tensors have as many bytes."""
@@ -616,3 +620,50 @@ def test_a_frame_of_a_failed_function_gets_no_dict():
     copies = [one for one in gc.get_referents(frame) if type(one) is dict and one is not frame.f_globals]
     assert all("x" not in one for one in copies if one is not vars(sys.modules["builtins"]))
     error.__traceback__ = None
+
+
+def linked(count, kept):
+    link = {"kept": kept}
+    for _ in range(count):
+        link = {"next": link}
+    return link
+
+
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 200])
+def test_few_and_many_at_once_are_found_alike(count):
+    """Below some number of ids each is looked up by itself, above it all together."""
+    kept = [big() for _ in range(count)]
+    found = look({"rows": [{"x": one} for one in kept], "again": kept})
+    assert sorted(one.name for one in found) == sorted(f"again[{i}]" for i in range(count))
+    assert {also for one in found for also in one.also} == {f'rows[{i}]["x"]' for i in range(count)}
+
+
+@pytest.mark.parametrize("part", ["gc.get_objects", "connect", "search", "descend"])
+def test_a_walk_stops_wherever_its_time_ends(monkeypatch, part):
+    """And gives no name that might be wrong: what is reached is told with less, and nothing as unreachable."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    space = {"chain": linked(3000, big())}
+
+    def late(owner, name):
+        real = getattr(owner, name)
+
+        def call(*arguments, **options):
+            now[0] = 100.0 if part != "gc.get_objects" else now[0]
+            found = real(*arguments, **options)
+            now[0] = 100.0
+            return found
+
+        monkeypatch.setattr(owner, name, call)
+
+    owner = {"gc.get_objects": gc, "connect": Heap, "search": Ways, "descend": Names}[part]
+    late(owner, part.rpartition(".")[2])
+    found = walk([Root("", space, "variable", "names")], torch, lambda name: name == "cpu", limit=10, threads=False)
+    assert not found.complete
+    assert [one for one in found.reached if one.memory.size == SIZE * 4] == []
+    assert "garbage" not in {place for one in found.reached for place in one.places}
+
+
+def test_a_chain_that_is_named_to_its_end():
+    one = only({"chain": linked(100_000, big())})
+    assert re.fullmatch(r'chain\.\.\.(\["next"\])+\["kept"\]', one.name)
