@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ipygpumem.session.holders import holders
     from ipygpumem.session.merge import merge_reports
     from ipygpumem.session.processes import processes
+    from ipygpumem.session.ranks import read_ranks
     from ipygpumem.snapshot import Snapshot
 
     last: Report | None
@@ -59,6 +60,7 @@ __all__ = [
     "preload_pytorch",
     "print_cuda_memory_usage",
     "processes",
+    "read_ranks",
     "reading",
     "reports",
     "save_memory_snapshot",
@@ -85,6 +87,7 @@ _HOMES = {
     "measure": "session",
     "merge_reports": "session.merge",
     "print_cuda_memory_usage": "session",
+    "read_ranks": "session.ranks",
     "processes": "session.processes",
     "save_memory_snapshot": "session",
 }

@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ipygpumem.cli import events, history, machine, pages, snapshots
+from ipygpumem.cli import events, history, machine, pages, ranks, snapshots
 from ipygpumem.cli.output import BAD_FILE, BAD_WORDS, INTERRUPTED, complain
 from ipygpumem.cli.words import Commands
 from ipygpumem.errors import OptionError, first_line
@@ -68,6 +68,6 @@ def _parser() -> argparse.ArgumentParser:
     purpose = "Understand PyTorch's memory: snapshots, and the cells of a session."
     parser = argparse.ArgumentParser(prog="ipygpumem", description=purpose)
     commands = Commands(parser)
-    for group in (snapshots, events, pages, history, machine):
+    for group in (snapshots, events, pages, history, ranks, machine):
         group.add(commands)
     return parser

@@ -16,6 +16,7 @@ from ipygpumem.recording.history import HistoryOptions
 from ipygpumem.recording.measurement import Measurement, MeasurementOptions
 from ipygpumem.recording.modules import ModuleWatch
 from ipygpumem.session.processes import with_neighbours
+from ipygpumem.session.rank_files import RankFiles
 from ipygpumem.session.session import current
 from ipygpumem.session.source import Region, Texts, code_of, region_of, with_block
 from ipygpumem.session.study import Study
@@ -53,6 +54,10 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         limit_held: What it may hold at its end.
         limit_outside: What it may take outside PyTorch.
         limit_host: The highest peak of this process's resident memory (implies ``host_peak="reset"``).
+        rank_reports: A folder that gets a report and a snapshot of this process, one of several that run the same
+            block (torchrun, accelerate, torch.multiprocessing); ``ipygpumem ranks FOLDER`` puts them side by side.
+            What this rank left there before is replaced. ``snapshot=False`` leaves the snapshot out.
+        rank: This process's rank there; without it torch.distributed or the environment tells.
 
     Raises:
         OptionError: An option that means nothing here, before the block runs.
@@ -73,7 +78,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
     def __init__(
         self,
         *,
-        snapshot: str | os.PathLike[str] | None = None,
+        snapshot: str | os.PathLike[str] | Literal[False] | None = None,
         stacks: Literal["python", "all", "none"] = "python",
         max_entries: int = 1_000_000,
         history: Mapping[str, Any] | None = None,
@@ -88,6 +93,8 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         limit_held: str | int | None = None,
         limit_outside: str | int | None = None,
         limit_host: str | int | None = None,
+        rank_reports: str | os.PathLike[str] | None = None,
+        rank: int | None = None,
     ) -> None:
         if peaks not in {"exact", "untouched"}:
             raise OptionError(f"peaks is exact or untouched, not {peaks!r}")
@@ -101,7 +108,13 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         )
         self._only = None if devices is None else self._watch.check(_words(devices))
         limits = Limits.read(limit, limit_held, limit_outside, limit_host)
-        if snapshot is None and history and lines is False and modules is None:
+        path = None if snapshot is None or snapshot is False else check_path(snapshot)
+        self._ranks = None if rank_reports is None else _rank_files(rank_reports, rank, snapshot)
+        if self._ranks is not None:
+            path = self._ranks.snapshot
+        elif rank is not None:
+            raise OptionError("rank is of rank_reports: name a folder")
+        if path is None and history and lines is False and modules is None and self._ranks is None:
             raise OptionError("history is of a recording: name a file with snapshot")
         self._study = Study(
             self._watch,
@@ -110,7 +123,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             limits=limits,
             modules=None if modules is None else ModuleWatch(modules, reset=peaks == "exact"),
             options=HistoryOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {})),
-            path=None if snapshot is None else check_path(snapshot),
+            path=path,
             outside=bool(outside),
         )
         self._listed = lines is not False
@@ -133,6 +146,8 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         self._measurement.only = self._only
         self._study.attach(self._measurement)
         try:
+            if self._ranks is not None:
+                self._ranks.begin()
             self._measurement.begin()
         except BaseException:
             self._measurement = None
@@ -147,6 +162,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             return
         trouble = ""
         try:
+            self._settle_rank(measurement)
             report = measurement.end(success=kind is None, code=self._label(), sources=notebook_sources)
         except Exception as problem:  # never in the place of what the block itself does
             trouble = f"this block has no report: {first_line(problem)}"
@@ -157,7 +173,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             report = self._study.finish(report, measurement, cells=cells, block=self._block)
             self.report = report = with_neighbours(report)
             current().reports.append(report)
-            trouble = "" if report.recording is None else report.recording.error
+            trouble = self._trouble(report)
         if trouble:
             try:
                 warnings.warn(trouble, RuntimeWarning, stacklevel=2)
@@ -167,12 +183,34 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         if kind is None and self._study.error is not None:
             raise self._study.error
 
+    def _settle_rank(self, measurement: Measurement) -> None:
+        """The rank may be known by now, and with it the name of its snapshot."""
+        if self._ranks is not None and self._ranks.settle() and self._study._recorder is not None:
+            measurement.record(self._study._recorder, self._ranks.snapshot)
+
+    def _trouble(self, report: Report) -> str:
+        """What of the files that were asked for is not there."""
+        found = ["" if report.recording is None else report.recording.error]
+        found += [] if self._ranks is None else [self._ranks.end(report)]
+        return "; ".join(one for one in found if one)
+
     def _label(self) -> str:
         """Where the block stands, by which it is known in a history."""
         try:
             return first_code(current().label(*self._place)).removesuffix(" <module>")
         except Exception:  # a name is no reason to lose a report
             return ""
+
+
+def _rank_files(folder: str | os.PathLike[str], rank: int | None, snapshot: Any) -> RankFiles:
+    """This process's files in the folder of its run.
+
+    Raises:
+        OptionError: Nothing can be written there, or the snapshot is to lie elsewhere.
+    """
+    if snapshot is not None and snapshot is not False:
+        raise OptionError("rank_reports names the snapshots itself: leave snapshot out, or False for none")
+    return RankFiles(folder, rank, record=snapshot is None)
 
 
 def _regions(lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]]) -> list[Region]:

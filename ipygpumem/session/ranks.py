@@ -1,0 +1,264 @@
+"""Several processes side by side: the folder of a run, or the engines of a cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.errors import OptionError, ReportError, SnapshotError, first_line
+from ipygpumem.ledger.plain import printable
+from ipygpumem.ledger.rank import Member, MemberPeak, member_from
+from ipygpumem.ledger.skew import Difference, compare_ranks
+from ipygpumem.render.html import html_tables
+from ipygpumem.render.ranks import ranks_tables
+from ipygpumem.render.table import text_tables
+from ipygpumem.session.load import opened, parsed
+from ipygpumem.session.rank_files import REPORT, SNAPSHOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
+
+__all__ = ["Ranks", "read_ranks"]
+
+_LARGEST = 1 << 26
+_MOST = 100_000
+_SNAPSHOTS = (SNAPSHOT, ".pickle.gz", ".pickle.xz")
+_NUMBER = re.compile(r"rank_0*(\d{1,8})$")
+_ALONE = 4
+"""So many recordings are read here, rather than in processes that take a second to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Several processes, with what each measured. Peaks are never added: they were not at one time.
+
+    Attributes:
+        members: In the order of their names.
+        what: What they are: ``rank``, or ``engine``.
+        faults: A sentence for each file that was passed over.
+        snapshots: Where each member's recording lies on this machine, by its name.
+    """
+
+    members: tuple[Member, ...]
+    what: str = "rank"
+    faults: tuple[str, ...] = ()
+    snapshots: dict[str, str] | None = None
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Names of the members that have no report."""
+        return tuple(member.name for member in self.members if member.report is None)
+
+    @property
+    def difference(self) -> Difference | None:
+        """The member that differs most, by line of code; None where fewer than two were recorded."""
+        return compare_ranks(self.members)
+
+    def pair(self) -> tuple[str, str] | None:
+        """The recordings of the typical member and of the odd one, as files; None where there are no two."""
+        found = self.difference
+        known = self.snapshots or {}
+        if found is None or found.typical not in known or found.odd not in known:
+            return None
+        return known[found.typical], known[found.odd]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain data."""
+        from dataclasses import asdict
+
+        found = self.difference
+        return {
+            "what": self.what,
+            "members": {member.name: member.to_dict() for member in self.members},
+            "difference": None if found is None else asdict(found),
+            "faults": list(self.faults),
+        }
+
+    def __str__(self) -> str:
+        return text_tables(ranks_tables(self.members, self.what))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 (IPython's signature)
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        return html_tables(ranks_tables(self.members, self.what))
+
+
+def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
+    """The reports and snapshots that the ranks of a run left in a folder.
+
+    A folder of snapshots alone will do, too: each stands for a rank. Files are read as what they may be: half-written,
+    foreign, hostile. One that cannot be read is named, and costs no other.
+
+    Args:
+        folder: As ``measure(rank_reports=...)`` filled it.
+        workers: Processes that read recordings; 1 reads here.
+
+    Raises:
+        ReportError: There is no such folder, or nothing of a run in it.
+    """
+    name = printable(os.fsdecode(folder))
+    faults: list[str] = []
+    members = dict(_reports(_files(folder, REPORT), faults))
+    files = {_stem(path): path for path in _files(folder, *_SNAPSHOTS)}
+    if members:  # other snapshots are somebody else's
+        files = {stem: path for stem, path in files.items() if stem in members or _NUMBER.search(stem)}
+    if not members and not files:
+        raise ReportError(f"{name}: {faults[0] if len(faults) == 1 else 'no reports or snapshots of ranks here'}")
+    for stem, found in _briefs(files, workers):
+        member = members.get(stem) or Member(_label(stem), "missing", note="a snapshot, but no report")
+        if isinstance(found, str):
+            faults.append(f"{printable(files[stem].name)}: {found}")
+        elif _fits(member, found):
+            members[stem] = replace(member, peaks=found)
+        else:
+            faults.append(f"{printable(files[stem].name)}: of an earlier run, and passed over")
+    chosen = _one_run(members, faults)
+    stems = {member.name: stem for stem, member in chosen.items()}
+    known = {name: str(files[stem]) for name, stem in stems.items() if stem in files and chosen[stem].peaks}
+    whole = [*chosen.values(), *_absent(chosen.values())]
+    return Ranks(tuple(sorted(whole, key=_order)), faults=tuple(faults), snapshots=known)
+
+
+def _files(folder: str | os.PathLike[str], *endings: str) -> list[Path]:
+    """Files of a folder by their endings; what begins with a dot is being written.
+
+    Raises:
+        ReportError: It is no folder, or cannot be read.
+    """
+    try:
+        path = Path(os.fsdecode(folder)).expanduser()
+        names = [one.name for one in os.scandir(path)]
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ReportError(f"{printable(os.fsdecode(folder))}: {getattr(error, 'strerror', None) or error}") from None
+    if len(names) > _MOST:
+        raise ReportError(f"{printable(os.fsdecode(folder))}: more than {_MOST:,} files")
+    return [path / one for one in sorted(names) if one.endswith(endings) and not one.startswith(".")]
+
+
+def _stem(path: Path) -> str:
+    name = path.name
+    return next((name.removesuffix(ending) for ending in (REPORT, *_SNAPSHOTS) if name.endswith(ending)), name)
+
+
+def _label(stem: str) -> str:
+    number = _NUMBER.search(stem)
+    return number[1] if number else printable(stem.removeprefix("rank_"))
+
+
+def _reports(files: Sequence[Path], faults: list[str]) -> Iterator[tuple[str, Member]]:
+    for path in files:
+        stem = _stem(path)
+        if not stem.startswith("rank_"):
+            continue
+        try:
+            with opened(path) as file:
+                text = file.read(_LARGEST + 1)
+            if len(text) > _LARGEST:
+                raise ReportError("larger than any report of a rank")  # noqa: TRY301 (told as the others are)
+            member = member_from(parsed(text), _label(stem))
+        except ReportError as error:
+            told = str(error).removeprefix(f"{printable(str(path))}: ")
+            faults.append(f"{printable(path.name)}: {told}")
+            if _NUMBER.search(stem):
+                yield stem, Member(_label(stem), "missing", note="its report cannot be read")
+            continue
+        rank = None if member.origin is None else member.origin.rank
+        if rank is not None and member.name != str(rank):
+            faults.append(f"{printable(path.name)}: the report of rank {rank}, which is not this file's")
+            continue
+        yield stem, replace(member, peaks=())
+
+
+def _fits(member: Member, peaks: Sequence[MemberPeak]) -> bool:
+    """Whether a recording was written by the run that the report is of: an older one may lie there still."""
+    began = None if member.origin is None else member.origin.began
+    starts = [peak.start_us for peak in peaks if peak.start_us is not None]
+    return not began or not starts or max(starts) / 1e6 >= began - 1
+
+
+def _one_run(members: dict[str, Member], faults: list[str]) -> dict[str, Member]:
+    """The ranks of the newest run: those of another have another number of ranks."""
+    sizes = {stem: one.origin.world for stem, one in members.items() if one.origin is not None and one.origin.world}
+    if len(set(sizes.values())) <= 1:
+        return members
+    began = {stem: one.origin.began for stem, one in members.items() if one.origin is not None}
+    newest = sizes[max(sizes, key=lambda stem: began[stem])]
+    old = [stem for stem, size in sizes.items() if size != newest]
+    faults += [f"{stem}{REPORT}: of another run, of {sizes[stem]:,} ranks and not {newest:,}" for stem in old]
+    return {stem: member for stem, member in members.items() if stem not in old}
+
+
+def _absent(members: Any) -> Iterator[Member]:
+    """The ranks that left nothing at all."""
+    members = list(members)
+    worlds = [one.origin.world for one in members if one.origin is not None and one.origin.world]
+    known = {member.name for member in members}
+    missing = [number for number in range(min(max(worlds, default=0), _MOST)) if str(number) not in known]
+    yield from (Member(str(number), "missing", note="nothing in the folder") for number in missing)
+
+
+def _order(member: Member) -> tuple[int, int, str]:
+    number = member.name
+    return (0, int(number), "") if number.isdecimal() and number.isascii() else (1, 0, number)
+
+
+def _briefs(files: dict[str, Path], workers: int) -> Iterator[tuple[str, tuple[MemberPeak, ...] | str]]:
+    """Each recording in brief, or why there is nothing to tell. Few lie in memory at a time."""
+    if workers <= 1 or len(files) < _ALONE:
+        yield from ((stem, _brief(str(path))) for stem, path in files.items())
+        return
+    waiting = deque(files.items())
+    while waiting:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            yield from _pooled(pool, waiting, workers)
+
+
+def _pooled(
+    pool: ProcessPoolExecutor, waiting: deque[tuple[str, Path]], workers: int
+) -> Iterator[tuple[str, tuple[MemberPeak, ...] | str]]:
+    """Read until all are, or until a file has brought a worker down: the others are then read by new ones."""
+    running: deque[tuple[str, Path, Future[Any]]] = deque()
+    while waiting or running:
+        while waiting and len(running) < 2 * workers:
+            stem, path = waiting.popleft()
+            running.append((stem, path, pool.submit(_brief, str(path))))
+        stem, path, future = running.popleft()
+        try:
+            found = future.result()
+        except BrokenProcessPool:
+            # which of those that ran it was is not known: each is read by a process of its own
+            for one, place, _ in [(stem, path, future), *running]:
+                yield one, _apart(place)
+            return
+        yield stem, found
+
+
+def _apart(path: Path) -> tuple[MemberPeak, ...] | str:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(_brief, str(path)).result()
+        except BrokenProcessPool:
+            return "its reader was killed: there is not enough memory for it"
+
+
+def _brief(path: str) -> tuple[MemberPeak, ...] | str:
+    from ipygpumem.session.brief import brief
+
+    try:
+        return brief(path)
+    except (SnapshotError, OptionError) as error:
+        name = Path(path).name
+        return str(error).removeprefix(f"{name}: ")
+    except MemoryError:
+        return "there is not enough memory for it"
+    except Exception as error:  # a file may be anything
+        return f"it cannot be understood ({first_line(error)})"

@@ -1,0 +1,76 @@
+"""256 ranks of 100,000 events each: how long `read_ranks` takes, and how its memory grows with their number."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+MIB = 1 << 20
+RANKS = (64, 256)
+_EVENTS = 100_000
+_CODE = """
+import resource, sys, time
+from ipygpumem.session.ranks import read_ranks
+began = time.perf_counter()
+found = read_ranks(sys.argv[1], workers=2)
+seconds = time.perf_counter() - began
+own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+print(seconds, own, child, len(found.members), sum(one.highest.events for one in found.members), found.difference.odd)
+"""
+
+
+def recording(folder):
+    """One recording of 100,000 events: a repetition of a real one, so that every event has its frames."""
+    data = Path(__file__).parents[1] / "data" / "gpt_small.pickle.xz"
+    snapshot = pickle.loads(lzma.decompress(data.read_bytes()))
+    traces = snapshot["device_traces"]
+    device = max(range(len(traces)), key=lambda index: len(traces[index]))
+    trace = traces[device]
+    step = trace[-1]["time_us"] - trace[0]["time_us"] + 1
+    times = -(-_EVENTS // len(trace))
+    traces[device] = [
+        {**event, "time_us": event["time_us"] - (times - 1 - turn) * step} for turn in range(times) for event in trace
+    ][-_EVENTS:]
+    path = folder / "one.pickle"
+    path.write_bytes(pickle.dumps(snapshot, protocol=4))
+    return path
+
+
+def run():
+    """A row for each number of ranks; the plain reading of one file, in this run, is the measure."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        source = recording(folder)
+        began = time.perf_counter()
+        with source.open("rb") as file:
+            pickle.load(file)
+        plain = time.perf_counter() - began
+        for count in RANKS:
+            place = folder / f"run{count}"
+            place.mkdir()
+            for rank in range(count):
+                os.link(source, place / f"rank_{rank:05}.pickle")
+            done = subprocess.run(
+                [sys.executable, "-c", _CODE, str(place)], capture_output=True, text=True, check=True, timeout=600
+            )
+            seconds, own, child, members, events, _ = done.stdout.split()
+            assert int(members) == count and int(events) == count * _EVENTS
+            ratio = float(seconds) / count / plain
+            value = (
+                f"{float(seconds):.1f} s with 2 workers, {ratio:.2f} of pickle.load of each in turn; "
+                f"memory {int(own) / 1024:.0f} MiB here, {int(child) / 1024:.0f} MiB a worker"
+            )
+            measure = f"{count} ranks of {_EVENTS:,} events ({source.stat().st_size / MIB:.1f} MiB each), summarised"
+            target = "60 s on two cores, memory flat" if count == max(RANKS) else ""
+            rows.append({"measure": measure, "value": value, "target": target})
+            shutil.rmtree(place)
+    return rows
