@@ -100,35 +100,36 @@ def global_names(thing: Any) -> tuple[Any, ...]:
     return ()
 
 
-def labels(thing: Any, style: Style, tensors: Collection[int]) -> Iterator[tuple[int, Label]]:
-    """(id, label) of what a thing refers to, as far as it has names. ``tensors``: ids of those that may be keys."""
+def labels(
+    thing: Any, style: Style, tensors: Collection[int], wanted: Collection[int] | None = None
+) -> Iterator[tuple[int, Label]]:
+    """(id, label) of what a thing refers to, as far as it has names.
+
+    ``tensors``: ids of those that may be keys; ``wanted``: the ids that are asked for, None for all. More may come.
+    """
     kind = type(thing)
-    if isinstance_of(thing, dict):
-        yield from _of_dict(thing, style, tensors)
-    elif isinstance_of(thing, tuple) or isinstance_of(thing, list):
-        yield from _of_sequence(thing)
-    elif isinstance_of(thing, collections.deque):
-        yield from ((id(one), Label(f"[{i}]")) for i, one in enumerate(list(collections.deque.__iter__(thing))))
-    elif isinstance_of(thing, set):
-        yield from ((id(one), Label("{...}")) for one in list(set.__iter__(thing)))
-    elif isinstance_of(thing, frozenset):
-        yield from ((id(one), Label("{...}")) for one in frozenset.__iter__(thing))
+    base = next((base for base in mro(kind) if id(base) in _BASES), object)
+    if base is dict:
+        yield from _of_dict(thing, style, tensors, wanted)
+    else:
+        yield from _BASES.get(id(base), _of_nothing)(thing)
     special = _SPECIAL.get(id(kind))
     if special is not None:
         yield from special(thing)
-    elif isinstance_of(thing, type):
-        yield from _of_class(thing)
-    elif not is_one_of(thing, (dict, list, tuple)):  # these are nothing but themselves, and there are many
-        if isinstance_of(thing, BaseException):
-            yield from ((id(get(thing)), Label("")) for get in _OF_EXCEPTIONS)
-        yield from _of_object(thing)
+    elif base is not type and (base is not kind or kind is BaseException):  # plain dicts and lists are but themselves
+        yield from _of_object(thing, wanted)
 
 
-def _of_dict(thing: dict[Any, Any], style: Style, tensors: Collection[int]) -> Iterator[tuple[int, Label]]:
+def _of_dict(
+    thing: dict[Any, Any], style: Style, tensors: Collection[int], wanted: Collection[int] | None = None
+) -> Iterator[tuple[int, Label]]:
     for key, value in list(dict.items(thing)):
         if id(key) in tensors:
             yield id(value), Label("", key=id(key))
             yield id(key), Label(" (key)")
+            continue
+        plain = type(key) is str or is_one_of(key, _PLAIN_KEYS)
+        if plain and wanted is not None and id(value) not in wanted:
             continue
         if style == "module" and type(key) is str and key in _MEMBERS:
             yield id(value), Label("", "members")
@@ -138,7 +139,7 @@ def _of_dict(thing: dict[Any, Any], style: Style, tensors: Collection[int]) -> I
             yield id(value), Label(f"[{key}]" if style == "members" and key.isdecimal() else f".{key}")
         else:
             yield id(value), Label(f"[{_key(key)}]")
-        if not is_one_of(key, _PLAIN_KEYS):
+        if not plain:
             yield id(key), Label(" (key)")
 
 
@@ -167,16 +168,34 @@ def _of_sequence(thing: Any) -> Iterator[tuple[int, Label]]:
         yield id(one), Label(f".{names[i]}" if names and i < len(names) else f"[{i}]")
 
 
-def _of_object(thing: Any) -> Iterator[tuple[int, Label]]:
+def _of_set(thing: Any) -> Iterator[tuple[int, Label]]:
+    base: Any = set if isinstance_of(thing, set) else frozenset
+    yield from ((id(one), Label("{...}")) for one in list(base.__iter__(thing)))
+
+
+def _of_deque(thing: Any) -> Iterator[tuple[int, Label]]:
+    yield from ((id(one), Label(f"[{i}]")) for i, one in enumerate(list(collections.deque.__iter__(thing))))
+
+
+def _of_exception(thing: Any) -> Iterator[tuple[int, Label]]:
+    yield from ((id(get(thing)), Label("")) for get in _OF_EXCEPTIONS)
+
+
+def _of_nothing(thing: Any) -> Iterator[tuple[int, Label]]:  # noqa: ARG001 (as the others)
+    yield from ()
+
+
+def _of_object(thing: Any, wanted: Collection[int] | None) -> Iterator[tuple[int, Label]]:
     own = attributes(thing)
     if own is not None:
-        module = isinstance_of(thing, types.ModuleType)
-        parts = not module and any(type(one) is str and one == "_parameters" for one in dict.keys(own))
+        parts = any(type(one) is str and one == "_parameters" for one in dict.keys(own))
+        parts = parts and not isinstance_of(thing, types.ModuleType)
         style: Style = "module" if parts else "attributes"
         yield id(own), Label("", style)
-        yield from _of_dict(own, style, ())
+        yield from _of_dict(own, style, (), wanted)
     for base in mro(type(thing)):
-        for name, slot in list(_type_dict(base).items()) if "__slots__" in _type_dict(base) else ():
+        space = _type_dict(base)
+        for name, slot in list(space.items()) if "__slots__" in space else ():
             if type(slot) is types.MemberDescriptorType and type(name) is str:
                 try:
                     yield id(slot.__get__(thing)), Label(f".{name}")
@@ -251,6 +270,16 @@ def _of_traceback(thing: Any) -> Iterator[tuple[int, Label]]:
     yield id(thing.tb_next), Label("")
 
 
+_BASES: dict[int, Any] = {
+    id(dict): _of_nothing,  # has its own way above
+    id(tuple): _of_sequence,
+    id(list): _of_sequence,
+    id(collections.deque): _of_deque,
+    id(set): _of_set,
+    id(frozenset): _of_set,
+    id(type): _of_class,
+    id(BaseException): _of_exception,
+}
 _SPECIAL: dict[int, Any] = {
     id(types.FunctionType): _of_function,
     id(types.CellType): _of_cell,

@@ -179,7 +179,7 @@ class Names:
         rest = unnamed(thing)
         own_row = type(thing) is types.FrameType and known.place in {"traceback", "thread"}
         told: set[int] = set()
-        for child, label in labels(thing, known.label.style, self._targets):
+        for child, label in labels(thing, known.label.style, self._targets, inside):
             if child in inside or (label.far and child in things):
                 told.add(child)
                 row = f"{self.text(key)}{label.text}" if own_row else known.row or f"{known.label.text}{label.text}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 import types
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from ipygpumem.recording.labels import global_names, is_one_of, isinstance_of, l
 from ipygpumem.recording.names import Root
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
     from ipygpumem.recording.heap import Heap
 
@@ -19,6 +18,7 @@ __all__ = ["Ways"]
 
 _MOST = 400_000
 """Objects on the ways to tensors: those that are named one by one."""
+_DEFINES = (types.FunctionType, types.FrameType)
 
 
 class Ways:
@@ -48,10 +48,17 @@ class Ways:
                 return
             following = []
             for child, found in zip(frontier, heap.parents(frontier), strict=True):
-                keeps = _who_keeps(things[child])
-                for parent in itertools.chain(found, self.extra.get(child, ())):
-                    if type(parent) is Root or (keeps is not None and not keeps(parent)):
-                        continue
+                thing = things[child]
+                defines = _DEFINES if type(thing) is dict else ()
+                named = isinstance_of(thing, type)
+                for parent in (*found, *self.extra.get(child, ())):
+                    kind = type(parent)
+                    if kind is Root or (
+                        defines and is_one_of(parent, defines) and any(thing is one for one in global_names(parent))
+                    ):
+                        continue  # a namespace is not kept by the functions that were defined there
+                    if named and not _names(parent):
+                        continue  # a class is kept by whoever names it, not by its instances and subclasses
                     key = id(parent)
                     if key not in things:
                         things[key] = parent
@@ -69,15 +76,5 @@ class Ways:
         return bool(inside)
 
 
-def _who_keeps(child: Any) -> Callable[[Any], bool] | None:
-    """Which references to an object count; None for all.
-
-    A class is kept by whoever names it, not by its instances and subclasses; a namespace not by the functions that were
-    defined there.
-    """
-    kind = type(child)
-    if kind is dict:
-        return lambda parent: not any(child is one for one in global_names(parent))
-    if isinstance_of(child, type):
-        return lambda parent: isinstance_of(parent, dict) or is_one_of(parent, (list, types.CellType))
-    return None
+def _names(parent: Any) -> bool:
+    return isinstance_of(parent, dict) or is_one_of(parent, (list, types.CellType))
