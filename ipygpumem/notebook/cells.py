@@ -21,6 +21,7 @@ from ipygpumem.ledger.limits import Limits
 from ipygpumem.notebook import show
 from ipygpumem.notebook.boundary import guarded
 from ipygpumem.notebook.clearing import Clearing
+from ipygpumem.notebook.live import Live, LiveCell
 from ipygpumem.notebook.marks import Marks
 from ipygpumem.notebook.numbers import CellNumbers, calling_cell
 from ipygpumem.notebook.oom import Ooms
@@ -76,6 +77,7 @@ class _Frame:
     measurement: Measurement | None = None
     asked: Asked | None = None
     study: Study | None = None
+    live: LiveCell | None = None
     reported: bool = False
     muted: bool = False
     code: tuple[str | None, str] | None = None
@@ -99,6 +101,7 @@ class Cells:
     def __init__(self, shell: Any, session: Session, settings: Settings, record: AcrossCells) -> None:
         self._shell = shell
         self.clearing = Clearing(shell)
+        self.live = Live(shell, session, self.clearing)
         self.numbers = CellNumbers(shell)
         self._session = session
         self._settings = settings
@@ -129,7 +132,7 @@ class Cells:
             return
         frames = self._frames
         while frames and frames[-1].info() is None:
-            frames.pop().abandon()
+            self._drop(frames.pop())
         frame = _Frame(weakref.ref(info), bool(info.store_history), getattr(info, "cell_id", None))
         frames.append(frame)
         settings = self._settings
@@ -141,6 +144,7 @@ class Cells:
         if len(frames) == 1 and frame.stored and wanted:
             frame.study = self._standing()
             frame.measurement = self._open(None, frame.study)
+            self._go_live(frame)
 
     def begin(self, asked: Asked) -> None:
         """``%%gpumem`` on the first line of a cell: what runs from here on is measured with these options.
@@ -166,6 +170,30 @@ class Cells:
         frame.code = (calling_cell(), frames[-1].raw)
         frame.asked, frame.study = asked, asked.study
         frame.measurement = self._open(asked, asked.study)
+        if asked.quiet:
+            self._abandon_live(frame)
+        elif frame.live is None:
+            self._go_live(frame)
+
+    def _go_live(self, frame: _Frame) -> None:
+        """Show the books under the cell while it runs, if it runs for long and somebody watches."""
+        if self._settings.live == "auto" and frame.stored:
+
+            def number() -> int | None:
+                self._number(frame)
+                return frame.number
+
+            frame.live = self.live.begin(number)
+
+    def _drop(self, frame: _Frame) -> None:
+        frame.abandon()
+        self._abandon_live(frame)
+
+    def _abandon_live(self, frame: _Frame) -> None:
+        if frame.live is not None:
+            self.live.end(frame.live)
+            frame.live.retract()
+            frame.live = None
 
     def _open(self, asked: Asked | None, study: Study | None) -> Measurement:
         settings = self._settings
@@ -194,6 +222,8 @@ class Cells:
             return
         frame = self._pop(result)
         if frame is None or frame.measurement is None:
+            if frame is not None:
+                self._drop(frame)
             if not self._frames:
                 self.ooms.drop()
             return
@@ -204,6 +234,8 @@ class Cells:
         except BaseException:
             frame.abandon()
             raise
+        finally:
+            self._abandon_live(frame)
         if not self._frames:
             self.ooms.tell(result)
         if error is not None and result is not None and result.success:
@@ -217,6 +249,7 @@ class Cells:
 
     def _end(self, frame: _Frame, measurement: Measurement, *, success: bool) -> GPUMemLimitExceeded | None:
         raw, filename = frame.raw, None
+        self.live.end(frame.live)
         self.numbers.note(raw, frame.number)
         sources: dict[str, str] = {}
         if measurement.recording or self._record.running:
@@ -252,7 +285,7 @@ class Cells:
                 names[filename] = frame.number  # of two runs of one text this one
             block = Region(filename, 1, len(sources[filename].splitlines())) if filename else None
             report = study.finish(report, measurement, cells=sources, numbers=names, block=block)
-        self.settle(report, measurement, frame.asked, muted=frame.muted)
+        self.settle(report, measurement, frame.asked, muted=frame.muted, live=frame.live)
         return None if study is None else study.error
 
     def _standing(self) -> Study | None:
@@ -262,8 +295,16 @@ class Cells:
             return None
         return Study(self._session.watch, limits=Limits(peak=limit), record=False, outside=outside)
 
-    def settle(self, report: Report, measurement: Measurement, asked: Asked | None, *, muted: bool = False) -> None:
-        """Keep a report, take a late baseline, and show what is to be shown."""
+    def settle(
+        self,
+        report: Report,
+        measurement: Measurement,
+        asked: Asked | None,
+        *,
+        muted: bool = False,
+        live: LiveCell | None = None,
+    ) -> None:
+        """Keep a report, take a late baseline, and show what is to be shown; ``live`` is the display it replaces."""
         session, settings = self._session, self._settings
         report = with_neighbours(report, standing=asked is not None)
         losses = self._losses(report)
@@ -276,23 +317,32 @@ class Cells:
             session.take_baseline(measurement.after)
         if asked is not None and asked.variable is not None:
             self._shell.user_ns[asked.variable] = report
+        place = None if live is None else live.take(waits=muted)
         if asked is not None:
-            if not asked.quiet:
-                self._show(report, table=settings.style == "table" or (settings.style == "auto" and not asked.brief))
-            elif report.recording is not None and report.recording.error:
-                print(f"ipygpumem: {report.recording.error}")  # noqa: T201 (quiet is not mute when work is lost)
-            if asked.view and report.recording is not None and report.recording.path is not None:
-                show.show_recording(self._shell, report.recording.path)
+            self._show_asked(report, asked, place)
         elif muted or self.ooms.pending:  # the panel of a failure has it all
             self.ooms.report = report
+            if place is not None:
+                show.show_line(self._shell, report, place)
         elif settings.report == "always" or (settings.report == "changed" and (losses or self._moved(report))):
-            self._show(report, table=settings.style == "table")
+            self._show(report, table=settings.style == "table", place=place)
+        elif place is not None:
+            show.show_line(self._shell, report, place)
 
-    def _show(self, report: Report, *, table: bool) -> None:
+    def _show_asked(self, report: Report, asked: Asked, place: str | None) -> None:
+        style = self._settings.style
+        if not asked.quiet:
+            self._show(report, table=style == "table" or (style == "auto" and not asked.brief), place=place)
+        elif report.recording is not None and report.recording.error:
+            print(f"ipygpumem: {report.recording.error}")  # noqa: T201 (quiet is not mute when work is lost)
+        if asked.view and report.recording is not None and report.recording.path is not None:
+            show.show_recording(self._shell, report.recording.path)
+
+    def _show(self, report: Report, *, table: bool, place: str | None = None) -> None:
         if table:
-            show.show_table(self._shell, report, self._new(report))
+            show.show_table(self._shell, report, self._new(report), place)
         else:
-            show.show_line(self._shell, report)
+            show.show_line(self._shell, report, place)
 
     def _new(self, report: Report) -> Holders | None:
         """Who holds what the cell added. If that cannot be told, the figures and limits still can."""
@@ -382,7 +432,9 @@ class Cells:
                     cells.pop(calling_cell() or "", None)
                 report = asked.study.finish(report, measurement, cells=cells, numbers=names)
             reports.append(report)
-            self.settle(report, measurement, asked)
+            live = outer.live if outer is not None and outer.reported else None
+            self.live.end(live)
+            self.settle(report, measurement, asked, live=live)
 
     def close(self) -> None:
         """End whatever is open, and save what was recorded: the extension is unloaded in the middle of a cell."""
@@ -395,8 +447,9 @@ class Cells:
                     )
                     if report is not None and report.recording is not None:
                         print(f"ipygpumem: {recording_notes(report.recording)}")  # noqa: T201 (nothing is lost unsaid)
-                frame.abandon()
+                self._drop(frame)
         self._stacks.clear()
+        self.live.close()
 
     def _running(self) -> CellFacts | None:
         """The cell that is open, for a history that is saved in the middle of it."""
@@ -421,7 +474,7 @@ class Cells:
         if at is None:
             return None
         for lost in frames[at + 1 :]:
-            lost.abandon()
+            self._drop(lost)
         frame = frames[at]
         del frames[at:]
         return frame

@@ -18,10 +18,11 @@ __all__ = ["Clearing"]
 
 
 class Clearing:
-    """Watches one shell's display publisher."""
+    """Watches one shell's display publisher. ``count``: how often something was cleared."""
 
     def __init__(self, shell: Any) -> None:
         self._publisher = shell.display_pub
+        self.count = 0
         self._waits = False
         self._streams: list[Callable[[], None]] = []
         self._ours: dict[str, Any] = {}
@@ -33,12 +34,14 @@ class Clearing:
         clear, publish = publisher.clear_output, publisher.publish
 
         def clear_output(wait: bool = False, **options: Any) -> Any:
+            self.count += 1
             result = clear(wait, **options)
             self._set(waits=bool(wait))  # last: without a kernel a clearing is itself a text
             return result
 
         def watched_publish(*arguments: Any, **options: Any) -> Any:
-            self._set(waits=False)
+            if not options.get("update"):  # what changes a display that is there clears nothing
+                self._set(waits=False)
             return publish(*arguments, **options)
 
         self._ours = {"clear_output": clear_output, "publish": watched_publish}

@@ -152,6 +152,12 @@ class Settings(Configurable):
         help="library: memory outside PyTorch is told by library after every cell, as %%gpumem --outside does for one. "
         "Needs ipygpumem[outside]; CUPTI then records allocations all the time, and steps aside for torch.profiler.",
     ).tag(config=True)
+    live = Enum(
+        ["auto", "off"],
+        default_value="auto",
+        help="auto: under a cell that runs longer than 2 s, where somebody watches a notebook, the books of now, which "
+        "its report takes the place of. off: nothing before the report.",
+    ).tag(config=True)
     peaks = Enum(
         ["exact", "untouched"],
         default_value="exact",

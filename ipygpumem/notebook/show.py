@@ -33,7 +33,16 @@ if TYPE_CHECKING:
     from ipygpumem.ledger.report import Report
     from ipygpumem.render.table import Table
 
-__all__ = ["line_bundle", "show_levels", "show_line", "show_recording", "show_snapshots", "show_table", "show_tables"]
+__all__ = [
+    "line_bundle",
+    "show_levels",
+    "show_line",
+    "show_object",
+    "show_recording",
+    "show_snapshots",
+    "show_table",
+    "show_tables",
+]
 
 _NEW = 5
 """New holders that a cell's table names."""
@@ -44,10 +53,10 @@ def line_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:
     return {"text/plain": text_line(report, colour=colour), "text/html": html_line(report)}
 
 
-def show_line(shell: Any, report: Report) -> None:
-    """Display the short form."""
+def show_line(shell: Any, report: Report, place: str | None = None) -> None:
+    """Display the short form; ``place`` is the id of a display that it takes the place of."""
     bundle = line_bundle(report, colour=coloured_terminal(shell))
-    _publish(shell, _with_answers(report, bundle), report)
+    _publish(shell, _with_answers(report, bundle), report, place)
 
 
 def show_levels(shell: Any, rows: Sequence[Entry], title: str) -> None:
@@ -65,13 +74,21 @@ def show_tables(shell: Any, tables: list[Table], report: Report | None = None) -
     _publish(shell, _tables_bundle(tables), report)
 
 
-def show_table(shell: Any, report: Report, new: Holders | None = None) -> None:
-    """Display the full form, with the lines of code at the peak where they were recorded, and who holds what is new."""
+def show_object(shell: Any, found: Any) -> None:
+    """Display something that has a text and an HTML of its own."""
+    _publish(shell, {"text/plain": str(found), "text/html": found._repr_html_()})
+
+
+def show_table(shell: Any, report: Report, new: Holders | None = None, place: str | None = None) -> None:
+    """Display the full form, with the lines of code at the peak where they were recorded, and who holds what is new.
+
+    ``place`` is as for `show_line`.
+    """
     # a listing has the lines at the peak, too
     lines = () if report.lines else peak_lines(report)
     tables = with_outside(with_change_rows(report_tables(report, lines), report), report)
     tables = [*tables[:-1], *_new(new), *tables[-1:]]  # what is to be said of the cell stands last
-    _publish(shell, _with_answers(report, _tables_bundle(tables)), report)
+    _publish(shell, _with_answers(report, _tables_bundle(tables)), report, place)
 
 
 def _new(holders: Holders | None) -> list[Table]:
@@ -115,9 +132,11 @@ def _with_answers(report: Report, bundle: dict[str, str]) -> dict[str, str]:
     return bundle
 
 
-def _publish(shell: Any, bundle: dict[str, str], report: Report | None = None) -> None:
+def _publish(shell: Any, bundle: dict[str, str], report: Report | None = None, place: str | None = None) -> None:
     """As IPython's display() would, but in this shell, which need not be the process's first.
 
-    A report's figures go along as metadata: an executed notebook carries them.
+    A report's figures go along as metadata: an executed notebook carries them. ``place``: the id of a display that is
+    updated instead.
     """
-    shell.display_pub.publish(data=bundle, metadata={} if report is None else {MIME: summary(report)})
+    options: dict[str, Any] = {} if place is None else {"transient": {"display_id": place}, "update": True}
+    shell.display_pub.publish(data=bundle, metadata={} if report is None else {MIME: summary(report)}, **options)

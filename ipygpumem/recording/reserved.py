@@ -25,13 +25,19 @@ _SLACK = 0.001
 class Anchor:
     """PyTorch's counters of one device, read between ``begin`` and ``end`` (seconds since the measurement began).
 
-    ``reserved`` now; ``taken``: everything that was ever taken from CUDA. Bytes.
+    ``reserved`` now; ``taken`` and ``given``: everything that was ever taken from CUDA and given back. Bytes.
     """
 
     begin: float
     end: float
     reserved: int
     taken: int
+    given: int
+
+    @property
+    def origin(self) -> int:
+        """What was reserved when the sums began: another one after somebody has reset them."""
+        return self.reserved - self.taken + self.given
 
 
 class Steps:
@@ -109,5 +115,7 @@ class MostReserved:
             first -= 1
         if first < 0 or last >= len(anchors):
             return None
-        pairs = zip(anchors[first:last], anchors[first + 1 : last + 1], strict=True)
-        return max((one.reserved + next_one.taken - one.taken for one, next_one in pairs), default=None)
+        pairs = list(zip(anchors[first:last], anchors[first + 1 : last + 1], strict=True))
+        if any(one.origin != other.origin for one, other in pairs):
+            return None
+        return max((one.reserved + other.taken - one.taken for one, other in pairs), default=None)

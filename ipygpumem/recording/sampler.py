@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.errors import IpyGpuMemError
@@ -106,6 +106,12 @@ class SampleWindow:
         track = self.tracks[index]
         track.source = source
         track.add(Sample(sample.begin - self.start, sample.end - self.start, sample.used))
+
+    def anchor(self, index: int, anchor: Anchor) -> None:
+        """PyTorch's counters as somebody read them meanwhile, with times of the clock."""
+        track = self.tracks.get(index)
+        if track is not None and len(track.anchors) < _MOST:
+            track.anchors.append(replace(anchor, begin=anchor.begin - self.start, end=anchor.end - self.start))
 
 
 class Sampler:

@@ -85,7 +85,10 @@ def test_never_more_than_was_there(moves, times, readings):
         return next(one for one in reversed(course) if one[0] <= time)
 
     samples = [Sample(time, time, (615 + ELSEWHERE + at(time)[1] + at(time)[2]) * MIB) for time in sorted(times)]
-    anchors = [Anchor(one, one, at(one)[1] * MIB, at(one)[3] * MIB) for one in sorted(readings)]
+    anchors = [
+        Anchor(one, one, at(one)[1] * MIB, at(one)[3] * MIB, (at(one)[3] - at(one)[1]) * MIB)
+        for one in sorted(readings)
+    ]
     truth = max(one[2] for one in course) - 686
     end = before(
         reserved=levels["torch"] * MIB,

@@ -73,6 +73,7 @@ BAD = {
     "log": "/no-such-folder/s.jsonl",
     "oom_snapshot": "/no-such-folder/x.pickle",
     "outside": "perhaps",
+    "live": "sometimes",
 }
 
 

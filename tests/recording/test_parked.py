@@ -101,8 +101,10 @@ def test_an_error_parks_it_and_the_next_time_it_is_there(make):
 
 
 def test_it_may_close_itself_and_begin_again(make):
-    parked = make(lambda: close())
-    close = parked.close
+    def work():
+        parked.close()
+
+    parked = make(work)
     parked.set(0, 1)
     until(lambda: not threads())
     parked.set(0, 1)

@@ -39,7 +39,7 @@ def test_before_the_recording_nothing_is_known():
 
 
 def test_between_two_readings():
-    anchors = [Anchor(1, 1.1, 100, 500), Anchor(2, 2.1, 40, 530), Anchor(3, 3.1, 90, 580)]
+    anchors = [Anchor(1, 1.1, 100, 500, 400), Anchor(2, 2.1, 40, 530, 490), Anchor(3, 3.1, 90, 580, 490)]
     most = MostReserved(1000, anchors)
     assert most(1.5, 1.6) == 130, "100, and 30 were taken until the next"
     assert most(2.5, 2.6) == 90
@@ -50,3 +50,8 @@ def test_between_two_readings():
     assert MostReserved(None, anchors)(0.5, 0.6) is None
     assert MostReserved(None)(1, 2) is None
     assert MostReserved(110, anchors)(1.5, 1.6) == 110
+
+
+def test_sums_that_somebody_reset_in_between_say_nothing():
+    anchors = [Anchor(1, 1.1, 100, 500, 400), Anchor(2, 2.1, 40, 530, 530)]
+    assert MostReserved(None, anchors)(1.5, 1.6) is None
