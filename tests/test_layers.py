@@ -14,10 +14,11 @@ BELOW = {
     "files": {"errors"},
     "ledger": {"errors", "units"},
     "probes": {"errors", "units", "ledger"},
-    "recording": {"errors", "units", "files", "ledger", "probes"},
+    "profile": {"errors", "units"},
+    "recording": {"errors", "units", "files", "ledger", "probes", "profile"},
     "render": {"errors", "units", "ledger"},
     "snapshot": {"errors", "units", "ledger"},
-    "viewer": {"errors", "units", "files", "ledger", "snapshot"},
+    "viewer": {"errors", "units", "files", "ledger", "profile", "snapshot"},
 }
 FACES = {"notebook", "cli", "mem", "pytest_plugin", "__init__", "__main__", "environment"}
 UPWARDS = {("snapshot/show.py", "ipygpumem.viewer")}

@@ -12,6 +12,7 @@ from ipygpumem.ledger.modules import ModuleTree
 from ipygpumem.ledger.outside import OutsideMemory
 from ipygpumem.ledger.plain import Plain, mapping, printable
 from ipygpumem.ledger.processes import NeighbourChange
+from ipygpumem.ledger.profile import ProfileFacts
 from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
 from ipygpumem.ledger.report import SCHEMA, DeviceReport, HostReport, Peak, Report
 from ipygpumem.ledger.samples import OutsidePeak
@@ -29,6 +30,7 @@ _NAMES: dict[str, Any] = {
     "NeighbourChange": NeighbourChange,
     "OutsideMemory": OutsideMemory,
     "OutsidePeak": OutsidePeak,
+    "ProfileFacts": ProfileFacts,
 }
 _strict, _lenient = Plain(_NAMES), Plain(_NAMES, lenient=True)
 _LAST_TIME = 1 << 33

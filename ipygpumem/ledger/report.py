@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ipygpumem.ledger.modules import ModuleTree
     from ipygpumem.ledger.outside import OutsideMemory
     from ipygpumem.ledger.processes import NeighbourChange
+    from ipygpumem.ledger.profile import ProfileFacts
     from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
     from ipygpumem.ledger.samples import OutsidePeak
 
@@ -349,6 +350,7 @@ class Report:
     excesses: tuple[Excess, ...] = ()
     modules: tuple[ModuleTree, ...] = ()
     libraries: tuple[OutsideMemory, ...] = ()
+    profile: ProfileFacts | None = None
     neighbours: tuple[NeighbourChange, ...] = ()
     code: str = ""
 
@@ -379,6 +381,7 @@ class Report:
             "excesses": [asdict(one) for one in self.excesses],
             "modules": [one.to_dict() for one in self.modules],
             "libraries": [one.to_dict() for one in self.libraries],
+            "profile": None if self.profile is None else asdict(self.profile),
             "neighbours": [asdict(one) for one in self.neighbours],
             "devices": {name: device.to_dict() for name, device in self.devices.items()},
             "host": self.host.to_dict(),

@@ -129,7 +129,7 @@ class OutsideBook:
 
     def _end(self) -> None:
         self._switch_off()
-        release_profiler()
+        release_profiler(self.pause)
         atexit.unregister(self.close)
         thread, self._thread = self._thread, None
         self._leave.set()

@@ -170,6 +170,8 @@ def notes(report: Report) -> list[str]:
             sentences.append(f"{device.name} was still at work when read: memory that this work frees shows later")
     if report.recording is not None:
         sentences.append(recording_notes(report.recording))
+    if report.profile is not None:
+        sentences += report.profile.sentences()
     return sentences
 
 

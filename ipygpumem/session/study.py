@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ipygpumem.recording.measurement import Measurement
     from ipygpumem.recording.modules import ModuleWatch
     from ipygpumem.session.listing import Scope
+    from ipygpumem.session.profile import ProfileQuestion
     from ipygpumem.session.source import Region
     from ipygpumem.snapshot import Snapshot
 
@@ -49,6 +50,7 @@ class Study:
         path: Where the recording is to be saved; None saves nothing.
         record: Whether a limit alone is worth a recording, which tells the line that broke it.
         outside: Whether memory outside PyTorch is told by library.
+        profile: A trace or a timeline that is to be written.
 
     Raises:
         RecordingError: Lines or a file are asked for where no history can be recorded.
@@ -67,9 +69,11 @@ class Study:
         path: Path | None = None,
         record: bool = True,
         outside: bool = False,
+        profile: ProfileQuestion | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.error: GPUMemLimitExceeded | None = None
+        self.profile = profile
         self._lines = lines
         self._modules = modules
         self._everywhere = everywhere
@@ -99,14 +103,15 @@ class Study:
         """Ask a measurement, before it begins."""
         if self._outside is not None:
             self._outside.attach(measurement)
-        if self._recorder is None:
-            return
-        self._recorder.keep = self.listing or bool(self.limits)
-        measurement.record(self._recorder, self._path)
-        if self._lines is not None:
-            measurement.observers.append(self._passes)
-        if self._modules is not None:
-            measurement.observers.append(self._modules)
+        if self._recorder is not None:
+            self._recorder.keep = self.listing or bool(self.limits)
+            measurement.record(self._recorder, self._path)
+            if self._lines is not None:
+                measurement.observers.append(self._passes)
+            if self._modules is not None:
+                measurement.observers.append(self._modules)
+        if self.profile is not None:  # last, so that little of ours is in the profile
+            self.profile.attach(measurement)
 
     def finish(
         self,
@@ -150,10 +155,17 @@ class Study:
             except Exception as error:
                 notes.append(f"no libraries: {first_line(error)}")
             report = exact_first(report, libraries)
+        profile = None if self.profile is None else self.profile.answer()
         excesses, doubts = self.limits.check(report)
         notes += doubts
         report = replace(
-            report, notes=tuple(notes), lines=lines, excesses=excesses, modules=modules, libraries=libraries
+            report,
+            notes=tuple(notes),
+            lines=lines,
+            excesses=excesses,
+            modules=modules,
+            libraries=libraries,
+            profile=profile,
         )
         if excesses:
             from ipygpumem.session.excess import exceeded

@@ -57,3 +57,7 @@ writeFileSync(
   await bundle({ entryPoints: ["js/widget.js"], format: "esm", plugins: [inline] }),
 );
 writeFileSync(join(out, "loader.js"), await bundle({ entryPoints: ["js/loader.js"], format: "esm" }));
+writeFileSync(
+  join(out, "categories.js"),
+  await bundle({ entryPoints: ["js/categories/page.js"], format: "iife", plugins: [inline] }),
+);

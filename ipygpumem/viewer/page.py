@@ -1,6 +1,6 @@
 """A snapshot as one HTML file that opens from a disk, without a network and without Python.
 
-The file holds the viewer's script and the encoded snapshots as base64. Its Content-Security-Policy names the script by
+The file holds the viewer's script and the encoded data as base64. Its Content-Security-Policy names the script by
 its hash (``blob:`` is for the part of it that runs in a worker) and forbids every connection.
 """
 
@@ -19,7 +19,7 @@ from ipygpumem.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Source", "page", "script"]
+__all__ = ["Source", "document", "page", "script"]
 
 _MOST_SOURCES = 2
 _PAGE = """<!DOCTYPE html>
@@ -40,7 +40,7 @@ noscript, .plain {{ display: block; margin: 3rem auto; max-width: 40rem; font: 1
 </head>
 <body>
 <main id="ipygpumem" data-state="{state}"></main>
-<noscript>This page draws a memory snapshot with JavaScript, which is switched off here. It loads nothing from any
+<noscript>This page draws {what} with JavaScript, which is switched off here. It loads nothing from any
 network.</noscript>
 {data}
 <script>{script}</script>
@@ -51,11 +51,11 @@ network.</noscript>
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One snapshot for the viewer.
+    """Data for a page.
 
     Attributes:
-        name: What it is called in the page.
-        data: What `ipygpumem.snapshot.encode.encode` makes.
+        name: What they are called in the page.
+        data: What `ipygpumem.snapshot.encode.encode` makes of a snapshot, or what another bundle reads.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Source:
 
 @cache
 def script(name: str) -> str:
-    """The text of a built bundle: ``"page.js"`` or ``"widget.js"``."""
+    """The text of a built bundle: ``"page.js"``, ``"widget.js"`` or another."""
     return files(__package__).joinpath("static", name).read_text(encoding="utf-8")
 
 
@@ -82,9 +82,33 @@ def page(sources: Sequence[Source], *, title: str | None = None, theme: str = "a
     """
     if not 1 <= len(sources) <= _MOST_SOURCES:
         raise OptionError(f"a page shows one snapshot, or two to compare: {len(sources)} were given")
+    return document(
+        "page.js",
+        "a memory snapshot",
+        sources,
+        title=title or " and ".join(source.name for source in sources),
+        theme=theme,
+        state=state,
+    )
+
+
+def document(bundle: str, what: str, sources: Sequence[Source], *, title: str, theme: str, state: str = "") -> str:
+    """A page of one bundle and its data.
+
+    Args:
+        bundle: The script, as `script` has it.
+        what: What it draws, in words.
+        sources: Its data.
+        title: The page's title.
+        theme: ``"auto"``, ``"light"`` or ``"dark"``.
+        state: The view to begin with.
+
+    Raises:
+        OptionError: Another theme.
+    """
     if theme not in {"auto", "light", "dark"}:
         raise OptionError(f"the theme {theme!r} is none of auto, light, dark")
-    text = script("page.js")
+    text = script(bundle)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; script-src 'sha256-{digest}' blob:; worker-src blob: data:; style-src 'unsafe-inline';"
@@ -94,7 +118,8 @@ def page(sources: Sequence[Source], *, title: str | None = None, theme: str = "a
         theme=theme,
         policy=html.escape(policy),
         scheme="light dark" if theme == "auto" else theme,
-        title=_escaped(title or " and ".join(source.name for source in sources)),
+        title=_escaped(title),
+        what=what,
         state=_escaped(state),
         data="\n".join(map(_holder, sources)),
         script=text,

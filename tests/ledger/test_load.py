@@ -19,6 +19,7 @@ from ipygpumem.ledger.listing import DeviceLines, LineUse, Listing, SourceLine
 from ipygpumem.ledger.modules import ModuleRow, ModuleTree, Part, Phase
 from ipygpumem.ledger.outside import LibraryMemory, OutsideMemory, PoolMemory
 from ipygpumem.ledger.processes import Neighbour, NeighbourChange
+from ipygpumem.ledger.profile import CategoryPeak, ProfileFacts
 from ipygpumem.ledger.samples import OutsidePeak
 
 LINES = DeviceLines(
@@ -56,6 +57,11 @@ OUTSIDE = OutsideMemory(
     grade=grade("exact", "records"),
 )
 NEIGHBOUR = Neighbour(7, 5, "python a.py", "own", "ada", "kernel", "/home/ada/b.ipynb", "", 1.5, "")
+PROFILE = ProfileFacts(
+    *("t.json.gz", 5, "t.html", 6, 7),
+    (CategoryPeak("cuda:0", 8, 0.5, (("parameter", 3), ("unknown", 5))),),
+    *(1.5, 0.25, "why", ("an error",)),
+)
 SAMPLED = OutsidePeak(1, 0.5, 0.25, 0.125, 3)
 FULL = dataclasses.replace(
     report(
@@ -68,6 +74,7 @@ FULL = dataclasses.replace(
     excesses=(Excess("cuda:0", "peak", 5, 4),),
     modules=(TREE,),
     libraries=(OUTSIDE,),
+    profile=PROFILE,
     neighbours=(NeighbourChange("cuda:0", NEIGHBOUR, 0, 5, "began"),),
     code="x = f()",
 )

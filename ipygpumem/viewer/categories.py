@@ -1,0 +1,78 @@
+"""A profile's memory by category as one HTML file: offline, without Python."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.snapshot.codec import pack
+from ipygpumem.viewer.page import Source, document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from ipygpumem.profile import CategoryTimeline, Profile
+
+__all__ = ["categories_page", "encode_profile"]
+
+_MAGIC = b"ipgmsnap"
+_LENGTH = 4
+_VERSION = 1
+
+
+def encode_profile(profile: Profile, notes: Sequence[str] = ()) -> bytes:
+    """All timelines in the form of `ipygpumem.snapshot.encode`: a header, and columns named ``0/time``, ``0/size``...
+
+    Times are nanoseconds since the earliest of them all; ``source`` and ``target`` are -1 where there is none.
+    """
+    origin = min((one.start for one in profile.timelines), default=0)
+    described, packed, devices = [], [], []
+    for number, timeline in enumerate(profile.timelines):
+        devices.append(
+            {
+                "name": timeline.device,
+                "base": timeline.base.tolist(),
+                "start": 0,
+                "end": timeline.end - origin,
+                "count": len(timeline),
+                "told": timeline.allocated is not None,
+            }
+        )
+        for name, column in _columns(timeline, origin):
+            facts, data = pack(column)
+            described.append({"name": f"{number}/{name}", **facts})
+            packed.append(data)
+    header = {"version": _VERSION, "notes": list(notes), "devices": devices, "columns": described}
+    text = zlib.compress(json.dumps(header, separators=(",", ":")).encode("utf-8", "surrogatepass"), 9)
+    return b"".join([_MAGIC, len(text).to_bytes(_LENGTH, "little"), text, *packed])
+
+
+def _columns(timeline: CategoryTimeline, origin: int) -> Iterator[tuple[str, NDArray[Any]]]:
+    yield "time", np.maximum(timeline.time - origin, 0)
+    yield "source", timeline.source
+    yield "target", timeline.target
+    yield "size", timeline.size
+    if timeline.allocated is not None and timeline.reserved is not None:
+        yield "allocated", timeline.allocated
+        yield "reserved", timeline.reserved
+
+
+def categories_page(profile: Profile, name: str, notes: Sequence[str] = (), *, theme: str = "auto") -> str:
+    """The whole page.
+
+    Args:
+        profile: At least one device.
+        name: What the page is called.
+        notes: Sentences that stand above the picture.
+        theme: ``"auto"`` (as the reader's system), ``"light"`` or ``"dark"``.
+
+    Raises:
+        OptionError: Another theme.
+    """
+    data = encode_profile(profile, notes)
+    return document("categories.js", "memory by category", [Source(name, data)], title=name, theme=theme)
