@@ -19,7 +19,7 @@ PINS_ipython8 := ipython==8.* ipykernel==6.29.* ipywidgets==8.*
 OLD_TESTS := tests/notebook tests/kernel
 ROOMS := $(sort $(dir $(wildcard tests/*/test_*.py)))
 
-.PHONY: demo test test-old lint bench bench-viewer fuzz gpu viewer clean
+.PHONY: demo test test-old lint docs docs-links bench bench-viewer fuzz gpu viewer clean
 
 demo: $(VENV)/.package
 	$(BIN)/python notebooks/demo.py
@@ -37,6 +37,14 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation site, in docs/_build/html; links within it are checked by tests/docs, those to elsewhere need a network.
+docs: $(VENV)/.test
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python -m pytest tests/docs
+
+docs-links: $(VENV)/.test
+	$(BIN)/python -m sphinx -b linkcheck docs docs/_build/links
 
 bench: $(VENV)/.test
 	$(BIN)/python -m tests.benchmarks
@@ -89,4 +97,4 @@ $(VENV)/.lint: $(VENV)/.package
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLD_IPYTHONS:%=.venv-%) demo build dist *.egg-info
+	rm -rf $(VENV) $(OLD_IPYTHONS:%=.venv-%) demo build dist docs/_build docs/made *.egg-info

@@ -21,7 +21,7 @@ from ipygpumem.errors import OptionError, first_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    words = _parser().parse_args(arguments)
+    words = parser().parse_args(arguments)
     if sys.stdout is None:
         complain(OptionError("the standard output is closed"))
         return BAD_FILE
@@ -64,10 +64,11 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """All commands with their words."""
     purpose = "Understand PyTorch's memory: snapshots, and the cells of a session."
-    parser = argparse.ArgumentParser(prog="ipygpumem", description=purpose)
-    commands = Commands(parser)
+    all_words = argparse.ArgumentParser(prog="ipygpumem", description=purpose)
+    commands = Commands(all_words)
     for group in (snapshots, events, pages, history, ranks, machine):
         group.add(commands)
-    return parser
+    return all_words
