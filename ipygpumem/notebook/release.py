@@ -7,6 +7,7 @@ After a failed cell its frames stay alive through later cells, with all that the
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -59,19 +60,14 @@ def let_go_of_tracebacks(shell: Any) -> list[str]:
 
 def let_go_of_outputs(shell: Any) -> list[str]:
     """``Out``, ``_``, ``__``, ``___`` and every ``_3``."""
-    space, history = shell.user_ns, _history(shell)
+    history = _history(shell)
     count = len(history)
     for number in list(history):
         _forget_output(shell, number)
     hook = shell.displayhook
     for name in _LATEST:
-        mine = vars(hook).get(name)
-        for names in (space, shell.user_ns_hidden):
-            # what the user has put there himself is his
-            if name in names and names[name] is mine:
-                names[name] = ""
-        if mine is not None:
-            setattr(hook, name, "")
+        if vars(hook).get(name) is not None:
+            _forget_latest(shell, name)
     result = getattr(shell, "last_execution_result", None)
     if result is not None and result.result is not None:
         shell.last_execution_result = None
@@ -90,17 +86,28 @@ def _forget_output(shell: Any, number: int) -> None:
             del names[f"_{number}"]
 
 
+def _forget_latest(shell: Any, name: str) -> None:
+    """Empty ``_``, ``__`` or ``___`` where it is the output: what the user has put there himself is his."""
+    mine = vars(shell.displayhook)[name]
+    for names in (shell.user_ns, shell.user_ns_hidden):
+        if name in names and names[name] is mine:
+            names[name] = ""
+    setattr(shell.displayhook, name, "")
+
+
 def check_names(shell: Any, names: Iterable[str]) -> None:
     """Refuse before anything is gone.
 
     Raises:
-        OptionError: A name that is not there, or IPython's own.
+        OptionError: A name that is not there, or IPython's or Python's own.
     """
     for name in names:
         if not name.isidentifier():
             raise OptionError(f"{name!r} is no name of a variable: what is inside one goes with `del`")
         if name not in shell.user_ns:
             raise OptionError(f"there is no variable {name!r}: nothing was let go")
+        if name.startswith("__") and name.endswith("__") and name.strip("_"):
+            raise OptionError(f"{name!r} is Python's own: it stays")
         if is_output(name) or name in shell.user_ns_hidden:
             raise OptionError(f"{name!r} is IPython's own: --out lets outputs go")
 
@@ -117,21 +124,33 @@ def let_go_of_names(shell: Any, names: Iterable[str]) -> list[str]:
         numbers = [number for number, value in _history(shell).items() if value is thing]
         for number in numbers:
             _forget_output(shell, number)
-        for space in (shell.user_ns, shell.user_ns_hidden, vars(shell.displayhook)):
-            for latest in _LATEST:
-                if space.get(latest) is thing:
-                    space[latest] = ""
+        for latest in _LATEST:
+            if vars(shell.displayhook).get(latest) is thing:
+                _forget_latest(shell, latest)
         result = getattr(shell, "last_execution_result", None)
         if getattr(result, "result", None) is thing:
             shell.last_execution_result = None
         gone.append(f"{name}{''.join(f', Out[{number}]' for number in numbers)}")
-        if any(value is thing for frame in _frames(shell) for _, value in locals_of(frame)):
+        if _raised_with(shell, thing):
             gone += let_go_of_tracebacks(shell)
     return gone
 
 
-def _frames(shell: Any) -> Iterator[FrameType]:
-    """Every frame of the last exception and of those that led to it."""
+def _raised_with(shell: Any, thing: Any) -> bool:
+    """Whether the last exception has an object: as a local of its frames, an argument or an attribute."""
+    for one in _chain(shell):
+        if isinstance(one, BaseException):
+            own = gc.get_referents(one)
+            inside = [part for some in own if type(some) in {dict, tuple} for part in gc.get_referents(some)]
+            if any(part is thing for part in (*own, *inside)):
+                return True
+        elif any(value is thing for _, value in locals_of(one)):
+            return True
+    return False
+
+
+def _chain(shell: Any) -> Iterator[BaseException | FrameType]:
+    """The last exception and those that led to it or are grouped in it, and every frame of theirs."""
     todo, seen = [one for one in _exceptions(shell) if one is not None], set()
     while todo:
         one = todo.pop()
@@ -140,7 +159,10 @@ def _frames(shell: Any) -> Iterator[FrameType]:
         seen.add(id(one))
         trace: TracebackType | None = one.__traceback__ if isinstance(one, BaseException) else one
         if isinstance(one, BaseException):
+            yield one
+            grouped = getattr(one, "exceptions", ())
             todo += [other for other in (one.__cause__, one.__context__) if other is not None]
+            todo += [other for other in grouped if isinstance(other, BaseException)] if type(grouped) is tuple else []
         while trace is not None:
             yield trace.tb_frame
             trace = trace.tb_next

@@ -57,9 +57,11 @@ def notebook_roots(shell: Any) -> list[Root]:
     ]
     result = getattr(shell, "last_execution_result", None)
     if result is not None:
-        # of a failed cell it keeps the error
         roots.append(Root("the last output", result.result, "output", stops=False))
-        roots.append(Root("last exception", result, "traceback"))
+        # of a failed cell it keeps the error, which has its own names
+        errors = (getattr(result, "error_in_exec", None), getattr(result, "error_before_exec", None))
+        roots += [Root("last exception", one, "traceback", stops=False) for one in errors]
+        roots.append(Root("last exception", result, "traceback", late=True))
     return [root for root in roots if root.thing is not None]
 
 

@@ -179,6 +179,8 @@ def _of_deque(thing: Any) -> Iterator[tuple[int, Label]]:
 
 def _of_exception(thing: Any) -> Iterator[tuple[int, Label]]:
     yield from ((id(get(thing)), Label("")) for get in _OF_EXCEPTIONS)
+    for base in mro(type(thing)):  # AttributeError.obj: what had no such attribute
+        yield from _members(thing, base) if "__slots__" not in _type_dict(base) else ()
 
 
 def _of_nothing(thing: Any) -> Iterator[tuple[int, Label]]:  # noqa: ARG001 (as the others)
@@ -194,13 +196,17 @@ def _of_object(thing: Any, wanted: Collection[int] | None) -> Iterator[tuple[int
         yield id(own), Label("", style)
         yield from _of_dict(own, style, (), wanted)
     for base in mro(type(thing)):
-        space = _type_dict(base)
-        for name, slot in list(space.items()) if "__slots__" in space else ():
-            if type(slot) is types.MemberDescriptorType and type(name) is str:
-                try:
-                    yield id(slot.__get__(thing)), Label(f".{name}")
-                except Exception:  # noqa: S112 (an empty slot)
-                    continue
+        if "__slots__" in _type_dict(base):
+            yield from _members(thing, base)
+
+
+def _members(thing: Any, base: type) -> Iterator[tuple[int, Label]]:
+    for name, slot in list(_type_dict(base).items()):
+        if type(slot) is types.MemberDescriptorType and type(name) is str:
+            try:
+                yield id(slot.__get__(thing)), Label(f".{name}")
+            except Exception:  # noqa: S112 (an empty slot)
+                continue
 
 
 def _of_class(thing: Any) -> Iterator[tuple[int, Label]]:

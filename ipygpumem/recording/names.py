@@ -47,6 +47,7 @@ class Root:
         style: How its keys are written; with ``items`` each item is a holder of its own.
         names: Of a namespace: which names; None for all.
         stops: Whether it does not matter who refers to it: what it holds is held.
+        late: Whether any other root's name for what it holds is better.
     """
 
     label: str
@@ -55,6 +56,7 @@ class Root:
     style: Style = "object"
     names: Callable[[str], bool] | None = None
     stops: bool = True
+    late: bool = False
 
 
 @dataclass(slots=True)
@@ -141,7 +143,7 @@ class Names:
         if root.style != "names":
             row = "" if root.style == "items" else root.label
             self.masks[key] = self.masks.get(key, 0) | bit
-            label, depth = Label(root.label, root.style), 0 if root.stops else _AFTER
+            label, depth = Label(root.label, root.style), 0 if root.stops and not root.late else _AFTER
             self._name(key, Named(None, label, row, root.place, graph=False, depth=depth), queue)
             return
         wanted = set(self._ways.kids.get(key, ()))

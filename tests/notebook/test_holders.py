@@ -222,3 +222,42 @@ def test_a_variable_that_is_true_or_none_has_no_copies(gpu_notebook):
     assert True in gpu_notebook.shell.user_ns["Out"].values()
     assert "flag" not in gpu_notebook.shell.user_ns and "nothing" not in gpu_notebook.shell.user_ns
     assert isinstance(sys.last_value, ValueError)
+
+
+def test_free_a_name_leaves_an_underscore_of_ones_own(gpu_notebook):
+    gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\n_ = x")
+    text = gpu_notebook.run("%gpumem free x").text
+    assert gpu_notebook.shell.user_ns["_"] is not None
+    assert held() == {"_": 9}
+    assert "still held by _ (9.0 MiB)" in text
+
+
+@pytest.mark.parametrize("name", ["__name__", "__builtins__", "__doc__"])
+def test_free_takes_no_names_of_pythons_own(gpu_notebook, name):
+    ran = gpu_notebook.run(f"%gpumem free {name}")
+    assert f"'{name}' is Python's own: it stays" in str(ran.error) + ran.stderr
+    assert name in gpu_notebook.shell.user_ns
+
+
+@pytest.mark.parametrize(
+    ("raises", "name"),
+    [
+        ("class Bad(Exception): pass\ne = Bad()\ne.batch = x\nraise e", "Bad"),
+        ("raise ValueError('too large', x)", "ValueError"),
+        ("x.no_such_thing", "AttributeError"),
+        ("try:\n    raise KeyError(x)\nexcept KeyError:\n    raise RuntimeError('later')", "RuntimeError"),
+    ],
+)
+def test_free_a_name_that_the_last_exception_has(gpu_notebook, raises, name):
+    gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
+    gpu_notebook.run(raises)
+    gpu_notebook.shell.user_ns.pop("e", None)
+    text = gpu_notebook.run("%gpumem free x").text
+    assert f"the traceback of {name}" in text
+    assert held() == {}
+
+
+def test_what_had_no_such_attribute_has_a_name(gpu_notebook):
+    gpu_notebook.run(f"def f():\n    torch.ones(9 << 20, {GPU}.nothing_of_the_kind\nf()")
+    (one,) = ipygpumem.holders().holders
+    assert (one.parts[0].name, one.place) == ("last exception.obj", "traceback")
