@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from ipygpumem.ledger import Baseline, Holder, Holders, Reading, Report
     from ipygpumem.session import Reports, load_reports, measure, print_cuda_memory_usage, save_memory_snapshot
+    from ipygpumem.session.explain import explain
     from ipygpumem.session.holders import holders
     from ipygpumem.session.merge import merge_reports
     from ipygpumem.session.processes import processes
@@ -51,6 +52,7 @@ __all__ = [
     "Snapshot",
     "SnapshotError",
     "__version__",
+    "explain",
     "holders",
     "last",
     "load_ipython_extension",
@@ -82,6 +84,7 @@ _HOMES = {
     "ReportError": "errors",
     "Snapshot": "snapshot",
     "SnapshotError": "errors",
+    "explain": "session.explain",
     "holders": "session.holders",
     "load_reports": "session",
     "measure": "session",

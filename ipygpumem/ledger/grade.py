@@ -8,15 +8,16 @@ from typing import Literal
 
 __all__ = ["Grade", "Trust", "grade"]
 
-Trust = Literal["exact", "bound", "sampled", "device", "unknown"]
+Trust = Literal["exact", "derived", "bound", "sampled", "device", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
     """The trust in one number, with its reason.
 
-    ``exact``: to the byte of the counter. ``bound``: the number is the most it can have been. ``sampled``: at least
-    this. ``device``: true of the whole card, not of this process alone. ``unknown``: the number is None.
+    ``exact``: to the byte of the counter. ``derived``: worked out from exact figures of several instants. ``bound``:
+    the number is the most it can have been. ``sampled``: at least this. ``device``: true of the whole card, not of
+    this process alone. ``unknown``: the number is None.
     """
 
     trust: Trust

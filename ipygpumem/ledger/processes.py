@@ -105,6 +105,7 @@ class CardProcesses:
         used: What the card has given away without the driver's own reserve, as nvidia-smi shows it.
         unattributed: Of it, what is in nobody's entry; None where that cannot be told.
         why: What is to be known of the list.
+        label: The card's name.
     """
 
     device: str
@@ -114,6 +115,7 @@ class CardProcesses:
     used: int | None = None
     unattributed: int | None = None
     why: str = ""
+    label: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""

@@ -182,6 +182,14 @@ class Accounts:
             if inside.any():
                 window.add(self.owners, numbers[inside], deltas[inside])
 
+    def standing(self) -> dict[Owner, int]:
+        """What is live, by owner: of that which came while it was watched."""
+        sums: dict[Owner, int] = {}
+        for number, size in self._live.values():
+            owner = self.owners[number]
+            sums[owner] = sums.get(owner, 0) + size
+        return sums
+
     def adopt(self, device: int, address: int, windows: Iterable[Window]) -> None:
         """PyTorch lists a segment at this address: it is PyTorch's, though a pool's allocator called CUDA for it."""
         found = self._live.get(address)

@@ -30,6 +30,8 @@ from ipygpumem.recording.rows import rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ipygpumem.recording.accounts import Owner
+
 __all__ = ["OUTSIDE", "OutsideBook"]
 
 _MARGIN_NS = 100_000_000
@@ -51,6 +53,7 @@ class OutsideBook:
         self._buffers: Buffers | None = None
         self._on = False
         self._paused_at: float | None = None
+        self._since = 0.0
         self._thread: threading.Thread | None = None
         self._leave = threading.Event()
         self._accounts = Accounts()
@@ -112,6 +115,7 @@ class OutsideBook:
     def _switch_on(self, cupti: Cupti, buffers: Buffers) -> None:
         self._on = True  # before: what interrupts it has to be taken back, too
         cupti.start(buffers)
+        self._since = time.time()
         # what PyTorch has already: by its own list of segments, whatever library CUPTI would have named
         for device, address, size in _segments():
             self._accounts.stands(device, address, size)
@@ -196,6 +200,21 @@ class OutsideBook:
                 window.seconds += time.perf_counter() - self._paused_at
             window.lost = (self._buffers.lost if self._buffers else 0) - window.lost
             self._windows = [one for one in self._windows if one is not window]
+
+    def standing(self) -> tuple[float, dict[Owner, int]] | None:
+        """Since when everything is recorded, in seconds since 1970, and what came since and is live, by owner.
+
+        None where nothing is being recorded now.
+        """
+        if self._forked():
+            return None
+        with self._lock:
+            if not self._on:
+                return None
+            self._collect()
+            for device, address, _ in _segments():
+                self._accounts.adopt(device, address, self._windows)
+            return self._since, self._accounts.standing()
 
     def pause(self) -> None:
         """Leave CUPTI to somebody else: fetch what is there, and record nothing until `resume`."""

@@ -96,25 +96,27 @@ def processes_tables(cards: Iterable[CardProcesses]) -> list[Table]:
 
 def _card(card: CardProcesses) -> Table:
     whole = card.used or sum(one.amount or 0 for one in card.neighbours) + (card.own or 0)
+    wide = max((len(str(one)) for one in (card.pid or 0, *(one.pid for one in card.neighbours))), default=0)
     rows = []
     if card.pid is not None:
-        rows.append(_row(f"pid {card.pid}", ("this process", ""), card.own, whole))
+        rows.append(_row(f"pid {card.pid:<{wide}}  this process", "", card.own, whole))
     for one in card.neighbours:
         remark = one.command or one.name or one.why
-        rows.append(_row(f"pid {one.pid}", (_relation(one), one.user), one.amount, whole, remark))
+        rows.append(_row(f"pid {one.pid:<{wide}}  {_relation(one)}", one.user, one.amount, whole, remark))
     if card.unattributed is not None and card.unattributed >= VISIBLE:
-        rows.append(_row("in nobody's entry", ("", ""), card.unattributed, whole, "page tables, managed memory"))
+        rows.append(_row("in nobody's entry", "", card.unattributed, whole, "page tables, managed memory"))
     if card.used is not None:
-        rows.append(TableRow("used, as nvidia-smi shows it", ("", "", size(card.used)), 0))
+        rows.append(TableRow("used, as nvidia-smi shows it", ("", size(card.used)), 0))
     remarks = [card.why] if card.why else []
     if not card.neighbours and not card.why:
         remarks.append("nobody else is on this card")
-    return Table(card.device, ("", "user", "bytes"), tuple(rows), tuple(remarks))
+    title = f"{card.device} {card.label}".rstrip()
+    return Table(title, ("user", "bytes"), tuple(rows), tuple(remarks))
 
 
-def _row(label: str, who: tuple[str, str], amount: int | None, whole: int, remark: str = "") -> TableRow:
+def _row(label: str, user: str, amount: int | None, whole: int, remark: str = "") -> TableRow:
     share = (amount or 0) / whole if whole else 0
-    return TableRow(label, (*who, _level(amount)), 1, bar=share or None, remark=remark)
+    return TableRow(label, (user, _level(amount)), 1, bar=share or None, remark=remark)
 
 
 def _relation(one: Neighbour) -> str:

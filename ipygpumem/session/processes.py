@@ -44,7 +44,7 @@ def processes(*, device: Iterable[str | int] | None = None) -> tuple[CardProcess
         return _every_card(watch)
     reading = watch.read(busy=False)
     wanted = (card for card in watch.cards.values() if names is None or card.name in names)
-    return tuple(_card(watch, card, reading.devices.get(card.name)) for card in wanted)
+    return tuple(replace(_card(watch, card, reading.devices.get(card.name)), label=card.label) for card in wanted)
 
 
 def _card(watch: Watch, card: Card, reading: DeviceReading | None) -> CardProcesses:
@@ -82,18 +82,19 @@ def _every_card(watch: Watch) -> tuple[CardProcesses, ...]:
         try:
             entries, memory = nvml.processes(handle, graphics=True), nvml.memory(handle)
         except NvmlError as error:
-            found.append(CardProcesses(f"card {index} {label}", None, None, (), why=str(error)))
+            found.append(CardProcesses(f"card {index}", None, None, (), why=str(error), label=label))
             continue
         directory = watch.directory
         neighbours = [directory.who(pid, amount, trusted=False) for pid, amount in entries.items()]
         found.append(
             CardProcesses(
-                f"card {index} {label}",
+                f"card {index}",
                 0,
                 None,
                 tuple(sorted(neighbours, key=lambda one: (-(one.amount or 0), one.pid))),
                 memory.used - (memory.reserved or 0),
                 why="this process has not started CUDA: its own devices may be counted otherwise",
+                label=label,
             )
         )
     return tuple(found)

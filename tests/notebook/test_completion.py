@@ -45,7 +45,7 @@ CELL = [
         ("  %gpumem o", ["off", "on"]),
         ("%gpumem r", ["record"]),
         ("%gpumem v", ["view"]),
-        ("%gpumem ", ["compare", "env", "free", "history", "off", "on", "record", "view", "who"]),
+        ("%gpumem ", ["compare", "env", "explain", "free", "history", "off", "on", "processes", "record", "view", "who"]),
         ("%gpumem -", [*CELL, "-o"]),
         ("%gpumem -q --dev", ["--device"]),
         ("%gpumem torch.o", None),

@@ -107,7 +107,7 @@ def test_the_command(notebook, child):
     notebook.run("others(**{child: 3 * GIB}, p4194303=GIB)")
     ran = notebook.run("%gpumem processes")
     lines = [" ".join(line.split()) for line in ran.text.splitlines()]
-    assert lines[0] == "cuda:0"
+    assert lines[0] == "cuda:0 NVIDIA H200"
     assert lines[2].startswith(f"pid {os.getpid()} this process ")
     assert lines[3].startswith(f"pid {child.pid} child ")
     assert lines[3].endswith("sleep 60")

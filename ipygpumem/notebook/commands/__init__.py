@@ -7,6 +7,7 @@ import re
 from ipygpumem.notebook.commands.command import Command, Verb
 from ipygpumem.notebook.commands.compare import COMPARE
 from ipygpumem.notebook.commands.env import ENV
+from ipygpumem.notebook.commands.explain import EXPLAIN
 from ipygpumem.notebook.commands.free import FREE
 from ipygpumem.notebook.commands.history import HISTORY
 from ipygpumem.notebook.commands.processes import PROCESSES
@@ -17,7 +18,7 @@ from ipygpumem.notebook.commands.who import WHO
 
 __all__ = ["COMMANDS", "Command", "Verb", "command_of"]
 
-COMMANDS = (ON, OFF, ENV, RECORD_COMMAND, WHO, FREE, PROCESSES, VIEW, HISTORY, COMPARE)
+COMMANDS = (ON, OFF, ENV, RECORD_COMMAND, WHO, FREE, EXPLAIN, PROCESSES, VIEW, HISTORY, COMPARE)
 
 _ASSIGNS = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
 
