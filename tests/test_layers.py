@@ -20,7 +20,7 @@ BELOW = {
     "snapshot": {"errors", "units", "ledger"},
     "viewer": {"errors", "units", "files", "ledger", "profile", "snapshot"},
 }
-FACES = {"notebook", "cli", "mem", "pytest_plugin", "__init__", "__main__", "environment"}
+FACES = {"notebook", "parallel", "cli", "mem", "pytest_plugin", "__init__", "__main__", "environment"}
 UPWARDS = {("snapshot/show.py", "ipygpumem.viewer")}
 """A snapshot shows itself: one file of the room asks the viewer above it, and only when it is called."""
 DOORS = {
@@ -29,9 +29,10 @@ DOORS = {
     "psutil": {"probes/host.py", "probes/processes.py"},
     "cuda": {"probes/cuda.py"},
     "llvmlite": {"probes/buffers.py"},
-    "IPython": {"notebook", "viewer/place.py"},
+    "IPython": {"notebook", "parallel/engine.py", "viewer/place.py"},
     "traitlets": {"notebook", "viewer"},
     "anywidget": {"viewer"},
+    "ipyparallel": {"parallel"},
 }
 
 

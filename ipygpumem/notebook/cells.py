@@ -108,6 +108,8 @@ class Cells:
         self._record = record
         self.marks = Marks(session)
         self.ooms = Ooms(shell, session, Ring(session, self._running, self.numbers.known))
+        self.courier: Callable[[Report], None] | None = None
+        """Takes the reports elsewhere, where they are shown: an engine's go to the notebook that it works for."""
         self.statements: set[str] = set()
         """File names of statements measured in cells: their number is the cell's, their text is not."""
         self._stacks: dict[int, list[_Frame]] = {}
@@ -311,7 +313,7 @@ class Cells:
         again = self._again(report, asked)
         if losses or again:
             report = replace(report, notes=(*report.notes, *losses, *again))
-        session.reports.append(report)
+        self._keep(report)
         late = session.baseline is None or session.baseline.device is None
         if late and measurement.after is not None and any(one.started for one in report.devices.values()):
             session.take_baseline(measurement.after)
@@ -324,10 +326,21 @@ class Cells:
             self.ooms.report = report
             if place is not None:
                 show.show_line(self._shell, report, place)
-        elif settings.report == "always" or (settings.report == "changed" and (losses or self._moved(report))):
+        elif self._wanted(report, losses):
             self._show(report, table=settings.style == "table", place=place)
         elif place is not None:
             show.show_line(self._shell, report, place)
+
+    def _keep(self, report: Report) -> None:
+        self._session.reports.append(report)
+        if self.courier is not None:
+            self.courier(report)
+
+    def _wanted(self, report: Report, losses: list[str]) -> bool:
+        """Whether a report that nobody asked for is shown here."""
+        when = self._settings.report
+        moved = when == "always" or (when == "changed" and (bool(losses) or self._moved(report)))
+        return moved and self.courier is None
 
     def _show_asked(self, report: Report, asked: Asked, place: str | None) -> None:
         style = self._settings.style

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import weakref
 from typing import Any
 
@@ -126,6 +127,10 @@ class _Extension:
         session.roots, session.label = python_roots, frame_label
         SAMPLER.close()
         PEAKS.remove()
+        if "ipygpumem.parallel" in sys.modules:
+            from ipygpumem.parallel import disable
+
+            disable()
 
     def _remove_magics(self) -> None:
         shell, magics = self.shell, self.magics

@@ -22,6 +22,7 @@ from ipygpumem.ledger.limits import Limits
 from ipygpumem.notebook import show
 from ipygpumem.notebook.cells import Asked, Cells
 from ipygpumem.notebook.commands import command_of
+from ipygpumem.notebook.engines import on_engines
 from ipygpumem.notebook.functions import functions
 from ipygpumem.notebook.help import help_text
 from ipygpumem.notebook.options import CELL, STATEMENT, history_options, parse, split_statement
@@ -66,6 +67,8 @@ class GPUMem(Magics, Settings):
         words = parse("%%gpumem", CELL, line)
         if words.help:
             raise UsageError("%%gpumem: -h and --help stand alone, and nothing runs")
+        if words.engines:
+            raise UsageError("%%gpumem --engines stands on the first line of its cell")
         self.cells.begin(self._asked("%%gpumem", words, self.cells.text))
 
     @no_var_expand
@@ -140,15 +143,18 @@ class GPUMem(Magics, Settings):
         # IPython sees only the call that this line became, which does not end in a semicolon
         return None if statement.rstrip().endswith(";") else value
 
-    def _cell(self, line: str, cell: str) -> None:
+    def _cell(self, line: str, cell: str) -> Any:
         """The magic called by name, as exported scripts do: then it has to run the body itself."""
         words = parse("%%gpumem", CELL, line)
         if words.help:
             print(help_text())  # noqa: T201 (its purpose)
-            return
+            return None
+        if words.engines:
+            return on_engines(self, words, line, cell)
         asked = self._asked("%%gpumem", words, cell)
         result, _ = self.cells.measure(asked, lambda: self.shell.run_cell(cell))
         result.raise_error()
+        return None
 
     def _asked(self, prog: str, words: argparse.Namespace, text: str) -> Asked:
         """Options checked against this machine, before anything runs; ``text`` is the code that will.

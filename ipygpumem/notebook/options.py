@@ -113,9 +113,35 @@ _LIMITS = (
     Option(("--limit-outside",), "SIZE", "fail if memory outside PyTorch grows by more than this"),
     Option(("--limit-host",), "SIZE", "fail if the peak of this process's resident memory is higher than this"),
 )
-_QUESTIONS = (*_LINES, _MODULES, _OUTSIDE, *_LIMITS)
+_PROFILE = (
+    Option(
+        ("--trace",),
+        "PATH",
+        "profile the code with torch.profiler (memory, shapes, stacks) and write the trace to PATH (.json.gz or .json), "
+        "also when the code fails; https://ui.perfetto.dev and chrome://tracing open it",
+        path=True,
+    ),
+    Option(
+        ("--timeline",),
+        "PATH",
+        "profile the code and write PATH (.html): memory over time by category (parameter, gradient, optimizer state, "
+        "activation, input, temporary), of GPUs and of tensors on the host",
+        path=True,
+    ),
+)
+_QUESTIONS = (*_LINES, _MODULES, _OUTSIDE, *_PROFILE, *_LIMITS)
 
-CELL = (_SNAPSHOT, _VIEW, *_RECORDING, *_QUESTIONS, _DEVICE, _QUIET, _VAR, _HELP)
+_ENGINES = (
+    Option(
+        ("--engines",),
+        None,
+        "run the cell on the engines that %gpumem engines watches, as %%px does, with these options there: "
+        "--snapshot run_{rank}.pickle records on each and tells which one differs, and by which line",
+    ),
+    Option(("--collect",), "FOLDER", "with --engines --snapshot: copy the engines' snapshots into this folder here"),
+)
+
+CELL = (_SNAPSHOT, _VIEW, *_RECORDING, *_QUESTIONS, *_ENGINES, _DEVICE, _QUIET, _VAR, _HELP)
 STATEMENT = (
     _SNAPSHOT,
     _VIEW,
@@ -157,6 +183,8 @@ def parse(prog: str, options: tuple[Option, ...], line: str) -> argparse.Namespa
             )
     if getattr(words, "view", False) and words.snapshot is None:
         raise UsageError(f"{prog}: --view shows what was recorded: add --snapshot PATH")
+    if getattr(words, "collect", None) is not None and (words.snapshot is None or not words.engines):
+        raise UsageError(f"{prog}: --collect is of snapshots on engines: add --engines --snapshot run_{{rank}}.pickle")
     name = getattr(words, "var", None)
     if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
         raise UsageError(f"{prog}: {name!r} is no name for a variable")

@@ -10,6 +10,7 @@ from IPython.core.error import UsageError
 from IPython.utils.text import EvalFormatter
 
 from ipygpumem.recording import check_path
+from ipygpumem.session.origin import rank_and_world
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,9 @@ __all__ = ["expanded", "filled"]
 
 
 def expanded(shell: Any, text: str) -> Path:
-    """A path to write to, proved: ``{name}`` is a variable of the notebook; ``{host}`` and ``{time}`` are ours.
+    """A path to write to, proved: ``{name}`` is a variable of the notebook; ``{host}``, ``{time}`` are ours.
+
+    ``{rank}``, where no variable has that name, is this process's rank, or an engine's number.
 
     Raises:
         UsageError: A name that does not expand.
@@ -35,7 +38,9 @@ def filled(shell: Any, text: str) -> str:
     """
     if "{" not in text:
         return text
-    names = {**shell.user_ns, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
+    rank = rank_and_world()[0]
+    known = {} if rank is None else {"rank": rank}
+    names = {**known, **shell.user_ns, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
     try:
         return str(EvalFormatter().vformat(text, [], names))
     except Exception as error:

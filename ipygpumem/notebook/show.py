@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from ipygpumem.ledger.holders import Holders
     from ipygpumem.ledger.report import Report
     from ipygpumem.render.table import Table
+    from ipygpumem.session.ranks import Ranks
 
 __all__ = [
     "line_bundle",
     "show_levels",
     "show_line",
     "show_object",
+    "show_ranks",
     "show_recording",
     "show_snapshots",
     "show_table",
@@ -66,6 +68,19 @@ def show_levels(shell: Any, rows: Sequence[Entry], title: str) -> None:
     text = text_tables(history_tables(rows, Page(), title=title))
     still = levels(rows, title)
     data = {"text/plain": text, "image/png": base64.b64encode(still.png).decode()}
+    shell.display_pub.publish(data=data, metadata={"image/png": {"width": still.width, "height": still.height}})
+
+
+def show_ranks(shell: Any, found: Ranks) -> None:
+    """Display the level of each rank over time, with the tables for those who see text only.
+
+    Raises:
+        OptionError: None has a recording with times.
+    """
+    from ipygpumem.viewer.ranks import ranks_picture
+
+    still = ranks_picture(found.members, found.what)
+    data = {"text/plain": str(found), "image/png": base64.b64encode(still.png).decode()}
     shell.display_pub.publish(data=data, metadata={"image/png": {"width": still.width, "height": still.height}})
 
 

@@ -24,6 +24,7 @@ _UUID = 8
 _LINES = 8
 _WORDS = {"held": "held", "peak": "peak", "outside": "outside PyTorch", "host_peak": "host peak", "seconds": "time"}
 _ONE = 1.0
+_SLOWER, _SHORT = 1.1, 0.1
 _APART = 1.0
 
 
@@ -202,6 +203,7 @@ def _skew_table(spread: Sequence[Skew], what: str) -> Table:
     def who(of: tuple[str, str]) -> str:
         return f"{of[0]}, {of[1]}" if several else of[0]
 
+    apart = [one for one in spread if not _alike(one)]
     body = tuple(
         TableRow(
             _WORDS[one.figure],
@@ -215,14 +217,20 @@ def _skew_table(spread: Sequence[Skew], what: str) -> Table:
             1,
             remark=_ratio(one),
         )
-        for one in spread
+        for one in apart
     )
-    return Table("imbalance", ("lowest", what, "middle", "highest", what), body)
+    alike = [_WORDS[one.figure] for one in spread if _alike(one)]
+    remarks = (f"alike on all: {', '.join(alike)}",) if alike else ()
+    return Table("imbalance", ("lowest", what, "middle", "highest", what) if body else (), body, remarks)
+
+
+def _alike(one: Skew) -> bool:
+    if one.figure == "seconds":
+        return one.highest <= one.middle * _SLOWER or one.highest - one.lowest < _SHORT
+    return one.highest - one.lowest < VISIBLE
 
 
 def _ratio(one: Skew) -> str:
-    if one.figure != "seconds" and one.highest - one.lowest < VISIBLE:
-        return "alike"
     if one.middle <= 0:
         return ""
     return f"highest is {one.highest / one.middle:.1f} times the middle"

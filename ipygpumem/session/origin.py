@@ -14,7 +14,7 @@ from ipygpumem.session.session import current
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["origin", "rank_and_world"]
+__all__ = ["name_rank", "origin", "rank_and_world"]
 
 _VARIABLES = (
     ("RANK", "WORLD_SIZE"),  # torchrun, accelerate
@@ -22,6 +22,14 @@ _VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
+
+
+_given: list[int] = []
+
+
+def name_rank(number: int | None) -> None:
+    """What this process is called where nobody else gave it a rank, such as an engine's number; None takes it back."""
+    _given[:] = [] if number is None else [number]
 
 
 def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
@@ -38,7 +46,7 @@ def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int | N
         number = _number(environment.get(rank))
         if number is not None:
             return number, _number(environment.get(world))
-    return None, None
+    return (_given[0] if _given else None), None
 
 
 def _number(text: str | None) -> int | None:

@@ -6,11 +6,13 @@ import re
 
 from ipygpumem.notebook.commands.command import Command, Verb
 from ipygpumem.notebook.commands.compare import COMPARE
+from ipygpumem.notebook.commands.engines import ENGINES
 from ipygpumem.notebook.commands.env import ENV
 from ipygpumem.notebook.commands.explain import EXPLAIN
 from ipygpumem.notebook.commands.free import FREE
 from ipygpumem.notebook.commands.history import HISTORY
 from ipygpumem.notebook.commands.processes import PROCESSES
+from ipygpumem.notebook.commands.ranks import RANKS
 from ipygpumem.notebook.commands.record import RECORD_COMMAND
 from ipygpumem.notebook.commands.switch import OFF, ON
 from ipygpumem.notebook.commands.view import VIEW
@@ -18,7 +20,8 @@ from ipygpumem.notebook.commands.who import WHO
 
 __all__ = ["COMMANDS", "Command", "Verb", "command_of"]
 
-COMMANDS = (ON, OFF, ENV, RECORD_COMMAND, WHO, FREE, EXPLAIN, PROCESSES, VIEW, HISTORY, COMPARE)
+_NOW = (ON, OFF, ENV, RECORD_COMMAND, WHO, FREE, EXPLAIN, PROCESSES, VIEW)
+COMMANDS = (*_NOW, HISTORY, COMPARE, ENGINES, RANKS)
 
 _ASSIGNS = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
 

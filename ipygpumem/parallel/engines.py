@@ -1,0 +1,321 @@
+"""The notebook's side of a cluster: who is under watch, and the merged report below each ``%%px`` cell."""
+
+from __future__ import annotations
+
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.errors import OptionError, ReportError, first_line
+from ipygpumem.ledger.code import first_code
+from ipygpumem.parallel.runs import Run, member_of, settle
+from ipygpumem.render.html import html_tables
+from ipygpumem.render.ranks import ranks_tables
+from ipygpumem.render.table import text_tables
+from ipygpumem.session.ranks import Ranks
+from ipygpumem.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipygpumem.ledger.rank import Member, Origin
+
+__all__ = ["Engines", "active", "disable", "enable"]
+
+_JOIN = "from ipygpumem.parallel.engine import join as _gpumem_join; _gpumem_join({}); del _gpumem_join"
+_LEAVE = "from ipygpumem.parallel.engine import leave as _gpumem_leave; _gpumem_leave(); del _gpumem_leave"
+_MOST_RUNS = 100
+_STEP = 0.02
+
+
+class Engines:
+    """The engines of a client under watch. Made by `enable`.
+
+    Attributes:
+        last: The merged report of the newest run; None before the first.
+        origins: What each engine told of itself, by its number.
+        notes: Why an engine is not under watch, by its number.
+    """
+
+    def __init__(self, target: Any, shell: Any = None) -> None:
+        self.client, self._targets = _client_of(target)
+        self.view = self.client.direct_view(self._targets if self._targets is not None else "all")
+        self.last: Ranks | None = None
+        self.origins: dict[int, Origin] = {}
+        self.notes: dict[int, str] = {}
+        self._shell = shell
+        self._runs: list[Run] = []
+        self._send: Callable[..., Any] | None = None
+
+    @property
+    def numbers(self) -> list[int]:
+        """The engines that are there and meant."""
+        there = list(self.client.ids)
+        return there if self._targets is None else [number for number in self._targets if number in there]
+
+    def start(self, timeout: float = 60) -> None:
+        """Let the engines join, and watch what is sent to them from now on.
+
+        Raises:
+            OptionError: There is no engine.
+        """
+        if not self.numbers:
+            raise OptionError("this client has no engines: start a cluster, and wait for its engines")
+        self._join(self.numbers, timeout)
+        self._send = self.client.send_execute_request
+        self.client.send_execute_request = self._watching(self._send)
+        if self._shell is not None:
+            self._shell.events.register("post_run_cell", self._after)
+
+    def stop(self, timeout: float = 10) -> None:
+        """Let the engines go, and leave the client as it was."""
+        self.detach()
+        silent = [self.client[number].execute(_LEAVE, silent=True, block=False) for number in self._joined()]
+        _wait(silent, timeout)
+
+    def detach(self) -> None:
+        """Stop watching here; the engines are left as they are."""
+        if self._send is not None:
+            del self.client.send_execute_request
+            self._send = None
+        if self._shell is not None:
+            try:
+                self._shell.events.unregister("post_run_cell", self._after)
+            except ValueError:
+                return
+
+    def _joined(self) -> list[int]:
+        return [number for number in self.numbers if number in self.origins]
+
+    def _join(self, numbers: list[int], timeout: float) -> None:
+        asked = {
+            number: self.client[number].execute(_JOIN.format(number), silent=True, block=False) for number in numbers
+        }
+        _wait(asked.values(), timeout)
+        for number, answer in asked.items():
+            self.notes.pop(number, None)
+            if not answer.done():
+                self.notes[number] = "busy: it joins when it is free"
+                continue
+            answer.wait_for_output(1)
+            try:
+                answer.get(0)
+                member = _first_word(answer)
+            except Exception as error:
+                self.notes[number] = _why(error)
+                continue
+            if member.origin is not None:
+                self.origins[number] = member.origin
+
+    def _watching(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(socket: Any, code: str, *arguments: Any, **options: Any) -> Any:
+            reply = send(socket, code, *arguments, **options)
+            silent, ident = options.get("silent", True), options.get("ident")
+            if not silent and ident is not None:
+                number = next((one for one, uuid in self.client._engines.items() if uuid.encode() == ident), None)  # noqa: SLF001 (no public way from an address to a number)
+                if number is not None:
+                    self._sent(code, number, reply)
+            return reply
+
+        return watched
+
+    def _sent(self, code: str, number: int, reply: Any) -> None:
+        runs = self._runs
+        if not runs or runs[-1].code != code or number in runs[-1].replies:
+            runs.append(Run(code))
+            del runs[:-_MOST_RUNS]
+        runs[-1].replies[number] = reply
+
+    @property
+    def waiting(self) -> list[str]:
+        """A sentence for each run that is still going on somewhere."""
+        found = []
+        for run in self._runs:
+            late = [str(number) for number, reply in sorted(run.replies.items()) if not reply.done()]
+            if late:
+                found.append(f"still running on engine {', '.join(late)}: {first_code(run.code)}")
+        return found
+
+    def collect(self, *, partly: bool = False) -> list[Ranks]:
+        """The merged reports of runs that have ended since the last time; each is told once.
+
+        Args:
+            partly: Also of runs that are still going on somewhere.
+        """
+        found = []
+        for run in list(self._runs):
+            if not (run.done or partly):
+                continue
+            settle(run)
+            if run.done:
+                self._runs.remove(run)
+            if run.reported:
+                self._late()
+                members = tuple(
+                    member_of(number, reply, self.origins, self.notes) for number, reply in sorted(run.replies.items())
+                )
+                found.append(Ranks(members, "engine"))
+        if found:
+            self.last = found[-1]
+        return found
+
+    def _late(self) -> None:
+        """Engines that came after the others have joined by now are no longer noted as busy; new ones are asked in."""
+        new = [number for number in self.numbers if number not in self.origins and number not in self.notes]
+        if new and self._send is not None:
+            self._join(new, timeout=5)
+
+    def _after(self, result: Any) -> None:
+        """A cell of the notebook has ended: what the engines sent is shown below it."""
+        failed = result is not None and not result.success
+        try:
+            found = self.collect(partly=failed)
+        except Exception as error:  # never in the place of the cell's own outcome
+            print(f"ipygpumem: no report of the engines ({first_line(error)})")  # noqa: T201 (where it would stand)
+            return
+        settings = self._shell.magics_manager.registry.get("GPUMem")
+        for ranks in found:
+            if _shown(ranks, settings):
+                self.show(ranks)
+
+    def show(self, ranks: Ranks) -> None:
+        """Display a merged report in the notebook; without one, print it."""
+        tables = ranks_tables(ranks.members, ranks.what)
+        if self._shell is None:
+            print(text_tables(tables))  # noqa: T201 (its purpose)
+            return
+        self._shell.display_pub.publish(data={"text/plain": text_tables(tables), "text/html": html_tables(tables)})
+
+    def __str__(self) -> str:
+        hosts = {origin.host for origin in self.origins.values()}
+        cards = {(one.host, card.uuid) for one in self.origins.values() for card in one.cards if card.uuid}
+        there = "" if not cards else f", {_many(len(cards), 'GPU')}"
+        lines = [f"{_many(len(self._joined()), 'engine')} under watch on {_many(len(hosts), 'host')}{there}"]
+        lines += [f"engine {number} is not under watch: {note}" for number, note in sorted(self.notes.items())]
+        versions = {origin.version for origin in self.origins.values()}
+        from ipygpumem import __version__
+
+        if versions - {__version__}:
+            others = {number: one.version for number, one in self.origins.items() if one.version != __version__}
+            told = ", ".join(f"engine {number} has {version}" for number, version in others.items())
+            lines.append(f"another version of ipygpumem than {__version__} here: {told}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<{str(self).splitlines()[0]}>"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _client_of(target: Any) -> tuple[Any, list[int] | None]:
+    """The client behind a client or a view, and the view's engines; None for all that come and go.
+
+    Raises:
+        OptionError: It is neither, or ipyparallel is not there.
+    """
+    try:
+        parallel = import_module("ipyparallel")
+    except ImportError:
+        raise OptionError("engines need ipyparallel: pip install ipygpumem[parallel]") from None
+    if isinstance(target, parallel.Client):
+        return target, None
+    if isinstance(target, parallel.Cluster):
+        raise OptionError("that is a cluster: give its client, as in rc = cluster.connect_client_sync()")
+    if not isinstance(target, parallel.DirectView):
+        raise OptionError(f"a {type(target).__name__} is no ipyparallel.Client and no direct view of one")
+    targets = target.targets
+    if targets == "all":
+        return target.client, None
+    return target.client, [targets] if isinstance(targets, int) else list(targets)
+
+
+def _wait(answers: Any, timeout: float) -> None:
+    end = time.monotonic() + timeout
+    for answer in answers:
+        while not answer.done() and time.monotonic() < end:
+            answer.wait(min(_STEP, max(end - time.monotonic(), 0)))
+
+
+def _first_word(answer: Any) -> Member:
+    """What an engine told of itself when it joined.
+
+    Raises:
+        ReportError: Nothing, or nothing that can be read.
+    """
+    import json
+
+    from ipygpumem.ledger.rank import member_from
+    from ipygpumem.parallel.engine import KEY
+
+    data = answer.metadata["data"]
+    if not isinstance(data, dict) or not isinstance(data.get(KEY), str):
+        raise ReportError("it sent nothing when it joined")
+    return member_from(json.loads(data[KEY]), "")
+
+
+def _why(error: Exception) -> str:
+    """Why an engine did not join, in words for whoever has to mend it."""
+    name, value = getattr(error, "ename", type(error).__name__), str(getattr(error, "evalue", error))
+    if name == "ModuleNotFoundError" and "'ipygpumem'" in value:
+        return "ipygpumem is not installed there"
+    if name in {"ModuleNotFoundError", "ImportError"} and "ipygpumem" in value:
+        return "its ipygpumem is another version, which knows no engines"
+    if name == "EngineError":
+        return "it died"
+    return f"{name}: {value.splitlines()[0] if value else ''}".rstrip(": ")
+
+
+def _shown(ranks: Ranks, settings: Any) -> bool:
+    """Whether a merged report is worth a place below the cell: as the notebook's own reports are."""
+    when = "changed" if settings is None else settings.report
+    least = MIB if settings is None else settings.min_change
+    if when != "changed":
+        return bool(when == "always")
+    return any(
+        member.report is None
+        or bool(member.peaks)
+        or any(device.moved(least) for device in member.report.devices.values())
+        or (not member.report.devices and abs(member.report.host.held or 0) >= least)
+        for member in ranks.members
+    )
+
+
+_active: list[Engines] = []
+
+
+def active() -> Engines | None:
+    """The engines that are under watch; None without any."""
+    return _active[0] if _active else None
+
+
+def enable(target: Any, *, timeout: float = 60) -> Engines:
+    """Load ipygpumem on every engine; ``%%px`` cells then come back with one merged report.
+
+    Args:
+        target: An ``ipyparallel.Client``, or a direct view of some of its engines. With a client, engines that come
+            later join, too.
+        timeout: Seconds to wait for engines that are busy.
+
+    Returns:
+        The engines; ``print`` tells which are under watch, and why others are not. In a script `Engines.collect` gives
+        the merged reports.
+
+    Raises:
+        OptionError: ipyparallel is not installed, this is no client, or it has no engines.
+    """
+    import sys
+
+    disable()
+    ipython = sys.modules.get("IPython")
+    engines = Engines(target, None if ipython is None else ipython.get_ipython())
+    engines.start(timeout)
+    _active.append(engines)
+    return engines
+
+
+def disable() -> None:
+    """Let the engines go; nothing where none are under watch."""
+    while _active:
+        _active.pop().stop()

@@ -1,0 +1,65 @@
+"""One cell on every engine, as ``%%px`` runs it, and the files that it left there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.errors import OptionError, first_line
+from ipygpumem.files import check_path, replacing
+from ipygpumem.ledger.plain import printable
+from ipygpumem.parallel.engine import piece
+
+if TYPE_CHECKING:
+    from ipygpumem.parallel.engines import Engines
+    from ipygpumem.session.ranks import Ranks
+
+__all__ = ["collect_files", "px"]
+
+_PIECE = 1 << 23
+
+
+def px(engines: Engines, shell: Any, line: str, cell: str) -> Any:
+    """Run a cell on the engines, with the words that may stand behind ``%%px``; its error is the caller's."""
+    from ipyparallel.client.magics import ParallelMagics
+
+    view = engines.view
+    view.block = True
+    return ParallelMagics(shell, view).cell_px(line, cell)
+
+
+def collect_files(engines: Engines, ranks: Ranks, folder: str) -> list[str]:
+    """Copy the engines' snapshots into a folder of this machine, each written whole or not at all.
+
+    Returns:
+        A sentence for each file.
+
+    Raises:
+        OptionError: Nothing can be written there.
+    """
+    target = Path(folder).expanduser()
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(f"{folder!r} cannot be a folder: {error.strerror or error}") from error
+    told = []
+    for member in ranks.members:
+        if member.snapshot is None:
+            continue
+        name = Path(member.snapshot.replace("\\", "/")).name
+        path = check_path(target / name)
+        try:
+            count = _copy(engines, int(member.name), member.snapshot, path)
+            told.append(f"engine {member.name}: {printable(str(target / name))}, {count:,} bytes")
+        except Exception as error:
+            told.append(f"engine {member.name}: {printable(name)} was not copied: {first_line(error)}")
+    return told
+
+
+def _copy(engines: Engines, number: int, source: str, path: Path) -> int:
+    """Piece by piece: a snapshot may be larger than a message should be."""
+    view = engines.client[number]
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        while part := view.apply_sync(piece, source, file.tell(), _PIECE):
+            file.write(part)
+        return file.tell()

@@ -1,0 +1,103 @@
+"""What was sent to engines, and what came back: each submission of one cell to several engines is a run."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.errors import ReportError
+from ipygpumem.ledger.rank import Member, Origin, member_from
+from ipygpumem.parallel.engine import KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Run", "member_of", "settle"]
+
+_PATIENCE = 1.0
+_STEP = 0.01
+
+
+@dataclass(slots=True)
+class Run:
+    """One cell on several engines: the future reply of each, by the engine's number."""
+
+    code: str
+    replies: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def done(self) -> bool:
+        """Whether every engine has answered, or is gone."""
+        return all(reply.done() for reply in self.replies.values())
+
+    @property
+    def reported(self) -> bool:
+        """Whether a report of ours is among the answers."""
+        return any(_texts(reply) for reply in self.replies.values())
+
+
+def settle(run: Run) -> None:
+    """Wait until what the engines sent beside their replies has come, too: at most a second."""
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        waiting = [one for one in run.replies.values() if one.done() and not one.output.done() and not _died(one)]
+        if not waiting:
+            return
+        time.sleep(_STEP)
+
+
+def member_of(number: int, reply: Any, known: Mapping[int, Origin], notes: Mapping[int, str]) -> Member:
+    """What one engine had to tell.
+
+    Args:
+        number: The engine.
+        reply: Its future reply.
+        known: What engines told of themselves when they joined.
+        notes: Why an engine is not under watch.
+    """
+    name, origin = str(number), known.get(number)
+    found = _report(name, reply)
+    if found is not None:
+        return found
+    if not reply.done():
+        return Member(name, "running", origin, note="")
+    if _died(reply):
+        return Member(name, "died", origin, note="in the middle of the cell")
+    if number in notes:
+        return Member(name, "absent", origin, note=notes[number])
+    return Member(name, "missing", origin, note="ran the cell, and sent no report")
+
+
+def _report(name: str, reply: Any) -> Member | None:
+    """The newest report among an engine's data; of one that cannot be read, why."""
+    texts = _texts(reply)
+    if not texts:
+        return None
+    try:
+        member = member_from(json.loads(texts[-1]), name)
+    except (ReportError, ValueError) as error:
+        return Member(name, "missing", note=f"its report cannot be read: {error}")
+    return replace(member, name=name)
+
+
+def _texts(reply: Any) -> list[str]:
+    data = reply.output.metadata.get("data") or {}
+    keys = sorted(
+        (key for key in data if isinstance(key, str) and key.startswith(KEY)), key=lambda key: (len(key), key)
+    )
+    return [data[key] for key in keys if isinstance(data[key], str)]
+
+
+def _died(reply: Any) -> bool:
+    """Whether the engine is gone: the client then makes up an answer of its own."""
+    result = _result(reply) if reply.done() else None
+    return "EngineError" in {type(result).__name__, getattr(result, "ename", "")}
+
+
+def _result(reply: Any) -> Any:
+    try:
+        return reply.result()
+    except Exception as error:
+        return error
