@@ -10,7 +10,8 @@ from ipygpumem.errors import CuptiError
 from ipygpumem.ledger.cache import cache_of
 from ipygpumem.ledger.grade import grade
 from ipygpumem.ledger.libraries import ALLOCATOR
-from ipygpumem.ledger.waterfall import Standing, Waterfall, device_waterfall, host_waterfall
+from ipygpumem.ledger.steps import Standing, device_waterfall
+from ipygpumem.ledger.waterfall import Waterfall, host_waterfall
 from ipygpumem.probes import pytorch
 from ipygpumem.probes.pools import GRAPHS, STREAMS, pool_readings
 from ipygpumem.recording.history import History

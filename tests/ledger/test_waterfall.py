@@ -14,7 +14,8 @@ from ipygpumem.ledger.cache import Cache
 from ipygpumem.ledger.grade import grade
 from ipygpumem.ledger.processes import Neighbour
 from ipygpumem.ledger.reading import HostReading, Reading
-from ipygpumem.ledger.waterfall import Standing, device_waterfall, host_waterfall
+from ipygpumem.ledger.steps import Standing, device_waterfall
+from ipygpumem.ledger.waterfall import host_waterfall
 
 MIB = 1 << 20
 EXACT = grade("exact", "records")
