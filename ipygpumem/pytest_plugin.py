@@ -8,6 +8,9 @@
 
     pytest --gpumem                                         # what each test took, the largest first
 
+Marks of a module, a class and a test add up, limit by limit: the nearer one counts. Where there is no GPU, limits on
+one pass with a warning.
+
 What is measured is the test itself, without its fixtures: changes against the moment before it, as in the report of a
 cell. The kernel's high-water mark of the host's memory is reset for each test that is measured. Unused it does nothing:
 it imports neither PyTorch nor anything of this package but this file.
@@ -36,6 +39,8 @@ __all__ = [
 
 _MARK = "gpumem_limit"
 _SHOWN = 30
+_LIMITS = {"peak": "limit", "held": "limit_held", "outside": "limit_outside", "host": "limit_host"}
+"""A mark's arguments, and the options of `ipygpumem.measure` that they are."""
 _PROPERTIES = ("gpumem_peak", "gpumem_held", "gpumem_outside", "gpumem_host_peak")
 """Bytes, among a test's user properties: pytest-xdist and JUnit reports carry them."""
 
@@ -64,48 +69,53 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         pytest.UsageError: Such a mark; the message names its test.
     """
     for item in items:
-        mark = item.get_closest_marker(_MARK)
-        if mark is None:
-            continue
         try:
-            _limits(mark)
+            _limits(item)
         except (TypeError, ValueError) as error:
             raise pytest.UsageError(f"{item.nodeid}: {_MARK}: {error}") from error
 
 
-def _limits(mark: pytest.Mark) -> dict[str, Any]:
-    """A mark as options of `ipygpumem.measure`.
+def _limits(item: pytest.Item) -> dict[str, Any]:
+    """A test's marks as options of `ipygpumem.measure`, the nearest mark's limit of each kind; none without a mark.
 
     Raises:
         TypeError: Arguments that the mark does not have.
         ValueError: One that is no size.
     """
+    found: dict[str, Any] = {}
+    for mark in item.iter_markers(_MARK):
+        for name, value in _options(mark).items():
+            found.setdefault(name, value)
+    return found
 
-    def options(
-        peak: str | int | None = None,
-        *,
-        held: str | int | None = None,
-        outside: str | int | None = None,
-        host: str | int | None = None,
-    ) -> dict[str, Any]:
-        return {"limit": peak, "limit_held": held, "limit_outside": outside, "limit_host": host}
 
+def _options(mark: pytest.Mark) -> dict[str, Any]:
+    """One mark, the limits that it sets."""
     from ipygpumem.ledger.limits import Limits
 
-    found = options(*mark.args, **mark.kwargs)
-    if not Limits.read(*found.values()):
+    if len(mark.args) > 1:
+        raise TypeError(f"it takes one size, the peak, without a name: not {len(mark.args)}")
+    if mark.args and "peak" in mark.kwargs:
+        raise TypeError("it sets the peak twice")
+    given = {**dict(zip(_LIMITS, mark.args, strict=False)), **mark.kwargs}
+    unknown = [name for name in given if name not in _LIMITS]
+    if unknown:
+        raise TypeError(f"there is no limit {unknown[0]!r}: there are {', '.join(_LIMITS)}")
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
         raise ValueError("it sets no limit: write one, as in gpumem_limit('2 GiB')")
-    return found
+    Limits.read(**given)
+    return {_LIMITS[name]: value for name, value in given.items()}
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Measure the test where that was asked for."""
-    mark = item.get_closest_marker(_MARK)
-    if mark is None and not item.config.getoption("gpumem"):
+    limits = _limits(item)
+    if not limits and not item.config.getoption("gpumem"):
         yield
         return
-    block = _measured({} if mark is None else _limits(mark))
+    block = _measured(limits)
     outcome: Any = yield
     error = _close(block, outcome)
     report: Report | None = getattr(block, "report", None)

@@ -110,10 +110,12 @@ def test_a_limit_on_the_host(pytester, run):
     )
     result = run()
     if sys.platform == "linux":
-        result.assert_outcomes(passed=2, failed=1)
+        result.assert_outcomes(passed=2, failed=1, warnings=1)
         result.stdout.re_match_lines([r".*GPUMemLimitExceeded: host peak \+6\d\.\d MiB, over the limit of 30.0 MiB"])
     else:  # the high-water mark cannot be reset there
-        result.assert_outcomes(passed=3)
+        result.assert_outcomes(passed=3, warnings=3)
+    why = "gpumem_limit: the limit on GPUs (peak 1.0 MiB) was not checked, no GPU was measured: torch was not imported"
+    assert why in result.stdout.str()
 
 
 def test_the_report_of_every_test(pytester, run):
@@ -155,8 +157,10 @@ def test_the_report_of_every_test(pytester, run):
         ("gpumem_limit('much')", "'much' is no size"),
         ("gpumem_limit(-1)", "not below zero"),
         ("gpumem_limit()", "sets no limit"),
-        ("gpumem_limit(peek='1 GiB')", "unexpected keyword argument 'peek'"),
-        ("gpumem_limit('1 GiB', '2 GiB')", "takes from 0 to 1 positional arguments"),
+        ("gpumem_limit(peek='1 GiB')", "there is no limit 'peek': there are peak, held, outside, host"),
+        ("gpumem_limit('1 GiB', '2 GiB')", "it takes one size, the peak, without a name: not 2"),
+        ("gpumem_limit('1 GiB', peak=3)", "it sets the peak twice"),
+        ("gpumem_limit([1])", "no size"),
     ],
 )
 def test_bad_marks_are_told_before_any_test_runs(pytester, run, mark, why):
@@ -178,6 +182,45 @@ def test_bad_marks_are_told_before_any_test_runs(pytester, run, mark, why):
     assert "::test_bad: gpumem_limit: " in line
     assert why in line
     assert not (pytester.path / "ran").exists()
+
+
+def test_marks_of_class_and_method_add_up(pytester, run):
+    """Limit by limit: the nearer one counts, and what it does not set stays."""
+    pytester.makeconftest(FAKE)
+    pytester.makepyfile(
+        """
+        import pytest, torch
+
+        kept = []
+        pytestmark = pytest.mark.gpumem_limit(held="1 MiB")
+
+        def take(n):
+            kept.append(torch.ones(n << 20, dtype=torch.uint8, device="cuda"))
+
+        @pytest.mark.gpumem_limit("64 MiB")
+        class TestClass:
+            @pytest.mark.gpumem_limit("90 MiB", held="80 MiB")
+            def test_nearer(self):
+                take(70)
+
+            @pytest.mark.gpumem_limit(host="9 GiB")
+            def test_peak_of_the_class(self):
+                take(70)
+                kept.clear()
+
+            def test_held_of_the_module(self):
+                take(2)
+        """
+    )
+    result = run("-rA")
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.re_match_lines_random(
+        [
+            r"PASSED .*test_nearer",
+            r"GPUMemLimitExceeded: cuda:0 peak \+70.0 MiB, over the limit of 64.0 MiB.*",
+            r"GPUMemLimitExceeded: cuda:0 held \+2.0 MiB, over the limit of 1.0 MiB.*",
+        ]
+    )
 
 
 def test_what_cannot_be_checked_is_a_warning(pytester, run):

@@ -80,6 +80,12 @@ class Limits:
                 doubts.append(f"the limit of {amount_text(limit)} ({where}, {word}) was not checked: {trust.reason}")
         return tuple(excesses), tuple(doubts)
 
+    def unmeasured(self, why: str) -> tuple[str, ...]:
+        """The same where there is no GPU to check them on."""
+        kinds = (("peak", self.peak), ("held", self.held), ("outside PyTorch", self.outside))
+        given = ", ".join(f"{kind} {amount_text(limit)}" for kind, limit in kinds if limit is not None)
+        return (f"the limit on GPUs ({given}) was not checked, no GPU was measured: {why}",) if given else ()
+
     def _figures(self, report: Report) -> Iterator[tuple[str, str, int | None, int, Grade]]:
         for name, device in report.devices.items():
             grades = device.grades

@@ -157,7 +157,7 @@ class Study:
             report = exact_first(report, libraries)
         profile = None if self.profile is None else self.profile.answer()
         excesses, doubts = self.limits.check(report)
-        notes += doubts
+        notes += [*doubts, *self._unmeasured(report)]
         report = replace(
             report,
             notes=tuple(notes),
@@ -172,6 +172,13 @@ class Study:
 
             self.error = exceeded(report, snapshot)
         return report
+
+    def _unmeasured(self, report: Report) -> tuple[str, ...]:
+        """Limits on GPUs where there is none. Where CUDA has not started, nothing was taken, and they hold."""
+        if report.devices or not self.limits:
+            return ()
+        why = pytorch.problem(load=True) if pytorch.module() is not None else "torch was not imported"
+        return self.limits.unmeasured(why) if why else ()
 
     def _snapshot(self, measurement: Measurement, numbers: Mapping[str, int]) -> tuple[Snapshot | None, str]:
         """What was recorded, read; or why there is nothing to read."""

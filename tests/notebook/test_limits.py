@@ -7,6 +7,7 @@ import sys
 import pytest
 from IPython.core.error import UsageError
 
+import ipygpumem
 from ipygpumem.errors import GPUMemLimitExceeded
 
 TAKE = "torch.ones({} << 20, dtype=torch.uint8, device='cuda')"
@@ -58,7 +59,18 @@ def test_the_host(loaded):
 
 
 def test_a_limit_on_gpus_without_a_gpu_holds(loaded):
-    assert loaded.run("%%gpumem --limit 1MiB\nx = b'x' * (64 << 20)").success
+    ran = loaded.run("%%gpumem --limit 1MiB --limit-held 0\nx = b'x' * (64 << 20)")
+    assert ran.success
+    (note,) = [line for line in ran.text.splitlines() if "was not checked" in line]
+    assert "the limit on GPUs (peak 1.0 MiB, held 0) was not checked, no GPU was measured: " in note
+    assert "not checked" not in loaded.run("%%gpumem --limit-host 10GiB\nx = b'x' * (64 << 20)").text
+
+
+def test_a_limit_where_cuda_has_not_started_holds(fake_gpu):
+    with ipygpumem.measure(limit="1 MiB", limit_held=0) as m:
+        pass
+    assert m.report.devices == {}
+    assert m.report.notes == ()
 
 
 def test_several_limits_at_once(gpu_notebook):
