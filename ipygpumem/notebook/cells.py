@@ -350,6 +350,13 @@ class Cells:
             print(f"ipygpumem: {report.recording.error}")  # noqa: T201 (quiet is not mute when work is lost)
         if asked.view and report.recording is not None and report.recording.path is not None:
             show.show_recording(self._shell, report.recording.path)
+        question = None if asked.study is None else asked.study.profile
+        if question is not None and report.profile is not None:
+            if not asked.quiet and question.profile is not None:
+                show.show_profile(self._shell, question.profile, question.name, report.profile.peaks)
+            elif asked.quiet and report.profile.errors:
+                print(f"ipygpumem: {'; '.join(report.profile.errors)}")  # noqa: T201 (as above)
+            question.profile = None  # a million changes need not outlive their picture
 
     def _show(self, report: Report, *, table: bool, place: str | None = None) -> None:
         if table:

@@ -12,7 +12,7 @@ from ipygpumem.notebook.options import CELL, STATEMENT, Option
 
 __all__ = ["candidates", "matcher"]
 
-_PATH = "--snapshot="
+_PATHS = ("--snapshot", "--trace", "--timeline")
 _LINE = re.compile(r"^\s*(?P<magic>%{1,2})gpumem\b(?P<rest>.*)$", re.DOTALL)
 
 
@@ -23,8 +23,10 @@ def candidates(line: str) -> list[str] | None:
         return None
     before, _, word = match["rest"].rpartition(" ")
     words = before.split()
-    if word.startswith(_PATH) or words[-1:] == ["--snapshot"]:
-        return _paths(word.removeprefix(_PATH))
+    flag, equals, start = word.partition("=")
+    begun = start if equals and flag in _PATHS else word if words and words[-1] in _PATHS else None
+    if begun is not None:
+        return _paths(begun)
     if match["magic"] == "%%":
         return _matching(word, CELL, words)
     command = next((one for one in COMMANDS if words[:1] == [one.word]), None)
@@ -65,6 +67,9 @@ def matcher() -> Any | None:
         line = context.line_with_cursor[: context.cursor_position]
         completions = [SimpleCompletion(text, type="param") for text in candidates(line) or []]
         # the whole word is replaced; IPython's own idea of it ends at a bracket or an equals sign
-        return {"completions": completions, "matched_fragment": line.rpartition(" ")[2].removeprefix(_PATH)}
+        word = line.rpartition(" ")[2]
+        for flag in _PATHS:
+            word = word.removeprefix(f"{flag}=")
+        return {"completions": completions, "matched_fragment": word}
 
     return gpumem_matcher

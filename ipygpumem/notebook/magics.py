@@ -26,7 +26,7 @@ from ipygpumem.notebook.engines import on_engines
 from ipygpumem.notebook.functions import functions
 from ipygpumem.notebook.help import help_text
 from ipygpumem.notebook.options import CELL, STATEMENT, history_options, parse, split_statement
-from ipygpumem.notebook.paths import expanded
+from ipygpumem.notebook.paths import expanded, filled
 from ipygpumem.notebook.record import AcrossCells
 from ipygpumem.notebook.release import Debugger
 from ipygpumem.notebook.settings import Settings
@@ -34,6 +34,7 @@ from ipygpumem.recording import fork
 from ipygpumem.recording.modules import ModuleWatch
 from ipygpumem.render import books_tables, with_neighbour_rows
 from ipygpumem.session.processes import listed_neighbours
+from ipygpumem.session.profile import profile_question
 from ipygpumem.session.source import resolve
 from ipygpumem.session.study import Study
 
@@ -91,7 +92,7 @@ class GPUMem(Magics, Settings):
             return None
         if statement:
             return self._statement(asked, statement, local_ns)
-        if asked.snapshot is not None or asked.history:
+        if asked.snapshot is not None or asked.history or asked.trace is not None or asked.timeline is not None:
             raise UsageError("%gpumem: there is no statement to record; %%gpumem records a cell")
         return self._books(asked)
 
@@ -171,6 +172,7 @@ class GPUMem(Magics, Settings):
 
     def _study(self, words: argparse.Namespace, text: str) -> Study:
         peak = self.limit if words.limit is None else words.limit
+        path = None if words.snapshot is None else expanded(self.shell, words.snapshot)
         return Study(
             self.session.watch,
             lines=functions(words.function, self.shell.user_ns, text) if words.lines or words.function else None,
@@ -178,8 +180,14 @@ class GPUMem(Magics, Settings):
             limits=Limits.read(peak, words.limit_held, words.limit_outside, words.limit_host),
             modules=None if words.modules is None else self._model(words.modules),
             options=history_options(words),
-            path=None if words.snapshot is None else expanded(self.shell, words.snapshot),
+            path=path,
             outside=words.outside or self.outside == "library",
+            profile=profile_question(
+                None if words.trace is None else filled(self.shell, words.trace),
+                None if words.timeline is None else filled(self.shell, words.timeline),
+                outside=words.outside,
+                snapshot=path,
+            ),
         )
 
     def _model(self, name: str) -> ModuleWatch:

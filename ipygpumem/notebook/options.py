@@ -117,7 +117,7 @@ _PROFILE = (
     Option(
         ("--trace",),
         "PATH",
-        "profile the code with torch.profiler (memory, shapes, stacks) and write the trace to PATH (.json.gz or .json), "
+        "profile the code with torch.profiler (memory, shapes, stacks) and write the trace to PATH (.json.gz, .json), "
         "also when the code fails; https://ui.perfetto.dev and chrome://tracing open it",
         path=True,
     ),

@@ -10,6 +10,7 @@ from ipygpumem.ledger.summary import MIME, summary
 from ipygpumem.notebook.environment import coloured_terminal
 from ipygpumem.render import (
     Page,
+    category_tables,
     history_tables,
     holders_tables,
     html_line,
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
     from ipygpumem.ledger.entry import Entry
     from ipygpumem.ledger.holders import Holders
+    from ipygpumem.ledger.profile import CategoryPeak
     from ipygpumem.ledger.report import Report
+    from ipygpumem.profile import Profile
     from ipygpumem.render.table import Table
     from ipygpumem.session.ranks import Ranks
 
@@ -39,6 +42,7 @@ __all__ = [
     "show_levels",
     "show_line",
     "show_object",
+    "show_profile",
     "show_ranks",
     "show_recording",
     "show_snapshots",
@@ -134,6 +138,21 @@ def show_recording(shell: Any, file: str) -> None:
         show_snapshots(shell, [file])
     except Exception as error:
         print(f"ipygpumem: no view of {file}: {first_line(error)}")  # noqa: T201 (where the view would be)
+
+
+def show_profile(shell: Any, profile: Profile, name: str, peaks: Sequence[CategoryPeak]) -> None:
+    """Display memory by category as a picture, with a table for those who see text only."""
+    from ipygpumem.viewer.layers import layers
+
+    data, metadata = {"text/plain": text_tables(category_tables(peaks))}, {}
+    try:
+        still = layers(profile, name)
+    except Exception as error:
+        print(f"ipygpumem: no picture of {name}: {first_line(error)}")  # noqa: T201 (where it would be)
+    else:
+        data["image/png"] = base64.b64encode(still.png).decode()
+        metadata["image/png"] = {"width": still.width, "height": still.height}
+    shell.display_pub.publish(data=data, metadata=metadata)
 
 
 def _tables_bundle(tables: list[Table]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from ipygpumem.render.modules import module_tables
 from ipygpumem.render.oom import oom_tables
 from ipygpumem.render.outside import with_outside
 from ipygpumem.render.processes import processes_tables, with_change_rows, with_neighbour_rows
+from ipygpumem.render.profile import category_tables
 from ipygpumem.render.release import release_tables
 from ipygpumem.render.table import books_tables, report_tables, text_tables
 
@@ -16,6 +17,7 @@ __all__ = [
     "Page",
     "baseline_line",
     "books_tables",
+    "category_tables",
     "comparison_tables",
     "history_tables",
     "holders_tables",

@@ -16,6 +16,7 @@ from ipygpumem.recording.history import HistoryOptions
 from ipygpumem.recording.measurement import Measurement, MeasurementOptions
 from ipygpumem.recording.modules import ModuleWatch
 from ipygpumem.session.processes import with_neighbours
+from ipygpumem.session.profile import profile_question
 from ipygpumem.session.rank_files import RankFiles
 from ipygpumem.session.session import current
 from ipygpumem.session.source import Region, Texts, code_of, region_of, with_block
@@ -49,6 +50,9 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             these, too. Takes a recording, which ``snapshot`` may save.
         modules: A ``torch.nn.Module`` whose tree and phases are told: the block is a step of training or inference.
             Takes a recording.
+        trace: Where to write torch.profiler's trace of the block (``.json.gz`` or ``.json``, for Perfetto and
+            chrome://tracing), also when the block fails.
+        timeline: Where to write memory over time by category, as one page (``.html``).
         outside: Tell memory outside PyTorch by library (`ipygpumem[outside]`), and what pools count themselves.
         limit: The highest peak that the block may have on any GPU, as its report tells it: ``"2 GiB"``, or bytes.
         limit_held: What it may hold at its end.
@@ -88,6 +92,8 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         synchronize: bool = False,
         lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]] = False,
         modules: Any = None,
+        trace: str | os.PathLike[str] | None = None,
+        timeline: str | os.PathLike[str] | None = None,
         outside: bool = False,
         limit: str | int | None = None,
         limit_held: str | int | None = None,
@@ -125,6 +131,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             options=HistoryOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {})),
             path=path,
             outside=bool(outside),
+            profile=profile_question(trace, timeline, outside=bool(outside), snapshot=path),
         )
         self._listed = lines is not False
         self._block: Region | None = None
@@ -192,6 +199,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         """What of the files that were asked for is not there."""
         found = ["" if report.recording is None else report.recording.error]
         found += [] if self._ranks is None else [self._ranks.end(report)]
+        found += [] if report.profile is None else report.profile.errors
         return "; ".join(one for one in found if one)
 
     def _label(self) -> str:
