@@ -142,8 +142,10 @@ class Cupti:
             CuptiError: CUPTI does not find them.
         """
         stride = self._stride(address, valid)
-        if stride < RECORD.itemsize:
+        if not stride:
             return np.zeros(0, dtype=RECORD)
+        if stride < RECORD.itemsize:  # never none of them in silence: the figures would look complete
+            raise CuptiError(f"this CUPTI writes records of {stride} bytes, not of {RECORD.itemsize}: another version")
         count = valid // stride
         raw = np.frombuffer(ctypes.string_at(address, count * stride), dtype=np.uint8).reshape(count, stride)
         found: NDArray[Any] = raw[:, : RECORD.itemsize].copy().view(RECORD)[:, 0]

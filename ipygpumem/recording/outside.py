@@ -166,8 +166,10 @@ class OutsideBook:
         with self._lock:
             if self._users:
                 self._users = 0
-                self._windows.clear()
+                for window in self._windows:  # a block that is still open must not take what it has for all
+                    window.trouble = window.trouble or "recording was ended for all: the extension was unloaded"
                 self._end()
+                self._windows.clear()
 
     def open(self) -> Window:
         """A window from now on; between `acquire` and `release`."""
@@ -272,6 +274,8 @@ class OutsideBook:
         if end:
             self._accounts.enter(table[:end], self._windows)
         if trouble is not None:
+            for window in self._windows:  # whoever collects, the thread too: what could not be read is lost to all
+                window.trouble = window.trouble or str(trouble)
             raise trouble
 
 

@@ -64,12 +64,11 @@ def test_a_single_record(library):
     assert one.records(*filled(library))["bytes"].tolist() == [64]
 
 
-def test_a_buffer_without_records_and_one_that_is_too_short(library):
+def test_a_buffer_without_records(library):
     one = started(library)
     library.alloc(0x7F0000000000, 64)
     address, _ = filled(library)
     assert len(one.records(address, 0)) == 0
-    assert len(one.records(address, 100)) == 0
 
 
 def test_records_of_another_kind_are_passed_over(library):
@@ -88,9 +87,22 @@ def test_records_outlive_their_buffer(library):
     assert records["bytes"].tolist() == [64]
 
 
-def test_a_cupti_without_the_source_is_too_old(library, monkeypatch):
-    monkeypatch.delattr(FakeCupti, "cuptiActivityEnableAllocationSource")
-    with pytest.raises(CuptiError, match="too old: it has no cuptiActivityEnableAllocationSource"):
+@pytest.mark.parametrize("count", [1, 3])
+def test_records_of_another_version_are_told_and_not_lost_in_silence(count):
+    library = FakeCupti(stride=112)  # CUpti_ActivityMemory3, before the source
+    one = cupti.Cupti(library)
+    one.start(Buffers.pool())
+    for i in range(count):
+        library.write(bytes(112))
+        library.clock += i
+    with pytest.raises(CuptiError, match=r"^this CUPTI writes records of 112 bytes, not of 128: another version$"):
+        one.records(*filled(library))
+
+
+@pytest.mark.parametrize("name", cupti._NEEDED)
+def test_a_cupti_that_lacks_a_function_is_too_old(library, monkeypatch, name):
+    monkeypatch.delattr(FakeCupti, name)
+    with pytest.raises(CuptiError, match=f"too old: it has no {name}"):
         cupti.Cupti(library)
 
 
@@ -99,7 +111,13 @@ def test_a_cupti_without_the_source_is_too_old(library, monkeypatch):
     [
         (39, "another profiler holds CUPTI"),
         (35, "NVreg_RestrictProfilingToAdminUsers"),
+        (15, "not initialised"),
+        (27, "does not support this device"),
+        (33, "virtual device"),
+        (40, "no permission to profile this virtual device"),
+        (41, "confidential computing"),
         (43, "MIG"),
+        (45, "WSL"),
         (999, "^cuptiActivityEnable: CUPTI_ERROR_999$"),
     ],
 )
@@ -113,3 +131,36 @@ def test_what_cupti_refuses_is_one_line(library, code, words):
 def test_no_library_is_loaded_here():
     with pytest.raises(CuptiError, match="no CUPTI is loaded"):
         cupti.Cupti()
+
+
+def put_maps(monkeypatch, tmp_path, line):
+    maps = tmp_path / "maps"
+    maps.write_text(f"7f00-7f01 r-xp 00000000 00:00 1 {line}\n")
+    monkeypatch.setattr(cupti, "Path", lambda name: maps)
+
+
+@pytest.mark.parametrize("line", ["/gone/libcupti.so.13 (deleted)", "/nowhere/lib with space/libcupti.so.12"])
+def test_a_library_that_is_mapped_and_cannot_be_opened(monkeypatch, tmp_path, line):
+    put_maps(monkeypatch, tmp_path, line)
+    with pytest.raises(CuptiError, match=r"^CUPTI cannot be called: ") as caught:
+        cupti.Cupti()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_library_of_that_name_that_is_another(monkeypatch, tmp_path):
+    """What is loaded under the name is asked for every function before the first call."""
+    loaded = ctypes.CDLL(None)
+    put_maps(monkeypatch, tmp_path, "/opt/libcupti.so.13")
+    monkeypatch.setattr(cupti.ctypes, "CDLL", lambda path, mode: loaded)
+    with pytest.raises(CuptiError, match="too old: it has no cuptiActivityRegisterCallbacks"):
+        cupti.Cupti()
+
+
+def test_elsewhere_than_on_linux(monkeypatch):
+    monkeypatch.setattr(cupti.sys, "platform", "win32")
+    with pytest.raises(CuptiError, match=r"^CUPTI is used on Linux only$"):
+        cupti.Cupti()
+
+
+def test_a_source_that_is_no_text(library):
+    assert cupti.Cupti(library).text(0) == ""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -293,6 +296,138 @@ def test_close_ends_it_whoever_asks(book, cupti):
     book.close()
 
 
+def test_who_is_still_open_when_all_ends_is_told_so(book, cupti):
+    book.acquire()
+    window = book.open()
+    cupti.alloc(0x1000, 5)
+    book.close()
+    cupti.alloc(0x2000, 6)  # nobody records this
+    book.shut(window)
+    assert window.trouble == "recording was ended for all: the extension was unloaded"
+    assert figures(window) == {"ctypes": (5, 5, 1)}
+
+
+@pytest.mark.parametrize("fetched", [True, False])
+def test_records_of_another_version_are_told(book, cupti, monkeypatch, fetched):
+    if not fetched:
+        monkeypatch.setattr(book, "_fetch", lambda *_: None)
+    cupti.stride = 112
+    cupti.record = lambda *_, **__: cupti.write(bytes(112))
+    book.acquire()
+    window = book.open()
+    cupti.alloc(0x1000, 5)
+    if fetched:
+        with book._lock, contextlib.suppress(CuptiError):  # as the thread does, which nobody hears
+            book._collect()
+    book.shut(window)
+    book.release()
+    assert window.trouble == "this CUPTI writes records of 112 bytes, not of 128: another version"
+    assert threads() == []
+
+
+def test_what_stands_is_what_came_and_did_not_go(book, cupti):
+    assert book.standing() is None
+    before = time.time()
+    book.acquire()
+    cupti.alloc(0x1000, 5, NCCL)
+    cupti.alloc(0x2000, 6, NCCL)
+    cupti.alloc(0x3000, 7, CUPY, memory=5)
+    cupti.free(0x2000)
+    since, owners = book.standing()
+    assert before <= since <= time.time()
+    assert {(one.library, one.memory): size for one, size in owners.items()} == {
+        ("NCCL", "device"): 5,
+        ("CuPy", "managed"): 7,
+    }
+    book.pause()
+    assert book.standing() is None
+    cupti.free(0x1000)
+    book.resume()
+    later, owners = book.standing()
+    assert later >= since
+    assert owners == {}, "what was there before the pause may have gone meanwhile"
+    book.release()
+    assert book.standing() is None
+
+
+SHUTDOWN = """
+import sys, threading
+sys.path[:0] = {path!r}
+from fakes.cupti import FakeCupti
+from ipygpumem.probes.cupti import Cupti
+from ipygpumem.recording import outside
+cupti = FakeCupti()
+outside.Cupti = lambda: Cupti(cupti)
+outside.OUTSIDE.acquire()
+window = outside.OUTSIDE.open()
+def work():
+    address = 0x1000
+    while True:
+        cupti.alloc(address, 512, thread=threading.get_ident())
+        cupti.free(address, thread=threading.get_ident())
+workers = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+for one in workers[:1]:
+    one.start()
+while not window.accounts:
+    outside.OUTSIDE.standing()
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("", 0),
+        ("sys.exit(3)", 3),
+        ("raise ValueError('the user\\'s')", 1),
+        ("import os; os._exit(4)", 4),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -15),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", None),
+    ],
+)
+def test_a_process_that_ends_with_records_in_flight(end, code):
+    script = SHUTDOWN.format(path=sys.path, end=end)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    if code is None:  # Python's own way to end by an interrupt
+        assert done.returncode in {-2, 130} and "KeyboardInterrupt" in done.stderr
+    else:
+        assert done.returncode == code, done.stderr
+    assert "Fatal" not in done.stderr and "Segmentation" not in done.stderr
+    assert ("Traceback" in done.stderr) == (code in {1, None})
+
+
+def test_an_end_for_all_while_others_begin(book, cupti):
+    """Somebody ends it while cells begin and end in other threads: nobody hangs, nobody is told wrong."""
+    stop, seen = threading.Event(), []
+
+    def cells():
+        while not stop.is_set():
+            try:
+                book.acquire()
+                window = book.open()
+            except CuptiError:
+                continue
+            cupti.alloc(0x1000 + threading.get_ident(), 5)
+            book.shut(window)
+            book.release()
+            seen.append(window)
+
+    users = [threading.Thread(target=cells) for _ in range(4)]
+    for one in users:
+        one.start()
+    for _ in range(20):
+        book.close()
+        time.sleep(0.01)
+    stop.set()
+    for one in users:
+        one.join(timeout=30)
+        assert not one.is_alive()
+    book.close()
+    assert seen
+    assert threads() == []
+    assert not cupti.enabled
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_leaves_it_alone(book, cupti):
     book.acquire()
@@ -313,6 +448,7 @@ def test_a_forked_child_leaves_it_alone(book, cupti):
             book.shut(window)
             book.release()
             book.close()
+            assert book.standing() is None
             with pytest.raises(CuptiError, match="forked"):
                 book.acquire()
             os._exit(0 if "forked" in (book.obstacle() or "") else 1)
