@@ -21,6 +21,7 @@ from ipygpumem.ledger.limits import Limits
 from ipygpumem.notebook import show
 from ipygpumem.notebook.boundary import guarded
 from ipygpumem.notebook.clearing import Clearing
+from ipygpumem.notebook.failing import Failing
 from ipygpumem.notebook.live import Live, LiveCell
 from ipygpumem.notebook.marks import Marks
 from ipygpumem.notebook.numbers import CellNumbers, calling_cell
@@ -78,6 +79,7 @@ class _Frame:
     asked: Asked | None = None
     study: Study | None = None
     live: LiveCell | None = None
+    failing: Failing | None = None
     reported: bool = False
     muted: bool = False
     code: tuple[str | None, str] | None = None
@@ -88,8 +90,15 @@ class _Frame:
         """The cell's text; empty once IPython has forgotten it."""
         return getattr(self.info(), "raw_cell", None) or ""
 
+    def unwatch(self) -> None:
+        """The cell's code has ended: what the shell shows now is no more of it."""
+        if self.failing is not None:
+            self.failing.remove()
+            self.failing = None
+
     def abandon(self) -> None:
         """Give up the measurement, if there is one."""
+        self.unwatch()
         if self.measurement is not None:
             self.measurement.abandon()
             self.measurement = None
@@ -172,6 +181,8 @@ class Cells:
         frame.code = (calling_cell(), frames[-1].raw)
         frame.asked, frame.study = asked, asked.study
         frame.measurement = self._open(asked, asked.study)
+        if asked.study is not None and asked.study.profile is not None:
+            frame.failing = Failing(self._shell, asked.study.profile.stop)
         if asked.quiet:
             self._abandon_live(frame)
         elif frame.live is None:
@@ -229,6 +240,7 @@ class Cells:
             if not self._frames:
                 self.ooms.drop()
             return
+        frame.unwatch()
         self._number(frame, result)
         frame.muted = self.clearing.waits(result)
         try:
@@ -468,6 +480,9 @@ class Cells:
                     if report is not None and report.recording is not None:
                         print(f"ipygpumem: {recording_notes(report.recording)}")  # noqa: T201 (nothing is lost unsaid)
                 self._drop(frame)
+                question = None if frame.study is None else frame.study.profile
+                if measurement is not None and question is not None:
+                    print(f"ipygpumem: {'; '.join(question.answer().sentences())}")  # noqa: T201 (as above)
         self._stacks.clear()
         self.live.close()
 
