@@ -157,15 +157,18 @@ def _facts(process: Any, *, mine: bool) -> Neighbour:
         return Neighbour(pid, None, program[:_COMMAND], "other", user, began=began)
     words, settings = _allowed(process.cmdline, []), _allowed(process.environ, {})
     relation: Relation = "child" if _descends(process) else "own"
+    role = _role(process, program, settings, child=relation == "child")
     notebook = printable(settings.get("JPY_SESSION_NAME", ""))
+    if relation == "child" and (role != "kernel" or notebook == os.environ.get("JPY_SESSION_NAME", "")):
+        notebook = ""  # it inherits this one's
     return Neighbour(
         pid,
         None,
         _short(words) or program,
         relation,
         user,
-        role=_role(process, program, settings, child=relation == "child"),
-        notebook="" if relation == "child" else notebook,
+        role=role,
+        notebook=notebook,
         command=_command(words),
         began=began,
     )
@@ -219,11 +222,10 @@ def _role(process: Any, program: str, settings: dict[str, str], *, child: bool) 
         return "DataLoader worker"
     if settings.get("RANK", "").isdecimal() and "WORLD_SIZE" in settings:
         return f"rank {settings['RANK']}"
-    if child:
-        return _worker(process.pid)
     # what a kernel starts inherits its environment, but has another parent
-    kernel = settings.get("JPY_PARENT_PID") == str(process.ppid())
-    return "kernel" if kernel and "JPY_SESSION_NAME" in settings else ""
+    if settings.get("JPY_PARENT_PID") == str(process.ppid()):
+        return "kernel"
+    return _worker(process.pid) if child else ""
 
 
 def _worker(pid: int) -> str:

@@ -1,0 +1,175 @@
+"""The waterfall and other processes on a real card: every byte has a line, and what is promised comes back."""
+
+import shutil
+
+import pytest
+
+MIB = 1 << 20
+GRAIN = 2 * MIB
+
+HEAD = """
+import ctypes, gc, os, subprocess, sys, time
+import torch, ipygpumem
+MIB = 1 << 20
+ipygpumem.preload_pytorch()
+def steps():
+    (fall,) = ipygpumem.explain(device=[0]).devices
+    assert fall.imbalance == 0
+    return {one.label: one.amount for one in fall.steps}, [one.grade.trust for one in fall.steps], fall.words
+library = next(l.split()[-1] for l in open("/proc/self/maps") if "libcudart" in l.rpartition("/")[2])
+cudart, pointer = ctypes.CDLL(library), ctypes.c_void_p()
+OTHER = '''
+import torch, sys
+x = torch.empty(256 << 20, dtype=torch.uint8, device="cuda"); torch.cuda.synchronize()
+print("there", flush=True); sys.stdin.readline()
+'''
+def other(**variables):
+    child = subprocess.Popen([sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                             env={**os.environ, **variables})
+    child.stdout.readline()
+    return child
+"""
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_what_can_go_back_comes_back_and_a_graphs_pool_does_not(fresh, settings):
+    facts = fresh(
+        HEAD
+        + """
+kept = [torch.empty(size * MIB, dtype=torch.uint8, device="cuda") for size in (1, 3, 30, 7, 100, 1, 64)]
+g, y = torch.cuda.CUDAGraph(), torch.ones(4 * MIB, device="cuda")
+with torch.cuda.graph(g):
+    for _ in range(5):
+        y = y * 2
+del y
+for i in (1, 2, 4):
+    kept[i] = None
+gc.collect()
+torch.cuda.synchronize()
+before, trusts, words = steps()
+reserved = torch.cuda.memory_reserved()
+torch.cuda.empty_cache()
+given = reserved - torch.cuda.memory_reserved()
+after, _, _ = steps()
+tell(before=before, after=after, given=given, allocated=torch.cuda.memory_allocated(), words=words, trusts=trusts)
+""",
+        PYTORCH_ALLOC_CONF=settings,
+        PYTORCH_CUDA_ALLOC_CONF=settings,
+    )
+    before, after = facts["before"], facts["after"]
+    assert facts["given"] == before["cached, can go back"] > 0
+    assert "cached, can go back" not in after
+    assert after["private pools of graphs, not in use"] == before["private pools of graphs, not in use"] > 0
+    assert after["allocated (tensors)"] == facts["allocated"]
+    drop = before["nvidia-smi shows"] - after["nvidia-smi shows"]
+    assert abs(drop - facts["given"]) <= GRAIN
+    assert {"CUDA context", "first kernels", "this process"} <= set(before)
+    assert "torch.cuda.empty_cache() gives back" in facts["words"]
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no nvidia-smi here")
+def test_its_first_number_is_nvidia_smis(fresh):
+    facts = fresh(
+        HEAD
+        + """
+x = torch.empty(300 * MIB, dtype=torch.uint8, device="cuda")
+uuid = str(torch.cuda.get_device_properties(0).uuid)
+query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", f"GPU-{uuid}"]
+shown = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+found, _, _ = steps()
+tell(shown=int(shown) * MIB, found=found["nvidia-smi shows"])
+"""
+    )
+    assert abs(facts["shown"] - facts["found"]) <= GRAIN
+
+
+def test_libraries_pools_and_managed_memory_by_name(fresh):
+    pytest.importorskip("llvmlite")
+    facts = fresh(
+        HEAD
+        + """
+from ipygpumem.recording.outside import OUTSIDE
+OUTSIDE.acquire()
+base, _, _ = steps()
+cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB))
+managed = ctypes.c_void_p()
+cudart.cudaMallocManaged(ctypes.byref(managed), ctypes.c_size_t(128 * MIB), 1)
+cudart.cudaMemset(managed, 1, ctypes.c_size_t(128 * MIB))
+torch.cuda.synchronize()
+found, trusts, words = steps()
+cudart.cudaFree(pointer); cudart.cudaFree(managed)
+gone, _, _ = steps()
+OUTSIDE.release()
+tell(base=base, found=found, gone=gone, trusts=trusts)
+"""
+    )
+    assert facts["found"]["ctypes"] == 512 * MIB
+    assert abs(facts["found"]["managed memory"] - 128 * MIB) <= GRAIN
+    assert "ctypes" not in facts["gone"] and "managed memory" not in facts["gone"]
+    rest = "kernel code, stacks, graphs"
+    assert abs(facts["found"].get(rest, 0) - facts["base"].get(rest, 0)) <= GRAIN
+
+
+def test_another_process_is_named_and_its_end_is_told(fresh):
+    facts = fresh(
+        HEAD
+        + """
+with ipygpumem.measure() as m:
+    child = other(JPY_SESSION_NAME="/home/me/other.ipynb", JPY_PARENT_PID="1")
+(began,) = m.report.neighbours
+found, _, _ = steps()
+(card, *_) = ipygpumem.processes()
+from ipygpumem.render import text_line
+line = text_line(m.report)
+with ipygpumem.measure() as m:
+    child.communicate("x")
+    time.sleep(0.5)
+ended = m.report.neighbours
+one = card.neighbours[0]
+tell(pid=child.pid, began=[began.neighbour.pid, began.neighbour.relation, began.change, began.event],
+     found=found, line=line, ended=[[e.neighbour.pid, e.event, e.change] for e in ended],
+     who=[one.pid, one.relation, one.amount, one.why, one.command], own=[card.pid, card.why],
+     sum=card.own + (card.unattributed or 0) + sum(n.amount or 0 for n in card.neighbours), used=card.used,
+     here=os.getpid())
+"""
+    )
+    if facts["own"][0] != facts["here"]:
+        # a container with numbers of its own: nobody is to be taken for somebody else
+        assert facts["who"][1] == "unknown" and facts["who"][3]
+        return
+    pid, relation, change, event = facts["began"]
+    assert (pid, relation, event) == (facts["pid"], "child", "began")
+    assert change > 256 * MIB
+    assert facts["ended"] == [[facts["pid"], "ended", -change]]
+    assert f"pid {pid} (python" in facts["line"] and "child of this process) began" in facts["line"]
+    assert facts["sum"] == facts["used"]
+    assert any(label.startswith(f"pid {pid} (") for label in facts["found"])
+
+
+def test_looking_costs_little(fresh):
+    facts = fresh(
+        HEAD
+        + """
+import statistics
+child = other()
+def cost(work, count=200):
+    times = []
+    for _ in range(count):
+        start = time.perf_counter(); work(); times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e6
+def empty():
+    with ipygpumem.measure():
+        pass
+ipygpumem.explain()
+tell(measure=cost(empty), explain=cost(lambda: ipygpumem.explain(device=[0])), processes=cost(ipygpumem.processes))
+child.communicate("x")
+"""
+    )
+    print({name: f"{facts[name]:.0f} us" for name in ("measure", "explain", "processes")})
+    assert facts["measure"] > 0
+
+
+def test_the_words_stand_in_a_shell_too(fresh):
+    facts = fresh("import ipygpumem\nipygpumem.preload_pytorch()\ntell(text=str(ipygpumem.explain()))")
+    assert facts["text"].splitlines()[0].startswith("cuda:0, ")
+    assert "▒" in facts["text"]

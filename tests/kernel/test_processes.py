@@ -1,0 +1,47 @@
+"""Other kernels as they are: started by jupyter_client, looked at from outside."""
+
+from __future__ import annotations
+
+import os
+
+import psutil
+import pytest
+
+from ipygpumem.probes import processes
+from ipygpumem.probes.processes import Directory
+
+pytest.importorskip("ipykernel")
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """A real kernel, with the name that a Jupyter server would give it."""
+    from jupyter_client.manager import KernelManager
+
+    monkeypatch.setattr(processes, "_nested", lambda: False)
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    manager = KernelManager()
+    manager.start_kernel(env={**os.environ, "JPY_SESSION_NAME": "/home/me/train.ipynb"})
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=60)
+    yield client, manager.provisioner.pid
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def test_a_kernel_and_what_it_starts(kernel):
+    client, pid = kernel
+    one = Directory().who(pid, trusted=True)
+    assert (one.role, one.notebook, one.label) == ("kernel", "/home/me/train.ipynb", "kernel of train.ipynb")
+    assert "-m ipykernel" in one.name
+    found = []
+    code = "import subprocess; child = subprocess.Popen(['/bin/sleep', '60']); print(child.pid)"
+    client.execute_interactive(
+        code, timeout=60, output_hook=lambda message: found.append(message["content"].get("text", ""))
+    )
+    started = int("".join(found))
+    below = Directory().who(started, trusted=True)
+    assert (below.role, below.name) == ("", "sleep"), "what a kernel starts is not a kernel, whatever it inherits"
+    assert processes._descends(psutil.Process(started)), "a child's child"
+    client.execute_interactive("child.kill()", timeout=60)
