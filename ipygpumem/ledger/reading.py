@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -64,7 +64,7 @@ class DeviceReading:
     source: str | None = None
     busy: bool | None = None
     torch_why: str = ""
-    listed: tuple[tuple[int, int | None], ...] = ()
+    listed: tuple[tuple[int, int | None], ...] = field(default=(), compare=False)
 
     @property
     def pending(self) -> int | None:
@@ -115,7 +115,8 @@ class DeviceReading:
 
     def to_dict(self) -> dict[str, Any]:
         """Every counter and every derived figure by name."""
-        facts = asdict(self) | {"listed": [list(one) for one in self.listed]}
+        facts = asdict(self)
+        del facts["listed"]  # a report tells who moved; numbers of everybody's processes are nobody else's business
         derived = ("pending", "cached", "outside", "unattributed", "capacity", "in_use", "free")
         return facts | {name: getattr(self, name) for name in derived}
 
@@ -160,7 +161,7 @@ class Reading:
         }
 
 
-_all_fields = attrgetter(*(field.name for field in fields(DeviceReading)))
+_all_fields = attrgetter(*(one.name for one in fields(DeviceReading)))
 
 
 def shared(before: DeviceReading, after: DeviceReading) -> DeviceReading:

@@ -14,7 +14,7 @@ from ipygpumem.probes.nvml import Nvml
 from ipygpumem.probes.processes import Directory, own_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ipygpumem.ledger.processes import Neighbour
 
@@ -37,6 +37,7 @@ class Watch:
         self.only = None if only is None else tuple(only)
         self.cards: dict[int, Card] = {}
         self.directory = Directory()
+        self._met: dict[str, object] = {}
         self._nvml: Nvml | None = None
         self._nvml_why = ""
         self._nvml_tried = False
@@ -112,12 +113,17 @@ class Watch:
         owns = {one.own for one in (card, *self.cards.values())} - {None}
         return owns == {own_number()}
 
-    def meet(self, reading: Reading) -> None:
+    def meet(self, devices: Mapping[str, DeviceReading]) -> None:
         """Look at processes that are new on a card, so that they can be named once they have ended."""
         for card in self.cards.values():
-            device = reading.devices.get(card.name)
-            if device is not None and device.listed:
+            device = devices.get(card.name)
+            if device is not None and not self.has_met(device):
                 self.directory.meet(device.listed, trusted=self.trusted(card))
+                self._met[card.name] = device.listed
+
+    def has_met(self, device: DeviceReading) -> bool:
+        """Whether everybody on a device was looked at, as far as the very same list says."""
+        return not device.listed or self._met.get(device.name) is device.listed
 
     def read(self, *, available: bool = False, busy: bool = True, look: Look | None = None) -> Reading:
         """Every counter now. Never raises: what fails is None with its reason.

@@ -112,8 +112,12 @@ def listed_neighbours(reading: Reading) -> dict[str, tuple[Neighbour, ...]]:
 
 def with_neighbours(report: Report, *, standing: bool = False) -> Report:
     """A report with the other processes that moved meanwhile; ``standing``: and those that did not."""
+    watch = current().watch
+    lists = ((one.before.listed is one.after.listed, watch.has_met(one.after)) for one in report.devices.values())
+    if not standing and all(still and met for still, met in lists):
+        return report
     try:
-        found = _moved(report, current().watch, standing=standing)
+        found = _moved(report, watch, standing=standing)
     except Exception as error:  # names are no reason to lose a report
         return replace(report, notes=(*report.notes, f"other processes have no names: {first_line(error)}"))
     devices = {name: _without_list(device) for name, device in report.devices.items()}
@@ -140,8 +144,7 @@ def _moved(report: Report, watch: Watch, *, standing: bool) -> tuple[NeighbourCh
             return _became(watch, pid, listed, report.time, trusted=trusted)
 
         found += neighbour_changes(device, who, standing=standing)
-        if device.after.listed:  # whoever ends in a later cell has to be known by then
-            watch.directory.meet(device.after.listed, trusted=trusted)
+    watch.meet({name: device.after for name, device in report.devices.items()})  # whoever ends later is known by then
     return tuple(found)
 
 

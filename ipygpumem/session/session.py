@@ -58,7 +58,7 @@ class Session:
         """Deltas of the session are told against this moment from here on."""
         reading = reading or self.reading()
         device = next((name for name, one in reading.devices.items() if one.context), None)
-        self.watch.meet(reading)
+        self.watch.meet(reading.devices)
         self.baseline = Baseline(reading, device, self._label(device), note=note)
         return self.baseline
 
@@ -120,7 +120,7 @@ class Session:
                 context = _grown(empty, started)
             kernels = _grown(started, now)
             workspace = _minus(now.allocated, started.allocated)
-        self.watch.meet(reading)
+        self.watch.meet(reading.devices)
         self.baseline = Baseline(reading, name, self._label(name), context, kernels, workspace, note)
         return self.baseline
 

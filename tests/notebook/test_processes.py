@@ -172,6 +172,18 @@ def test_looking_costs_nothing_where_nobody_moves(notebook, monkeypatch):
     assert notebook.last.notes == ()
 
 
+def test_who_was_there_before_anything_began_is_known_when_it_ends(fake_gpu, child):
+    fake_gpu.alloc(1 << 20)
+    fake_gpu.card.others[child.pid] = 3 * GIB
+    with ipygpumem.measure():
+        pass
+    child.kill()
+    child.wait()
+    with ipygpumem.measure() as m:
+        fake_gpu.card.others.clear()
+    assert [(one.neighbour.name, one.event) for one in m.report.neighbours] == [("sleep", "ended")]
+
+
 def test_the_help_has_it(notebook):
     assert "%gpumem processes" in notebook.run("%gpumem --help").stdout
     assert sys.modules["ipygpumem.notebook.completion"].candidates("%gpumem proc") == ["processes"]
