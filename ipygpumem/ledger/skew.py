@@ -61,7 +61,8 @@ class CardBooks:
         users: (member, device, what that process has of it), each at its own end.
         used: All that is taken of the card, the driver's reserve included: the newest reading.
         total: The card's size.
-        others: What is neither the driver's nor one of these processes'.
+        others: What is neither the driver's nor one of these processes'; None also where the readings, taken one after
+            the other, do not fit together.
     """
 
     host: str
@@ -159,7 +160,8 @@ def _books(host: str, uuid: str, found: list[tuple[Member, str]]) -> CardBooks:
     known = [amount for _, _, amount in own if amount is not None]
     others = None
     if newest.used is not None and len(known) == len(own):
-        others = newest.used - (newest.driver_reserved or 0) - sum(known)
+        rest = newest.used - (newest.driver_reserved or 0) - sum(known)
+        others = rest if rest >= 0 else None  # one gave memory back before the other was read
     origin = found[0][0].origin
     card = None if origin is None else origin.card(found[0][1])
     return CardBooks(host, uuid, "" if card is None else card.label, own, newest.used, newest.total, others)

@@ -181,7 +181,7 @@ def parse(prog: str, options: tuple[Option, ...], line: str) -> argparse.Namespa
                 f"{prog}: --stacks, --max-entries and --history are of a recording: add --snapshot PATH, --lines or "
                 "--modules"
             )
-    if getattr(words, "view", False) and words.snapshot is None:
+    if getattr(words, "view", False) and getattr(words, "snapshot", "") is None:
         raise UsageError(f"{prog}: --view shows what was recorded: add --snapshot PATH")
     if getattr(words, "collect", None) is not None and (words.snapshot is None or not words.engines):
         raise UsageError(f"{prog}: --collect is of snapshots on engines: add --engines --snapshot run_{{rank}}.pickle")

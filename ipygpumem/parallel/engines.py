@@ -258,7 +258,7 @@ def _first_word(answer: Any) -> Member:
 def _why(error: Exception) -> str:
     """Why an engine did not join, in words for whoever has to mend it."""
     name, value = getattr(error, "ename", type(error).__name__), str(getattr(error, "evalue", error))
-    if name == "ModuleNotFoundError" and "'ipygpumem'" in value:
+    if name == "ModuleNotFoundError" and value.partition("'")[2].startswith("ipygpumem'"):
         return "ipygpumem is not installed there"
     if name in {"ModuleNotFoundError", "ImportError"} and "ipygpumem" in value:
         return "its ipygpumem is another version, which knows no engines"

@@ -21,6 +21,7 @@ from ipygpumem.render.ranks import ranks_tables
 from ipygpumem.render.table import text_tables
 from ipygpumem.session.load import opened, parsed
 from ipygpumem.session.rank_files import REPORT, SNAPSHOT
+from ipygpumem.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,6 +70,19 @@ class Ranks:
         if found is None or found.typical not in known or found.odd not in known:
             return None
         return known[found.typical], known[found.odd]
+
+    def clock(self) -> str:
+        """How the two recordings of `pair` lie on one axis, in a sentence: each counts from its own first event.
+
+        Empty where it is not known when their measurements began.
+        """
+        found = self.difference
+        chosen = [one for one in self.members if found is not None and one.name in {found.typical, found.odd}]
+        firsts = [(one.name, one.highest.curve[0][0]) for one in chosen if one.highest and one.highest.start_us]
+        if len(firsts) != len(chosen) or not firsts:
+            return ""
+        told = ", ".join(f"{duration(max(first, 0))} of {self.what} {name}" for name, first in firsts)
+        return f"by time each counts from its first event, which came so long after the measurement began: {told}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain data."""

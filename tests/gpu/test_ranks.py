@@ -1,0 +1,153 @@
+"""Several processes on GPUs: engines of a cluster, and ranks that talk through NCCL."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ipygpumem import read_ranks
+from ipygpumem.ledger.skew import cards
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+MIB = 1 << 20
+
+TRAIN = """
+import os, sys, torch, torch.distributed as dist, ipygpumem
+
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+
+def own(count):
+    return torch.ones(count << 18, device="cuda")
+
+def usual(count):
+    return torch.ones(count << 18, device="cuda")
+
+with ipygpumem.measure(rank_reports=sys.argv[1]):
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    kept = usual(64)
+    for _ in range(3):
+        dist.all_reduce(kept)
+    if rank == int(os.environ["WORLD_SIZE"]) - 1:
+        more = own(128)
+    torch.cuda.synchronize()
+dist.destroy_process_group()
+"""
+
+
+def torchrun(folder, ranks):
+    script = folder / "train.py"
+    script.write_text(TRAIN)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    paths = os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [*command, str(script), str(folder / "run")],
+        check=False,
+        timeout=280,
+        env={**os.environ, "PYTHONPATH": paths, "NCCL_NVLS_ENABLE": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return folder / "run"
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_torchrun_with_nccl(tmp_path, ranks):
+    import torch
+
+    if torch.cuda.device_count() < ranks:
+        pytest.skip(f"{torch.cuda.device_count()} GPU(s) here: this needs {ranks}")
+    run = torchrun(tmp_path, ranks)
+    found = read_ranks(run, workers=2)
+    print(found)
+    assert found.faults == () and found.lost == ()
+    last = str(ranks - 1)
+    for rank, member in enumerate(found.members):
+        device = member.report.devices[f"cuda:{rank}"]
+        assert device.held == (64 + (128 if member.name == last else 0)) * MIB
+        assert member.origin.world == ranks
+        if device.process_wide:  # NCCL's buffers and kernels are outside PyTorch: hundreds of MiB
+            assert device.outside > 100 * MIB
+    assert len(cards(found.members)) >= ranks
+    assert len({one.uuid for one in cards(found.members)}) == len(cards(found.members))
+    difference = found.difference
+    assert difference.odd == last and difference.odd_peak - difference.typical_peak == 128 * MIB
+    assert difference.lines[0][0].endswith("own") and difference.lines[0][1:] == (0, 128 * MIB)
+    assert difference.alike == ranks - 1
+    assert all(member.highest.start_us for member in found.members) and found.clock()
+
+
+def cluster(fresh, engines, devices):
+    """A cluster with one device for each engine, as its users set it: by CUDA_VISIBLE_DEVICES."""
+    return fresh(
+        f"""
+        import os, tempfile
+        os.environ["IPYTHONDIR"] = tempfile.mkdtemp()
+        os.chdir(os.environ["IPYTHONDIR"])
+        import ipyparallel
+        from IPython.core.interactiveshell import InteractiveShell
+        from IPython.utils.capture import capture_output
+        shell = InteractiveShell.instance()
+        shell.run_cell("%load_ext ipygpumem")
+        cluster = ipyparallel.Cluster(n={engines}, controller_ip="127.0.0.1", log_level=40)
+        rc = cluster.start_and_connect_sync(activate=False)
+        for number, device in enumerate({devices!r}):
+            rc[number].execute(f"import os; os.environ['CUDA_VISIBLE_DEVICES'] = '{{device}}'", block=True)
+        shell.user_ns["rc"] = rc
+
+        def run(code):
+            with capture_output() as shown:
+                result = shell.run_cell(code)
+            texts = [one.data["text/plain"] for one in shown.outputs]
+            return result.success, "\\n".join([shown.stdout, shown.stderr, *texts])
+
+        ok, joined = run("%gpumem engines rc")
+        body = (
+            "from ipygpumem.session.origin import rank_and_world\\n"
+            "import torch\\nnumber = rank_and_world()[0]\\n"
+            "kept = torch.ones((number + 1) * 64 << 18, device='cuda')"
+        )
+        ok, plain = run("%%px --no-stream\\n" + body)
+        from ipygpumem.parallel import active
+        from ipygpumem.ledger.skew import cards
+        members = active().last.members
+        books = cards(members)
+        held = [one.report.devices["cuda:0"].held for one in members]
+        done, recorded = run("%%gpumem --engines --snapshot run_{{rank}}.pickle --collect here -v merged\\n" + body)
+        merged = shell.user_ns["merged"]
+        tell(
+            joined=joined, plain=plain, recorded=recorded, ok=ok, done=done, held=held,
+            users=[len(one.users) for one in books], others=[one.others for one in books],
+            odd=None if merged.difference is None else [merged.difference.odd, merged.difference.lines[:1]],
+            files=sorted(os.listdir("here")),
+        )
+        rc.close()
+        cluster.stop_cluster_sync()
+        """
+    )
+
+
+def test_two_engines_on_two_gpus(fresh, two):
+    pytest.importorskip("ipyparallel")
+    facts = cluster(fresh, 2, ["0", "1"])
+    print(facts["plain"], facts["recorded"], sep="\n")
+    assert facts["ok"] and facts["done"]
+    assert "2 engines under watch on 1 host, 2 GPUs" in facts["joined"]
+    assert facts["held"] == [64 * MIB, 128 * MIB]
+    assert facts["users"] == [1, 1]
+    assert facts["files"] == ["run_0.pickle", "run_1.pickle"]
+    assert facts["odd"][0] == "1"
+
+
+def test_two_engines_on_one_gpu_share_its_books(fresh, torch):
+    pytest.importorskip("ipyparallel")
+    facts = cluster(fresh, 2, ["0", "0"])
+    print(facts["plain"], facts["recorded"], sep="\n")
+    assert facts["held"] == [64 * MIB, 128 * MIB]
+    assert facts["users"] == [2], "one card, told once"
+    assert "shared by 2 processes, counted once" in facts["plain"]

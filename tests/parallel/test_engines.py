@@ -1,0 +1,183 @@
+"""A real cluster of four engines on this machine, and a notebook's shell that works with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+import ipygpumem
+from ipygpumem import OptionError
+from ipygpumem.parallel import active, disable, enable
+
+pytest.importorskip("ipyparallel")
+pytestmark = pytest.mark.filterwarnings("ignore")  # zmq, tornado and jupyter_client have their own
+
+ENGINES = 4
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def shell():
+    shell = InteractiveShell.instance()
+    shell.run_cell("%load_ext ipygpumem")
+    yield shell
+    shell.run_cell("%unload_ext ipygpumem")
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def client(shell, tmp_path_factory):
+    import ipyparallel
+
+    folder = str(Path(ipygpumem.__file__).parents[1])
+    paths = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "IPYTHONDIR")}
+    os.environ |= {"PYTHONPATH": paths, "IPYTHONDIR": str(tmp_path_factory.mktemp("ipython"))}
+    cluster = ipyparallel.Cluster(n=ENGINES, controller_ip="127.0.0.1", log_level=40)
+    with capture_output():
+        client = cluster.start_and_connect_sync(activate=False)
+    shell.user_ns["rc"] = client
+    yield client
+    disable()
+    client.close()
+    cluster.stop_cluster_sync()
+    for name, value in before.items():
+        os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+def run(shell, code):
+    """Everything that a cell showed, as text."""
+    with capture_output() as shown:
+        result = shell.run_cell(code)
+    texts = [one.data.get("text/plain", "") for one in shown.outputs]
+    return result, "\n".join([shown.stdout, shown.stderr, *texts])
+
+
+def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
+    """One cluster for all: it takes seconds to start."""
+    monkeypatch.chdir(tmp_path)
+    _, text = run(shell, "%gpumem engines rc")
+    assert "4 engines under watch on 1 host" in text
+    engines = active()
+
+    # a row for each engine, and which one lies apart
+    _, text = run(shell, "%%px --no-stream\nimport os\nfrom ipygpumem.session.origin import rank_and_world\n"
+                         "kept = os.urandom((1 + rank_and_world()[0]) * 16 << 20)")  # fmt: skip
+    assert [member.name for member in engines.last.members] == ["0", "1", "2", "3"]
+    assert [round(one.report.host.held / (16 * MIB)) for one in engines.last.members] == [1, 2, 3, 4]
+    assert text.count("4 engines on") == 1
+    assert "highest is 1.6 times the middle" in text
+    assert "resident" not in text.partition("4 engines on")[0], "no engine shows a line of its own"
+
+    # an engine's own recording cannot be here: the error is the cell's, as %%px tells it, and no report is lost
+    result, text = run(shell, "%%gpumem --engines --snapshot run_{rank}.pickle\nx = 1")
+    assert not result.success
+    assert "PyTorch records the history of GPU memory only" in text
+    assert "4 engines on" in text and text.count("failed") >= ENGINES
+
+    # options in front of %%px, quiet, into a variable
+    result, text = run(
+        shell, "%%gpumem --engines -q -v merged\n%%px --no-stream --targets 1:3\ny = os.urandom(4 << 20)"
+    )
+    assert result.success and "engines on" not in text
+    assert [member.name for member in shell.user_ns["merged"].members] == ["1", "2"]
+
+    # limits hold there, and fail the cell
+    result, text = run(shell, "%%gpumem --engines --limit-host 1MiB\n%%px --no-stream\nz = os.urandom(64 << 20)")
+    assert not result.success and "4 engines on" in text
+
+    # one that goes on longer than its cell is told when it has ended
+    run(shell, "%%px --noblock\nimport time; time.sleep(1); w = os.urandom(8 << 20)")
+    _, text = run(shell, "%gpumem engines")
+    assert "still running on engine 0, 1, 2, 3: import time" in text
+    rc = shell.user_ns["rc"]
+    rc.wait(timeout=30)
+    assert "4 engines on" in run(shell, "1")[1]
+    assert "engines on" not in run(shell, "1")[1], "told once"
+
+    # other versions, and what cannot be read, cost nobody else's report
+    rc[1].execute("import ipygpumem; ipygpumem.__version__ = '9.9'", block=True)
+    rc[2].execute(
+        "import ipygpumem.parallel.engine as e; e._courier.send = "
+        'lambda key, value: e._courier.shell.data_pub.publish_data({key: \'{"schema": 1, "sta\'})',
+        block=True,
+    )
+    _, text = run(shell, "%%px --no-stream\nv = os.urandom(8 << 20)")
+    assert "different versions of ipygpumem: 0.1.0 on engine 0, 3; 9.9 on engine 1" in text
+    assert "its report cannot be read" in text and "without a report: engine 2" in text
+
+    # killed in the middle of a cell
+    began = time.monotonic()
+    _, text = run(shell, "%%px --no-stream\nimport signal\nu = os.urandom(32 << 20)\n"
+                         "if rank_and_world()[0] == 3:\n    os.kill(os.getpid(), signal.SIGKILL)")  # fmt: skip
+    assert time.monotonic() - began < 60
+    states = {member.name: member.state for member in engines.last.members}
+    assert (states["0"], states["1"], states["3"]) == ("done", "done", "died")
+    assert engines.last.members[0].report.host.held >= 32 * MIB
+    assert "died, in the middle of the cell" in text
+
+    # off: the client is as it was, and so are the engines
+    _, text = run(shell, "%gpumem engines off")
+    assert "no longer under watch" in text and active() is None
+    assert "send_execute_request" not in vars(client)
+    assert client[0].apply_sync(_loaded) is False
+    assert "engines on" not in run(shell, "%%px --no-stream --targets 0\nk = os.urandom(32 << 20)")[1]
+
+
+def _loaded():
+    from IPython import get_ipython
+
+    return "GPUMem" in get_ipython().magics_manager.registry
+
+
+def test_engines_without_the_package(shell, client):
+    client[0:2].execute("import sys; sys.modules['ipygpumem'] = None", block=True)
+    client[2].execute("import sys, types; sys.modules['ipygpumem'] = types.ModuleType('ipygpumem')", block=True)
+    _, text = run(shell, "%gpumem engines rc")
+    assert "1 engine under watch" in text
+    assert "engine 2 is not under watch: its ipygpumem is another version" in text
+    assert "engine 0 is not under watch" in text
+    _, text = run(shell, "%%px --no-stream\nimport os; kept = os.urandom(16 << 20)")
+    assert "without a report: engine 0, 1, 2" in text
+    assert active().last.members[3].report.host.held >= 16 * MIB
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("%gpumem engines", "no engines are under watch"),
+        ("%gpumem engines off", "no engines were under watch"),
+        ("%gpumem engines nobody", "nobody"),
+        ("%gpumem engines shell", "is no ipyparallel.Client"),
+        ("%gpumem engines a b", "takes one client"),
+        ("%%gpumem --engines\n1", "no engines are under watch"),
+        ("%%gpumem --collect x\n1", "--collect is of snapshots on engines"),
+        ("%%gpumem --engines --collect x\n1", "--collect is of snapshots on engines"),
+        ("%%gpumem --engines --view\n1", "--view shows what was recorded"),
+    ],
+)
+def test_words_that_mean_nothing(shell, line, words):
+    shell.user_ns["shell"] = shell
+    assert words in run(shell, line)[1]
+
+
+def test_without_ipyparallel(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipyparallel", None)
+    with pytest.raises(OptionError, match=r"pip install ipygpumem\[parallel\]"):
+        enable(object())
+
+
+def test_a_member_travels_as_json(shell):
+    """What an engine sends is text: versions of Python and of this package may differ."""
+    from fakes.sessions import cell
+    from ipygpumem.ledger.rank import Member, member_from
+
+    member = Member("", "done", None, cell(1, held=3))
+    assert member_from(json.loads(json.dumps(member.to_dict())), "").report.devices["cuda:0"].held == 3 * MIB
