@@ -25,6 +25,8 @@ def candidates(line: str) -> list[str] | None:
     words = before.split()
     flag, equals, start = word.partition("=")
     begun = start if equals and flag in _PATHS else word if words and words[-1] in _PATHS else None
+    if begun is None and words and words[-1] == "--collect":
+        begun = word
     if begun is not None:
         return _paths(begun)
     if match["magic"] == "%%":

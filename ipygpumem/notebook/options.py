@@ -71,7 +71,7 @@ _SNAPSHOT = Option(
     ("--snapshot",),
     "PATH",
     "record allocation history and write it to PATH, also when the code fails; {name} expands to a variable, "
-    "{host} to the machine, {time} to the start",
+    "{host} to the machine, {time} to the start, {rank} to the rank or the number of the engine",
     path=True,
 )
 

@@ -7,7 +7,9 @@ from IPython.core.completer import provisionalcompleter
 from ipygpumem.notebook.completion import candidates, matcher
 
 CELL = [
+    "--collect",
     "--device",
+    "--engines",
     "--function",
     "--help",
     "--history",
@@ -31,6 +33,9 @@ CELL = [
     "-v",
 ]
 
+ELSEWHERE = {"--engines", "--collect"}
+"""Of cells alone."""
+
 
 @pytest.mark.parametrize(
     ("line", "found"),
@@ -43,10 +48,27 @@ CELL = [
         ("%%gpumem --stacks x", None),
         ("%%gpumem --max-entries ", None),
         ("  %gpumem o", ["off", "on"]),
-        ("%gpumem r", ["record"]),
+        ("%gpumem r", ["ranks", "record"]),
         ("%gpumem v", ["view"]),
-        ("%gpumem ", ["compare", "env", "explain", "free", "history", "off", "on", "processes", "record", "view", "who"]),
-        ("%gpumem -", [*CELL, "-o"]),
+        (
+            "%gpumem ",
+            [
+                "compare",
+                "engines",
+                "env",
+                "explain",
+                "free",
+                "history",
+                "off",
+                "on",
+                "processes",
+                "ranks",
+                "record",
+                "view",
+                "who",
+            ],
+        ),
+        ("%gpumem -", [*sorted({*CELL} - ELSEWHERE), "-o"]),
         ("%gpumem -q --dev", ["--device"]),
         ("%gpumem torch.o", None),
         ("%gpumem x = torch.o", None),
