@@ -1,0 +1,154 @@
+"""Programs to profile. Each entry is a function that prepares, and gives the function that is profiled."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    """A bottleneck of ResNet-50."""
+
+    def __init__(self, before, middle, stride):
+        super().__init__()
+
+        def unit(a, b, size, step):
+            return [nn.Conv2d(a, b, size, step, size // 2, bias=False), nn.BatchNorm2d(b)]
+
+        self.body = nn.Sequential(
+            *unit(before, middle, 1, 1),
+            nn.ReLU(inplace=True),
+            *unit(middle, middle, 3, stride),
+            nn.ReLU(inplace=True),
+            *unit(middle, 4 * middle, 1, 1),
+        )
+        plain = stride == 1 and before == 4 * middle
+        self.skip = nn.Identity() if plain else nn.Sequential(*unit(before, 4 * middle, 1, stride))
+
+    def forward(self, x):
+        return torch.relu(self.body(x) + self.skip(x))
+
+
+def resnet50():
+    """torchvision's, where its build fits this torch; else the same layers of plain modules."""
+    try:
+        from torchvision.models import resnet50 as theirs
+
+        return theirs()
+    except (ImportError, RuntimeError):  # a build for another torch cannot find its operators
+        pass
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    channels = 64
+    for middle, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for number in range(count):
+            layers.append(Block(channels, middle, stride if number == 0 else 1))
+            channels = 4 * middle
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+
+
+def example(steps=2, side=32):
+    """The example of PyTorch's documentation (Understanding GPU Memory 1), on this machine's device."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = resnet50().to(device=device)
+    inputs = torch.randn(2, 3, side, side, device=device)
+    labels = torch.rand_like(model(inputs))
+    loss_function, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def run():
+        for _ in range(steps):
+            loss = loss_function(model(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    return run
+
+
+def adam():
+    model = nn.Sequential(nn.Linear(30, 40), nn.Tanh(), nn.LayerNorm(40), nn.Linear(40, 5))
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.randn(8, 30)
+
+    def run():
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+    return run
+
+
+def functional():
+    """No module and no optimizer: parameters are told from the data's way."""
+    w, b = torch.randn(20, 10, requires_grad=True), torch.zeros(10, requires_grad=True)
+    x = torch.randn(6, 20)
+
+    def run():
+        for _ in range(2):
+            (x @ w + b).relu().sum().backward()
+            with torch.no_grad():
+                for one in (w, b):
+                    one.sub_(0.1 * one.grad)
+                    one.grad = None
+
+    return run
+
+
+def inference():
+    model = nn.Sequential(nn.Conv1d(4, 6, 3), nn.GELU(), nn.Flatten(), nn.Linear(6 * 14, 3))
+    x = torch.randn(5, 4, 16)
+
+    def run():
+        with torch.no_grad():
+            for _ in range(2):
+                model(x).softmax(-1)
+
+    return run
+
+
+def oddments():
+    """Lists, views, in-place, resizes, sparse, complex, frees of what was there before, memory that nothing names."""
+    old = [torch.ones(1000 + i) for i in range(5)]
+
+    def run():
+        old.pop()
+        parts = torch.cat([one.mul(2) for one in old]).split(100)
+        parts[0].add_(parts[1])
+        torch.stack(parts[:3]).unbind()
+        sparse = torch.eye(20).to_sparse()
+        (sparse @ torch.ones(20, 4)).t().contiguous()
+        torch.fft.fft(torch.randn(64)).abs().sort()
+        torch.empty(0).resize_(500).zero_()
+        old.clear()
+        del parts
+
+    return run
+
+
+def checkpointed():
+    from torch.utils.checkpoint import checkpoint
+
+    layers = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(4))
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+
+    def run():
+        x = torch.randn(9, 16)
+        for layer in layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        x.sum().backward()
+        optimizer.step()
+
+    return run
+
+
+def recurrent():
+    model = nn.LSTM(8, 12, num_layers=2)
+    x = torch.randn(6, 3, 8)
+
+    def run():
+        model(x)[0].sum().backward()
+
+    return run
+
+
+PROGRAMS = {one.__name__: one for one in (adam, checkpointed, functional, inference, oddments, recurrent)}

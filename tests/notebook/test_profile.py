@@ -1,0 +1,147 @@
+"""``%%gpumem --trace FILE --timeline FILE``."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from IPython.core.error import UsageError
+
+CUPTI = "memory outside PyTorch by library and a profile both need CUPTI, which serves one: ask for them one by one"
+BODY = "y = torch.ones(1000, 200).mul(2)\n"
+
+
+@pytest.fixture
+def notebook(make_notebook, tmp_path):
+    one = make_notebook()
+    one.run("import torch")
+    one.load()
+    one.run(f"folder = {str(tmp_path)!r}")
+    return one
+
+
+def test_both_files_below_the_report_the_picture(notebook, tmp_path):
+    ran = notebook.run("%%gpumem --trace {folder}/t.json.gz --timeline {folder}/t.html\n" + BODY + "y.shape")
+    assert ran.success
+    assert tuple(ran.value) == (1000, 200)
+    report, picture = ran.displays
+    assert f"in {tmp_path}/t.json.gz: https://ui.perfetto.dev opens it" in report["text/plain"]
+    assert "profiling took" in report["text/plain"]
+    assert set(picture) == {"text/plain", "image/png"}
+    assert picture["text/plain"].startswith("cpu at its peak by category, ")
+    assert "all of these" in picture["text/plain"]
+    assert "traceEvents" in json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))
+    assert (tmp_path / "t.html").read_text().startswith("<!DOCTYPE html>")
+    assert notebook.last.profile.timeline == str(tmp_path / "t.html")
+
+
+def test_a_trace_alone_has_no_picture(notebook):
+    assert len(notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY).displays) == 1
+
+
+def test_a_cell_that_fails(notebook, tmp_path):
+    theirs = vars(notebook.shell).get("showtraceback")
+    ran = notebook.run(
+        "%%gpumem --trace {folder}/t.json --timeline {folder}/t.html\n" + BODY + "raise ValueError('mine')"
+    )
+    assert isinstance(ran.error, ValueError)
+    text = (tmp_path / "t.json").read_text()
+    assert "aten::mul" in text
+    assert "ultratb" not in text, "what IPython does for a traceback is none of the cell's"
+    assert (tmp_path / "t.html").exists()
+    assert vars(notebook.shell).get("showtraceback") is theirs
+
+
+def test_a_traceback_that_somebody_else_shows(notebook):
+    shown = []
+    notebook.shell.showtraceback = lambda *_, **__: shown.append(1)
+    mine = notebook.shell.showtraceback
+    notebook.run("%%gpumem --trace {folder}/t.json\n1 / 0")
+    assert shown == [1]
+    assert notebook.shell.showtraceback is mine
+    notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY)
+    assert notebook.shell.showtraceback is mine
+    del notebook.shell.showtraceback
+
+
+def test_a_cell_that_profiles_itself(notebook, tmp_path):
+    ran = notebook.run(
+        "%%gpumem --timeline {folder}/t.html\n"
+        + BODY
+        + "with torch.profiler.profile() as p: torch.ones(5).sub(1)\n'aten::sub' in {e.key for e in p.key_averages()}"
+    )
+    assert ran.value is True
+    assert "this code profiles itself: our profile made way for it after" in ran.displays[0]["text/plain"]
+    assert (tmp_path / "t.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--trace x.txt", "%%gpumem: the trace is written to a file that ends in .json or .json.gz, not 'x.txt'"),
+        ("--timeline {no}.html", "gpumem: '{no}.html' does not expand (NameError: name 'no' is not defined)"),
+        ("--trace {folder}/a/b.json", "%%gpumem: the folder {tmp}/a does not exist"),
+        ("--trace", "%%gpumem: argument --trace: expected one argument"),
+        ("--trace {folder}/a.json --outside", f"%%gpumem: {CUPTI}"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_before_the_cell_runs(notebook, tmp_path, line, message):
+    ran = notebook.run(f"%%gpumem {line}\nran = True")
+    assert isinstance(ran.error, UsageError)
+    assert ran.stderr.strip() == f"UsageError: {message.replace('{tmp}', str(tmp_path))}"
+    assert "ran" not in notebook.shell.user_ns
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_statement(notebook):
+    ran = notebook.run("%gpumem --trace {folder}/t.json")
+    assert "there is no statement to record" in ran.stderr
+
+
+def test_a_statement(notebook, tmp_path):
+    ran = notebook.run("%gpumem --timeline {folder}/t.html torch.ones(1000, 200).mul(2).shape")
+    assert tuple(ran.value) == (1000, 200)
+    assert len(ran.displays) == 2
+    assert (tmp_path / "t.html").exists()
+
+
+def test_quiet(notebook, tmp_path):
+    ran = notebook.run("%%gpumem -q --timeline {folder}/t.html\n" + BODY)
+    assert (ran.displays, ran.stdout) == ([], "")
+    ran = notebook.run("%%gpumem -q --timeline {folder}/t.html\n1;")
+    assert ran.displays == []
+    assert (
+        ran.stdout == "ipygpumem: the timeline was not written: nothing was allocated or freed while the profile ran\n"
+    )
+
+
+def test_without_matplotlib(notebook, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    ran = notebook.run("%%gpumem --timeline {folder}/t.html\n" + BODY)
+    assert set(ran.displays[1]) == {"text/plain"}
+    assert ran.stdout.startswith("ipygpumem: no picture of t.html: a picture needs matplotlib")
+
+
+def test_unloaded_in_the_middle(notebook, tmp_path):
+    ran = notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY + "%unload_ext ipygpumem")
+    assert ran.success
+    assert f"in {tmp_path}/t.json" in ran.stdout
+    assert "aten::mul" in (tmp_path / "t.json").read_text()
+    assert "showtraceback" not in vars(notebook.shell)
+
+
+def test_completion_of_paths(tmp_path, monkeypatch):
+    from ipygpumem.notebook.completion import candidates
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    assert candidates("%%gpumem --trace fo") == ["folder/"]
+    assert candidates("%%gpumem --timeline=fo") == ["folder/"]
+    assert candidates("%%gpumem --ti") == ["--timeline"]
+
+
+def test_the_next_cell_is_as_it_was(notebook):
+    notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY)
+    ran = notebook.run("with torch.profiler.profile() as p: torch.ones(5).sub(1)\nlen(p.events()) > 0")
+    assert ran.value is True
