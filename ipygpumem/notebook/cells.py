@@ -9,8 +9,9 @@ beginnings, each with a weak reference to its ExecutionInfo, and an end counts o
 from __future__ import annotations
 
 import threading
+import time
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -80,6 +81,7 @@ class _Frame:
     study: Study | None = None
     live: LiveCell | None = None
     failing: Failing | None = None
+    began: float = field(default_factory=time.time)
     reported: bool = False
     muted: bool = False
     code: tuple[str | None, str] | None = None
@@ -485,6 +487,14 @@ class Cells:
                     print(f"ipygpumem: {'; '.join(question.answer().sentences())}")  # noqa: T201 (as above)
         self._stacks.clear()
         self.live.close()
+
+    def open_cell(self) -> tuple[int | None, float] | None:
+        """In number and beginning (seconds since 1970) of the cell that runs in any thread; None where none does."""
+        frame = next((frames[0] for frames in tuple(self._stacks.values()) if frames), None)
+        if frame is None:
+            return None
+        self._number(frame)
+        return frame.number, frame.began
 
     def _running(self) -> CellFacts | None:
         """The cell that is open, for a history that is saved in the middle of it."""

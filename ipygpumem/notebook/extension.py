@@ -97,6 +97,7 @@ class _Extension:
     def remove(self) -> None:
         shell, magics = self.shell, self.magics
         magics.cells.close()
+        magics.monitoring.close()
         magics.record.discard()
         magics.cells.clearing.remove()
         self.standing.remove()

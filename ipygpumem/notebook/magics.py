@@ -25,6 +25,7 @@ from ipygpumem.notebook.commands import command_of
 from ipygpumem.notebook.engines import on_engines
 from ipygpumem.notebook.functions import functions
 from ipygpumem.notebook.help import help_text
+from ipygpumem.notebook.monitor import Monitoring
 from ipygpumem.notebook.options import CELL, STATEMENT, history_options, parse, split_statement
 from ipygpumem.notebook.paths import expanded, filled
 from ipygpumem.notebook.record import AcrossCells
@@ -56,6 +57,7 @@ class GPUMem(Magics, Settings):
         self.session = session
         self.record = AcrossCells(session)
         self.cells = Cells(shell, session, self, self.record)
+        self.monitoring = Monitoring(shell, session, self.cells.open_cell)
         self.debugger = Debugger(shell)
         self.report_when_on = "changed"
 

@@ -61,3 +61,7 @@ writeFileSync(
   join(out, "categories.js"),
   await bundle({ entryPoints: ["js/categories/page.js"], format: "iife", plugins: [inline] }),
 );
+writeFileSync(
+  join(out, "monitor.js"),
+  await bundle({ entryPoints: ["js/monitor.js"], format: "esm", plugins: [inline] }),
+);

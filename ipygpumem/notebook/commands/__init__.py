@@ -11,6 +11,7 @@ from ipygpumem.notebook.commands.env import ENV
 from ipygpumem.notebook.commands.explain import EXPLAIN
 from ipygpumem.notebook.commands.free import FREE
 from ipygpumem.notebook.commands.history import HISTORY
+from ipygpumem.notebook.commands.monitor import MONITOR
 from ipygpumem.notebook.commands.processes import PROCESSES
 from ipygpumem.notebook.commands.ranks import RANKS
 from ipygpumem.notebook.commands.record import RECORD_COMMAND
@@ -20,7 +21,7 @@ from ipygpumem.notebook.commands.who import WHO
 
 __all__ = ["COMMANDS", "Command", "Verb", "command_of"]
 
-_NOW = (ON, OFF, ENV, RECORD_COMMAND, WHO, FREE, EXPLAIN, PROCESSES, VIEW)
+_NOW = (ON, OFF, ENV, RECORD_COMMAND, WHO, FREE, EXPLAIN, PROCESSES, MONITOR, VIEW)
 COMMANDS = (*_NOW, HISTORY, COMPARE, ENGINES, RANKS)
 
 _ASSIGNS = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")

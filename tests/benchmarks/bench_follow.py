@@ -1,0 +1,75 @@
+"""What the sampler, the live display under a cell and the monitor take of one core, in a real kernel."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+CODE = """
+import sys
+from jupyter_client.manager import start_new_kernel
+manager, client = start_new_kernel()
+def cell(code, seconds=60):
+    message = client.execute(code, allow_stdin=True)
+    while True:
+        reply = client.get_iopub_msg(timeout=seconds)
+        if reply["parent_header"].get("msg_id") != message:
+            continue
+        if reply["content"].get("name") == "stdout":
+            sys.stdout.write(reply["content"]["text"])
+        if reply["msg_type"] == "error":
+            sys.stdout.write("\\n".join(reply["content"]["traceback"]))
+        if reply["content"].get("execution_state") == "idle":
+            return
+for code in sys.argv[1:]:
+    cell(code)
+client.stop_channels()
+manager.shutdown_kernel(now=True)
+"""
+START = f"""
+import sys, time, torch, threading
+if not torch.cuda.is_available():
+    sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+    from fakes.cuda import FakeGpu
+    gpu = FakeGpu().install()
+%load_ext ipygpumem
+"""
+IDLE = """
+begin = time.process_time()
+time.sleep(12)
+print("SHARE", (time.process_time() - begin) / 12)
+"""
+
+
+def _share(*cells):
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, *cells], capture_output=True, text=True, timeout=180, check=False
+    )
+    for line in done.stdout.splitlines():
+        if line.startswith("SHARE "):
+            return float(line[6:])
+    raise RuntimeError(done.stdout + done.stderr)
+
+
+def run():
+    """All of the process's time while its cell sleeps: everything that is not ours sleeps, too."""
+    try:
+        import torch
+    except ImportError:
+        return []
+    where = "on a GPU" if torch.cuda.is_available() else "a device of the tests'"
+    off = "%config GPUMem.live = 'off'"
+    sampler = "import ipygpumem.recording.sampler as s; s.SAMPLER.open = lambda cards: None"
+    bare = _share(START, off, sampler, IDLE)
+    rows = []
+    for name, cells, target in (
+        ("the sampler, 5 ms", (off,), None),
+        ("the live display, twice a second", (sampler,), None),
+        ("the monitor, once a second", (off, sampler, "%gpumem monitor"), "<= 0.5 %"),
+    ):
+        share = _share(START, *cells, IDLE) - bare
+        rows.append(
+            {"measure": f"{name}, of one core, {where}", "value": f"{share:.2%}", "share": share, "target": target}
+        )
+    return rows
