@@ -98,11 +98,6 @@ def show_object(shell: Any, found: Any) -> None:
     _publish(shell, {"text/plain": str(found), "text/html": found._repr_html_()})
 
 
-def show_object(shell: Any, found: Any) -> None:
-    """Display something that has a text and an HTML of its own."""
-    _publish(shell, {"text/plain": str(found), "text/html": found._repr_html_()})
-
-
 def show_table(shell: Any, report: Report, new: Holders | None = None, place: str | None = None) -> None:
     """Display the full form, with the lines of code at the peak where they were recorded, and who holds what is new.
 

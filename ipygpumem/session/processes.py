@@ -19,13 +19,34 @@ if TYPE_CHECKING:
     from ipygpumem.probes.card import Card
     from ipygpumem.probes.watch import Watch
 
-__all__ = ["listed_neighbours", "processes", "with_neighbours"]
+__all__ = ["Processes", "listed_neighbours", "processes", "with_neighbours"]
 
 _EARLY = 1.0
 """Seconds within which a process that came into the list with a cell began with it."""
 
 
-def processes(*, device: Iterable[str | int] | None = None) -> tuple[CardProcesses, ...]:
+class Processes(tuple[CardProcesses, ...]):
+    """Every card with everybody on it; at the end of a cell, a table."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        """As text."""
+        from ipygpumem.render import processes_tables, text_tables
+
+        return text_tables(processes_tables(self))
+
+    def __repr__(self) -> str:
+        """As `str`: an object at the end of a cell is to be read."""
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from ipygpumem.render import html_tables, processes_tables
+
+        return html_tables(processes_tables(self))
+
+
+def processes(*, device: Iterable[str | int] | None = None) -> Processes:
     """Every process on this process's cards now: whose it is, what it has, and as far as one may know what it runs.
 
     Of other users' processes the program's name is all there is. Where this process has not started CUDA every card of
@@ -41,10 +62,10 @@ def processes(*, device: Iterable[str | int] | None = None) -> tuple[CardProcess
     watch = current().watch
     names = None if device is None else watch.check(str(one) for one in device)
     if watch.find() is None:
-        return _every_card(watch)
+        return Processes(_every_card(watch))
     reading = watch.read(busy=False)
     wanted = (card for card in watch.cards.values() if names is None or card.name in names)
-    return tuple(replace(_card(watch, card, reading.devices.get(card.name)), label=card.label) for card in wanted)
+    return Processes(replace(_card(watch, card, reading.devices.get(card.name)), label=card.label) for card in wanted)
 
 
 def _card(watch: Watch, card: Card, reading: DeviceReading | None) -> CardProcesses:

@@ -121,6 +121,7 @@ def test_the_command(notebook, child):
     assert notebook.run("%gpumem processes -q -v found").texts == []
     assert notebook.shell.user_ns["found"] == (card,)
     assert ipygpumem.processes(device=["cuda:0"]) == (card,)
+    assert repr(ipygpumem.processes()) == ran.text, "read, not decoded, at the end of a cell"
 
 
 @pytest.mark.parametrize("words", ["processes -d cuda:7", "processes everybody", "processes --all", "processes -v 1x"])

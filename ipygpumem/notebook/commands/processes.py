@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.notebook import show
 from ipygpumem.notebook.commands.command import Command
 from ipygpumem.notebook.options import Option, parse
-from ipygpumem.render import processes_tables
 from ipygpumem.session.processes import processes
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def _run(magics: GPUMem, rest: str) -> Any:
     if words.var is not None:
         magics.shell.user_ns[words.var] = found
     if not words.quiet:
-        show.show_tables(magics.shell, processes_tables(found))
+        show.show_object(magics.shell, found)
     return found if words.o else None
 
 
