@@ -46,7 +46,7 @@ def test_the_marker_and_the_data_are_in_it(names):
         assert f"ipygpumem/data/{path.name}" in names
     for path in (ROOT / "ipygpumem" / "viewer" / "static").iterdir():
         assert f"ipygpumem/viewer/static/{path.name}" in names
-    for bundle in ("page.js", "widget.js", "loader.js"):
+    for bundle in ("page.js", "widget.js", "loader.js", "monitor.js"):
         assert f"ipygpumem/viewer/static/{bundle}" in names
 
 

@@ -1,0 +1,222 @@
+"""The sampled peak of memory outside PyTorch on a real card: right, harmless, gone when it should be."""
+
+import json
+import time
+
+import pytest
+
+MIB = 1 << 20
+
+HEAD = """
+import ctypes, threading, time
+import torch, ipygpumem
+from ipygpumem.recording import SAMPLER
+MIB = 1 << 20
+ipygpumem.preload_pytorch()
+library = next(l.split()[-1] for l in open("/proc/self/maps") if "libcudart" in l.rpartition("/")[2])
+cudart = ctypes.CDLL(library)
+def passing(mib, before=0.1, stays=0.06):
+    pointer = ctypes.c_void_p()
+    time.sleep(before)
+    assert cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(mib * MIB)) == 0
+    time.sleep(stays)
+    cudart.cudaFree(pointer)
+def threads():
+    return [one.name for one in threading.enumerate() if one.name.startswith("ipygpumem")]
+def facts(device):
+    found = device.sampled
+    return None if found is None else dict(change=found.change, seconds=found.seconds, gap=found.gap, count=found.count)
+"""
+
+
+def test_what_came_and_went(fresh):
+    told = fresh(
+        HEAD
+        + """
+rows = []
+for torch_mib in (0, 256):
+    with ipygpumem.measure() as m:
+        passing(700)
+        kept = torch.ones(torch_mib * MIB, dtype=torch.uint8, device="cuda")
+    rows.append([facts(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outside])
+    del kept
+with ipygpumem.measure() as m:
+    time.sleep(0.06); kept = torch.ones(900 * MIB, dtype=torch.uint8, device="cuda"); time.sleep(0.06)
+rows.append([facts(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outside])
+with ipygpumem.measure() as m: pass
+rows.append([facts(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outside])
+before = threads(); SAMPLER.close(); tell(rows=rows, before=before, after=threads())
+"""
+    )
+    alone, beside, torch_only, short = [row[0] for row in told["rows"]]
+    assert abs(alone["change"] - 700 * MIB) <= 2 * MIB
+    assert 0.09 < alone["seconds"] < 0.25
+    assert alone["gap"] < 0.05
+    assert abs(beside["change"] - (700 - 256) * MIB) <= 4 * MIB, "PyTorch may have had its 256 MiB by then"
+    assert torch_only is None
+    assert short is None
+    assert [row[1] for row in told["rows"]][0] == 0
+    assert told["before"] == ["ipygpumem-sampler"]
+    assert told["after"] == []
+
+
+def test_a_recording_makes_it_exact_and_has_the_curves(fresh, tmp_path):
+    path = str(tmp_path / "x.pickle")
+    told = fresh(
+        HEAD
+        + f"""
+torch.cuda.empty_cache()
+with ipygpumem.measure(snapshot={path!r}) as m:
+    passing(700)
+    for _ in range(20):
+        kept = torch.ones(400 * MIB, dtype=torch.uint8, device="cuda"); torch.cuda.synchronize()
+        time.sleep(0.01); del kept; torch.cuda.empty_cache(); time.sleep(0.01)
+from ipygpumem import Snapshot
+curves = Snapshot.load({path!r}).own.curves
+tell(sampled=facts(m.report.devices["cuda:0"]), curves=curves, base=m.report.devices["cuda:0"].before.outside)
+"""
+    )
+    assert abs(told["sampled"]["change"] - 700 * MIB) <= 2 * MIB
+    used, outside = told["curves"]["device used"], told["curves"]["outside PyTorch"]
+    assert max(used["bytes"]) - min(used["bytes"]) >= 690 * MIB
+    levels = {round((one - told["base"]) / (4 * MIB)) * 4 for one in outside["bytes"]}
+    assert levels <= {0, 700, 4, 696, 704}, "what PyTorch takes and gives is in no sample: both clocks agree"
+
+
+def test_after_a_failed_kernel_it_goes_on(fresh):
+    told = fresh(
+        HEAD
+        + """
+with ipygpumem.measure() as m:
+    time.sleep(0.06)
+    try:
+        torch.zeros(4, device="cuda")[torch.tensor([99], device="cuda")]; torch.cuda.synchronize()
+    except RuntimeError as error:
+        failed = type(error).__name__
+    time.sleep(0.06)
+with ipygpumem.measure() as again:
+    time.sleep(0.1)
+    window = SAMPLER.windows[0]
+tell(failed=failed, trouble=window.tracks[0].trouble, count=window.tracks[0].count, threads=threads())
+"""
+    )
+    assert told["trouble"] == ""
+    assert told["count"] >= 5
+    assert told["threads"] == ["ipygpumem-sampler"]
+
+
+def test_a_graph_is_captured_while_it_looks(fresh):
+    told = fresh(
+        HEAD
+        + """
+x = torch.ones(1 << 20, device="cuda")
+with ipygpumem.measure() as m:
+    time.sleep(0.06)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * 2
+        time.sleep(0.1)
+    graph.replay(); torch.cuda.synchronize()
+tell(value=float(y[0]), count=0 if m.report.devices["cuda:0"].sampled is None else 1)
+"""
+    )
+    assert told["value"] == 2
+
+
+def test_threads_that_allocate_and_read_counters_beside_it(fresh):
+    """Who holds Python's lock and waits for the allocator's must never wait for us."""
+    told = fresh(
+        HEAD
+        + """
+end = time.monotonic() + 10
+def torch_work():
+    while time.monotonic() < end:
+        x = torch.ones(30 * MIB, dtype=torch.uint8, device="cuda"); del x; torch.cuda.empty_cache()
+def raw_work():
+    while time.monotonic() < end:
+        passing(20, 0, 0)
+def poll():
+    while time.monotonic() < end:
+        torch.cuda.memory_stats()
+workers = [threading.Thread(target=one) for one in (torch_work, torch_work, torch_work, raw_work, raw_work, poll)]
+for one in workers: one.start()
+count = 0
+while time.monotonic() < end:
+    with ipygpumem.measure():
+        time.sleep(0.2)
+        count += SAMPLER.windows[0].tracks[0].count
+for one in workers: one.join()
+tell(count=count)
+""",
+        timeout=60,
+    )
+    assert told["count"] > 100
+
+
+def test_records_take_precedence(fresh):
+    pytest.importorskip("llvmlite")
+    told = fresh(
+        HEAD
+        + """
+with ipygpumem.measure(outside=True) as m:
+    passing(700)
+device, (told,) = m.report.devices["cuda:0"], m.report.libraries
+tell(sampled=facts(device), peak=told.peak, trust=told.grade.trust)
+"""
+    )
+    if told["trust"] != "exact":
+        pytest.skip("no CUPTI here")
+    assert told["peak"] == 700 * MIB
+    assert told["sampled"] is None
+
+
+LIVE = """
+import json, sys, time
+from jupyter_client.manager import start_new_kernel
+manager, client = start_new_kernel()
+def cell(code, stdin=True):
+    request, found = client.execute(code, allow_stdin=stdin), []
+    while True:
+        message = client.get_iopub_msg(timeout=120)
+        if message["parent_header"].get("msg_id") != request: continue
+        kind, content = message["msg_type"], message["content"]
+        if kind in ("display_data", "update_display_data"): found.append([kind, content["data"]["text/plain"]])
+        if kind == "error": found.append([kind, content["evalue"]])
+        if content.get("execution_state") == "idle": return found
+cell("%load_ext ipygpumem")
+cell("import torch, time")
+live = cell("x = torch.ones(900 << 20, dtype=torch.uint8, device='cuda'); time.sleep(4)")
+batch = cell("y = torch.ones(900 << 20, dtype=torch.uint8, device='cuda'); time.sleep(3)", stdin=False)
+client.stop_channels(); manager.shutdown_kernel(now=True)
+tell(live=live, batch=batch)
+"""
+
+
+def test_the_live_display_in_a_kernel(fresh):
+    pytest.importorskip("jupyter_client")
+    told = fresh(LIVE)
+    kinds = [kind for kind, _ in told["live"]]
+    assert kinds[0] == "display_data"
+    assert set(kinds[1:]) == {"update_display_data"}
+    assert 3 <= len(kinds) <= 10
+    assert told["live"][0][1].startswith("cuda:0  allocated 932.0 MiB · reserved 9")
+    assert "running for 2 s" in told["live"][0][1]
+    assert told["live"][-1][1].startswith("cuda:0  +900.0 MiB held")
+    assert [kind for kind, _ in told["batch"]] == ["display_data"]
+
+
+def test_following_agrees_with_a_reading(torch):
+    from ipygpumem.session import current
+    from ipygpumem.session.follow import Follower
+
+    kept = torch.ones(300 * MIB, dtype=torch.uint8, device="cuda")
+    (level,) = Follower(current().watch).levels().devices
+    reading = current().reading().devices["cuda:0"]
+    assert (level.allocated, level.reserved) == (reading.allocated, reading.reserved)
+    assert abs(level.outside - reading.outside) <= 2 * MIB
+    assert level.used == reading.in_use
+    start = time.perf_counter()
+    for _ in range(100):
+        Follower(current().watch).levels()
+    print(json.dumps({"us for one look, with the list": (time.perf_counter() - start) * 1e4}))
+    del kept
