@@ -55,7 +55,7 @@ before = threads(); SAMPLER.close(); tell(rows=rows, before=before, after=thread
     assert abs(beside["change"] - (700 - 256) * MIB) <= 4 * MIB, "PyTorch may have had its 256 MiB by then"
     assert torch_only is None
     assert short is None
-    assert [row[1] for row in told["rows"]][0] == 0
+    assert told["rows"][0][1] == 0
     assert told["before"] == ["ipygpumem-sampler"]
     assert told["after"] == []
 
