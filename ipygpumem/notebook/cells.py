@@ -278,6 +278,7 @@ class Cells:
             measurement.span(cell=frame.number, filename=filename, success=success),
             filename,
             sources.get(filename or "", raw),
+            measurement.window,
         )
         if frame.reported:
             frame.abandon()

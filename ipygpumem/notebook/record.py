@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
     from ipygpumem.ledger.report import RecordingFacts
     from ipygpumem.recording import CellFacts
+    from ipygpumem.recording.sampler import SampleWindow
     from ipygpumem.session import Session
 
 __all__ = ["AcrossCells"]
+
+_MOST_WINDOWS = 200
+"""Cells whose samples are kept: each has some thousand at most."""
 
 
 class AcrossCells:
@@ -52,10 +56,12 @@ class AcrossCells:
             f"recording allocation history, at most {options.max_entries} events per device, until %gpumem record stop"
         )
 
-    def add(self, cell: CellFacts, filename: str | None, raw: str | None) -> None:
-        """A cell has ended."""
+    def add(self, cell: CellFacts, filename: str | None, raw: str | None, window: SampleWindow | None = None) -> None:
+        """A cell has ended; ``window`` has the samples of the cards meanwhile."""
         if self._recorder is not None:
             self._recorder.cells.append(cell)
+            if window is not None and any(track.count for track in window.tracks.values()):
+                self._recorder.windows = [*self._recorder.windows, window][-_MOST_WINDOWS:]
             if filename is not None and raw is not None:
                 self._texts[filename] = raw
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.ledger.samples import elsewhere
-from ipygpumem.recording.reserved import Steps, segment_steps
+from ipygpumem.recording.reserved import Steps, segment_moves, segment_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,21 +19,28 @@ __all__ = ["USED", "curves", "outside_name", "steps_of"]
 USED = "device used"
 
 
-def steps_of(snapshot: Mapping[str, Any], window: SampleWindow, started_us: int, dropped: Sequence[int | None]) -> None:
-    """Give each card of a window what a recording knows of PyTorch's segments; nothing where it has no times."""
+def steps_of(
+    snapshot: Mapping[str, Any], windows: Sequence[SampleWindow], started_us: int, dropped: Sequence[int | None]
+) -> None:
+    """Give each card of each window what a recording knows of PyTorch's segments; nothing where it has no times."""
     held: dict[int, int] = {}
     for segment in snapshot.get("segments", ()):
         held[segment["device"]] = held.get(segment["device"], 0) + segment["total_size"]
     traces = snapshot.get("device_traces", ())
-    for index, track in window.tracks.items():
-        if index < len(traces) and any("time_us" in event for event in traces[index][:1]):
-            track.steps = segment_steps(
-                traces[index],
-                held.get(index, 0),
-                since=started_us / 1e6 - window.epoch,
-                origin=window.epoch,
-                complete=index < len(dropped) and dropped[index] == 0,
-            )
+    for index in {index for window in windows for index in window.tracks}:
+        complete = index < len(dropped) and dropped[index] == 0
+        if (
+            index >= len(traces)
+            or not (complete or traces[index])
+            or any("time_us" not in one for one in traces[index][:1])
+        ):
+            continue
+        moves = segment_moves(traces[index])
+        for window in windows:
+            if index in window.tracks:
+                window.tracks[index].steps = segment_steps(
+                    moves, held.get(index, 0), since=started_us / 1e6, origin=window.epoch, complete=complete
+                )
 
 
 def curves(

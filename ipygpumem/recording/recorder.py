@@ -95,8 +95,8 @@ class Recorder:
         snapshot = history.take()
         dropped = history.dropped(snapshot)
         before = self._before or after
-        for window in self.windows:
-            steps_of(snapshot, window, history.started_us, dropped)
+        if self.windows:
+            steps_of(snapshot, self.windows, history.started_us, dropped)
         add_keys(
             snapshot,
             history,

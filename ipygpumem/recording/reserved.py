@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Anchor", "MostReserved", "Steps", "segment_steps"]
+__all__ = ["Anchor", "MostReserved", "Steps", "segment_moves", "segment_steps"]
 
 _CHANGES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _SLACK = 0.001
@@ -62,25 +62,30 @@ class Steps:
         return self._levels[first]
 
 
-def segment_steps(
-    trace: Iterable[dict[str, Any]], at_end: int, *, since: float, origin: float, complete: bool
-) -> Steps:
-    """Reserved bytes over time, reckoned back from the end of a recording.
-
-    ``origin``: the epoch second that the result counts from. ``since``: when the recording began, in the result's
-    count; from there on nothing is missing if the trace is ``complete``, else from its first event.
-    """
+def segment_moves(trace: Iterable[dict[str, Any]]) -> list[tuple[float, int]]:
+    """Every segment that came or went in a recording: epoch seconds, and bytes more."""
     moves = [
-        (event["time_us"] / 1e6 - origin, _CHANGES[event["action"]] * event["size"])
+        (event["time_us"] / 1e6, _CHANGES[event["action"]] * event["size"])
         for event in trace
         if event.get("action") in _CHANGES and event.get("time_us")
     ]
     moves.sort(key=lambda move: move[0])
+    return moves
+
+
+def segment_steps(
+    moves: Sequence[tuple[float, int]], at_end: int, *, since: float, origin: float, complete: bool
+) -> Steps:
+    """Reserved bytes over time, reckoned back from the end of a recording.
+
+    ``origin``: the epoch second that the result counts from. ``since``: when the recording began, in epoch seconds;
+    from there on nothing is missing if the recording is ``complete``, else from its first move.
+    """
     first = at_end - sum(change for _, change in moves)
-    times = [since if complete else moves[0][0] if moves else float("inf")]
+    times = [since - origin if complete else moves[0][0] - origin if moves else float("inf")]
     levels = [first]
     for time, change in moves:
-        times.append(max(time, times[-1]))
+        times.append(max(time - origin, times[-1]))
         levels.append(levels[-1] + change)
     return Steps(times, levels)
 

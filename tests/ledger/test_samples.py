@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fakes.facts import MIB, before
 from ipygpumem.ledger.samples import NOISE, Sample, highest_outside
-from ipygpumem.recording.reserved import Anchor, MostReserved, segment_steps
+from ipygpumem.recording.reserved import Anchor, MostReserved, segment_moves, segment_steps
 
 ELSEWHERE = 1500 - 615 - 806  # others and unattributed of the facts, in MiB
 
@@ -96,7 +96,7 @@ def test_never_more_than_was_there(moves, times, readings):
         used=(615 + ELSEWHERE + levels["torch"] + levels["outside"]) * MIB,
     )
     highest = max(one[1] for one in course) * MIB
-    steps = segment_steps(trace, levels["torch"] * MIB, since=-0.5, origin=1000, complete=True)
+    steps = segment_steps(segment_moves(trace), levels["torch"] * MIB, since=999.5, origin=1000, complete=True)
     found = []
     for most in (
         MostReserved(highest),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from ipygpumem import Snapshot
+
 CELL = """
 import time
 def passing():
@@ -40,3 +42,21 @@ def test_unloading_in_the_middle_of_a_cell(gpu_notebook, fake_gpu):
     gpu_notebook.shell.user_ns["gpu"] = fake_gpu
     gpu_notebook.run(CELL)
     assert "at least +1.2 GiB" in gpu_notebook.run("passing()").text
+
+
+def test_over_several_cells(gpu_notebook, fake_gpu, tmp_path):
+    gpu_notebook.shell.user_ns["gpu"] = fake_gpu
+    gpu_notebook.run(CELL)
+    gpu_notebook.run("%gpumem record start")
+    gpu_notebook.run("passing()")
+    gpu_notebook.run("1 + 1")
+    gpu_notebook.run("passing()")
+    gpu_notebook.run(f"%gpumem record save {tmp_path / 'x.pickle'}")
+    gpu_notebook.run("%gpumem record stop")
+    own = Snapshot.load(tmp_path / "x.pickle").own
+    found = own.curves["outside PyTorch"]
+    assert max(found["bytes"]) - min(found["bytes"]) == 1200 << 20
+    long = [cell for cell in own.cells if cell.end_us - cell.start_us > 80_000]
+    assert len(long) == 2
+    for cell in long:
+        assert any(cell.start_us <= time_us <= cell.end_us for time_us in found["time_us"])

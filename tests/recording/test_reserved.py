@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipygpumem.recording.reserved import Anchor, MostReserved, segment_steps
+from ipygpumem.recording.reserved import Anchor, MostReserved, segment_moves, segment_steps
 
 
 def event(action, size, second):
@@ -19,7 +19,7 @@ TRACE = [
 
 
 def test_segments_are_reckoned_back_from_the_end():
-    steps = segment_steps(TRACE, 20, since=0, origin=1000, complete=True)
+    steps = segment_steps(segment_moves(TRACE), 20, since=1000, origin=1000, complete=True)
     assert [steps.at(at, at) for at in (0.5, 1.5, 2.5, 3.5, 4.5)] == [20, 120, 170, 120, 20]
     assert steps.most(0.5, 4.5) == 170
     assert steps.most(3.5, 4.5) == 120
@@ -30,12 +30,12 @@ def test_segments_are_reckoned_back_from_the_end():
 
 
 def test_before_the_recording_nothing_is_known():
-    assert segment_steps(TRACE, 20, since=0.25, origin=1000, complete=True).most(0.2, 0.3) is None
-    lossy = segment_steps(TRACE, 20, since=0, origin=1000, complete=False)
+    assert segment_steps(segment_moves(TRACE), 20, since=1000.25, origin=1000, complete=True).most(0.2, 0.3) is None
+    lossy = segment_steps(segment_moves(TRACE), 20, since=1000, origin=1000, complete=False)
     assert lossy.most(0.5, 0.5) is None
     assert lossy.at(1.5, 1.5) == 120
-    assert segment_steps([], 20, since=0, origin=1000, complete=False).most(5, 5) is None
-    assert segment_steps([], 20, since=0, origin=1000, complete=True).most(5, 5) == 20
+    assert segment_steps([], 20, since=1000, origin=1000, complete=False).most(5, 5) is None
+    assert segment_steps([], 20, since=1000, origin=1000, complete=True).most(5, 5) == 20
 
 
 def test_between_two_readings():
