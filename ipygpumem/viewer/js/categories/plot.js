@@ -1,6 +1,6 @@
 /** The stack of categories on a canvas: each column of pixels is the state with the most bytes inside it. */
 
-import { byteStep, byteTick, byteTicks, count, elapsed, size } from "../model/units.js";
+import { byteStep, byteTick, byteTicks, count, elapsed, fixed, size } from "../model/units.js";
 import { fit } from "../views/dom.js";
 import { ink } from "../views/theme.js";
 import { NAMES, ORDER } from "./model.js";
@@ -190,13 +190,20 @@ function marks(context, { device, axis, x: [x0, x1], cursor, pinned }, plotWidth
   context.fill();
   context.stroke();
   const all = device.shown.every(Boolean);
-  const text = `peak ${size(bytes)}${all ? "" : " of what is shown"} at ${elapsed(device.when(row) / 1000, Math.max(device.span / 1e5, 1))}`;
+  const text = `peak ${size(bytes)}${all ? "" : " of what is shown"} at ${moment(device.when(row), device.span, axis === "time" ? x1 - x0 : device.span)}`;
   context.font = `600 12px ${FONT}`;
   const right = at + context.measureText(text).width + 12 < ROOM.left + plotWidth + ROOM.right;
   context.textAlign = right ? "left" : "right";
   context.textBaseline = "middle";
   context.fillStyle = colours.text;
   context.fillText(text, right ? at + 8 : at - 8, ROOM.top - 12);
+}
+
+/** A time in the unit of the whole span, as exactly as what is seen tells it. @param {number} ns @param {number} span @param {number} seen both in nanoseconds */
+export function moment(ns, span, seen) {
+  const [unit, name] = span >= 1e9 ? [1e9, "s"] : span >= 1e6 ? [1e6, "ms"] : [1e3, "µs"];
+  const digits = Math.min(Math.max(Math.ceil(-Math.log10(seen / 2000 / unit)), 0), unit === 1e9 ? 9 : 6);
+  return ns ? `${fixed(ns / unit, digits)} ${name}` : "0";
 }
 
 /** The category at a height of a state; -1 above all. @param {import("./model.js").Device} device @param {number} row @param {number} bytes */

@@ -1,19 +1,14 @@
 /** What each category has at the cursor, at the peak and at most. */
 
-import { count, elapsed, fine, size } from "../model/units.js";
+import { count, fine, size } from "../model/units.js";
 import { h } from "../views/dom.js";
 import { NAMES, ORDER } from "./model.js";
-import { COLOURS } from "./plot.js";
+import { COLOURS, moment } from "./plot.js";
 
 const COUNTED = /** @type {const} */ ([
   ["allocated", "allocated, by PyTorch's own count"],
   ["reserved", "reserved"],
 ]);
-
-/** @param {number} ns @param {number} span */
-export function moment(ns, span) {
-  return elapsed(ns / 1000, Math.max(span / 1e5, 0.1));
-}
 
 export class Table {
   constructor() {
@@ -38,11 +33,11 @@ export class Table {
     );
   }
 
-  /** @param {import("./model.js").Device} device @param {number} row @param {boolean} pinned @param {"light"|"dark"} theme @param {(row: number) => void} go */
-  show(device, row, pinned, theme, go) {
+  /** @param {import("./model.js").Device} device @param {number} row @param {boolean} pinned @param {"light"|"dark"} theme @param {number} seen nanoseconds in view @param {(row: number) => void} go */
+  show(device, row, pinned, theme, seen, go) {
     const peak = device.wholePeak;
     const where = row === peak.row ? "At the peak" : pinned ? "At the cursor" : "At the pointer";
-    this.caption.textContent = `${where}: ${moment(device.when(row), device.span)}, ${
+    this.caption.textContent = `${where}: ${moment(device.when(row), device.span, seen)}, ${
       row ? `after change ${count(row)} of ${count(device.count)}` : "before the first change"
     }`;
     const whole = sum(device, row);
@@ -53,7 +48,7 @@ export class Table {
         ? h(
             "button",
             { type: "button", class: "link", title: "Put the cursor there", on: { click: () => go(most.row) } },
-            moment(device.when(most.row), device.span),
+            moment(device.when(most.row), device.span, seen),
           )
         : "";
       return h(
@@ -81,7 +76,7 @@ export class Table {
         h("td"),
         h("td", { class: "number" }, size(peak.bytes)),
         h("td", { class: "number" }, size(peak.bytes)),
-        h("td", { class: "number" }, moment(device.when(peak.row), device.span)),
+        h("td", { class: "number" }, moment(device.when(peak.row), device.span, seen)),
       ),
     );
     for (const [name, label] of COUNTED) {

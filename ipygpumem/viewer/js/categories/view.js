@@ -7,8 +7,8 @@ import { ink, themeOf, watchTheme } from "../views/theme.js";
 import { gestures } from "./gestures.js";
 import { Help } from "./help.js";
 import { NAMES, ORDER } from "./model.js";
-import { COLOURS, categoryAt, draw, paint, ROOM } from "./plot.js";
-import { moment, Table } from "./table.js";
+import { COLOURS, categoryAt, draw, moment, paint, ROOM } from "./plot.js";
+import { Table } from "./table.js";
 
 const STRIP = 34;
 const TITLE = 34;
@@ -38,6 +38,8 @@ export class View {
     /** @type {{clientX: number, clientY: number}|null} */
     this.pointer = null;
     this.lines = { allocated: true, reserved: true };
+    /** The states of the strip, which changes less often than the view. */
+    this.whole = { key: "", rows: new Int32Array(0) };
     this.theme = themeOf(root, given.theme);
     /** @type {import("./plot.js").Drawn|null} */
     this.drawn = null;
@@ -137,6 +139,18 @@ export class View {
     this.look(this.domain());
   }
 
+  /** Nanoseconds in view. */
+  wide() {
+    const { device, axis, x } = this;
+    if (axis === "time") return Math.max(x[1] - x[0], 1);
+    return Math.max(device.when(device.row(axis, x[1])) - device.when(device.row(axis, x[0])), 1);
+  }
+
+  /** @param {number} row */
+  moment(row) {
+    return moment(this.device.when(row), this.device.span, this.wide());
+  }
+
   /** @param {number} share */
   pan(share) {
     const by = (this.x[1] - this.x[0]) * share;
@@ -164,7 +178,7 @@ export class View {
     const [x0, x1] = this.x;
     if (at < x0 || at > x1) this.look([at - (x1 - x0) / 2, at + (x1 - x0) / 2]);
     this.again.ask();
-    this.status.textContent = `${moment(this.device.when(row), this.device.span)}: ${size(this.device.total[row])}`;
+    this.status.textContent = `${this.moment(row)}: ${size(this.device.total[row])}`;
   }
 
   /** @param {1|-1} by */
@@ -279,7 +293,7 @@ export class View {
     this.gestures.follow();
     this.tell();
     const row = this.pointed ?? this.cursor ?? this.device.wholePeak.row;
-    this.table.show(this.device, row, this.pointed === null, this.theme, (to) => this.goTo(to));
+    this.table.show(this.device, row, this.pointed === null, this.theme, this.wide(), (to) => this.goTo(to));
     const { device } = this;
     this.facts.textContent = `${this.given.devices.length > 1 ? "" : `${device.name} · `}${plural(device.count, "change")} in ${duration(device.span / 1000)}`;
   }
@@ -307,7 +321,7 @@ export class View {
       const bytes = device.counted(name, row);
       if (!Number.isNaN(bytes)) lines.push(h("span", { class: "soft" }, `${size(bytes)} ${LINES[name]}`));
     }
-    lines.push(h("span", { class: "soft" }, `${moment(device.when(row), device.span)} · change ${count(row)}`));
+    lines.push(h("span", { class: "soft" }, `${this.moment(row)} · change ${count(row)}`));
     tip.replaceChildren(...lines);
     const left = ROOM.left + found.x;
     const room = this.frame.clientWidth - tip.offsetWidth - 4;
@@ -329,7 +343,9 @@ export class View {
     const context = /** @type {CanvasRenderingContext2D} */ (strip.getContext("2d"));
     context.scale(dense, dense);
     const pixels = Math.round(plotWidth);
-    const rows = device.rows(device.columns(axis, d0, d1, pixels));
+    const key = `${this.given.devices.indexOf(device)} ${axis} ${pixels} ${device.shown}`;
+    if (this.whole.key !== key) this.whole = { key, rows: device.rows(device.columns(axis, d0, d1, pixels)) };
+    const { rows } = this.whole;
     const top = Math.max(device.peak.bytes, 1);
     context.fillStyle = colours.overview;
     for (let column = 0; column < pixels; column++) {

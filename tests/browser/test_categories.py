@@ -1,0 +1,233 @@
+"""The page of a profile's memory by category, used as a person uses it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fakes.timelines import made
+from ipygpumem.profile import CATEGORIES, Profile
+from ipygpumem.units import size
+from ipygpumem.viewer.categories import categories_page
+
+AXE = Path(__file__).parents[2] / "ipygpumem" / "viewer" / "node_modules" / "axe-core" / "axe.min.js"
+UNITS = {"GiB": 1 << 30, "MiB": 1 << 20}
+CUDA, HOST = made(3000), made(40, "cpu", 2, told=False)
+
+
+@pytest.fixture
+def opened(page, tmp_path):
+    """The page of two devices, drawn; at the end nothing was asked of a network, and nothing was said of an error."""
+    file = tmp_path / "my <timeline>.html"
+    file.write_text(categories_page(Profile((CUDA, HOST)), "my <timeline>.html", ["A <b>note</b>."]), encoding="utf-8")
+    asked, said = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(file.as_uri())
+    page.wait_for_function("window.ipygpumem")
+    yield page
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert said == []
+
+
+def settled(page):
+    page.evaluate("() => new Promise((settle) => requestAnimationFrame(() => requestAnimationFrame(settle)))")
+
+
+def place(page, x, y):
+    """A point of the plot, as parts of its width and height."""
+    box = page.locator(".pad").bounding_box()
+    return box["x"] + box["width"] * x, box["y"] + box["height"] * y
+
+
+def caption(page):
+    settled(page)
+    return page.locator("caption").inner_text()
+
+
+def cells(page, name):
+    return page.locator("tbody tr", has=page.locator("th", has_text=name)).locator("td").all_inner_texts()
+
+
+def test_what_is_there_at_first(opened):
+    assert opened.locator("h1").inner_text() == "my <timeline>.html"
+    assert opened.locator(".note").inner_text() == "A <b>note</b>."
+    assert opened.evaluate("document.querySelector('.viewer').dataset.theme") == opened.scheme
+    row, level = CUDA.peak
+    assert opened.evaluate("ipygpumem.device.wholePeak") == {"row": row, "bytes": level}
+    assert caption(opened).startswith("At the peak: ")
+    assert f"after change {row:,} of {len(CUDA):,}" in caption(opened)
+    assert cells(opened, "all of these")[0] == size(level)
+    for place_, name in enumerate(CATEGORIES):
+        here = cells(opened, name)[0]
+        assert float(here.split()[0]) == pytest.approx(
+            CUDA.levels[row, place_] / (1 << (30 if "Gi" in here else 20)), abs=0.06
+        )
+    assert cells(opened, "PyTorch's own count")[0] == size(int(CUDA.allocated[row - 1]))
+
+
+def test_pointing_tells_category_bytes_and_time(opened):
+    opened.mouse.move(*place(opened, 0.5, 0.9))
+    settled(opened)
+    tip = opened.locator(".tip")
+    column = opened.evaluate("Math.floor(ipygpumem.drawn.rows.length * 0.5)")
+    row = opened.evaluate(f"ipygpumem.drawn.rows[{column}]")
+    text = tip.inner_text()
+    assert any(name in text for name in CATEGORIES)
+    assert f"change {row:,}" in text
+    assert f"{size(int(CUDA.total[row]))} in all" in text
+    assert "allocated (PyTorch's own count)" in text
+    assert caption(opened).startswith("At the pointer: ")
+    opened.mouse.move(5, 5)
+    settled(opened)
+    assert tip.is_hidden()
+
+
+def test_a_category_that_is_hidden_counts_no_more(opened):
+    opened.locator(".chip", has_text="parameter").click()
+    settled(opened)
+    rest = CUDA.total - CUDA.levels[:, 0]
+    assert opened.evaluate("ipygpumem.device.peak.bytes") == rest.max()
+    assert opened.evaluate("ipygpumem.device.wholePeak.bytes") == CUDA.peak[1], "the table's peak is the whole's"
+    assert opened.locator(".chip", has_text="parameter").get_attribute("aria-pressed") == "false"
+    assert opened.evaluate("document.activeElement.innerText").startswith("parameter"), (
+        "the keyboard stays where it was"
+    )
+    opened.locator(".chip", has_text="gradient").click(modifiers=["Shift"])
+    assert opened.evaluate("ipygpumem.device.peak.bytes") == CUDA.levels[:, 5].max()
+    opened.locator(".chip", has_text="gradient").click(modifiers=["Shift"])
+    assert opened.evaluate("ipygpumem.device.peak.bytes") == CUDA.peak[1]
+
+
+def test_keys(opened):
+    opened.locator(".pad").focus()
+    opened.keyboard.press("p")
+    row = CUDA.peak[0]
+    assert opened.evaluate("ipygpumem.cursor") == row
+    opened.keyboard.press("ArrowLeft")
+    assert opened.evaluate("ipygpumem.cursor") == row - 1
+    assert caption(opened).startswith("At the cursor: ")
+    opened.keyboard.press("Home")
+    assert "before the first change" in caption(opened)
+    opened.keyboard.press("End")
+    assert opened.evaluate("ipygpumem.cursor") == len(CUDA)
+    wide = opened.evaluate("ipygpumem.x[1] - ipygpumem.x[0]")
+    opened.keyboard.press("+")
+    assert opened.evaluate("ipygpumem.x[1] - ipygpumem.x[0]") == pytest.approx(wide / 1.5)
+    opened.keyboard.press("PageUp")
+    assert opened.evaluate("ipygpumem.x[0]") == 0
+    opened.keyboard.press("a")
+    assert opened.evaluate("ipygpumem.axis") == "change"
+    opened.keyboard.press("0")
+    assert opened.evaluate("ipygpumem.x") == [0, len(CUDA) + 1]
+    opened.keyboard.press("1")
+    assert opened.evaluate("ipygpumem.device.shown[0]") is False
+    opened.keyboard.press("?")
+    assert opened.locator("dialog").is_visible()
+    opened.keyboard.press("Escape")
+    opened.keyboard.press("Escape")
+    assert opened.locator("dialog").is_hidden()
+
+
+def test_zoom_at_the_pointer_and_drag(opened):
+    x, y = place(opened, 0.25, 0.5)
+    opened.mouse.move(x, y)
+    at = opened.evaluate("ipygpumem.device.span") * 0.25
+    for _ in range(6):
+        opened.mouse.wheel(0, -250)
+    settled(opened)
+    x0, x1 = opened.evaluate("ipygpumem.x")
+    assert x1 - x0 < opened.evaluate("ipygpumem.device.span") / 3
+    assert x0 + (x1 - x0) * 0.25 == pytest.approx(at, rel=0.02)
+    opened.mouse.down()
+    opened.mouse.move(x + 60, y, steps=4)
+    opened.mouse.up()
+    settled(opened)
+    assert opened.evaluate("ipygpumem.x[0]") < x0
+    assert opened.evaluate("ipygpumem.cursor") is None, "a drag is no click"
+    opened.get_by_role("button", name="All", exact=True).click()
+    assert opened.evaluate("ipygpumem.x") == [0, opened.evaluate("ipygpumem.device.span")]
+    opened.mouse.click(*place(opened, 0.5, 0.5))
+    assert opened.evaluate("ipygpumem.cursor") is not None
+
+
+def test_each_pixel_is_the_highest_state_of_its_column(opened):
+    columns = opened.evaluate("ipygpumem.drawn.rows.length")
+    rows = np.array(opened.evaluate("[...ipygpumem.drawn.rows]"))
+    edges = np.linspace(0, opened.evaluate("ipygpumem.device.span"), columns + 1)
+    since = CUDA.time - CUDA.start
+    for column in range(0, columns, 37):
+        inside = np.flatnonzero((since > edges[column]) & (since < edges[column + 1])) + 1
+        carried = int((since <= edges[column]).sum())
+        assert CUDA.total[rows[column]] == max(CUDA.total[inside].max(initial=0), CUDA.total[carried])
+
+
+def test_the_other_device(opened):
+    opened.locator("select").first.select_option(label="cpu")
+    settled(opened)
+    assert opened.evaluate("ipygpumem.device.peak.bytes") == HOST.peak[1]
+    assert f"of {len(HOST):,}" in caption(opened)
+    assert opened.locator(".chip.line").count() == 0, "the host's allocator counts only while it is profiled"
+
+
+def test_as_a_picture_and_as_a_table(opened):
+    with opened.expect_download() as download:
+        opened.locator("button", has_text="PNG").click()
+    assert download.value.suggested_filename == "my_timeline_.png"
+    image = Image.open(download.value.path())
+    assert image.width == 2 * opened.evaluate("ipygpumem.frame.clientWidth")
+    assert len(image.convert("RGB").getcolors(1 << 24)) > len(CATEGORIES)
+    with opened.expect_download() as download:
+        opened.locator("button", has_text="CSV").click()
+    rows = list(csv.reader(io.StringIO(Path(download.value.path()).read_text("utf-8-sig"))))
+    assert rows[0] == ["change", "ns", *CATEGORIES, "allocated", "reserved"]
+    assert len(rows) == len(CUDA) + 2
+    row = CUDA.peak[0]
+    assert [int(one) for one in rows[row + 1][:10]] == [row, CUDA.when(row), *CUDA.levels[row].tolist()]
+    assert int(rows[row + 1][10]) == CUDA.allocated[row - 1]
+
+
+def test_for_people_who_cannot_see_it(opened):
+    if not AXE.exists():
+        pytest.skip("npm ci brings axe-core")
+    opened.evaluate(AXE.read_text(encoding="utf-8"))
+    found = opened.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    assert [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in found["violations"]] == []
+
+
+@pytest.mark.parametrize("width", [360, 700])
+def test_narrow(opened, width):
+    opened.set_viewport_size({"width": width, "height": 700})
+    settled(opened)
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_damaged_data_are_told(page, tmp_path):
+    text = categories_page(Profile((HOST,)), "x.html")
+    start = text.index('class="ipygpumem-data"')
+    file = tmp_path / "x.html"
+    file.write_text(text[: start + 200] + "AAAA" + text[start + 204 :], encoding="utf-8")
+    page.goto(file.as_uri())
+    page.locator("text=Nothing can be shown").wait_for()
+
+
+def test_half_a_million_allocations(page, tmp_path):
+    many = made(500_000)
+    file = tmp_path / "many.html"
+    file.write_text(categories_page(Profile((many,)), "many.html"), encoding="utf-8")
+    page.goto(file.as_uri())
+    page.wait_for_function("window.ipygpumem")
+    row, level = many.peak
+    assert page.evaluate("ipygpumem.device.wholePeak") == {"row": row, "bytes": level}
+    assert row in page.evaluate("[...ipygpumem.drawn.rows]")
+    page.evaluate("ipygpumem.turn('change')")
+    page.evaluate(f"ipygpumem.look([{row - 3}, {row + 5}])")
+    settled(page)
+    seen = page.evaluate("[...new Set(ipygpumem.drawn.rows)]")
+    assert seen == list(range(row - 3, min(row + 5, len(many) + 1))), "zoomed in, each change is there"

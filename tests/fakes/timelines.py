@@ -1,0 +1,40 @@
+"""Timelines of random allocations."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ipygpumem.profile import CATEGORIES, CategoryTimeline
+
+MIB = 1 << 20
+
+
+def made(count=1000, device="cuda:0", seed=1, told=True):
+    """A timeline of random allocations and frees, each freed once."""
+    random = np.random.default_rng(seed)
+    size = random.integers(1, 10 * MIB, count)
+    category = random.integers(0, len(CATEGORIES), count)
+    free = np.flatnonzero(random.random(count) < 0.7)
+    rows = [(i, -1, category[i], size[i]) for i in range(count)]
+    rows += [(i + random.integers(1, 50), category[i], -1, size[i]) for i in free]
+    table = np.array(sorted(rows, key=lambda row: row[0]), np.int64)
+    time = 1_795_000_000_000_000_000 + 1000 * table[:, 0]
+    base = np.zeros(len(CATEGORIES), np.int64)
+    base[0] = 50 * MIB
+    found = CategoryTimeline(
+        device,
+        base,
+        time,
+        table[:, 1].astype(np.int8),
+        table[:, 2].astype(np.int8),
+        table[:, 3],
+        span=(int(time[0]) - 500, int(time[-1]) + 700),
+    )
+    if not told:
+        return found
+    counted = found.total[1:] + 5
+    return CategoryTimeline(
+        **{one: getattr(found, one) for one in ("device", "base", "time", "source", "target", "size", "span")},
+        allocated=counted,
+        reserved=np.maximum.accumulate(counted),
+    )

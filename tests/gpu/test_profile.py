@@ -1,0 +1,123 @@
+"""Profiles of work on a GPU: kernels in the trace, categories as torch's own export has them, the allocator's count."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def example(torch):
+    from fakes.programs import example
+
+    return example(steps=3, side=96)
+
+
+def profiled(torch, run):
+    from ipygpumem.recording.capture import Capture
+
+    capture = Capture()
+    capture.start()
+    run()
+    torch.cuda.synchronize()
+    capture.stop()
+    assert capture.error == ""
+    return capture
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_every_category_as_in_torchs_own_export(torch, example, tmp_path):
+    from ipygpumem.profile import profile_of
+    from ipygpumem.recording.tree import flow_of
+
+    capture = profiled(torch, example)
+    timelines = {one.device: one for one in profile_of(flow_of(capture.result)).timelines}
+    assert next(iter(timelines)) == "cuda:0"
+    for device in ("cuda:0", "cpu"):
+        capture._profile.export_memory_timeline(str(tmp_path / "t.json"), device)
+        times, sizes = json.loads((tmp_path / "t.json").read_text())
+        ours = np.array([int(int(time) / 1000) for time in timelines[device].time])
+        rows = np.searchsorted(ours, times, side="right")
+        rows[0] = 0
+        assert (timelines[device].levels[rows] == np.array(sizes)[:, 1:]).all(), device
+
+
+def test_the_allocators_own_count_stands_beside(torch, example, tmp_path):
+    import ipygpumem
+
+    with ipygpumem.measure(trace=tmp_path / "t.json.gz", timeline=tmp_path / "t.html") as m:
+        example()
+    report = m.report
+    assert report.profile.errors == ()
+    peak = report.profile.peaks[0]
+    assert peak.device == "cuda:0"
+    device = report.devices["cuda:0"]
+    assert 0 < peak.bytes <= device.high.counters.allocated, "what no operator used is in no category"
+    assert peak.bytes > 0.9 * device.high.counters.allocated
+    events = json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))["traceEvents"]
+    assert any(one.get("cat") == "kernel" for one in events)
+    told = [one["args"] for one in events if one.get("name") == "[memory]" and one["args"]["Device Type"] == 1]
+    assert max(one["Total Allocated"] for one in told) == device.high.counters.allocated
+
+
+def test_with_a_snapshot_and_lines(torch, tmp_path):
+    import ipygpumem
+
+    with ipygpumem.measure(
+        snapshot=tmp_path / "s.pickle", lines=True, trace=tmp_path / "t.json", timeline=tmp_path / "t.html"
+    ) as m:
+        kept = torch.ones(1 << 20, device="cuda").mul(2)
+    assert m.report.recording.error == ""
+    assert m.report.lines
+    assert m.report.profile.errors == ()
+    del kept
+
+
+def test_code_that_profiles_itself_keeps_its_kernels(torch, tmp_path):
+    import ipygpumem
+
+    with ipygpumem.measure(timeline=tmp_path / "t.html") as m:
+        torch.ones(1000, device="cuda").mul(2)
+        with torch.profiler.profile() as theirs:
+            x = torch.ones(1000, 1000, device="cuda")
+            (x @ x).sum().item()
+    assert any(event.device_type.name == "CUDA" for event in theirs.events())
+    assert m.report.profile.aside is not None
+
+
+def test_a_run_without_cuda_events_starts_no_context(fresh, tmp_path):
+    facts = fresh(f"""
+        import ipygpumem, torch
+        with ipygpumem.measure(trace={str(tmp_path / "t.json")!r}, timeline={str(tmp_path / "t.html")!r}) as m:
+            torch.ones(1000).mul(2)
+        tell(started=torch.cuda.is_initialized(), errors=m.report.profile.errors,
+             devices=[one.device for one in m.report.profile.peaks])
+    """)
+    assert facts["started"] is False
+    assert facts["errors"] == []
+    assert facts["devices"] == ["cpu"]
+
+
+def test_libraries_by_setting_step_aside_and_say_so(fresh, tmp_path):
+    facts = fresh(f"""
+        import ipygpumem, torch
+        ipygpumem.preload_pytorch()
+        from ipygpumem.session.session import current
+        from ipygpumem.session.study import Study
+        from ipygpumem.session.profile import profile_question
+        from ipygpumem.recording import Measurement
+        watch = current().watch
+        study = Study(watch, record=False, outside=True, profile=profile_question({str(tmp_path / "t.json")!r}, None))
+        measurement = Measurement(watch)
+        study.attach(measurement)
+        measurement.begin()
+        torch.ones(1000, 1000, device="cuda") @ torch.ones(1000, 1000, device="cuda")
+        torch.cuda.synchronize()
+        report = study.finish(measurement.end(), measurement, cells={{}})
+        text = open({str(tmp_path / "t.json")!r}).read()
+        tell(notes=report.notes, errors=report.profile.errors, kernels=text.count('"kernel"'))
+    """)
+    assert facts["errors"] == []
+    assert facts["kernels"] > 0, "the profile goes first"
+    assert any("torch.profiler had CUPTI to itself" in one or "by library" in one for one in facts["notes"])
