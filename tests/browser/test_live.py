@@ -1,0 +1,41 @@
+"""The live display in a real JupyterLab: under its cell while that runs, then its report, alone in the file."""
+
+from __future__ import annotations
+
+import pytest
+
+from browser.test_monitor import FAKE
+from browser.test_widget import Notebook
+
+WORK = """for i in range(9):
+    kept = [gpu.alloc((100 + 60 * i) * MIB), kept] if i else [gpu.alloc(50 * MIB)]
+    if i == 4: gpu.outside(500 * MIB)
+    time.sleep(0.4)
+print('done')"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_long_cell(lab, browser, scheme, tmp_path):
+    context = browser.new_context(viewport={"width": 1200, "height": 700}, color_scheme=scheme)
+    notebook = Notebook(lab, context.new_page(), f"live-{scheme}.ipynb", FAKE, WORK)
+    notebook.run(0)
+    notebook.run(1)
+    cell = notebook.cell(1)
+    running = cell.get_by_text("running for")
+    running.wait_for(timeout=15_000)
+    assert cell.locator("svg polygon").count() >= 3
+    assert "allocated " in cell.inner_text()
+    notebook.page.wait_for_timeout(800)
+    notebook.page.screenshot(path=tmp_path / f"live-{scheme}.png")
+    cell.get_by_text("held").wait_for(timeout=15_000)
+    assert running.count() == 0
+    assert cell.locator(".jp-OutputArea-child").count() == 2
+    notebook.page.screenshot(path=tmp_path / f"report-{scheme}.png")
+    saved = notebook.save()
+    report, text = saved.cells[1].outputs
+    assert text["text"] == "done\n"
+    assert "In [2]" in report["data"]["text/plain"]
+    assert "running for" not in str(saved)
+    assert "application/vnd.ipygpumem+json" in report["metadata"]
+    assert notebook.errors == []
+    context.close()
