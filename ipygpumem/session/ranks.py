@@ -24,7 +24,7 @@ from ipygpumem.session.rank_files import REPORT, SNAPSHOT
 from ipygpumem.units import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
 __all__ = ["Ranks", "read_ranks"]
@@ -33,6 +33,7 @@ _LARGEST = 1 << 26
 _MOST = 100_000
 _SNAPSHOTS = (SNAPSHOT, ".pickle.gz", ".pickle.xz")
 _NUMBER = re.compile(r"rank_0*(\d{1,8})$")
+_COUNTED = re.compile(r"(.*?)(\d{1,8})", re.DOTALL)
 _ALONE = 4
 """So many recordings are read here, rather than in processes that take a second to start."""
 
@@ -127,8 +128,9 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
         files = {stem: path for stem, path in files.items() if stem in members or _NUMBER.search(stem)}
     if not members and not files:
         raise ReportError(f"{name}: {faults[0] if len(faults) == 1 else 'no reports or snapshots of ranks here'}")
+    names = _names(files)
     for stem, found in _briefs(files, workers):
-        member = members.get(stem) or Member(_label(stem), "missing", note="a snapshot, but no report")
+        member = members.get(stem) or Member(names[stem], "missing", note="a snapshot, but no report")
         if isinstance(found, str):
             faults.append(f"{printable(files[stem].name)}: {found}")
         elif _fits(member, found):
@@ -166,6 +168,16 @@ def _stem(path: Path) -> str:
 def _label(stem: str) -> str:
     number = _NUMBER.search(stem)
     return number[1] if number else printable(stem.removeprefix("rank_"))
+
+
+def _names(stems: Iterable[str]) -> dict[str, str]:
+    """What snapshots are called: ``run_0``, ``run_1`` by their numbers, others by their names."""
+    parts = {stem: _COUNTED.fullmatch(stem) for stem in stems}
+    begins = {None if part is None else part[1] for part in parts.values()}
+    numbers = {stem: str(int(part[2])) for stem, part in parts.items() if part is not None}
+    if len(begins) == 1 and len(set(numbers.values())) == len(parts):
+        return numbers
+    return {stem: _label(stem) for stem in parts}
 
 
 def _reports(files: Sequence[Path], faults: list[str]) -> Iterator[tuple[str, Member]]:

@@ -181,3 +181,49 @@ def test_a_member_travels_as_json(shell):
 
     member = Member("", "done", None, cell(1, held=3))
     assert member_from(json.loads(json.dumps(member.to_dict())), "").report.devices["cuda:0"].held == 3 * MIB
+
+
+FAKES = Path(__file__).parents[1]
+
+
+def test_snapshots_on_engines_with_a_gpu(shell, client, tmp_path, monkeypatch):
+    """Each engine has the fake H200 under its own torch: two on one card, two on cards of their own."""
+    monkeypatch.chdir(tmp_path)
+    client[:].execute(
+        f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, {str(FAKES)!r})\n"
+        "import torch; from fakes.cuda import FakeGpu; from fakes.nvml import FakeCard",
+        block=True,
+    )
+    for number, card in enumerate("aabc"):
+        client[number].execute(f"gpu = FakeGpu(cards=[FakeCard(uuid='GPU-{card * 8}-1')]).install()", block=True)
+    _, text = run(shell, "%gpumem engines rc")
+    assert "4 engines under watch on 1 host, 3 GPUs" in text
+    body = """
+def usual():
+    return torch.ones(64 << 20, dtype=torch.uint8, device='cuda')
+def odd():
+    return torch.ones(32 << 20, dtype=torch.uint8, device='cuda')
+kept = usual()
+from ipygpumem.session.origin import rank_and_world
+if rank_and_world()[0] == 2:
+    more = odd()
+"""
+    result, text = run(
+        shell, f"%%gpumem --engines --snapshot 'run_{{rank}}.pickle' --collect here\n%%px --no-stream\n{body}"
+    )
+    assert result.success, text
+    found = active().last
+    assert [one.report.devices["cuda:0"].held for one in found.members] == [64 * MIB, 64 * MIB, 96 * MIB, 64 * MIB]
+    assert [len(one.peaks) for one in found.members] == [1] * ENGINES
+    assert (found.difference.odd, found.difference.alike) == ("2", 3)
+    ((label, typical, more),) = found.difference.lines
+    assert label.endswith("odd") and (typical, more) == (0, 32 * MIB)
+    assert "engine 2 differs most, engine 0 is the most typical" in text
+    assert "shared by 2 processes, counted once" in text
+    names = [f"run_{number}.pickle" for number in range(ENGINES)]
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == names
+    assert all((tmp_path / "here" / name).read_bytes() == (tmp_path / name).read_bytes() for name in names)
+
+    # the files alone tell the same
+    _, text = run(shell, "%gpumem ranks here")
+    assert "rank 2 differs most, rank 0 is the most typical" in text
