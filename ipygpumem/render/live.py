@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["live_bundle"]
 
 _COLOURS = {"allocated": "#3b82f6", "cache": "#93c5fd", "outside": "#f59e0b", "others": "#9ca3af"}
-_WIDTH, _HEIGHT = 220, 34
+_WIDTH, _HEIGHT = 220, 36
 _MOST_DEVICES = 4
 
 
@@ -33,7 +33,7 @@ def live_bundle(history: Sequence[Levels], seconds: float, cell: int | None) -> 
     lines = [f"{name}  {' · '.join(words)}" for name, words, _ in rows]
     lines[0] += f"   {where}"
     if more > 0:
-        lines.append(f"{more} more device{'s' if more > 1 else ''}")
+        lines.append(_more(more))
     return {"text/plain": "\n".join(lines), "text/html": _html(rows, where, more)}
 
 
@@ -88,32 +88,39 @@ def _areas(rows: Sequence[tuple[float, list[int]]], colours: tuple[str, ...]) ->
         above = [round(low - parts[place] / highest * _HEIGHT, 1) for low, (_, parts) in zip(below, rows, strict=True)]
         if any(low - high >= 0.1 for low, high in zip(below, above, strict=True)):  # noqa: PLR2004 (of a pixel)
             points = [*zip(across, above, strict=True), *reversed(list(zip(across, below, strict=True)))]
-            shapes.append(f'<polygon fill="{colour}" points="{" ".join(f"{x},{y}" for x, y in points)}"/>')
+            shapes.append(f'<polygon fill="{colour}" points="{" ".join(f"{x:g},{y:g}" for x, y in points)}"/>')
         below = above
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
-        f'style="vertical-align:middle;margin-right:10px;border-bottom:1px solid #9ca3af" aria-hidden="true">'
+        f'style="flex:none;margin-right:12px;border-bottom:1px solid #9ca3af" aria-hidden="true">'
         f"{''.join(shapes)}</svg>"
     )
 
 
 def _html(rows: Sequence[tuple[str, list[str], str]], where: str, more: int) -> str:
+    """For each device the chart, and beside it two lines: what is used, and the figures."""
     lines = [
-        f"<div>{chart}<b>{html.escape(name)}</b>&ensp;{' &middot; '.join(_underlined(word) for word in words)}"
+        f'<div style="display:flex;align-items:center;margin:2px 0">{chart}<div>'
+        f"<div><b>{html.escape(name)}</b>&ensp;{html.escape(words[-1])}"
         + (f'&emsp;<span style="opacity:0.65">{html.escape(where)}</span>' if not number else "")
-        + "</div>"
+        + f"</div><div>{' &middot; '.join(_underlined(word) for word in words[:-1])}</div></div></div>"
         for number, (name, words, chart) in enumerate(rows)
     ]
     if more > 0:
-        lines.append(f'<div style="opacity:0.65">{more} more</div>')
+        lines.append(f'<div style="opacity:0.65">{_more(more)}</div>')
     return (
-        '<div style="font-family:monospace;font-size:90%;line-height:1.5;margin:2px 0" role="status" aria-live="off">'
+        '<div style="font-family:monospace;font-size:90%;line-height:1.45;margin:2px 0" role="status" aria-live="off">'
         f"{''.join(lines)}</div>"
     )
+
+
+def _more(count: int) -> str:
+    return f"{count} more device{'s' if count > 1 else ''}"
 
 
 def _underlined(word: str) -> str:
     colours = {"allocated": _COLOURS["allocated"], "reserved": _COLOURS["cache"], "outside": _COLOURS["outside"]}
     colour = colours.get(word.split(" ", 1)[0])
     text = html.escape(word)
-    return text if colour is None else f'<span style="border-bottom:2px solid {colour}">{text}</span>'
+    line = "" if colour is None else f";border-bottom:2px solid {colour}"
+    return f'<span style="white-space:nowrap{line}">{text}</span>'

@@ -54,7 +54,7 @@ def test_the_chart_is_well_formed_and_stays_inside():
     assert len(shapes) == html.count("<polygon") == 4
     for shape in shapes:
         points = [tuple(map(float, one.split(","))) for one in shape.split()]
-        assert all(0 <= x <= 220 and 0 <= y <= 34 for x, y in points)
+        assert all(0 <= x <= 220 and 0 <= y <= 36 for x, y in points)
     assert "script" not in html
     assert live_bundle([levels(1.0, Level("<b>"))], 3, 1)["text/html"].count("<b>") == 1, "a name is text"
 
