@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["html_waterfalls", "text_waterfalls"]
 
 _CELLS = 30
-_PIXELS = 240
+_PIXELS = 180
+_WIDEST = 44
+"""Characters of a label."""
 _LEAST = 2
 """Pixels of the thinnest bar."""
 _COLOURS = {
@@ -85,15 +87,16 @@ def text_waterfalls(falls: Iterable[Waterfall], note: str = "") -> str:
 
 def _text(fall: Waterfall) -> str:
     rows = list(_rows(fall))
-    labels = [("" if row.step.kind == "total" else "  ") + row.step.label for row in rows]
+    labels = [("" if row.step.kind == "total" else "  ") + _clipped(row.step.label) for row in rows]
     width, wide = max(map(len, labels)), max(len(row.text) for row in rows)
     grade_wide = max(len(_grade(row.step)) for row in rows)
     lines = [_title(fall), fall.words, ""]
     for label, row in zip(labels, rows, strict=True):
         line = f"{label.ljust(width)}  {row.text.rjust(wide)}  {_bar(row)}  {_grade(row.step).ljust(grade_wide)}"
-        lines.append(f"{line}  {'; '.join(_said(row.step))}".rstrip())
+        lines.append(f"{line}  {row.step.todo}".rstrip())
     reasons = [f"{row.step.label}: {row.step.grade}" for row in rows if row.step.grade.trust != "exact"]
-    return "\n".join([*lines, "", *dict.fromkeys(reasons), *fall.notes]).rstrip()
+    remarks = [f"{row.step.label}: {row.step.remark}" for row in rows if row.step.remark]
+    return "\n".join([*lines, "", *dict.fromkeys(remarks), *dict.fromkeys(reasons), *fall.notes]).rstrip()
 
 
 def _bar(row: _Row) -> str:
@@ -108,8 +111,9 @@ def _grade(step: Step) -> str:
     return _GRADES.get(step.grade.trust, step.grade.trust)
 
 
-def _said(step: Step) -> list[str]:
-    return [part for part in (step.todo, step.remark) if part]
+def _clipped(label: str) -> str:
+    """A label of a length that leaves room for the rest: a process's name may be long."""
+    return label if len(label) <= _WIDEST else f"{label[: _WIDEST - 1]}…"
 
 
 _HTML = """\
@@ -123,14 +127,13 @@ _HTML = """\
 <tr{% if row.total %} style="border-top:1px solid #9ca3af;font-weight:bold"{% endif %}>\
 <td style="text-align:left;padding:1px 12px 1px {{ 0 if row.total else 14 }}px;white-space:nowrap">{{ row.label }}</td>\
 <td style="text-align:right;padding:1px 12px 1px 0;white-space:nowrap">{{ row.text }}</td>\
+<td style="text-align:left;padding:1px 12px 1px 0;white-space:nowrap;opacity:0.65;font-weight:normal" \
+title="{{ row.reason }}">{{ row.grade }}</td>\
 <td style="text-align:left;padding:0 12px 0 0;white-space:nowrap;width:{{ width }}px">\
 <span style="display:inline-block;height:11px;width:{{ row.before }}px"></span>\
 <span style="display:inline-block;height:11px;width:{{ row.bar }}px;background-color:{{ row.colour }}" \
 title="{{ row.hint }}"></span></td>\
-<td style="text-align:left;padding:1px 12px 1px 0;white-space:nowrap;opacity:0.65;font-weight:normal" \
-title="{{ row.reason }}">{{ row.grade }}</td>\
-<td style="text-align:left;padding:1px 0;opacity:0.8;font-weight:normal">{{ row.todo }}\
-{% if row.remark %}<span style="opacity:0.75">{% if row.todo %}; {% endif %}{{ row.remark }}</span>{% endif %}</td></tr>
+<td style="text-align:left;padding:1px 0;white-space:nowrap;opacity:0.8;font-weight:normal">{{ row.todo }}</td></tr>
 {%- endfor %}
 </table>
 {%- for line in fall.notes %}
@@ -167,6 +170,8 @@ def _reasons(fall: Waterfall) -> Iterator[str]:
     for step in fall.steps:
         if step.grade.trust in {"unknown", "device"}:
             yield f"{step.label}: {step.grade}"
+        if step.remark:
+            yield f"{step.label}: {step.remark}"
 
 
 def _cells(row: _Row) -> dict[str, Any]:
@@ -175,7 +180,7 @@ def _cells(row: _Row) -> dict[str, Any]:
         bar = max((row.end - row.start) * _PIXELS, _LEAST)
         before = min(row.start * _PIXELS, _PIXELS - bar)
     return {
-        "label": step.label,
+        "label": _clipped(step.label),
         "text": row.text,
         "total": step.kind == "total",
         "bar": round(bar, 1),
@@ -185,5 +190,4 @@ def _cells(row: _Row) -> dict[str, Any]:
         "grade": _grade(step),
         "reason": str(step.grade),
         "todo": step.todo,
-        "remark": step.remark,
     }

@@ -1,0 +1,72 @@
+"""The waterfall as people see it: in JupyterLab, untrusted, on a light and on a dark page."""
+
+import dataclasses
+
+import nbformat
+import pytest
+
+from fakes.facts import before
+from ipygpumem.ledger.baseline import Baseline
+from ipygpumem.ledger.cache import Cache
+from ipygpumem.ledger.processes import Neighbour
+from ipygpumem.ledger.reading import HostReading, Reading
+from ipygpumem.ledger.steps import device_waterfall
+from ipygpumem.render.waterfall import html_waterfalls, text_waterfalls
+from ipygpumem.units import MIB
+
+
+def fall():
+    reading = dataclasses.replace(before(), others=70 * MIB)
+    baseline = Baseline(Reading(1.0, {"cuda:0": reading}, HostReading()), "cuda:0", "H200", 518 * MIB, 158 * MIB)
+    hostile = Neighbour(7, 70 * MIB, "<img src=x onerror='window.broken = 1'>", "other", "ada")
+    cache = Cache(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1)
+    return device_waterfall(reading, label="NVIDIA H200", baseline=baseline, neighbours=[hostile], cache=cache)
+
+
+@pytest.fixture
+def notebook(lab):
+    bundle = {"text/plain": text_waterfalls([fall()]), "text/html": html_waterfalls([fall()])}
+    outputs = [nbformat.v4.new_output("display_data", bundle)]
+    cell = nbformat.v4.new_code_cell("%gpumem explain", outputs=outputs, execution_count=7)
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), lab.folder / "explain.ipynb")
+    return "explain.ipynb"
+
+
+def test_each_part_begins_where_the_one_above_it_ended(lab, notebook, page, tmp_path):
+    errors = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(lab.url(f"lab/tree/{notebook}"))
+    table = page.locator(".jp-OutputArea-output table").first
+    table.wait_for(timeout=60_000)
+    page.locator("dialog").get_by_role("button", name="No Kernel").click()
+    page.screenshot(path=tmp_path / f"explain-{page.scheme}.png")
+    assert page.evaluate("window.broken") is None
+    rows = table.locator("tr")
+    assert rows.count() == len(fall().steps)
+    boxes = rows.evaluate_all(
+        """rows => rows.map(row => {
+            const bar = row.querySelectorAll('td')[3].querySelectorAll('span')[1].getBoundingClientRect();
+            return [bar.left, bar.right];
+        })"""
+    )
+    left = boxes[0][0]
+    scale = (boxes[0][1] - left) / fall().steps[0].amount
+    level = None
+    for step, (start, end) in zip(fall().steps, boxes, strict=True):
+        if step.kind == "total":
+            assert start == pytest.approx(left, abs=0.6)
+            assert end - start == pytest.approx(step.amount * scale, abs=2)
+            level = step.amount
+            continue
+        assert end == pytest.approx(left + level * scale, abs=2.1)
+        level -= step.amount
+        assert start == pytest.approx(left + level * scale, abs=2.1)
+    assert boxes[0][1] - left == pytest.approx(180, abs=0.6)
+    colours = rows.evaluate_all(
+        "rows => rows.map(row => getComputedStyle(row.querySelectorAll('td')[3].querySelectorAll('span')[1])"
+        ".backgroundColor)"
+    )
+    assert len(set(colours)) == 7
+    grade = table.get_by_text("derived").first
+    assert "measured when CUDA started here" in grade.get_attribute("title")
+    assert errors == []
