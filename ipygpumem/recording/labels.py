@@ -12,7 +12,10 @@ import gc
 import types
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
+
 from ipygpumem.probes.storages import mro
+from ipygpumem.recording.arrays import base_of, has_objects, items
 from ipygpumem.recording.frames import locals_of
 
 if TYPE_CHECKING:
@@ -69,7 +72,7 @@ def attributes(thing: Any) -> dict[Any, Any] | None:
     for base in mro(type(thing)):
         found = _type_dict(base).get("__dict__")
         if found is not None:
-            if type(found) is not types.GetSetDescriptorType:
+            if not is_one_of(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
                 return None
             try:
                 space = found.__get__(thing)
@@ -168,6 +171,12 @@ def _of_sequence(thing: Any) -> Iterator[tuple[int, Label]]:
         yield id(one), Label(f".{names[i]}" if names and i < len(names) else f"[{i}]")
 
 
+def _of_array(thing: Any) -> Iterator[tuple[int, Label]]:
+    if has_objects(thing):
+        yield from ((id(one), Label(text)) for text, one in items(thing))
+        yield id(base_of(thing)), Label(".base")
+
+
 def _of_set(thing: Any) -> Iterator[tuple[int, Label]]:
     base: Any = set if isinstance_of(thing, set) else frozenset
     yield from ((id(one), Label("{...}")) for one in list(base.__iter__(thing)))
@@ -190,6 +199,7 @@ def _of_nothing(thing: Any) -> Iterator[tuple[int, Label]]:  # noqa: ARG001 (as 
 def _of_object(thing: Any, wanted: Collection[int] | None) -> Iterator[tuple[int, Label]]:
     own = attributes(thing)
     if own is not None:
+        yield id(type(thing)), Label(".__class__")
         parts = any(type(one) is str and one == "_parameters" for one in dict.keys(own))
         parts = parts and not isinstance_of(thing, types.ModuleType)
         style: Style = "module" if parts else "attributes"
@@ -212,6 +222,7 @@ def _members(thing: Any, base: type) -> Iterator[tuple[int, Label]]:
 def _of_class(thing: Any) -> Iterator[tuple[int, Label]]:
     for name, value in list(_type_dict(thing).items()):
         yield id(value), Label(f".{name}")
+    yield from ((id(one), Label(f" (base {name_of(one)})")) for one in mro(thing)[1:])
     # gc sees the dict itself, which only a proxy shows
     yield from ((id(one), Label("", "attributes")) for one in _dicts(thing))
 
@@ -271,6 +282,18 @@ def _of_method(thing: Any) -> Iterator[tuple[int, Label]]:
     yield id(thing.__func__), Label("")
 
 
+def _of_wrapper(thing: Any) -> Iterator[tuple[int, Label]]:
+    yield id(thing.__func__), Label("")
+
+
+def _of_proxy(thing: Any) -> Iterator[tuple[int, Label]]:
+    yield from ((id(one), Label("")) for one in gc.get_referents(thing))
+
+
+def _of_property(thing: Any) -> Iterator[tuple[int, Label]]:
+    yield from ((id(one), Label("")) for one in (thing.fget, thing.fset, thing.fdel))
+
+
 def _of_traceback(thing: Any) -> Iterator[tuple[int, Label]]:
     yield id(thing.tb_frame), Label("")
     yield id(thing.tb_next), Label("")
@@ -281,6 +304,7 @@ _BASES: dict[int, Any] = {
     id(tuple): _of_sequence,
     id(list): _of_sequence,
     id(collections.deque): _of_deque,
+    id(np.ndarray): _of_array,
     id(set): _of_set,
     id(frozenset): _of_set,
     id(type): _of_class,
@@ -292,6 +316,10 @@ _SPECIAL: dict[int, Any] = {
     id(types.FrameType): _of_frame,
     id(types.MethodType): _of_method,
     id(types.TracebackType): _of_traceback,
+    id(staticmethod): _of_wrapper,
+    id(classmethod): _of_wrapper,
+    id(property): _of_property,
+    id(types.MappingProxyType): _of_proxy,
     id(functools.partial): _of_partial,
     id(_LRU): _of_lru,
     **dict.fromkeys(map(id, _LAZY), _of_lazy),

@@ -18,6 +18,7 @@ from ipygpumem.recording.file import collector_paused
 from ipygpumem.recording.frames import running
 from ipygpumem.recording.graph import AutogradGraph
 from ipygpumem.recording.heap import Heap
+from ipygpumem.recording.hidden import through_arrays, through_classes
 from ipygpumem.recording.labels import attributes, isinstance_of
 from ipygpumem.recording.lost import alive, outermost
 from ipygpumem.recording.names import RANK, Named, Names, Roles, Root
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 __all__ = ["NO_NAME", "Reach", "Root", "Walk", "walk"]
 
 NO_NAME = "no name in Python"
+_LOOKS = 4
+"""Second looks: an array in a class in an array is as far as anybody goes."""
+_WORTH = 4096
+"""Bytes that are worth one: PyTorch itself has some numbers that nobody names."""
+_SPARE = 0.4
+"""Part of the time after which there is none for a second look, and half of what that may take it to."""
 _UNREADABLE = "what autograd saved cannot be read on this torch: it stands under what no Python object was found for"
 
 
@@ -103,6 +110,7 @@ class _Walker:
         self.gradients: set[int] = set()
         self.bases: set[int] = set()
         self.complete = True
+        self.looked = False
         self.notes: list[str] = []
 
     def run(self, roots: list[Root], *, threads: bool) -> Walk:
@@ -127,16 +135,46 @@ class _Walker:
             return []
         ways = Ways({key: target.thing for key, target in self.targets.items()}, self.extra)
         ways.things.update(graph.nodes)
-        ways.search(self.heap, {id(root.thing) for root in roots if root.stops}, self.deadline)
-        self.complete = self.complete and ways.complete
+        terminals = {id(root.thing) for root in roots if root.stops}
+        ways.search(self.heap, terminals, self.deadline)
         if threads:
             roots += self._running(ways)
         roles = Roles(self.targets.keys(), self.gradients, graph.nodes.keys(), {id(one) for one in optimizers})
-        names = Names(ways, roles, self.deadline)
-        names.descend(roots)
-        self.complete = self.complete and self.heap.complete and names.complete
+        names = self._named(ways, roles, roots)
+        for _ in range(_LOOKS):
+            fresh = self._look_again(ways, self._unnamed(ways, names, graph), roots) if self.complete else []
+            if not fresh:
+                break
+            ways.search(self.heap, terminals, self.deadline, fresh)
+            names = self._named(ways, roles, roots)
         self._lost(ways, names, graph, found)
         return self._reached(names)
+
+    def _named(self, ways: Ways, roles: Roles, roots: list[Root]) -> Names:
+        names = Names(ways, roles, self.deadline)
+        names.descend(roots)
+        self.complete = self.complete and self.heap.complete and ways.complete and names.complete
+        return names
+
+    def _look_again(self, ways: Ways, lost: set[int], roots: list[Root]) -> list[int]:
+        """Who may hold them all the same, by id."""
+        targets = [self.targets[key] for key in lost if key in self.targets]
+        if (
+            sum(one.size for target in targets for one in target.memory) < _WORTH
+            or time.perf_counter() > self.start + (self.deadline - self.start) * _SPARE
+        ):
+            return []
+        fresh = through_classes(lost, ways, self.heap)
+        if fresh or self.looked:
+            return fresh
+        self.looked = True
+        return through_arrays(
+            lost,
+            ways,
+            self.heap,
+            self.start + (self.deadline - self.start) * 2 * _SPARE,
+            [root.thing for root in roots],
+        )
 
     # what is there
 
@@ -210,7 +248,8 @@ class _Walker:
         """Frames of running threads that hold something; not our own."""
         return [Root(f"thread {thread}", frame, "thread") for thread, frame in running() if ways.hang(frame)]
 
-    def _lost(self, ways: Ways, names: Names, graph: AutogradGraph, found: dict[str, list[Any]]) -> None:
+    def _unnamed(self, ways: Ways, names: Names, graph: AutogradGraph) -> set[int]:
+        """What no root reaches, by id."""
         told = names.masks.keys() | names.stops | graph.nodes.keys()
         lost = ways.things.keys() - told
         # a storage's Python object lives as long as the storage once somebody has looked: it is not what keeps it
@@ -219,7 +258,10 @@ class _Walker:
         bare = {key for key, above in zip(bare, self.heap.parents(bare), strict=True) if not above}
         for key in bare:
             del self.targets[key]
-        lost -= bare
+        return lost - bare
+
+    def _lost(self, ways: Ways, names: Names, graph: AutogradGraph, found: dict[str, list[Any]]) -> None:
+        lost = self._unnamed(ways, names, graph)
         if lost and self.complete:  # else the others may have a name that was not come to
             living = alive(lost, ways, self._held(found, graph))
             names.adopt(outermost([key for key in lost if key in living], ways), NO_NAME, "elsewhere")

@@ -32,16 +32,21 @@ class Ways:
         complete: Whether the search came to its end.
     """
 
-    def __init__(self, targets: Mapping[int, Any], extra: Mapping[int, list[Any]]) -> None:
+    def __init__(self, targets: Mapping[int, Any], extra: dict[int, list[Any]]) -> None:
         self.things: dict[int, Any] = dict(targets)
         self.kids: dict[int, list[int]] = {}
         self.extra = extra
         self.complete = True
 
-    def search(self, heap: Heap, terminals: Collection[int], deadline: float) -> None:
-        """Go up from the targets to whoever refers to them, and on from there; not beyond the terminals (ids)."""
+    def search(
+        self, heap: Heap, terminals: Collection[int], deadline: float, frontier: list[int] | None = None
+    ) -> None:
+        """Go up from the targets to whoever refers to them, and on from there; not beyond the terminals (ids).
+
+        ``frontier``: ids of things that were put here since, to go up from those alone.
+        """
         things, kids = self.things, self.kids
-        frontier = list(things)
+        frontier = list(things) if frontier is None else frontier
         while frontier:
             if len(things) > _MOST or time.perf_counter() > deadline:
                 self.complete = False

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import OptionError
+from ipygpumem.recording.labels import attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -67,27 +68,29 @@ def code_of(thing: Any) -> types.CodeType | None:
     Nothing of the object's own runs: its class is asked of Python, not of the object.
     """
     for _ in range(_MOST_WRAPPERS):
-        kind = type(thing)
-        if issubclass(kind, types.FunctionType):
-            inner = vars(thing).get("__wrapped__")
-            if inner is None:
-                code: types.CodeType = thing.__code__
-                return code
-            thing = inner
-        elif issubclass(kind, functools.partial):
-            thing = thing.func
-        elif issubclass(kind, types.MethodType | classmethod | staticmethod):
-            thing = thing.__func__
-        elif issubclass(kind, property):
-            thing = thing.fget
-        elif issubclass(kind, type):
-            return None
-        else:  # an object that is called: a module runs its forward
-            method = inspect.getattr_static(kind, "forward", None) or inspect.getattr_static(kind, "__call__", None)
-            if not isinstance(method, types.FunctionType):
-                return None
-            thing = method
+        if issubclass(type(thing), types.FunctionType) and "__wrapped__" not in vars(thing):
+            code: types.CodeType = thing.__code__
+            return code
+        thing = _inner(thing)
     return None
+
+
+def _inner(thing: Any) -> Any:
+    """What a thing calls: what it is wrapped around, or of an object that is called a module's forward."""
+    kind = type(thing)
+    inner = (attributes(thing) or {}).get("__wrapped__")
+    if inner is not None:  # a decorated function, a cache
+        return inner
+    if issubclass(kind, functools.cached_property | functools.singledispatchmethod | functools.partialmethod):
+        return vars(thing).get("func")
+    if issubclass(kind, functools.partial):
+        return thing.func
+    if issubclass(kind, types.MethodType | classmethod | staticmethod):
+        return thing.__func__
+    if issubclass(kind, property):
+        return thing.fget
+    method = inspect.getattr_static(kind, "forward", None) or inspect.getattr_static(kind, "__call__", None)
+    return method if isinstance(method, types.FunctionType) and not issubclass(kind, type) else None
 
 
 def region_of(code: types.CodeType, texts: Texts) -> Region:

@@ -11,9 +11,11 @@ import re
 import sys
 import threading
 import time
+import types
 import weakref
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -667,3 +669,92 @@ def test_a_walk_stops_wherever_its_time_ends(monkeypatch, part):
 def test_a_chain_that_is_named_to_its_end():
     one = only({"chain": linked(100_000, big())})
     assert re.fullmatch(r'chain\.\.\.(\["next"\])+\["kept"\]', one.name)
+
+
+def structured(kept):
+    found = np.zeros(3, dtype=[("step", int), ("loss", object)])
+    found[2]["loss"] = kept
+    return found
+
+
+def in_an_array(kept, shape, at):
+    found = np.empty(shape, object)
+    found[at] = kept
+    return found
+
+
+class Loud(np.ndarray):
+    """Its own code says so."""
+
+    def __array_finalize__(self, other):
+        if LOUD:
+            raise SystemExit
+
+    def __iter__(self):
+        raise SystemExit
+
+    __getitem__ = __len__ = tolist = __iter__
+    size = ndim = dtype = base = property(__iter__)
+
+
+LOUD = []
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda kept: in_an_array(kept, 4, 2), "x[2]"),
+        (lambda kept: in_an_array([kept], (2, 3), (1, 0)), "x[1, 0][0]"),
+        (lambda kept: [in_an_array({"a": kept}, (), ())], 'x[0][()]["a"]'),
+        (structured, 'x[2]["loss"]'),
+        (lambda kept: in_an_array(in_an_array(Plain(kept), 2, 1), 3, 0), "x[0][1].kept"),
+        (lambda kept: in_an_array(kept, 4, 2)[3:], "x.base[2]"),
+        (lambda kept: in_an_array(kept, 4, 2).view(Loud), "x[2]"),
+    ],
+)
+def test_numpys_arrays_of_objects(make, name):
+    """Python's collector sees neither them nor what they hold."""
+    space = {"x": make(types.SimpleNamespace(tensor=big()))}
+    LOUD.append(1)
+    try:
+        assert only(space).name == f"{name}.tensor"
+    finally:
+        LOUD.clear()
+
+
+def test_an_array_that_nobody_has_is_not_named():
+    """It is alive, by a C object that the collector does not see."""
+    hidden = iter(in_an_array(types.SimpleNamespace(tensor=big()), 2, 1))
+    assert only({}).row == NO_NAME
+    del hidden
+
+
+def local_class(kept):
+    class Config:
+        inner = type("Inner", (), {"kept": kept})
+
+    return Config
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda kept: local_class(kept)(), "x.__class__.inner.kept"),
+        (lambda kept: (1, local_class(kept)), "x[1].inner.kept"),
+        (lambda kept: type("Sub", (local_class(kept),), {}), "x (base Config).inner.kept"),
+        (lambda kept: type("Holder", (), {"Nested": type("Nested", (), {"kept": kept})}), "x.Nested.kept"),
+        (lambda kept: types.MappingProxyType({"a": kept}), 'x["a"]'),
+        (lambda kept: types.SimpleNamespace(a=kept), "x.a"),
+        (lambda kept: staticmethod(lambda given=kept: given), "x (default given)"),
+        (lambda kept: property(lambda self, given=kept: given), "x (default given)"),
+    ],
+)
+def test_classes_without_a_name_and_thin_wrappers(make, name):
+    assert only({"x": make(big())}).name == name
+
+
+def test_of_many_instances_one_gives_its_class_a_name():
+    made = local_class(big())
+    space = {"many": [made() for _ in range(2000)]}
+    del made
+    assert re.fullmatch(r"many\[\d+\]\.__class__\.inner\.kept", only(space).name)

@@ -66,6 +66,47 @@ class Hostile:
         raise SystemExit(name)
 
 
+class Wrapped:
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+
+    def __call__(self):
+        return self.__wrapped__()
+
+
+class Lazy:
+    @functools.cached_property
+    def size(self):
+        return 1
+
+    @functools.singledispatchmethod
+    def of(self, thing):
+        return thing
+
+    part = functools.partialmethod(of, 1)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        functools.lru_cache,
+        functools.cache,
+        functools.singledispatch,
+        Wrapped,
+        lambda function: decorate(functools.lru_cache(function)),
+        lambda function: functools.lru_cache(decorate(function)),
+        lambda function: Wrapped(functools.partial(decorate(functools.cache(function)))),
+    ],
+)
+def test_code_below_caches_and_wrappers(wrap):
+    assert code_of(wrap(plain)) is plain.__code__
+
+
+def test_code_below_the_descriptors_of_functools():
+    found = [code_of(vars(Lazy)[name]).co_name for name in ("size", "of", "part")]
+    assert found == ["size", "of", "of"]
+
+
 def test_code_of_what_can_be_named():
     model = Model()
     assert code_of(plain) is plain.__code__
