@@ -8,6 +8,8 @@ from ipygpumem.units import MIB, duration, size
 
 __all__ = ["CategoryPeak", "ProfileFacts"]
 
+_COST = "profiling took {} beside the code's own time, and made that and the host's figures larger"
+
 
 @dataclass(frozen=True, slots=True)
 class CategoryPeak:
@@ -62,7 +64,7 @@ class ProfileFacts:
         if self.why:
             found.append(self.why)
         found += self.errors
-        found.append(f"profiling took {duration(self.seconds)} beside the code's own time, and slowed that down")
+        found.append(_COST.format(duration(self.seconds)))
         return found
 
 

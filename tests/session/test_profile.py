@@ -190,7 +190,7 @@ def test_the_sentences():
     assert facts.sentences() == [
         "trace of 3.0 MiB in /a/t.json: https://ui.perfetto.dev opens it",
         "timeline of 500 bytes in /a/t.html: any browser opens it",
-        "profiling took 2.50 s beside the code's own time, and slowed that down",
+        "profiling took 2.50 s beside the code's own time, and made that and the host's figures larger",
     ]
     failed = dataclasses.replace(facts, trace=None, timeline=None, why="why", errors=("e",))
     assert failed.sentences()[:2] == ["why", "e"]
