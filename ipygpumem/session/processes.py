@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.errors import NvmlError, first_line
 from ipygpumem.ledger.processes import CardProcesses, Neighbour, neighbour_changes
 from ipygpumem.probes.nvml import Nvml
+from ipygpumem.probes.processes import own_number
 from ipygpumem.session.session import current
 
 if TYPE_CHECKING:
@@ -92,8 +93,15 @@ def _card(watch: Watch, card: Card, reading: DeviceReading | None) -> CardProces
         )
     context = reading is not None and reading.context
     why = f"which entry is this process's is not known: {card.why}" if context else "this process is not on this card"
-    neighbours = watch.named(card, entries.items())
+    neighbours = tuple(map(_perhaps_ours, watch.named(card, entries.items())))
     return CardProcesses(card.name, own, None, neighbours, None if reading is None else reading.in_use, why=why)
+
+
+def _perhaps_ours(one: Neighbour) -> Neighbour:
+    """Of a list in which our own entry is not known, the entry that has our number is not called a neighbour."""
+    if one.pid != own_number():
+        return one
+    return Neighbour(one.pid, one.amount, why="this process, if NVML's numbers are this system's")
 
 
 def _every_card(watch: Watch) -> tuple[CardProcesses, ...]:

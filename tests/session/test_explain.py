@@ -97,9 +97,6 @@ def test_the_parent_of_a_mig_instance_is_not_our_card(make_gpu):
     (fall,) = ipygpumem.explain().devices
     assert fall.imbalance == 0
     assert fall.totals[-1].amount == 100 * MIB
-    (card,) = ipygpumem.processes()
-    assert card.neighbours == ()
-    assert card.why == "only the parent card of this MIG instance can be read, and its figures are not ours"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
