@@ -88,5 +88,5 @@ def _page(target: str, found: Ranks) -> int:
     except SnapshotError as problem:
         complain(problem)
         return BAD_FILE
-    say(f"{target}: {size(path.stat().st_size)}", *([found.clock()] if found.clock() else []))
+    say(f"{target}: {size(path.stat().st_size)}", found.clock())
     return 0

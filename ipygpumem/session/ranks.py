@@ -21,7 +21,6 @@ from ipygpumem.render.ranks import ranks_tables
 from ipygpumem.render.table import text_tables
 from ipygpumem.session.load import opened, parsed
 from ipygpumem.session.rank_files import REPORT, SNAPSHOT
-from ipygpumem.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -73,17 +72,12 @@ class Ranks:
         return known[found.typical], known[found.odd]
 
     def clock(self) -> str:
-        """How the two recordings of `pair` lie on one axis, in a sentence: each counts from its own first event.
-
-        Empty where it is not known when their measurements began.
-        """
+        """From where the times of the two recordings of `pair` count when they are shown together, in a sentence."""
         found = self.difference
         chosen = [one for one in self.members if found is not None and one.name in {found.typical, found.odd}]
-        firsts = [(one.name, one.highest.curve[0][0]) for one in chosen if one.highest and one.highest.start_us]
-        if len(firsts) != len(chosen) or not firsts:
-            return ""
-        told = ", ".join(f"{duration(max(first, 0))} of {self.what} {name}" for name, first in firsts)
-        return f"by time each counts from its first event, which came so long after the measurement began: {told}"
+        if all(one.highest is not None and one.highest.start_us for one in chosen):
+            return "times count from the begin of each one's measurement, whatever the clocks say"
+        return "times count from each one's first event: when their measurements began is not known"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain data."""

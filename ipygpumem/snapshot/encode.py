@@ -123,4 +123,5 @@ def _device(snapshot: Snapshot, device: int) -> dict[str, Any]:
         "device_free": timeline.trace.device_free,
         "end_reserved": timeline.end_reserved,
         **asdict(timeline.gaps),
+        **({} if snapshot.zero_us is None else {"zero_us": snapshot.zero_us}),
     }

@@ -11,9 +11,11 @@ from ipygpumem.snapshot.cells import Cells
 from ipygpumem.snapshot.tables import is_user_file
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["shared", "stripped"]
+__all__ = ["on_one_clock", "shared", "stripped"]
 
 # From here on a file's name tells nothing of whose machine it lay on. The separator in front stays, by which library
 # code is known.
@@ -55,6 +57,22 @@ def shared(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Sn
         given.sources = {}
     given.forget()
     return given
+
+
+def on_one_clock(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
+    """Snapshots that are shown beside each other, times counting from the begin of each one's measurement.
+
+    That is where the runs are the same, whatever the clocks of their machines say. Where one of them does not tell when
+    its measurement began, all count from their first events.
+    """
+    begins = [min((cell.start_us for cell in one.own.cells), default=0) for one in snapshots]
+    if len(begins) == 1 or 0 in begins:
+        return list(snapshots)
+    copies = [copy.copy(one) for one in snapshots]
+    for one, begin in zip(copies, begins, strict=True):
+        one.zero_us = begin
+        one.forget()
+    return copies
 
 
 def stripped(files: list[str]) -> dict[str, str]:

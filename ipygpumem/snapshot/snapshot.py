@@ -60,6 +60,7 @@ class Snapshot(Shown):
         own: What our own recorder added.
         sources: Source text by file name.
         cells: Finds the cell of an event.
+        zero_us: Where the viewer counts times from, in microseconds since 1970; None: from each device's first event.
     """
 
     def __init__(self, root: dict[str, Any], book: Book, name: str, limits: Limits) -> None:
@@ -71,6 +72,7 @@ class Snapshot(Shown):
         columns.extend(read_trace(device, [], book) for device in range(len(columns), last + 1))
         known = self.segments if "segments" in root else None
         self.name = name
+        self.zero_us: int | None = None
         self.timelines = tuple(Timeline(trace, known, self.blocks) for trace in columns)
         self.host = host_traces(root.get("host_traces"), book)
         self.settings = plain_settings(root.get("allocator_settings"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import OptionError, first_line
 from ipygpumem.snapshot.encode import encode
-from ipygpumem.snapshot.share import shared
+from ipygpumem.snapshot.share import on_one_clock, shared
 from ipygpumem.viewer.picture import Picture, picture
 from ipygpumem.viewer.place import Place, place
 
@@ -40,7 +40,7 @@ class View:
     def __init__(
         self, snapshots: Sequence[Snapshot], device: int | None = None, *, source: bool = True, paths: bool = True
     ) -> None:
-        self._snapshots = [shared(snapshot, source=source, paths=paths) for snapshot in snapshots]
+        self._snapshots = [shared(snapshot, source=source, paths=paths) for snapshot in on_one_clock(snapshots)]
         self._device = device
         self._widget: Widget | None = None
         if device is not None:

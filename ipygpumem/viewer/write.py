@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.errors import OptionError
 from ipygpumem.files import check_path, replacing
 from ipygpumem.snapshot.encode import encode
-from ipygpumem.snapshot.share import shared
+from ipygpumem.snapshot.share import on_one_clock, shared
 from ipygpumem.viewer.page import Source, page
 from ipygpumem.viewer.picture import picture
 
@@ -45,7 +45,7 @@ def write_page(
         OptionError: Nothing can be written there, or another theme.
     """
     target = check_path(path, "page", "snapshot.html")
-    given = [shared(snapshot, source=source, paths=paths) for snapshot in snapshots]
+    given = [shared(snapshot, source=source, paths=paths) for snapshot in on_one_clock(snapshots)]
     text = page([Source(snapshot.name, encode(snapshot)) for snapshot in given], theme=theme)
     return _write(target, text.encode("utf-8"))
 

@@ -8,7 +8,7 @@ import pytest
 
 from ipygpumem import Snapshot
 from ipygpumem.snapshot.encode import decode
-from ipygpumem.snapshot.share import shared, stripped
+from ipygpumem.snapshot.share import on_one_clock, shared, stripped
 from ipygpumem.snapshot.tables import is_user_file
 from snapshot import files
 
@@ -98,3 +98,24 @@ def test_names(file, name):
 def test_different_files_keep_different_names():
     names = stripped(["/a/x.py", "/b/x.py", "/c/x.py", "/a/x.py", "/a/y", "/b/y"])
     assert names == {"/a/x.py": "x.py", "/b/x.py": "x~2.py", "/c/x.py": "x~3.py", "/a/y": "y", "/b/y": "y~2"}
+
+
+def begun(start):
+    cells = [] if start is None else [{"number": 1, "filename": "", "start_us": start, "end_us": start + 9}]
+    events = [{"action": "alloc", "addr": 512, "size": 512, "stream": 0, "time_us": 5_000_700, "frames": []}]
+    return Snapshot.load({"device_traces": [events], "segments": [], "ipygpumem": {"schema": 1, "cells": cells}})
+
+
+def test_two_files_on_one_clock():
+    """Clocks of two machines may differ by minutes: times count from each one's own begin."""
+    one, other = begun(5_000_000), begun(5_000_600)
+    shown = on_one_clock([one, other])
+    assert [decode(snapshot.encode())[0]["devices"][0].get("zero_us") for snapshot in shown] == [5_000_000, 5_000_600]
+    assert one.zero_us is None and other.zero_us is None, "what was given stays as it is"
+
+
+@pytest.mark.parametrize("starts", [[5_000_000], [5_000_000, None], [None, None]])
+def test_without_two_begins_there_is_no_clock(starts):
+    given = [begun(start) for start in starts]
+    assert on_one_clock(given) == given
+    assert "zero_us" not in decode(given[0].encode())[0]["devices"][0]

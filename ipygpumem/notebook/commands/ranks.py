@@ -50,8 +50,7 @@ def _run(magics: GPUMem, rest: str) -> None:
         if pair is None:
             raise UsageError("%gpumem ranks: there is no view of these: fewer than two have a snapshot")
         show.show_snapshots(magics.shell, pair)
-        if found.clock():
-            print(f"ipygpumem: {found.clock()}")  # noqa: T201 (what the axis does not tell)
+        print(f"ipygpumem: {found.clock()}")  # noqa: T201 (what the axis does not tell)
 
 
 RANKS = Command("ranks", "the ranks of a run side by side, from their folder", _run, options=_OPTIONS)

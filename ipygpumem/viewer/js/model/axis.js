@@ -9,7 +9,7 @@ export class Axis {
   constructor(kind, trace) {
     this.kind = kind;
     this.trace = trace;
-    this.origin = trace.timed ? trace.time[0] : 0;
+    this.origin = trace.origin;
     const span = trace.timed ? trace.time[trace.length - 1] - this.origin : 0;
     const room = Math.max(span * 0.005, 1);
     this.domain = kind === "time" ? [-room, span + room] : [-1, Math.max(trace.length, 1)];

@@ -95,7 +95,7 @@ export function describeEvent(snapshot, device, event) {
     size: trace.size[event],
     total: device.requested.bytes[event + 1],
     stream: streamLabel(trace.stream[event]),
-    time: time === null ? null : time - trace.time[0],
+    time: time === null ? null : time - trace.origin,
     line: frame
       ? oneLine(
           frame.line

@@ -21,6 +21,7 @@ import { Allocations, shifted, Trace } from "./trace.js";
  * @property {boolean} ended_by_request
  * @property {number} only_in_segments
  * @property {number} only_in_events
+ * @property {number} [zero_us] where times count from, for two files on one clock
  */
 
 export class Device {
@@ -29,6 +30,8 @@ export class Device {
     this.facts = facts;
     this.index = facts.device;
     this.trace = new Trace(columns, facts.device);
+    if (this.trace.timed && Number.isFinite(facts.zero_us))
+      this.trace.origin = Math.min(this.trace.origin, /** @type {number} */ (facts.zero_us));
     this.allocations = new Allocations(columns, facts.device);
     this.requested = requestedCurve(this.allocations, this.trace.length);
     this.reserved = reservedCurve(this.trace, facts.end_reserved);

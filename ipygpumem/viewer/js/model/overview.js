@@ -30,7 +30,7 @@ export function overviewOf(snapshot) {
 function deviceFacts(snapshot, device) {
   const { trace, facts, requested, reserved } = device;
   const peak = requested.peak() - 1;
-  const origin = trace.timed ? trace.time[0] : 0;
+  const { origin } = trace;
   const relative = (/** @type {number|null} */ time) => (time === null ? null : time - origin);
   const byEvent = device.axis("event");
   const byTime = device.axis("time");
@@ -74,7 +74,7 @@ function deviceFacts(snapshot, device) {
  * @returns {Band}
  */
 function band(trace, label, start, end, depth) {
-  const origin = trace.time[0];
+  const { origin } = trace;
   return {
     label: oneLine(label),
     start: start === null ? null : start - origin,
@@ -121,7 +121,7 @@ function levels(snapshot, device, origin) {
     const { trace } = device;
     found.push({
       label: "device used",
-      time: [0, trace.time[trace.length - 1] - origin],
+      time: [trace.time[0] - origin, trace.time[trace.length - 1] - origin],
       events: [0, trace.length],
       bytes: /** @type {number[]} */ (used),
       sampled: false,

@@ -51,6 +51,8 @@ export class Trace {
     this.time = read(columns, `${this.prefix}/time`, Float64Array);
     this.length = this.action.length;
     this.timed = this.length > 0 && this.time[0] >= 0;
+    /** Where times count from: the first event, or earlier, where a file is beside another one. */
+    this.origin = this.timed ? this.time[0] : 0;
   }
 
   /** Addresses, less `base`. @returns {Float64Array} */

@@ -7,7 +7,7 @@ import { Annotations } from "../model/annotations.js";
 import { Cells } from "../model/cells.js";
 import { toCsv } from "../model/csv.js";
 import { groups } from "../model/live.js";
-import { notes } from "../model/overview.js";
+import { notes, overviewOf } from "../model/overview.js";
 import { Curve } from "../model/curve.js";
 import {
   byteStep,
@@ -272,4 +272,20 @@ test("a cell that ran before the recording has its number", () => {
   const cells = new Cells([], { "/tmp/ipykernel_7/55.py": 4 });
   assert.equal(cells.runsOf("/tmp/ipykernel_7/55.py"), "In[4]");
   assert.equal(cells.runsOf("/tmp/ipykernel_7/56.py"), "cell 56");
+});
+
+test("two files on one clock: times count from where the file says", () => {
+  const events = [
+    { action: 0, size: 512, time: 1_000_500 },
+    { action: 0, size: 512, time: 1_001_000 },
+  ];
+  const allocations = events.map((one, start) => ({ start, end: 2, size: 512 }));
+  const zero = (/** @type {object} */ device) => overviewOf(made(events, allocations, { device })).devices[0];
+  const own = zero({});
+  assert.deepEqual([own.origin, own.span, own.peak.time], [1_000_500, 500, 500]);
+  const beside = zero({ zero_us: 1_000_000 });
+  assert.deepEqual([beside.origin, beside.span, beside.peak.time], [1_000_000, 1000, 1000]);
+  assert.equal(beside.domains.time[0] < 0 && beside.domains.time[1] > 1000, true);
+  // a file cannot place its first event before the axis
+  assert.equal(zero({ zero_us: 2_000_000 }).origin, 1_000_500);
 });
