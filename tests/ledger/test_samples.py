@@ -79,6 +79,7 @@ def test_never_more_than_was_there(moves, times, readings):
             taken += max(change, 0)
             action = "segment_alloc" if change >= 0 else "segment_free"
             trace.append({"action": action, "size": abs(change) * MIB, "time_us": round((1000 + now) * 1e6)})
+            trace.append({"action": "alloc", "size": 1, "time_us": round((1000 + now) * 1e6)})
         course.append((now, levels["torch"], levels["outside"], taken))
 
     def at(time):

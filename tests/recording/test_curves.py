@@ -57,12 +57,14 @@ def test_device_used_and_outside(gpu, tmp_path):
 def test_segments_that_were_recorded_make_the_bound_exact(gpu, tmp_path):
     """300 MiB outside beside 400 MiB that PyTorch took and gave back: without a recording that proves nothing."""
     gpu[0].allocator.empty_cache()
+    small = gpu.alloc(512)
 
     def turns():
         time.sleep(0.06)
         gpu.outside(300 * MIB)
         time.sleep(0.04)
         gpu.outside(-300 * MIB)
+        gpu.free(gpu.alloc(512))  # an event: what comes after it began after it
         block = gpu.alloc(400 * MIB)
         gpu.free(block)
         gpu[0].allocator.empty_cache()
@@ -73,6 +75,7 @@ def test_segments_that_were_recorded_make_the_bound_exact(gpu, tmp_path):
         turns()
     assert plain.report.devices["cuda:0"].sampled is None
     assert recorded.report.devices["cuda:0"].outside_peak == 300 * MIB
+    gpu.free(small)
 
 
 def test_several_devices_and_a_block_too_short(two_gpus, tmp_path):

@@ -10,11 +10,16 @@ def event(action, size, second):
 
 
 TRACE = [
-    event("alloc", 7, 0.5),
+    event("alloc", 7, 0.99),
     event("segment_alloc", 100, 1),
+    event("alloc", 7, 1.001),
+    event("free_completed", 7, 1.99),
     event("segment_map", 50, 2),
+    event("alloc", 7, 2.2),
     event("segment_unmap", 50, 3),
+    event("alloc", 7, 3.3),
     event("segment_free", 100, 4),
+    event("alloc", 7, 4.4),
 ]
 
 
@@ -29,11 +34,35 @@ def test_segments_are_reckoned_back_from_the_end():
     assert steps.most(1.9995, 1.9995) == 170
 
 
+def test_a_segment_may_have_been_there_while_cudamalloc_ran():
+    """PyTorch notes it when the call has returned; it began after the event before it, and lasts so long at most."""
+    steps = segment_steps(segment_moves(TRACE), 20, since=1000, origin=1000, complete=True)
+    assert steps.most(1.995, 1.995) == 170
+    assert steps.at(1.995, 1.995) is None
+    assert steps.most(1.98, 1.98) == 120
+    alone = segment_steps(
+        segment_moves([event("segment_alloc", 1 << 30, 5)]), 1 << 30, since=1000, origin=1000, complete=True
+    )
+    assert alone.most(4.9, 4.9) == 1 << 30
+    assert alone.at(4.8, 4.8) == 0
+
+
+def test_a_segment_may_be_there_while_cudafree_waits():
+    """PyTorch notes it before the call, which waits for the device: it is over when the next event comes."""
+    steps = segment_steps(segment_moves(TRACE), 20, since=1000, origin=1000, complete=True)
+    assert steps.most(4.2, 4.2) == 120
+    assert steps.at(4.2, 4.2) is None
+    assert steps.at(4.41, 4.41) == 20
+    last = segment_steps(segment_moves(TRACE[:-1]), 20, since=1000, origin=1000, complete=True)
+    assert last.most(99, 99) == 120, "no event says that it is over"
+
+
 def test_before_the_recording_nothing_is_known():
     assert segment_steps(segment_moves(TRACE), 20, since=1000.25, origin=1000, complete=True).most(0.2, 0.3) is None
     lossy = segment_steps(segment_moves(TRACE), 20, since=1000, origin=1000, complete=False)
     assert lossy.most(0.5, 0.5) is None
     assert lossy.at(1.5, 1.5) == 120
+    assert lossy.most(0.9999, 0.9999) is None
     assert segment_steps([], 20, since=1000, origin=1000, complete=False).most(5, 5) is None
     assert segment_steps([], 20, since=1000, origin=1000, complete=True).most(5, 5) == 20
 
