@@ -36,7 +36,7 @@ def _run(magics: GPUMem, rest: str) -> Any:
 
 EXPLAIN = Command(
     "explain",
-    "why nvidia-smi's number is not torch.cuda.memory_allocated(): every byte between them, and what can be done",
+    "every byte between nvidia-smi's number and memory_allocated(), and what can be done",
     _run,
     options=_OPTIONS,
 )
