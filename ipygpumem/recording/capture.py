@@ -10,7 +10,7 @@ import shutil
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ipygpumem.errors import RecordingError, first_line
 from ipygpumem.files import replacing
@@ -28,12 +28,15 @@ _ELSEWHERE = (
     "a profiler cannot start in this thread: %%gpumem --trace or --timeline profiles the code already, "
     "and two threads that profile end the whole process (a fault of PyTorch's)"
 )
+_BUSY = "a profiler is at work already, and PyTorch has one at a time: end it first"
 _LOG_LEVEL, _SILENT = "KINETO_LOG_LEVEL", "6"
 _PACKING, _CHUNK = 6, 1 << 20
 
 
 class Capture:
     """One use of torch.profiler, with memory, shapes and stacks; an observer of a measurement.
+
+    One inside another is like any profiler of the code's own: the outer one makes way.
 
     Attributes:
         result: What torch's profiler found; None before the end, or where nothing came of it.
@@ -44,6 +47,8 @@ class Capture:
     Raises:
         RecordingError: No profile can be taken here, or one is being taken already.
     """
+
+    _running: ClassVar[Capture | None] = None
 
     def __init__(self) -> None:
         why = self.obstacle()
@@ -71,9 +76,10 @@ class Capture:
         available = getattr(torch.autograd, "kineto_available", None)
         if available is None or not available():
             return f"torch {torch.__version__} is built without its profiler (Kineto)"
-        if profiling() or _waiting(torch):
-            return "a profiler of yours is at work, and PyTorch has one at a time: end it first"
-        return None
+        running = Capture._running
+        if running is not None:
+            return None if running._thread == threading.get_ident() else _BUSY
+        return _BUSY if profiling() or _waiting(torch) else None
 
     def start(self) -> None:
         """The measurement begins.
@@ -82,8 +88,9 @@ class Capture:
             RecordingError: torch's profiler does not start.
         """
         began = time.perf_counter()
-        if profiling():
-            raise RecordingError("another measurement profiles already, and PyTorch has one profiler at a time")
+        why = self.obstacle()
+        if why:
+            raise RecordingError(why)
         torch: Any = sys.modules["torch"]
         profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
@@ -101,6 +108,7 @@ class Capture:
             self._profile = None
             release_profiler(self._make_way)
             raise RecordingError(f"torch.profiler does not start: {first_line(error)}") from error
+        Capture._running = self
         self._began = time.perf_counter()
         self.cost += self._began - began
 
@@ -109,6 +117,8 @@ class Capture:
         if os.getpid() != self._pid:  # a forked child has neither the profiler's threads nor its results
             return
         release_profiler(self._make_way)
+        if Capture._running is self:
+            Capture._running = None
         if self._profile is None or self.result is not None or self.error:
             return
         if threading.get_ident() != self._thread:

@@ -24,6 +24,8 @@ CELL = [
     "--quiet",
     "--snapshot",
     "--stacks",
+    "--timeline",
+    "--trace",
     "--var",
     "--view",
     "-d",

@@ -96,23 +96,37 @@ def test_a_profiler_with_a_schedule_that_begins_later(capture):
 
 
 def test_one_that_runs_or_warms_up_already_is_not_disturbed():
-    with profile(activities=CPU), pytest.raises(RecordingError, match="a profiler of yours is at work"):
+    with profile(activities=CPU), pytest.raises(RecordingError, match="a profiler is at work already"):
         Capture()
     warming = profile(activities=CPU, schedule=schedule(wait=0, warmup=2, active=1), acc_events=True)
     warming.start()
-    with pytest.raises(RecordingError, match="a profiler of yours is at work"):
+    with pytest.raises(RecordingError, match="a profiler is at work already"):
         Capture()
     warming.stop()
     assert Capture.obstacle() is None
 
 
-def test_two_captures(capture):
-    with pytest.raises(RecordingError, match="a profiler of yours is at work"):
-        Capture()
-    late = Capture.__new__(Capture)
-    late.__dict__.update(vars(capture))
-    with pytest.raises(RecordingError, match="another measurement profiles already"):
-        late.start()
+def test_one_inside_another(capture):
+    torch.ones(3).mul(2)
+    inner = Capture()
+    inner.start()
+    torch.ones(3).sub(2)
+    inner.stop()
+    torch.ones(3).div(2)
+    capture.stop()
+    assert "aten::sub" in names(inner.result)
+    assert inner.aside is None
+    assert "aten::mul" in names(capture.result)
+    assert not names(capture.result) & {"aten::sub", "aten::div"}
+    assert capture.aside > 0
+
+
+def test_one_in_another_thread(capture):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(Capture.obstacle()))
+    thread.start()
+    thread.join()
+    assert found == ["a profiler is at work already, and PyTorch has one at a time: end it first"]
 
 
 def test_another_thread_is_told_before_the_process_would_end(capture):

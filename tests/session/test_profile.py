@@ -98,19 +98,24 @@ def test_files_of_their_own(tmp_path):
 
 
 def test_where_no_profile_can_be_taken(tmp_path):
-    with torch.profiler.profile(), pytest.raises(RecordingError, match="a profiler of yours is at work"):
+    with torch.profiler.profile(), pytest.raises(RecordingError, match="a profiler is at work already"):
         ipygpumem.measure(trace=tmp_path / "a.json")
 
 
 def test_a_measurement_inside_another(tmp_path):
-    """The inner one is asked while the outer profiles: it is refused, and the outer goes on."""
+    """The inner one has its own; the outer says that it made way."""
+    inner = []
 
     def run():
-        with pytest.raises(RecordingError, match="at work"):
-            ipygpumem.measure(timeline=tmp_path / "inner.html")
         torch.ones(10).mul(3)
+        with ipygpumem.measure(trace=tmp_path / "inner.json") as m:
+            torch.ones(10).sub(3)
+        inner.append(m.report.profile)
 
-    assert measured(tmp_path, run).profile.errors == ()
+    facts = measured(tmp_path, run).profile
+    assert facts.errors == inner[0].errors == ()
+    assert facts.aside > 0
+    assert "aten::sub" in (tmp_path / "inner.json").read_text()
 
 
 def broken(monkeypatch, *names):
