@@ -66,6 +66,7 @@ class ModuleWatch:
         self.spans: list[tuple[str, Mark, Mark]] = []
         self.phases = Phases(reset=reset)
         self.lost = ""
+        self.raised = 0
         self._torch = torch
         self._owned = Owned(torch, model)
         self._hooks: list[Any] = []
@@ -74,6 +75,7 @@ class ModuleWatch:
         self._wrapped: set[int] = set()
         self._local = threading.local()
         self._open: list[tuple[str, Mark]] = []
+        self._steps: list[tuple[int, int]] = []
         self._count = 0
         self._lock = threading.RLock()
         self._running = False
@@ -105,6 +107,7 @@ class ModuleWatch:
         if not self._running:
             return
         self._running = False
+        self._quietly(self._end_raised)
         BACKWARD.leave(self)
         HOOKS.remove(self._hooks)
         for handle in self._handles:
@@ -162,9 +165,9 @@ class ModuleWatch:
                 what(number)
 
     @staticmethod
-    def _quietly(what: Callable[[int], None], number: int) -> None:
+    def _quietly(what: Callable[..., None], *given: int) -> None:
         with contextlib.suppress(Exception):  # never in the place of what the model does
-            what(number)
+            what(*given)
 
     def _stack(self) -> list[int]:
         stack: list[int] = vars(self._local).setdefault("stack", [])
@@ -173,6 +176,7 @@ class ModuleWatch:
     def _enter(self, number: int) -> None:
         stack = self._stack()
         if not stack:
+            self._end_raised()
             self._local.root = _outermost()
             with self._lock:
                 self.phases.enter("forward")
@@ -200,6 +204,7 @@ class ModuleWatch:
 
     def backward_begins(self) -> None:
         """A backward pass begins."""
+        self._end_raised()
         with self._lock:
             self._open.append(("backward", mark()))
             self.phases.enter("backward")
@@ -213,6 +218,8 @@ class ModuleWatch:
 
     def _step_begins(self, optimizer: Any, arguments: Any, options: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
         with contextlib.suppress(Exception), self._lock:
+            self._end_raised()
+            self._steps.append((threading.get_ident(), id(sys._getframe(1))))
             self._owned.add_optimizer(optimizer)
             self.scan(states=False)
             self._open.append(("optimizer", mark()))
@@ -220,9 +227,26 @@ class ModuleWatch:
 
     def _step_ends(self, optimizer: Any, arguments: Any, options: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
         with contextlib.suppress(Exception), self._lock:
-            self.phases.leave("optimizer")
-            self._span("optimizer")
-            self.scan()
+            here = threading.get_ident(), id(sys._getframe(1))
+            if here in self._steps:
+                self._steps.remove(here)
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self.phases.leave("optimizer")
+        self._span("optimizer")
+        self.scan()
+
+    def _end_raised(self) -> None:
+        """PyTorch does not tell of a step that raised: it has when its frame runs no more."""
+        if not self._steps:
+            return
+        thread, running = threading.get_ident(), _running()
+        with self._lock:
+            for step in [one for one in reversed(self._steps) if one[0] == thread and one[1] not in running]:
+                self._steps.remove(step)
+                self.raised += 1
+                self._end_step()
 
     def _span(self, name: str) -> None:
         while self._open:
@@ -241,6 +265,16 @@ class ModuleWatch:
         found = tuple(self._owned.addresses(states=states))
         self._count += len(found)
         self.scans.append(Scan(mark(), found))
+
+
+def _running() -> set[int]:
+    """The frames of this thread, by id."""
+    frame: FrameType | None = sys._getframe(1)
+    found = set()
+    while frame is not None:
+        found.add(id(frame))
+        frame = frame.f_back
+    return found
 
 
 def _outermost() -> str:

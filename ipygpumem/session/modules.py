@@ -79,6 +79,11 @@ def _notes(watch: ModuleWatch) -> tuple[str, ...]:
     notes = []
     if watch.lost:
         notes.append(watch.lost)
+    if watch.raised:
+        notes.append(
+            "a step of the optimizer raised: what followed it counts as the optimizer's, until the next forward,"
+            " backward or step"
+        )
     if not watch.calls:
         notes.append("no module of the model was called: what compiled functions or copies of it did is not told apart")
     return tuple(notes)

@@ -473,3 +473,68 @@ def test_a_model_that_the_step_drops_is_freed(traffic):
         gc.collect()
         assert alive() is None
     check_sums(m)
+
+
+@pytest.mark.parametrize("how", ["model", "part", "function"])
+def test_what_is_compiled_in_the_cell_is_not_compiled_again(how):
+    from ipygpumem.recording.modules import ModuleWatch
+
+    torch._dynamo.reset()
+    model, graphs = make(), []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    call = model
+    if how == "model":
+        call = model = torch.compile(model, backend=backend)
+    elif how == "part":
+        model[0] = torch.compile(model[0], backend=backend)
+    else:
+
+        def call(given):
+            return model(given) * 2
+
+        call = torch.compile(call, backend=backend)
+    watch, x = ModuleWatch(model), torch.randn(16, 32)
+    watch.start()
+    call(x)
+    call(x)
+    in_cell = len(graphs)
+    watch.stop()
+    call(x)
+    assert in_cell == len(graphs) == 1
+    assert len(watch.calls) == (0 if how == "function" else 4 if how == "model" else 2 * 2 * 6)
+    nothing_left()
+    callbacks = torch._dynamo.callback.callback_handler
+    assert not callbacks.start_callbacks
+    assert not callbacks.end_callbacks
+
+
+def test_a_step_that_raises_ends_its_phase(traffic):
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters())
+    x = torch.randn(16, 32)
+
+    class Fails(torch.optim.SGD):
+        def step(self, closure=None):
+            raise ZeroDivisionError
+
+    failing = Fails(model.parameters())
+    with ipygpumem.measure(modules=model) as m:
+        model(x).sum().backward()
+        with pytest.raises(ZeroDivisionError):
+            failing.step()
+        step(model, optimizer, x)
+        with pytest.raises(ZeroDivisionError):
+            failing.step()
+        kept = torch.zeros(100_000)
+    tree = check_sums(m)
+    phases = {phase.name: phase for phase in tree.phases}
+    assert phases["forward"].times == 2
+    assert phases["backward"].times == 2
+    assert phases["optimizer"].times == 3
+    assert phases["forward"].change > 0
+    assert any("a step of the optimizer raised" in note for note in tree.notes)
+    del kept
