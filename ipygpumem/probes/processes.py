@@ -32,6 +32,7 @@ _DEEP = 64
 _MOST = 4096
 _COMMAND = 15
 """Characters that the kernel keeps of a program's name: what anybody may see of another user's process."""
+_NAME = 60
 _LONGEST = 200
 _DRIFT = 2.0
 """Seconds by which a beginning may seem to move: it is told against a clock that is being set."""
@@ -245,16 +246,16 @@ def _short(words: Sequence[str]) -> str:
     words = words if len(words) > 1 else words[0].split()
     program = _file(words[0]) if words else ""
     if "python" not in program:
-        return printable(program)[:_LONGEST]
+        return printable(program)[:_NAME]
     rest = iter(words[1:])
     for word in rest:
         if word in {"-m", "-c"}:
-            return printable(f"{program} -m {next(rest, '')}" if word == "-m" else f"{program} -c")[:_LONGEST]
+            return printable(f"{program} -m {next(rest, '')}" if word == "-m" else f"{program} -c")[:_NAME]
         if word in {"-X", "-W"}:
             next(rest, "")
         elif not word.startswith("-"):
-            return printable(f"{program} {_file(word)}")[:_LONGEST]
-    return printable(program)[:_LONGEST]
+            return printable(f"{program} {_file(word)}")[:_NAME]
+    return printable(program)[:_NAME]
 
 
 def _file(path: str) -> str:

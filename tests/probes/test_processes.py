@@ -249,6 +249,7 @@ def test_workers_of_multiprocessing_and_of_a_dataloader(start, outermost, monkey
         (["C:\\tools\\python.exe", "C:\\me\\a.py"], "python.exe a.py"),
         (["/opt/ollama/bin/ollama", "serve"], "ollama"),
         (["ray::train (task 5)"], "ray::train"),
+        (["/x/" + "y" * 100], "y" * 60),
         ([""], ""),
         ([], ""),
     ],
