@@ -62,7 +62,7 @@ class GlobalHooks:
     def _meet_compiler(self) -> None:
         """Be told of compilations, where this torch tells of them and somebody has called torch.compile."""
         callbacks: Any = sys.modules.get("torch._dynamo.callback")
-        handler = getattr(callbacks, "callback_handler", None)
+        handler: Any = getattr(callbacks, "callback_handler", None)
         if self._compiler is None and hasattr(handler, "remove_end_callback"):
             handler.register_start_callback(self._hide)
             handler.register_end_callback(self._show)

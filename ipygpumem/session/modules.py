@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ipygpumem.ledger.modules import Kind
     from ipygpumem.ledger.report import DeviceReport
     from ipygpumem.recording.modules import Call, ModuleWatch
+    from ipygpumem.recording.owned import ModuleFacts
     from ipygpumem.recording.recorder import Recorder
     from ipygpumem.snapshot import Snapshot
 
@@ -30,6 +31,11 @@ _FORWARD = len(KINDS_OF_BYTES)
 """Made in a forward; its end decides between activation and temporary."""
 _OWNED: tuple[Kind, ...] = ("parameters", "buffers", "gradients", "optimizer state")
 _OTHERS = _CODE["not the model's"]
+_DDP = "DistributedDataParallel"
+_WRAPPERS = {
+    _DDP: "its own buffers for gradients are told as not the model's",
+    "FullyShardedDataParallel": "its modules' parameters lie together, and count for the wrapped module as a whole",
+}
 
 
 def module_tree(snapshot: Snapshot, report: DeviceReport, recorder: Recorder, watch: ModuleWatch) -> ModuleTree | None:
@@ -113,6 +119,9 @@ class _Kinds:
         lives_on[made] = allocations.end[made] > outer[start]
         forward = self.kind == _FORWARD
         self.kind[forward & lives_on] = _CODE["activations"]
+        wrappers = [number for number, module in enumerate(watch.modules) if module.type == _DDP]
+        buckets = forward & lives_on & np.isin(self.owner, wrappers)
+        self.kind[buckets], self.owner[buckets] = _OTHERS, -1
         self.kind[forward & ~lives_on] = _CODE["forward, temporary"]
         self._claim(f"cuda:{index}")
 
@@ -295,12 +304,13 @@ def _rows(watch: ModuleWatch, kinds: _Kinds, at_peak: NDArray[np.bool_]) -> Iter
             temporary=None if inside else kinds.most(within)[1],
             peak=None if inside else peak[number],
             own=None if inside else own[number],
-            note=_note(module.compiled, again[number]),
+            note=_note(module, again[number]),
         )
 
 
-def _note(compiled: str, again: int) -> str:
-    parts = []
+def _note(module: ModuleFacts, again: int) -> str:
+    parts = [_WRAPPERS[module.type]] if module.type in _WRAPPERS else []
+    compiled = module.compiled
     if compiled == "compiled":
         parts.append("compiled: its parts are not told apart")
     elif compiled == "inside":

@@ -538,3 +538,55 @@ def test_a_step_that_raises_ends_its_phase(traffic):
     assert phases["forward"].change > 0
     assert any("a step of the optimizer raised" in note for note in tree.notes)
     del kept
+
+
+@pytest.fixture
+def alone():
+    """One process that is all of a group."""
+    dist = torch.distributed
+    if not dist.is_available() or not dist.is_gloo_available():
+        pytest.skip("this torch has no gloo")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_distributed_data_parallel(alone, traffic):
+    model = nn.parallel.DistributedDataParallel(make())
+    optimizer = torch.optim.SGD(model.parameters())
+    with ipygpumem.measure(modules=model) as m:
+        for _ in range(3):
+            step(model, optimizer, torch.randn(16, 32))
+    nothing_left()
+    tree = check_sums(m)
+    inner = tree.row("module")
+    assert (inner.calls, inner.parameters) == (3, tree.row("").parameters)
+    assert inner.gradients == inner.parameters
+    assert tree.row("").activations == inner.activations, "its buckets of gradients are no activations"
+    parts = {part.kind: part for part in tree.parts}
+    assert parts["activations"].end == 0
+    assert parts["not the model's"].end >= inner.parameters
+    assert "gradients are told as not the model's" in tree.row("").note
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("original", [False, True])
+def test_fully_sharded_data_parallel(alone, traffic, original):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    plain = make()
+    size = sum(one.numel() * 4 for one in plain.parameters())
+    model = FullyShardedDataParallel(plain, device_id=torch.device("cpu"), use_orig_params=original)
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    with ipygpumem.measure(modules=model) as m:
+        for _ in range(2):
+            step(model, optimizer, torch.randn(16, 32))
+    nothing_left()
+    tree = check_sums(m)
+    root = tree.row("")
+    assert root.type == "FullyShardedDataParallel"
+    assert size <= root.parameters <= size + 64
+    assert size <= root.gradients <= size + 64
+    assert size <= root.optimizer <= size + 64
+    assert tree.row("_fsdp_wrapped_module.1.up").calls == 2
+    assert "lie together" in root.note
