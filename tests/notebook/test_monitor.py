@@ -14,6 +14,7 @@ from ipygpumem.notebook.monitor import Monitoring
 from ipygpumem.session import current
 from ipygpumem.viewer.place import Place
 
+pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")
 pytest.importorskip("anywidget")
 
 
