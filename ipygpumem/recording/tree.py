@@ -123,13 +123,12 @@ class _Reader:
         """The operators of the program's own, and what is outside of any."""
         leaves: dict[int, _Leaf] = {}
         whose: list[int] = []  # by event: the leaf that it belongs to
-        backward: list[bool] = []  # by event: whether it runs inside a function of a backward pass
         for number, (time, event, kind, fields, parent) in enumerate(events):
-            within, leaf = (backward[parent], whose[parent]) if parent >= 0 else (False, -1)
+            leaf = whose[parent] if parent >= 0 else -1
+            inside = False
             touched: _Touched = []
             if kind == _OPERATOR:
                 inside = fields.scope == self._backward
-                within = within or inside
                 known, touched = self._arguments(fields)
                 leaf = number if leaf < 0 and (inside or known) else leaf
                 self._accumulated(event, fields, inside=inside)
@@ -137,10 +136,9 @@ class _Reader:
                 leaf = number if leaf < 0 else leaf
             else:
                 self._called(fields)
-            backward.append(within)
             whose.append(leaf)
             if leaf >= 0:
-                leaves.setdefault(leaf, _Leaf(time, within)).add(touched, fields if kind == _ALLOCATION else None)
+                leaves.setdefault(leaf, _Leaf(time, inside)).add(touched, fields if kind == _ALLOCATION else None)
         return list(leaves.values())
 
     def _tensor(self, identity: int | None, allocation: int | None, device: Any, address: int | None) -> int | None:

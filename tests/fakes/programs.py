@@ -94,6 +94,37 @@ def functional():
     return run
 
 
+class Scribbler(torch.autograd.Function):
+    """Its backward pass writes over an activation."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.kept = x.detach()
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.kept.mul_(2)
+        return gradient * ctx.kept
+
+
+def scribbled():
+    """Activations and inputs that become something else while going back."""
+    w = torch.randn(20, 10, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    x, given = torch.randn(6, 20), torch.randn(6, 10)
+
+    def run():
+        for _ in range(2):
+            y = Scribbler.apply(x @ w) * given
+            (y + y).backward(given)  # an addition hands its gradient on as it is
+            optimizer.step()
+            optimizer.zero_grad()
+            del y
+
+    return run
+
+
 def inference():
     model = nn.Sequential(nn.Conv1d(4, 6, 3), nn.GELU(), nn.Flatten(), nn.Linear(6 * 14, 3))
     x = torch.randn(5, 4, 16)
@@ -151,4 +182,4 @@ def recurrent():
     return run
 
 
-PROGRAMS = {one.__name__: one for one in (adam, checkpointed, functional, inference, oddments, recurrent)}
+PROGRAMS = {one.__name__: one for one in (adam, checkpointed, functional, inference, oddments, recurrent, scribbled)}

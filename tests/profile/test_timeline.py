@@ -97,6 +97,16 @@ def test_a_change_of_purpose_moves_bytes_and_adds_none():
     assert profile_of(flow).timelines[0].total.tolist() == [30, 37, 77, 70, 150, 170, 90, 50]
 
 
+def test_an_activation_that_a_backward_pass_writes_over_is_nothing_known():
+    flow = step()
+    flow.nodes.insert(3, Node(350, backward=True, inputs=[(2, 0)], outputs=[(2, 1)], written=[(2, 0)]))
+    (timeline,) = profile_of(flow).timelines
+    assert (350, ACTIVATION, UNKNOWN, 40) in zip(
+        timeline.time, timeline.source, timeline.target, timeline.size, strict=True
+    )
+    assert timeline.levels[-1].tolist() == timeline.levels[-1].clip(0).tolist()
+
+
 def test_equal_peaks_the_first_counts():
     flow = Flow(nameless=[Nameless(1, "cpu", 1, 5), Nameless(2, "cpu", 1, -5), Nameless(3, "cpu", 2, 5)])
     (timeline,) = profile_of(flow).timelines
