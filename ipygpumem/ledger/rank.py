@@ -19,9 +19,9 @@ __all__ = ["SCHEMA", "CardFacts", "Member", "MemberPeak", "Origin", "State", "me
 SCHEMA = 1
 """Of a member as plain data: ``{"schema", "state", "origin", "report"}``."""
 
-State = Literal["done", "running", "died", "missing", "absent"]
-"""``done``: it has a report. ``running``: it began, and no more is known. ``died``: its process is gone.
-``missing``: it sent nothing. ``absent``: it was never under watch (the package is not there)."""
+State = Literal["done", "running", "late", "died", "missing", "absent"]
+"""``done``: it has a report. ``running``: it began, and no more is known. ``late``: it is still at work. ``died``: its
+process is gone. ``missing``: it sent nothing. ``absent``: it was never under watch (the package is not there)."""
 
 
 @dataclass(frozen=True, slots=True)

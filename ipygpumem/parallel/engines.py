@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -70,8 +71,8 @@ class Engines:
     def stop(self, timeout: float = 10) -> None:
         """Let the engines go, and leave the client as it was."""
         self.detach()
-        silent = [self.client[number].execute(_LEAVE, silent=True, block=False) for number in self._joined()]
-        _wait(silent, timeout)
+        with contextlib.suppress(Exception):  # a client that is closed, a hub that is gone: there is nobody to let go
+            _wait([self.client[one].execute(_LEAVE, silent=True, block=False) for one in self._joined()], timeout)
 
     def detach(self) -> None:
         """Stop watching here; the engines are left as they are."""
@@ -79,10 +80,8 @@ class Engines:
             del self.client.send_execute_request
             self._send = None
         if self._shell is not None:
-            try:
+            with contextlib.suppress(ValueError):
                 self._shell.events.unregister("post_run_cell", self._after)
-            except ValueError:
-                return
 
     def _joined(self) -> list[int]:
         return [number for number in self.numbers if number in self.origins]
@@ -154,13 +153,21 @@ class Engines:
                 members = tuple(
                     member_of(number, reply, self.origins, self.notes) for number, reply in sorted(run.replies.items())
                 )
+                self._heard(members)
                 found.append(Ranks(members, "engine"))
         if found:
             self.last = found[-1]
         return found
 
+    def _heard(self, members: tuple[Member, ...]) -> None:
+        """An engine that was busy has joined by now; one whose CUDA has started knows its cards."""
+        for member in members:
+            if member.report is not None and member.origin is not None:
+                self.origins[int(member.name)] = member.origin
+                self.notes.pop(int(member.name), None)
+
     def _late(self) -> None:
-        """Engines that came after the others have joined by now are no longer noted as busy; new ones are asked in."""
+        """Engines that came after the others are asked in."""
         new = [number for number in self.numbers if number not in self.origins and number not in self.notes]
         if new and self._send is not None:
             self._join(new, timeout=5)

@@ -62,7 +62,7 @@ def member_of(number: int, reply: Any, known: Mapping[int, Origin], notes: Mappi
     if found is not None:
         return found
     if not reply.done():
-        return Member(name, "running", origin, note="")
+        return Member(name, "late", origin)
     if _died(reply):
         return Member(name, "died", origin, note="in the middle of the cell")
     if number in notes:

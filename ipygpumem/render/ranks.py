@@ -122,6 +122,7 @@ def _short(uuid: str) -> str:
 
 _STATES = {
     "running": "began, and left no report: killed, or still running",
+    "late": "still running",
     "died": "died",
     "missing": "sent nothing",
     "absent": "not under watch",

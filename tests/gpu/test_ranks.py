@@ -95,7 +95,7 @@ def cluster(fresh, engines, devices):
         shell = InteractiveShell.instance()
         shell.run_cell("%load_ext ipygpumem")
         cluster = ipyparallel.Cluster(n={engines}, controller_ip="127.0.0.1", log_level=40)
-        rc = cluster.start_and_connect_sync(activate=False)
+        rc = cluster.start_and_connect_sync(activate=True)
         for number, device in enumerate({devices!r}):
             rc[number].execute(f"import os; os.environ['CUDA_VISIBLE_DEVICES'] = '{{device}}'", block=True)
         shell.user_ns["rc"] = rc

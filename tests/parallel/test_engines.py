@@ -42,7 +42,7 @@ def client(shell, tmp_path_factory):
     os.environ |= {"PYTHONPATH": paths, "IPYTHONDIR": str(tmp_path_factory.mktemp("ipython"))}
     cluster = ipyparallel.Cluster(n=ENGINES, controller_ip="127.0.0.1", log_level=40)
     with capture_output():
-        client = cluster.start_and_connect_sync(activate=False)
+        client = cluster.start_and_connect_sync(activate=True)
     shell.user_ns["rc"] = client
     yield client
     disable()
@@ -123,6 +123,8 @@ def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert engines.last.members[0].report.host.held >= 32 * MIB
     assert "died, in the middle of the cell" in text
 
+    stragglers(shell, client)
+
     # off: the client is as it was, and so are the engines
     _, text = run(shell, "%gpumem engines off")
     assert "no longer under watch" in text and active() is None
@@ -131,22 +133,44 @@ def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert "engines on" not in run(shell, "%%px --no-stream --targets 0\nk = os.urandom(32 << 20)")[1]
 
 
+def stragglers(shell, client):
+    """An engine that is still at work is told as it is, and again when it has ended."""
+    engines = active()
+    run(
+        shell,
+        "%%px --noblock --targets 0:2\nimport time\nt = os.urandom(8 << 20)\nif rank_and_world()[0]: time.sleep(4)",
+    )
+    time.sleep(2)
+    (found,) = engines.collect(partly=True)
+    assert [member.state for member in found.members] == ["done", "late"]
+    assert "still running" in str(found)
+    client.wait(timeout=30)
+    (found,) = engines.collect()
+    assert [member.state for member in found.members] == ["done", "done"]
+
+
 def _loaded():
     from IPython import get_ipython
 
     return "GPUMem" in get_ipython().magics_manager.registry
 
 
-def test_engines_without_the_package(shell, client):
+def test_busy_engines_without_the_package(shell, client):
     client[0:2].execute("import sys; sys.modules['ipygpumem'] = None", block=True)
     client[2].execute("import sys, types; sys.modules['ipygpumem'] = types.ModuleType('ipygpumem')", block=True)
-    _, text = run(shell, "%gpumem engines rc")
-    assert "1 engine under watch" in text
+    client[3].execute("import time; time.sleep(4)")
+    enable(client, timeout=2)
+    _, text = run(shell, "%gpumem engines")
+    assert "0 engines under watch" in text
+    assert "engine 3 is not under watch: busy: it joins when it is free" in text
     assert "engine 2 is not under watch: its ipygpumem is another version" in text
     assert "engine 0 is not under watch" in text
     _, text = run(shell, "%%px --no-stream\nimport os; kept = os.urandom(16 << 20)")
     assert "without a report: engine 0, 1, 2" in text
     assert active().last.members[3].report.host.held >= 16 * MIB
+    assert "1 engine under watch" in run(shell, "%gpumem engines")[1]
+    client.close()
+    assert "no longer under watch" in run(shell, "%gpumem engines off")[1], "of a closed client, too"
 
 
 @pytest.mark.parametrize(
