@@ -68,12 +68,15 @@ class _TimerFile:
         self._file = create(_CLOCK_MONOTONIC, _TFD_CLOEXEC)
         if self._file < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        self._never = ctypes.byref(_Spec())
+        self._never = self._spec = ctypes.byref(_Spec())
+        self._times = (0.0, 0.0)
 
     def set(self, first: float, interval: float) -> None:
         """As `Alarm`."""
-        spec = _Spec(*divmod(int(interval * _NANO), _NANO), *divmod(max(int(first * _NANO), 1), _NANO))
-        self._settime(self._file, 0, ctypes.byref(spec), None)
+        if self._times != (first, interval):  # each cell sets the same ones
+            spec = _Spec(*divmod(int(interval * _NANO), _NANO), *divmod(max(int(first * _NANO), 1), _NANO))
+            self._times, self._spec = (first, interval), ctypes.byref(spec)
+        self._settime(self._file, 0, self._spec, None)
 
     def off(self) -> None:
         """As `Alarm`."""
