@@ -55,13 +55,14 @@ class Label(NamedTuple):
     """What is written for one reference, and how the child's own dict keys are written below it.
 
     ``key``: the id of a tensor that is the key; it is written by its own name once that is known. ``far``: the child is
-    not referred to directly, but through a cell.
+    not referred to directly, but through a cell. ``late``: any other name is better.
     """
 
     text: str
     style: Style = "object"
     key: int | None = None
     far: bool = False
+    late: bool = False
 
 
 def attributes(thing: Any) -> dict[Any, Any] | None:
@@ -189,7 +190,8 @@ def _of_deque(thing: Any) -> Iterator[tuple[int, Label]]:
 def _of_exception(thing: Any) -> Iterator[tuple[int, Label]]:
     yield from ((id(get(thing)), Label("")) for get in _OF_EXCEPTIONS)
     for base in mro(type(thing)):  # AttributeError.obj: what had no such attribute
-        yield from _members(thing, base) if "__slots__" not in _type_dict(base) else ()
+        members = _members(thing, base) if "__slots__" not in _type_dict(base) else ()
+        yield from ((key, label._replace(late=True)) for key, label in members)  # the local that holds it says more
 
 
 def _of_nothing(thing: Any) -> Iterator[tuple[int, Label]]:  # noqa: ARG001 (as the others)

@@ -185,7 +185,7 @@ class Names:
             if child in inside or (label.far and child in things):
                 told.add(child)
                 row = f"{self.text(key)}{label.text}" if own_row else known.row or f"{known.label.text}{label.text}"
-                self._name(child, _below(known, key, label, row, late=key in self._late), queue)
+                self._name(child, _below(known, key, label, row, late=label.late or key in self._late), queue)
         for child in inside:
             if child in told:
                 continue

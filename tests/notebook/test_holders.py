@@ -261,3 +261,10 @@ def test_what_had_no_such_attribute_has_a_name(gpu_notebook):
     gpu_notebook.run(f"def f():\n    torch.ones(9 << 20, {GPU}.nothing_of_the_kind\nf()")
     (one,) = ipygpumem.holders().holders
     assert (one.parts[0].name, one.place) == ("last exception.obj", "traceback")
+
+
+def test_the_local_that_holds_it_comes_before_what_the_exception_says(gpu_notebook):
+    gpu_notebook.run(f"def f():\n    mine = torch.ones(9 << 20, {GPU}\n    mine.nothing_of_the_kind\nf()")
+    (one,) = ipygpumem.holders().holders
+    assert one.parts[0].name == "last exception: f() mine"
+    assert "last exception.obj" in one.parts[0].also
