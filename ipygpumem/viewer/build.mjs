@@ -4,6 +4,7 @@ import { readFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build, transform } from "esbuild";
+import { zlibSync } from "fflate";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const at = process.argv.indexOf("--out");
@@ -34,9 +35,11 @@ async function bundle(options) {
   return /** @type {any} */ (result).outputFiles[0].text.replaceAll("</script", "<\\/script");
 }
 
-// The engine's whole text is a constant of the bundle: a blob of it runs where no file can be loaded, as a worker (a
+// The engine's whole text is a constant of the bundle, packed (by fflate: Node's own zlib packs differently from version to
+// version, and the bundles are compared byte for byte): a blob of it runs where no file can be loaded, as a worker (a
 // classic one: a page from a disk may not start others) or, where there are none, as a module of the page.
 const worker = await bundle({ entryPoints: ["js/worker.js"], format: "iife", globalName: "ipygpumem" });
+const packed = Buffer.from(zlibSync(Buffer.from(worker), { level: 9 })).toString("base64");
 const inline = {
   name: "texts",
   /** @param {import("esbuild").PluginBuild} builder */
@@ -46,7 +49,7 @@ const inline = {
       const css = await transform(await readFile(path, "utf8"), { loader: "css", minify: true, target: "es2022" });
       return { contents: css.code, loader: "text" };
     });
-    builder.onLoad({ filter: /.*/, namespace: "worker-text" }, () => ({ contents: worker, loader: "text" }));
+    builder.onLoad({ filter: /.*/, namespace: "worker-text" }, () => ({ contents: packed, loader: "text" }));
   },
 };
 

@@ -226,14 +226,18 @@ def test_damaged_data_say_so(viewing, damage):
     assert view.problems == []
 
 
-def without(name):
-    """The page as a browser sees it that lacks something."""
+def replaced(script):
+    """The page where a script has run before its own."""
     text = page([Source("made", Snapshot.load(CASES["hostile names"]).encode())])
-    script = f"delete window.{name};"
     # the policy names the page's script by its hash: another one needs a policy of its own
     return re.sub('content="default-src[^"]*"', 'content=""', text).replace(
         "<style>", f"<script>{script}</script><style>", 1
     )
+
+
+def without(name):
+    """The page as a browser sees it that lacks something."""
+    return replaced(f"delete window.{name};")
 
 
 def test_a_browser_without_decompression_says_so(viewing):
@@ -285,3 +289,17 @@ def test_data_are_base64_and_nothing_else(tmp_path):
     text = page([Source("a", data)])
     (held,) = re.findall(r'class="ipygpumem-data"[^>]*>([^<]*)<', text)
     assert base64.b64decode(held, validate=True) == data
+
+
+def test_a_worker_that_never_answers_is_not_waited_for(viewing):
+    view = viewing(text=replaced("window.Worker = class { postMessage() {} terminate() { window.ended = true; } };"))
+    view.drawn()
+    assert view.page.evaluate("window.ended") is True
+    assert view.call("device()")["events"] == 2
+    assert view.problems == []
+
+
+def test_without_a_canvas_the_page_says_so(viewing):
+    view = viewing(text=replaced("HTMLCanvasElement.prototype.getContext = () => null;"))
+    view.page.get_by_text("no canvas to draw on").wait_for()
+    assert view.problems == []

@@ -1,26 +1,31 @@
 /** Asks the engine: in a worker where the host allows one, else in slices on this thread. */
 
 import workerText from "worker-text";
+import { bytesOf, inflate } from "./packed.js";
 import { ViewerError } from "./problem.js";
 
 /** @typedef {{request: (name: string, request: object, transfer?: Transferable[]) => Promise<any>, close: () => void, threaded: boolean}} Client */
 
+/** How long a worker may take to say that it is there, in milliseconds. */
+const PATIENCE = 4000;
+
 /** @returns {Promise<Client>} */
 export async function connect() {
-  return (await withText("", inWorker)) ?? (await withText("export const { Engine } = ipygpumem;", inSlices));
+  const text = new TextDecoder().decode(await inflate(bytesOf(workerText)));
+  return (await withText(text, inWorker)) ?? (await withText(`${text}export const { Engine } = ipygpumem;`, inSlices));
 }
 
 /**
  * @template T
- * @param {string} end what stands behind the engine's text @param {(address: string) => Promise<T>} use
+ * @param {string} text of the engine @param {(address: string) => Promise<T>} use
  */
-async function withText(end, use) {
+async function withText(text, use) {
   /** @type {string} */
   let address;
   try {
-    address = URL.createObjectURL(new Blob([workerText, end], { type: "text/javascript" }));
+    address = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
   } catch {
-    address = `data:text/javascript,${encodeURIComponent(workerText + end)}`; // a host without blob: addresses
+    address = `data:text/javascript,${encodeURIComponent(text)}`; // a host without blob: addresses
   }
   try {
     return await use(address);
@@ -43,9 +48,15 @@ function inWorker(address) {
     const waiting = new Map();
     let last = 0;
     let alive = false;
+    // some hosts start a worker that never runs
+    const late = setTimeout(() => {
+      worker.terminate();
+      settle(undefined);
+    }, PATIENCE);
     worker.onmessage = ({ data }) => {
       if (!alive) {
         alive = true;
+        clearTimeout(late);
         settle({ request, close: () => worker.terminate(), threaded: true });
         return;
       }

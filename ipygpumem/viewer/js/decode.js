@@ -11,30 +11,12 @@
  * @typedef {{[name: string]: any, columns: Described[]}} Header
  */
 
+import { inflate } from "./packed.js";
 import { ViewerError } from "./problem.js";
 
 const MAGIC = "ipgmsnap";
 const LENGTH = 4;
 const LARGEST_EXACT = 2 ** 53;
-
-/**
- * Unpack a zlib stream.
- * @param {Uint8Array<ArrayBuffer>} packed
- * @returns {Promise<Uint8Array<ArrayBuffer>>}
- */
-async function inflate(packed) {
-  if (typeof DecompressionStream === "undefined") {
-    throw new ViewerError(
-      "This browser cannot unpack the data (it has no DecompressionStream): Chrome 80, Firefox 113 or Safari 16.4 can.",
-    );
-  }
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  try {
-    return new Uint8Array(await new Response(stream).arrayBuffer());
-  } catch {
-    throw new ViewerError("The data of this snapshot are damaged: they cannot be unpacked.");
-  }
-}
 
 /**
  * The numbers of byte planes: low bytes first.

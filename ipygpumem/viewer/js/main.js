@@ -38,6 +38,8 @@ export function mount(element, sources, options) {
   });
 
   async function open() {
+    if (!h("canvas").getContext("2d"))
+      throw new ViewerError("This browser gives the page no canvas to draw on (2d): the viewer can show nothing here.");
     const client = await connect();
     performance.mark("ipygpumem:engine");
     const files = [];

@@ -279,7 +279,7 @@ test("two files on one clock: times count from where the file says", () => {
     { action: 0, size: 512, time: 1_000_500 },
     { action: 0, size: 512, time: 1_001_000 },
   ];
-  const allocations = events.map((one, start) => ({ start, end: 2, size: 512 }));
+  const allocations = events.map((_, start) => ({ start, end: 2, size: 512 }));
   const zero = (/** @type {object} */ device) => overviewOf(made(events, allocations, { device })).devices[0];
   const own = zero({});
   assert.deepEqual([own.origin, own.span, own.peak.time], [1_000_500, 500, 500]);
