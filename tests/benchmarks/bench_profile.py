@@ -1,0 +1,55 @@
+"""Memory by category from a profile: beside torch's own timeline (deprecated), of the same profile."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+STEPS = 40
+
+
+def _profiled(torch):
+    from ipygpumem.recording.capture import Capture
+
+    model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(10)])
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.ones(4, 16)
+    capture = Capture()
+    capture.start()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(x).relu().sum().backward()
+        optimizer.step()
+    capture.stop()
+    return capture
+
+
+def run():
+    import torch
+
+    from ipygpumem.profile import profile_of
+    from ipygpumem.recording.file import collector_paused
+    from ipygpumem.recording.tree import flow_of
+    from ipygpumem.viewer.categories import categories_page
+
+    capture = _profiled(torch)
+    start = time.perf_counter()
+    with collector_paused():
+        profile = profile_of(flow_of(capture.result))
+    page = categories_page(profile, "bench.html")
+    ours = time.perf_counter() - start
+    rows = [
+        {"measure": f"{len(profile.timelines[0]):,} changes, read, told by category, a page", "value": f"{ours:.2f} s"},
+        {"measure": "its size", "value": f"{len(page) / 1024:,.0f} KiB"},
+    ]
+    if hasattr(capture._profile, "export_memory_timeline"):
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            start = time.perf_counter()
+            capture._profile.export_memory_timeline(str(Path(folder) / "t.json"), "cpu")
+            theirs = time.perf_counter() - start
+        rows.append({"measure": "torch's export_memory_timeline, .json", "value": f"{theirs:.2f} s"})
+        rows.append({"measure": "torch's over ours", "value": f"{theirs / ours:.1f}", "target": ">= 5"})
+    return rows
