@@ -423,3 +423,47 @@ def test_after_a_failed_kernel():
     assert told[1].error is not None
     assert "x" in told[2].names
     assert all(one.error is None for one in told[2:])
+
+
+def test_new_storages_where_old_ones_were_freed():
+    """The caching allocator gives an address out again at once."""
+    told = run(
+        "kept = torch.ones(32 << 20, dtype=torch.uint8, device='cuda')\n"
+        "old = torch.ones(64 << 20, dtype=torch.uint8, device='cuda'); place = old.data_ptr()",
+        "del old\nfresh = torch.ones(64 << 20, dtype=torch.uint8, device='cuda')\n%gpumem who --new -v found",
+        "tell(same=fresh.data_ptr() == place, names=[one.name for one in found.holders])",
+    )
+    assert told[2].same
+    assert told[2].names == ["fresh"]
+
+
+def test_a_thread_that_allocates_while_it_looks(fresh):
+    facts = fresh(
+        """
+        import threading, torch, ipygpumem
+        ipygpumem.preload_pytorch()
+        keep = [[i] for i in range(400_000)]
+        mine = torch.ones(64 << 20, dtype=torch.uint8, device="cuda")
+        stop, kept = threading.Event(), []
+        def work():
+            while not stop.wait(0.001):
+                kept.append(torch.ones(2 << 20, dtype=torch.uint8, device="cuda"))
+                del kept[:-200]
+        thread = threading.Thread(target=work)
+        thread.start()
+        sums, notes, labels = [], [], []
+        for _ in range(5):
+            found = ipygpumem.holders()
+            total = found.total("cuda:0")
+            sums.append(total.held + total.unreached == total.allocated)
+            notes += found.notes
+            labels += [(part.label, part.amount) for part in total.rest]
+        stop.set()
+        thread.join()
+        tell(sums=sums, notes=notes, labels=labels)
+        """
+    )
+    assert all(facts["sums"])
+    assert not [note for note in facts["notes"] if "outside PyTorch's allocator" in note]
+    assert "allocated while it looked, by other threads" in {label for label, _ in facts["labels"]}
+    assert all(amount < 4 * MIB for label, amount in facts["labels"] if label.startswith("not reachable"))

@@ -256,3 +256,52 @@ def test_a_notebook(torch):
     assert "the model: Linear" in text
     (value,) = [out["data"]["text/plain"] for out in notebook.cells[3].outputs if out.output_type == "execute_result"]
     assert value == str(2048 * 2048 * 4)
+
+
+def test_what_a_step_replaces_costs_no_more_than_without(torch):
+    class Moves(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(16 << 20, device="cuda"))
+            self.head = torch.nn.Linear(1024, 4096, device="cuda")
+
+        def forward(self, x):
+            self.mean = self.mean + 1
+            return self.head(x)
+
+    def work(model):
+        for _ in range(3):
+            model(torch.ones(16, 1024, device="cuda")).sum().backward()
+            model.head = None
+            model.head = torch.nn.Linear(1024, 4096, device="cuda")
+
+    import ipygpumem
+
+    peaks = []
+    for watched in (False, True):
+        model = Moves()
+        with ipygpumem.measure(modules=model if watched else None) as m:
+            work(model)
+        peaks.append(m.report.devices["cuda:0"].peak)
+        del model
+    assert abs(peaks[0] - peaks[1]) < 1 << 20
+    check_sums(m.report)
+    (tree,) = m.report.modules
+    assert tree.row("head").calls == 3
+
+
+def test_compiled_in_the_cell_and_not_again(torch):
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()).cuda()
+    from torch._dynamo.testing import CompileCounter
+
+    import ipygpumem
+
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter)
+    x = torch.ones(4, 64, device="cuda")
+    with ipygpumem.measure(modules=compiled):
+        compiled(x)
+        compiled(x)
+    compiled(x)
+    assert counter.frame_count == 1
