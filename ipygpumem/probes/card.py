@@ -41,7 +41,8 @@ class Card:
     """One device of this process, named as PyTorch names it.
 
     ``own`` is the process id under which NVML lists us, once verified; ``mode`` and ``why`` say what can be claimed.
-    ``segments`` is PyTorch's count of moved segments at the last reading, ``listed`` the other processes then.
+    ``segments`` is PyTorch's count of moved segments at the last reading, ``listed`` the other processes then, and
+    ``others`` their sum.
     """
 
     index: int
@@ -57,6 +58,7 @@ class Card:
     verified: bool = False
     segments: int | None = None
     listed: tuple[tuple[int, int | None], ...] = ()
+    others: int = 0
 
     @property
     def name(self) -> str:
@@ -241,10 +243,10 @@ class Card:
             return memory, None, None, str(error)
         process = entries.pop(self.own, None) or None  # absent and 0 both mean: not known
         if process is not None:
-            others = sum(amount for amount in entries.values() if amount is not None)
             listed = tuple(entries.items())
-            if listed != self.listed:  # else thousands of reports share one
-                self.listed = listed
+            if listed != self.listed:  # else thousands of reports share one, and its sum
+                self.listed, self.others = listed, sum(amount for amount in entries.values() if amount is not None)
+            others = self.others
         return memory, process, others, trouble
 
 

@@ -61,6 +61,7 @@ ELSEWHERE = {"--engines", "--collect"}
                 "explain",
                 "free",
                 "history",
+                "monitor",
                 "off",
                 "on",
                 "processes",
