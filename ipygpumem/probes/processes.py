@@ -213,7 +213,10 @@ def _descends(process: Any) -> bool:
             return True
         if parent in {0, 1}:
             return False
-        process = psutil.Process(parent)
+        try:
+            process = psutil.Process(parent)
+        except psutil.Error:  # another user's, on a system that hides those: no parent of ours, and none below us
+            return False
     return False
 
 

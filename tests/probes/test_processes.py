@@ -90,6 +90,20 @@ def test_a_grandchild_is_a_child(start, outermost):
     below[0].kill()
 
 
+def test_a_parent_that_is_hidden_hides_nobody_below_it(start, outermost, monkeypatch):
+    child, real = start("/bin/sleep", "60"), psutil.Process
+
+    def look(pid=None):
+        if pid not in {None, child.pid}:
+            raise psutil.NoSuchProcess(pid)
+        return real(pid)
+
+    monkeypatch.setattr(processes, "own_number", lambda: 1 << 22)  # or the search would end with the parent
+    monkeypatch.setattr(psutil, "Process", look)
+    one = Directory().who(child.pid, trusted=True)
+    assert (one.name, one.relation, one.why) == ("sleep", "own", "")
+
+
 @pytest.fixture
 def unrelated(monkeypatch):
     """Children of this process are somebody else's."""
