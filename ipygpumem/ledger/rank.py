@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.errors import ReportError
@@ -129,8 +129,6 @@ class Member:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data; lines of code and modules of the report stay behind, as they are large."""
-        from dataclasses import replace
-
         report = None if self.report is None else replace(self.report, lines=(), modules=()).to_dict()
         return {
             "schema": SCHEMA,
@@ -149,6 +147,8 @@ class Member:
 
 _PLAIN = Plain({"CodeLine": CodeLine, "Origin": Origin, "CardFacts": CardFacts, "MemberPeak": MemberPeak})
 _MOST_RANKS = 1 << 24
+_WORDS = 200
+"""Characters of a text that somebody else wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +177,7 @@ def member_from(data: Any, name: str) -> Member:
         for number in (origin.rank, origin.world):
             if number is not None and not 0 <= number < _MOST_RANKS:
                 raise ReportError(f"origin: {number} is no rank")
+        origin = replace(origin, host=origin.host[:_WORDS], version=origin.version[:_WORDS])
         if not 0 <= origin.began < 1 << 33:
             raise ReportError("origin.began is no time: it counts seconds since 1970")
     report = data.get("report")
@@ -188,6 +189,6 @@ def member_from(data: Any, name: str) -> Member:
         origin,
         None if report is None else report_from(report),
         found.peaks,
-        found.note,
+        found.note[:_WORDS],
         found.snapshot,
     )

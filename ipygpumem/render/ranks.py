@@ -23,6 +23,16 @@ _NAMED = 8
 _UUID = 8
 _LINES = 8
 _WORDS = {"held": "held", "peak": "peak", "outside": "outside PyTorch", "host_peak": "host peak", "seconds": "time"}
+_COLUMNS = {
+    "device": "device",
+    "held": "held",
+    "peak": "peak",
+    "allocated": "allocated",
+    "cache": "cached",
+    "outside": "outside",
+    "seconds": "time",
+}
+_HOST_COLUMNS = {"device": "device", "held": "held", "peak": "peak", "allocated": "resident", "seconds": "time"}
 _ONE = 1.0
 _SLOWER, _SHORT = 1.1, 0.1
 _APART = 1.0
@@ -58,10 +68,13 @@ def _figures(
     several = len(hosts) > 1
     shown = _sorted(rows, by)[:most]
     largest = max((row.peak or 0 for _, row in rows if row is not None), default=0) or 1
+    columns = _COLUMNS if any(row is not None and row.device != HOST for _, row in rows) else _HOST_COLUMNS
+    if all(row is None for _, row in rows):
+        columns = {}
     body = tuple(
         TableRow(
             member.name,
-            (*((member.host,) if several else ()), *_cells(member, row)),
+            (*((member.host,) if several else ()), *(_cell(column, member, row) for column in columns)),
             1,
             bar=None if row is None else max(row.peak or 0, 0) / largest,
             remark=_remark(member, row),
@@ -69,10 +82,8 @@ def _figures(
         for member, row in shown
     )
     where = f" on {len(hosts):,} hosts" if several else f" on {hosts[0]}" if hosts else ""
-    header = (*(("host",) if several else ()), "device", "held", "peak", "allocated", "cached", "outside", "time")
-    return Table(
-        _several(len(members), what) + where, header if rows else (), body, tuple(_said(members, rows, what, most))
-    )
+    header = (*(("host",) if several else ()), *columns.values())
+    return Table(_several(len(members), what) + where, header, body, tuple(_said(members, rows, what, most)))
 
 
 def _several(count: int, what: str) -> str:
@@ -91,23 +102,19 @@ def _sorted(rows: Sequence[tuple[Member, Entry | None]], by: str) -> Sequence[tu
     return sorted(rows, key=value)
 
 
-def _cells(member: Member, row: Entry | None) -> tuple[str, ...]:
-    if row is None:
-        return ("", "", "", "", "", "", "")
-    peak = f"at most {_change(row.peak)}" if row.peak_trust == "bound" else _change(row.peak)
-    outside = "" if row.device == HOST else _change(row.outside)
-    if row.outside_trust == "device":
-        outside = f"~{outside}"
-    cache = "" if row.device == HOST else _level(row.cache)
-    return (
-        _device(member, row.device),
-        _change(row.held),
-        peak,
-        _level(row.allocated),
-        cache,
-        outside,
-        duration(row.seconds),
-    )
+def _cell(column: str, member: Member, row: Entry | None) -> str:
+    if row is None or (row.device == HOST and column in {"cache", "outside"}):
+        return ""
+    if column == "device":
+        return _device(member, row.device)
+    if column == "seconds":
+        return duration(row.seconds)
+    value = getattr(row, column)
+    if column in {"allocated", "cache"}:
+        return _level(value)
+    bound = column == "peak" and row.peak_trust == "bound"
+    whole = column == "outside" and row.outside_trust == "device"
+    return f"{'at most ' if bound else '~' if whole else ''}{_change(value)}"
 
 
 def _device(member: Member, name: str) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ranks", "read_ranks"]
 
-_LARGEST = 1 << 26
+_LARGEST = 1 << 22
 _MOST = 100_000
 _SNAPSHOTS = (SNAPSHOT, ".pickle.gz", ".pickle.xz")
 _NUMBER = re.compile(r"rank_0*(\d{1,8})$")

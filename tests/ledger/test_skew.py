@@ -131,6 +131,13 @@ def test_broken(change, words):
         member_from({**member("0", cell(1)).to_dict(), **change}, "0")
 
 
+def test_long_words_are_cut():
+    data = member("0", cell(1)).to_dict()
+    data["origin"]["host"] = data["note"] = "x" * 100_000
+    found = member_from(data, "0")
+    assert (len(found.host), len(found.note)) == (200, 200)
+
+
 def test_a_plain_report_is_no_ranks():
     with pytest.raises(ReportError, match="no report of a rank"):
         member_from(cell(1).to_dict(), "0")

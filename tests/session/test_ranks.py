@@ -99,6 +99,7 @@ def test_missing_ranks_are_named(run):
         (b'{"schema": 1}', "no report of a rank"),
         (b'{"schema": 1, "state": "done", "report": {"devices": {"\\u001b[2J": 5}}}', "schema"),
         (b"null", "not an object"),
+        (b" " * (5 << 20), "larger than any report"),
     ],
 )
 def test_what_is_broken_costs_no_other(run, text, words):
