@@ -91,15 +91,16 @@ def test_a_grandchild_is_a_child(start, outermost):
 
 
 def test_a_parent_that_is_hidden_hides_nobody_below_it(start, outermost, monkeypatch):
-    child, real = start("/bin/sleep", "60"), psutil.Process
+    child = start("/bin/sleep", "60")
 
-    def look(pid=None):
-        if pid not in {None, child.pid}:
-            raise psutil.NoSuchProcess(pid)
-        return real(pid)
+    class Process(psutil.Process):
+        def __init__(self, pid=None):
+            if pid not in {None, child.pid}:
+                raise psutil.NoSuchProcess(pid)
+            super().__init__(pid)
 
     monkeypatch.setattr(processes, "own_number", lambda: 1 << 22)  # or the search would end with the parent
-    monkeypatch.setattr(psutil, "Process", look)
+    monkeypatch.setattr(psutil, "Process", Process)
     one = Directory().who(child.pid, trusted=True)
     assert (one.name, one.relation, one.why) == ("sleep", "own", "")
 
