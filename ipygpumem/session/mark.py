@@ -52,8 +52,8 @@ def mark(*, host: bool = False, storages: bool = True) -> Mark:
 
     Args:
         host: Those in main memory, too.
-        storages: Look for each storage, which costs about half of a walk. False sees the blocks of the GPUs alone: then
-            what came to lie where something was freed is not told from that.
+        storages: Look for each storage, which costs about a third of a walk. False sees the blocks of the GPUs alone:
+            then what came to lie where something was freed is not told from that.
     """
     torch = pytorch.module()
     if torch is None:
