@@ -52,7 +52,7 @@ before = threads(); SAMPLER.close(); tell(rows=rows, before=before, after=thread
     assert abs(alone["change"] - 700 * MIB) <= 2 * MIB
     assert 0.09 < alone["seconds"] < 0.25
     assert alone["gap"] < 0.05
-    assert abs(beside["change"] - (700 - 256) * MIB) <= 4 * MIB, "PyTorch may have had its 256 MiB by then"
+    assert abs(beside["change"] - (700 - 256) * MIB) <= 16 * MIB, "PyTorch may have had its 256 MiB by then"
     assert torch_only is None
     assert short is None
     assert told["rows"][0][1] == 0
