@@ -279,8 +279,11 @@ def _preorder(roots: list[Any]) -> Iterator[_Event]:
     number = 0
     while waiting:
         event, parent = waiting.pop()
-        tag, fields = event.typed
-        kind = names.get(tag) or names.setdefault(tag, tag.name)
+        try:
+            tag, fields = event.typed
+            kind = names.get(tag) or names.setdefault(tag, tag.name)
+        except (RuntimeError, TypeError, ValueError):  # of a kind that Python does not know, as running out of memory
+            kind, fields = "", None
         here = parent
         if kind in {_OPERATOR, _ALLOCATION} or (
             kind == _CALL and (fields.module is not None or fields.optimizer is not None)

@@ -7,7 +7,8 @@ import time
 import warnings
 from pathlib import Path
 
-STEPS = 40
+STEPS = 20
+RUNS = 2
 
 
 def _profiled(torch):
@@ -35,11 +36,13 @@ def run():
     from ipygpumem.viewer.categories import categories_page
 
     capture = _profiled(torch)
-    start = time.perf_counter()
-    with collector_paused():
-        profile = profile_of(flow_of(capture.result))
-    page = categories_page(profile, "bench.html")
-    ours = time.perf_counter() - start
+    ours = theirs = float("inf")
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        with collector_paused():
+            profile = profile_of(flow_of(capture.result))
+        page = categories_page(profile, "bench.html")
+        ours = min(ours, time.perf_counter() - start)
     rows = [
         {"measure": f"{len(profile.timelines[0]):,} changes, read, told by category, a page", "value": f"{ours:.2f} s"},
         {"measure": "its size", "value": f"{len(page) / 1024:,.0f} KiB"},
@@ -47,9 +50,10 @@ def run():
     if hasattr(capture._profile, "export_memory_timeline"):
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            start = time.perf_counter()
-            capture._profile.export_memory_timeline(str(Path(folder) / "t.json"), "cpu")
-            theirs = time.perf_counter() - start
+            for _ in range(RUNS):
+                start = time.perf_counter()
+                capture._profile.export_memory_timeline(str(Path(folder) / "t.json"), "cpu")
+                theirs = min(theirs, time.perf_counter() - start)
         rows.append({"measure": "torch's export_memory_timeline, .json", "value": f"{theirs:.2f} s"})
         rows.append({"measure": "torch's over ours", "value": f"{theirs / ours:.1f}", "target": ">= 5"})
     return rows

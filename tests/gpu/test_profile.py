@@ -74,6 +74,18 @@ def test_with_a_snapshot_and_lines(torch, tmp_path):
     del kept
 
 
+def test_code_that_runs_out_of_memory_has_its_categories(torch, tmp_path):
+    import ipygpumem
+
+    model = torch.nn.Linear(1000, 1000, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError), ipygpumem.measure(timeline=tmp_path / "t.html") as m:
+        model(torch.ones(10, 1000, device="cuda")).sum().backward()
+        torch.empty(1 << 46, device="cuda")
+    profile = m.report.profile
+    assert (profile.why, profile.errors) == ("", ())
+    assert dict(profile.peaks[0].categories)["parameter"] >= 4_000_000
+
+
 def test_code_that_profiles_itself_keeps_its_kernels(torch, tmp_path):
     import ipygpumem
 

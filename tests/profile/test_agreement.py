@@ -73,6 +73,31 @@ def test_the_example_of_the_documentation(tmp_path):
     assert all((timeline.levels[:, place] > 0).any() for place, one in enumerate(CATEGORIES) if one != "temporary")
 
 
+class Strange:
+    """An event of a kind that Python has no name for, around others."""
+
+    start_time_ns = 0
+
+    def __init__(self, children):
+        self.children = children
+
+    @property
+    def typed(self):
+        raise TypeError("Unable to convert")
+
+
+def test_an_event_of_a_kind_that_has_no_name():
+    capture = captured(PROGRAMS["adam"]())
+    whole = profile_of(flow_of(capture.result)).timelines[0]
+
+    class Result:
+        @staticmethod
+        def experimental_event_tree():
+            return [Strange([]), Strange(capture.result.experimental_event_tree())]
+
+    assert (profile_of(flow_of(Result)).timelines[0].levels == whole.levels).all()
+
+
 def test_a_tree_that_cannot_be_read_still_has_its_bytes(tmp_path):
     capture = captured(PROGRAMS["adam"]())
     plain = profile_of(plain_flow(capture.result), "why").timelines
