@@ -151,7 +151,9 @@ class Engines:
             if run.reported:
                 self._late()
                 members = tuple(
-                    member_of(number, reply, self.origins, self.notes) for number, reply in sorted(run.replies.items())
+                    member_of(number, reply, self.origins, self.notes)
+                    for number, reply in sorted(run.replies.items())
+                    if self._targets is None or number in self._targets
                 )
                 self._heard(members)
                 found.append(Ranks(members, "engine"))
@@ -299,6 +301,9 @@ def active() -> Engines | None:
 
 def enable(target: Any, *, timeout: float = 60) -> Engines:
     """Load ipygpumem on every engine; ``%%px`` cells then come back with one merged report.
+
+    What is sent through a broadcast view, and all cells under ``%autopx``, come back without one: neither tells here which
+    engine a reply is to come from.
 
     Args:
         target: An ``ipyparallel.Client``, or a direct view of some of its engines. With a client, engines that come

@@ -169,6 +169,10 @@ def test_busy_engines_without_the_package(shell, client):
     assert "without a report: engine 0, 1, 2" in text
     assert active().last.members[3].report.host.held >= 16 * MIB
     assert "1 engine under watch" in run(shell, "%gpumem engines")[1]
+    shell.user_ns["some"] = client[3:]
+    run(shell, "%gpumem engines some")
+    run(shell, "%%px --no-stream\nmore = os.urandom(16 << 20) if 'os' in globals() else 0")
+    assert [member.name for member in active().last.members] == ["3"], "of a view its own engines alone"
     client.close()
     assert "no longer under watch" in run(shell, "%gpumem engines off")[1], "of a closed client, too"
 
