@@ -302,8 +302,8 @@ def active() -> Engines | None:
 def enable(target: Any, *, timeout: float = 60) -> Engines:
     """Load ipygpumem on every engine; ``%%px`` cells then come back with one merged report.
 
-    What is sent through a broadcast view, and all cells under ``%autopx``, come back without one: neither tells here which
-    engine a reply is to come from.
+    What is sent through a broadcast view, and all cells under ``%autopx``, come back without one: neither tells here
+    which engine a reply is to come from.
 
     Args:
         target: An ``ipyparallel.Client``, or a direct view of some of its engines. With a client, engines that come
