@@ -16,6 +16,7 @@ TAKE = "kept = [bytearray(30 << 20)]\nimport sys\nfrom IPython.display import cl
         ("clear_output(wait=True)\n42;", 0),
         ("clear_output(wait=True)\n1 / 0", 1),
         ("clear_output()", 1),
+        ("h = display('frame', display_id=True); clear_output(wait=True); h.update('other')", 0),
     ],
 )
 def test_the_last_picture_stays(loaded, tail, reports):

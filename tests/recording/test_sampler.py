@@ -77,6 +77,19 @@ def test_it_parks_at_once_and_touches_neither_lists_nor_torch(gpu):
     assert gpu.nvml.calls[ASKED] == 0
 
 
+def test_parked_it_does_not_even_wake(gpu, monkeypatch):
+    """Ten milliseconds after the end at the latest: one look may have been going on."""
+    looks = []
+    look = SAMPLER._thread._work
+    monkeypatch.setattr(SAMPLER._thread, "_work", lambda: (looks.append(time.monotonic()), look()))
+    with ipygpumem.measure():
+        time.sleep(0.1)
+    end = time.monotonic()
+    assert len(looks) >= 5
+    time.sleep(0.08)
+    assert all(one < end + 0.01 for one in looks)
+
+
 def test_without_a_gpu_there_is_no_thread():
     with ipygpumem.measure():
         time.sleep(0.06)
