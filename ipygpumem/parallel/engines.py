@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.errors import OptionError, ReportError, first_line
+from ipygpumem.errors import OptionError, first_line
 from ipygpumem.ledger.code import first_code
+from ipygpumem.parallel.joining import client_of, first_word, wait, why
 from ipygpumem.parallel.runs import Run, member_of, settle
 from ipygpumem.render.html import html_tables
 from ipygpumem.render.ranks import ranks_tables
@@ -26,7 +25,6 @@ __all__ = ["Engines", "active", "disable", "enable"]
 _JOIN = "from ipygpumem.parallel.engine import join as _gpumem_join; _gpumem_join({}); del _gpumem_join"
 _LEAVE = "from ipygpumem.parallel.engine import leave as _gpumem_leave; _gpumem_leave(); del _gpumem_leave"
 _MOST_RUNS = 100
-_STEP = 0.02
 
 
 class Engines:
@@ -39,7 +37,7 @@ class Engines:
     """
 
     def __init__(self, target: Any, shell: Any = None) -> None:
-        self.client, self._targets = _client_of(target)
+        self.client, self._targets = client_of(target)
         self.view = self.client.direct_view(self._targets if self._targets is not None else "all")
         self.last: Ranks | None = None
         self.origins: dict[int, Origin] = {}
@@ -72,7 +70,7 @@ class Engines:
         """Let the engines go, and leave the client as it was."""
         self.detach()
         with contextlib.suppress(Exception):  # a client that is closed, a hub that is gone: there is nobody to let go
-            _wait([self.client[one].execute(_LEAVE, silent=True, block=False) for one in self._joined()], timeout)
+            wait([self.client[one].execute(_LEAVE, silent=True, block=False) for one in self._joined()], timeout)
 
     def detach(self) -> None:
         """Stop watching here; the engines are left as they are."""
@@ -90,7 +88,7 @@ class Engines:
         asked = {
             number: self.client[number].execute(_JOIN.format(number), silent=True, block=False) for number in numbers
         }
-        _wait(asked.values(), timeout)
+        wait(asked.values(), timeout)
         for number, answer in asked.items():
             self.notes.pop(number, None)
             if not answer.done():
@@ -99,9 +97,9 @@ class Engines:
             answer.wait_for_output(1)
             try:
                 answer.get(0)
-                member = _first_word(answer)
+                member = first_word(answer)
             except Exception as error:
-                self.notes[number] = _why(error)
+                self.notes[number] = why(error)
                 continue
             if member.origin is not None:
                 self.origins[number] = member.origin
@@ -216,64 +214,6 @@ class Engines:
 
 def _many(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _client_of(target: Any) -> tuple[Any, list[int] | None]:
-    """The client behind a client or a view, and the view's engines; None for all that come and go.
-
-    Raises:
-        OptionError: It is neither, or ipyparallel is not there.
-    """
-    try:
-        parallel = import_module("ipyparallel")
-    except ImportError:
-        raise OptionError("engines need ipyparallel: pip install ipygpumem[parallel]") from None
-    if isinstance(target, parallel.Client):
-        return target, None
-    if isinstance(target, parallel.Cluster):
-        raise OptionError("that is a cluster: give its client, as in rc = cluster.connect_client_sync()")
-    if not isinstance(target, parallel.DirectView):
-        raise OptionError(f"a {type(target).__name__} is no ipyparallel.Client and no direct view of one")
-    targets = target.targets
-    if targets == "all":
-        return target.client, None
-    return target.client, [targets] if isinstance(targets, int) else list(targets)
-
-
-def _wait(answers: Any, timeout: float) -> None:
-    end = time.monotonic() + timeout
-    for answer in answers:
-        while not answer.done() and time.monotonic() < end:
-            answer.wait(min(_STEP, max(end - time.monotonic(), 0)))
-
-
-def _first_word(answer: Any) -> Member:
-    """What an engine told of itself when it joined.
-
-    Raises:
-        ReportError: Nothing, or nothing that can be read.
-    """
-    import json
-
-    from ipygpumem.ledger.rank import member_from
-    from ipygpumem.parallel.engine import KEY
-
-    data = answer.metadata["data"]
-    if not isinstance(data, dict) or not isinstance(data.get(KEY), str):
-        raise ReportError("it sent nothing when it joined")
-    return member_from(json.loads(data[KEY]), "")
-
-
-def _why(error: Exception) -> str:
-    """Why an engine did not join, in words for whoever has to mend it."""
-    name, value = getattr(error, "ename", type(error).__name__), str(getattr(error, "evalue", error))
-    if name == "ModuleNotFoundError" and value.partition("'")[2].startswith("ipygpumem'"):
-        return "ipygpumem is not installed there"
-    if name in {"ModuleNotFoundError", "ImportError"} and "ipygpumem" in value:
-        return "its ipygpumem is another version, which knows no engines"
-    if name == "EngineError":
-        return "it died"
-    return f"{name}: {value.splitlines()[0] if value else ''}".rstrip(": ")
 
 
 def _shown(ranks: Ranks, settings: Any) -> bool:
