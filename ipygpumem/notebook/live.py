@@ -135,7 +135,9 @@ class Live:
         publisher = self._shell.display_pub
         if os.getpid() != self._pid or not all(hasattr(publisher, name) for name in ("session", "pub_socket", "topic")):
             return None
-        if of_shell(self._shell).kind != "live":
+        # every front end says whether it can be asked for input; ipyparallel does not, and knows no updates
+        asked = self._shell.get_parent().get("content", {}) if hasattr(self._shell, "get_parent") else {}
+        if "allow_stdin" not in asked or of_shell(self._shell).kind != "live":
             return None
         cell = LiveCell(self._shell, self._clearing, number)
         cell.endings.install()

@@ -80,6 +80,14 @@ def test_a_short_cell_and_one_that_nobody_watches_have_nothing_of_it(run):
     assert len(batch.texts[0]) == 1
 
 
+def test_who_does_not_say_that_he_can_be_asked_is_no_front_end(run, kernel):
+    """ipyparallel's requests: its client would show the first display, and none of its updates."""
+    content = {"code": "time.sleep(2.8)", "silent": False, "user_expressions": {}}
+    message = kernel.client.session.msg("execute_request", content)
+    kernel.client.shell_channel.send(message)
+    assert [kind for kind, _ in kernel.answer(message["header"]["msg_id"]).outputs] == ["display_data"]
+
+
 def test_it_can_be_switched_off(run):
     run("%config GPUMem.live = 'off'")
     assert run("time.sleep(2.6)").updates == {}
