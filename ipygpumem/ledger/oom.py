@@ -154,7 +154,8 @@ def advice(
             " (torch.cuda.set_per_process_memory_fraction)"
         )
     others = sum(one.amount or 0 for one in failure.neighbours)
-    if failure.neighbours and others >= max(short, 1):
+    # where a limit of this process is in the way, the card has room
+    if failure.neighbours and others >= max(short, 1) and failure.free < failure.asked:
         first = failure.neighbours[0]
         name = f" ({first.label})" if first.label else ""
         amount = "" if first.amount is None else f" holds {size(first.amount)} of this card"

@@ -101,7 +101,11 @@ class Capture:
         try:
             with self._by_us(), _quiet():
                 self._profile = profiler.profile(
-                    activities=activities, profile_memory=True, record_shapes=True, with_stack=True
+                    activities=activities,
+                    profile_memory=True,
+                    record_shapes=True,
+                    with_stack=True,
+                    acc_events=True,  # of one cycle there is nothing to gather; without it torch warns, and only once
                 )
                 self._profile.start()
         except Exception as error:

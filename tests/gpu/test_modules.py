@@ -290,6 +290,7 @@ def test_what_a_step_replaces_costs_no_more_than_without(torch):
     assert tree.row("head").calls == 3
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own modules, when inductor is imported
 def test_compiled_in_the_cell_and_not_again(torch):
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()).cuda()
     from torch._dynamo.testing import CompileCounter

@@ -67,7 +67,7 @@ def test_a_recording_makes_it_exact_and_has_the_curves(fresh, tmp_path):
         + f"""
 torch.cuda.empty_cache()
 with ipygpumem.measure(snapshot={path!r}) as m:
-    passing(700)
+    passing(700, stays=0.3)  # the cudaMalloc that comes next may have begun 0.1 s before it was noted
     for _ in range(20):
         kept = torch.ones(400 * MIB, dtype=torch.uint8, device="cuda"); torch.cuda.synchronize()
         time.sleep(0.01); del kept; torch.cuda.empty_cache(); time.sleep(0.01)
@@ -210,8 +210,8 @@ def test_following_agrees_with_a_reading(torch):
     from ipygpumem.session.follow import Follower
 
     kept = torch.ones(300 * MIB, dtype=torch.uint8, device="cuda")
-    (level,) = Follower(current().watch).levels().devices
     reading = current().reading().devices["cuda:0"]
+    (level,) = Follower(current().watch).levels().devices
     assert (level.allocated, level.reserved) == (reading.allocated, reading.reserved)
     assert abs(level.outside - reading.outside) <= 2 * MIB
     assert level.used == reading.in_use

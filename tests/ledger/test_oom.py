@@ -38,7 +38,7 @@ def test_nothing_follows_from_a_card_that_is_full_of_ones_own():
             "another process is in the way: pid 7 (python) holds 33.0",
         ),
         (
-            {"free": 60 * GIB, "allowed": 110 * GIB},
+            {"free": 60 * GIB, "allowed": 110 * GIB, "neighbours": (Neighbour(7, 33 * GIB, "python"),)},
             0,
             "the card had 60.0 GiB left: the limit of 110.0 GiB is in the way",
         ),
