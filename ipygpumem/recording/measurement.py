@@ -120,15 +120,6 @@ class Measurement:
         """Record allocation history from `begin` to `end`, and save it to a path that was checked, if there is one."""
         self._recorder, self._path = recorder, path
 
-    def move(self, path: Path | None) -> None:
-        """Save the recording there instead: to a path that was checked, None to save it nowhere."""
-        self._path = path
-
-    @property
-    def pid(self) -> int:
-        """The process that began it; 0 before it began."""
-        return self._pid
-
     @property
     def recording(self) -> bool:
         """Whether this measurement records."""
