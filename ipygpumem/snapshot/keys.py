@@ -11,7 +11,6 @@ from ipygpumem.snapshot.allocations import BEFORE
 from ipygpumem.snapshot.annotations import innermost
 from ipygpumem.snapshot.groups import Group, add_up
 from ipygpumem.snapshot.tables import Numbers
-from ipygpumem.snapshot.trace import Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -171,8 +170,8 @@ def _by_cell(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
 def _by_pool(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
     allocations, trace = timeline.allocations, timeline.trace
     pools = np.append(trace.pool, -1)[allocations.start[rows]].astype(np.int64)
-    segment = _segments(snapshot, timeline, rows)
-    pools = np.where((pools < 0) & (segment >= 0), np.append(snapshot.segments.pool, -1)[segment], pools)
+    untold = np.flatnonzero(pools < 0)
+    pools[untold] = snapshot.pools_at(timeline.device, rows[untold])
 
     def describe(code: int) -> dict[str, Any]:
         if code < 0:
@@ -181,22 +180,6 @@ def _by_pool(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
         return {"label": "default pool" if pool == (0, 0) else f"private pool {pool}"}
 
     return pools, describe
-
-
-def _segments(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
-    """The segment at the end that holds each allocation's address; -1 if it may have been another segment then."""
-    allocations = timeline.allocations
-    block = allocations.block[rows]
-    segment = np.append(snapshot.blocks.segment, -1)[block]
-    if len(timeline.trace.events(Action.SEGMENT_FREE, Action.UNMAP)):
-        return segment
-    here = np.flatnonzero(snapshot.segments.device == timeline.device)
-    if not len(here):
-        return segment
-    address = allocations.address[rows]
-    place = np.searchsorted(snapshot.segments.address[here], address, side="right") - 1
-    inside = (place >= 0) & (address < (snapshot.segments.address + snapshot.segments.size)[here[place]])
-    return np.where(inside, here[place], segment)
 
 
 def _by_stream(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:

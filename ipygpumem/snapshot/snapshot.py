@@ -345,6 +345,10 @@ class Snapshot(Shown):
             raise OptionError(f"the window ends before it begins: from event {first} to {last}")
         return timeline, last
 
+    def pools_at(self, device: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of the pool of the segment that held each allocation when it was made; -1 where nobody knows."""
+        return self._history(device).pools(rows)
+
     def _history(self, device: int) -> SegmentHistory:
         if device not in self._histories:
             self._histories[device] = SegmentHistory(self.timelines[device], self.segments, self.blocks)

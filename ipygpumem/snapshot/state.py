@@ -10,6 +10,7 @@ import numpy as np
 
 from ipygpumem.snapshot.allocations import BEFORE
 from ipygpumem.snapshot.mapped import SEGMENT, Edges, sums
+from ipygpumem.snapshot.stays import holder
 from ipygpumem.snapshot.trace import Action
 from ipygpumem.units import MIB
 
@@ -81,6 +82,7 @@ class SegmentHistory:
     def __init__(self, timeline: Timeline, segments: Segments, blocks: Blocks) -> None:
         self._timeline = timeline
         self._blocks = blocks
+        self._segments = segments
         trace = timeline.trace
         self._count = len(trace)
         own = np.flatnonzero(segments.device == trace.device)
@@ -103,18 +105,40 @@ class SegmentHistory:
             else:
                 begun = opened.pop(address, BEFORE)
                 rows.append((begun, event, event if begun == BEFORE else begun))
+        kept: list[int] = []
         for address, event in opened.items():
-            last.pop(address, None)
+            kept.append(last.pop(address, -1))
             rows.append((event, self._count, event))
         table = np.zeros(len(rows), SEGMENT)
         told = np.asarray([row[2] for row in rows], np.int64)
         for name in _FIELDS:
             table[name] = getattr(trace, name)[told]
         table["small"] = table["size"] == SMALL_SEGMENT
+        # what the end tells of it is more than its event does
+        place = np.arange(len(rows) - len(kept), len(rows))[np.asarray(kept, np.int64) >= 0]
+        at_end = np.asarray([row for row in kept if row >= 0], np.int64)
+        table["pool"][place], table["small"][place] = segments.pool[at_end], segments.small[at_end]
         old = np.asarray(list(last.values()), np.int64)
         start = np.asarray([row[0] for row in rows] + [BEFORE] * len(old), np.int64)
         end = np.asarray([row[1] for row in rows] + [self._count] * len(old), np.int64)
         return np.concatenate([table, _table(segments, old)]), start, end
+
+    def pools(self, rows: Ints) -> Ints:
+        """The pool of the segment that held each allocation when it was made; -1 where nobody knows."""
+        allocations = self._timeline.allocations
+        address, event = allocations.address[rows], allocations.start[rows].astype(np.int64)
+        table = self._fixed
+        stay = holder((table["address"], table["size"], self._start, self._end), address, event)
+        pools = np.append(table["pool"], -1)[stay].astype(np.int64)
+        # a mapped range at the end is what it was since the last unmapping
+        unmapped = self._moves[self._timeline.trace.action[self._moves] == Action.UNMAP]
+        if len(self._ranges):
+            place = np.searchsorted(self._ranges["address"], address, side="right") - 1
+            mapped = (place >= 0) & (address < (self._ranges["address"] + self._ranges["size"])[place])
+            mapped &= (stay < 0) & (event >= unmapped.max(initial=BEFORE))
+            pools[mapped] = self._ranges["pool"][place[mapped]]
+        segment = np.append(self._blocks.segment, -1)[allocations.block[rows]]
+        return np.where(segment >= 0, np.append(self._segments.pool, -1)[segment], pools)
 
     def at(self, event: int) -> State:
         """The state right after an event."""

@@ -360,7 +360,7 @@ def test_ruler_and_box_by_keys(viewing, snapshots):
     keyboard.press("End")
     view.page.locator(".off[aria-live]", has_text=" · ").wait_for(state="attached")
     assert int(totals.bytes[1]) - int(totals.bytes[-1]) == 20 * 1024
-    assert said.inner_text() == "8,087 events · \N{MINUS SIGN}20.0 KiB"
+    assert said.inner_text() == "8,087 events · 63.2 ms · \N{MINUS SIGN}20.0 KiB"
     keyboard.press("p")
     view.page.locator(".off[aria-live]", has_text="285 events").wait_for(state="attached")
     keyboard.press("b")

@@ -8,10 +8,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ipygpumem.snapshot import Snapshot, diff
 from ipygpumem.snapshot.fragmentation import fragmentation
+from ipygpumem.snapshot.keys import label_rows
 from snapshot.files import NAMES, path
 from snapshot.simulator import Simulator
 
@@ -148,3 +150,54 @@ def test_search(real, tmp_path):
     assert name["allocations"] == 1
     assert oom["events"] == len(trace.events(7))
     assert (none["events"], none["allocations"], none["first"]) == (0, 0, -1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pools_that_the_events_do_not_tell(tmp_path, seed):
+    """The segment that held a block tells its pool, also where segments were given back; never a wrong one."""
+    dice = random.Random(seed)
+    simulator = Simulator(devices=1)
+    simulator.run(
+        (dice.randrange(13), dice.randrange(16), dice.randrange(1, 6 << 20), dice.randrange(3)) for _ in range(900)
+    )
+    full = simulator.snapshot()
+    told = Snapshot.load(full)
+    bare = {**full, "device_traces": [[dict(one) for one in trace] for trace in full["device_traces"]]}
+    for one in bare["device_traces"][0]:
+        one.pop("pool_id", None)
+    untold = Snapshot.load(bare)
+    rows = np.arange(len(told.timeline(0).allocations))
+    labels, which = label_rows(told, told.timeline(0), rows, "pool")
+    mine, where = label_rows(untold, untold.timeline(0), rows, "pool")
+    pairs = [(mine[b], labels[a]) for a, b in zip(which.tolist(), where.tolist(), strict=True)]
+    assert all(found in {"(unknown)", truth} for found, truth in pairs)
+    assert any(found != "(unknown)" for found, _ in pairs)
+    events = moments(untold.timeline(0))
+    questions = [["live", {"event": event, "range": None, "key": "pool", "most": 99}] for event in events]
+    for event, answer in zip(events, ask(tmp_path, [untold], questions)["answers"], strict=True):
+        wanted = [(one.label, one.bytes, one.count) for one in untold.live(event, 0).by("pool")]
+        assert sorted(groups_of(answer)) == sorted(wanted), event
+
+
+def test_the_pool_of_a_block_in_a_segment_that_stays_while_others_go(tmp_path):
+    mib = 1 << 20
+    event = {"stream": 0, "frames": []}
+
+    def one(action, addr, size, time):
+        return {**event, "action": action, "addr": addr, "size": size, "time_us": time}
+
+    trace = [
+        one("segment_alloc", 0x10000000, 20 * mib, 1),
+        one("alloc", 0x10000000, mib, 2),
+        one("free_completed", 0x10000000, mib, 3),
+        one("segment_alloc", 0x90000000, 20 * mib, 4),
+        one("segment_free", 0x90000000, 20 * mib, 5),
+        one("alloc", 0x10000000, 2 * mib, 6),
+        one("free_completed", 0x10000000, 2 * mib, 7),
+    ]
+    segment = {"device": 0, "address": 0x10000000, "total_size": 20 * mib, "stream": 0, "segment_type": "large"}
+    segment |= {"segment_pool_id": (0, 3), "is_expandable": False, "frames": [], "blocks": []}
+    snapshot = Snapshot.load({"segments": [segment], "device_traces": [trace]})
+    assert [one.label for one in snapshot.live(1).by("pool")] == ["private pool (0, 3)"]
+    (answer,) = ask(tmp_path, [snapshot], [["allocation", {"row": 1}]])["answers"]
+    assert answer["pool"] == "private pool (0, 3)"

@@ -40,10 +40,10 @@ export class Context {
     return this.store.now;
   }
 
-  /** The device shown of a source; the same number in both, where there is one. @param {number} [source] */
+  /** The device shown of a source, the same number in both, where there is one; and those of all. @param {number} [source] */
   where(source = this.now.source) {
-    const count = this.files[source]?.devices.length ?? 0;
-    return { source, device: Math.min(this.now.device, Math.max(count - 1, 0)) };
+    const devices = this.files.map((file) => Math.min(this.now.device, Math.max(file.devices.length - 1, 0)));
+    return { source, device: devices[source] ?? 0, devices };
   }
 
   /** @param {number} [source] @returns {DeviceFacts} */
@@ -66,8 +66,7 @@ export class Context {
   /** @param {number} [source] @returns {Promise<Legend>} */
   async legend(source = this.now.source) {
     const { mode } = this.now;
-    const { device } = this.where(source);
-    const key = `${source} ${device} ${mode}`;
+    const key = `${source} ${this.where().devices} ${mode}`;
     return remember(this.legends, key, () => this.ask("classes", { mode }, source));
   }
 

@@ -20,7 +20,7 @@ import { HIDDEN, sweep, THIN } from "./model/sweep.js";
 import { trails } from "./model/trails.js";
 
 /**
- * @typedef {{source: number, device: number}} Where
+ * @typedef {{source: number, device: number, devices?: number[]}} Where devices: those shown of all sources
  * @typedef {{kind: "none"} | {kind: "group", key: string, code: number} | {kind: "search", text: string} | {kind: "row", row: number}} Mark
  * @typedef {object} Look what decides the style of each allocation
  * @property {string} mode colour by
@@ -125,7 +125,7 @@ class Pane {
 }
 
 /** What needs no column but those of the first picture. */
-const FIRST = ["hello", "open", "classes", "frame", "curves", "places"];
+const FIRST = ["hello", "open", "classes", "frame", "curves", "places", "times"];
 
 export class Engine {
   /** @param {() => Promise<void>} [pause] lets the page breathe, where the engine has no thread of its own */
@@ -142,18 +142,15 @@ export class Engine {
   }
 
   /** @param {Where} where @returns {Pane} */
-  pane({ source, device }) {
-    const name = `${source} ${device}`;
+  pane({ source, device, devices = [] }) {
+    const name = `${source} ${device} ${devices}`;
     return remember(this.panes, name, () => {
       const snapshot = this.snapshots[source];
       const one = snapshot?.devices[device];
       if (!one) throw new ViewerError(`There is no device ${device}.`);
       const beside = this.snapshots
-        .filter((other) => other !== snapshot)
-        .flatMap((other) => {
-          const its = other.devices[device] ?? other.devices[0];
-          return its ? [{ snapshot: other, device: its }] : [];
-        });
+        .map((other, number) => ({ snapshot: other, device: other.devices[devices[number]] }))
+        .filter((side) => side.snapshot !== snapshot && side.device);
       return new Pane(snapshot, one, beside);
     });
   }
@@ -222,6 +219,11 @@ export class Engine {
   places(request) {
     const axis = this.pane(request).device.axis(request.axis);
     return request.events.map((event) => [axis.place(event), axis.until(event)]);
+  }
+
+  /** Microseconds since 1970. @param {Where & {events: number[]}} request */
+  times(request) {
+    return request.events.map((event) => this.pane(request).device.time(event));
   }
 
   /** The event at a place of an axis. @param {Where & {axis: "event"|"time", x: number}} request */
@@ -310,9 +312,10 @@ export class Engine {
       request.key,
       request.range ? first : -1,
       request.range ? last : pane.device.trace.length,
+      request.most,
     );
     let bytes = 0;
-    for (const group of all) bytes += group.bytes;
+    for (const row of rows) bytes += pane.device.allocations.size[row];
     const { snapshot } = pane;
     const sent = all.slice(0, request.most).map((group) => {
       if (group.stack === undefined) return group;

@@ -62,7 +62,7 @@ export class Viewer {
     this.overview = new Overview(context, actions);
     this.details = new Details(context, actions);
     this.findings = new FindingsView(context, actions);
-    /** @type {Record<string, {element: HTMLElement, refresh: () => Promise<void>, csv?: () => string|Promise<string>}>} */
+    /** @type {Record<string, {element: HTMLElement, refresh: () => Promise<void>, csv?: () => Promise<string|string[]>}>} */
     this.panels = {
       live: new LiveView(context, actions),
       state: new StateView(context, actions),

@@ -1,5 +1,8 @@
 /** Which notebook cell an event belongs to: by time, and by the file names in its stack. As `ipygpumem.snapshot.cells`. */
 
+import { remember } from "./maps.js";
+import { Spans } from "./spans.js";
+
 /** @typedef {{number: number|null, filename: string, start_us: number, end_us: number, success: boolean|null}} Cell */
 
 export const OUTSIDE = "(no cell)";
@@ -20,9 +23,11 @@ export class Cells {
     /** @type {Map<string, number[]>} */
     this.runs = new Map();
     for (const [number, cell] of cells.entries()) {
-      if (cell.filename) this.runs.set(cell.filename, [...(this.runs.get(cell.filename) ?? []), number]);
+      if (cell.filename) remember(this.runs, cell.filename, () => []).push(number);
     }
     this.all = cells.map((_, number) => number);
+    /** @type {Map<number[], Spans>} */
+    this.spans = new Map();
   }
 
   /** @param {Iterable<number>} numbers */
@@ -54,11 +59,14 @@ export class Cells {
   /** The youngest of some runs at a time; -1 for none. @param {number[]} numbers @param {number} time */
   running(numbers, time) {
     if (time < 0) return -1;
-    for (let i = numbers.length - 1; i >= 0; i--) {
-      const cell = this.cells[numbers[i]];
-      if (cell.start_us <= time && time <= cell.end_us) return numbers[i];
-    }
-    return -1;
+    const spans = remember(this.spans, numbers, () => {
+      const chosen = numbers.map((number) => this.cells[number]);
+      return new Spans(
+        chosen.map((cell) => cell.start_us),
+        chosen.map((cell) => cell.end_us),
+      );
+    });
+    return numbers[spans.at(time)] ?? -1;
   }
 
   /**

@@ -3,8 +3,9 @@
 const EVERY = 4096;
 
 /**
- * Lists of live rows at some states. A list is kept once as many allocations were begun since the last one as it is long,
- * and at least 4,096: so all lists together are no longer than the allocations.
+ * Lists of live rows at some states. A list is made and kept once as many allocations have begun or ended since the last
+ * one as that was long, and at least 4,096. So each step of the making is paid by a birth or a death, whatever the shape,
+ * and all lists together are at most four times as long as there are allocations.
  */
 export class Checkpoints {
   /** @param {import("./trace.js").Allocations} allocations */
@@ -12,24 +13,39 @@ export class Checkpoints {
     this.allocations = allocations;
     /** @type {{event: number, next: number, rows: Int32Array}[]} next: the first row that begins later */
     this.kept = [];
+    /** The most that ever lived at once. */
+    this.most = 0;
+    /** Steps over lists in the making: for those who doubt it. */
+    this.steps = 0;
     const { start, end, length } = allocations;
-    /** @type {number[]} */
-    let live = [];
+    const last = length ? start[length - 1] : 0;
+    const deaths = new Int32Array(last + 2);
+    for (let row = 0; row < length; row++) if (end[row] <= last) deaths[Math.max(end[row], 0)]++;
+    const live = new Int32Array(length);
+    let listed = 0; // rows in the list, the dead among them
+    let base = 0; // its length when it was made
     let since = 0;
-    let row = 0;
-    while (row < length) {
+    let alive = 0;
+    let before = 0; // events whose deaths are counted
+    for (let row = 0; row < length; ) {
       const event = start[row];
-      while (row < length && start[row] === event) {
-        live.push(row++);
+      for (; before <= event; before++) {
+        alive -= deaths[before];
+        since += deaths[before];
+      }
+      for (; row < length && start[row] === event; row++) {
+        live[listed++] = row;
+        alive++;
         since++;
       }
-      if (since >= EVERY || !this.kept.length) {
-        live = live.filter((one) => end[one] > event);
-        if (since >= live.length || !this.kept.length) {
-          this.kept.push({ event, next: row, rows: Int32Array.from(live) });
-          since = 0;
-        }
-      }
+      this.most = Math.max(this.most, alive);
+      if (this.kept.length && since < Math.max(2 * EVERY, base)) continue;
+      this.steps += listed;
+      base = 0;
+      for (let i = 0; i < listed; i++) if (end[live[i]] > event) live[base++] = live[i];
+      listed = base;
+      since = 0;
+      this.kept.push({ event, next: row, rows: live.slice(0, base) });
     }
   }
 
@@ -39,18 +55,21 @@ export class Checkpoints {
    * @returns {Int32Array}
    */
   live(event) {
-    const { start, end, length } = this.allocations;
+    const { allocations, kept } = this;
+    const { end } = allocations;
     let low = 0;
-    let high = this.kept.length;
+    let high = kept.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (this.kept[middle].event <= event) low = middle + 1;
+      if (kept[middle].event <= event) low = middle + 1;
       else high = middle;
     }
-    const { next, rows } = this.kept[low - 1] ?? { next: 0, rows: new Int32Array(0) };
-    const found = [];
-    for (const row of rows) if (end[row] > event) found.push(row);
-    for (let row = next; row < length && start[row] <= event; row++) if (end[row] > event) found.push(row);
-    return Int32Array.from(found);
+    const { next, rows } = kept[low - 1] ?? { next: 0, rows: new Int32Array(0) };
+    const after = Math.max(allocations.after(event), next);
+    const found = new Int32Array(rows.length + after - next);
+    let count = 0;
+    for (const row of rows) if (end[row] > event) found[count++] = row;
+    for (let row = next; row < after; row++) if (end[row] > event) found[count++] = row;
+    return found.subarray(0, count);
   }
 }

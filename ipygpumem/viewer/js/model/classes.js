@@ -65,10 +65,12 @@ export function classify(snapshot, device, mode, beside = []) {
     for (let row = 0; row < length; row++) of[row] = SIZES.findIndex(([most]) => size[row] <= Number(most));
   } else if (mode === "lifetime") {
     ordered = true;
-    const steps = device.trace.timed ? TIMES : COUNTS;
+    // the same steps in all files
+    const timed = [device, ...beside.map((one) => one.device)].every(({ trace }) => trace.timed);
+    const steps = timed ? TIMES : COUNTS;
     labels = [...steps.map(([, label]) => String(label)), STAYS];
     for (let row = 0; row < length; row++) {
-      const life = device.lifetime(row) ?? end[row] - start[row];
+      const life = (timed ? device.lifetime(row) : null) ?? end[row] - start[row];
       of[row] = end[row] >= device.trace.length ? steps.length : steps.findIndex(([most]) => life <= Number(most));
     }
   } else if (mode === "category") {
@@ -179,7 +181,8 @@ function together(each) {
     const known = found.get(leader.label);
     if (!known || heavier(leader, known) < 0) found.set(leader.label, leader);
   }
-  return [...found.values()].sort(heavier);
+  // equal ones by name: the files come in another order for each of them
+  return [...found.values()].sort((a, b) => heavier(a, b) || (a.label < b.label ? -1 : 1));
 }
 
 /**

@@ -2,7 +2,12 @@
 
 /** @param {string[]} head @param {(string|number|null|undefined)[][]} rows */
 export function toCsv(head, rows) {
-  return `${[head, ...rows].map((row) => row.map(cell).join(",")).join("\r\n")}\r\n`;
+  return lines([head, ...rows]);
+}
+
+/** @param {(string|number|null|undefined)[][]} rows */
+export function lines(rows) {
+  return rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
 }
 
 /** @param {string|number|null|undefined} value */

@@ -68,5 +68,6 @@ export function reservedCurve(trace, atEnd) {
       action === 3 || action === 5 ? trace.size[event] : action === 4 || action === 6 ? -trace.size[event] : 0;
     bytes[event] = bytes[event + 1] - change;
   }
-  return new Curve(bytes);
+  // less than nothing: the segments at the end and the events do not fit together
+  return bytes.every((one) => one >= 0) ? new Curve(bytes) : undefined;
 }

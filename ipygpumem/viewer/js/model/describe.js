@@ -67,6 +67,8 @@ export function describe(snapshot, device, row) {
     start: start === BEFORE ? null : start,
     asked: asked >= 0 && asked < trace.length ? asked : null,
     end: end < trace.length ? end : null,
+    /** Microseconds from the request for the free to its end. */
+    waited: trace.timed && asked >= 0 && end < trace.length ? trace.time[end] - trace.time[asked] : null,
     startTime: start === BEFORE ? null : device.time(start),
     lifetime: start === BEFORE ? null : device.lifetime(row),
     lifetimeEvents: end - Math.max(start, 0),

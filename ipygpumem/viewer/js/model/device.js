@@ -36,7 +36,7 @@ export class Device {
     this.requested = requestedCurve(this.allocations, this.trace.length);
     this.reserved = reservedCurve(this.trace, facts.end_reserved);
     this.checkpoints = new Checkpoints(this.allocations);
-    this.mostLive = this.checkpoints.kept.reduce((most, { rows }) => Math.max(most, rows.length), 0);
+    this.mostLive = this.checkpoints.most;
     /** @type {Record<string, Axis>} */
     this.axes = {};
     /** @type {Int32Array|undefined} */

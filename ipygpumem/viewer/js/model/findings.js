@@ -2,7 +2,7 @@
 
 import { remember } from "./maps.js";
 import { ACTION, BEFORE } from "./trace.js";
-import { duration, fine, plural, size } from "./units.js";
+import { count, duration, fine, plural, size } from "./units.js";
 
 /**
  * @typedef {object} Finding
@@ -15,6 +15,7 @@ import { duration, fine, plural, size } from "./units.js";
  * @property {{key: string, code: number}|null} mark group to mark
  */
 
+const OOMS = 5; // one by one
 const LEAST_LEAK = 2;
 const LEAST_EIGHTHS = 3; // of the recording's eighths
 const NAMED = 1000; // rows that help to name a line
@@ -43,15 +44,30 @@ function finding(facts) {
 
 /** @param {import("./device.js").Device} device */
 function ooms(device) {
-  return Array.from(device.trace.events(ACTION.OOM).slice(0, 20), (event) => {
+  const all = device.trace.events(ACTION.OOM);
+  const found = Array.from(all.slice(0, OOMS), (event) => {
     const free = device.facts.device_free[event];
+    const asked = device.trace.size[event];
+    const why =
+      free === undefined
+        ? "."
+        : free < asked
+          ? `; the device had ${size(free)} free.`
+          : `; the device had ${size(free)} free: a limit (torch.cuda.set_per_process_memory_fraction) may have been in the way.`;
     return finding({
       kind: "oom",
-      title: `Out of memory at event ${event.toLocaleString("en")}`,
-      text: `${size(device.trace.size[event])} were asked for${free === undefined ? "" : `; the device had ${size(free)} free`}.`,
+      title: `Out of memory at event ${count(event)}`,
+      text: `${fine(asked)} were asked for${why}`,
       event,
     });
   });
+  const more = all.length - OOMS;
+  if (more > 0) {
+    const last = all[all.length - 1];
+    const text = `${plural(all.length, "time")} in all, the last at event ${count(last)}: ${fine(device.trace.size[last])} were asked for.`;
+    found.push(finding({ kind: "oom", title: `… and out of memory ${count(more)} more times`, text, event: last }));
+  }
+  return found;
 }
 
 /** @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device */
@@ -129,7 +145,9 @@ function pending(snapshot, device) {
   let best = -1;
   let most = 0;
   for (let row = 0; row < length; row++) {
-    if (end[row] - asked[row] <= 1 || asked[row] < 0 || asked[row] > last) continue;
+    if (end[row] === asked[row] || asked[row] < 0 || asked[row] > last) continue;
+    // without times neighbours are neighbours; with them they may lie seconds apart
+    if (!trace.timed && end[row] - asked[row] === 1) continue;
     const to = Math.min(end[row], last);
     const wait = trace.timed ? trace.time[to] - trace.time[asked[row]] : to - asked[row];
     if (wait < (trace.timed ? LONG_PENDING_US : LONG_PENDING_EVENTS)) continue;
@@ -185,7 +203,7 @@ function retries(device) {
     finding({
       kind: "retry",
       title: "Segments given back and taken again",
-      text: `Up to ${plural(found.length, "time")}: cached memory was in the way (or the program called empty_cache).`,
+      text: `${found.length === 1 ? "Once" : `Up to ${count(found.length)} times`}: cached memory was in the way (or the program called empty_cache).`,
       event: found[0],
     }),
   ];

@@ -2,7 +2,7 @@
 
 import { remember } from "./maps.js";
 import { byteTime } from "./live.js";
-import { oneLine } from "./units.js";
+import { count, oneLine } from "./units.js";
 
 /**
  * @typedef {object} Box
@@ -15,6 +15,7 @@ import { oneLine } from "./units.js";
  * @property {number} count
  * @property {boolean} own the user's own code
  * @property {string} path where it is in the tree, to ask for it again
+ * @property {number} [rest] how many calls it stands for that are too narrow by themselves
  *
  * @typedef {{label: string, title?: string, own: boolean, value: number, count: number, inner: Map<string, Node>}} Node
  */
@@ -120,16 +121,27 @@ function layout(tree, root, least) {
     const below = [];
     for (const { one, depth, x0, at } of level) {
       let x = x0;
+      const rest = { narrow: 0, value: 0, count: 0 };
       for (const [id, child] of [...one.inner].sort(([, a], [, b]) => b.value - a.value)) {
         const width = total > 0 ? child.value / total : 0;
         if (width < least || boxes.length >= MOST) {
-          left++;
+          rest.narrow++;
+          rest.value += child.value;
+          rest.count += child.count;
         } else {
           const here = at ? `${at}/${id}` : id;
           boxes.push(box(child, depth + 1, x, x + width, here));
           below.push({ one: child, depth: depth + 1, x0: x, x1: x + width, at: here });
+          x += width;
         }
-        x += width;
+      }
+      left += rest.narrow;
+      // they are the last: what they take together lies behind the others
+      const width = total > 0 ? rest.value / total : 0;
+      if (width >= least) {
+        const label = `${count(rest.narrow)} narrower`;
+        const node = { label, own: false, inner: new Map(), ...rest };
+        boxes.push({ ...box(node, depth + 1, x, x + width, at), rest: rest.narrow });
       }
     }
     level = below;

@@ -218,6 +218,7 @@ const KEYED = {
   allocation(snapshot, device) {
     const { allocations } = device;
     const line = snapshot.key(device, "line");
+    allocations.count(); // names by the thousand: a walk for each would take its time
     return {
       codes: Int32Array.from({ length: allocations.length }, (_, row) => row),
       describe: (code) => ({ ...line.describe(line.codes[code], [code]), label: allocations.name(code) }),

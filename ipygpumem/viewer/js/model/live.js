@@ -35,9 +35,10 @@ export function byteTime(device, row, first, last) {
 /**
  * @param {import("./snapshot.js").Snapshot} snapshot @param {import("./device.js").Device} device
  * @param {Int32Array} rows @param {string} key @param {number} first @param {number} last the stretch: for what lived how long
+ * @param {number} [most] so many are described, the others are empty
  * @returns {Group[]} the largest first
  */
-export function groups(snapshot, device, rows, key, first, last) {
+export function groups(snapshot, device, rows, key, first, last, most = Number.POSITIVE_INFINITY) {
   const { codes, describe } = snapshot.key(device, key);
   const { start, size, end } = device.allocations;
   const until = Math.min(last, device.trace.length - 1);
@@ -53,7 +54,10 @@ export function groups(snapshot, device, rows, key, first, last) {
     if (end[row] > last) one.kept += size[row];
     if (one.rows.length < 1000) one.rows.push(row);
   }
-  return [...found]
-    .sort(([a, one], [b, other]) => other.bytes - one.bytes || a - b)
+  const sorted = [...found].sort(([a, one], [b, other]) => other.bytes - one.bytes || a - b);
+  const described = sorted
+    .slice(0, most)
     .map(([code, { rows: some, ...sums }]) => ({ ...describe(code, some), code, ...sums }));
+  described.length = sorted.length;
+  return described;
 }

@@ -64,7 +64,7 @@ function deviceFacts(snapshot, device) {
           .map((one) => band(trace, one.name, one.start_us, one.end_us, one.depth))
       : [],
     levels: trace.timed ? levels(snapshot, device, origin) : [],
-    notes: notes(facts, trace.timed, reserved !== undefined),
+    notes: notes(facts, trace.timed, reserved !== undefined, trace.length > 0),
   };
 }
 
@@ -130,8 +130,8 @@ function levels(snapshot, device, origin) {
   return found;
 }
 
-/** What the file does not tell. @param {import("./device.js").DeviceFacts} facts @param {boolean} timed @param {boolean} segments */
-export function notes(facts, timed, segments) {
+/** What the file does not tell. @param {import("./device.js").DeviceFacts} facts @param {boolean} timed @param {boolean} reserved @param {boolean} events */
+export function notes(facts, timed, reserved, events = true) {
   /** @type {string[]} */
   const found = [];
   const tell = (
@@ -156,7 +156,13 @@ export function notes(facts, timed, segments) {
     found.push("allocations end with the request to free them: completed frees were not recorded");
   tell(facts.only_in_segments, "block at the end is", "blocks at the end are", " not in the events");
   tell(facts.only_in_events, "allocation has", "allocations have", " no block at the end");
-  if (!timed) found.push("the file has no times");
-  if (!segments) found.push("the file has no segments, so the reserved bytes are unknown");
+  if (!events) found.push("no events were recorded on this device: only the state at the end is known");
+  else if (!timed) found.push("the file has no times");
+  if (!reserved)
+    found.push(
+      typeof facts.end_reserved === "number"
+        ? "the segments at the end and the events do not fit together: the reserved bytes are unknown"
+        : "the file has no segments, so the reserved bytes are unknown",
+    );
   return found;
 }

@@ -10,7 +10,7 @@
 const UNITS = { b: 1, k: 1024, m: 1024 ** 2, g: 1024 ** 3, t: 1024 ** 4 };
 const SIZE = /^(>=|<=|>|<|=)?\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b|[kmgt])$/i;
 const BARE = /^(>=|<=|>|<|=)\s*(\d+(?:\.\d+)?)$/;
-const BLOCK = /^b([0-9a-f]{4,16})_(\d+)$/i;
+const BLOCK = /^b([0-9a-f]{4,16})_(\d+)$|^b([0-9a-f]{9,16})$/i;
 const ADDRESS = /^(?:0x([0-9a-f]+)|(7[0-9a-f]{9,15}))$/i;
 
 /**
@@ -49,8 +49,11 @@ function asText(text) {
 /** @param {string} word @param {string[]} actions @returns {Word|undefined} */
 function special(word, actions) {
   const block = BLOCK.exec(word);
-  if (block)
-    return { kind: "block", address: BigInt(`0x${block[1]}`), nth: Number(block[2]), how: `the block ${word}` };
+  if (block) {
+    const nth = block[2] ? Number(block[2]) : null;
+    const how = nth === null ? `the blocks at ${word.slice(1)}` : `the block ${word}`;
+    return { kind: "block", address: BigInt(`0x${block[1] ?? block[3]}`), nth, how };
+  }
   const address = ADDRESS.exec(word);
   if (address)
     return { kind: "block", address: BigInt(`0x${address[1] ?? address[2]}`), nth: null, how: `the address ${word}` };

@@ -6,7 +6,9 @@ import { Cells } from "./cells.js";
 import { Device } from "./device.js";
 import { keyed } from "./keys.js";
 import { shortPath, Stacks } from "./stacks.js";
-import { ACTION, addresses, read } from "./trace.js";
+import { SegmentHistory } from "./state.js";
+import { Stays } from "./stays.js";
+import { ACTION, addresses, BEFORE, read } from "./trace.js";
 
 export class Snapshot {
   /** @param {import("../decode.js").Header} header @param {import("./trace.js").Columns} columns @param {string} name */
@@ -38,8 +40,8 @@ export class Snapshot {
     this.regions = new Map();
     /** @type {Map<string, import("./keys.js").Keyed>} */
     this.keys = new Map();
-    /** @type {Map<number, boolean>} */
-    this.given = new Map();
+    /** @type {Map<Device, {stays: Stays<import("./state.js").Stay>, unmapped: number}>} */
+    this.held = new Map();
   }
 
   /** Groups of a device's allocations. @param {Device} device @param {string} key */
@@ -88,22 +90,19 @@ export class Snapshot {
     return block < 0 ? -1 : this.segments.stream[this.blocks.segment[block]];
   }
 
-  /** The pool of the segment that holds an allocation; -1 if it may have been another segment then. @param {Device} device @param {number} row */
+  /** The pool of the segment that held an allocation when it was made; -1: nobody knows. @param {Device} device @param {number} row */
   poolAt(device, row) {
-    const block = device.allocations.block[row];
-    if (block >= 0) return this.segments.pool[this.blocks.segment[block]];
-    const segment = this.steady(device) ? this.segmentAt(device, device.allocations.address[row]) : -1;
-    return segment < 0 ? -1 : this.segments.pool[segment];
-  }
-
-  /** Whether no segment of a device was given back. @param {Device} device */
-  steady(device) {
-    let found = this.given.get(device.index);
-    if (found === undefined) {
-      found = !device.trace.events(ACTION.SEGMENT_FREE, ACTION.UNMAP).length;
-      this.given.set(device.index, found);
-    }
-    return found;
+    const { block, address, start } = device.allocations;
+    if (block[row] >= 0) return this.segments.pool[this.blocks.segment[block[row]]];
+    const { stays, unmapped } = remember(this.held, device, () => ({
+      stays: new Stays(new SegmentHistory(this, device).fixed),
+      unmapped: device.trace.events(ACTION.UNMAP).at(-1) ?? BEFORE,
+    }));
+    const held = stays.at(address[row], start[row]);
+    if (held) return held.pool;
+    // a mapped range at the end is what it was since the last unmapping
+    const segment = start[row] >= unmapped ? this.segmentAt(device, address[row]) : -1;
+    return segment >= 0 && this.segments.expandable[segment] ? this.segments.pool[segment] : -1;
   }
 
   /** The segment at the end that holds an address. @param {Device} device @param {number} address */

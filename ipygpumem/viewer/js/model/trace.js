@@ -152,6 +152,10 @@ export class Allocations {
 
   /** How many allocations the file shows at the same address before each. */
   get nth() {
+    return this.count();
+  }
+
+  count() {
     if (!this.counts) {
       /** @type {Map<number, number>} */
       const seen = new Map();

@@ -5,6 +5,7 @@ import { test } from "node:test";
 import { fromHash, toHash } from "../hash.js";
 import { Annotations } from "../model/annotations.js";
 import { Cells } from "../model/cells.js";
+import { Checkpoints } from "../model/checkpoints.js";
 import { toCsv } from "../model/csv.js";
 import { groups } from "../model/live.js";
 import { notes, overviewOf } from "../model/overview.js";
@@ -288,4 +289,51 @@ test("two files on one clock: times count from where the file says", () => {
   assert.equal(beside.domains.time[0] < 0 && beside.domains.time[1] > 1000, true);
   // a file cannot place its first event before the axis
   assert.equal(zero({ zero_us: 2_000_000 }).origin, 1_000_500);
+});
+
+/** Allocations as the model has them. @param {[number, number][]} lives start and end, by the start */
+function lives(lives) {
+  const [start, end] = [0, 1].map((side) => Int32Array.from(lives, (one) => one[side]));
+  const after = (/** @type {number} */ event) => start.filter((one) => one <= event).length;
+  return /** @type {any} */ ({ start, end, length: lives.length, after });
+}
+
+test("lists of what lives are made in linear time, whatever the shape", () => {
+  const many = 200_000;
+  const never = 10 * many;
+  /** @type {Record<string, (i: number) => [number, number]>} */
+  const shapes = {
+    "only growing": (i) => [i, never],
+    "all before the first event": () => [-1, never],
+    "20,000 live, and churn": (i) => (i < 20_000 ? [-1, never] : [2 * i, 2 * i + 7]),
+    "5,000 live, and churn": (i) => (i < 5000 ? [i, never] : [2 * i, 2 * i + 1]),
+    "saw-tooth of 30,000": (i) => [i, i - (i % 30_000) + 30_000],
+    "a wide tooth of 100,000, then churn": (i) => (i < 100_000 ? [i, 100_001] : [2 * i, 2 * i + 3]),
+    "slowly less": (i) => [i, many + 2 * i],
+  };
+  for (const [name, shape] of Object.entries(shapes)) {
+    const rows = Array.from({ length: many }, (_, i) => shape(i));
+    const found = new Checkpoints(lives(rows));
+    assert.ok(found.steps <= 6 * many, `${name}: ${found.steps} steps`);
+    const kept = found.kept.reduce((sum, { rows }) => sum + rows.length, 0);
+    assert.ok(kept <= 4 * many, `${name}: ${kept} rows in lists`);
+    for (const event of [-1, 7, 99_999, 100_001, 250_000, 399_999]) {
+      const live = rows.map((_, row) => row).filter((row) => rows[row][0] <= event && rows[row][1] > event);
+      assert.deepEqual([...found.live(event)], live, `${name} at ${event}`);
+      const at = found.kept.findLast((one) => one.event <= event);
+      const walk = (at?.rows.length ?? 0) + rows.filter(([start]) => start <= event).length - (at?.next ?? 0);
+      // right after a fall there was no birth yet at which to make a shorter list
+      if (event !== 100_001 && !name.startsWith("slowly"))
+        assert.ok(walk <= 2 * live.length + 4 * 8192, `${name} at ${event}: ${walk} rows looked at`);
+    }
+  }
+});
+
+test("thousands of regions inside one: each time is found without a walk over all", () => {
+  const region = (name, start_us, end_us, depth) => ({ name, device: 0, start_us, end_us, depth, ambiguous: false });
+  const inner = Array.from({ length: 50_000 }, (_, i) => region(`step ${i}`, 10 * i + 5, 10 * i + 8, 1));
+  const found = new Annotations([region("all", 0, 1e9, 0), ...inner]);
+  assert.equal(found.spans.marks.length, 2 + 2 * inner.length, "an answer is kept for each stretch");
+  for (let time = 0; time < 500_000; time += 7)
+    assert.equal(found.innermost(time), time % 10 >= 5 && time % 10 <= 8 ? Math.floor(time / 10) + 1 : 0);
 });

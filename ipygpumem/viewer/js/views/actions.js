@@ -170,8 +170,22 @@ export class Actions {
     return this.brush(timeline, { x0: 0, x1: timeline.size.plotWidth });
   }
 
+  /** The time between the two events of a ruler, where the axis does not tell it. @param {Timeline} timeline */
+  async timed(timeline) {
+    const { ruler, source } = timeline;
+    const { timed, events } = this.context.facts(source);
+    if (!ruler || !timed || this.context.axis() === "time") return;
+    const { x0, x1 } = ruler;
+    const at = [x0, x1].map((x) => Math.min(Math.max(Math.floor(x), 0), events - 1));
+    const [from, to] = await this.context.ask("times", { events: at }, source);
+    if (timeline.ruler !== ruler || ruler.x0 !== x0 || ruler.x1 !== x1) return;
+    ruler.us = to - from;
+    timeline.again.ask();
+  }
+
   /** @param {Timeline} timeline */
-  measured(timeline) {
+  async measured(timeline) {
+    await this.timed(timeline);
     this.context.say(rulerText(timeline));
   }
 
@@ -198,9 +212,9 @@ export class Actions {
     const { ruler } = timeline;
     if (!ruler?.keyed || this.context.now.event === null || this.context.now.source !== timeline.source) return;
     const { x, y } = await this.point(timeline.source);
-    Object.assign(ruler, { x1: x, y1: y });
+    Object.assign(ruler, { x1: x, y1: y, us: undefined });
     timeline.again.ask();
-    this.measured(timeline);
+    await this.measured(timeline);
   }
 
   /** See the box of the ruler alone. @param {Timeline} timeline */

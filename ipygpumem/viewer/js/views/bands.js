@@ -4,6 +4,8 @@ import { clipped } from "./dom.js";
 
 export const BAND = 17;
 const MOST_ROWS = 5;
+/** Letters of a name that is cut: fewer tell nothing. */
+const LEAST_LABEL = 8;
 
 /** @typedef {{title: string, bands: import("../model/overview.js").Band[]}} Row */
 
@@ -77,9 +79,12 @@ export function drawBands(timeline, context, colours) {
       context.globalAlpha = i % 2 ? 0.75 : 1;
       context.fillRect(left, y, Math.max(width - (width > 4 ? 1 : 0), 1), BAND);
       context.globalAlpha = 1;
-      if (width > 26) {
-        const text = clipped(context, band.label, width - 10);
-        if (text) {
+      // words only where they fit, and nothing comes to lie on them
+      const next = row.bands[i + 1];
+      const room = Math.min(width, next ? extent(timeline, next)[0] - left : width) - 10;
+      if (room > 8) {
+        const text = clipped(context, band.label, room);
+        if (text === band.label || text.length > LEAST_LABEL) {
           context.fillStyle = colours.ink;
           context.fillText(text, left + 5, y + BAND / 2 + 0.5);
         }
@@ -93,7 +98,8 @@ export function drawBands(timeline, context, colours) {
 export function bandAt(timeline, x, y) {
   const rows = bandRows(timeline.context.facts(timeline.source));
   const row = rows[Math.floor((y - 2) / (BAND + 2))];
-  return row?.bands.find((band) => {
+  // the youngest lies on top
+  return row?.bands.findLast((band) => {
     const [from, to] = extent(timeline, band);
     return x >= from - 1 && x <= Math.max(to, from + 1);
   });

@@ -40,8 +40,6 @@ export class CompareView {
         this.foot,
       ),
     );
-    /** @type {any} */
-    this.answer = undefined;
     this.turn = 0;
   }
 
@@ -66,13 +64,17 @@ export class CompareView {
     return [first, last].map((event) => ({ ...context.where(), event, what: name(event) }));
   }
 
+  /** @param {number} most */
+  ask(most) {
+    const [before, after] = this.moments();
+    return this.context.client.request("diff", { before, after, key: this.group.field.value, most });
+  }
+
   async refresh() {
     const turn = ++this.turn;
-    const { context } = this;
     const [before, after] = this.moments();
-    const answer = await context.client.request("diff", { before, after, key: this.group.field.value, most: MOST });
+    const answer = await this.ask(MOST);
     if (turn !== this.turn) return;
-    this.answer = answer;
     this.title.replaceChildren(
       `${before.what} → ${after.what}: ${size(answer.before)} → ${size(answer.after)} `,
       h("b", {}, signed(answer.after - answer.before)),
@@ -112,10 +114,12 @@ export class CompareView {
         : "Both moments are the same.";
   }
 
-  csv() {
+  /** All changes, not only those in sight. */
+  async csv() {
+    const { changes } = await this.ask(Number.POSITIVE_INFINITY);
     return toCsv(
       ["group", "before_bytes", "after_bytes", "change_bytes", "before_count", "after_count", "stack"],
-      (this.answer?.changes ?? []).map((/** @type {any} */ one) => [
+      changes.map((/** @type {any} */ one) => [
         one.label,
         one.before,
         one.after,

@@ -1,7 +1,7 @@
 /** One allocation, in full: the selected one. Else what is at the cursor. */
 
 import { count, duration, fine, plural, size } from "../model/units.js";
-import { h } from "./dom.js";
+import { h, swap } from "./dom.js";
 
 /** So many lines of a stack at a time. */
 const MOST = 40;
@@ -26,7 +26,7 @@ export class Details {
       context.ask("moment", { event }, source),
     ]);
     if (turn !== this.turn) return;
-    this.body.replaceChildren(this.moment(moment), ...(facts ? this.allocation(facts) : [this.empty()]));
+    swap(this.body, [this.moment(moment), ...(facts ? this.allocation(facts) : [this.empty()])]);
   }
 
   /** @param {any} moment */
@@ -96,8 +96,11 @@ export class Details {
       ["compile context", hidden(facts.context, "N/A")],
       ["metadata", facts.metadata || null],
     ];
-    if (facts.asked !== null && facts.end !== null && facts.end - facts.asked > 1)
-      rows.splice(2, 0, ["free asked", event(facts.asked, "")]);
+    if (facts.asked !== null && facts.end !== null && (facts.end - facts.asked > 1 || facts.waited >= 1000))
+      rows.splice(2, 0, [
+        "free asked",
+        h("span", {}, event(facts.asked, ""), facts.waited ? `, ${duration(facts.waited)} before` : ""),
+      ]);
     const term = (/** @type {string} */ name) => h("dt", {}, name);
     return [
       h("h2", {}, "Allocation"),

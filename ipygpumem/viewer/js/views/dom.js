@@ -25,6 +25,27 @@ export function h(tag, facts = {}, ...children) {
   return element;
 }
 
+/**
+ * New children in the place of the old ones. Where one of those had the focus, its successor has it: the one with the same
+ * key, else with the same words, else at the same place.
+ * @param {HTMLElement} element @param {(Node|string)[]} children
+ */
+export function swap(element, children) {
+  const root = /** @type {ShadowRoot|Document} */ (element.getRootNode());
+  const held = /** @type {HTMLElement|null} */ (root.activeElement);
+  const inside = held && held !== element && element.contains(held);
+  const all = () => /** @type {HTMLElement[]} */ ([...element.querySelectorAll("button, summary, [tabindex]")]);
+  const at = inside ? all().indexOf(held) : -1;
+  element.replaceChildren(...children);
+  if (!inside) return;
+  const now = all();
+  const same = (/** @type {HTMLElement} */ one) =>
+    held.dataset.key === undefined ? one.textContent === held.textContent : one.dataset.key === held.dataset.key;
+  const next = now.find(same) ?? now[Math.min(at, now.length - 1)] ?? element;
+  if (next === element && element.tabIndex < 0) element.tabIndex = -1;
+  next.focus({ preventScroll: true });
+}
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /** @param {string} tag @param {Record<string, any>} [facts] @param {...(Node|string)} children @returns {SVGElement} */

@@ -1,12 +1,12 @@
 /** All events as a list: only the rows in sight exist. */
 
 import { count, fine, milliseconds, plural, size } from "../model/units.js";
-import { toCsv } from "../model/csv.js";
+import { lines } from "../model/csv.js";
 import { eachFrame, h } from "./dom.js";
 
 const ROW = 22;
 const TALLEST = 6e6; // pixels: above some 30 million a browser's scroll bar ends before the list does
-const MOST_CSV = 200000;
+const PART_CSV = 50000;
 
 export class EventsView {
   /** @param {import("../context.js").Context} context @param {import("./actions.js").Actions} actions */
@@ -217,19 +217,17 @@ export class EventsView {
   }
 
   async csv() {
-    const { rows } = await this.context.ask("events", { ...this.wanted(), from: 0, count: MOST_CSV });
-    return toCsv(
-      ["event", "time_us", "action", "size", "allocated_after", "address", "stream", "line"],
-      rows.map((/** @type {any} */ one) => [
-        one.event,
-        one.time,
-        one.action,
-        one.size,
-        one.total,
-        one.address,
-        one.stream,
-        one.line,
-      ]),
-    );
+    const parts = [lines([["event", "time_us", "action", "size", "allocated_after", "address", "stream", "line"]])];
+    const wanted = this.wanted();
+    for (let from = 0, total = 1; from < total; from += PART_CSV) {
+      const answer = await this.context.ask("events", { ...wanted, from, count: PART_CSV });
+      total = answer.total;
+      const row = (/** @type {any} */ one) => {
+        const { event, time, action, size, total: after, address, stream, line } = one;
+        return [event, time, action, size, after, address, stream, line];
+      };
+      parts.push(lines(answer.rows.map(row)));
+    }
+    return parts;
   }
 }

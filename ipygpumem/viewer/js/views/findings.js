@@ -1,6 +1,6 @@
 /** What is worth a look: each a click to its place. */
 
-import { h } from "./dom.js";
+import { h, swap } from "./dom.js";
 
 const SIGNS = { peak: "▲", oom: "✕", leak: "↗", pending: "◷", churn: "⟳", retry: "⇄", gap: "…" };
 
@@ -45,7 +45,7 @@ export class FindingsView {
       ),
       !all.length && h("li", { class: "empty" }, "Nothing stands out."),
     ]);
-    this.list.replaceChildren(...items.flat().filter((item) => item !== false));
+    swap(this.list, /** @type {HTMLElement[]} */ (items.flat().filter((item) => item !== false)));
     const notes = [...new Set(files.flatMap((_, source) => context.facts(source).notes))];
     this.notes.replaceChildren(...notes.map((text) => h("li", {}, `${text[0].toUpperCase()}${text.slice(1)}.`)));
     this.notes.hidden = !notes.length;

@@ -136,6 +136,7 @@ export function gestures(timeline, actions) {
           x1: timeline.fromX(at.x),
           y1: timeline.fromY(Math.min(at.y, timeline.size.plotHeight)),
         };
+        actions.timed(timeline);
       } else if (pressed?.moved && (pressed.tool === "box" || pressed.tool === "range")) {
         timeline.ruler = null;
         timeline.drag = {
@@ -183,6 +184,8 @@ export function gestures(timeline, actions) {
     },
     { signal },
   );
+  // a pointer that leaves quickly meets nothing between a band and the outside
+  timeline.element.addEventListener("pointerleave", () => actions.hover(timeline, null), { signal });
   plot.addEventListener("keydown", (event) => keys(event, timeline, actions), { signal });
   return { follow };
 }

@@ -1,7 +1,7 @@
 /** The call tree as rectangles, the outermost call above. */
 
 import { fine, plural } from "../model/units.js";
-import { h } from "./dom.js";
+import { h, swap } from "./dom.js";
 
 const ROW = 19;
 const NARROW = 26;
@@ -43,8 +43,9 @@ export class Icicle {
     this.field.style.height = `${(deepest + 1) * ROW}px`;
     const value = (/** @type {number} */ one) =>
       measure === "bytes" ? fine(one) : live.timed ? `${fine(Math.round(one / 1e6))}·s` : `${fine(one)}·events`;
-    this.field.replaceChildren(
-      ...this.boxes.map((box, i) => {
+    swap(
+      this.field,
+      this.boxes.map((box, i) => {
         const wide = (box.x1 - box.x0) * width;
         const text = `${box.label}: ${value(box.value)}, ${plural(box.count, "allocation")}`;
         return h(
@@ -52,11 +53,11 @@ export class Icicle {
           {
             type: "button",
             role: "treeitem",
-            class: `${box.own ? "own" : ""} ${box.path === root ? "root" : ""}`,
+            class: box.rest ? "rest" : `${box.own ? "own" : ""} ${box.path === root ? "root" : ""}`,
             tabindex: i === 0 ? 0 : -1,
-            aria: { label: text, level: box.depth + 1, selected: String(box.path === root) },
+            aria: { label: text, level: box.depth + 1, selected: String(!box.rest && box.path === root) },
             title: `${box.title ?? box.label}\n${value(box.value)}, ${plural(box.count, "allocation")}`,
-            data: { i },
+            data: { i, key: `${box.rest ? "rest" : ""}${box.path}` },
             style: {
               left: `${(box.x0 * 100).toFixed(3)}%`,
               width: `calc(${((box.x1 - box.x0) * 100).toFixed(3)}% - 1px)`,
@@ -65,10 +66,14 @@ export class Icicle {
             },
             on: { click: () => context.store.set({ root: box.path }) },
           },
-          wide > NARROW ? h("span", {}, box.depth === 0 ? `all · ${value(box.value)}` : box.label) : "",
+          wide > NARROW
+            ? h("span", {}, box.depth === 0 || box.rest ? `${box.label} · ${value(box.value)}` : box.label)
+            : "",
         );
       }),
     );
+    const focused = /** @type {HTMLElement|null} */ (this.field.querySelector(":focus"));
+    if (focused) this.only(focused);
     this.note.textContent = answer.left
       ? `${plural(answer.left, "narrower call")} not shown: click a box to widen it`
       : "";
@@ -96,10 +101,15 @@ export class Icicle {
     else return;
     event.preventDefault();
     if (next === undefined) return;
-    const items = /** @type {HTMLElement[]} */ ([...this.field.children]);
-    items[i].tabIndex = -1;
-    items[next].tabIndex = 0;
-    items[next].focus();
+    const item = /** @type {HTMLElement} */ (this.field.children[next]);
+    this.only(item);
+    item.focus();
+  }
+
+  /** The one box that the Tab key comes to. @param {HTMLElement} one */
+  only(one) {
+    for (const item of /** @type {Iterable<HTMLElement>} */ (this.field.children))
+      item.tabIndex = item === one ? 0 : -1;
   }
 }
 

@@ -1,7 +1,7 @@
 /** What the colours mean; a click leaves a class out. */
 
 import { fine, plural, size } from "../model/units.js";
-import { h } from "./dom.js";
+import { h, swap } from "./dom.js";
 
 export class LegendView {
   /** @param {import("../context.js").Context} context */
@@ -16,8 +16,8 @@ export class LegendView {
     const { context } = this;
     const { files } = context;
     const legends = await Promise.all(files.map((_, source) => context.legend(source)));
-    // the classes of all files are the same
-    const legend = legends[legends.length - 1];
+    // the classes of all files are the same, but for how many others there are
+    const legend = legends[0];
     const swatches = context.swatches(legend);
     const { hidden, mark } = context.now;
     /** @param {number} number */
@@ -26,7 +26,7 @@ export class LegendView {
     if (files.length > 1 && !legend.ordered) order.sort((a, b) => sum(b) - sum(a));
     const chips = order.map((number) => {
       const each = legends.map(({ classes }) => classes[number] ?? { label: "", bytes: 0, count: 0 });
-      const label = [...new Set(each.map((one) => one.label).filter(Boolean))].join(" / ");
+      const { label } = files.length > 1 && legend.classes[number].place === -1 ? { label: "others" } : each[0];
       const sums = each.map(({ bytes, count }, source) => {
         const name = files.length > 1 ? `${files[source].name}: ` : "";
         return `${name}${size(bytes)} at the peak, ${plural(count, "allocation")} in all.\n`;
@@ -37,7 +37,7 @@ export class LegendView {
             {
               type: "button",
               class: "chip",
-              data: { class: number },
+              data: { key: number },
               aria: { pressed: String(!hidden.includes(number)) },
               title: `${label}\n${sums.join("")}Click to leave it out, double click to see it alone.`,
               on: {
@@ -61,17 +61,14 @@ export class LegendView {
       { type: "button", class: "link", on: { click: () => context.store.set({ hidden: [] }) } },
       "Show all",
     );
-    const held = /** @type {HTMLElement|null} */ (this.element.querySelector(".chip:focus"))?.dataset.class;
-    this.element.replaceChildren(
+    swap(this.element, [
       h("small", { class: "soft" }, "At the peak:"),
       ...chips.filter((chip) => chip !== null),
       this.more,
       ...(hidden.length ? [all] : []),
       ...(mark.kind === "none" ? [] : [clear]),
-    );
+    ]);
     this.fold();
-    // a new chip stands where the keyboard was
-    if (held) /** @type {HTMLElement|null} */ (this.element.querySelector(`[data-class="${held}"]`))?.focus();
   }
 
   unfold() {

@@ -2,7 +2,7 @@
 
 import { count, duration, fine, plural, size } from "../model/units.js";
 import { toCsv } from "../model/csv.js";
-import { h } from "./dom.js";
+import { h, swap } from "./dom.js";
 import { Icicle } from "./icicle.js";
 
 const MOST = 100;
@@ -77,8 +77,6 @@ export class LiveView {
       ),
     );
     this.turn = 0;
-    /** @type {any} */
-    this.answer = undefined;
   }
 
   async refresh() {
@@ -88,7 +86,6 @@ export class LiveView {
     const event = context.event();
     const answer = await context.ask("live", { event, range, key, most: MOST });
     if (turn !== this.turn) return;
-    this.answer = answer;
     this.group.value(key);
     this.measure.value(measure);
     this.follow.checked = context.now.follow;
@@ -115,8 +112,9 @@ export class LiveView {
       head("count"),
       ...(last ? [head(last)] : []),
     );
-    this.body.replaceChildren(
-      ...answer.groups.map((/** @type {any} */ group) => {
+    swap(
+      this.body,
+      answer.groups.map((/** @type {any} */ group) => {
         const marked = mark.kind === "group" && mark.key === key && mark.code === group.code;
         const share = answer.bytes ? group.bytes / answer.bytes : 0;
         return h(
@@ -130,6 +128,7 @@ export class LiveView {
               {
                 type: "button",
                 class: "plain",
+                data: { key: group.code },
                 aria: { pressed: String(marked) },
                 title: `${group.file ? `${group.file}${group.line ? `:${group.line}` : ""}\n` : ""}${group.source ?? ""}\nClick to mark these in the timeline.`,
                 on: { click: () => this.mark(group, marked) },
@@ -172,11 +171,14 @@ export class LiveView {
     store.set({ mark: marked ? { kind: "none" } : { kind: "group", key: now.key, code: group.code } });
   }
 
-  csv() {
-    const { answer } = this;
+  /** All groups, not only those in sight. */
+  async csv() {
+    const { context } = this;
+    const { range, key } = context.now;
+    const answer = await context.ask("live", { event: context.event(), range, key, most: Number.POSITIVE_INFINITY });
     return toCsv(
       ["group", "file", "line", "name", "bytes", "count", "byte_time", "kept_bytes", "stack"],
-      (answer?.groups ?? []).map((/** @type {any} */ one) => [
+      answer.groups.map((/** @type {any} */ one) => [
         one.label,
         one.file,
         one.line,
@@ -184,7 +186,7 @@ export class LiveView {
         one.bytes,
         one.count,
         one.byteTime,
-        one.kept,
+        range ? one.kept : null, // at a moment there is no later one
         one.text,
       ]),
     );

@@ -5,7 +5,8 @@ import { drawBands } from "./bands.js";
 import { ink } from "./theme.js";
 import { ROOM } from "./timeline.js";
 
-/** @typedef {{x0: number, y0: number, x1: number, y1: number, keyed?: boolean}} Ruler in units of the axes; keyed: it ends at the cursor */
+/** @typedef {{x0: number, y0: number, x1: number, y1: number, keyed?: boolean, us?: number}} Ruler in units of the axes; keyed: it ends at the cursor;
+ *   us: on the axis by event, the time between both events */
 
 /**
  * @param {import("./timeline.js").Timeline} timeline @param {CanvasRenderingContext2D} context CSS pixels
@@ -197,9 +198,12 @@ function free(context, text, x, y, align) {
 function ooms(timeline, context, colours, words) {
   const facts = timeline.context.facts(timeline.source);
   const { plotHeight, plotWidth } = timeline.size;
-  for (const [i, one] of facts.ooms.slice(0, 200).entries()) {
+  let last = -1; // one line in each column of pixels
+  let told = 0;
+  for (const one of facts.ooms) {
     const x = timeline.toX(timeline.context.axis() === "time" ? (one.time ?? 0) : one.event + 0.5);
-    if (x < 0 || x > plotWidth) continue;
+    if (x < 0 || x > plotWidth || Math.round(x) === last) continue;
+    last = Math.round(x);
     if (!words) {
       context.strokeStyle = colours.oom;
       context.lineWidth = 1.25;
@@ -207,7 +211,7 @@ function ooms(timeline, context, colours, words) {
       context.moveTo(x, 0);
       context.lineTo(x, plotHeight);
       context.stroke();
-    } else if (i < 3) {
+    } else if (told++ < 3) {
       const align = x > plotWidth - 190 ? "right" : "left";
       const from = align === "right" ? x - 8 : x + 8;
       const text = `out of memory: ${fine(one.asked)} asked`;
@@ -405,6 +409,7 @@ export function rulerText(timeline) {
   const { ruler: one, context } = timeline;
   if (!one) return "";
   const across = one.x1 - one.x0;
-  const far = context.axis() === "time" ? duration(across) : plural(Math.round(across), "event");
+  const timed = one.us === undefined ? "" : ` · ${duration(one.us)}`;
+  const far = context.axis() === "time" ? duration(across) : `${plural(Math.round(across), "event")}${timed}`;
   return `${far} · ${signed(one.y1 - one.y0)}`;
 }

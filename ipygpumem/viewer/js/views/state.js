@@ -1,5 +1,6 @@
 /** The allocator at the cursor: every segment, its blocks and its free gaps. */
 
+import { remember } from "../model/maps.js";
 import { count, fine, plural, size } from "../model/units.js";
 import { stackList } from "./details.js";
 import { fit, h } from "./dom.js";
@@ -122,7 +123,7 @@ export class StateView {
       const pool = segment.pool >= 0 ? segment.poolLabel : "unknown pool";
       const stream = segment.stream === 0 ? "default stream" : `stream 0x${segment.stream.toString(16)}`;
       const name = `${kind} · ${pool} · ${stream}`;
-      groups.set(name, [...(groups.get(name) ?? []), i]);
+      remember(groups, name, () => []).push(i);
     }
     this.places = [];
     /** @type {{y: number, text: string}[]} */

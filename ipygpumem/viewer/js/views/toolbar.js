@@ -1,7 +1,7 @@
 /** The controls above the timeline. */
 
 import { MODES } from "../model/names.js";
-import { fine, plural } from "../model/units.js";
+import { count, fine, plural } from "../model/units.js";
 import { h } from "./dom.js";
 import { select } from "./live.js";
 
@@ -142,11 +142,23 @@ export class Toolbar {
     clearTimeout(this.timer);
     this.find(this.search.value);
     const { context } = this;
-    const { search, source } = context.now;
-    if (!search) return;
-    const event = await context.ask("next", { text: search, event: context.event(), step });
+    const { search: text } = context.now;
+    let { source } = context.now;
+    if (!text) return;
+    const at = context.event();
+    let event = await context.ask("next", { text, event: at, step });
+    // behind the last one of this file the other file goes on
+    if (context.files.length > 1 && (event < 0 || (event - at) * step <= 0)) {
+      const other = 1 - source;
+      const from = step > 0 ? -1 : context.facts(other).events;
+      const there = await context.ask("next", { text, event: from, step }, other);
+      if (there >= 0) {
+        event = there;
+        source = other;
+      }
+    }
     if (event < 0) return;
-    const { row } = await context.ask("moment", { event });
+    const { row } = await context.ask("moment", { event }, source);
     await this.actions.goTo(event, source, { row: row >= 0 ? row : null });
   }
 
@@ -179,13 +191,28 @@ export class Toolbar {
       this.result.textContent = "";
       return;
     }
-    const found = await context.ask("search", { text: now.search });
+    const { files } = context;
+    const each = await Promise.all(files.map((_, source) => context.ask("search", { text: now.search }, source)));
+    const [found] = each;
     if (found.text !== context.now.search) return;
-    this.result.textContent = found.events
-      ? `${plural(found.events, "event")} · ${plural(found.allocations, "allocation")}, ${fine(found.bytes)}`
-      : "nothing found";
-    this.result.title = found.how ? `Searched for ${found.how}` : "";
+    const told = (/** @type {any} */ one) =>
+      `${plural(one.events, "event")} · ${plural(one.allocations, "allocation")}, ${fine(one.bytes)}`;
+    const several = files.length > 1;
+    const any = each.some((one) => one.events || one.allocations);
+    this.result.textContent = !any
+      ? "nothing found"
+      : several
+        ? each.map((one, source) => `${short(files[source].name)}: ${count(one.events)}`).join(" · ")
+        : told(found);
+    const all = several ? each.map((one, source) => `${files[source].name}: ${told(one)}`) : [];
+    this.result.title = [found.how && `Searched for ${found.how}`, ...all].filter(Boolean).join("\n");
   }
+}
+
+/** A file's name in a line that has room for little. @param {string} name */
+function short(name) {
+  const plain = name.replace(/\.(pickle|pkl|json)(\.\w+)?$/, "");
+  return plain.length > 24 ? `${plain.slice(0, 23)}…` : plain;
 }
 
 /**
