@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
+from ipygpumem.ledger.reading import DeviceReading
 from ipygpumem.snapshot.cells import Cells
 from ipygpumem.snapshot.tables import is_user_file
 
@@ -17,17 +18,20 @@ if TYPE_CHECKING:
 
 __all__ = ["on_one_clock", "shared", "stripped"]
 
-# From here on a file's name tells nothing of whose machine it lay on. The separator in front stays, by which library
-# code is known.
+# From here on a library's file name tells nothing of whose machine it lay on. The separator in front stays, by which
+# library code is known.
 _PUBLIC = re.compile(
     r"""[/\\](?:site-packages|dist-packages)[/\\].*
     | [/\\]lib[/\\]python3(?:\.\d+t?)?[/\\].*
-    | [/\\]torch[/\\].*
-    | [/\\]ipykernel_\d+[/\\]\d+\.py$""",
+    | [/\\]torch[/\\].*""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
+_CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]\d+\.py$", re.IGNORECASE)
 _COMPILED = re.compile(r"torchinductor_|[/\\]\.triton[/\\]", re.IGNORECASE)
 _CUT = "…"
+_DEVICE = re.compile(r"(?:cuda:)?\d{1,4}")
+_COUNTERS = frozenset(field.name for field in fields(DeviceReading))
+_CURVE = re.compile(r"(?:device used|outside PyTorch(?: and other processes)?)(?:, cuda:\d{1,4})?")
 
 
 def shared(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Snapshot:
@@ -51,7 +55,8 @@ def shared(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Sn
         given.sources = {names[file]: text for file, text in snapshot.sources.items()}
         cells = tuple(replace(cell, filename=names[cell.filename]) for cell in snapshot.own.cells)
         numbers = {names[file]: number for file, number in snapshot.own.numbers.items()}
-        given.own = replace(snapshot.own, cells=cells, numbers=numbers, host=None)
+        readings, curves = _readings(snapshot.own.readings), _curves(snapshot.own.curves)
+        given.own = replace(snapshot.own, cells=cells, numbers=numbers, host=None, readings=readings, curves=curves)
         given.cells = Cells(cells, given.stacks, numbers)
     if not source:
         given.sources = {}
@@ -75,6 +80,39 @@ def on_one_clock(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
     return copies
 
 
+def _readings(readings: dict[str, Any]) -> dict[str, Any]:
+    """Counters that we know, as numbers: what else a file has under these keys may be anything."""
+    return {
+        when: {
+            device: {name: value for name, value in _items(counters) if name in _COUNTERS and _number(value)}
+            for device, counters in _items(readings.get(when))
+            if _DEVICE.fullmatch(device)
+        }
+        for when in ("before", "after")
+        if when in readings
+    }
+
+
+def _curves(curves: dict[str, Any]) -> dict[str, Any]:
+    """Curves whose names are ours, with numbers only."""
+    found = {}
+    for name, curve in curves.items():
+        known = dict(_items(curve))
+        lists = {key: known[key] for key in ("time_us", "bytes") if isinstance(known.get(key), list)}
+        whole = all(_number(value) for values in lists.values() for value in values)
+        if _CURVE.fullmatch(name) and _number(known.get("device")) and whole:
+            found[name] = {"device": known["device"], **lists}
+    return found
+
+
+def _items(value: Any) -> list[tuple[str, Any]]:
+    return [(key, held) for key, held in value.items() if isinstance(key, str)] if isinstance(value, dict) else []
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def stripped(files: list[str]) -> dict[str, str]:
     """Names without folders. Different files keep different names, libraries their place inside the library."""
     names: dict[str, str] = {}
@@ -94,7 +132,7 @@ def stripped(files: list[str]) -> dict[str, str]:
 
 
 def _short(file: str) -> str:
-    public = _PUBLIC.search(file)
+    public = _CELL.search(file) if is_user_file(file) else _PUBLIC.search(file)
     last = re.split(r"[/\\]", file)[-1]
     if public is not None:
         return f"{_CUT}{public[0]}"

@@ -65,11 +65,40 @@ def test_without_paths(snapshot):
         assert (before.line, before.name) == (after.line, after.name)
 
 
+def test_without_paths_readings_and_curves_are_numbers():
+    own = {
+        "readings": {
+            "before": {
+                "cuda:0": {"name": "alice", "used": 7, "why": "/home/alice", "more": {"alice": 1}, "process": None}
+            },
+            "after": {"cuda:0": {"used": 9, "allocated": "alice"}, "/home/alice": {"used": 1}},
+            "alice": {},
+        },
+        "curves": {
+            "device used": {"device": 0, "time_us": [1, 2], "bytes": [3, 4], "alice": "alice"},
+            "outside PyTorch and other processes, cuda:0": {"device": 0, "time_us": [1], "bytes": [3]},
+            "outside PyTorch": {"device": 0, "time_us": ["alice"], "bytes": [3]},
+            "/home/alice": {"device": 0, "time_us": [1], "bytes": [3]},
+        },
+    }
+    events = [{"action": "alloc", "addr": 512, "size": 512, "stream": 0, "time_us": 5, "frames": []}]
+    given = shared(Snapshot.load({"device_traces": [events], "segments": [], "ipygpumem": own}), paths=False)
+    header, _ = decode(given.encode())
+    assert "alice" not in json.dumps(header)
+    assert header["readings"] == {"before": {"cuda:0": {"used": 7}}, "after": {"cuda:0": {"used": 9}}}
+    assert header["curves"] == {
+        "device used": {"device": 0, "time_us": [1, 2], "bytes": [3, 4]},
+        "outside PyTorch and other processes, cuda:0": {"device": 0, "time_us": [1], "bytes": [3]},
+    }
+
+
 @pytest.mark.parametrize(
     ("file", "name"),
     [
         (f"{SECRET}/train.py", "train.py"),
         (r"C:\Users\alice\train.py", "train.py"),
+        (f"{SECRET}/torch/train.py", "train.py"),
+        (f"{SECRET}/torch/alices_model/layers.py", "layers.py"),
         (f"{SECRET}/.venv/lib/python3.12/site-packages/torch/nn/modules/linear.py", None),
         (r"C:\Users\alice\Lib\site-packages\torch\nn\functional.py", r"…\site-packages\torch\nn\functional.py"),
         (f"{SECRET}/lib/python3.11/threading.py", "…/lib/python3.11/threading.py"),
