@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import gzip
+import inspect
 import os
 import shutil
 import sys
@@ -105,7 +106,7 @@ class Capture:
                     profile_memory=True,
                     record_shapes=True,
                     with_stack=True,
-                    acc_events=True,  # of one cycle there is nothing to gather; without it torch warns, and only once
+                    **_without_warning(profiler.profile),
                 )
                 self._profile.start()
         except Exception as error:
@@ -237,3 +238,8 @@ def _quiet() -> Iterator[None]:
     finally:
         if given is None:
             os.environ.pop(_LOG_LEVEL, None)
+
+
+def _without_warning(profile: Any) -> dict[str, bool]:
+    """PyTorch 2.11 warns of cycles, once, even where there is one only (pytorch#180348): that warning is the user's."""
+    return {"acc_events": True} if "acc_events" in inspect.signature(profile).parameters else {}

@@ -40,7 +40,9 @@ def test_every_category_as_in_torchs_own_export(torch, example, tmp_path):
         ours = np.array([int(int(time) / 1000) for time in timelines[device].time])
         rows = np.searchsorted(ours, times, side="right")
         rows[0] = 0
-        assert (timelines[device].levels[rows] == np.array(sizes)[:, 1:]).all(), device
+        levels, theirs = timelines[device].levels[rows], np.array(sizes)[:, 1:]
+        other = np.flatnonzero((levels != theirs).any(axis=1))
+        assert not len(other), (device, [(times[i], levels[i].tolist(), theirs[i].tolist()) for i in other[:5]])
 
 
 def test_the_allocators_own_count_stands_beside(torch, example, tmp_path):
@@ -54,7 +56,8 @@ def test_the_allocators_own_count_stands_beside(torch, example, tmp_path):
     assert peak.device == "cuda:0"
     device = report.devices["cuda:0"]
     assert 0 < peak.bytes <= device.high.counters.allocated, "what no operator used is in no category"
-    assert peak.bytes > 0.9 * device.high.counters.allocated
+    # what others left before is in no category: no operator touched it
+    assert peak.bytes > 0.9 * (device.high.counters.allocated - device.before.allocated)
     events = json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))["traceEvents"]
     assert any(one.get("cat") == "kernel" for one in events)
     told = [one["args"] for one in events if one.get("name") == "[memory]" and one["args"]["Device Type"] == 1]
@@ -86,6 +89,7 @@ def test_code_that_runs_out_of_memory_has_its_categories(torch, tmp_path):
     assert dict(profile.peaks[0].categories)["parameter"] >= 4_000_000
 
 
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears:UserWarning")  # pytorch#180348
 def test_code_that_profiles_itself_keeps_its_kernels(torch, tmp_path):
     import ipygpumem
 
