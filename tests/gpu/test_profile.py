@@ -39,7 +39,7 @@ def test_every_category_as_in_torchs_own_export(torch, example, tmp_path):
         times, sizes = json.loads((tmp_path / "t.json").read_text())
         ours = np.array([int(int(time) / 1000) for time in timelines[device].time])
         rows = np.searchsorted(ours, times, side="right")
-        rows[0] = 0
+        rows[: int(times[0] == times[1])] = 0  # where something was there before
         levels, theirs = timelines[device].levels[rows], np.array(sizes)[:, 1:]
         other = np.flatnonzero((levels != theirs).any(axis=1))
         assert not len(other), (device, [(times[i], levels[i].tolist(), theirs[i].tolist()) for i in other[:5]])
