@@ -109,8 +109,7 @@ export class Context {
       most = Math.max(most, here);
       for (const level of facts.levels) {
         // a card full of other people's memory must not flatten the picture: it is named at the edge instead
-        const top = Math.max(...level.bytes);
-        if (top < 4 * here) most = Math.max(most, top);
+        if (level.top < 4 * here) most = Math.max(most, level.top);
       }
     }
     return [0, most > 0 ? most * 1.08 : 1];

@@ -138,7 +138,13 @@ export class Viewer {
       h(
         "div",
         { class: "one" },
-        this.timelines.length > 1 && h("p", { class: "file" }, h("b", {}, context.files[source].name), h("span")),
+        this.timelines.length > 1 &&
+          h(
+            "p",
+            { class: "file", title: context.files[source].name },
+            h("b", {}, context.files[source].name),
+            h("span"),
+          ),
         timeline.element,
       ),
     );
@@ -295,6 +301,7 @@ export class Viewer {
       const facts = context.facts(source);
       return [
         facts.name ?? (file.devices.length > 1 ? `device ${facts.index}` : null),
+        facts.index === context.now.device ? null : `device ${facts.index}: it has no device ${context.now.device}`,
         plural(facts.events, "event"),
         plural(facts.allocations, "allocation"),
         facts.timed && facts.span ? duration(facts.span) : null,
@@ -303,7 +310,7 @@ export class Viewer {
         .join(" · ");
     });
     const two = files.length > 1;
-    this.title?.replaceChildren(h("h1", {}, names), h("p", {}, two ? "" : about[0]));
+    this.title?.replaceChildren(h("h1", { title: names }, names), h("p", {}, two ? "" : about[0]));
     for (const [source, text] of this.root.querySelectorAll(".file span").entries())
       text.textContent = ` ${about[source]}`;
     const fact = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ title) => [
@@ -311,7 +318,7 @@ export class Viewer {
       h("dd", { title }, text),
     ];
     const groups = files.flatMap((file, source) => {
-      const { peak, reserved, total } = context.facts(source);
+      const { peak, reserved, total, events } = context.facts(source);
       const one = (/** @type {string} */ name, /** @type {number|null} */ bytes, /** @type {string} */ what) =>
         bytes !== null &&
         h(
@@ -320,7 +327,7 @@ export class Viewer {
           ...fact(two ? `${name} ${source + 1}` : name, size(bytes), `${bytes.toLocaleString("en")} bytes ${what}`),
         );
       return [
-        one("Peak", peak.bytes, `requested, at event ${peak.event.toLocaleString("en")}`),
+        one("Peak", events || peak.bytes ? peak.bytes : null, `requested, at event ${peak.event.toLocaleString("en")}`),
         one("Reserved", reserved, "at most in all segments"),
         one("Capacity", total, "on the device"),
       ];

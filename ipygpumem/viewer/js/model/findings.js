@@ -53,7 +53,7 @@ function ooms(device) {
         ? "."
         : free < asked
           ? `; the device had ${size(free)} free.`
-          : `; the device had ${size(free)} free: a limit (torch.cuda.set_per_process_memory_fraction) may have been in the way.`;
+          : `; the device had ${size(free)} free: perhaps there was a limit (torch.cuda.set_per_process_memory_fraction).`;
     return finding({
       kind: "oom",
       title: `Out of memory at event ${count(event)}`,
@@ -146,11 +146,12 @@ function pending(snapshot, device) {
   let most = 0;
   for (let row = 0; row < length; row++) {
     if (end[row] === asked[row] || asked[row] < 0 || asked[row] > last) continue;
-    // without times neighbours are neighbours; with them they may lie seconds apart
-    if (!trace.timed && end[row] - asked[row] === 1) continue;
+    // neighbours are mostly one call, in which the program may have been interrupted; but they may lie seconds apart
+    const near = end[row] - asked[row] === 1;
+    if (near && !trace.timed) continue;
     const to = Math.min(end[row], last);
     const wait = trace.timed ? trace.time[to] - trace.time[asked[row]] : to - asked[row];
-    if (wait < (trace.timed ? LONG_PENDING_US : LONG_PENDING_EVENTS)) continue;
+    if (wait < (trace.timed ? (near ? 10 : 1) * LONG_PENDING_US : LONG_PENDING_EVENTS)) continue;
     if (wait * sizes[row] > most) {
       most = wait * sizes[row];
       best = row;

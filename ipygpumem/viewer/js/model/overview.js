@@ -9,7 +9,7 @@ const MOST_BANDS = 20000;
 /**
  * @typedef {{label: string, start: number|null, end: number|null, first: number|null, last: number|null, depth: number}} Band
  *   microseconds from the first event, and places on the axis by event
- * @typedef {{label: string, time: number[], events: number[], bytes: number[], sampled: boolean}} Level bytes at some times
+ * @typedef {{label: string, time: number[], events: number[], bytes: number[], low: number, top: number, sampled: boolean}} Level bytes at some times
  * @typedef {ReturnType<typeof overviewOf>} Overview
  * @typedef {ReturnType<typeof deviceFacts>} DeviceFacts
  */
@@ -109,6 +109,7 @@ function levels(snapshot, device, origin) {
       time: time.map((one) => one - origin),
       events: time.map((one) => device.trace.at(one) + 1),
       bytes,
+      ...ends(bytes),
       sampled: true,
     });
   }
@@ -124,10 +125,22 @@ function levels(snapshot, device, origin) {
       time: [trace.time[0] - origin, trace.time[trace.length - 1] - origin],
       events: [0, trace.length],
       bytes: /** @type {number[]} */ (used),
+      ...ends(/** @type {number[]} */ (used)),
       sampled: false,
     });
   }
   return found;
+}
+
+/** The least and the most. @param {number[]} bytes */
+function ends(bytes) {
+  let low = bytes[0];
+  let top = bytes[0];
+  for (const one of bytes) {
+    if (one < low) low = one;
+    if (one > top) top = one;
+  }
+  return { low, top };
 }
 
 /** What the file does not tell. @param {import("./device.js").DeviceFacts} facts @param {boolean} timed @param {boolean} reserved @param {boolean} events */

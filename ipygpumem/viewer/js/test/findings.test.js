@@ -30,7 +30,7 @@ test("out of memory with memory left says why that may be", () => {
   const [one] = told("oom", [{ action: 7, size: 32 * MIB, time: 1 }], [], { device_free: { 0: 137 * 2 ** 30 } });
   assert.equal(
     one.text,
-    "32.0 MiB were asked for; the device had 137.0 GiB free: a limit (torch.cuda.set_per_process_memory_fraction) may have been in the way.",
+    "32.0 MiB were asked for; the device had 137.0 GiB free: perhaps there was a limit (torch.cuda.set_per_process_memory_fraction).",
   );
   const [other] = told("oom", [{ action: 7, size: 32 * MIB, time: 1 }], [], { device_free: { 0: MIB } });
   assert.equal(other.text, "32.0 MiB were asked for; the device had 1.0 MiB free.");
@@ -49,7 +49,7 @@ test("long in pending free, request and completion being neighbours", () => {
     );
   assert.equal(at(500_000).length, 1);
   assert.match(at(500_000)[0].text, /waited 500 ms for a stream/);
-  assert.equal(at(5).length, 0);
+  assert.equal(at(1700).length, 0, "an interruption inside one call");
 });
 
 test("segments given back once", () => {

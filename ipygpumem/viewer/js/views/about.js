@@ -41,8 +41,15 @@ export class AboutView {
         return h(
           "section",
           {},
-          h("h2", {}, file.name),
-          h("dl", {}, ...rows.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+          h("h2", { class: "where", title: file.name }, file.name),
+          h(
+            "dl",
+            {},
+            ...rows.flatMap(([name, value]) => [
+              h("dt", { class: "where", title: name }, name),
+              h("dd", { class: "where", title: value }, value),
+            ]),
+          ),
         );
       }),
     );

@@ -52,9 +52,9 @@ export function places(timeline) {
   let ticks = scale.ticks(wanted);
   if (!timed) ticks = ticks.filter((tick) => Number.isInteger(tick) && tick >= 0);
   // the last one stands where the axis has its name
-  ticks = ticks.filter((tick) => scale(tick) < plotWidth - 44);
   const step = ticks.length > 1 ? ticks[1] - ticks[0] : x1 - x0;
   const format = (/** @type {any} */ tick) => (timed ? elapsed(Number(tick), step) : count(Number(tick)));
+  ticks = ticks.filter((tick) => scale(tick) + 3.4 * format(tick).length < plotWidth - 36);
   return { scale, ticks, format };
 }
 

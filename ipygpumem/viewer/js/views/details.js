@@ -35,7 +35,9 @@ export class Details {
     const facts = context.facts();
     const at = context.now.event === null ? "At the peak" : "At the cursor";
     const time = moment.time === null ? "" : ` · ${duration(moment.time - facts.origin)}`;
-    const what = moment.about && context.now.event !== null ? `${moment.about.action} ${fine(moment.about.size)}` : "";
+    const { about } = moment;
+    const action = about?.action.replaceAll("_", " ");
+    const what = about && context.now.event !== null ? `${action}${about.size ? ` ${fine(about.size)}` : ""}` : "";
     return h(
       "div",
       { class: "moment" },
@@ -106,14 +108,23 @@ export class Details {
       h("h2", {}, "Allocation"),
       h("p", { class: "size" }, fine(facts.size), h("small", {}, ` ${count(facts.size)} bytes`)),
       h("p", { class: "where", title: facts.line }, facts.line),
-      facts.source && h("pre", { tabindex: 0 }, facts.source),
+      facts.source && h("pre", { tabindex: 0 }, facts.source.slice(0, 2000)),
       h(
         "div",
         { class: "row" },
         h("button", { type: "button", on: { click: () => actions.others() } }, "Find the others from this line"),
         h("button", { type: "button", on: { click: () => context.store.set({ row: null }) } }, "Close"),
       ),
-      h("dl", {}, ...rows.filter(([, value]) => value).flatMap(([name, value]) => [term(name), h("dd", {}, value)])),
+      h(
+        "dl",
+        {},
+        ...rows
+          .filter(([, value]) => value)
+          .flatMap(([name, value]) => [
+            term(name),
+            h("dd", {}, typeof value === "string" ? h("span", { class: "where", title: value }, value) : value),
+          ]),
+      ),
       h("h3", {}, "Stack"),
       stackList(facts.stack),
     ].filter((one) => one !== null && one !== "");

@@ -1,14 +1,16 @@
 /** The view for others: as a picture, as a table, as a link. */
 
-import { count, size } from "../model/units.js";
-import { download, h, s } from "./dom.js";
+import { count, fine, size } from "../model/units.js";
+import { clipped, download, h } from "./dom.js";
 import { drawOverlay } from "./overlay.js";
 import { ink } from "./theme.js";
 import { places } from "./axes.js";
+import { SvgCanvas } from "./svg.js";
 import { ROOM } from "./timeline.js";
 
 const TITLE = 40;
 const SCALE = 2;
+const LEFT = 90;
 const FONT = "system-ui, sans-serif";
 
 export class Exporter {
@@ -17,7 +19,7 @@ export class Exporter {
     this.context = context;
     /** @type {import("./timeline.js").Timeline[]} */
     this.timelines = [];
-    /** @type {() => {csv(): string|Promise<string>}|undefined} */
+    /** @type {() => {csv(): Promise<string|string[]>}|undefined} */
     this.table = () => undefined;
   }
 
@@ -37,41 +39,72 @@ export class Exporter {
     return `${this.context.files[source].name} · device ${facts.index} · peak ${size(facts.peak.bytes)} at event ${count(facts.peak.event)}`;
   }
 
-  /** All timelines on one canvas. */
-  canvas() {
+  /** How large a picture is, and where the legend's entries stand. */
+  async layout() {
     const { context, timelines } = this;
-    const width = timelines[0].size.width;
-    const height = timelines.reduce((sum, one) => sum + one.size.height + TITLE, 8);
-    const canvas = h("canvas", { width: width * SCALE, height: height * SCALE });
-    const colours = ink(context.theme);
-    const draw = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
-    draw.scale(SCALE, SCALE);
+    const { width } = timelines[0].size;
+    const below = timelines.reduce((sum, one) => sum + one.size.height + TITLE, 8);
+    const legends = await Promise.all(timelines.map(({ source }) => context.legend(source)));
+    const [legend] = legends;
+    const swatches = context.swatches(legend);
+    const measure = /** @type {CanvasRenderingContext2D} */ (h("canvas").getContext("2d"));
+    measure.font = `12px ${FONT}`;
+    let x = LEFT;
+    let y = below + 12;
+    const entries = [];
+    for (const [number, { label }] of legend.classes.entries()) {
+      const each = legends.map(({ classes }) => classes[number]);
+      if (context.now.hidden.includes(number) || !each.some((one) => one.count)) continue;
+      const held = each.map((one) => fine(one.bytes)).join(" · ");
+      const text = `${clipped(measure, label, width / 2)}  ${held}`;
+      const wide = measure.measureText(text).width + 36;
+      if (x > LEFT && x + wide > width) {
+        x = LEFT;
+        y += 20;
+      }
+      entries.push({ x, y, text, colour: swatches[number] });
+      x += wide;
+    }
+    return { width, height: y + 18, entries };
+  }
+
+  /**
+   * All timelines, one below the other, and the legend.
+   * @param {CanvasRenderingContext2D} draw @param {Awaited<ReturnType<Exporter["layout"]>>} layout
+   */
+  paint(draw, { width, height, entries }) {
+    const colours = ink(this.context.theme);
     draw.fillStyle = colours.ground;
     draw.fillRect(0, 0, width, height);
     let y = 0;
-    for (const timeline of timelines) {
+    for (const timeline of this.timelines) {
+      const { top, plotWidth, plotHeight } = timeline.size;
       draw.fillStyle = colours.text;
       draw.font = `600 13px ${FONT}`;
       draw.textAlign = "left";
       draw.textBaseline = "middle";
       draw.fillText(this.title(timeline.source), 12, y + TITLE / 2, width - 24);
       draw.imageSmoothingEnabled = false;
-      draw.drawImage(
-        timeline.picture,
-        ROOM.left,
-        y + TITLE + timeline.size.top,
-        timeline.size.plotWidth,
-        timeline.size.plotHeight,
-      );
-      const over = h("canvas", { width: width * SCALE, height: timeline.size.height * SCALE });
-      const context2 = /** @type {CanvasRenderingContext2D} */ (over.getContext("2d"));
-      context2.scale(SCALE, SCALE);
-      drawOverlay(timeline, context2, "picture");
-      draw.drawImage(over, 0, y + TITLE, width, timeline.size.height);
+      draw.drawImage(timeline.picture, ROOM.left, y + TITLE + top, plotWidth, plotHeight);
+      draw.save();
+      draw.translate(0, y + TITLE);
+      drawOverlay(timeline, draw, "picture");
+      draw.restore();
       this.axes(draw, timeline, y + TITLE, colours);
       y += timeline.size.height + TITLE;
     }
-    return canvas;
+    draw.font = `12px ${FONT}`;
+    draw.textAlign = "left";
+    draw.textBaseline = "middle";
+    for (const { x, y, text, colour } of entries) {
+      draw.fillStyle = colour;
+      draw.fillRect(x, y - 5, 10, 10);
+      draw.fillStyle = colours.text;
+      draw.fillText(text, x + 16, y);
+    }
+    draw.fillStyle = colours.soft;
+    draw.textAlign = "right";
+    if (entries.length) draw.fillText("at the peak:", LEFT - 8, entries[0].y);
   }
 
   /** @param {CanvasRenderingContext2D} draw @param {import("./timeline.js").Timeline} timeline @param {number} top @param {ReturnType<typeof ink>} colours */
@@ -86,12 +119,19 @@ export class Exporter {
     draw.textAlign = "center";
     const y = top + timeline.size.top + timeline.size.plotHeight + ROOM.strip + 14;
     for (const tick of ticks) draw.fillText(format(tick), ROOM.left + scale(tick), y);
+    draw.textAlign = "right";
+    draw.fillText(this.context.axis() === "time" ? "time" : "event", ROOM.left + timeline.size.plotWidth, y);
   }
 
   /** @returns {Promise<Blob>} */
-  pngBlob() {
+  async pngBlob() {
+    const layout = await this.layout();
+    const canvas = h("canvas", { width: layout.width * SCALE, height: layout.height * SCALE });
+    const draw = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+    draw.scale(SCALE, SCALE);
+    this.paint(draw, layout);
     return new Promise((settle, fail) =>
-      this.canvas().toBlob((blob) => (blob ? settle(blob) : fail(new Error("no picture"))), "image/png"),
+      canvas.toBlob((blob) => (blob ? settle(blob) : fail(new Error("no picture"))), "image/png"),
     );
   }
 
@@ -99,74 +139,22 @@ export class Exporter {
     download(this.name("png"), await this.pngBlob(), this.context.root);
   }
 
-  /** Pixels as pixels, text and axes as text. */
-  svgText() {
-    const { context, timelines } = this;
-    const colours = ink(context.theme);
-    const width = timelines[0].size.width;
-    const height = timelines.reduce((sum, one) => sum + one.size.height + TITLE, 8);
-    const root = s("svg", {
-      xmlns: "http://www.w3.org/2000/svg",
-      viewBox: `0 0 ${width} ${height}`,
-      width,
-      height,
-      "font-family": FONT,
-      "font-size": 11,
-    });
-    root.append(s("rect", { width, height, fill: colours.ground }));
-    let y = 0;
-    for (const timeline of timelines) {
-      const { top, plotWidth, plotHeight } = timeline.size;
-      root.append(
-        s(
-          "text",
-          { x: 12, y: y + TITLE / 2 + 4, "font-size": 13, "font-weight": 600, fill: colours.text },
-          this.title(timeline.source),
-        ),
-      );
-      const part = s("g", { transform: `translate(${ROOM.left},${y + TITLE + top})` });
-      const box = { x: 0, y: 0, width: plotWidth, height: plotHeight, preserveAspectRatio: "none" };
-      part.append(
-        s("image", { ...box, href: timeline.picture.toDataURL("image/png"), style: "image-rendering:pixelated" }),
-      );
-      if (timeline.drawn) {
-        const { picture, view } = timeline.drawn;
-        for (const [values, colour] of /** @type {const} */ ([
-          [picture.reserved, colours.reserved],
-          [picture.total, colours.line],
-        ])) {
-          part.append(
-            s("path", { d: path(timeline, values, view.width), fill: "none", stroke: colour, "stroke-width": 1.2 }),
-          );
-        }
-      }
-      for (const { value, label } of timeline.byteTicks()) {
-        part.append(s("text", { x: -10, y: timeline.toY(value) + 4, "text-anchor": "end", fill: colours.soft }, label));
-      }
-      const { ticks, format, scale } = places(timeline);
-      for (const tick of ticks) {
-        part.append(
-          s(
-            "text",
-            { x: scale(tick), y: plotHeight + ROOM.strip + 18, "text-anchor": "middle", fill: colours.soft },
-            format(tick),
-          ),
-        );
-      }
-      root.append(part);
-      y += timeline.size.height + TITLE;
-    }
-    return new XMLSerializer().serializeToString(root);
+  /** Pixels as pixels, text and lines as text and lines. */
+  async svgText() {
+    const layout = await this.layout();
+    const canvas = new SvgCanvas(layout.width, layout.height);
+    this.paint(/** @type {any} */ (canvas), layout);
+    return new XMLSerializer().serializeToString(canvas.root);
   }
 
   async svg() {
-    download(this.name("svg"), new Blob([this.svgText()], { type: "image/svg+xml" }), this.context.root);
+    download(this.name("svg"), new Blob([await this.svgText()], { type: "image/svg+xml" }), this.context.root);
   }
 
   async csv() {
     const text = (await this.table()?.csv()) ?? "";
     // the mark tells spreadsheets that it is UTF-8
-    download(this.name("csv"), new Blob(["\ufeff", text], { type: "text/csv" }), this.context.root);
+    download(this.name("csv"), new Blob(["\ufeff", ...[text].flat()], { type: "text/csv" }), this.context.root);
   }
 
   async link() {
@@ -182,18 +170,4 @@ export class Exporter {
     }
     this.context.say("The link is copied");
   }
-}
-
-/** @param {import("./timeline.js").Timeline} timeline @param {Float64Array} values @param {number} columns */
-function path(timeline, values, columns) {
-  const pixel = timeline.size.plotWidth / columns;
-  let text = "";
-  let last = Number.NaN;
-  for (let column = 0; column < columns; column++) {
-    const y = timeline.toY(values[column]);
-    if (Number.isNaN(y) || y === last) continue;
-    text += text ? `H${(column * pixel).toFixed(1)}V${y.toFixed(1)}` : `M0,${y.toFixed(1)}`;
-    last = y;
-  }
-  return text ? `${text}H${timeline.size.plotWidth}` : "M0,0";
 }

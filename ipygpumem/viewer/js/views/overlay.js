@@ -1,6 +1,6 @@
 /** What lies over the pixels of a timeline: curves, lines, marks, cursor, rulers. On the screen, and in a picture of it. */
 
-import { duration, fine, plural, signed, size } from "../model/units.js";
+import { count, duration, fine, plural, signed, size } from "../model/units.js";
 import { drawBands } from "./bands.js";
 import { ink } from "./theme.js";
 import { ROOM } from "./timeline.js";
@@ -15,7 +15,7 @@ import { ROOM } from "./timeline.js";
 export function drawOverlay(timeline, context, where) {
   const { width, height, top, plotWidth, plotHeight } = timeline.size;
   const colours = ink(timeline.context.theme);
-  context.clearRect(0, 0, width, height);
+  if (where === "screen") context.clearRect(0, 0, width, height);
   context.font = "11px system-ui, sans-serif";
   tags = [];
   context.save();
@@ -49,6 +49,8 @@ export function drawOverlay(timeline, context, where) {
   context.restore();
 }
 
+/** Pixels that the words of an oom event take. */
+const WORDS = 190;
 /** Between the plot and the strip. */
 const GAP = 7;
 /** Where words stand already: from, to, height. @type {[number, number, number][]} */
@@ -126,21 +128,30 @@ function levels(timeline, context, colours) {
     }
   }
   for (const level of facts.levels) {
-    if (Math.min(...level.bytes) > y1) {
-      label(`${level.label} ${size(Math.max(...level.bytes))} ↑`, 4, colours.device);
+    if (level.low > y1) {
+      label(`${level.label} ${size(level.top)} ↑`, 4, colours.device);
       continue;
     }
     context.strokeStyle = colours.device;
-    context.setLineDash(level.sampled ? [] : [2, 3]);
+    // what is outside of PyTorch is a part of what the device has given away
+    context.setLineDash(level.sampled ? (level.label.startsWith("outside") ? [5, 3] : []) : [2, 3]);
     context.lineWidth = 1.25;
     context.beginPath();
-    for (const [i, time] of level.time.entries()) {
-      const x = timeline.toX(timeline.context.axis() === "time" ? time : (level.events?.[i] ?? 0));
-      context[i ? "lineTo" : "moveTo"](x, timeline.toY(level.bytes[i]));
+    // there may be a hundred thousand samples: of those in one pixel the highest is drawn
+    const { x0, x1 } = timeline.window();
+    const places = timeline.context.axis() === "time" ? level.time : level.events;
+    let drawn = 0;
+    let last = 0;
+    for (let i = 0; i < places.length; ) {
+      const x = Math.round(((places[i] - x0) / (x1 - x0)) * plotWidth);
+      let most = level.bytes[i];
+      for (i++; i < places.length && Math.round(((places[i] - x0) / (x1 - x0)) * plotWidth) === x; i++)
+        most = Math.max(most, level.bytes[i]);
+      context[drawn++ ? "lineTo" : "moveTo"](x, timeline.toY(most));
+      if (x <= plotWidth || drawn === 1) last = most;
     }
     context.stroke();
     context.setLineDash([]);
-    const last = level.bytes[level.bytes.length - 1];
     label(`${level.label}${level.sampled ? " (sampled)" : " (before and after)"}`, timeline.toY(last), colours.device);
   }
   const curve = timeline.drawn?.picture.reserved ?? [];
@@ -199,26 +210,35 @@ function ooms(timeline, context, colours, words) {
   const facts = timeline.context.facts(timeline.source);
   const { plotHeight, plotWidth } = timeline.size;
   let last = -1; // one line in each column of pixels
-  let told = 0;
+  /** @type {{x: number, end: number, asked: number, times: number}[]} */
+  const near = []; // those that lie where one has its words
   for (const one of facts.ooms) {
     const x = timeline.toX(timeline.context.axis() === "time" ? (one.time ?? 0) : one.event + 0.5);
-    if (x < 0 || x > plotWidth || Math.round(x) === last) continue;
-    last = Math.round(x);
-    if (!words) {
+    if (x < 0 || x > plotWidth) continue;
+    const before = near.at(-1);
+    if (before && x - before.end < WORDS) {
+      before.times++;
+      before.end = x;
+    } else {
+      near.push({ x, end: x, asked: one.asked, times: 1 });
+    }
+    if (!words && Math.round(x) !== last) {
+      last = Math.round(x);
       context.strokeStyle = colours.oom;
       context.lineWidth = 1.25;
       context.beginPath();
       context.moveTo(x, 0);
       context.lineTo(x, plotHeight);
       context.stroke();
-    } else if (told++ < 3) {
-      const align = x > plotWidth - 190 ? "right" : "left";
-      const from = align === "right" ? x - 8 : x + 8;
-      const text = `out of memory: ${fine(one.asked)} asked`;
-      let y = 12;
-      while (!free(context, text, from, y, align)) y += 4;
-      tag(context, text, from, y, colours.oom, colours, align);
     }
+  }
+  for (const { x, asked, times } of words ? near : []) {
+    const align = x > plotWidth - WORDS ? "right" : "left";
+    const from = align === "right" ? x - 8 : x + 8;
+    const text = times > 1 ? `out of memory ${count(times)} times` : `out of memory: ${fine(asked)} asked`;
+    let y = 12;
+    while (!free(context, text, from, y, align) && y < plotHeight) y += 4;
+    if (y < plotHeight) tag(context, text, from, y, colours.oom, colours, align);
   }
 }
 

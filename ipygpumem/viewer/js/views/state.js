@@ -84,9 +84,11 @@ export class StateView {
     if (turn !== this.turn) return;
     this.state = state;
     this.swatches = context.swatches(legend);
-    const what = moment.about
-      ? `: ${moment.about.action} of ${fine(moment.about.size)}${moment.about.line ? `, ${moment.about.line}` : ""}`
+    const { about } = moment;
+    const what = about
+      ? `: ${about.action.replaceAll("_", " ")}${about.size ? ` of ${fine(about.size)}` : ""}${about.line ? `, ${about.line}` : ""}`
       : "";
+    this.title.title = what.slice(2);
     this.title.textContent = `${plural(state.segments.length, "segment")} ${state.event < 0 ? "before the first event" : `after event ${count(state.event)}`}${what}`;
     this.words.replaceChildren(...state.words.map((/** @type {string} */ text) => h("li", {}, text)));
     if (state.outside.length)
@@ -266,7 +268,7 @@ export class StateView {
       ...(block
         ? [
             h("h3", {}, `Block of ${fine(block.requested)}`),
-            h("p", {}, facts?.line ?? ""),
+            h("p", { class: "where", title: facts?.line }, facts?.line ?? ""),
             h(
               "p",
               { class: "soft" },

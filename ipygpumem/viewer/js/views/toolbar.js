@@ -51,6 +51,7 @@ export class Toolbar {
         hidden: [],
       }),
     );
+    this.device.element.classList.add("device");
     this.search = h("input", {
       type: "search",
       placeholder: "file, 0x7f…, >10 MiB",
@@ -97,6 +98,11 @@ export class Toolbar {
     );
     menu.addEventListener("click", (event) => {
       if (/** @type {HTMLElement} */ (event.target).tagName === "BUTTON") menu.open = false;
+    });
+    menu.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || !menu.open) return;
+      menu.open = false;
+      menu.querySelector("summary")?.focus();
     });
     menu.addEventListener("toggle", () => menu.classList.toggle("first", menu.offsetLeft < 180));
     menu.addEventListener("focusout", (event) => {

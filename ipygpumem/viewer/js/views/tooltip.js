@@ -23,7 +23,7 @@ export class Tooltip {
     const lines = [];
     if (facts) {
       lines.push(h("b", {}, fine(facts.size)), h("span", { class: "where" }, facts.line));
-      if (facts.source) lines.push(h("code", {}, facts.source));
+      if (facts.source) lines.push(h("code", { class: "where" }, facts.source));
       const life = facts.lifetime === null ? plural(facts.lifetimeEvents, "event") : duration(facts.lifetime);
       lines.push(
         h(
@@ -47,8 +47,11 @@ export class Tooltip {
         h("span", { class: "soft" }, "made and freed inside this pixel: zoom in to see them"),
       );
     }
-    for (const [name, bytes] of timeline.levels(at.event)) {
-      const outside = Number.isNaN(at.reserved) ? "" : ` · ${size(Math.max(bytes - at.reserved, 0))} outside PyTorch`;
+    const levels = timeline.levels(at.event);
+    const told = Number.isNaN(at.reserved) || levels.some(([name]) => name.startsWith("outside"));
+    for (const [name, bytes] of levels) {
+      const rest = size(Math.max(bytes - at.reserved, 0));
+      const outside = told ? "" : ` · ${rest} outside PyTorch and other processes`;
       lines.push(h("span", {}, `${size(bytes)} ${name}${outside}`));
     }
     const events = at.last > at.first ? `events ${count(at.first)} – ${count(at.last)}` : `event ${count(at.event)}`;
@@ -76,7 +79,7 @@ export class Tooltip {
   words(timeline, place, band) {
     const life =
       band.start !== null && band.end !== null ? duration(band.end - band.start) : "not closed in the recording";
-    this.put(timeline, place, [h("b", {}, band.label), h("span", { class: "soft" }, life)]);
+    this.put(timeline, place, [h("b", { class: "where" }, band.label), h("span", { class: "soft" }, life)]);
   }
 
   /** @param {import("./timeline.js").Timeline} timeline @param {{x: number, y: number}} place @param {HTMLElement[]} lines */

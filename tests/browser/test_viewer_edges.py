@@ -1,0 +1,308 @@
+"""The page at its edges: long names, many groups, two files, contrast themes, the keyboard, pictures of it."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from browser.test_viewer_odd import BASE, START, event, frame, segment, traced
+from browser.viewing import Viewing
+from ipygpumem.snapshot import Snapshot
+from snapshot.files import path
+
+MIB = 1 << 20
+LONG = "x" * 20_000
+
+
+@pytest.fixture
+def viewing(browser, tmp_path):
+    opened = []
+
+    def view(*snapshots, **how):
+        opened.append(Viewing(browser, tmp_path, *snapshots, **how).drawn())
+        return opened[-1]
+
+    yield view
+    for one in opened:
+        assert one.problems == []
+        assert one.strangers() == []
+        one.close()
+
+
+def export(view, kind):
+    view.page.locator(".menu summary").click()
+    with view.page.expect_download() as waiting:
+        view.page.get_by_role("button", name=kind).click()
+    return Path(waiting.value.path())
+
+
+def table(view):
+    with export(view, "Table as CSV").open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def lines(count, file="/home/user/train.py", size=MIB):
+    return [event("alloc", BASE + size * n, size, n, frames=[frame(f"f{n}", n + 1, file)]) for n in range(count)]
+
+
+@pytest.mark.parametrize("width", [1000, 1280])
+def test_names_of_any_length_keep_to_their_place(viewing, width):
+    names = [frame(LONG, 3, f"/home/{LONG}.py"), frame(LONG, 4, f"/home/{LONG}.py")]
+    snapshot = Snapshot.load(
+        traced(
+            event("segment_alloc", BASE, 4 * MIB, 0, frames=names),
+            event("alloc", BASE, MIB, 1, frames=names, user_metadata=LONG, compile_context=LONG),
+            external_annotations=[
+                {"name": LONG, "stage": "START", "device": 0, "time_us": START},
+                {"name": LONG, "stage": "END", "device": 0, "time_us": START + 9},
+            ],
+            allocator_settings={LONG: LONG},
+        )
+        | {"segments": [segment(BASE, 4 * MIB, [], frames=names)]}
+    )
+    snapshot.name = f"{LONG}.pickle"
+    view = viewing(snapshot, size=(width, 900))
+    view.call("select(1)")
+    for tab in ("Live set", "Allocator state", "Events", "Compare", "File"):
+        view.page.get_by_role("tab", name=tab).click()
+        view.call("device()")
+        if tab == "Allocator state":
+            box = view.page.locator(".segments").bounding_box()
+            view.page.mouse.move(box["x"] + 30, box["y"] + 32)
+            view.page.wait_for_timeout(100)
+        wide, high = view.page.evaluate(
+            "[document.scrollingElement.scrollWidth, document.scrollingElement.scrollHeight]"
+        )
+        assert wide <= width, tab
+        assert high < 2600, (tab, high)
+        inside = view.page.locator(".viewer").evaluate("one => [one.scrollWidth, one.clientWidth]")
+        assert inside[0] <= inside[1], tab
+    assert len(view.page.locator("h1").get_attribute("title")) > 20_000
+    view.page.mouse.move(width / 3, view.plot.bounding_box()["y"] + view.plot.bounding_box()["height"] - 60)
+    view.page.locator(".tooltip").wait_for()
+    assert view.page.locator(".tooltip").bounding_box()["height"] < 500
+
+
+def test_a_table_of_a_thousand_groups_is_exported_whole(viewing):
+    view = viewing(Snapshot.load(traced(*lines(1000))))
+    rows = table(view)
+    assert len(rows) == 1000
+    assert {row["kept_bytes"] for row in rows} == {""}
+    view.page.locator(".plot").first.focus()
+    view.page.keyboard.press("r")
+    view.page.get_by_text("Back to one moment").wait_for()
+    view.call("device()")
+    assert {row["kept_bytes"] for row in table(view)} == {str(MIB)}
+
+
+def test_a_comparison_of_a_thousand_groups_is_exported_whole(viewing):
+    view = viewing(Snapshot.load(traced(*lines(1000))), Snapshot.load(traced(*lines(3, "/home/user/other.py"))))
+    view.page.get_by_role("tab", name="Compare").click()
+    view.call("device()")
+    assert len(table(view)) == 1003
+
+
+def test_a_search_looks_into_both_files(viewing):
+    one, other = Snapshot.load(traced(*lines(5))), Snapshot.load(traced(*lines(7, "/home/user/other.py")))
+    one.name, other.name = "first.pickle", "second.pickle"
+    view = viewing(one, other)
+    field = view.page.locator(".search input")
+    field.fill("other.py")
+    view.page.locator(".result", has_text="first: 0 · second: 7").wait_for()
+    field.press("Enter")
+    view.page.locator(".moment", has_text="event 0").wait_for()
+    assert view.page.locator(".live .title", has_text="second.pickle").count() == 1
+    field.fill("py")
+    view.page.locator(".result", has_text="first: 5 · second: 7").wait_for()
+    seen = []
+    for _ in range(13):
+        field.press("Enter")
+        view.page.wait_for_timeout(150)
+        title = view.page.locator(".live .title").inner_text()
+        seen.append((title.rsplit(" · ", 1)[1][0], int(re.search(r"event (\d+)", title)[1])))
+    assert set(seen) == {("f", n) for n in range(5)} | {("s", n) for n in range(7)}, seen
+
+
+def test_two_files_share_one_legend_however_equal_their_lines(viewing):
+    one, other = Snapshot.load(traced(*lines(2))), Snapshot.load(traced(*lines(2, "/home/user/other.py")))
+    view = viewing(one, other)
+    chips = view.page.locator(".legend .chip").all_inner_texts()
+    assert chips == [
+        "user/other.py:1 f0\n0 B · 1.0 MiB",
+        "user/other.py:2 f1\n0 B · 1.0 MiB",
+        "user/train.py:1 f0\n1.0 MiB · 0 B",
+        "user/train.py:2 f1\n1.0 MiB · 0 B",
+    ]
+
+
+def test_no_tooltip_stays_when_the_pointer_leaves_from_a_band(viewing):
+    snapshot = Snapshot.load(
+        traced(
+            *lines(20),
+            external_annotations=[
+                {"name": "epoch", "stage": "START", "device": 0, "time_us": START},
+                {"name": "epoch", "stage": "END", "device": 0, "time_us": START + 19},
+            ],
+        )
+    )
+    view = viewing(snapshot)
+    box = view.plot.bounding_box()
+    view.page.mouse.move(box["x"] + 300, box["y"] - 12)
+    view.page.locator(".tooltip", has_text="epoch").wait_for()
+    view.page.mouse.move(box["x"] + 300, box["y"] - 200)
+    view.page.wait_for_timeout(150)
+    assert not view.page.locator(".tooltip").is_visible()
+
+
+FOCUSED = """() => {
+    const one = document.getElementById("ipygpumem").shadowRoot.activeElement;
+    return one ? one.textContent : "";
+}"""
+
+
+def test_the_focus_stays_where_the_keyboard_was(viewing):
+    view = viewing(Snapshot.load(path("gpt_small")))
+    row = view.page.locator(".live tbody button").nth(1)
+    row.focus()
+    text = row.inner_text().split("\n")[0]
+    view.page.keyboard.press("Enter")
+    view.page.locator("tr.marked").wait_for()
+    view.call("device()")
+    assert view.page.evaluate(FOCUSED).startswith(text)
+    box = view.page.locator(".boxes button").nth(2)
+    box.focus()
+    label = box.inner_text()
+    view.page.keyboard.press("Enter")
+    view.page.locator(".boxes .root", has_text=label).wait_for()
+    assert view.page.evaluate(FOCUSED) == label
+    assert view.page.locator(".boxes button[tabindex='0']").count() == 1
+    view.call("select(125)")
+    link = view.page.locator(".details .link").first
+    link.focus()
+    text = link.inner_text()
+    view.page.keyboard.press("Enter")
+    view.page.wait_for_timeout(200)
+    assert view.page.evaluate(FOCUSED) == text
+
+
+def test_contrast_themes_keep_colours_and_show_what_is_chosen(viewing):
+    view = viewing(Snapshot.load(path("gpt_small")))
+    view.page.emulate_media(forced_colors="active")
+    colour = "one => getComputedStyle(one).backgroundColor"
+    chips = view.page.locator(".chip i").evaluate_all("all => all.map(one => getComputedStyle(one).backgroundColor)")
+    assert len(set(chips)) >= 3
+    on = view.page.get_by_role("radio", name="Events", exact=True).evaluate(colour)
+    off = view.page.get_by_role("radio", name="Time", exact=True).evaluate(colour)
+    assert on != off
+    tabs = view.page.get_by_role("tab")
+    assert tabs.nth(0).evaluate(colour) != tabs.nth(1).evaluate(colour)
+    edge = view.page.locator(".boxes button").nth(1).evaluate("one => getComputedStyle(one).borderTopWidth")
+    assert edge == "1px"
+
+
+def sampled(count=9):
+    """A card whose use was sampled, with an allocation and a region."""
+    names = {"device used": 80, "outside PyTorch and other processes": 30}
+    curves = {
+        name: {
+            "device": 0,
+            "time_us": [START + 19 * n // count for n in range(count)],
+            "bytes": [(most + n % 3) * MIB for n in range(count)],
+        }
+        for name, most in names.items()
+    }
+    own = {"curves": curves, "devices": [{"index": 0, "name": "a card", "total": 100 * MIB}]}
+    ooms = [event("oom", 0, 500 * MIB, 30 + n, device_free=MIB) for n in range(300)]
+    return Snapshot.load(
+        traced(
+            event("segment_alloc", BASE, 40 * MIB, 0),
+            *lines(20),
+            *ooms,
+            external_annotations=[
+                {"name": "epoch", "stage": "START", "device": 0, "time_us": START},
+                {"name": "epoch", "stage": "END", "device": 0, "time_us": START + 400},
+            ],
+            ipygpumem=own,
+        )
+        | {"segments": [segment(BASE, 40 * MIB, [])]}
+    )
+
+
+def test_a_picture_has_all_that_the_screen_has_and_the_legend(viewing):
+    view = viewing(sampled())
+    view.call("select(7)")
+    text = export(view, "Picture as SVG").read_text(encoding="utf-8")
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", text)
+    for wanted in (
+        "epoch",
+        "capacity 100.0 MiB ↑",
+        "device used (sampled)",
+        "outside PyTorch and other processes (sampled)",
+        "reserved",
+        "brief",
+        "event",
+        "at the peak:",
+    ):
+        assert wanted in words, (wanted, words)
+    assert any(word.startswith("peak 20.0 MiB") for word in words)
+    assert any(word.startswith("out of memory 300 times") for word in words)
+    assert any(word.startswith("user/train.py:1 f0") for word in words)
+    assert text.count("#b3261e") > 200, "a line in each column of pixels"
+    assert "#1f6fb5" in text, "the cursor"
+    height = int.from_bytes(export(view, "Picture as PNG").read_bytes()[20:24], "big")
+    assert height == 2 * int(re.search(r'height="(\d+)"', text)[1])
+
+
+def test_samples_lie_on_the_axis_and_are_told(viewing):
+    view = viewing(sampled(200_000), size=(1280, 900))
+    facts = view.call("device()")
+    assert [(one["label"], one["low"] // MIB, one["top"] // MIB) for one in facts["levels"]] == [
+        ("device used", 80, 82),
+        ("outside PyTorch and other processes", 30, 32),
+    ]
+    assert view.shown()["y1"] >= 82 * MIB
+    box = view.plot.bounding_box()
+    view.page.mouse.move(box["x"] + 30, box["y"] + box["height"] - 40)
+    view.page.locator(".tooltip", has_text="device used").wait_for()
+    told = view.page.locator(".tooltip").inner_text()
+    assert re.search(r"8[012]\.0 MiB device used\n3[012]\.0 MiB outside PyTorch and other processes\n", told), told
+
+
+def test_the_ruler_on_the_axis_of_events_tells_the_time(viewing):
+    snapshot = Snapshot.load(traced(*(event("alloc", BASE + 512 * n, 512, 1000 * n) for n in range(100))))
+    view = viewing(snapshot)
+    view.call("view()")
+    box = view.plot.bounding_box()
+    view.page.keyboard.down("Alt")
+    view.page.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + 60)
+    view.page.mouse.down()
+    view.page.mouse.move(box["x"] + 0.75 * box["width"], box["y"] + 60, steps=4)
+    view.page.mouse.up()
+    view.page.keyboard.up("Alt")
+    said = view.page.locator(".off[aria-live]", has_text="events ·")
+    said.wait_for(state="attached")
+    count, ms = re.match(r"(\d+) events · ([\d.]+) ms · ", said.inner_text()).groups()
+    assert abs(int(count) - float(ms)) <= 1
+    assert int(count) > 40
+
+
+def test_escape_closes_the_menu(viewing):
+    view = viewing(Snapshot.load(traced(*lines(3))))
+    view.page.locator(".menu summary").click()
+    view.page.get_by_role("button", name="Table as CSV").focus()
+    view.page.keyboard.press("Escape")
+    assert view.page.locator(".menu[open]").count() == 0
+    view.page.locator(".menu summary").click()
+    buttons = view.page.locator(".sheet button")
+    assert {round(one.bounding_box()["height"]) for one in buttons.all()} == {27}
+
+
+def test_a_device_that_the_other_file_lacks_is_told(viewing):
+    two = Snapshot.load({"segments": [], "device_traces": [[], lines(4)]})
+    view = viewing(two, Snapshot.load(traced(*lines(3))))
+    told = view.page.locator(".file").all_inner_texts()
+    assert "device 1" in told[0]
+    assert "device 0: it has no device 1" in told[1]
