@@ -17,21 +17,30 @@ OLD_IPYTHONS := ipython7 ipython8
 PINS_ipython7 := ipython==7.34.0 ipykernel==6.17.1 ipywidgets==7.7.1 anywidget==0.9.21
 PINS_ipython8 := ipython==8.* ipykernel==6.29.* ipywidgets==8.*
 OLD_TESTS := tests/notebook tests/kernel
-ROOMS := $(sort $(dir $(wildcard tests/*/test_*.py)))
+# the longest first
+ROOMS := $(sort $(patsubst tests/%/,%,$(dir $(wildcard tests/*/test_*.py))))
+ROOMS := browser notebook $(filter-out browser notebook,$(ROOMS))
+JOBS ?= 2
+SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo test test-old lint docs docs-links bench bench-viewer fuzz gpu viewer clean
+.PHONY: demo test lint docs docs-links bench bench-viewer fuzz gpu viewer clean room $(OLD_IPYTHONS:%=test-%) $(ROOMS:%=room-%)
 
 demo: $(VENV)/.package
 	$(BIN)/python notebooks/demo.py
 
-# Each room in a process of its own: the walks over the heap would pass through what all others left behind.
-test: $(VENV)/.browser $(VENV)/.node test-old
-	set -e; for room in $(ROOMS) "$(wildcard tests/test_*.py)"; do \
-	  echo "== $$room"; $(BIN)/python -m pytest $$room; done
+# Each room in a process of its own: the walks over the heap would pass through what all others left behind. Two rooms at a
+# time; what one says is shown when it has ended.
+test: $(VENV)/.browser $(VENV)/.node $(OLD_IPYTHONS:%=.venv-%/.ready)
+	$(MAKE) --no-print-directory -j$(JOBS) $(SYNC) $(OLD_IPYTHONS:%=test-%) $(ROOMS:%=room-%) room
 
-test-old: $(OLD_IPYTHONS:%=.venv-%/.ready)
-	set -e; for name in $(OLD_IPYTHONS); do \
-	  echo "== $$name"; .venv-$$name/bin/python -m pytest $(OLD_TESTS); done
+$(OLD_IPYTHONS:%=test-%): test-%: .venv-%/.ready
+	.venv-$*/bin/python -m pytest $(OLD_TESTS)
+
+$(ROOMS:%=room-%): room-%: $(VENV)/.browser $(VENV)/.node
+	$(BIN)/python -m pytest tests/$*
+
+room: $(VENV)/.test
+	$(BIN)/python -m pytest $(wildcard tests/test_*.py)
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
