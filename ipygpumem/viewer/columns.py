@@ -37,7 +37,8 @@ class Columns:
         first: int64, the first event that it stands for; -1 is the moment before the first event.
         event: int64, the event after which its bytes are highest: that instant is shown.
         requested: int64, bytes at that instant.
-        reserved: int64, the most bytes reserved at any instant that it stands for; None where that is not known.
+        reserved: int64, the most bytes reserved at any instant that it stands for; None where that is not known: also
+            where the segments at the end and the events do not fit together.
     """
 
     first: Ints
@@ -78,7 +79,7 @@ def columns(timeline: Timeline, width: int) -> Columns:
         first=requested.event[first],
         event=requested.event[shown],
         requested=requested.bytes[shown],
-        reserved=None if reserved is None else _highest(reserved.bytes, first, last),
+        reserved=None if reserved is None or (reserved.bytes < 0).any() else _highest(reserved.bytes, first, last),
     )
 
 

@@ -96,8 +96,12 @@ class Paper:
         across: str = "left",
         weight: str = "normal",
         most: float | None = None,
+        veil: bool = False,
     ) -> float:
-        """Write a line, its middle at the height ``y``, cut to ``most`` pixels; its right end comes back."""
+        """Write a line, its middle at the height ``y``, cut to ``most`` pixels; its right end comes back.
+
+        With a veil, what lies below it shines through only faintly.
+        """
         text = _printable(text)
         made = self._figure.text(
             x / self.width,
@@ -109,6 +113,7 @@ class Paper:
             va="center_baseline",
             fontweight=weight,
             parse_math=False,  # a dollar in a name is a dollar
+            bbox={"facecolor": "white", "alpha": 0.88, "linewidth": 0, "pad": 1.5} if veil else None,
         )
         while most is not None and text and self._width(made) > most:
             text = text[: min(len(text) - 1, int(len(text) * most / self._width(made)))]
@@ -178,6 +183,12 @@ class Paper:
         """A curve of steps: one value per column."""
         x = np.repeat(np.arange(len(values) + 1), 2)[1:-1]
         self._axes.plot(x, np.repeat(values, 2), color=colour, linewidth=pixels * _POINT, solid_joinstyle="miter")
+
+    def line(
+        self, x: NDArray[Any], y: NDArray[Any], colour: str, pixels: float, dashes: tuple[int, int] | None = None
+    ) -> None:
+        """A line through points: columns and bytes."""
+        self._axes.plot(x, y, color=colour, linewidth=pixels * _POINT, **_dashed(dashes))
 
     def rule(self, value: float, colour: str, dashes: tuple[int, int] | None = None) -> None:
         """A level line at so many bytes."""

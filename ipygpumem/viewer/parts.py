@@ -110,6 +110,10 @@ def parts(snapshot: Snapshot, timeline: Timeline) -> Parts:
     if others:
         held = sum(group.bytes for group in others)
         entries.append(Entry(f"{many(len(others), 'other line')}", _share(held, whole), held, _hexadecimal(_OTHERS)))
+    gone = len(np.unique(line)) - len(groups)
+    if gone > 0:
+        label = f"{many(gone, 'line')} not alive at the peak"
+        entries.append(Entry(label, "", 0, _hexadecimal(_OTHERS)))
     colours = {
         SMALL + 1 + number * len(_SHADES) + turn: _lighter(colour, white)
         for number, colour in enumerate(shown)

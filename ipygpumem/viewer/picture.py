@@ -15,8 +15,8 @@ import numpy as np
 from ipygpumem.errors import OptionError, first_line
 from ipygpumem.snapshot.overview import overview
 from ipygpumem.snapshot.text import clip, many
-from ipygpumem.snapshot.trace import Action
-from ipygpumem.units import duration, size
+from ipygpumem.units import amount, duration, size
+from ipygpumem.viewer import marks
 from ipygpumem.viewer.columns import NOTHING, SMALL, columns, strata
 from ipygpumem.viewer.paper import Box, Paper, own_style
 from ipygpumem.viewer.parts import Parts, parts
@@ -43,13 +43,13 @@ _HIGHEST_TICK = 0.91
 """Above it stands the peak's label."""
 _CAPACITY_SEEN = 0.35
 _LEFT, _RIGHT, _PLOT_TOP, _PLOT_HEIGHT = 70, 16, 62, 300
-_CELL_STRIP, _LEGEND_ROW = 16, 20
+_LEGEND_ROW = 20
 _LEGEND_COLUMNS = 2
-_NARROWEST_LABEL = 34
-_MOST_CELLS = 60
+_LETTER = 6.6
+_LEVELS = 18
+"""The line that names what was sampled."""
 
 _INK, _SOFT, _FAINT = "#1b1f24", "#59636e", "#e3e6ea"
-_TOTAL, _RESERVED, _CAPACITY, _OOM = "#1b1f24", "#c2410c", "#59636e", "#b91c1c"
 _SMALL_COLOUR = (154, 161, 171)
 _WHITE = 255
 
@@ -118,31 +118,36 @@ def _blank(name: str, scale: float) -> Paper:
 
 def _drawn(snapshot: Snapshot, timeline: Timeline, scale: float) -> Paper:
     found = parts(snapshot, timeline)
-    strip = _CELL_STRIP if snapshot.own.cells and timeline.trace.timed else 0
+    sampled = marks.levels(snapshot, timeline)
+    strip = marks.CELL_STRIP if snapshot.own.cells and timeline.trace.timed else 0
+    head = _PLOT_TOP + strip + (_LEVELS if sampled else 0)
     rows = -(-len(found.entries) // _LEGEND_COLUMNS)
-    paper = Paper(WIDTH, _PLOT_TOP + strip + _PLOT_HEIGHT + 50 + rows * _LEGEND_ROW + 8, scale)
-    plot = Box(_LEFT, _PLOT_TOP + strip, WIDTH - _LEFT - _RIGHT, _PLOT_HEIGHT)
+    paper = Paper(WIDTH, head + _PLOT_HEIGHT + 50 + rows * _LEGEND_ROW + 8, scale)
+    plot = Box(_LEFT, head, WIDTH - _LEFT - _RIGHT, _PLOT_HEIGHT)
     chosen = columns(timeline, paper.pixels_of(plot.width))
-    top = _top(snapshot, timeline)
+    top = _top(snapshot, timeline, chosen, sampled)
     unit = top / paper.pixels_of(plot.height)
     kinds = strata(timeline, chosen, paper.pixels_of(plot.height), unit, kind=found.kind, band=found.band)
     paper.frame(plot, len(chosen), top)
     _axes(paper, plot, timeline, chosen, top)
     paper.image(plot, _palette(found)[kinds])
     if strip:
-        _cells(paper, plot, snapshot, timeline, chosen)
-    _curves(paper, timeline, chosen, snapshot.own.device_totals.get(timeline.device), top)
-    _peak(paper, plot, timeline, chosen)
-    _heading(paper, snapshot, timeline)
+        marks.cells(paper, plot, snapshot, timeline, chosen)
+    total = snapshot.own.device_totals.get(timeline.device)
+    marks.curves(paper, timeline, chosen, sampled, total=total, top=top)
+    marks.peak(paper, plot, timeline, chosen)
+    _heading(paper, snapshot, timeline, reserved=chosen.reserved is not None)
+    _sampled(paper, sampled, top)
     _legend(paper, found, plot, _low(timeline, unit))
     return paper
 
 
-def _top(snapshot: Snapshot, timeline: Timeline) -> float:
+def _top(snapshot: Snapshot, timeline: Timeline, chosen: Columns, sampled: list[marks.Level]) -> float:
     """The bytes at the upper edge: the card's capacity is in sight only where it is near."""
     highest = max(timeline.requested.peak()[1], 1)
-    if timeline.reserved is not None:
-        highest = max(highest, timeline.reserved.peak()[1])
+    if chosen.reserved is not None:
+        highest = max(highest, int(chosen.reserved.max()))
+    highest = marks.highest(sampled, highest)
     total = snapshot.own.device_totals.get(timeline.device)
     if total and highest >= _CAPACITY_SEEN * total:
         highest = max(highest, total)
@@ -169,35 +174,21 @@ def _axes(paper: Paper, plot: Box, timeline: Timeline, chosen: Columns, top: flo
     for event, label in count_ticks(len(timeline.trace)):
         at = plot.left + plot.width * (chosen.of(event) + 0.5) / len(chosen)
         paper.stroke([(at, plot.bottom), (at, plot.bottom + 4)], _SOFT, 1)
-        last = at > plot.left + plot.width - _NARROWEST_LABEL
-        paper.text(at + 4 if last else at, plot.bottom + 13, label, 11, _SOFT, across="right" if last else "center")
+        most = plot.left + plot.width + _RIGHT - _LETTER * len(label) / 2
+        paper.text(min(at, most), plot.bottom + 13, label, 11, _SOFT, across="center")
     paper.text(plot.left + plot.width, plot.bottom + 32, "event", 11, _SOFT, across="right")
 
 
-def _curves(paper: Paper, timeline: Timeline, chosen: Columns, total: int | None, top: float) -> None:
-    if total is not None and total <= top:
-        paper.rule(total, _CAPACITY, dashes=(3, 2))
-    if chosen.reserved is not None:
-        paper.steps(chosen.reserved, _RESERVED, 1.4)
-    paper.steps(chosen.requested, _TOTAL, 0.7)
-    for event in timeline.trace.events(Action.OOM).tolist():
-        paper.upright(chosen.of(event) + 0.5, _OOM, 1.2, dashes=(3, 2))
+def _sampled(paper: Paper, sampled: list[marks.Level], top: float) -> None:
+    x: float = _RIGHT
+    for level in sampled:
+        above = ", above the picture" if level.bytes.min() > top else ""
+        paper.stroke([(x, 62), (x + 18, 62)], marks.SAMPLED, 1.8, dashes=level.dashes)
+        words = f"{level.name}, at most {size(int(level.bytes.max()))} (sampled){above}"
+        x = paper.text(x + 24, 62, words, 12, _SOFT, most=WIDTH - _RIGHT - x - 24) + 18
 
 
-def _peak(paper: Paper, plot: Box, timeline: Timeline, chosen: Columns) -> None:
-    event, held = timeline.requested.peak()
-    column = chosen.of(event) + 0.5
-    paper.upright(column, _INK, 0.8, low=held, dashes=(1, 2))
-    paper.dot(column, held, _INK)
-    at = plot.left + plot.width * column / len(chosen)
-    right = column < len(chosen) * 0.7
-    words = f"peak {size(held)}" + (f" at event {event:,}" if event >= 0 else "")
-    paper.text(
-        at + (6 if right else -6), plot.top + 12, words, 12, _INK, across="left" if right else "right", weight="bold"
-    )
-
-
-def _heading(paper: Paper, snapshot: Snapshot, timeline: Timeline) -> None:
+def _heading(paper: Paper, snapshot: Snapshot, timeline: Timeline, *, reserved: bool) -> None:
     facts = overview(snapshot, timeline.device)
     trace = timeline.trace
     name = snapshot.own.device_names.get(timeline.device)
@@ -207,41 +198,23 @@ def _heading(paper: Paper, snapshot: Snapshot, timeline: Timeline) -> None:
         device += f" (and {many(others, 'other')} with a lower peak)"
     length = many(facts.events, "event")
     if trace.timed and len(trace) > 1:
-        length += f" in {duration(int(trace.time[-1] - trace.time[0]) / 1e6)}"
+        length += f" in {duration(int(trace.time[-1] - trace.time[0]) / 1e6).replace('.0 ', ' ')}"
     end = paper.text(_RIGHT, 20, clip(snapshot.name, 48), 14, _INK, weight="bold")
     paper.text(end + 14, 20, clip(f"{length} · {device}"), 12, _SOFT, most=WIDTH - _RIGHT - end - 14)
     x: float = _RIGHT
     entries: list[tuple[str, str, tuple[int, int] | None]] = [
-        (_TOTAL, f"requested, at the end {size(facts.end_requested)}", None)
+        (marks.TOTAL, f"requested, at the end {amount(facts.end_requested)}", None)
     ]
-    if facts.reserved_peak is not None:
-        entries.append((_RESERVED, f"reserved, at most {size(facts.reserved_peak)}", None))
+    if reserved and facts.reserved_peak is not None:
+        entries.append((marks.RESERVED, f"reserved, at most {amount(facts.reserved_peak)}", None))
     total = snapshot.own.device_totals.get(timeline.device)
     if total:
-        entries.append((_CAPACITY, f"capacity {size(total)}", (3, 2)))
+        entries.append((marks.CAPACITY, f"capacity {size(total)}", (3, 2)))
     if facts.oom_events:
-        entries.append((_OOM, "out of memory", (3, 2)))
+        entries.append((marks.OOM, "out of memory", (3, 2)))
     for colour, label, dashes in entries:
         paper.stroke([(x, 44), (x + 18, 44)], colour, 1.8, dashes=dashes)
         x = paper.text(x + 24, 44, label, 12, _SOFT) + 18
-
-
-def _cells(paper: Paper, plot: Box, snapshot: Snapshot, timeline: Timeline, chosen: Columns) -> None:
-    """Cells as bands over the plot: the events between their start and end."""
-    time = timeline.trace.time
-    for number, cell in enumerate(snapshot.own.cells[:_MOST_CELLS]):
-        first, after = np.searchsorted(time, [cell.start_us, cell.end_us])
-        if first == after:
-            continue
-        ends = chosen.span(int(first), int(after) - 1)
-        left, right = (plot.left + plot.width * end / len(chosen) for end in ends)
-        paper.fill(
-            Box(left, plot.top - _CELL_STRIP, right - left, _CELL_STRIP - 3), "#dbe4ee" if number % 2 else "#e9eef4"
-        )
-        if right - left >= _NARROWEST_LABEL:
-            paper.text(
-                (left + right) / 2, plot.top - _CELL_STRIP / 2 - 1, clip(cell.label, 12), 10, _SOFT, across="center"
-            )
 
 
 def _low(timeline: Timeline, unit: float) -> str:
@@ -249,7 +222,7 @@ def _low(timeline: Timeline, unit: float) -> str:
     rows = timeline.allocations.live(timeline.requested.peak()[0])
     low = timeline.allocations.size[rows]
     low = low[low < unit]
-    words = f"; {many(len(low), 'block')} lower than a pixel ({size(int(low.sum()))}) in bands"
+    words = f"; {many(len(low), 'block')} lower than a pixel ({amount(int(low.sum()))}) in bands"
     return "at the peak, by line" + (words if len(low) else "")
 
 
@@ -262,6 +235,6 @@ def _legend(paper: Paper, found: Parts, plot: Box, heading: str) -> None:
         x = _RIGHT + wide * (number // rows)
         y = plot.bottom + 56 + _LEGEND_ROW * (number % rows)
         paper.fill(Box(x, y - 6, 12, 12), entry.colour)
-        paper.text(x + 84, y, size(entry.bytes), 12, _INK, across="right")
+        paper.text(x + 84, y, amount(entry.bytes), 12, _INK, across="right")
         paper.text(x + 130, y, entry.share, 12, _SOFT, across="right")
         paper.text(x + 140, y, clip(entry.label), 12, _INK, most=wide - 152)
