@@ -25,6 +25,7 @@ from tests.browser import chromium
 ROOT = Path(__file__).parents[2]
 LARGE = ROOT.parent / "shared" / "data" / "gpt_500k.pickle.xz"
 EVENTS = 2_500_000
+CROWD, LIVE = 500_000, 50_000
 REPEATS = 5
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 SIZE = {"width": 1360, "height": 900}
@@ -211,7 +212,7 @@ def times(theirs, ours, digits, unit):
     return f"{theirs:,.{digits}f} {unit}".rstrip() + f": {theirs / ours:.1f} x ours"
 
 
-def measure(browser, pickle, html, bracket, targets):
+def measure(browser, pickle, html, bracket, targets, *, more=""):
     """Rows of one file."""
     seconds, made = build(pickle, html)
     address = html.as_uri()
@@ -238,7 +239,7 @@ def measure(browser, pickle, html, bracket, targets):
         "empty": empty,
         "bytes": made["bytes"],
     }
-    name = f"{made['events']:,} events"
+    name = f"{made['events']:,} events{more}"
     rows = [
         row(f"{name}: Python, file to page", f"{spread(seconds, 2)} s", targets[0]),
         row(f"{name}: browser, page to first picture{bracket[0]}", f"{spread(opened)} ms", targets[1]),
@@ -283,6 +284,12 @@ def run():
         none = ("", "", "", "", "", " [1.2 GB, never drawn]")
         targets = ("with the browser <= 8 s", "see above", "", "<= 8 MB")
         rows += measure(browser, long, Path(folder, "long.html"), none, targets)[0]
+        crowd = Path(folder, "crowd.pickle")
+        make = [sys.executable, "-m", "tests.benchmarks.synthetic", str(CROWD), str(crowd), str(LIVE)]
+        subprocess.run(make, check=True, cwd=ROOT)
+        rows += measure(
+            browser, crowd, Path(folder, "crowd.html"), [""] * 6, [""] * 4, more=f", {LIVE:,} of them live"
+        )[0]
         browser.close()
     rows.append(row("the machine was busy with", f"{os.getloadavg()[0]:.1f} processes at the end"))
     return rows

@@ -1,8 +1,8 @@
-"""A long training run as a snapshot: ``python -m tests.benchmarks.synthetic EVENTS FILE``.
+"""A long training run as a snapshot: ``python -m tests.benchmarks.synthetic EVENTS FILE [LIVE]``.
 
 Steps of changing length over a transformer: activations that the backward pass frees in reverse, gradients, what the
 optimizer needs for a moment. Blocks come from free lists by size and, where there are none, from new segments.
-Frames are shared, as in PyTorch's own files.
+Frames are shared, as in PyTorch's own files. With ``LIVE`` so many small blocks stay from the beginning to the end.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def stack(name, line):
     return [*inner, {"filename": "/home/user/model.py", "line": line, "name": name}, outer]
 
 
-def make(events):
-    """A snapshot with about this many events."""
+def make(events, live=0):
+    """A snapshot with about this many events; so many small blocks stay from the beginning to the end."""
     dice = random.Random(events)
     writer = Writer()
     forward = [[stack(f"layer{layer}", 10 * layer + part) for part in range(6)] for layer in range(LAYERS)]
@@ -120,6 +120,8 @@ def make(events):
     for layer in range(LAYERS):
         for part in range(12):
             writer.alloc((1 + part) * MIB // 2, forward[layer][0])
+    for number in range(live):
+        writer.alloc(512 * (1 + number % 40), forward[number % LAYERS][1])
     while len(writer.trace) < events:
         tokens = dice.choice([256, 512, 768, 1024])
         kept = []
@@ -142,4 +144,4 @@ def make(events):
 
 
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_bytes(pickle.dumps(make(int(sys.argv[1])), 4))
+    Path(sys.argv[2]).write_bytes(pickle.dumps(make(int(sys.argv[1]), int((sys.argv[3:] or [0])[0])), 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 from pathlib import Path
 
@@ -254,6 +255,28 @@ def test_a_picture_has_all_that_the_screen_has_and_the_legend(viewing):
     assert "#1f6fb5" in text, "the cursor"
     height = int.from_bytes(export(view, "Picture as PNG").read_bytes()[20:24], "big")
     assert height == 2 * int(re.search(r'height="(\d+)"', text)[1])
+
+
+def test_words_on_bands_lie_on_no_other(viewing):
+    names = [f"region {depth}" for depth in range(9)]
+    nested = [{"name": name, "stage": "START", "device": 0, "time_us": START + n} for n, name in enumerate(names)]
+    nested += [{"name": name, "stage": "END", "device": 0, "time_us": START + 90} for name in reversed(names)]
+    cells = [
+        {"number": 100 + n, "filename": "", "start_us": START + 3 * n, "end_us": START + 3 * n + 2} for n in range(30)
+    ]
+    view = viewing(
+        Snapshot.load(traced(*lines(100), external_annotations=nested, ipygpumem={"cells": cells})), size=(1000, 900)
+    )
+    text = export(view, "Picture as SVG").read_text(encoding="utf-8")
+    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', text)
+    words = [(float(y), float(x), word) for x, y, word in found if float(y) < 100 and not word.startswith("snapshot")]
+    assert {"region 0", "region 1", "region 8"} <= {word for _, _, word in words}, words
+    for (y, x, word), (below, after, _) in itertools.pairwise(sorted(words)):
+        assert y != below or x + 5 * len(word) < after, words
+    assert not [word for *_, word in words if word.endswith("…") and len(word) < 9]
+    box = view.plot.bounding_box()
+    view.page.mouse.move(box["x"] + 400, box["y"] - 14)
+    view.page.locator(".tooltip", has_text="region 8").wait_for()
 
 
 def test_samples_lie_on_the_axis_and_are_told(viewing):

@@ -142,17 +142,25 @@ function levels(timeline, context, colours) {
     const places = timeline.context.axis() === "time" ? level.time : level.events;
     let drawn = 0;
     let last = 0;
+    let end = plotWidth;
     for (let i = 0; i < places.length; ) {
       const x = Math.round(((places[i] - x0) / (x1 - x0)) * plotWidth);
       let most = level.bytes[i];
       for (i++; i < places.length && Math.round(((places[i] - x0) / (x1 - x0)) * plotWidth) === x; i++)
         most = Math.max(most, level.bytes[i]);
       context[drawn++ ? "lineTo" : "moveTo"](x, timeline.toY(most));
-      if (x <= plotWidth || drawn === 1) last = most;
+      if (x > plotWidth && drawn > 1) continue;
+      last = most;
+      end = x;
     }
     context.stroke();
     context.setLineDash([]);
-    label(`${level.label}${level.sampled ? " (sampled)" : " (before and after)"}`, timeline.toY(last), colours.device);
+    const words = `${level.label}${level.sampled ? " (sampled)" : " (before and after)"}`;
+    const y = timeline.toY(last);
+    // beside its end, where there is room
+    if (ends(context, words, end + 8, "left")[1] < plotWidth - 70 && free(context, words, end + 8, y, "left"))
+      tag(context, words, end + 8, y, colours.device, colours, "left");
+    else label(words, y, colours.device);
   }
   const curve = timeline.drawn?.picture.reserved ?? [];
   const end = curve.findLastIndex((one) => !Number.isNaN(one));
