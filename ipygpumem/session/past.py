@@ -41,7 +41,7 @@ class Past:
             "devices": {name: _columns([row.get(name) for row in rows]) for name in names},
             "rss": [one.rss for one in levels],
             "total": levels[-1].total if levels else None,
-            "cells": cells(reports, since),
+            "cells": _cells(reports, since),
             "running": _running(running),
         }
 
@@ -65,12 +65,12 @@ def point(
         },
         "rss": levels.rss,
         "total": levels.total,
-        "cells": cells(reports, since),
+        "cells": _cells(reports, since),
         "running": _running(running),
     }
 
 
-def cells(reports: Sequence[Report], since: float) -> list[list[Any]]:
+def _cells(reports: Sequence[Report], since: float) -> list[list[Any]]:
     """Number, begin, end and success of the cells that ended after a time, the oldest first."""
     found: list[list[Any]] = []
     for place in range(1, min(len(reports), _KEPT_CELLS) + 1):
