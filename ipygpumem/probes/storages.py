@@ -15,10 +15,15 @@ if TYPE_CHECKING:
 
     Role = Literal["tensor", "storage", "module", "optimizer"]
 
-__all__ = ["Memory", "Types", "mro"]
+__all__ = ["Memory", "Types", "is_saved", "mro"]
 
 mro = type.__dict__["__mro__"].__get__
 """The bases of a class as Python itself has them: a metaclass cannot answer in its place."""
+
+
+def is_saved(thing: Any) -> bool:
+    """Whether this is autograd's own wrapper of a tensor, which Python's collector does not see through."""
+    return type(thing).__name__ == "SavedTensor"
 
 
 class Memory(NamedTuple):
@@ -164,7 +169,7 @@ class Types:
     def saved(self, node: Any) -> tuple[list[Any], bool]:
         """What a node of the graph saved for backward, below every hook; and whether some of it cannot be read.
 
-        Where a hook packed it, what it made of it: any object.
+        Where a hook packed it, what it made of it: any object; and the hook that would unpack it, not called.
         """
         kind = type(node)
         names = self._saved.get(id(kind))
@@ -178,15 +183,24 @@ class Types:
             try:
                 value = getattr(node, name)
                 for one in value if type(value) is tuple or type(value) is list else (value,):
-                    if type(one).__name__ != "SavedTensor":
-                        found.append(one)
-                    elif hasattr(type(one), "data"):
-                        found.append(one.data)
-                    else:
-                        unread = True
+                    parts, known = self.unpacked(one)
+                    found += parts
+                    unread |= not known
             except Exception:  # noqa: S112 (freed by a backward pass)
                 continue
         return [one for one in found if one is not None], unread
+
+    def unpacked(self, saved: Any) -> tuple[list[Any], bool]:
+        """What a saved tensor keeps, and whether that is all: its data, and a hook, which may keep anything."""
+        if not is_saved(saved):
+            return [saved], True
+        kind = type(saved)
+        if not hasattr(kind, "data"):
+            return [], False
+        data = saved.data
+        if hasattr(kind, "unpack_hook"):
+            return [data, saved.unpack_hook], True  # the function itself: reading it runs nothing
+        return [data], data is None or self.role(type(data)) == "tensor"
 
     @staticmethod
     def following(node: Any) -> list[Any]:

@@ -33,13 +33,16 @@ _MASK = (1 << _BITS) - 1
 class Heap:
     """The objects at one instant, kept alive as long as this is. ``deadline`` is in seconds of `time.perf_counter`.
 
-    The caller pauses the collector meanwhile: a million lists are made here.
+    The caller pauses the collector meanwhile: a million lists are made here. ``seeds``: where to begin with the search
+    for what `gc.freeze` has put away; nothing lists it.
     """
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, deadline: float, seeds: Callable[[], list[Any]] | None = None) -> None:
         self._deadline = deadline
         self.complete = True
         self.objects: list[Any] = gc.get_objects()
+        if gc.get_freeze_count():
+            self._find_frozen([] if seeds is None else seeds())
         count = len(self.objects)
         if self._late():
             self.objects.clear()
@@ -54,6 +57,24 @@ class Heap:
         if time.perf_counter() > self._deadline:
             self.complete = False
         return not self.complete
+
+    def _find_frozen(self, seeds: list[Any]) -> None:
+        """Add what is not in the collector's list, and can be reached from there or from the seeds."""
+        objects = self.objects
+        known = set(map(id, objects))
+        known.update(map(id, (objects, seeds)))  # our own lists hold everything, and are nobody's
+        self._add(seeds, known)
+        start = 0
+        while start < len(objects) and not self._late():  # it grows
+            following = min(start + _CHUNK, len(objects))
+            self._add(gc.get_referents(*objects[start:following]), known)
+            start = following
+
+    def _add(self, things: list[Any], known: set[int]) -> None:
+        fresh = {key: thing for key, thing in zip(map(id, things), things, strict=True) if key not in known}
+        tracked = list(itertools.compress(fresh.values(), map(gc.is_tracked, fresh.values())))
+        known.update(map(id, tracked))
+        self.objects += tracked
 
     def release(self) -> None:
         """Let go of the objects. This one is among them, and would keep them all until the next collection."""

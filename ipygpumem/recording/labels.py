@@ -202,7 +202,8 @@ def _of_object(thing: Any, wanted: Collection[int] | None) -> Iterator[tuple[int
     own = attributes(thing)
     if own is not None:
         yield id(type(thing)), Label(".__class__")
-        parts = any(type(one) is str and one == "_parameters" for one in dict.keys(own))
+        # a list first: a thread may change the dict
+        parts = any(type(one) is str and one == "_parameters" for one in list(dict.keys(own)))
         parts = parts and not isinstance_of(thing, types.ModuleType)
         style: Style = "module" if parts else "attributes"
         yield id(own), Label("", style)

@@ -6,6 +6,7 @@ a way to a tensor is looked at and named. Nothing of the user's is called, nothi
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.ledger.holders import KINDS, Kind, Place
 from ipygpumem.probes.storages import Types
 from ipygpumem.recording.file import collector_paused
-from ipygpumem.recording.frames import running
+from ipygpumem.recording.frames import locals_of, running
 from ipygpumem.recording.graph import AutogradGraph
 from ipygpumem.recording.heap import Heap
 from ipygpumem.recording.hidden import through_arrays, through_classes
@@ -103,7 +104,7 @@ class _Walker:
         self.deadline = self.start + limit
         self.types = Types(torch)
         self.wanted = wanted
-        self.heap = Heap(self.deadline)
+        self.heap = Heap(self.deadline, _frozen_seeds)
         self.targets: dict[int, _Target] = {}
         self.kinds: dict[tuple[str, int], Kind] = {}
         self.extra: dict[int, list[Any]] = {}
@@ -231,7 +232,7 @@ class _Walker:
 
     def _graph(self, tensors: list[Any]) -> AutogradGraph:
         graph = AutogradGraph(self.types, tensors, self.deadline)
-        things = {id(one): one for one in tensors}
+        things = {id(one): one for one in tensors} | graph.keepers
         for key, thing in graph.saved.items():
             if self.types.role(type(thing)) == "tensor":
                 self._target(thing, tensor=True)
@@ -270,7 +271,7 @@ class _Walker:
 
     def _held(self, found: dict[str, list[Any]], graph: AutogradGraph) -> Counter[int]:
         """How often each object is in our own lists, besides those that hold all."""
-        lists = (*found.values(), *self.extra.values(), graph.saved.values())
+        lists = (*found.values(), *self.extra.values(), graph.saved.values(), graph.keepers.values())
         return Counter(map(id, chain(*lists, (target.thing for target in self.targets.values()))))
 
     # the result
@@ -311,6 +312,11 @@ class _Walker:
             max(told, key=lambda one: one[1] or 0)[0] if told else "storage",
             view if spans and None not in spans and view < memory.size else None,
         )
+
+
+def _frozen_seeds() -> list[Any]:
+    """Where objects may be that no other tells of: modules, and the locals of running code."""
+    return [sys.modules, *(value for _, frame in running() for _, value in locals_of(frame))]
 
 
 def _inside(thing: Any, levels: int) -> Iterable[Any]:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 
+from ipygpumem.probes.storages import Types
 from ipygpumem.recording.heap import Heap
 from ipygpumem.recording.names import Names
 from ipygpumem.recording.walk import NO_NAME, Root, walk
@@ -252,6 +253,59 @@ def test_the_graph_is_read_without_a_hook_and_checkpoints_are_not_run_again():
     assert "unpack" in calls, "or the hook would prove nothing"
 
 
+def checkpointed(x):
+    from torch.utils.checkpoint import checkpoint
+
+    return checkpoint(lambda y: y.exp().sin(), x * 1, use_reentrant=False).sum()
+
+
+def offloaded(x):
+    store = {}
+
+    def pack(tensor):
+        store[len(store)] = tensor.clone()
+        return len(store) - 1
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda key: store[key]):
+        return x.exp().sum()
+
+
+class Offload:
+    def __init__(self):
+        self.kept = []
+
+    def pack(self, tensor):
+        self.kept.append(tensor.clone())
+        return len(self.kept) - 1
+
+    def unpack(self, key):
+        return self.kept[key]
+
+
+def offloaded_by_a_method(x):
+    hooks = Offload()
+    with torch.autograd.graph.saved_tensors_hooks(hooks.pack, hooks.unpack):
+        return x.exp().sum()
+
+
+@pytest.mark.parametrize("make", [checkpointed, offloaded, offloaded_by_a_method])
+def test_what_a_hook_keeps_is_the_losss(make):
+    found = look({"losses": [make(torch.ones(SIZE, requires_grad=True)) for _ in range(2)]})
+    assert sorted({(one.name, one.place, one.graph) for one in found}) == [
+        ("losses[0]", "variable", True),
+        ("losses[1]", "variable", True),
+    ]
+
+
+def test_a_torch_that_does_not_show_hooks_says_that_something_is_not_known():
+    class Saved:
+        data = 1
+
+    Saved.__name__ = "SavedTensor"
+    kind = type("Node", (), {"_raw_saved_self": Saved()})
+    assert Types(torch).saved(kind()) == ([1], True)
+
+
 def test_what_a_custom_function_keeps():
     class Twice(torch.autograd.Function):
         @staticmethod
@@ -393,6 +447,20 @@ def test_the_collector_does_not_run_and_is_left_as_it_was():
     assert [one["collections"] for one in gc.get_stats()][2] == before[2]["collections"]
 
 
+def test_what_is_frozen_is_found(request):
+    """The collector leaves it out of its list (gc.freeze, as before a fork)."""
+    request.addfinalizer(gc.unfreeze)
+    inner = big()
+    space = {"model": {"weights": [inner]}}
+    del inner
+    gc.freeze()
+    assert gc.get_freeze_count() > 1000
+    walked = walk([Root("", space, "variable", "names")], torch, lambda name: name == "cpu", threads=False)
+    assert [one.name for one in walked.reached if one.memory.size == SIZE * 4] == ['model["weights"][0]']
+    assert walked.complete
+    assert not walk([Root("", space, "variable", "names")], torch, lambda _: True, limit=0.0).complete
+
+
 def test_a_walk_that_is_short_of_time_says_so():
     found = walk([Root("", {"x": big()}, "variable", "names")], torch, lambda _: True, limit=0.0)
     assert not found.complete
@@ -497,6 +565,31 @@ def test_a_namespace_that_changes_meanwhile():
     finally:
         stop.set()
         thread.join()
+
+
+def test_an_object_whose_attributes_change_meanwhile():
+    log = types.SimpleNamespace(**{f"v{i}": i for i in range(2000)}, batch=big())
+    stop = threading.Event()
+
+    def change():
+        i = 0
+        while not stop.is_set():
+            setattr(log, f"z{i}", i)
+            i += 1
+            if i > 100:
+                delattr(log, f"z{i - 101}")
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(4):
+            assert only({"log": log}).name == "log.batch"
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(before)
 
 
 def fake():
