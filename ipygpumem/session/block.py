@@ -15,6 +15,7 @@ from ipygpumem.recording.file import check_path
 from ipygpumem.recording.history import HistoryOptions
 from ipygpumem.recording.measurement import Measurement, MeasurementOptions
 from ipygpumem.recording.modules import ModuleWatch
+from ipygpumem.session.devices import device_words
 from ipygpumem.session.processes import with_neighbours
 from ipygpumem.session.profile import profile_question
 from ipygpumem.session.rank_files import RankFiles
@@ -112,7 +113,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             reset_host_peak=host_peak == "reset" or limit_host is not None,
             synchronize=synchronize,
         )
-        self._only = None if devices is None else self._watch.check(_words(devices))
+        self._only = None if devices is None else self._watch.check(device_words(devices, "devices"))
         limits = Limits.read(limit, limit_held, limit_outside, limit_host)
         path = None if snapshot is None or snapshot is False else check_path(snapshot)
         self._ranks = None if rank_reports is None else _rank_files(rank_reports, rank, snapshot)
@@ -236,15 +237,6 @@ def _regions(lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]]) ->
             raise OptionError(f"lines takes True, or functions written in Python, not {type(function).__name__}")
         regions.append(region_of(code, texts))
     return regions
-
-
-def _words(devices: Any) -> list[str]:
-    """Devices as words: ``"0,1"``, ``1``, ``torch.device("cuda:1")``, or several of them."""
-    several = isinstance(devices, Iterable) and not isinstance(devices, str)
-    words = [part for device in (devices if several else [devices]) for part in str(device).split(",")]
-    if not words:
-        raise OptionError("devices names no device: None is for all")
-    return words
 
 
 def notebook_sources() -> dict[str, str]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.errors import first_line
+from ipygpumem.errors import OptionError, first_line
 from ipygpumem.ledger.holders import KINDS, PLACES, Holder, Holders, Rest, Storage, Total
 from ipygpumem.probes import pytorch
 from ipygpumem.probes.layout import Block, Layout, layout
+from ipygpumem.recording.names import Root
 from ipygpumem.recording.walk import Reach, Walk, walk
+from ipygpumem.session.devices import device_words
+from ipygpumem.session.mark import Mark
 from ipygpumem.session.roots import made_by, module_roots
 from ipygpumem.session.session import current
 from ipygpumem.units import MIB, size
@@ -17,11 +20,11 @@ from ipygpumem.units import MIB, size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ipygpumem.recording.names import Root
-    from ipygpumem.session.mark import Mark
+    from ipygpumem.session.session import Session
 
 __all__ = ["holders"]
 
+_MAIN = "cpu"
 _QUANTUM = 512
 """Bytes to which PyTorch's allocator rounds, where its blocks cannot be asked for."""
 _PRINTS = MIB // 20
@@ -31,7 +34,7 @@ _PRINTS = MIB // 20
 def holders(
     roots: Sequence[Root] | None = None,
     *,
-    device: Iterable[str] | None = None,
+    device: str | int | Iterable[str | int] | None = None,
     host: bool | None = None,
     since: Mark | None = None,
     limit: float = 10.0,
@@ -44,7 +47,7 @@ def holders(
     Args:
         roots: Where names begin; None for what there is: the notebook's variables, outputs and tracebacks where the
             extension is loaded, else the module ``__main__``; then imported modules and running threads.
-        device: Names of the devices to tell of; None for all.
+        device: The devices to tell of, as ``"cuda:0"``, ``0``, or several; ``"cpu"`` is main memory; None for all.
         host: Whether tensors in main memory count. None: only where PyTorch has no GPU.
         since: A `mark`: only storages that were not there then.
         limit: Seconds after which the walk stops, and says so.
@@ -53,18 +56,22 @@ def holders(
     Returns:
         The holders, in bytes as PyTorch's allocator rounds them. Per device they and the rest, which no Python object
         was found for, add up to its ``allocated``.
+
+    Raises:
+        OptionError: An argument that means nothing here, before anything is looked at.
     """
+    _check(roots, since, limit)
+    session = current()
+    chosen = None if device is None else _devices(device, session)
     torch = pytorch.module()
     if torch is None:
         return Holders((), notes=("torch is not imported: nobody holds a tensor",))
     there = pytorch.started() is not None
     host = not there and pytorch.problem(load=True) is not None if host is None else host
-    chosen = None if device is None else tuple(device)
 
     def wanted(name: str) -> bool:
         return name in chosen if chosen is not None else (name.startswith("cuda") or (host and name == "cpu"))
 
-    session = current()
     given = roots if roots is not None else session.roots()
     before = layout() if there else None
     found = walk([*given, *module_roots(given)], torch, wanted, limit=limit)
@@ -79,6 +86,22 @@ def holders(
         objects=found.objects,
         seconds=found.seconds,
     )
+
+
+def _check(roots: Any, since: Any, limit: Any) -> None:
+    # a dict of names is the likeliest mistake, and its keys are no roots
+    if roots is not None and not (isinstance(roots, (list, tuple)) and all(isinstance(one, Root) for one in roots)):
+        raise OptionError(f"roots takes a list of Root, or None for what there is, not {type(roots).__name__}")
+    if since is not None and not isinstance(since, Mark):
+        raise OptionError(f"since takes what mark() gave, not {type(since).__name__}")
+    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit >= 0:
+        raise OptionError(f"limit is in seconds, from 0 on: not {limit!r}")
+
+
+def _devices(device: Any, session: Session) -> tuple[str, ...]:
+    words = device_words(device, "device")
+    cards = session.watch.check(word for word in words if word.strip() != _MAIN)
+    return (*cards, _MAIN) if any(word.strip() == _MAIN for word in words) else cards
 
 
 class _Books:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ import torch._dynamo  # binds names of torch._C that a fake device may not repla
 
 import ipygpumem
 from fakes.traffic import Traffic
+from ipygpumem.errors import OptionError
 from ipygpumem.probes.storages import Types
 from ipygpumem.recording.names import Root
 from ipygpumem.session import holders as session_holders
@@ -260,3 +262,36 @@ def test_what_a_thread_does_while_it_looks_is_its_own_line(fake_gpu, monkeypatch
         "not reachable from Python: autograd graph, C++, in flight": 12 * MIB,
         "allocated while it looked, by other threads": 7 * MIB,
     }
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "1", 1, [1], ("cuda:1",), torch.device("cuda:1")])
+def test_a_device_as_people_write_it(two_gpus, device):
+    space = {"a": ones(3 * MIB), "b": ones(5 * MIB, 1), "h": torch.ones(MIB)}
+    assert [one.name for one in look(space, device=device).holders] == ["b"]
+    assert [one.name for one in look(space, device="0, 1").holders] == ["b", "a"]
+
+
+def test_main_memory_is_a_device_too(fake_gpu):
+    space = {"a": ones(3 * MIB), "h": torch.ones(MIB)}
+    assert "h" in {one.name for one in look(space, device="cpu").holders}
+    assert {one.device for one in look(space, device=["cpu", 0]).holders} == {"cpu", "cuda:0"}
+    assert {one.device for one in look(space, device="cpu").totals} == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "cuda:9"}, "there is no device cuda:9: this process sees 1"),
+        ({"device": ["foo"]}, "'foo' is no device: write cuda:0, or 0"),
+        ({"device": []}, "device names no device: None is for all"),
+        ({"device": 1.5}, "'1.5' is no device: write cuda:0, or 0"),
+        ({"limit": "x"}, "limit is in seconds, from 0 on: not 'x'"),
+        ({"limit": float("nan")}, "limit is in seconds, from 0 on: not nan"),
+        ({"since": 5}, "since takes what mark() gave, not int"),
+        ({"roots": {"x": 1}}, "roots takes a list of Root, or None for what there is, not dict"),
+        ({"roots": ["x"]}, "roots takes a list of Root, or None for what there is, not list"),
+    ],
+)
+def test_arguments_that_mean_nothing(fake_gpu, options, message):
+    with pytest.raises(OptionError, match=f"^{re.escape(message)}$"):
+        holders(**options)
