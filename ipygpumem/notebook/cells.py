@@ -192,7 +192,9 @@ class Cells:
 
     def _go_live(self, frame: _Frame) -> None:
         """Show the books under the cell while it runs, if it runs for long and somebody watches."""
-        if self._settings.live == "auto" and frame.stored:
+        settings = self._settings
+        shown = settings.report != "off" or (frame.asked is not None and not frame.asked.quiet)
+        if settings.live == "auto" and frame.stored and shown:
 
             def number() -> int | None:
                 self._number(frame)
@@ -339,11 +341,19 @@ class Cells:
             self._show_asked(report, asked, place)
         elif muted or self.ooms.pending:  # the panel of a failure has it all
             self.ooms.report = report
-            if place is not None:
-                show.show_line(self._shell, report, place)
+            self._last_update(report, live, place)
         elif self._wanted(report, losses):
             self._show(report, table=settings.style == "table", place=place)
-        elif place is not None:
+        else:
+            self._last_update(report, live, place)
+
+    def _last_update(self, report: Report, live: LiveCell | None, place: str | None) -> None:
+        """What a display becomes whose report nobody wants: its line all the same, or nothing once reports are off."""
+        if live is None or place is None:
+            return
+        if self._settings.report == "off":
+            live.empty(place)
+        else:
             show.show_line(self._shell, report, place)
 
     def _keep(self, report: Report) -> None:

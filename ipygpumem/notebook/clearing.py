@@ -11,6 +11,8 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.notebook.capturing import captured
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -18,12 +20,17 @@ __all__ = ["Clearing"]
 
 
 class Clearing:
-    """Watches one shell's display publisher. ``count``: how often something was cleared."""
+    """Watches one shell's display publisher.
+
+    ``listeners`` are told the id of the request whose outputs a clearing takes: a task of an earlier cell clears that
+    cell. What an ``ipywidgets.Output`` takes clears the widget, and no cell.
+    """
 
     def __init__(self, shell: Any) -> None:
         self._publisher = shell.display_pub
-        self.count = 0
+        self.listeners: list[Callable[[str | None], None]] = []
         self._waits = False
+        self._waiting: str | None = None
         self._streams: list[Callable[[], None]] = []
         self._ours: dict[str, Any] = {}
         self._theirs: dict[str, Any] = {}
@@ -34,8 +41,13 @@ class Clearing:
         clear, publish = publisher.clear_output, publisher.publish
 
         def clear_output(wait: bool = False, **options: Any) -> Any:
-            self.count += 1
+            request = self._request()
+            if captured(request):
+                return clear(wait, **options)
+            for listener in tuple(self.listeners):
+                listener(request)
             result = clear(wait, **options)
+            self._waiting = request
             self._set(waits=bool(wait))  # last: without a kernel a clearing is itself a text
             return result
 
@@ -63,9 +75,14 @@ class Clearing:
     def waits(self, result: Any) -> bool:
         """Whether a clearing still waits after a cell with this result: a value or an error came after it, too."""
         shown = result is None or not result.success or result.result is not None
-        waits = self._waits and not shown
+        waits = self._waits and not shown and self._waiting == self._request()
         self._set(waits=False)
         return waits
+
+    def _request(self) -> str | None:
+        """The message id that the publisher gives what it sends now as its parent; None without a kernel."""
+        header = getattr(self._publisher, "parent_header", None)
+        return header.get("msg_id") if isinstance(header, dict) else None
 
     def _set(self, *, waits: bool) -> None:
         self._waits = waits

@@ -13,6 +13,7 @@ import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.notebook.capturing import captured
 from ipygpumem.notebook.endings import Endings
 from ipygpumem.recording.parked import Parked
 from ipygpumem.render.live import live_bundle
@@ -35,23 +36,30 @@ _POINTS = 110
 
 
 class LiveCell:
-    """One cell's display: not there yet, there, or gone."""
+    """One cell's display: not there yet, there, or gone. ``request`` is the message id of its execution."""
 
     def __init__(self, shell: Any, clearing: Clearing, number: Callable[[], int | None]) -> None:
         self._shell = shell
         self._publisher = shell.display_pub
         self._clearing = clearing
-        self._cleared = clearing.count
         self._parent = shell.get_parent()
+        self.request: str | None = self._parent.get("header", {}).get("msg_id")
         self._number = number
         self._lock = threading.Lock()
         self._history: deque[Levels] = deque(maxlen=_POINTS)
         self._every = 1
         self._skipped = 0
         self._id = ""
+        self._lost = False
+        self._cleared = False
         self._over = False
         self.start = time.perf_counter()
         self.endings = Endings()
+
+    def begin(self) -> None:
+        """Watch what the cell writes and clears."""
+        self.endings.install()
+        self._clearing.listeners.append(self._clear)
 
     @property
     def shown(self) -> bool:
@@ -59,17 +67,27 @@ class LiveCell:
         return bool(self._id)
 
     def update(self, levels: Levels) -> None:
-        """Show the newest levels; the first time only where that parts nobody's line and clears nobody's picture."""
+        """Show the newest levels; the first time only where that parts nobody's line and clears nobody's picture.
+
+        What a widget would take is not sent. Had one begun to in the very moment of the first display, nobody knows
+        where that came to stand: then there are no updates, and the report comes as a display of its own.
+        """
         self._remember(levels)
         bundle = live_bundle(self._history, time.perf_counter() - self.start, self._number())
         with self._lock:
-            if self._over or self._clearing.count != self._cleared or self._shell.display_pub is not self._publisher:
+            if self._over or self._cleared or self._lost or self._shell.display_pub is not self._publisher:
                 return
             if self._id:
                 self._send("update_display_data", bundle)
             elif not self.endings.open:
-                self._id = f"ipygpumem-{uuid.uuid4().hex}"
-                self._send("display_data", bundle)
+                name = f"ipygpumem-{uuid.uuid4().hex}"
+                if self._send("display_data", bundle, name):
+                    self._id = name
+                    self._lost = captured(self.request)
+
+    def _clear(self, request: str | None) -> None:
+        if request == self.request:
+            self._cleared = True
 
     def _remember(self, levels: Levels) -> None:
         """The whole cell in as many points as the chart has: when they are full, every second goes."""
@@ -86,36 +104,49 @@ class LiveCell:
         self._skipped = 0
         history.append(levels)
 
-    def _send(self, kind: str, bundle: dict[str, str]) -> None:
+    def _send(self, kind: str, bundle: dict[str, str], name: str = "") -> bool:
+        """Send a display or an update of it; False where a widget would have taken it."""
         publisher = self._publisher
-        content = {"data": bundle, "metadata": {}, "transient": {"display_id": self._id}}
+        content = {"data": bundle, "metadata": {}, "transient": {"display_id": name or self._id}}
         message = publisher.session.msg(kind, content, parent=self._parent)
+        if captured(self.request):
+            return False
         publisher.session.send(publisher.pub_socket, message, ident=publisher.topic)
+        return True
 
     def end(self) -> None:
         """No more updates from here on."""
         with self._lock:
             self._over = True
+        if self._clear in self._clearing.listeners:
+            self._clearing.listeners.remove(self._clear)
         self.endings.remove()
 
     def take(self, *, waits: bool = False) -> str | None:
-        """The display's id, for the last update of it, which is the caller's; None where there is none to replace.
+        """The display's id, for the last update of it, which is the caller's; None where the report needs its own.
 
         ``waits``: a clearing waits for the next output, and so what was shown before it still stands.
         """
         with self._lock:
             self._over = True
             taken, self._id = self._id, ""
-            gone = self._clearing.count != self._cleared and not waits
-        return None if gone else taken or None
+            gone = (self._cleared and not waits) or captured(self.request)
+        if not taken or gone:
+            return None
+        if self._lost:
+            self.empty(taken)
+            return None
+        return taken
+
+    def empty(self, name: str) -> None:
+        """Empty a display that no report takes the place of."""
+        self._send("update_display_data", {"text/plain": "", "text/html": ""}, name)
 
     def retract(self) -> None:
         """Empty the display, where no report comes in its place."""
-        place = self.take()
-        if place is not None:
-            self._id = place
-            self._send("update_display_data", {"text/plain": "", "text/html": ""})
-            self._id = ""
+        name = self.take()
+        if name is not None:
+            self.empty(name)
 
 
 class Live:
@@ -135,17 +166,20 @@ class Live:
         publisher = self._shell.display_pub
         if os.getpid() != self._pid or not all(hasattr(publisher, name) for name in ("session", "pub_socket", "topic")):
             return None
-        # every front end says whether it can be asked for input; ipyparallel does not, and knows no updates
-        asked = self._shell.get_parent().get("content", {}) if hasattr(self._shell, "get_parent") else {}
-        if "allow_stdin" not in asked or of_shell(self._shell).kind != "live":
+        if not of_shell(self._shell).updates:
             return None
         cell = LiveCell(self._shell, self._clearing, number)
-        cell.endings.install()
-        with self._lock:
-            first = not self._cells
-            self._cells = (*self._cells, cell)
-            if first:
-                self._thread.set(FIRST, INTERVAL)
+        try:
+            cell.begin()
+            with self._lock:
+                self._cells = (*self._cells, cell)
+                if len(self._cells) == 1:
+                    self._thread.set(FIRST, INTERVAL)
+        except BaseException as error:
+            self.end(cell)
+            if isinstance(error, (RuntimeError, OSError)):  # no thread, or no file for its alarm: nothing live then
+                return None
+            raise
         return cell
 
     def end(self, cell: LiveCell | None) -> None:

@@ -25,12 +25,15 @@ class Place:
         publish: Shows a mime bundle with its metadata.
         cell: The cell that is running, as the front end calls it; None where it does not say.
         request: The run of that cell.
+        updates: Whether a display can surely be changed after it was shown. A console that knows no updates shows its
+            first state for ever: so only who names his cells, as notebooks do, or Colab.
     """
 
     kind: Literal["live", "batch", "text", "none"]
     publish: Publish
     cell: str | None = None
     request: str | None = None
+    updates: bool = False
 
 
 def place() -> Place:
@@ -56,11 +59,13 @@ def of_shell(shell: Any) -> Place:
     # Who runs a notebook in the background says that it cannot be asked for input; every front end can. Voila can not,
     # and shows widgets all the same.
     watched = parent.get("content", {}).get("allow_stdin", True) or "voila" in os.environ.get("SERVER_SOFTWARE", "")
+    cell = parent.get("metadata", {}).get("cellId")
     return Place(
         "live" if watched else "batch",
         publish,
-        parent.get("metadata", {}).get("cellId"),
+        cell,
         parent.get("header", {}).get("msg_id"),
+        updates=bool(watched and (cell or type(shell).__module__.startswith("google.colab"))),
     )
 
 

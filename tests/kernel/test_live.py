@@ -31,14 +31,23 @@ class Displays:
             self.places[name].update(content)
 
 
+def execute(kernel, code, *, stdin=True, cell="c1"):
+    """Ask as a notebook does: with the cell's name; without one, as a console."""
+    content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": stdin}
+    message = kernel.client.session.msg("execute_request", content | {"stop_on_error": False})
+    message["metadata"] = {} if cell is None else {"cellId": cell}
+    kernel.client.shell_channel.send(message)
+    return message["header"]["msg_id"]
+
+
 @pytest.fixture
 def run(kernel):
     """Run a cell as a front end with somebody in front of it, and everything that it and others displayed."""
 
-    def watched(code, *, stdin=True, also=()):
+    def watched(code, *, stdin=True, also=(), cell="c1"):
         seen = Displays()
         seen.kinds, seen.printed = [], ""
-        requests = [kernel.client.execute(one, allow_stdin=stdin, stop_on_error=False) for one in (code, *also)]
+        requests = [execute(kernel, one, stdin=stdin, cell=cell) for one in (code, *also)]
         waiting, end = set(requests), time.monotonic() + 60
         while waiting:
             message = kernel.client.get_iopub_msg(timeout=max(0.1, end - time.monotonic()))
@@ -80,12 +89,11 @@ def test_a_short_cell_and_one_that_nobody_watches_have_nothing_of_it(run):
     assert len(batch.texts[0]) == 1
 
 
-def test_who_does_not_say_that_he_can_be_asked_is_no_front_end(run, kernel):
-    """ipyparallel's requests: its client would show the first display, and none of its updates."""
-    content = {"code": "time.sleep(2.8)", "silent": False, "user_expressions": {}}
-    message = kernel.client.session.msg("execute_request", content)
-    kernel.client.shell_channel.send(message)
-    assert [kind for kind, _ in kernel.answer(message["header"]["msg_id"]).outputs] == ["display_data"]
+def test_a_console_that_may_know_no_updates_loses_no_report(run):
+    """jupyter run, jupyter console, qtconsole, ipyparallel: what names no cell gets one display, the report."""
+    seen = run("time.sleep(2.8)", cell=None)
+    assert seen.kinds == ["display_data"]
+    assert seen.texts[0][0].startswith("host memory (RSS)")
 
 
 def test_it_can_be_switched_off(run):
@@ -168,3 +176,106 @@ def test_the_thread_parks_with_the_cell_and_goes_with_the_extension(run, kernel)
     seen = run("time.sleep(2.6)\n%unload_ext ipygpumem\ntime.sleep(1)")
     assert seen.texts == [[""]], "nothing is left of it"
     kernel.run("%load_ext ipygpumem")
+
+
+WIDGETS = "import ipywidgets, threading\nfrom IPython.display import clear_output, display\no = ipywidgets.Output()\n"
+
+
+def told(seen, at=0):
+    """What stands under a cell of text, but what a widget shows of itself."""
+    return [text for text in seen.texts[at] if not text.startswith("Output")]
+
+
+def test_a_widget_that_takes_the_cells_outputs_gets_no_chart_and_the_cell_its_report(run):
+    seen = run(WIDGETS + "with o:\n    time.sleep(2.8)\nprint('out')")
+    assert seen.updates == {}
+    assert seen.kinds[-2:] == ["stream", "display_data"]
+    assert [LIVE in text for text in told(seen)] == [False]
+    later = run(WIDGETS + "time.sleep(2.3)\nwith o:\n    time.sleep(1.4)\ntime.sleep(0.1)")
+    kinds = [kind for kind in later.kinds if not kind.startswith("comm")]
+    assert kinds == ["display_data", "update_display_data"], "nothing while the widget takes it, then the report"
+    assert [LIVE in text for text in told(later)] == [False]
+
+
+def test_a_widget_that_is_never_left_gets_the_report_as_it_gets_all_else(run):
+    seen = run(WIDGETS + "time.sleep(2.3)\no.__enter__()\ntime.sleep(0.2)")
+    assert [kind for kind in seen.kinds if not kind.startswith("comm")] == ["display_data", "display_data"]
+    assert told(seen)[-1].startswith("host memory")
+
+
+CATCH = (
+    WIDGETS
+    + "from ipygpumem.notebook import live\nreal, n = live.captured, [0]\n"
+    + "def late(request):\n    n[0] += 1\n    return n[0] == 2\nlive.captured = late\n"
+)
+
+
+def test_a_display_that_came_to_stand_nobody_knows_where_is_not_where_the_report_is(run):
+    """A widget began to take outputs while the first display was on its way."""
+    seen = run(CATCH + "time.sleep(2.7)\nlive.captured = real\n")
+    assert [kind for kind in seen.kinds if not kind.startswith("comm")] == [
+        "display_data",
+        "update_display_data",
+        "display_data",
+    ]
+    assert told(seen)[0] == ""
+    assert told(seen)[1].startswith("host memory")
+
+
+@pytest.mark.parametrize(
+    "clears",
+    [
+        "o.clear_output()",
+        "with o:\n    clear_output(wait=True); print(1)",
+        "o.capture(clear_output=True)(lambda: print('g'))()",
+    ],
+)
+def test_a_widget_that_is_cleared_clears_no_cell(run, clears):
+    seen = run(WIDGETS + f"time.sleep(2.7)\n{clears}\ntime.sleep(0.2)")
+    assert seen.kinds.count("clear_output") == 1
+    assert seen.kinds[-1] == "update_display_data"
+
+
+def test_a_widget_that_waits_to_be_cleared_withholds_no_report(run):
+    seen = run(WIDGETS + "x = bytearray(40 << 20)\nwith o:\n    clear_output(wait=True)\n")
+    assert [text.startswith("host memory") for text in told(seen)] == [True]
+
+
+def test_a_task_of_another_cell_clears_that_cell(run):
+    task = (
+        "import asyncio\nfrom IPython.display import clear_output\n"
+        "async def later():\n    await asyncio.sleep(2.7); clear_output()\n"
+        "task = asyncio.ensure_future(later()); 1"
+    )
+    seen = run(task, also=["await asyncio.sleep(3.4)"])
+    assert seen.kinds.count("clear_output") == 1
+    assert seen.kinds[-1] == "update_display_data"
+    assert [LIVE in text for text in seen.texts[1]] == [False]
+
+
+def test_reports_that_are_off_leave_nothing(run):
+    run("%config GPUMem.report = 'off'\n%config GPUMem.limit = '10 GiB'")
+    try:
+        assert run("time.sleep(2.6)").kinds == []
+        assert len(run("%%gpumem\ntime.sleep(2.6)").updates) == 1
+    finally:
+        run("%config GPUMem.report = 'always'\n%config GPUMem.limit = None")
+    for off in ("%gpumem off", "%config GPUMem.report = 'off'"):
+        assert [text for text in run(f"time.sleep(2.4)\n{off}").texts[0] if text] == []
+        run("%gpumem on\n%config GPUMem.report = 'always'")
+
+
+def test_a_thread_that_cannot_begin_costs_the_live_display_alone(run):
+    """And the streams are the user's again."""
+    run(
+        "import sys, threading\nfrom ipygpumem.notebook import extension\n"
+        "live = extension._extensions[get_ipython()].magics.cells.live\nlive._thread.close()\n"
+        "start, wrote = threading.Thread.start, vars(sys.stdout).get('write')\n"
+        "def bad(self): raise RuntimeError('no more threads')\nthreading.Thread.start = bad"
+    )
+    seen = run("7")
+    assert len(seen.texts[0]) == 1
+    run("threading.Thread.start = start")
+    left = run("assert len(live._cells) == 1 and len(live._clearing.listeners) == 1")
+    assert "error" not in left.kinds
+    assert len(run("time.sleep(2.7)").updates) == 1
