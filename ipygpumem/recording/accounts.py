@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ipygpumem.ledger.libraries import ALLOCATOR, library_name
+from ipygpumem.ledger.libraries import ALLOCATOR, file_name, library_name
 from ipygpumem.ledger.outside import EARLIER
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Owner(NamedTuple):
         library = library_name(path) if path else EARLIER
         if library == ALLOCATOR and memory == "device":
             return cls.allocator(device)
-        return cls(device, memory, library, path.rpartition("/")[2], pooled)
+        return cls(device, memory, library, file_name(path), pooled)
 
     @classmethod
     def allocator(cls, device: int) -> Owner:

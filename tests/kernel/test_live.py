@@ -64,6 +64,7 @@ def run(kernel):
         seen.texts = [[one["data"]["text/plain"] for one in seen.by_request.get(name, ())] for name in requests]
         return seen
 
+    kernel.run("import time")
     kernel.drain()
     return watched
 
