@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Measurement", "MeasurementOptions", "Observer"]
 
+_LATE = "{} is under watch only since this began: it is told of from the next measurement on"
+
 
 class Observer(Protocol):
     """Something that watches while a measurement is open. To stop it twice, or before it started, is nothing."""
@@ -56,6 +58,8 @@ class Measurement:
     Attributes:
         only: Names of the devices to report on, None for all.
         observers: What else watches meanwhile: each is started last and stopped first, whatever ends the interval.
+        overhead: How many seconds observers have taken for themselves until now: what they take between begin and end
+            is not the code's own time.
         after: The reading at the end.
         recorded: What became of the recording, whether or not it was to be saved; None without one.
         window: The samples of the cards; None where no card can be asked.
@@ -66,6 +70,7 @@ class Measurement:
         self.options = options or MeasurementOptions()
         self.only: tuple[str, ...] | None = None
         self.observers: list[Observer] = []
+        self.overhead: Callable[[], float] = float
         self.after: Reading | None = None
         self.recorded: RecordingFacts | None = None
         self.window: SampleWindow | None = None
@@ -75,6 +80,8 @@ class Measurement:
         self._path: Path | None = None
         self._notes: list[str] = []
         self._start = 0.0
+        self._spent = 0.0
+        self._unwatched: tuple[str, ...] = ()
         self._start_us = 0
         self._pid = 0
 
@@ -103,6 +110,11 @@ class Measurement:
             self._start_recording(self._recorder)
         for observer in self.observers:
             observer.start()
+        # a device that is not read now, though it could be, is one that nobody knows how much was on
+        self._unwatched = tuple(
+            card.name for card in self.watch.cards.values() if card.name not in self._before.devices
+        )
+        self._spent = self.overhead()
         self._start_us = time.time_ns() // 1000
         self._start = time.perf_counter()
         in_use = [name for name, device in self._before.devices.items() if device.context]
@@ -142,7 +154,7 @@ class Measurement:
         ``sources`` gives the texts of the notebook's cells, ``numbers`` their In numbers, both by file name; they are
         asked only where something was recorded. Whatever interrupts the end, no scope stays open and no recording on.
         """
-        seconds = time.perf_counter() - self._start
+        seconds = max(time.perf_counter() - self._start - (self.overhead() - self._spent), 0.0)
         SAMPLER.shut(self.window)
         self._stop_observers()
         facts = CellFacts(cell, filename, self._start_us, time.time_ns() // 1000, success)
@@ -157,18 +169,20 @@ class Measurement:
         finally:
             self.abandon()
         peaks = scope.peaks()
+        late = [name for name in self._unwatched if name in after.devices]
         return settle(
             before,
-            after,
+            after.only(tuple(name for name in after.devices if name not in late)) if late else after,
             {f"cuda:{index}": peak for index, peak in peaks.items()},
             sampled=self._sampled(before, after, peaks),
+            unsampled={} if self.window is None else {f"cuda:{i}": t.trouble for i, t in self.window.tracks.items()},
             seconds=seconds,
             only=self.only,
             cell=cell,
             cell_id=cell_id,
             code=code,
             success=success,
-            notes=(*self._notes, *notes),
+            notes=(*self._notes, *(_LATE.format(name) for name in late), *notes),
             recording=recording,
         )
 

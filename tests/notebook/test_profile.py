@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 
 import pytest
 from IPython.core.error import UsageError
@@ -51,6 +52,26 @@ def test_a_cell_that_fails(notebook, tmp_path):
     assert "ultratb" not in text, "what IPython does for a traceback is none of the cell's"
     assert (tmp_path / "t.html").exists()
     assert vars(notebook.shell).get("showtraceback") is theirs
+
+
+@pytest.mark.parametrize(
+    "end", ["raise ValueError('mine')", "raise KeyboardInterrupt", "", "with torch.profiler.profile(): pass"]
+)
+def test_the_time_that_ending_a_profile_takes_is_not_the_cells(notebook, monkeypatch, end):
+    from ipygpumem.recording import capture
+
+    stop = capture.Capture.stop
+
+    def slowly(self):
+        if self._profile is not None and self.result is None:
+            self.cost += 1.5
+            time.sleep(1.5)
+        stop(self)
+
+    monkeypatch.setattr(capture.Capture, "stop", slowly)
+    notebook.run("%%gpumem --timeline {folder}/t.html\n" + BODY + end)
+    assert notebook.last.seconds < 1
+    assert notebook.last.profile.seconds > 1.5
 
 
 def test_a_traceback_that_somebody_else_shows(notebook):

@@ -282,3 +282,20 @@ def test_configuration_from_the_command_line():
     config = Config(Settings={name: DeferredConfigString(text) for name, text in words.items()})
     settings = Settings(config=config)
     assert (settings.min_change, settings.devices, settings.synchronize) == (4 * MIB, None, True)
+
+
+def test_a_device_that_comes_under_watch_in_a_cell_is_told_of_from_the_next(two_gpus, setting):
+    notebook = setting()
+    notebook.run("a = torch.ones(10 << 20, device='cuda:0'); b = torch.ones(10 << 20, device='cuda:1')")
+    notebook.run("%config GPUMem.devices = 'cuda:1'")
+    assert list(notebook.last.devices) == ["cuda:1"]
+    notebook.run("%config GPUMem.devices = 'cuda:0'")
+    assert list(notebook.last.devices) == []
+    ran = notebook.run("%%gpumem\n%config GPUMem.devices = 'cuda:0,cuda:1'")
+    assert list(notebook.last.devices) == ["cuda:0"]
+    assert notebook.last.devices["cuda:0"].held == 0
+    note = "cuda:1 is under watch only since this began: it is told of from the next measurement on"
+    assert notebook.last.notes == (note,)
+    assert note in ran.text
+    notebook.run("c = torch.ones(1 << 20, device='cuda:1')")
+    assert {name: one.held for name, one in notebook.last.devices.items()} == {"cuda:0": 0, "cuda:1": 4 << 20}
