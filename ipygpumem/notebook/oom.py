@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.notebook import show
@@ -48,7 +47,8 @@ class Ooms:
         if not count:
             return
         failures = FAILURES.take()
-        panel = oom.explain(failures, count, caught=not _ended_by_oom(result))
+        # a cell that failed has not gone on, whatever its error says of how it came
+        panel = oom.explain(failures, count, caught=result is None or bool(result.success))
         show.show_tables(self._shell, oom_tables(panel, self._session.baseline), self.report)
 
     def drop(self) -> None:
@@ -62,20 +62,3 @@ class Ooms:
         if self._listening:
             FAILURES.deafen()
             self._listening = False
-
-
-def _ended_by_oom(result: Any) -> bool:
-    """Whether a cell's error is PyTorch's out-of-memory error, or was caused by one."""
-    torch = sys.modules.get("torch")
-    kind = None if torch is None else getattr(torch.cuda, "OutOfMemoryError", None)
-    todo = [] if result is None else [result.error_in_exec]
-    seen: set[int] = set()
-    while todo:
-        error = todo.pop()
-        if error is None or id(error) in seen:
-            continue
-        seen.add(id(error))
-        if kind is not None and isinstance(error, kind):
-            return True
-        todo += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
-    return False

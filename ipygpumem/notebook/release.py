@@ -9,23 +9,25 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+from dataclasses import dataclass
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import OptionError
-from ipygpumem.notebook.roots import is_output
+from ipygpumem.notebook.roots import LATEST, is_output, numbered
+from ipygpumem.recording.exceptions import led_to, traceback_of
 from ipygpumem.recording.frames import locals_of
+from ipygpumem.recording.labels import is_one_of, isinstance_of, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from types import FrameType, TracebackType
 
 __all__ = ["Debugger", "check_names", "let_go_of_names", "let_go_of_outputs", "let_go_of_tracebacks"]
 
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")
 _KEEPERS = ("InteractiveTB", "SyntaxTB")
 _KEPT = ("tb", "etype", "evalue", "value", "pdb", "last_syntax_error")
-_SHARED = frozenset({type(None), bool, int, float, complex, str, bytes})
-_LATEST = ("_", "__", "___")
+_SHARED = (type(None), bool, int, float, complex, str, bytes)
 
 
 def _exceptions(shell: Any) -> Iterator[Any]:
@@ -42,7 +44,7 @@ def _exceptions(shell: Any) -> Iterator[Any]:
 
 def let_go_of_tracebacks(shell: Any) -> list[str]:
     """The last exception goes from wherever it is kept; what it was, in words, where there was one."""
-    names = {type(one).__name__ for one in _exceptions(shell) if isinstance(one, BaseException)}
+    names = {name_of(type(one)) for one in _exceptions(shell) if one is not None and isinstance_of(one, BaseException)}
     there = any(one is not None for one in _exceptions(shell))
     for name in _LAST:
         if hasattr(sys, name):
@@ -64,10 +66,13 @@ def let_go_of_outputs(shell: Any) -> list[str]:
     count = len(history)
     for number in list(history):
         _forget_output(shell, number)
-    hook = shell.displayhook
-    for name in _LATEST:
-        if vars(hook).get(name) is not None:
+    for name in LATEST:
+        if vars(shell.displayhook).get(name) is not None:
             _forget_latest(shell, name)
+    hidden = shell.user_ns_hidden  # here IPython alone puts outputs, also such as are no more in its history
+    for name in [name for name in hidden if numbered(name) is not None]:
+        del hidden[name]
+    hidden.update((name, "") for name in LATEST if name in hidden)
     result = getattr(shell, "last_execution_result", None)
     if result is not None and result.result is not None:
         shell.last_execution_result = None
@@ -75,8 +80,8 @@ def let_go_of_outputs(shell: Any) -> list[str]:
 
 
 def _history(shell: Any) -> dict[int, Any]:
-    history: dict[int, Any] = shell.user_ns.get("_oh") or {}
-    return history
+    history: Any = shell.user_ns.get("_oh")
+    return history if history is not None and isinstance_of(history, dict) else {}
 
 
 def _forget_output(shell: Any, number: int) -> None:
@@ -108,43 +113,65 @@ def check_names(shell: Any, names: Iterable[str]) -> None:
             raise OptionError(f"there is no variable {name!r}: nothing was let go")
         if name.startswith("__") and name.endswith("__") and name.strip("_"):
             raise OptionError(f"{name!r} is Python's own: it stays")
-        if is_output(name) or name in shell.user_ns_hidden:
+        if is_output(shell, name):
             raise OptionError(f"{name!r} is IPython's own: --out lets outputs go")
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """What goes with a variable: outputs by number, the latest by name, the last cell's result, the last exception."""
+
+    name: str
+    numbers: tuple[int, ...] = ()
+    latest: tuple[str, ...] = ()
+    result: bool = False
+    raised: bool = False
 
 
 def let_go_of_names(shell: Any, names: Iterable[str]) -> list[str]:
     """Variables, the outputs that are the same object, and the last exception where a frame of it has that object."""
+    chosen = [
+        _copies(shell, name) for name in names
+    ]  # all questions first: what may fail fails before anything is gone
     gone = []
-    for name in names:
-        thing = shell.user_ns.pop(name)
-        shell.user_ns_hidden.pop(name, None)
-        if type(thing) in _SHARED:  # True and None are everywhere, and nobody's copies
-            gone.append(name)
-            continue
-        numbers = [number for number, value in _history(shell).items() if value is thing]
+    for one in chosen:
+        shell.user_ns.pop(one.name, None)
+        shell.user_ns_hidden.pop(one.name, None)
+        numbers = [number for number in one.numbers if number in _history(shell)]
         for number in numbers:
             _forget_output(shell, number)
-        for latest in _LATEST:
-            if vars(shell.displayhook).get(latest) is thing:
-                _forget_latest(shell, latest)
-        result = getattr(shell, "last_execution_result", None)
-        if getattr(result, "result", None) is thing:
+        for latest in one.latest:
+            _forget_latest(shell, latest)
+        if one.result:
             shell.last_execution_result = None
-        gone.append(f"{name}{''.join(f', Out[{number}]' for number in numbers)}")
-        if _raised_with(shell, thing):
+        gone.append(f"{one.name}{''.join(f', Out[{number}]' for number in numbers)}")
+        if one.raised:
             gone += let_go_of_tracebacks(shell)
     return gone
+
+
+def _copies(shell: Any, name: str) -> _Copies:
+    thing = shell.user_ns[name]
+    if is_one_of(thing, _SHARED):  # True and None are everywhere, and nobody's copies
+        return _Copies(name)
+    return _Copies(
+        name,
+        tuple(number for number, value in _history(shell).items() if value is thing),
+        tuple(latest for latest in LATEST if vars(shell.displayhook).get(latest) is thing),
+        getattr(getattr(shell, "last_execution_result", None), "result", None) is thing,
+        _raised_with(shell, thing),
+    )
 
 
 def _raised_with(shell: Any, thing: Any) -> bool:
     """Whether the last exception has an object: as a local of its frames, an argument or an attribute."""
     for one in _chain(shell):
-        if isinstance(one, BaseException):
+        if type(one) is FrameType:
+            held = [value for _, value in locals_of(one)]
+        else:
             own = gc.get_referents(one)
-            inside = [part for some in own if type(some) in {dict, tuple} for part in gc.get_referents(some)]
-            if any(part is thing for part in (*own, *inside)):
-                return True
-        elif any(value is thing for _, value in locals_of(one)):
+            held = own + [part for some in own if is_one_of(some, (dict, tuple)) for part in gc.get_referents(some)]
+        if any(part is thing for part in held):
             return True
     return False
 
@@ -157,12 +184,11 @@ def _chain(shell: Any) -> Iterator[BaseException | FrameType]:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        trace: TracebackType | None = one.__traceback__ if isinstance(one, BaseException) else one
-        if isinstance(one, BaseException):
+        trace = one if type(one) is TracebackType else None
+        if isinstance_of(one, BaseException):
             yield one
-            grouped = getattr(one, "exceptions", ())
-            todo += [other for other in (one.__cause__, one.__context__) if other is not None]
-            todo += [other for other in grouped if isinstance(other, BaseException)] if type(grouped) is tuple else []
+            todo += led_to(one)
+            trace = traceback_of(one)
         while trace is not None:
             yield trace.tb_frame
             trace = trace.tb_next

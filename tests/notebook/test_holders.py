@@ -268,3 +268,86 @@ def test_the_local_that_holds_it_comes_before_what_the_exception_says(gpu_notebo
     (one,) = ipygpumem.holders().holders
     assert one.parts[0].name == "last exception: f() mine"
     assert "last exception.obj" in one.parts[0].also
+
+
+@pytest.mark.parametrize("name", ["_", "__", "_7"])
+def test_a_name_like_ipythons_is_ones_own(gpu_notebook, name):
+    gpu_notebook.run("'an output'")
+    gpu_notebook.run(f"{name} = torch.ones(9 << 20, {GPU}")
+    (one,) = ipygpumem.holders().holders
+    assert (one.name, one.place) == (name, "variable")
+    text = gpu_notebook.run("%gpumem who").text
+    assert "free" not in text
+    gpu_notebook.run("%gpumem free --out")
+    assert held() == {name: 9}
+    ran = gpu_notebook.run(f"%gpumem free {name}")
+    assert (ran.error, held()) == (None, {})
+
+
+def test_out_gives_back_what_it_said(gpu_notebook):
+    """Also of outputs that stand in no history any more."""
+    gpu_notebook.run(f"torch.ones(9 << 20, {GPU}")
+    gpu_notebook.run("Out.clear()\ndel _1")
+    assert ipygpumem.holders().freeable("cuda:0", "traceback", "output") == 9 << 20
+    gpu_notebook.run("%gpumem free --out")
+    assert held() == {}
+
+
+def test_what_the_shell_has_besides_is_no_output(gpu_notebook):
+    gpu_notebook.run(f"get_ipython().mine = torch.ones(9 << 20, {GPU}")
+    (one,) = ipygpumem.holders().holders
+    assert (one.parts[0].name, one.place) == ("IPython.mine", "elsewhere")
+    gpu_notebook.shell.mine = None
+
+
+HOSTILE = (
+    "class Meta(type):\n    def __eq__(self, other): raise RuntimeError('mine')\n"
+    "class Thing(metaclass=Meta):\n    def __init__(self, held): self.held = held\n"
+)
+
+
+def test_free_a_name_of_a_hostile_class(gpu_notebook):
+    gpu_notebook.run(f"{HOSTILE}thing = Thing(torch.ones(9 << 20, {GPU})")
+    ran = gpu_notebook.run("%gpumem free thing")
+    assert (ran.error, ran.stderr, held()) == (None, "", {})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "@property\n    def exceptions(self): raise RuntimeError('mine')",
+        "def __getattribute__(self, name):\n        raise RuntimeError('mine')",
+    ],
+)
+def test_free_a_name_while_the_last_exception_is_hostile(gpu_notebook, body):
+    gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\ny = torch.ones(5 << 20, {GPU}")
+    gpu_notebook.run(f"class Odd(Exception):\n    {body}")
+    gpu_notebook.run("def fails(mine):\n    raise Odd\nfails(x)")
+    ran = gpu_notebook.run("%gpumem free x")
+    assert (ran.error, ran.stderr) == (None, "")
+    assert "let go: x" in ran.text
+    assert held() == {"y": 5}
+
+
+def test_free_looks_at_all_before_the_first_goes(gpu_notebook, monkeypatch):
+    import ipygpumem.notebook.release as room
+
+    def fails(shell, thing):
+        raise RuntimeError("a fault of ours")
+
+    gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
+    monkeypatch.setattr(room, "_raised_with", fails)
+    gpu_notebook.run("%gpumem free x")
+    assert held() == {"x": 9}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no groups")
+def test_free_a_name_that_a_grouped_exception_has(gpu_notebook):
+    gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
+    gpu_notebook.run(
+        "def fails(mine):\n    raise KeyError\ntry:\n    fails(x)\nexcept KeyError as error:\n    kept = error\n"
+        "raise ExceptionGroup('several', [kept])"
+    )
+    gpu_notebook.run("del kept\nx = x")
+    gpu_notebook.run("%gpumem free x")
+    assert held() == {}

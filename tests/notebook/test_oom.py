@@ -60,6 +60,31 @@ def test_caught_by_the_code(oom_notebook):
     assert "thread MainThread: step() x" in panel, "who held it then, though the frame has gone"
 
 
+ODD = {
+    "exceptions": "exceptions = 7",
+    "property": "@property\n    def exceptions(self): raise RuntimeError('mine')",
+    "class": "@property\n    def __class__(self): raise RuntimeError('mine')",
+    "cause": "def __getattribute__(self, name):\n        if name in {'__cause__', 'exceptions'}: raise KeyError(name)"
+    "\n        return Exception.__getattribute__(self, name)",
+}
+
+
+@pytest.mark.parametrize("body", ODD.values(), ids=ODD)
+def test_an_odd_exception_loses_neither_panel_nor_report(oom_notebook, body):
+    oom_notebook.run(f"class Odd(Exception):\n    {body}")
+    ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise Odd() from error")
+    (panel,) = panels(ran)
+    assert "80.0 GiB asked for\n" in panel
+    assert "Error in callback" not in ran.stdout + ran.stderr
+    assert oom_notebook.last.devices["cuda:0"].ooms == 1
+
+
+def test_a_cell_that_failed_otherwise_has_not_gone_on(oom_notebook):
+    ran = oom_notebook.run("try:\n    step(80)\nexcept Exception:\n    pass\nraise ValueError('no')")
+    (panel,) = panels(ran)
+    assert "(the code went on)" not in panel
+
+
 def test_in_a_thread(oom_notebook):
     cell = "import threading\nthreading.excepthook = lambda hook: None"
     cell += "\nt = threading.Thread(target=step, args=(80,), name='w')"
