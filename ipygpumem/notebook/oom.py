@@ -49,6 +49,10 @@ class Ooms:
         failures = FAILURES.take()
         # a cell that failed has not gone on, whatever its error says of how it came
         panel = oom.explain(failures, count, caught=result is None or bool(result.success))
+        if panel is None:
+            if self.report is not None:
+                show.show_line(self._shell, self.report)
+            return
         show.show_tables(self._shell, oom_tables(panel, self._session.baseline), self.report)
 
     def drop(self) -> None:

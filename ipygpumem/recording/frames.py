@@ -15,10 +15,11 @@ from ipygpumem.recording.slots import by_slot, readable
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["is_own", "locals_of", "running"]
+__all__ = ["is_own", "locals_of", "running", "thread_name"]
 
 _PACKAGE = f"{__name__.partition('.')[0]}."
 
+_of_thread = vars(threading.Thread)["__dict__"].__get__
 _LAZY = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _ALONE = 3
 """References to a frame's dict of locals that nobody else has: the frame's, ours, and the one of the question."""
@@ -77,18 +78,24 @@ def running() -> list[tuple[str, FrameType]]:
     Our own are left out here, and not by the caller: a list of frames that one of them has among its locals would keep
     itself alive, and all that we look at.
     """
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    names = {_of_thread(thread).get("_ident"): thread_name(thread) for thread in threading.enumerate()}
     innermost = sys._current_frames()
     found = []
     for ident in list(innermost):
         frame: FrameType | None = innermost.pop(ident)
-        name = names.get(ident, f"thread {ident}")
+        name = names.get(ident) or f"thread {ident}"
         while frame is not None and is_own(frame):
             frame = frame.f_back
         while frame is not None:
             found.append((name, frame))
             frame = frame.f_back
     return found
+
+
+def thread_name(thread: threading.Thread) -> str:
+    """A thread's name as Python has it: a subclass may answer with code of its own. Empty where it is no text."""
+    name = _of_thread(thread).get("_name")
+    return name if type(name) is str else ""
 
 
 def is_own(frame: FrameType) -> bool:

@@ -11,11 +11,12 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.ledger.oom import Failure, Frame, FreePieces, free_pieces
 from ipygpumem.probes import pytorch
-from ipygpumem.recording.frames import is_own
+from ipygpumem.recording.frames import is_own, thread_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,12 +88,12 @@ class Failures:
 
     def _take_down(self, watch: Watch, index: int, asked: int, allowed: int, free: int) -> None:
         self.count += 1
-        thread = threading.current_thread()
-        main = thread is threading.main_thread()
-        bare = Failure(f"cuda:{index}", asked, allowed, free, time.time(), "" if main else thread.name)
-        self._kept.append(bare)
+        first = Failure(f"cuda:{index}", asked, allowed, free, time.time())
+        self._kept.append(first)
         del self._kept[:-_MOST]
         # each part may fail alone, and then the others stand
+        bare = replace(first, thread=_try(_thread) or "")
+        self._keep(first, bare)
         frames = _try(_stack) or ()
         reading: DeviceReading | None = _try(lambda: watch.read(busy=False).devices.get(bare.device))
         pieces: FreePieces | None = _try(lambda: free_pieces(pytorch.segments(), index))
@@ -117,8 +118,6 @@ class Failures:
 
 
 def _with(failure: Failure, held: Holders | None, saved: str) -> Failure:
-    from dataclasses import replace
-
     return replace(failure, holders=held, saved=saved)
 
 
@@ -127,6 +126,12 @@ def _try(question: Callable[[], Any]) -> Any:
         return question()
     except Exception:  # memory may be short here, too
         return None
+
+
+def _thread() -> str:
+    """This thread's name; of the main thread none."""
+    thread = threading.current_thread()
+    return "" if thread is threading.main_thread() else thread_name(thread)
 
 
 def _stack() -> tuple[Frame, ...]:

@@ -15,6 +15,7 @@ from ipygpumem.session.session import current
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ipygpumem.ledger.holders import Holders
     from ipygpumem.ledger.oom import Failure
 
 __all__ = ["explain", "listen"]
@@ -29,8 +30,8 @@ def listen(save: Callable[[Failure], str] | None = None) -> bool:
     return FAILURES.listen(current().watch, functools.partial(holders, limit=_QUICK), save)
 
 
-def explain(failures: list[Failure], count: int, *, caught: bool) -> OutOfMemory:
-    """The panel of a cell in which allocations failed.
+def explain(failures: list[Failure], count: int, *, caught: bool) -> OutOfMemory | None:
+    """The panel of a cell in which allocations failed; none where nothing of them could be taken down.
 
     Args:
         failures: What failed, the last one last.
@@ -38,11 +39,13 @@ def explain(failures: list[Failure], count: int, *, caught: bool) -> OutOfMemory
         caught: Whether the code went on: then who held the memory at the first failure is told, else who holds it now,
             the failed code's own frames included.
     """
+    if not failures:
+        return None
     failure = failures[-1]
-    now = holders()
+    now = _holders()
     then = next((one.holders for one in failures if one.holders is not None), None)
-    freeable = now.freeable(failure.device, "traceback")
-    freeable_out = now.freeable(failure.device, "traceback", "output")
+    freeable = 0 if now is None else now.freeable(failure.device, "traceback")
+    freeable_out = 0 if now is None else now.freeable(failure.device, "traceback", "output")
     session = current()
     baseline = session.baseline
     before = None if baseline is None else baseline.reading.devices.get(failure.device)
@@ -57,6 +60,13 @@ def explain(failures: list[Failure], count: int, *, caught: bool) -> OutOfMemory
         _cells(failure.device),
         tuple(advice(failure, freeable, freeable_out, None if before is None else before.outside)),
     )
+
+
+def _holders() -> Holders | None:
+    try:
+        return holders()
+    except Exception:  # the books of the card stand without
+        return None
 
 
 def _line(failure: Failure) -> str:

@@ -130,3 +130,27 @@ def test_threads_that_run_meanwhile():
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="has a way of its own")
 def test_slots_are_where_they_are_expected():
     assert slots.readable()
+
+
+def test_a_thread_that_does_not_tell_its_name():
+    class Nameless(threading.Thread):
+        @property
+        def name(self):
+            raise RuntimeError
+
+    begun, stop = threading.Event(), threading.Event()
+
+    def work():
+        begun.set()
+        stop.wait()
+
+    thread = Nameless(target=work)
+    thread._name = "quiet"
+    thread.start()
+    begun.wait()
+    try:
+        names = {name for name, _ in running()}
+    finally:
+        stop.set()
+        thread.join()
+    assert "quiet" in names

@@ -127,6 +127,52 @@ def test_a_thread_is_named(fake_gpu):
     assert [one.thread for one in FAILURES.take()] == ["loader"]
 
 
+class Nameless(threading.Thread):
+    @property
+    def name(self):
+        raise RuntimeError("mine")
+
+    @name.setter
+    def name(self, value):
+        raise RuntimeError("mine")
+
+
+def test_a_thread_that_does_not_tell_its_name(fake_gpu):
+    torch.cuda.init()
+    oom.listen()
+    thread = Nameless(target=fail, args=(fake_gpu,))
+    thread._name = "quiet"
+    thread.start()
+    thread.join()
+    (one,) = FAILURES.take()
+    assert (one.asked, one.thread) == (200 * GIB, "quiet")
+    assert one.frames
+
+
+def test_a_failure_is_kept_whatever_is_asked_after(fake_gpu, monkeypatch):
+    torch.cuda.init()
+    oom.listen()
+    monkeypatch.setattr("ipygpumem.recording.oom._try", lambda question: question())
+    monkeypatch.setattr("ipygpumem.recording.oom.thread_name", lambda thread: 1 / 0)
+    thread = threading.Thread(target=fail, args=(fake_gpu,))
+    thread.start()
+    thread.join()
+    assert [one.asked for one in FAILURES.take()] == [200 * GIB]
+    assert oom.explain([], 1, caught=False) is None
+
+
+def test_the_panel_stands_without_the_holders(fake_gpu, monkeypatch):
+    def broken():
+        raise RuntimeError
+
+    torch.cuda.init()
+    oom.listen()
+    fail(fake_gpu)
+    monkeypatch.setattr(oom, "holders", broken)
+    panel = oom.explain(FAILURES.take(), 1, caught=False)
+    assert (panel.failure.asked, panel.holders, panel.freeable) == (200 * GIB, None, 0)
+
+
 def test_allocators_without_observers(make_gpu):
     make_gpu(backend="cudaMallocAsync")
     torch.cuda.init()
