@@ -51,7 +51,7 @@ class DeviceReport:
     """What one measurement moved on one device. Every figure is a change in bytes, or None with a grade's reason.
 
     ``sampled`` is what samples of the card prove about memory outside PyTorch; None where they prove nothing that the
-    two readings do not tell.
+    two readings do not tell. ``unsampled`` is why samples are missing, for some of the time or all of it; else empty.
     """
 
     name: str
@@ -59,6 +59,7 @@ class DeviceReport:
     after: DeviceReading
     high: Peak | None = None
     sampled: OutsidePeak | None = None
+    unsampled: str = ""
 
     @property
     def held(self) -> int | None:
@@ -98,7 +99,10 @@ class DeviceReport:
 
     @property
     def outside_peak(self) -> int | None:
-        """The highest of memory outside PyTorch over its level before: at least this; None where nothing proves one."""
+        """The highest of memory outside PyTorch over its level before, at least; None where nothing proves one.
+
+        With what another process had that came and went in between: see `ledger.samples`.
+        """
         return None if self.sampled is None else self.sampled.change
 
     @property
@@ -208,13 +212,14 @@ class DeviceReport:
 
     def _sampled_grade(self) -> Grade:
         found = self.sampled
+        missing = f"; {self.unsampled}" if self.unsampled else ""
         if found is None:
-            return grade("unknown", "no sample proves more than the readings at both ends")
-        whose = "another process that came and went is in it" if self.process_wide else "this process or another"
+            return grade("unknown", f"no sample proves more than the readings at both ends{missing}")
+        whose = "this process or one that came and went" if self.process_wide else "this process or another"
         return Grade(
             "sampled",
-            f"{found.count:,} samples of the card from {duration(found.since)} on, largest gap {duration(found.gap)}, "
-            f"against the most that PyTorch can have had reserved; {whose}",
+            f"{found.count:,} samples of the card from {duration(found.since)} on, largest gap {duration(found.gap)}"
+            f"{missing}, against the most that PyTorch can have had reserved; {whose}",
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -230,6 +235,7 @@ class DeviceReport:
             "retries": self.retries,
             "peaks": None if self.high is None else {**asdict(self.high.counters), "exact": self.high.exact},
             "sampled": None if self.sampled is None else asdict(self.sampled),
+            "unsampled": self.unsampled,
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "grades": {name: asdict(one) for name, one in self.grades.items()},

@@ -2,9 +2,13 @@
 
 A sample tells what the card had given away at one instant; what PyTorch had reserved at that instant nobody can ask
 without PyTorch's lock. So each sample is held against the *most* that PyTorch can have had then. What is left was
-outside PyTorch for certain, and is a lower bound::
+not PyTorch's for certain, and is a lower bound::
 
     outside at an instant >= used - driver reserved - the most PyTorch can have reserved - everybody else's
+
+Everybody else's is known at both ends only, and the more of them counts. A process that came after the first reading
+and went before the second is in no list: what it had stands on the left side. So the bound is of this process *and of
+those that came and went*, and whoever tells it has to say so.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class OutsidePeak:
-    """The highest level outside PyTorch that samples prove.
+    """The highest level outside PyTorch that samples prove: this process's, with that of any that came and went.
 
     Attributes:
         change: Bytes over the level before: at least this.

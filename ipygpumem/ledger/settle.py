@@ -23,6 +23,7 @@ def settle(
     peaks: Mapping[str, Peak],
     *,
     sampled: Mapping[str, OutsidePeak] | None = None,
+    unsampled: Mapping[str, str] | None = None,
     seconds: float,
     only: Collection[str] | None = None,
     cell: int | None = None,
@@ -40,7 +41,12 @@ def settle(
         if name not in only if only is not None else not used:
             continue
         devices[name] = DeviceReport(
-            name=name, before=start, after=shared(start, end), high=peaks.get(name), sampled=samples.get(name)
+            name=name,
+            before=start,
+            after=shared(start, end),
+            high=peaks.get(name),
+            sampled=samples.get(name),
+            unsampled=(unsampled or {}).get(name, ""),
         )
     return Report(
         devices=devices,

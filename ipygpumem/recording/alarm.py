@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,13 +23,14 @@ __all__ = ["Alarm", "make_alarm"]
 _NANO = 1_000_000_000
 _CLOCK_MONOTONIC = 1
 _TFD_CLOEXEC = 0o2000000
+_MOST = 16
 
 
 class Alarm(Protocol):
     """Rings once it has been set: first after some seconds, then again and again, until it is switched off."""
 
     def set(self, first: float, interval: float) -> None:
-        """Ring after ``first`` seconds, and every ``interval`` seconds from then on."""
+        """Ring after ``first`` seconds, and every ``interval`` seconds from then on; with 0 only that once."""
 
     def off(self) -> None:
         """Ring no more."""
@@ -68,15 +69,18 @@ class _TimerFile:
         self._file = create(_CLOCK_MONOTONIC, _TFD_CLOEXEC)
         if self._file < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        self._never = self._spec = ctypes.byref(_Spec())
-        self._times = (0.0, 0.0)
+        self._never = ctypes.byref(_Spec())
+        self._specs: dict[tuple[float, float], Any] = {}
 
     def set(self, first: float, interval: float) -> None:
         """As `Alarm`."""
-        if self._times != (first, interval):  # each cell sets the same ones
-            spec = _Spec(*divmod(int(interval * _NANO), _NANO), *divmod(max(int(first * _NANO), 1), _NANO))
-            self._times, self._spec = (first, interval), ctypes.byref(spec)
-        self._settime(self._file, 0, self._spec, None)
+        spec = self._specs.get((first, interval))
+        if spec is None:  # each cell sets the same ones
+            if len(self._specs) >= _MOST:
+                self._specs.clear()
+            parts = _Spec(*divmod(int(interval * _NANO), _NANO), *divmod(max(int(first * _NANO), 1), _NANO))
+            spec = self._specs[first, interval] = ctypes.byref(parts)
+        self._settime(self._file, 0, spec, None)
 
     def off(self) -> None:
         """As `Alarm`."""
@@ -119,7 +123,7 @@ class _Condition:
             while True:
                 now = time.monotonic()
                 if self._next is not None and self._next <= now:
-                    self._next = max(self._next + self._interval, now)
+                    self._next = max(self._next + self._interval, now) if self._interval else None
                     return
                 self._changed.wait(None if self._next is None else self._next - now)
 

@@ -1,10 +1,11 @@
-"""A daemon thread that is parked until somebody needs it, and gone when nobody will."""
+"""A daemon thread that is parked until somebody needs it, and gone some seconds after the last one did."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from ipygpumem.recording.alarm import Alarm, make_alarm
@@ -14,23 +15,30 @@ if TYPE_CHECKING:
 
 __all__ = ["Parked"]
 
+LINGER = 5.0
+"""Cells follow each other, and a thread costs more than an alarm; but programs end with joining all threads."""
+_EARLY = 0.1
 _JOIN = 2.0
 
 
 class Parked:
-    """One thread that calls ``work`` at each ring of its alarm. It begins with the first `set`, and ends with `close`.
+    """One thread that calls ``work`` at each ring of its alarm.
 
-    An error in ``work`` parks it: the next `set` tries again. In a forked child there is no such thread, and the alarm
-    is the parent's: there everything is nothing.
+    It begins with a `set`, and ends some seconds after the last `off`, or with `close`. An error in ``work`` parks it:
+    the next `set` tries again. In a forked child there is no such thread, and the alarm is the parent's: there
+    everything is nothing.
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
         self._name = name
         self._work = work
         self._pid = os.getpid()
+        self._lock = threading.Lock()
         self._alarm: Alarm | None = None
         self._thread: threading.Thread | None = None
         self._leaving: threading.Event | None = None
+        self._idle: float | None = None
+        """When it was parked; None while it is wanted."""
 
     @property
     def alive(self) -> bool:
@@ -38,48 +46,78 @@ class Parked:
         return self._thread is not None
 
     def set(self, first: float, interval: float) -> None:
-        """Work after ``first`` seconds, then every ``interval`` seconds."""
+        """Work after ``first`` seconds, then every ``interval`` seconds.
+
+        Raises:
+            RuntimeError, OSError: There can be no further thread, or no alarm for it.
+        """
         if os.getpid() != self._pid:
             return
-        if self._thread is None:
-            self._begin()
-        if self._alarm is not None:
-            self._alarm.set(first, interval)
+        with self._lock:
+            if self._thread is None:
+                self._begin()
+            self._idle = None
+            if self._alarm is not None:
+                self._alarm.set(first, interval)
 
     def _begin(self) -> None:
         alarm, leaving = make_alarm(), threading.Event()
         thread = threading.Thread(target=self._run, args=(alarm, leaving), name=self._name, daemon=True)
-        self._alarm, self._leaving = alarm, leaving
-        thread.start()
-        self._thread = thread
+        self._idle = time.monotonic()
+        try:
+            thread.start()
+        except RuntimeError:
+            alarm.close()
+            raise
+        except BaseException:  # interrupted: it may be there
+            leaving.set()
+            alarm.set(0, 1)
+            raise
+        self._alarm, self._leaving, self._thread = alarm, leaving, thread
 
     def off(self) -> None:
         """Park."""
-        if self._alarm is not None and os.getpid() == self._pid:
-            self._alarm.off()
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._alarm is not None:
+                self._idle = time.monotonic()
+                self._alarm.set(LINGER, 0)
 
     def close(self) -> None:
         """End the thread, and wait for that."""
         if os.getpid() != self._pid:
             return
-        thread, self._thread = self._thread, None
-        alarm, self._alarm = self._alarm, None
-        if thread is None or alarm is None or self._leaving is None:
+        with self._lock:
+            thread, alarm, leaving = self._thread, self._alarm, self._leaving
+            self._thread = self._alarm = self._leaving = None
+        if thread is None or alarm is None or leaving is None:
             return
-        self._leaving.set()
+        leaving.set()
         alarm.set(0, 1)
         if thread is not threading.current_thread():
             thread.join(timeout=_JOIN)
-            if not thread.is_alive():
-                alarm.close()
 
     def _run(self, alarm: Alarm, leaving: threading.Event) -> None:
-        while True:
-            with contextlib.suppress(InterruptedError):
-                alarm.wait()
-            if leaving.is_set():
-                return
-            try:
-                self._work()
-            except Exception:
-                alarm.off()
+        try:
+            while True:
+                with contextlib.suppress(InterruptedError):
+                    alarm.wait()
+                if leaving.is_set() or self._has_idled(alarm):
+                    return
+                if self._idle is not None:
+                    continue
+                try:
+                    self._work()
+                except Exception:
+                    self.off()
+        finally:
+            alarm.close()
+
+    def _has_idled(self, alarm: Alarm) -> bool:
+        """Whether nobody has wanted this thread for long: then it is no more."""
+        with self._lock:
+            if self._alarm is not alarm or self._idle is None or time.monotonic() - self._idle < LINGER - _EARLY:
+                return False
+            self._thread = self._alarm = self._leaving = None
+            return True

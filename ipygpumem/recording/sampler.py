@@ -13,9 +13,10 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ipygpumem.errors import IpyGpuMemError
+from ipygpumem.errors import IpyGpuMemError, first_line
 from ipygpumem.ledger.samples import Sample
 from ipygpumem.recording.parked import Parked
+from ipygpumem.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +30,8 @@ FIRST = 0.05
 INTERVAL = 0.005
 _MOST = 8_192
 _SPACING = 0.1
+_TRIES = 20
+"""Failures in a row after which a card is asked no more, in this measurement."""
 
 
 @dataclass(slots=True)
@@ -37,10 +40,11 @@ class Track:
 
     Attributes:
         samples: The kept ones, once the window is closed; of those that were not, none was higher than its neighbours.
+        over: Whether the card has failed so often that it is asked no more.
         count: How many were taken.
         gap: The longest time between two, in seconds.
         source: What was asked, as a reading names it.
-        trouble: Why there are no more; empty while there are.
+        trouble: Why there are none at all, or not over the whole time; empty where nothing failed.
         anchors: PyTorch's counters, where somebody read them meanwhile.
         steps: PyTorch's reserved bytes over time, where history was recorded.
     """
@@ -50,14 +54,26 @@ class Track:
     gap: float = 0.0
     source: str = ""
     trouble: str = ""
+    over: bool = False
     anchors: list[Anchor] = field(default_factory=list)
     steps: Steps | None = None
     _kept: list[Sample] = field(default_factory=list)
     _last: Sample | None = None
     _spacing: float = _SPACING
+    _failures: int = 0
+    _row: int = 0
+
+    def fail(self, seconds: float, error: str) -> None:
+        """The card did not answer: it is asked again, but not for ever."""
+        self._failures += 1
+        self._row += 1
+        self.over = self._row >= _TRIES
+        times = "once" if self._failures == 1 else f"{self._failures} times"
+        self.trouble = f"from {duration(seconds)} on none: {error}" if self.over else f"{times} no answer: {error}"
 
     def add(self, sample: Sample) -> None:
         """Take in the next sample."""
+        self._row = 0
         last, kept = self._last, self._kept
         if last is not None:
             self.gap = max(self.gap, sample.begin - last.begin)
@@ -101,6 +117,11 @@ class SampleWindow:
         self.start = time.perf_counter()
         self.epoch = time.time()
 
+    def fail(self, why: str) -> None:
+        """There will be no samples at all."""
+        for track in self.tracks.values():
+            track.trouble, track.over = why, True
+
     def look(self, index: int, sample: Sample, source: str) -> None:
         """One sample, with times of the clock."""
         track = self.tracks[index]
@@ -130,10 +151,17 @@ class Sampler:
             return None
         window = SampleWindow(known)
         with self._lock:
-            first = not self._windows
-            self._windows = (*self._windows, window)
-            if first:
-                self._thread.set(FIRST, INTERVAL)
+            try:
+                self._windows = (*self._windows, window)
+                if len(self._windows) == 1:
+                    self._thread.set(FIRST, INTERVAL)
+            except BaseException as error:
+                self._windows = self._windows[:-1]
+                if not self._windows:
+                    self._thread.off()
+                if not isinstance(error, (RuntimeError, OSError)):
+                    raise
+                window.fail(f"no thread for samples ({first_line(error)})")
         return window
 
     def shut(self, window: SampleWindow | None) -> None:
@@ -167,7 +195,7 @@ class Sampler:
         windows = self._windows
         cards = {index: card for window in windows for index, card in window.cards.items()}
         for index, card in cards.items():
-            open_here = [one for one in windows if index in one.tracks and not one.tracks[index].trouble]
+            open_here = [one for one in windows if index in one.tracks and not one.tracks[index].over]
             if not open_here or card.nvml is None:
                 continue
             begin = time.perf_counter()
@@ -175,7 +203,7 @@ class Sampler:
                 memory = card.nvml.memory(card.handle)
             except IpyGpuMemError as error:
                 for window in open_here:
-                    window.tracks[index].trouble = str(error)
+                    window.tracks[index].fail(begin - window.start, str(error))
                 continue
             sample = Sample(begin, time.perf_counter(), memory.used)
             for window in open_here:

@@ -22,6 +22,8 @@ VISIBLE = MIB // 20
 """A change below 0.05 MiB prints as 0.0: such a column has not moved."""
 _MOST_ROWS = 3
 _MINUTE = 60
+_PASSING = "this process or one that came and went"
+"""Whose a sampled peak is: the lists at both ends have nobody who was there in between only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,7 @@ def _with_sampled(columns: tuple[Column, ...], device: DeviceReport, grades: Map
     text = f"at least {signed(found.change)} at {_when(found.seconds)} (sampled, largest gap {_gap(found.gap)})"
     if not any(one.kind == "outside" for one in columns):
         text = f"outside PyTorch, {text}"
-    if not device.process_wide:
-        text = f"{text} (this process or another)"
+    text = f"{text} ({_PASSING if device.process_wide else 'this process or another'})"
     kinds = [one.kind for one in columns]
     at = next((i for i, kind in enumerate(kinds) if kind in {"others", "unattributed"}), len(kinds))
     return (*columns[:at], Column("outside_peak", text, grades["outside_peak"]), *columns[at:])

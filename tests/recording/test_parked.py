@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,10 @@ def make(request, monkeypatch):
 
 def threads():
     return [one for one in threading.enumerate() if one.name == NAME]
+
+
+def files_open():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def until(condition, seconds=5):
@@ -139,3 +144,45 @@ def test_a_process_ends_beside_it():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_it_ends_when_nobody_has_wanted_it_for_long_and_begins_again(make, monkeypatch):
+    """Programs that join every thread but the main one come to an end."""
+    monkeypatch.setattr(module, "LINGER", 0.2)
+    monkeypatch.setattr(module, "_EARLY", 0.01)
+    rings = []
+    parked = make(lambda: rings.append(1))
+    files = files_open()
+    parked.set(0, 0.005)
+    until(lambda: rings)
+    (thread,) = threads()
+    for _ in range(5):  # each time it is wanted the time counts anew
+        parked.off()
+        time.sleep(0.08)
+        parked.set(10, 10)
+    assert threads() == [thread]
+    time.sleep(0.3)
+    assert threads() == [thread], "wanted, and nothing to do"
+    parked.off()
+    thread.join(timeout=3)
+    assert not thread.is_alive()
+    assert not parked.alive
+    assert files_open() == files
+    parked.off()
+    count = len(rings)
+    parked.set(0, 0.005)
+    until(lambda: len(rings) > count)
+
+
+def test_a_thread_that_cannot_begin_leaves_no_file(make, monkeypatch):
+    def start(self):
+        raise RuntimeError("no more")
+
+    parked = make(list)
+    files = files_open()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            parked.set(0, 1)
+    assert files_open() == files
+    assert not parked.alive

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 
 import pynvml
 import pytest
 
 import ipygpumem
 from fakes.cuda import MIB
+from ipygpumem.ledger.report import Report
 from ipygpumem.ledger.samples import Sample
+from ipygpumem.recording.parked import Parked
 from ipygpumem.recording.sampler import SAMPLER, Track
 
 ASKED = "nvmlDeviceGetMemoryInfo_v2"
@@ -34,6 +37,18 @@ def passing(gpu, size, *, before=0.1, stays=0.06, device=0):
     gpu.outside(size, device)
     time.sleep(stays)
     gpu.outside(-size, device)
+
+
+def files_open():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def gives_up():
+    """Wait until the sampler asks the first card no more."""
+    end = time.monotonic() + 5
+    while not SAMPLER.windows[0].tracks[0].over:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_what_came_and_went_between_the_readings(gpu):
@@ -132,7 +147,7 @@ def test_nvml_that_dies_ends_the_samples_and_nothing_else(gpu):
     with ipygpumem.measure() as block:
         passing(gpu, 64 * MIB)
         gpu.nvml.fail(ASKED, pynvml.NVML_ERROR_GPU_IS_LOST)
-        time.sleep(0.03)
+        gives_up()
         gpu.nvml.heal()
         passing(gpu, 640 * MIB, before=0.01)
     assert block.report.devices["cuda:0"].outside_peak == 64 * MIB
@@ -192,3 +207,83 @@ def test_a_level_that_stands_still_is_a_line_with_both_its_ends():
     assert (ends[0], ends[-1]) == (0, 499 / 200)
     assert all(one.end <= 4.9 for one in track.samples)
     assert track.gap == pytest.approx(0.005)
+
+
+def interrupted(*times):
+    """`Parked.set`, and then Ctrl-C."""
+    Parked.set(SAMPLER._thread, *times)
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_in_its_beginning_leaves_nothing_open(gpu, monkeypatch):
+    monkeypatch.setattr(SAMPLER._thread, "set", interrupted)
+    with pytest.raises(KeyboardInterrupt), ipygpumem.measure():
+        pass
+    assert SAMPLER.windows == ()
+    gpu.nvml.calls.clear()
+    time.sleep(0.12)
+    assert gpu.nvml.calls[ASKED] == 0
+    monkeypatch.undo()
+    with ipygpumem.measure() as block:
+        passing(gpu, 300 * MIB)
+    assert block.report.devices["cuda:0"].outside_peak == 300 * MIB
+
+
+def test_no_thread_to_be_had_is_a_reason_and_no_error(gpu, monkeypatch):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    SAMPLER._thread.close()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    files = files_open()
+    for _ in range(3):
+        with ipygpumem.measure() as block:
+            passing(gpu, 300 * MIB)
+    device = block.report.devices["cuda:0"]
+    assert device.sampled is None
+    assert device.grades["outside_peak"].reason.endswith("; no thread for samples (can't start new thread)")
+    assert SAMPLER.windows == ()
+    assert files_open() == files
+    monkeypatch.undo()
+    with ipygpumem.measure() as block:
+        passing(gpu, 300 * MIB)
+    assert block.report.devices["cuda:0"].outside_peak == 300 * MIB
+
+
+def test_one_passing_error_is_told_and_ends_nothing(gpu):
+    with ipygpumem.measure() as block:
+        time.sleep(0.07)
+        gpu.nvml.fail(ASKED, pynvml.NVML_ERROR_UNKNOWN, times=1)
+        passing(gpu, 900 * MIB)
+    device = block.report.devices["cuda:0"]
+    assert device.outside_peak == 900 * MIB
+    assert "once no answer: " in device.grades["outside_peak"].reason
+    loaded = Report.from_dict(block.report.to_dict()).devices["cuda:0"]
+    assert loaded.grades["outside_peak"] == device.grades["outside_peak"]
+
+
+def test_a_card_that_fails_for_good_is_asked_no_more(gpu):
+    with ipygpumem.measure() as block:
+        time.sleep(0.08)
+        gpu.nvml.fail(ASKED, pynvml.NVML_ERROR_UNKNOWN)
+        gives_up()
+        gpu.nvml.calls.clear()
+        time.sleep(0.05)
+        asked = gpu.nvml.calls[ASKED]
+        gpu.nvml.heal()
+    assert asked == 0
+    assert "; from 1" in block.report.devices["cuda:0"].grades["outside_peak"].reason
+    assert "ms on none: " in block.report.devices["cuda:0"].grades["outside_peak"].reason
+
+
+def test_a_stranger_who_came_and_went_is_not_called_ours(gpu):
+    from ipygpumem.render import report_tables, text_line, text_tables
+
+    with ipygpumem.measure() as block:
+        time.sleep(0.08)
+        gpu.card.others[77] = 30_000 * MIB
+        time.sleep(0.06)
+        del gpu.card.others[77]
+    assert block.report.devices["cuda:0"].outside_peak == 30_000 * MIB
+    assert "(this process or one that came and went)" in text_line(block.report)
+    assert "; this process or one that came and went" in text_tables(report_tables(block.report))
