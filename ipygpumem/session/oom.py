@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import linecache
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,11 @@ _CELLS = 3
 
 def listen(save: Callable[[Failure], str] | None = None) -> bool:
     """Take down every allocation that fails from here on, once CUDA has started; ``save`` as in `Failures.listen`."""
-    return FAILURES.listen(current().watch, functools.partial(holders, limit=_QUICK), save)
+    return FAILURES.listen(current().watch, _quickly, save)
+
+
+def _quickly() -> Holders:
+    return holders(limit=_QUICK)
 
 
 def explain(failures: list[Failure], count: int, *, caught: bool) -> OutOfMemory | None:

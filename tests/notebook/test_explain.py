@@ -157,7 +157,7 @@ def test_records_that_fail_leave_the_rest(cupti, heap, fake_gpu):
 
 @pytest.mark.parametrize("regime", ["A", "B", "C", "wsl", "hidden", "shared"])
 def test_in_every_regime_of_driver_and_container_the_books_balance(make_gpu, regime):
-    gpu = make_gpu(cards=[FakeCard(regime=regime, others={4711: 300 * MIB})])
+    gpu = make_gpu(cards=[FakeCard(regime=regime, others={9000001: 300 * MIB})])
     gpu.alloc(100 * MIB)
     (fall,) = ipygpumem.explain().devices
     assert fall.imbalance == 0

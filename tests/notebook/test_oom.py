@@ -7,12 +7,14 @@ import torch
 
 from ipygpumem.snapshot import Snapshot
 
+NOBODY = 9_000_001  # no system has so many processes
 GPU = "dtype=torch.uint8, device='cuda')"
 STEP = f"def step(n):\n    x = torch.ones(10 << 30, {GPU}\n    y = torch.ones(n << 30, {GPU}\n    return x, y"
 
 
 @pytest.fixture
-def oom_notebook(gpu_notebook):
+def oom_notebook(gpu_notebook, monkeypatch):
+    monkeypatch.setattr("ipygpumem.session.oom._QUICK", 30.0)  # how fast the walk is, is not asked here
     gpu_notebook.run(f"big = torch.ones(60 << 30, {GPU}")
     gpu_notebook.run(STEP)
     return gpu_notebook
@@ -23,21 +25,21 @@ def panels(ran):
 
 
 def test_the_panel(oom_notebook, fake_gpu):
-    fake_gpu.nvml.cards[0].others[4711] = 50 << 30
+    fake_gpu.nvml.cards[0].others[NOBODY] = 50 << 30
     ran = oom_notebook.run("step(40)")
     assert type(ran.error) is torch.OutOfMemoryError
     (panel,) = ran.texts
     head, holders = panel.split("\n\n")
     assert head.startswith("cuda:0 is out of memory: 40.0 GiB asked for\n")
     assert "other processes                50.0 GiB" in head
-    assert "pid 4711                     50.0 GiB" in head
+    assert f"pid {NOBODY}                  50.0 GiB" in head
     assert head.endswith("called by In [2]:3 step()")
     assert holders.startswith("cuda:0, who holds the memory now\n")
     names = [line.split("  ")[1] for line in holders.splitlines()[2:4]]
     assert names == ["big", "last exception: step() x"]
     assert holders.splitlines()[-3:] == [
         "cells that added most since the baseline: In [1] +60.0 GiB, In [3] +10.0 GiB",
-        "another process is in the way: pid 4711 holds 50.0 GiB of this card",
+        f"another process is in the way: pid {NOBODY} holds 50.0 GiB of this card",
         "%gpumem free would give 10.0 GiB back now",
     ]
     assert "fragmentation" not in panel

@@ -40,7 +40,7 @@ def read(watch, name="cuda:0"):
 
 @pytest.mark.parametrize("regime", ["bare", "A", "C"])
 def test_our_entry_is_found_wherever_it_stands(make_gpu, regime):
-    gpu = make_gpu(cards=[FakeCard(regime=regime, others={4711: 300 * MIB})])
+    gpu = make_gpu(cards=[FakeCard(regime=regime, others={9000001: 300 * MIB})])
     _, watch = start(gpu)
     device = read(watch)
     assert (device.mode, device.why) == ("process", "own entry verified by a growth probe")
@@ -70,7 +70,7 @@ def test_another_process_with_our_number_is_not_taken_for_us(make_gpu):
     ],
 )
 def test_an_entry_that_cannot_be_found_is_unknown_and_says_why(make_gpu, regime, words):
-    gpu = make_gpu(cards=[FakeCard(regime=regime, others={4711: 300 * MIB})])
+    gpu = make_gpu(cards=[FakeCard(regime=regime, others={9000001: 300 * MIB})])
     _, watch = start(gpu)
     device = read(watch)
     assert device.mode == "device"
@@ -83,7 +83,7 @@ def test_an_entry_that_cannot_be_found_is_unknown_and_says_why(make_gpu, regime,
 
 def test_nobody_of_this_process_in_the_list(make_gpu):
     gpu = make_gpu(cards=[FakeCard(regime="hidden", drawing={5: 3 * MIB})])
-    gpu.card.processes = lambda: [(4711, 300 * MIB)]
+    gpu.card.processes = lambda: [(9000001, 300 * MIB)]
     _, watch = start(gpu)
     assert "this process is not in NVML's list" in read(watch).why
 

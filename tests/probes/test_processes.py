@@ -334,7 +334,7 @@ def test_two_cards_that_do_not_agree_are_not_trusted(make_gpu, start, outermost)
 
 
 def test_equal_lists_are_one(make_gpu):
-    gpu = make_gpu(cards=[FakeCard(others={4711: 300 * MIB})])
+    gpu = make_gpu(cards=[FakeCard(others={9000001: 300 * MIB})])
     gpu.alloc(MIB)
     watch = Watch()
     first, second = (watch.read().devices["cuda:0"].listed for _ in range(2))

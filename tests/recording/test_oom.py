@@ -28,14 +28,14 @@ def test_before_cuda_has_started_nothing_is_attached(fake_gpu):
 
 def test_the_books_at_the_failure(fake_gpu):
     x = torch.ones(9 * GIB, dtype=torch.uint8, device="cuda")
-    fake_gpu.nvml.cards[0].others[4711] = 3 * GIB
+    fake_gpu.nvml.cards[0].others[9000001] = 3 * GIB
     assert oom.listen()
     fail(fake_gpu)
     (one,) = FAILURES.take()
     assert (one.device, one.asked, one.thread) == ("cuda:0", 200 * GIB, "")
     assert one.reading.allocated == 9 * GIB
     assert one.reading.others == 3 * GIB
-    assert [(other.pid, other.amount) for other in one.neighbours] == [(4711, 3 * GIB)]
+    assert [(other.pid, other.amount) for other in one.neighbours] == [(9000001, 3 * GIB)]
     assert one.pieces.total == 0
     assert one.free == fake_gpu.card.free
     assert [holder.amount for holder in one.holders.holders] == [9 * GIB]

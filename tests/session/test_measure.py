@@ -53,7 +53,7 @@ def test_blocks_that_wait_for_a_stream_are_pending_and_not_cache(fake_gpu):
 def test_another_process_is_another_process(fake_gpu):
     fake_gpu.alloc(MIB)
     with measure() as m:
-        fake_gpu.card.others[4711] = 3000 * MIB
+        fake_gpu.card.others[9000001] = 3000 * MIB
         fake_gpu.card.unattributed += 50 * MIB
     device = m.report.devices["cuda:0"]
     assert (device.held, device.outside, device.others, device.unattributed) == (0, 0, 3000 * MIB, 50 * MIB)

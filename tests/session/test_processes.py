@@ -33,7 +33,7 @@ def test_where_our_entry_is_not_known_it_is_not_called_a_neighbour(make_gpu, mon
 
 
 def test_host_numbers_in_a_container_are_told_as_that(make_gpu):
-    gpu = make_gpu(cards=[FakeCard(regime="A", others={4711: 300 * MIB})])
+    gpu = make_gpu(cards=[FakeCard(regime="A", others={9000001: 300 * MIB})])
     gpu.alloc(100 * MIB)
     (card,) = ipygpumem.processes()
     number = os.getpid() + 3_000_000
@@ -51,7 +51,7 @@ def test_a_device_that_is_not_there(make_gpu):
 
 def test_a_card_that_this_process_does_not_use(two_gpus):
     two_gpus.alloc(MIB)
-    two_gpus[1].card.others[4711] = 300 * MIB
+    two_gpus[1].card.others[9000001] = 300 * MIB
     first, second = ipygpumem.processes()
     assert second.why == "this process is not on this card"
     assert [one.amount for one in second.neighbours] == [300 * MIB]
