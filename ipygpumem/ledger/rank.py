@@ -47,6 +47,7 @@ class Origin:
         cards: The devices that this process uses.
         clock: Seconds that the clock of the shared folder is ahead of this machine's; None where there is no folder.
         began: When the measurement began, in seconds since 1970 by this machine's clock.
+        launch: What tells this launch of the ranks from others, as (what, value).
     """
 
     rank: int | None = None
@@ -57,6 +58,7 @@ class Origin:
     cards: tuple[CardFacts, ...] = ()
     clock: float | None = None
     began: float = 0.0
+    launch: tuple[tuple[str, str], ...] = ()
 
     def card(self, device: str) -> CardFacts | None:
         """The card behind a device's name; None where that is not known."""

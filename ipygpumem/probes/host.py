@@ -12,7 +12,7 @@ from typing import Any
 from ipygpumem.ledger.reading import HostReading
 from ipygpumem.units import KIB
 
-__all__ = ["namespace_pids", "read_host", "reset_peak"]
+__all__ = ["begin_of", "namespace_pids", "read_host", "reset_peak"]
 
 _STATUS = "/proc/self/status"
 _MEMORY = re.compile(rb"VmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB")
@@ -30,6 +30,23 @@ def _total() -> int:
     import psutil
 
     return int(psutil.virtual_memory().total)
+
+
+def begin_of(pid: int) -> str:
+    """When a process of this machine began: text that no other of the same number has; empty where it cannot be told.
+
+    On Linux in ticks since the machine began, which all processes read alike: psutil's times follow the clock.
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        pass
+    import psutil
+
+    try:
+        return str(round(psutil.Process(pid).create_time()))
+    except (psutil.Error, OSError, ValueError):
+        return ""
 
 
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:

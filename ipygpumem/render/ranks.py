@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.ledger.rank import Member
 
-__all__ = ["MOST", "ranks_tables"]
+__all__ = ["MOST", "named", "ranks_tables"]
 
 MOST = 32
 """Rows of each table that are shown where nobody says how many."""
@@ -159,7 +159,7 @@ def _said(
         yield f"{len(rows) - most:,} further rows are not shown"
     lost = [member.name for member in members if member.report is None]
     if lost and not (len(lost) == len(members) and all(member.peaks for member in members)):
-        yield f"without a report: {what} {_named(lost)}"
+        yield f"without a report: {what} {named(lost)}"
     late = slow(members)
     if late:
         worst = ", ".join(f"{one.name} ({duration(one.report.seconds)})" for one, _ in late[:_NAMED] if one.report)
@@ -171,7 +171,8 @@ def _said(
     yield from dict.fromkeys(member.note for member in members if member.report is not None and member.note)
 
 
-def _named(names: Sequence[str]) -> str:
+def named(names: Sequence[str]) -> str:
+    """Names in a row; of many how many there are further."""
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more}"
 
@@ -182,7 +183,7 @@ def _versions(members: Sequence[Member], what: str) -> Iterable[str]:
         if member.origin is not None and member.origin.version:
             versions.setdefault(member.origin.version, []).append(member.name)
     if len(versions) > 1:
-        told = "; ".join(f"{version} on {what} {_named(names)}" for version, names in versions.items())
+        told = "; ".join(f"{version} on {what} {named(names)}" for version, names in versions.items())
         yield f"different versions of ipygpumem: {told}"
 
 
@@ -254,7 +255,7 @@ def _cards_table(books: Sequence[CardBooks], what: str, most: int) -> Table:
         TableRow(
             f"{one.host}  {_short(one.uuid)}" if several else _short(one.uuid),
             (
-                _named([name for name, _, _ in one.users]),
+                named([name for name, _, _ in one.users]),
                 _used(one),
                 _sum(one),
                 _level(one.others),

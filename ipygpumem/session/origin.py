@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ipygpumem.ledger.rank import CardFacts, Origin
+from ipygpumem.session.launch import launch_of
 from ipygpumem.session.session import current
 
 if TYPE_CHECKING:
@@ -78,4 +79,5 @@ def origin(*, rank: int | None = None, clock: float | None = None, began: float 
         cards=cards,
         clock=clock,
         began=began,
+        launch=launch_of(),
     )

@@ -9,12 +9,13 @@ import contextlib
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipygpumem.errors import OptionError
 from ipygpumem.files import check_path, replacing
-from ipygpumem.ledger.rank import Member, Origin
+from ipygpumem.ledger.rank import Member
 from ipygpumem.recording.history import History
 from ipygpumem.session.origin import origin
 
@@ -98,7 +99,7 @@ class RankFiles:
             return False
         before, now = self._origin, origin(rank=self._rank, clock=self._origin.clock, began=self._origin.began)
         if now.rank is None:  # the process group is gone already
-            now = Origin(before.rank, before.world, now.host, now.pid, now.version, now.cards, now.clock, now.began)
+            now = replace(now, rank=before.rank, world=before.world)
         marker = self._path(REPORT)
         self._origin = now
         if self._path(REPORT) != marker:

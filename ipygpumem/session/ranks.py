@@ -17,8 +17,9 @@ from ipygpumem.ledger.plain import printable
 from ipygpumem.ledger.rank import Member, MemberPeak, member_from
 from ipygpumem.ledger.skew import Difference, compare_ranks
 from ipygpumem.render.html import html_tables
-from ipygpumem.render.ranks import ranks_tables
+from ipygpumem.render.ranks import named, ranks_tables
 from ipygpumem.render.table import text_tables
+from ipygpumem.session.launch import newest_launch
 from ipygpumem.session.load import opened, parsed
 from ipygpumem.session.rank_files import REPORT, SNAPSHOT
 
@@ -130,11 +131,11 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
         elif _fits(member, found):
             members[stem] = replace(member, peaks=found)
         else:
-            faults.append(f"{printable(files[stem].name)}: of an earlier run, and passed over")
-    chosen = _one_run(members, faults)
+            faults.append(f"{printable(files[stem].name)}: of an earlier run")
+    chosen = _one_run(members, files, faults)
     stems = {member.name: stem for stem, member in chosen.items()}
     known = {name: str(files[stem]) for name, stem in stems.items() if stem in files and chosen[stem].peaks}
-    whole = [*chosen.values(), *_absent(chosen.values())]
+    whole = [*chosen.values(), *_absent(chosen.values(), (members[stem].name for stem in members.keys() - chosen))]
     return Ranks(tuple(sorted(whole, key=_order)), faults=tuple(faults), snapshots=known)
 
 
@@ -205,25 +206,39 @@ def _fits(member: Member, peaks: Sequence[MemberPeak]) -> bool:
     return not began or not starts or max(starts) / 1e6 >= began - 1
 
 
-def _one_run(members: dict[str, Member], faults: list[str]) -> dict[str, Member]:
-    """The ranks of the newest run: those of another have another number of ranks."""
-    sizes = {stem: one.origin.world for stem, one in members.items() if one.origin is not None and one.origin.world}
-    if len(set(sizes.values())) <= 1:
-        return members
-    began = {stem: one.origin.began for stem, one in members.items() if one.origin is not None}
-    newest = sizes[max(sizes, key=lambda stem: began[stem])]
-    old = [stem for stem, size in sizes.items() if size != newest]
-    faults += [f"{stem}{REPORT}: of another run, of {sizes[stem]:,} ranks and not {newest:,}" for stem in old]
-    return {stem: member for stem, member in members.items() if stem not in old}
+def _one_run(members: dict[str, Member], files: dict[str, Path], faults: list[str]) -> dict[str, Member]:
+    """The ranks of the newest run, each once."""
+    old = newest_launch(members)
+    for why in dict.fromkeys(old.values()):
+        names = [f"{printable(stem)}{REPORT}" for stem in old if old[stem] == why]
+        faults.append(f"{named(names)}: {why}")
+    chosen: dict[str, str] = {}
+    for stem in sorted(members.keys() - old.keys(), key=lambda stem: (_age(members[stem]), stem)):
+        earlier = chosen.get(members[stem].name)
+        chosen[members[stem].name] = stem
+        if earlier is not None:
+            place = (
+                f"{earlier}{REPORT}" if members[earlier].origin is not None else files.get(earlier, Path(earlier)).name
+            )
+            faults.append(f"{printable(place)}: rank {members[stem].name} once more, and older")
+    return {stem: members[stem] for stem in chosen.values()}
 
 
-def _absent(members: Any) -> Iterator[Member]:
-    """The ranks that left nothing at all."""
-    members = list(members)
+def _age(member: Member) -> tuple[bool, float]:
+    """By this the best that is known of a rank comes last."""
+    one = member.origin
+    return member.report is not None, 0.0 if one is None else one.began + (one.clock or 0.0)
+
+
+def _absent(members: Any, old: Iterable[str]) -> Iterator[Member]:
+    """The ranks that left nothing of this run."""
+    members, earlier = list(members), set(old)
     worlds = [one.origin.world for one in members if one.origin is not None and one.origin.world]
     known = {member.name for member in members}
-    missing = [number for number in range(min(max(worlds, default=0), _MOST)) if str(number) not in known]
-    yield from (Member(str(number), "missing", note="nothing in the folder") for number in missing)
+    missing = [str(number) for number in range(min(max(worlds, default=0), _MOST)) if str(number) not in known]
+    for name in missing:
+        what = "its report is of an earlier run" if name in earlier else "nothing in the folder"
+        yield Member(name, "missing", note=what)
 
 
 def _order(member: Member) -> tuple[int, int, str]:

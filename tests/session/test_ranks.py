@@ -21,6 +21,7 @@ import ipygpumem
 from ipygpumem import OptionError, ReportError, measure, read_ranks
 from ipygpumem.ledger.skew import member_rows, skews
 from ipygpumem.session import rank_files
+from ipygpumem.session.launch import launch_of
 from ipygpumem.session.origin import rank_and_world
 
 DATA = Path(__file__).parents[1] / "data"
@@ -47,6 +48,12 @@ def change(path, **changes):
     path.write_text(json.dumps(data))
 
 
+def lasts(path, seconds):
+    data = json.loads(path.read_text())
+    data["report"]["seconds"] = seconds
+    path.write_text(json.dumps(data))
+
+
 def test_each_rank_leaves_a_report(run):
     found = read_ranks(run)
     assert [member.name for member in found.members] == ["0", "1", "2"]
@@ -70,8 +77,8 @@ def test_a_rank_that_is_killed_began(tmp_path):
         with ipygpumem.measure(rank_reports={str(tmp_path)!r}, rank=1):
             os.kill(os.getpid(), signal.SIGKILL)
     """
-    work(tmp_path, 0, 5)
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, timeout=60)
+    work(tmp_path, 0, 5)
     assert done.returncode == -signal.SIGKILL
     found = read_ranks(tmp_path)
     assert found.lost == ("1",) and found.members[1].state == "running"
@@ -153,6 +160,84 @@ def test_an_older_run_of_more_ranks_is_told_apart(run):
     assert found.faults == ("rank_00002.json: of another run, of 8 ranks and not 2",)
 
 
+EARLIER = "rank_00001.json: of an earlier run, which ended before rank 0 began"
+
+
+def test_a_report_that_ended_before_the_newest_began_is_of_an_earlier_run(run):
+    for rank in range(3):
+        change(run / f"rank_0000{rank}.json", world=3, launch=[["master", "node0:29500"]])
+    assert read_ranks(run).faults == ()
+    change(run / "rank_00000.json", began=(began := time.time() + 86400))
+    change(run / "rank_00002.json", began=began - 30)
+    lasts(run / "rank_00002.json", 40)
+    found = read_ranks(run)
+    assert found.faults == (EARLIER,)
+    assert found.lost == ("1",)
+    assert "without a report: rank 1" in str(found) and "its report is of an earlier run" in str(found)
+    # on another machine the folder's clock is asked
+    change(run / "rank_00001.json", host="far", began=began + 1000, clock=-1000)
+    assert read_ranks(run).faults == ()
+    change(run / "rank_00001.json", began=began + 900)
+    assert read_ranks(run).faults == (EARLIER,)
+    change(run / "rank_00001.json", clock=None)
+    assert read_ranks(run).faults == (), "nobody can tell"
+
+
+@pytest.mark.parametrize("what", ["elastic", "job", "parent", "master"])
+def test_a_report_of_another_launch_is_told_apart(run, what):
+    for rank in range(3):
+        change(run / f"rank_0000{rank}.json", world=3, launch=[[what, "b" if rank else "a"]])
+    data = json.loads((run / "rank_00002.json").read_text())
+    (run / "rank_00002.json").write_text(json.dumps({**data, "state": "running", "report": None}))
+    found = read_ranks(run)
+    assert found.faults == ("rank_00000.json: of an earlier run",)
+    assert found.lost == ("0", "2")
+
+
+@pytest.mark.parametrize("what", ["elastic", "job", "parent"])
+def test_ranks_of_one_launch_may_measure_one_after_the_other(run, what):
+    for rank in range(3):
+        change(run / f"rank_0000{rank}.json", launch=[[what, "a"]], began=1e9 + 60 * rank)
+    assert read_ranks(run).faults == ()
+
+
+def test_many_earlier_reports_are_told_in_one_sentence(run):
+    for rank in range(3, 15):
+        (run / f"rank_000{rank:02}.json").write_bytes((run / "rank_00000.json").read_bytes())
+        change(run / f"rank_000{rank:02}.json", launch=[], began=1e9, rank=rank)
+    names = ", ".join(f"rank_000{rank:02}.json" for rank in range(3, 11))
+    assert read_ranks(run).faults == (f"{names} and 4 more: of an earlier run, which ended before rank 2 began",)
+
+
+def test_parents_of_several_machines_differ(run):
+    for rank in range(3):
+        change(run / f"rank_0000{rank}.json", host=f"node{rank}", launch=[["parent", str(rank)]])
+    assert read_ranks(run).faults == ()
+
+
+def test_the_same_rank_twice(run):
+    (run / "rank_0001.json").write_bytes((run / "rank_00001.json").read_bytes())
+    change(run / "rank_0001.json", rank=1, began=time.time())
+    found = read_ranks(run)
+    assert [member.name for member in found.members] == ["0", "1", "2"]
+    assert found.faults == ("rank_00001.json: rank 1 once more, and older",)
+
+
+def test_what_tells_a_launch(monkeypatch):
+    ((what, process),) = here = launch_of({})
+    assert (what, process.split()[0]) == ("process", str(os.getpid()))
+    assert launch_of({"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "1"}) == (
+        *here,
+        ("job", "77.1"),
+        ("master", "node0:29500"),
+    )
+    _, (name, run), (what, parent) = launch_of({"TORCHELASTIC_RUN_ID": "abc"})
+    assert (name, run, what) == ("elastic", "abc", "parent")
+    number, began = parent.split()
+    assert int(number) == os.getppid() and int(began) > 0
+    assert launch_of({"TORCHELASTIC_RUN_ID": "none"}) == (*here, ("parent", parent))
+
+
 def test_snapshots_alone(tmp_path):
     for name, source in (("a", "gpt_small"), ("b", "gpt_small"), ("odd", "resnet50")):
         (tmp_path / f"{name}.pickle.xz").write_bytes((DATA / f"{source}.pickle.xz").read_bytes())
@@ -186,6 +271,8 @@ def test_clocks_that_differ_by_minutes(run):
     began = json.loads((run / "rank_00000.json").read_text())["origin"]["began"]
     change(run / "rank_00001.json", host="far", began=began + 182.0, clock=-180.0)
     change(run / "rank_00002.json", began=began + 0.2)
+    for path in run.glob("*.json"):
+        lasts(path, 5)
     text = str(read_ranks(run))
     assert "the clock of far is 3 min 00 s ahead of the folder's: begins are told by the folder's" in text
     assert "began after the first: rank 1 by 2.00 s" in text
@@ -281,7 +368,9 @@ def test_spawned_ranks_are_known_at_the_end(tmp_path, monkeypatch):
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(spawned, range(2), [str(tmp_path)] * 2))
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["rank_00000.json", "rank_00001.json"]
-    assert [member.origin.world for member in read_ranks(tmp_path).members] == [2, 2]
+    members = read_ranks(tmp_path).members
+    assert [member.origin.world for member in members] == [2, 2]
+    assert {dict(member.origin.launch)["parent"].split()[0] for member in members} == {str(os.getpid())}
 
 
 def test_a_forked_child_writes_nothing(tmp_path):
