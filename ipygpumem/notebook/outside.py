@@ -30,11 +30,13 @@ class StandingRecords:
     def set(self) -> None:
         """Do what the setting says. Where that cannot be had one line says why; single cells try again."""
         wanted = self._settings.outside == "library"
+        OUTSIDE.told.clear()
         if wanted and not self._held:
             try:
                 OUTSIDE.acquire()
                 self._held = True
             except CuptiError as error:
+                OUTSIDE.told.add(str(error))
                 print(f"ipygpumem: no names for memory outside PyTorch: {error}")  # noqa: T201 (said when it is asked)
         elif not wanted:
             self._drop()

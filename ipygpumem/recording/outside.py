@@ -58,6 +58,9 @@ class OutsideBook:
         self._leave = threading.Event()
         self._accounts = Accounts()
         self._waiting = _EMPTY
+        self._refused: str | None = None
+        self.told: set[str] = set()
+        """Reasons why nothing can be told by library that have been said, where everything is asked for."""
 
     def obstacle(self) -> str | None:
         """Why nothing can be told by library here; None where it can, as far as can be said without trying."""
@@ -67,7 +70,7 @@ class OutsideBook:
             self._prepare()
         except CuptiError as error:
             return str(error)
-        return None
+        return self._refused
 
     def _forked(self) -> bool:
         """Whether this is a forked child: the lock may then be held for ever, by a thread that is not here."""
@@ -92,9 +95,12 @@ class OutsideBook:
             if not self._users:
                 try:
                     self._begin(cupti, buffers)
-                except BaseException:
+                except BaseException as error:
                     self._end()
+                    if isinstance(error, CuptiError):
+                        self._refused = f"at the last try: {error}"
                     raise
+                self._refused = None
             self._users += 1
 
     def _begin(self, cupti: Cupti, buffers: Buffers) -> None:

@@ -42,7 +42,7 @@ def with_outside(tables: list[Table], report: Report) -> list[Table]:
 
 def outside_table(outside: OutsideMemory, device: DeviceReport) -> Table:
     """Who allocated how much: the first rows add up to the device's change outside PyTorch, the others stand apart."""
-    told = outside.grade.trust != "unknown"
+    exact, told = outside.grade.trust == "exact", outside.grade.trust != "unknown"
     rows = []
     here = [one for one in outside.libraries if one.memory not in _APART]
     shown = [one for one in here if _visible(one)]
@@ -53,7 +53,7 @@ def outside_table(outside: OutsideMemory, device: DeviceReport) -> Table:
         rows.append(_line(f"{len(small)} smaller", sum(one.change for one in small), allocations=count))
     if abs(outside.idle) >= VISIBLE:
         rows.append(_line(_IDLE if told else "CUDA's own pools", outside.idle))
-    rows.append(_line(_REST if told else _UNTOLD, outside.rest))
+    rows.append(_line(_REST if exact else _UNTOLD, outside.rest))
     rows.append(TableRow("outside PyTorch", (_change(device.outside), "", "", "", ""), 0, device.grades["outside"]))
     for memory, label in _APART.items():
         apart = [one for one in outside.libraries if one.memory == memory and _visible(one)]
@@ -64,7 +64,7 @@ def outside_table(outside: OutsideMemory, device: DeviceReport) -> Table:
     if pools:
         rows.append(TableRow("as they count themselves", ("", "", "", "", ""), 0))
         rows += [_pool(one) for one in pools]
-    remarks = (_REMARK,) if told and outside.rest is not None and abs(outside.rest) >= VISIBLE else ()
+    remarks = (_REMARK,) if exact and outside.rest is not None and abs(outside.rest) >= VISIBLE else ()
     header = ("change", "peak", "allocated", "freed", "allocations")
     return Table(f"{outside.device} outside PyTorch, by library", header, tuple(rows), remarks)
 
@@ -83,7 +83,8 @@ def outside_sentences(report: Report) -> list[str]:
                 if _moved(one)
             ]
         elif outside.rest is not None and abs(outside.rest) >= VISIBLE:
-            parts.append(f"{_REST} {signed(outside.rest)}")
+            rest = _REST if outside.grade.trust == "exact" else _UNTOLD
+            parts.append(f"{rest} {signed(outside.rest)}")
         if parts:
             found.append(f"{outside.device} outside PyTorch: {' · '.join(parts)}")
     return found

@@ -34,7 +34,7 @@ _Pools = dict[tuple[str, int], PoolReading]
 class OutsideQuestion:
     """One measurement's, as an observer of it. Where CUPTI cannot be had the pools' own counts are all there is.
 
-    ``standing``: it is asked of every measurement; why something cannot be had is then told with its setting alone.
+    ``standing``: it is asked of every measurement; why something cannot be had at all is then told once.
     """
 
     def __init__(self, watch: Watch, *, standing: bool = False) -> None:
@@ -91,7 +91,10 @@ class OutsideQuestion:
         answers, notes = [], []
         accounts = {} if self._window is None else self._window.accounts
         trust = self._grade()
-        if trust.trust != "exact" and not (self._standing and trust.trust == "unknown"):
+        once = self._standing and trust.trust == "unknown"
+        if trust.trust != "exact" and not (once and trust.reason in OUTSIDE.told):
+            if once:
+                OUTSIDE.told.add(trust.reason)
             notes.append(f"memory outside PyTorch by library: {trust.reason}")
         for device in report.devices.values():
             if not device.after.context:

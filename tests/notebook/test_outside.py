@@ -128,3 +128,26 @@ def test_env_names_the_pip_line(notebook, monkeypatch):
 def test_env_with_everything(notebook):
     line = next(one for one in notebook.run("%gpumem env").stdout.splitlines() if "by library" in one)
     assert line.endswith("  exact: CUPTI's records")
+
+
+def test_a_fault_that_begins_later_is_said_once(notebook, cupti):
+    notebook.run("%config GPUMem.outside = 'library'")
+    notebook.run("take(0x1000, 100 * MIB, NCCL)")
+    cupti.refuses["cuptiGetTimestamp"] = 999
+    told = [notebook.run(f"take({0x2000 + i * 0x1000}, 100 * MIB, NCCL)").text for i in range(3)]
+    assert ["by library: " in text for text in told] == [True, False, False]
+    cupti.refuses.clear()
+    assert "NCCL +50.0 MiB" in notebook.run("take(0x9000, 50 * MIB, NCCL)").text
+    notebook.run("%config GPUMem.outside = 'off'")
+
+
+def test_env_remembers_that_cupti_refused(notebook, cupti):
+    cupti.refuses["cuptiActivityEnable"] = 35
+    ran = notebook.run("%%gpumem --outside -v r\n1")
+    assert ran.success
+    env = notebook.run("%gpumem env").stdout
+    assert "exact: CUPTI's records" not in env
+    assert "at the last try: " in env
+    cupti.refuses.clear()
+    notebook.run("%%gpumem --outside\n1")
+    assert "at the last try: " not in notebook.run("%gpumem env").stdout

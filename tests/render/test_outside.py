@@ -91,3 +91,14 @@ def test_a_report_without_the_question_says_nothing():
     assert outside_sentences(report()) == []
     one = report()
     assert with_outside(report_tables(one), one) == report_tables(one)
+
+
+def test_incomplete_records_leave_a_rest_that_may_be_anybodys():
+    """A library's allocation whose record was lost is no context and no kernel code."""
+    one = with_libraries(trust=grade("sampled", "records until CUPTI failed"))
+    text = text_tables([outside_table(one.libraries[0], one.devices["cuda:0"])])
+    (sentence,) = outside_sentences(one)
+    for words in (text, sentence):
+        assert "kernel code" not in words
+        assert "not told apart" in words
+    assert "not told apart +16.0 MiB" in sentence
