@@ -27,6 +27,8 @@ _TRIES = 40
 """Ways that are tried for the further names of one storage: there may be any number."""
 _LONGEST = 12
 """Parts of a name; in a longer one the middle is left out."""
+_ROWS = 4
+"""Rows that are told of those whose graphs keep one storage."""
 ALSO = 4
 """Further names that are kept."""
 _OFTEN = 256
@@ -100,6 +102,7 @@ class Names:
         """Things with a name of their own, whoever refers to them."""
         self._order = itertools.count()
         self._graph: list[tuple[int, int]] = []
+        self._rows: dict[int, dict[str, None]] | None = None
         self.named: dict[int, Named] = {}
         self.masks: dict[int, int] = {}
         """For each id a bit for every place from which it is reached."""
@@ -233,6 +236,33 @@ class Names:
                 if old | mask != old and child not in self.stops:
                     masks[child] = old | mask
                     work.append(child)
+
+    def keepers(self, keys: Iterable[int]) -> tuple[str, ...]:
+        """The rows whose tensors have a graph that keeps one of these; not all of them where there are many."""
+        if self._rows is None:
+            self._rows = self._spread_rows()
+        found: dict[str, None] = {}
+        for key in keys:
+            found.update(self._rows.get(key, {}))
+        return tuple(found)
+
+    def _spread_rows(self) -> dict[int, dict[str, None]]:
+        kids, named, nodes = self._ways.kids, self.named, self._nodes
+        rows: dict[int, dict[str, None]] = {}
+        work: list[tuple[int, str]] = []
+        for key in {*nodes, *self._targets}:
+            if key in named and not named[key].graph:
+                work += [(child, named[key].row) for child in kids.get(key, ()) if key in nodes or child in nodes]
+        while work:
+            key, row = work.pop()
+            known = named.get(key)
+            if known is None or not known.graph:
+                continue
+            told = rows.setdefault(key, {})
+            if row not in told and len(told) < _ROWS:
+                told[row] = None
+                work += [(child, row) for child in kids.get(key, ())]
+        return rows
 
     # in words
 

@@ -44,7 +44,10 @@ _UNREADABLE = "what autograd saved cannot be read on this torch: it stands under
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """One storage and its names, as `ipygpumem.ledger.holders.Storage` has them; ``row`` is the holder's name."""
+    """One storage and its names, as `ipygpumem.ledger.holders.Storage` has them; ``row`` is the holder's name.
+
+    ``keepers``: of what a graph keeps, every row with a tensor that has such a graph.
+    """
 
     memory: Memory
     kind: Kind
@@ -56,6 +59,7 @@ class Reach:
     graph: bool
     tensor: str
     view: int | None
+    keepers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +315,7 @@ class _Walker:
             first.graph,
             max(told, key=lambda one: one[1] or 0)[0] if told else "storage",
             view if spans and None not in spans and view < memory.size else None,
+            names.keepers(keys) if first.graph else (),
         )
 
 

@@ -27,6 +27,8 @@ __all__ = ["holders"]
 _MAIN = "cpu"
 _QUANTUM = 512
 """Bytes to which PyTorch's allocator rounds, where its blocks cannot be asked for."""
+_TOLD = 3
+"""Names that one sentence has."""
 _PRINTS = MIB // 20
 """Bytes below which a size would print as 0.0."""
 
@@ -205,7 +207,7 @@ class _Books:
         parts = tuple(sorted((storage for _, storage in found), key=lambda one: (-one.amount, one.name)))
         amounts = {kind: sum(part.amount for part in parts if part.kind == kind) for kind in KINDS}
         kinds = tuple(sorted(((k, v) for k, v in amounts.items() if v), key=lambda item: -item[1]))
-        return Holder(name, place, device, sum(amounts.values()), len(parts), kinds, parts, _note(name, parts))
+        return Holder(name, place, device, sum(amounts.values()), len(parts), kinds, parts, _note(name, found))
 
     @property
     def blocks(self) -> list[Block]:
@@ -227,10 +229,17 @@ class _Books:
         return left, meanwhile
 
 
-def _note(name: str, parts: tuple[Storage, ...]) -> str:
+def _note(name: str, found: list[tuple[Reach, Storage]]) -> str:
     """What a reader should know of a holder."""
-    graph = [part for part in parts if part.graph]
-    kept = sum(part.amount for part in graph)
+    parts = sorted((storage for _, storage in found), key=lambda one: (-one.amount, one.name))
+    shared = [(reach, part) for reach, part in found if part.graph and len(reach.keepers) > 1]
+    graph = [part for reach, part in found if part.graph and len(reach.keepers) < 2]  # noqa: PLR2004 (this one's alone)
+    kept, common = (sum(part.amount for part in some) for some in (graph, [part for _, part in shared]))
+    if common > kept and common >= _PRINTS and 2 * (kept + common) >= sum(part.amount for part in parts):
+        names = [name, *sorted({row for reach, _ in shared for row in reach.keepers} - {name})]
+        both = "both" if len(names) == 2 else "all"  # noqa: PLR2004 (as it is said)
+        told = f"{', '.join(names[:-1])} and {names[-1]} {both}" if len(names) <= _TOLD else f"{name} and others"
+        return f"{told} keep {size(common)} of activations through the autograd graph"
     if kept >= _PRINTS and 2 * kept >= sum(part.amount for part in parts):
         owners = {part.name for part in graph}
         tensors = [part for part in parts if part.name in owners and not part.graph]

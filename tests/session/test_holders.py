@@ -264,6 +264,29 @@ def test_what_a_thread_does_while_it_looks_is_its_own_line(fake_gpu, monkeypatch
     }
 
 
+def notes(space):
+    found = look(space, host=True)
+    return {one.name: one.note for one in found.holders if one.name in space and one.note}
+
+
+def test_advice_is_for_what_one_holder_keeps_alone():
+    x = torch.ones(MIB, requires_grad=True)
+    trunk = x.exp().sin()
+    space = {"x": x, "a": trunk.sum(), "b": trunk.mean()}
+    del trunk
+    assert notes(space) == {"a": "a and b both keep 4.0 MiB of activations through the autograd graph"}
+    space["c"] = space["b"] * 2
+    assert notes(space) == {"a": "a, b and c all keep 4.0 MiB of activations through the autograd graph"}
+    space["d"] = space["b"] * 3
+    assert notes(space) == {"a": "a and others keep 4.0 MiB of activations through the autograd graph"}
+    del space["b"], space["c"], space["d"]
+    assert notes(space) == {"a": "a keeps 4.0 MiB of activations through the autograd graph; .item() would not"}
+    space["losses"] = [space.pop("a"), space["x"].exp().sum()]
+    assert notes(space) == {
+        "losses": "2 tensors in losses keep 8.0 MiB of activations through the autograd graph; .item() would not"
+    }
+
+
 @pytest.mark.parametrize("device", ["cuda:1", "1", 1, [1], ("cuda:1",), torch.device("cuda:1")])
 def test_a_device_as_people_write_it(two_gpus, device):
     space = {"a": ones(3 * MIB), "b": ones(5 * MIB, 1), "h": torch.ones(MIB)}
