@@ -58,8 +58,8 @@ class Measurement:
     Attributes:
         only: Names of the devices to report on, None for all.
         observers: What else watches meanwhile: each is started last and stopped first, whatever ends the interval.
-        overhead: How many seconds observers have taken for themselves until now: what they take between begin and end
-            is not the code's own time.
+        overheads: Each tells how many seconds an observer has taken for itself until now: what it takes between begin
+            and end is not the code's own time.
         after: The reading at the end.
         recorded: What became of the recording, whether or not it was to be saved; None without one.
         window: The samples of the cards; None where no card can be asked.
@@ -70,7 +70,7 @@ class Measurement:
         self.options = options or MeasurementOptions()
         self.only: tuple[str, ...] | None = None
         self.observers: list[Observer] = []
-        self.overhead: Callable[[], float] = float
+        self.overheads: list[Callable[[], float]] = []
         self.after: Reading | None = None
         self.recorded: RecordingFacts | None = None
         self.window: SampleWindow | None = None
@@ -114,12 +114,15 @@ class Measurement:
         self._unwatched = tuple(
             card.name for card in self.watch.cards.values() if card.name not in self._before.devices
         )
-        self._spent = self.overhead()
+        self._spent = self._overhead()
         self._start_us = time.time_ns() // 1000
         self._start = time.perf_counter()
         in_use = [name for name, device in self._before.devices.items() if device.context]
         if in_use:
             self.window = SAMPLER.open(card for card in self.watch.cards.values() if card.name in in_use)
+
+    def _overhead(self) -> float:
+        return sum(one() for one in self.overheads)
 
     def _start_recording(self, recorder: Recorder) -> None:
         try:
@@ -154,7 +157,7 @@ class Measurement:
         ``sources`` gives the texts of the notebook's cells, ``numbers`` their In numbers, both by file name; they are
         asked only where something was recorded. Whatever interrupts the end, no scope stays open and no recording on.
         """
-        seconds = max(time.perf_counter() - self._start - (self.overhead() - self._spent), 0.0)
+        seconds = max(time.perf_counter() - self._start - (self._overhead() - self._spent), 0.0)
         SAMPLER.shut(self.window)
         self._stop_observers()
         facts = CellFacts(cell, filename, self._start_us, time.time_ns() // 1000, success)

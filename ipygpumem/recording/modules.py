@@ -88,7 +88,6 @@ class ModuleWatch:
     def start(self) -> None:
         """Hook in, and look where everything lies."""
         self._running = True
-        self.phases.begin()
         self.scan()
         self._hooks = HOOKS.add(self._before, self._after)
         optimizers = sys.modules.get("torch.optim.optimizer")
@@ -100,6 +99,7 @@ class ModuleWatch:
                 self._handles.append(getattr(optimizers, name)(hook))
         for module, number in self._owned.members():
             self._wrap_compiled(module, number)
+        self.phases.begin()
         BACKWARD.join(self)
 
     def stop(self) -> None:
@@ -115,9 +115,9 @@ class ModuleWatch:
         self._handles.clear()
         self._unwrap_compiled()
         with contextlib.suppress(Exception), self._lock:
+            self.phases.end()
             self._owned.find_optimizers()
             self.scan()
-        self.phases.end()
 
     # modules
 
@@ -262,9 +262,10 @@ class ModuleWatch:
         if self._count > _MOST_ADDRESSES:
             self.lost = f"more than {_MOST_ADDRESSES:,} storages were looked at: measure fewer steps"
             return
-        found = tuple(self._owned.addresses(states=states))
-        self._count += len(found)
-        self.scans.append(Scan(mark(), found))
+        with self.phases.aside():
+            found = tuple(self._owned.addresses(states=states))
+            self._count += len(found)
+            self.scans.append(Scan(mark(), found))
 
 
 def _running() -> set[int]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ipygpumem.probes import pytorch
 from ipygpumem.recording.peaks import PEAKS, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["PhaseSums", "Phases"]
 
@@ -36,6 +41,8 @@ class Phases:
 
     def __init__(self, *, reset: bool) -> None:
         self.totals: dict[str, _Times] = {}
+        self.cost = 0.0
+        """Seconds that are no phase's: what we took for ourselves."""
         self._reset = reset
         self._stack: list[str] = []
         self._scope: Scope | None = None
@@ -47,6 +54,17 @@ class Phases:
     def inside(self) -> tuple[str, ...]:
         """The phases that are entered, the outermost first."""
         return tuple(self._stack)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is done in here is no phase's time: our own looking about."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - begun
+            self._since += spent
+            self.cost += spent
 
     def begin(self) -> None:
         """From here on everything is in some phase."""
@@ -82,8 +100,10 @@ class Phases:
         return self._stack[-1]
 
     def _switch(self) -> None:
+        begun = time.perf_counter()
         self._close()
         self._open(self._shown())
+        self.cost += self._since - begun
 
     def _open(self, name: str) -> None:
         self._name = name

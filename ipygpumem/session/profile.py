@@ -90,7 +90,7 @@ class ProfileQuestion:
     def attach(self, measurement: Measurement) -> None:
         """Ask a measurement, before it begins."""
         measurement.observers.append(self._capture)
-        measurement.overhead = lambda: self._capture.cost
+        measurement.overheads.append(lambda: self._capture.cost)
 
     def stop(self) -> None:
         """End the profile before the measurement does: what follows is not the code's own."""

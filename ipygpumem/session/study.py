@@ -109,7 +109,9 @@ class Study:
             if self._lines is not None:
                 measurement.observers.append(self._passes)
             if self._modules is not None:
+                phases = self._modules.phases
                 measurement.observers.append(self._modules)
+                measurement.overheads.append(lambda: phases.cost)
         if self.profile is not None:  # last, so that little of ours is in the profile
             self.profile.attach(measurement)
 

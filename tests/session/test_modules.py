@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 import threading
+import time
 import weakref
 
 import pytest
@@ -126,6 +127,33 @@ def test_a_training_step(traffic):
     assert parts["gradients"].end == parts["parameters"].end == tree.rows[0].parameters
     assert parts["activations"].end == 0
     assert parts["other threads"].peak == 0
+
+
+def test_the_phases_add_up_to_the_time_of_the_code(traffic, monkeypatch):
+    """Our own looking about is nobody's time."""
+    from ipygpumem.recording.owned import Owned
+
+    look, find = Owned.addresses, Owned.find_optimizers
+
+    def slowly(self, **options):
+        time.sleep(0.1)
+        return look(self, **options)
+
+    def find_slowly(self):
+        time.sleep(0.1)
+        return find(self)
+
+    monkeypatch.setattr(Owned, "addresses", slowly)
+    monkeypatch.setattr(Owned, "find_optimizers", find_slowly)
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters())
+    with ipygpumem.measure(modules=model) as m:
+        for _ in range(3):
+            step(model, optimizer, torch.randn(16, 32))
+        time.sleep(0.2)
+    told = sum(phase.seconds for phase in tree_of(m).phases)
+    assert 0.2 <= told == pytest.approx(m.report.seconds, abs=0.2)
+    assert m.report.seconds < 0.8, "nine looks of 0.1 s more"
 
 
 def test_gradients_that_are_gone_at_the_end(traffic):
