@@ -8,7 +8,8 @@
 
     pytest --gpumem                                         # what each test took, the largest first
 
-Marks of a module, a class and a test add up, limit by limit: the nearer one counts. Where there is no GPU, limits on
+Marks of a module, a class, a test and a case of it (``pytest.param(..., marks=...)``) add up, limit by limit: the
+nearer one counts. Where there is no GPU, limits on
 one pass with a warning.
 
 What is measured is the test itself, without its fixtures: changes against the moment before it, as in the report of a
@@ -78,12 +79,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _limits(item: pytest.Item) -> dict[str, Any]:
     """A test's marks as options of `ipygpumem.measure`, the nearest mark's limit of each kind; none without a mark.
 
+    Nearest of all are a case's own, of ``pytest.param(..., marks=...)``: pytest lists them after the function's.
+
     Raises:
         TypeError: Arguments that the mark does not have.
         ValueError: One that is no size.
     """
     found: dict[str, Any] = {}
-    for mark in item.iter_markers(_MARK):
+    case = [mark for mark in getattr(getattr(item, "callspec", None), "marks", ()) if mark.name == _MARK]
+    for mark in (*case, *item.iter_markers(_MARK)):
         for name, value in _options(mark).items():
             found.setdefault(name, value)
     return found

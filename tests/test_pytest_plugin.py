@@ -281,3 +281,24 @@ def test_pytest_loads_it_by_itself_once_it_is_installed(pytester, run, monkeypat
     pytester.makepyfile("import pytest\n\n@pytest.mark.gpumem_limit('1 GiB')\ndef test_it(): pass\n")
     run(plugin=False).assert_outcomes(passed=1)
     run("-p", "no:ipygpumem", plugin=False).assert_outcomes(errors=1)
+
+
+def test_a_cases_own_mark_counts_before_the_functions(pytester, run):
+    pytester.makeconftest(FAKE)
+    pytester.makepyfile(
+        """
+        import pytest, torch
+
+        @pytest.mark.gpumem_limit("64 MiB", held="1 MiB")
+        @pytest.mark.parametrize("mib", [
+            pytest.param(100, marks=pytest.mark.gpumem_limit("128 MiB")),
+            pytest.param(50, marks=pytest.mark.gpumem_limit("32 MiB")),
+            100,
+        ])
+        def test_it(mib):
+            torch.ones(mib << 20, dtype=torch.uint8, device="cuda")
+        """
+    )
+    ran = run()
+    ran.assert_outcomes(passed=1, failed=2)
+    ran.stdout.fnmatch_lines(["*over the limit of 32.0 MiB*", "*over the limit of 64.0 MiB*"])
