@@ -7,7 +7,6 @@ is looked up only once it is certain that both mean the same process; else it st
 from __future__ import annotations
 
 import os
-import re
 import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.ledger.plain import printable
 from ipygpumem.ledger.processes import Neighbour
+from ipygpumem.probes.commands import command, short_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from ipygpumem.ledger.processes import Relation
 
@@ -32,13 +32,10 @@ _DEEP = 64
 _MOST = 4096
 _COMMAND = 15
 """Characters that the kernel keeps of a program's name: what anybody may see of another user's process."""
-_NAME = 60
-_LONGEST = 200
+_LONGEST = 100
+_DIGITS = 9
 _DRIFT = 2.0
 """Seconds by which a beginning may seem to move: it is told against a clock that is being set."""
-_SECRET = re.compile(r"token|secret|passw|pwd|api.?key|access.?key|private|credential|auth", re.IGNORECASE)
-_LOGIN = re.compile(r"(://)[^/@\s]+@")
-_BLOT = "***"
 
 
 @dataclass(slots=True)
@@ -159,18 +156,18 @@ def _facts(process: Any, *, mine: bool) -> Neighbour:
     words, settings = _allowed(process.cmdline, []), _allowed(process.environ, {})
     relation: Relation = "child" if _descends(process) else "own"
     role = _role(process, program, settings, child=relation == "child")
-    notebook = printable(settings.get("JPY_SESSION_NAME", ""))
-    if relation == "child" and (role != "kernel" or notebook == os.environ.get("JPY_SESSION_NAME", "")):
+    notebook = _clipped(settings.get("JPY_SESSION_NAME", ""))
+    if relation == "child" and (role != "kernel" or notebook == _clipped(os.environ.get("JPY_SESSION_NAME", ""))):
         notebook = ""  # it inherits this one's
     return Neighbour(
         pid,
         None,
-        _short(words) or program,
+        short_name(words) or program,
         relation,
         user,
         role=role,
         notebook=notebook,
-        command=_command(words),
+        command=command(words),
         began=began,
     )
 
@@ -224,8 +221,9 @@ def _role(process: Any, program: str, settings: dict[str, str], *, child: bool) 
     """What a process of this user's is there for."""
     if program == "pt_data_worker":  # PyTorch 2.6 and later name them
         return "DataLoader worker"
-    if settings.get("RANK", "").isdecimal() and "WORLD_SIZE" in settings:
-        return f"rank {settings['RANK']}"
+    rank = settings.get("RANK", "")
+    if rank.isascii() and rank.isdecimal() and len(rank) <= _DIGITS and "WORLD_SIZE" in settings:
+        return f"rank {rank}"
     # what a kernel starts inherits its environment, but has another parent
     if settings.get("JPY_PARENT_PID") == str(process.ppid()):
         return "kernel"
@@ -237,45 +235,11 @@ def _worker(pid: int) -> str:
     module = sys.modules.get("multiprocessing.process")
     for one in tuple(getattr(module, "_children", ())):
         if getattr(getattr(one, "_popen", None), "pid", None) == pid:
-            return printable(str(one.name))
+            return _clipped(str(one.name))
     return ""
 
 
-def _short(words: Sequence[str]) -> str:
-    """Program and script: ``python train.py``, ``python -m ipykernel_launcher``."""
-    if not words or not words[0]:
-        return ""
-    # a program that writes its own title has it all in one word
-    words = words if len(words) > 1 else words[0].split()
-    program = _file(words[0]) if words else ""
-    if "python" not in program:
-        return printable(program)[:_NAME]
-    rest = iter(words[1:])
-    for word in rest:
-        if word in {"-m", "-c"}:
-            return printable(f"{program} -m {next(rest, '')}" if word == "-m" else f"{program} -c")[:_NAME]
-        if word in {"-X", "-W"}:
-            next(rest, "")
-        elif not word.startswith("-"):
-            return printable(f"{program} {_file(word)}")[:_NAME]
-    return printable(program)[:_NAME]
-
-
-def _file(path: str) -> str:
-    return path.replace("\\", "/").rpartition("/")[2]
-
-
-def _command(words: Sequence[str]) -> str:
-    """A command line in which what may be a secret is blotted out."""
-    words = words if len(words) > 1 else " ".join(words).split()
-    shown: list[str] = []
-    for word in words:
-        name, equals, value = word.partition("=")
-        if shown and shown[-1].startswith("-") and "=" not in shown[-1] and _SECRET.search(shown[-1]):
-            shown.append(_BLOT)
-        elif equals and value and _SECRET.search(name):
-            shown.append(f"{name}={_BLOT}")
-        else:
-            shown.append(_LOGIN.sub(rf"\1{_BLOT}@", word))
-    text = printable(" ".join(" ".join(one.split()) for one in shown))
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+def _clipped(name: str) -> str:
+    """A name on one line and of a length that a table can bear: its end, for that is the file."""
+    name = printable(" ".join(name.split()))
+    return name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}"
