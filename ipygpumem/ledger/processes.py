@@ -102,10 +102,11 @@ class CardProcesses:
         own: This process's entry; None where it is not known which that is.
         pid: The number of this process in that list; None as above.
         neighbours: The others, the largest first.
-        used: What the card has given away without the driver's own reserve, as nvidia-smi shows it.
+        used: What the card has given away without the driver's own reserve, as nvidia-smi shows it where NVML tells.
         unattributed: Of it, what is in nobody's entry; None where that cannot be told.
         why: What is to be known of the list.
         label: The card's name.
+        source: Who tells what is used; empty for NVML.
     """
 
     device: str
@@ -116,6 +117,7 @@ class CardProcesses:
     unattributed: int | None = None
     why: str = ""
     label: str = ""
+    source: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""

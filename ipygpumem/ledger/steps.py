@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipygpumem.ledger.grade import Grade, grade
-from ipygpumem.ledger.waterfall import RETURNABLE, SHOWS, Step, Waterfall
+from ipygpumem.ledger.waterfall import RETURNABLE, SHOWS, TWICE, Step, Waterfall
 from ipygpumem.units import size
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = ["Standing", "device_waterfall"]
 
 _NEIGHBOURS = 5
 """Neighbours that have steps of their own."""
+_NVML = "NVML"
 _STAYS = "stays as long as this process"
 _ADVICE = {
     "NCCL": "torch.distributed.destroy_process_group()",
@@ -88,12 +89,13 @@ def device_waterfall(
 
 def _card(reading: DeviceReading) -> list[Step]:
     trust = grade("exact", reading.source or "") if reading.used is not None else grade("unknown", reading.why)
+    told = SHOWS if reading.used is None or _NVML in (reading.source or "") else f"used, by {reading.source}"
     if not reading.driver_reserved:
-        return [Step(SHOWS, "total", reading.in_use, trust)]
+        return [Step(told, "total", reading.in_use, trust)]
     driver = Step(
         "driver reserve", "driver", reading.driver_reserved, trust, "the driver's own: nvidia-smi leaves it out"
     )
-    return [Step("device used", "total", reading.used, trust), driver, Step(SHOWS, "total", reading.in_use, trust)]
+    return [Step("device used", "total", reading.used, trust), driver, Step(told, "total", reading.in_use, trust)]
 
 
 def _others(reading: DeviceReading, neighbours: Sequence[Neighbour], standing: Sequence[Standing]) -> list[Step]:
@@ -119,7 +121,9 @@ def _others(reading: DeviceReading, neighbours: Sequence[Neighbour], standing: S
     if nobodys - moved:
         driver = "" if reading.driver_reserved is not None else "what the driver keeps for itself, "
         reason = f"in no process's entry: {driver}page tables, managed memory, processes that are hidden here"
-        steps.append(Step("unattributed", "unattributed", nobodys - moved, grade("exact", reason)))
+        twice = "NVML's entries add up to more than the card has given away"
+        trust, label = (grade("exact", reason), "unattributed") if nobodys > 0 else (grade("derived", twice), TWICE)
+        steps.append(Step(label, "unattributed", nobodys - moved, trust))
     return [*steps, own]
 
 

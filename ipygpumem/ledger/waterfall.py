@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
     from ipygpumem.ledger.reading import HostReading
 
-__all__ = ["RETURNABLE", "SHOWS", "Kind", "Step", "Waterfall", "host_waterfall"]
+__all__ = ["RETURNABLE", "SHOWS", "TWICE", "Kind", "Step", "Waterfall", "host_waterfall"]
 
 Kind = Literal["total", "driver", "others", "unattributed", "outside", "cache", "tensors"]
 """Whose a step's bytes are: the colour of its bar. ``total``: no part, but what is left so far."""
 
 SHOWS = "nvidia-smi shows"
+TWICE = "in two entries at once"
 RETURNABLE = "cached, can go back"
 _WORDS: dict[Kind, str] = {
     "others": "of other processes",
@@ -98,11 +99,16 @@ class Waterfall:
         text = f"{self.device}: {start.label} {_size(start)}, and {_size(end)} of it are {end.label}."
         parts = self.steps[self.steps.index(start) + 1 :]
         sums = {kind: sum(step.amount or 0 for step in parts if step.kind == kind) for kind in _WORDS}
-        said = [f"{size(amount)} {self._whose(kind)}" for kind, amount in sums.items() if abs(amount) >= _VISIBLE]
+        said = [self._said(kind, amount) for kind, amount in sums.items() if abs(amount) >= _VISIBLE]
         back = next((step for step in parts if step.label == RETURNABLE), None)
         if back is not None and said:
             said[-1] += f", of which torch.cuda.empty_cache() gives back {_size(back)}"
         return f"{text} Between them: {'; '.join(said)}." if said else f"{text} There is nothing between them."
+
+    def _said(self, kind: Kind, amount: int) -> str:
+        if kind == "unattributed" and amount < 0:
+            return f"{size(-amount)} {TWICE}"
+        return f"{size(amount)} {self._whose(kind)}"
 
     def _whose(self, kind: Kind) -> str:
         if kind == "outside" and any(step.grade.trust == "device" for step in self.steps):

@@ -96,6 +96,8 @@ class GPUMem(Magics, Settings):
             return self._statement(asked, statement, local_ns)
         if asked.snapshot is not None or asked.history or asked.trace is not None or asked.timeline is not None:
             raise UsageError("%gpumem: there is no statement to record; %%gpumem records a cell")
+        if asked.outside:
+            raise UsageError("%gpumem: --outside is of a statement or, as %%gpumem --outside, of a cell")
         return self._books(asked)
 
     def _command(self, command: Command, rest: str) -> Any:

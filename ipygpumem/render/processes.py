@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ipygpumem.ledger.waterfall import TWICE
 from ipygpumem.render.column import VISIBLE
 from ipygpumem.render.table import Table, TableRow
 from ipygpumem.units import signed, size
@@ -105,8 +106,14 @@ def _card(card: CardProcesses) -> Table:
         rows.append(_row(f"pid {one.pid:<{wide}}  {_relation(one)}", one.user, one.amount, whole, remark))
     if card.unattributed is not None and card.unattributed >= VISIBLE:
         rows.append(_row("in nobody's entry", "", card.unattributed, whole, "page tables, managed memory"))
+    elif card.unattributed is not None and -card.unattributed >= VISIBLE:
+        rows.append(_row(TWICE, "", card.unattributed, 0, "NVML's entries add up to more than the card has given away"))
     if card.used is not None:
-        rows.append(TableRow("used, as nvidia-smi shows it", ("", size(card.used)), 0))
+        rows.append(
+            TableRow(
+                f"used, by {card.source}" if card.source else "used, as nvidia-smi shows it", ("", size(card.used)), 0
+            )
+        )
     remarks = [card.why] if card.why else []
     if not card.neighbours and not card.why:
         remarks.append("nobody else is on this card")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipygpumem.errors import NvmlError, first_line
+from ipygpumem.errors import DeviceError, NvmlError, first_line
 from ipygpumem.ledger.processes import CardProcesses, Neighbour, neighbour_changes
 from ipygpumem.probes.nvml import Nvml
 from ipygpumem.probes.processes import own_number
@@ -50,8 +50,8 @@ class Processes(tuple[CardProcesses, ...]):
 def processes(*, device: Iterable[str | int] | None = None) -> Processes:
     """Every process on this process's cards now: whose it is, what it has, and as far as one may know what it runs.
 
-    Of other users' processes the program's name is all there is. Where this process has not started CUDA every card of
-    the machine is told of, as nvidia-smi counts them.
+    Of other users' processes the program's name is all there is. Where this process has not started CUDA the machine's
+    cards are told of, and ``device`` counts them as nvidia-smi does.
 
     Args:
         device: Names of the devices (``"cuda:0"``, 0); None for all.
@@ -63,10 +63,19 @@ def processes(*, device: Iterable[str | int] | None = None) -> Processes:
     watch = current().watch
     names = None if device is None else watch.check(str(one) for one in device)
     if watch.find() is None:
-        return Processes(_every_card(watch))
+        return Processes(_every_card(watch, names))
     reading = watch.read(busy=False)
     wanted = (card for card in watch.cards.values() if names is None or card.name in names)
-    return Processes(replace(_card(watch, card, reading.devices.get(card.name)), label=card.label) for card in wanted)
+    return Processes(
+        replace(_card(watch, card, one), label=card.label, source=_source(one))
+        for card in wanted
+        for one in [reading.devices.get(card.name)]
+    )
+
+
+def _source(reading: DeviceReading | None) -> str:
+    told = "" if reading is None else reading.source or ""
+    return "" if "NVML" in told else told
 
 
 def _card(watch: Watch, card: Card, reading: DeviceReading | None) -> CardProcesses:
@@ -104,10 +113,16 @@ def _perhaps_ours(one: Neighbour) -> Neighbour:
     return Neighbour(one.pid, one.amount, why="this process, if NVML's numbers are this system's")
 
 
-def _every_card(watch: Watch) -> tuple[CardProcesses, ...]:
+def _every_card(watch: Watch, names: tuple[str, ...] | None) -> tuple[CardProcesses, ...]:
     nvml = Nvml()
     found = []
-    for index, (label, handle) in enumerate(nvml.handles()):
+    handles = list(nvml.handles())
+    for name in names or ():
+        if int(name.rpartition(":")[2]) >= len(handles):
+            raise DeviceError(f"there is no card {name.rpartition(':')[2]}: this machine has {len(handles)}")
+    for index, (label, handle) in enumerate(handles):
+        if names is not None and f"cuda:{index}" not in names:
+            continue
         try:
             entries, memory = nvml.processes(handle, graphics=True), nvml.memory(handle)
         except NvmlError as error:

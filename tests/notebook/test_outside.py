@@ -151,3 +151,9 @@ def test_env_remembers_that_cupti_refused(notebook, cupti):
     cupti.refuses.clear()
     notebook.run("%%gpumem --outside\n1")
     assert "at the last try: " not in notebook.run("%gpumem env").stdout
+
+
+def test_without_a_statement_there_is_nothing_to_record(notebook):
+    ran = notebook.run("%gpumem --outside")
+    assert not ran.success
+    assert "--outside is of a statement" in str(ran.error)

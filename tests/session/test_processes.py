@@ -57,3 +57,40 @@ def test_a_card_that_this_process_does_not_use(two_gpus):
     assert [one.amount for one in second.neighbours] == [300 * MIB]
     assert not two_gpus[1].context
     assert first.pid == os.getpid()
+
+
+def test_a_card_is_chosen_before_cuda_has_started(two_gpus):
+    two_gpus[1].card.others[9000001] = 300 * MIB
+    assert [card.device for card in ipygpumem.processes()] == ["card 0", "card 1"]
+    (card,) = ipygpumem.processes(device=[1])
+    assert (card.device, [one.amount for one in card.neighbours]) == ("card 1", [300 * MIB])
+    assert not two_gpus[0].context
+    with pytest.raises(ipygpumem.DeviceError):
+        ipygpumem.processes(device=[2])
+
+
+def test_entries_that_add_up_to_more_than_is_used(make_gpu):
+    gpu = make_gpu()
+    gpu.alloc(100 * MIB)
+    gpu.card.unattributed = -50 * MIB
+    (card,) = found = ipygpumem.processes()
+    assert card.unattributed == -50 * MIB
+    assert "in two entries at once" in str(found)
+    told = str(ipygpumem.explain())
+    assert "in two entries at once" in told
+    assert "-50.0 MiB" not in told
+    assert "nobody's" not in told
+
+
+def test_without_nvml_nobody_says_nvidia_smi(make_gpu):
+    import pynvml
+
+    gpu = make_gpu()
+    gpu.alloc(100 * MIB)
+    gpu.nvml.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_GPU_IS_LOST)
+    gpu.nvml.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_GPU_IS_LOST)
+    gpu.nvml.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_GPU_IS_LOST)
+    told = str(ipygpumem.explain())
+    assert "nvidia-smi shows" not in told
+    assert "cuda:0: used, by cudaMemGetInfo " in told
+    assert "nvidia-smi" not in str(ipygpumem.processes())
