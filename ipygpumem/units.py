@@ -6,7 +6,7 @@ import re
 
 from ipygpumem.errors import OptionError
 
-__all__ = ["KIB", "MIB", "GIB", "amount", "duration", "parse_size", "pair", "signed", "size"]  # noqa: RUF022 (by size)
+__all__ = ["KIB", "MIB", "GIB", "amount", "duration", "in_bytes", "parse_size", "pair", "signed", "size"]  # noqa: RUF022 (by size)
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -37,6 +37,11 @@ def amount(count: int) -> str:
     if count == 0 or abs(count) >= MIB // 20:
         return size(count) if count else "0"
     return f"{count / KIB:.1f} KiB" if abs(count) >= KIB else f"{count} B"
+
+
+def in_bytes(count: int, sign: str = "") -> str:
+    """A number of bytes in full: ``"1 byte"``, ``"5,000 bytes"``; ``sign`` as in a format: ``"+5,000 bytes"``."""
+    return f"{count:{sign},} byte{'' if abs(count) == 1 else 's'}"
 
 
 def signed(count: int) -> str:

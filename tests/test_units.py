@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipygpumem.errors import OptionError
-from ipygpumem.units import GIB, KIB, MIB, duration, pair, parse_size, signed, size
+from ipygpumem.units import GIB, KIB, MIB, duration, in_bytes, pair, parse_size, signed, size
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,8 @@ def test_what_is_no_size(text):
 @given(st.integers(0, 1 << 50))
 def test_bytes_round_trip(count):
     assert parse_size(str(count)) == parse_size(f"{count} B") == parse_size(count) == count
+
+
+def test_in_full():
+    assert [in_bytes(0), in_bytes(1), in_bytes(5000)] == ["0 bytes", "1 byte", "5,000 bytes"]
+    assert [in_bytes(1, "+"), in_bytes(-1, "+"), in_bytes(512, "+")] == ["+1 byte", "-1 byte", "+512 bytes"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.errors import OptionError
 from ipygpumem.ledger.grade import Grade, grade
-from ipygpumem.units import MIB, parse_size, signed
+from ipygpumem.units import MIB, in_bytes, parse_size, signed
 from ipygpumem.units import amount as amount_text
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Excess:
         """As a phrase: ``"cuda:0 peak +3.1 GiB, over the limit of 2.0 GiB"``."""
         amount, limit = signed(self.amount), amount_text(self.limit)
         if amount[1:] == limit or self.amount < MIB // 20:  # 512 bytes too much must not read as 2.0 GiB over 2.0 GiB
-            amount, limit = f"{self.amount:+,} bytes", f"{self.limit:,} bytes"
+            amount, limit = in_bytes(self.amount, "+"), in_bytes(self.limit)
         figure = "memory outside PyTorch" if self.kind == "outside" else self.kind
         return f"{self.where} {figure} {amount}, over the limit of {limit}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipygpumem.units import MIB, duration, size
+from ipygpumem.units import MIB, duration, in_bytes, size
 
 __all__ = ["CategoryPeak", "ProfileFacts"]
 
@@ -69,4 +69,4 @@ class ProfileFacts:
 
 
 def _amount(count: int) -> str:
-    return size(count) if count >= MIB // 20 else f"{count:,} bytes"
+    return size(count) if count >= MIB // 20 else in_bytes(count)

@@ -14,7 +14,8 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import OptionError
-from ipygpumem.notebook.roots import LATEST, is_output, numbered
+from ipygpumem.notebook.names import LATEST, numbered
+from ipygpumem.notebook.roots import is_output
 from ipygpumem.recording.exceptions import led_to, traceback_of
 from ipygpumem.recording.frames import locals_of
 from ipygpumem.recording.labels import is_one_of, isinstance_of, name_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.notebook.names import LATEST, is_ipythons, numbered
 from ipygpumem.recording.labels import isinstance_of
 from ipygpumem.recording.names import Root
 from ipygpumem.session.roots import exception_roots, frame_label
@@ -12,37 +13,10 @@ from ipygpumem.session.roots import exception_roots, frame_label
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LATEST", "is_output", "labeller", "notebook_roots", "numbered"]
+__all__ = ["is_output", "labeller", "notebook_roots"]
 
-LATEST = ("_", "__", "___")
-"""The last three outputs."""
-_HIDDEN = frozenset(
-    {
-        "In",
-        "Out",
-        "_oh",
-        "_ih",
-        "_dh",
-        "_i",
-        "_ii",
-        "_iii",
-        "get_ipython",
-        "exit",
-        "quit",
-        "_exit_code",
-    }
-)
-"""Names that IPython itself keeps in a notebook's namespace."""
-_NUMBERED = re.compile(r"_([1-9][0-9]{0,8}|0)")
-_INPUT = re.compile(r"_i[0-9]+")
 _NOBODY = object()
 _CELL = re.compile(r"<ipython-input-(\d+)-")
-
-
-def numbered(name: str) -> int | None:
-    """The number of the output that a name is for: 3 of ``_3``."""
-    match = _NUMBERED.fullmatch(name)
-    return None if match is None else int(match[1])
 
 
 def is_output(shell: Any, name: str) -> bool:
@@ -54,13 +28,7 @@ def is_output(shell: Any, name: str) -> bool:
     if number is not None:
         history = shell.user_ns.get("_oh")
         return isinstance_of(history, dict) and value is dict.get(history, number, _NOBODY)
-    if name in _HIDDEN or _INPUT.fullmatch(name) is not None:
-        return name not in hidden or hidden[name] is value
-    return name in hidden and hidden[name] is value
-
-
-def _is_ipythons(name: str) -> bool:
-    return name in LATEST or name in _HIDDEN or numbered(name) is not None or _INPUT.fullmatch(name) is not None
+    return hidden[name] is value if name in hidden else is_ipythons(name)
 
 
 def notebook_roots(shell: Any) -> list[Root]:
@@ -69,14 +37,14 @@ def notebook_roots(shell: Any) -> list[Root]:
     hook = shell.displayhook
 
     def output(name: str) -> bool:
-        return _is_ipythons(name) and is_output(shell, name)
+        return is_ipythons(name) and is_output(shell, name)
 
     roots = [
-        Root("", space, "variable", "names", lambda name: not _is_ipythons(name)),
+        Root("", space, "variable", "names", lambda name: not is_ipythons(name)),
         Root("", space, "variable", "names", lambda name: not output(name)),  # the user's own _, after better names
         Root("Out", space.get("_oh"), "output", "items"),
         Root("", space, "output", "names", output),
-        Root("", getattr(shell, "user_ns_hidden", None), "output", "names", _is_ipythons),
+        Root("", getattr(shell, "user_ns_hidden", None), "output", "names", is_ipythons),
         Root("the last output", hook, "output"),
         Root("IPython", shell, "elsewhere"),
         *_tracebacks(shell),

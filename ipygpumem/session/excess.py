@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ipygpumem.errors import GPUMemLimitExceeded
@@ -16,12 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["exceeded"]
 
+_CELL = re.compile(r"In\[(\d+)\](:\d+)(?: (.+))?")
 _HOLDERS = 3
 _WIDTH = 80
 
 
-def exceeded(report: Report, snapshot: Snapshot | None) -> GPUMemLimitExceeded:
-    """The exception for a report with excesses: one line that says it all."""
+def exceeded(report: Report, snapshot: Snapshot | None, *, recorded: bool = True) -> GPUMemLimitExceeded:
+    """The exception for a report with excesses: one line that says it all.
+
+    ``recorded`` False: nothing was meant to be recorded, and it says how to learn the line.
+    """
     cell = "" if report.cell is None else f"In [{report.cell}]: "
     parts = []
     for excess in report.excesses:
@@ -30,6 +35,8 @@ def exceeded(report: Report, snapshot: Snapshot | None) -> GPUMemLimitExceeded:
     holders = _holders() if any(excess.where != "host" for excess in report.excesses) else []
     if holders:
         parts.append(f"largest holders now: {', '.join(holders)}")
+    if not recorded and any(excess.kind in {"peak", "held"} and excess.where != "host" for excess in report.excesses):
+        parts.append("%%gpumem --limit on this cell names the line")
     return GPUMemLimitExceeded(cell + "; ".join(parts), report.excesses)
 
 
@@ -62,7 +69,11 @@ def _named(groups: Sequence[Group]) -> Group | None:
 
 
 def _label(group: Group) -> str:
-    text = f"{group.label}: {group.source}" if group.source else group.label
+    match = _CELL.fullmatch(group.label)
+    # as in the tables of this session
+    function = "" if match is None or match[3] in {None, "<module>"} else f" {match[3]}()"
+    label = group.label if match is None else f"In [{match[1]}]{match[2]}{function}"
+    text = f"{label}: {group.source}" if group.source else label
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
 
 

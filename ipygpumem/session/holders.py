@@ -15,7 +15,7 @@ from ipygpumem.session.devices import device_words
 from ipygpumem.session.mark import Mark
 from ipygpumem.session.roots import made_by, module_roots
 from ipygpumem.session.session import current
-from ipygpumem.units import MIB, size
+from ipygpumem.units import MIB, in_bytes, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -255,7 +255,7 @@ def _note(name: str, found: list[tuple[Reach, Storage]]) -> str:
 
 
 def _bytes(count: int) -> str:
-    return size(count) if count >= _PRINTS else f"{count:,} bytes"
+    return size(count) if count >= _PRINTS else in_bytes(count)
 
 
 def _total(device: str, books: _Books, torch: Any) -> Total:

@@ -6,12 +6,13 @@ import ast
 import functools
 import inspect
 import linecache
+import re
 import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import OptionError
-from ipygpumem.recording.labels import attributes
+from ipygpumem.recording.labels import attributes, isinstance_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Region", "Texts", "code_of", "enclosing", "region_of", "resolve", "static_attribute", "with_block"]
 
 _MOST_WRAPPERS = 20
+_NAME = re.compile(r"[^.\[\]]+")
+_PART = re.compile(r"""\.([^.\[\]]+)|\[(-?[0-9]{1,9}|'[^']*'|"[^"]*")\]""")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -152,19 +155,38 @@ def with_block(file: str, line: int, texts: Texts, name: str) -> Region:
 
 
 def resolve(name: str, look_up: Callable[[str], Any]) -> Any:
-    """A dotted name as an object, its parts read without running anybody's code.
+    """A dotted name as an object, its parts read without running anybody's code; also ``model.blocks[0]``.
 
     Raises:
         OptionError: There is no such thing.
     """
-    first, *rest = name.split(".")
+    first, rest = _NAME.match(name), name
+    if first is None:
+        raise OptionError(f"there is no {name!r} here")
     try:
-        thing = look_up(first)
-        for part in rest:
-            thing = static_attribute(thing, part)
-    except (KeyError, AttributeError):
+        thing = look_up(first[0])
+        rest = name[first.end() :]
+        while rest:
+            part = _PART.match(rest)
+            if part is None:
+                raise KeyError(rest)
+            thing = static_attribute(thing, part[1]) if part[1] else _item(thing, part[2])
+            rest = rest[part.end() :]
+    except (LookupError, TypeError, AttributeError):
         raise OptionError(f"there is no {name!r} here") from None
     return thing
+
+
+def _item(thing: Any, text: str) -> Any:
+    """What stands in a list, a dict, or a PyTorch module's list or dict of modules."""
+    key = ast.literal_eval(text)
+    modules: Any = (attributes(thing) or {}).get("_modules")
+    if isinstance_of(modules, dict):
+        return list(dict.values(modules))[key] if isinstance(key, int) else modules[key]
+    for kind in (dict, list, tuple):
+        if isinstance_of(thing, kind):
+            return kind.__getitem__(thing, key)
+    raise KeyError(text)
 
 
 def static_attribute(thing: Any, name: str) -> Any:

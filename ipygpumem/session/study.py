@@ -74,6 +74,7 @@ class Study:
         self.limits = limits or Limits()
         self.error: GPUMemLimitExceeded | None = None
         self.profile = profile
+        self._records = record
         self._lines = lines
         self._modules = modules
         self._everywhere = everywhere
@@ -172,7 +173,7 @@ class Study:
         if excesses:
             from ipygpumem.session.excess import exceeded
 
-            self.error = exceeded(report, snapshot)
+            self.error = exceeded(report, snapshot, recorded=self._records)
         return report
 
     def _unmeasured(self, report: Report) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ def test_a_peak_over_its_limit_ends_the_cell_and_keeps_its_value(gpu_notebook):
     assert nb.run("%%gpumem --limit 10MiB\nx = make(10)\n6").value == 6
     ran = nb.run("%%gpumem --limit 10MiB\nx = make(12); del x\n7")
     assert words(ran).startswith(
-        "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB (reached by In[1]:2 make: return torch.ones("
+        "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB (reached by In [1]:2 make(): return torch.ones("
     )
     assert nb.last.excesses[0].amount == 12 << 20
     assert ran.value == 7
@@ -39,7 +39,7 @@ def test_a_peak_over_its_limit_ends_the_cell_and_keeps_its_value(gpu_notebook):
 
 def test_held(gpu_notebook):
     ran = gpu_notebook.run(f"%%gpumem --limit-held 0\nkept = {TAKE.format(8)}")
-    assert "held +8.0 MiB, over the limit of 0 (most of it by In[1]:2" in words(ran)
+    assert "held +8.0 MiB, over the limit of 0 (most of it by In [1]:2" in words(ran)
     assert gpu_notebook.run(f"%%gpumem --limit-held 0\nx = {TAKE.format(8)}; del x").success
 
 
@@ -100,7 +100,9 @@ def test_the_setting_holds_for_every_cell_and_records_nothing(gpu_notebook, fake
     before = fake_gpu.calls["record_memory_history"]
     assert nb.run(f"x = {TAKE.format(8)}; del x").success
     ran = nb.run(f"x = {TAKE.format(12)}; del x\n3")
-    assert words(ran) == "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB"
+    assert words(ran) == (
+        "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB; %%gpumem --limit on this cell names the line"
+    )
     assert ran.value == 3
     assert fake_gpu.calls["record_memory_history"] == before
     assert nb.run(f"%%gpumem --limit 20MiB\nx = {TAKE.format(12)}; del x").success, "the cell's own limit goes first"
@@ -172,6 +174,8 @@ def test_a_model(gpu_notebook):
     assert isinstance(ran.error, TypeError)
     assert not nb.shell.user_ns["torch"].nn.modules.module._global_forward_hooks
     assert nb.run("%gpumem --modules nets.0 nets[0](1).shape[0]").value == 1 << 20
+    assert nb.run("%%gpumem --modules nets[0]\ny = nets[0](12)\n5").value == 5
+    assert [row.type for row in nb.last.modules[0].rows] == ["Net", "Identity"]
 
 
 def test_unloading_in_the_middle_takes_the_hooks_back(gpu_notebook):

@@ -158,6 +158,12 @@ def test_names():
     space = {"model": nn.Sequential(nn.Sequential(Model())), "Model": Model, "trap": Hostile()}
     assert resolve("model.0.0", space.__getitem__) is space["model"][0][0]
     assert resolve("Model.forward", space.__getitem__) is Model.forward
-    for name in ("nothing", "model.7", "trap.anything", "Model.none", ""):
+    assert resolve("model[0][0]", space.__getitem__) is space["model"][0][0]
+    assert resolve("model[-1]", space.__getitem__) is space["model"][0]
+    space["parts"] = {"a": [space["model"]], "b": nn.ModuleDict({"x": space["model"]})}
+    for name in ("parts['a'][0]", 'parts["b"]["x"]', "parts['b'].x"):
+        assert resolve(name, space.__getitem__) is space["model"]
+    odd = ("model[7]", "model[0", "model[Model]", "model[0]x", "trap[0]", "parts['a']['b']", "[0]", "model.", "model[]")
+    for name in ("nothing", "model.7", "trap.anything", "Model.none", "", *odd):
         with pytest.raises(OptionError, match="there is no"):
             resolve(name, space.__getitem__)
