@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from ipygpumem.errors import IpyGpuMemError
+from ipygpumem.errors import IpyGpuMemError, OptionError
+from ipygpumem.ledger.limits import Limits
 from ipygpumem.notebook.options import split_words
+from ipygpumem.session.devices import device_names
+from ipygpumem.session.profile import check_profile
 
 if TYPE_CHECKING:
     import argparse
@@ -20,6 +24,7 @@ __all__ = ["on_engines"]
 
 _SWITCHES = {"--engines", "-q", "--quiet"}
 _VALUES = {"--collect", "-v", "--var"}
+_RANK = re.compile(r"\{rank\b")
 
 
 def on_engines(magics: GPUMem, words: argparse.Namespace, line: str, cell: str) -> Any:
@@ -34,18 +39,48 @@ def on_engines(magics: GPUMem, words: argparse.Namespace, line: str, cell: str) 
     engines = active()
     if engines is None:
         raise UsageError("%%gpumem --engines: no engines are under watch: %gpumem engines CLIENT begins it")
-    if words.snapshot is not None and "{" not in words.snapshot:
-        raise UsageError("%%gpumem --engines: a snapshot for each engine needs a name for each: run_{rank}.pickle")
-    if words.view:
-        raise UsageError(
-            "%%gpumem --engines: --view shows one snapshot: --collect FOLDER, then %gpumem ranks FOLDER --view"
-        )
+    if not engines.numbers:
+        raise UsageError(f"%%gpumem --engines: {engines.gone}")
+    try:
+        _check(words)
+    except IpyGpuMemError as error:
+        raise UsageError(f"%%gpumem --engines: {error}") from error
     place, body = _parted(cell)
     inner = shlex.join(["-q", *_forwarded(split_words("%%gpumem", line))])
     try:
         return px(engines, magics.shell, place, f"%%gpumem {inner}\n{body}")
     finally:
         _tell(magics, words, engines)
+
+
+def _check(words: argparse.Namespace) -> None:
+    """All that can be said against the options without an engine.
+
+    Raises:
+        OptionError: An option that means nothing there, or whose answer would not come back.
+    """
+    if words.lines or words.function or words.modules is not None:
+        raise OptionError(
+            "--lines, --function and --modules list one process: %%px with %%gpumem --lines below it shows each "
+            "engine's, and --snapshot run_{rank}.pickle tells here which engine differs, and by which line"
+        )
+    if words.view:
+        raise OptionError("--view shows one snapshot: --collect FOLDER, then %gpumem ranks FOLDER --view")
+    paths = {"snapshot": words.snapshot, "trace": words.trace, "timeline": words.timeline}
+    examples = {"snapshot": "run_{rank}.pickle", "trace": "trace_{rank}.json.gz", "timeline": "memory_{rank}.html"}
+    for what, path in paths.items():
+        if path is not None and not _RANK.search(path):
+            raise OptionError(f"a {what} for each engine needs a name for each: {examples[what]}")
+    given = [path for path in paths.values() if path is not None]
+    if len(set(given)) < len(given):
+        raise OptionError("the trace, the timeline and the snapshot are files of their own: give each another name")
+    check_profile(words.trace, words.timeline, outside=words.outside)
+    Limits.read(words.limit, words.limit_held, words.limit_outside, words.limit_host)
+    device_names(words.device or ())
+    if words.collect is not None:
+        from ipygpumem.parallel.px import folder_of
+
+        folder_of(words.collect)
 
 
 def _parted(cell: str) -> tuple[str, str]:

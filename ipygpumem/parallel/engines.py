@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import OptionError, first_line
 from ipygpumem.ledger.code import first_code
 from ipygpumem.parallel.joining import client_of, first_word, wait, why
+from ipygpumem.parallel.roll import roll
 from ipygpumem.parallel.runs import Run, member_of, settle
 from ipygpumem.render.html import html_tables
 from ipygpumem.render.ranks import ranks_tables
@@ -44,13 +46,25 @@ class Engines:
         self.notes: dict[int, str] = {}
         self._shell = shell
         self._runs: list[Run] = []
+        self._cell = 0
+        self._outer: weakref.ref[Any] | None = None
         self._send: Callable[..., Any] | None = None
 
     @property
     def numbers(self) -> list[int]:
         """The engines that are there and meant."""
         there = list(self.client.ids)
+        if self.closed:
+            return []
         return there if self._targets is None else [number for number in self._targets if number in there]
+
+    @property
+    def lost(self) -> list[int]:
+        """Engines that were under watch, and are no longer there."""
+        return [number for number in sorted(self.origins.keys() - set(self.client.ids)) if self._meant(number)]
+
+    def _meant(self, number: int) -> bool:
+        return self._targets is None or number in self._targets
 
     def start(self, timeout: float = 60) -> None:
         """Let the engines join, and watch what is sent to them from now on.
@@ -64,13 +78,14 @@ class Engines:
         self._send = self.client.send_execute_request
         self.client.send_execute_request = self._watching(self._send)
         if self._shell is not None:
+            self._shell.events.register("pre_run_cell", self._before)
             self._shell.events.register("post_run_cell", self._after)
 
     def stop(self, timeout: float = 10) -> None:
         """Let the engines go, and leave the client as it was."""
         self.detach()
         with contextlib.suppress(Exception):  # a client that is closed, a hub that is gone: there is nobody to let go
-            wait([self.client[one].execute(_LEAVE, silent=True, block=False) for one in self._joined()], timeout)
+            wait([self.client[one].execute(_LEAVE, silent=True, block=False) for one in self.joined], timeout)
 
     def detach(self) -> None:
         """Stop watching here; the engines are left as they are."""
@@ -78,10 +93,13 @@ class Engines:
             del self.client.send_execute_request
             self._send = None
         if self._shell is not None:
-            with contextlib.suppress(ValueError):
-                self._shell.events.unregister("post_run_cell", self._after)
+            for event, callback in (("pre_run_cell", self._before), ("post_run_cell", self._after)):
+                with contextlib.suppress(ValueError):
+                    self._shell.events.unregister(event, callback)
 
-    def _joined(self) -> list[int]:
+    @property
+    def joined(self) -> list[int]:
+        """The engines that are under watch."""
         return [number for number in self.numbers if number in self.origins]
 
     def _join(self, numbers: list[int], timeout: float) -> None:
@@ -119,7 +137,7 @@ class Engines:
     def _sent(self, code: str, number: int, reply: Any) -> None:
         runs = self._runs
         if not runs or runs[-1].code != code or number in runs[-1].replies:
-            runs.append(Run(code))
+            runs.append(Run(code, self._cell))
             del runs[:-_MOST_RUNS]
         runs[-1].replies[number] = reply
 
@@ -133,25 +151,27 @@ class Engines:
                 found.append(f"still running on engine {', '.join(late)}: {first_code(run.code)}")
         return found
 
-    def collect(self, *, partly: bool = False) -> list[Ranks]:
-        """The merged reports of runs that have ended since the last time; each is told once.
+    def collect(self, *, partly: bool = False, cell: int | None = None) -> list[Ranks]:
+        """The merged reports of runs that have ended since the last time; nothing is told twice.
 
         Args:
-            partly: Also of runs that are still going on somewhere.
+            partly: Also of runs that are still going on somewhere, where another engine has ended meanwhile.
+            cell: Of these only the runs that this cell of the notebook has sent; None for all.
         """
         found = []
         for run in list(self._runs):
-            if not (run.done or partly):
+            done = run.done
+            if not done and not (partly and cell in {None, run.cell}):
                 continue
             settle(run)
-            if run.done:
+            if done:
                 self._runs.remove(run)
-            if run.reported:
+            if run.reported and not run.refused and run.news():
                 self._late()
                 members = tuple(
                     member_of(number, reply, self.origins, self.notes)
                     for number, reply in sorted(run.replies.items())
-                    if self._targets is None or number in self._targets
+                    if self._meant(number)
                 )
                 self._heard(members)
                 found.append(Ranks(members, "engine"))
@@ -172,11 +192,26 @@ class Engines:
         if new and self._send is not None:
             self._join(new, timeout=5)
 
+    def _before(self, info: Any) -> None:
+        """A cell of the notebook begins; one inside another, as of ``%%px --local``, is a part of that."""
+        if self._outer is None or self._outer() is None:
+            self._outer = weakref.ref(info)
+
+    def _ends(self, result: Any) -> bool:
+        """Whether it is the outermost cell that has ended. IPython may tell of its end with other facts, or without."""
+        outer = None if self._outer is None else self._outer()
+        info = getattr(result, "info", None)
+        return outer is None or info in {None, outer} or info.raw_cell == outer.raw_cell
+
     def _after(self, result: Any) -> None:
         """A cell of the notebook has ended: what the engines sent is shown below it."""
+        if not self._ends(result):
+            return
+        cell, self._outer = self._cell, None
+        self._cell += 1
         failed = result is not None and not result.success
         try:
-            found = self.collect(partly=failed)
+            found = self.collect(partly=failed, cell=cell)
         except Exception as error:  # never in the place of the cell's own outcome
             print(f"ipygpumem: no report of the engines ({first_line(error)})")  # noqa: T201 (where it would stand)
             return
@@ -193,27 +228,23 @@ class Engines:
             return
         self._shell.display_pub.publish(data={"text/plain": text_tables(tables), "text/html": html_tables(tables)})
 
-    def __str__(self) -> str:
-        hosts = {origin.host for origin in self.origins.values()}
-        cards = {(one.host, card.uuid) for one in self.origins.values() for card in one.cards if card.uuid}
-        there = "" if not cards else f", {_many(len(cards), 'GPU')}"
-        lines = [f"{_many(len(self._joined()), 'engine')} under watch on {_many(len(hosts), 'host')}{there}"]
-        lines += [f"engine {number} is not under watch: {note}" for number, note in sorted(self.notes.items())]
-        versions = {origin.version for origin in self.origins.values()}
-        from ipygpumem import __version__
+    @property
+    def gone(self) -> str:
+        """Why no engine is there, in a sentence; empty where one is."""
+        if self.closed:
+            return "the client is closed: %gpumem engines CLIENT with another one, or %gpumem engines off"
+        return "" if self.numbers else "the engines are gone: %gpumem engines CLIENT once others are there"
 
-        if versions - {__version__}:
-            others = {number: one.version for number, one in self.origins.items() if one.version != __version__}
-            told = ", ".join(f"engine {number} has {version}" for number, version in others.items())
-            lines.append(f"another version of ipygpumem than {__version__} here: {told}")
-        return "\n".join(lines)
+    @property
+    def closed(self) -> bool:
+        """Whether the client is: nothing can be sent, and nothing is heard."""
+        return bool(getattr(self.client, "_closed", False))
+
+    def __str__(self) -> str:
+        return roll(self)
 
     def __repr__(self) -> str:
         return f"<{str(self).splitlines()[0]}>"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _shown(ranks: Ranks, settings: Any) -> bool:
@@ -242,8 +273,8 @@ def active() -> Engines | None:
 def enable(target: Any, *, timeout: float = 60) -> Engines:
     """Load ipygpumem on every engine; ``%%px`` cells then come back with one merged report.
 
-    What is sent through a broadcast view, and all cells under ``%autopx``, come back without one: neither tells here
-    which engine a reply is to come from.
+    So do the cells under ``%autopx``. What is sent through a broadcast view comes back without one: it does not tell
+    here which engine a reply is to come from.
 
     Args:
         target: An ``ipyparallel.Client``, or a direct view of some of its engines. With a client, engines that come

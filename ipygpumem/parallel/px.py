@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ipygpumem.parallel.engines import Engines
     from ipygpumem.session.ranks import Ranks
 
-__all__ = ["collect_files", "px"]
+__all__ = ["collect_files", "folder_of", "px"]
 
 _PIECE = 1 << 23
 
@@ -37,11 +37,7 @@ def collect_files(engines: Engines, ranks: Ranks, folder: str) -> list[str]:
     Raises:
         OptionError: Nothing can be written there.
     """
-    target = Path(folder).expanduser()
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OptionError(f"{folder!r} cannot be a folder: {error.strerror or error}") from error
+    target = folder_of(folder)
     told = []
     for member in ranks.members:
         if member.snapshot is None:
@@ -54,6 +50,21 @@ def collect_files(engines: Engines, ranks: Ranks, folder: str) -> list[str]:
         except Exception as error:
             told.append(f"engine {member.name}: {printable(name)} was not copied: {first_line(error)}")
     return told
+
+
+def folder_of(name: str) -> Path:
+    """A folder of this machine, made where it is not there, and proved by writing into it.
+
+    Raises:
+        OptionError: Nothing can be written there.
+    """
+    try:
+        target = Path(name).expanduser()
+        target.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise OptionError(f"{name!r} cannot be a folder: {getattr(error, 'strerror', None) or error}") from error
+    check_path(target / "run_0.pickle")
+    return target
 
 
 def _copy(engines: Engines, number: int, source: str, path: Path) -> int:

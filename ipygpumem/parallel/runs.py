@@ -22,10 +22,19 @@ _STEP = 0.01
 
 @dataclass(slots=True)
 class Run:
-    """One cell on several engines: the future reply of each, by the engine's number."""
+    """One cell on several engines.
+
+    Attributes:
+        code: What runs there.
+        cell: Counts the notebook's cells: the one that sent it.
+        replies: The future reply of each engine, by its number.
+        told: Engines of which a merged report has told the end.
+    """
 
     code: str
+    cell: int = 0
     replies: dict[int, Any] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
 
     @property
     def done(self) -> bool:
@@ -36,6 +45,17 @@ class Run:
     def reported(self) -> bool:
         """Whether a report of ours is among the answers."""
         return any(_texts(reply) for reply in self.replies.values())
+
+    @property
+    def refused(self) -> bool:
+        """Whether no engine ran the cell, for none took the words of its first line: there is nothing to report."""
+        return bool(self.replies) and all(_refused(reply) for reply in self.replies.values())
+
+    def news(self) -> bool:
+        """Whether engines have ended since the last time that somebody asked."""
+        ended = {number for number, reply in self.replies.items() if reply.done()}
+        new, self.told = ended - self.told, ended
+        return bool(new)
 
 
 def settle(run: Run) -> None:
@@ -61,6 +81,8 @@ def member_of(number: int, reply: Any, known: Mapping[int, Origin], notes: Mappi
     found = _report(name, reply)
     if found is not None:
         return found
+    if origin is not None:
+        origin = replace(origin, began=0.0)  # when it joined, or began another cell, is not when it began this one
     if not reply.done():
         return Member(name, "late", origin)
     if _died(reply):
@@ -94,6 +116,12 @@ def _died(reply: Any) -> bool:
     """Whether the engine is gone: the client then makes up an answer of its own."""
     result = _result(reply) if reply.done() else None
     return "EngineError" in {type(result).__name__, getattr(result, "ename", "")}
+
+
+def _refused(reply: Any) -> bool:
+    result = _result(reply) if reply.done() else None
+    words = str(getattr(result, "evalue", ""))
+    return getattr(result, "ename", "") == "UsageError" and words.startswith(("%%gpumem", "gpumem:"))
 
 
 def _result(reply: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.ledger.entry import HOST, Entry
 from ipygpumem.ledger.skew import CardBooks, Difference, Skew, cards, compare_ranks, member_rows, skews, slow
+from ipygpumem.render.answers import answers_tables, named
 from ipygpumem.render.column import VISIBLE
 from ipygpumem.render.table import Table, TableRow
 from ipygpumem.units import duration, pair, signed, size
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.ledger.rank import Member
 
-__all__ = ["MOST", "named", "ranks_tables"]
+__all__ = ["MOST", "ranks_tables"]
 
 MOST = 32
 """Rows of each table that are shown where nobody says how many."""
@@ -58,7 +59,7 @@ def ranks_tables(members: Sequence[Member], what: str = "rank", *, by: str = "ra
     difference = compare_ranks(members)
     if difference is not None:
         tables.append(_difference_table(difference, what))
-    return tables
+    return [*tables, *answers_tables(members, what, most)]
 
 
 def _figures(
@@ -169,12 +170,6 @@ def _said(
     if any(row is not None and row.device == HOST for _, row in rows):
         yield "without a GPU: held and peak are of the process's resident memory"
     yield from dict.fromkeys(member.note for member in members if member.report is not None and member.note)
-
-
-def named(names: Sequence[str]) -> str:
-    """Names in a row; of many how many there are further."""
-    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _versions(members: Sequence[Member], what: str) -> Iterable[str]:

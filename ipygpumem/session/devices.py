@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from ipygpumem.errors import OptionError
+from ipygpumem.ledger.entry import HOST
 
-__all__ = ["device_words"]
+__all__ = ["device_names", "device_words"]
+
+_DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 
 
 def device_words(devices: Any, option: str) -> list[str]:
@@ -21,3 +25,19 @@ def device_words(devices: Any, option: str) -> list[str]:
     if not words:
         raise OptionError(f"{option} names no device: None is for all")
     return words
+
+
+def device_names(words: Iterable[str]) -> tuple[str, ...]:
+    """Device words (``0``, ``cuda:0``, ``cuda``, ``host``) as names, whether or not this machine has them.
+
+    Raises:
+        OptionError: A word that names no device.
+    """
+    found = []
+    for word in words:
+        text = word.strip()
+        known = _DEVICE.fullmatch(text)
+        if text != HOST and (known is None or not text):
+            raise OptionError(f"{text!r} is no device: write cuda:0, or 0")
+        found.append(text if known is None else f"cuda:{int(known[1] or 0)}")
+    return tuple(dict.fromkeys(found))

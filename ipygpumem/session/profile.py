@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +14,20 @@ from ipygpumem.recording.capture import Capture
 from ipygpumem.recording.file import collector_paused
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
     from pathlib import Path
 
     from ipygpumem.profile import CategoryTimeline, Profile
     from ipygpumem.recording.measurement import Measurement
 
-__all__ = ["ProfileQuestion", "profile_question"]
+__all__ = ["ProfileQuestion", "check_profile", "profile_question"]
 
-_TRACES, _PAGES = (".json", ".json.gz"), (".html", ".htm")
+_FILES = (
+    ("trace", "trace.json.gz", (".json", ".json.gz")),
+    ("timeline", "timeline.html", (".html", ".htm")),
+)
+"""Of each file what it is, a name for it, and how names end."""
+_ONE_NAME = "the trace, the timeline and the snapshot are files of their own: give each another name"
 _NO_CATEGORIES = "this torch's profile has no operators that can be read: every category is unknown"
 _NO_ALLOCATIONS = "the timeline was not written: nothing was allocated or freed while the profile ran"
 
@@ -43,28 +48,37 @@ def profile_question(
     """
     if trace is None and timeline is None:
         return None
-    if outside:
-        raise OptionError(
-            "memory outside PyTorch by library and a profile both need CUPTI, which serves one: ask for them one by one"
-        )
+    check_profile(trace, timeline, outside=outside)
     paths = [
-        None if given is None else _checked(given, what, example, endings)
-        for given, what, example, endings in (
-            (trace, "trace", "trace.json.gz", _TRACES),
-            (timeline, "timeline", "timeline.html", _PAGES),
-        )
+        None if given is None else check_path(given, what, example)
+        for given, (what, example, _) in zip((trace, timeline), _FILES, strict=True)
     ]
-    given = [path for path in (*paths, snapshot) if path is not None]
-    if len(set(given)) < len(given):
-        raise OptionError("the trace, the timeline and the snapshot are files of their own: give each another name")
+    written = [path for path in (*paths, snapshot) if path is not None]
+    if len(set(written)) < len(written):
+        raise OptionError(_ONE_NAME)
     return ProfileQuestion(*paths)
 
 
-def _checked(given: str | os.PathLike[str], what: str, example: str, endings: tuple[str, ...]) -> Path:
-    path = check_path(given, what, example)
-    if not path.name.lower().endswith(endings):
-        raise OptionError(f"the {what} is written to a file that ends in {' or '.join(endings[:2])}, not {path.name!r}")
-    return path
+def check_profile(
+    trace: str | os.PathLike[str] | None, timeline: str | os.PathLike[str] | None, *, outside: bool = False
+) -> None:
+    """What can be said against a profile's paths without touching this machine: elsewhere they may be written.
+
+    Raises:
+        OptionError: A name with another ending, or libraries outside PyTorch asked of the same code.
+    """
+    if outside and (trace is not None or timeline is not None):
+        raise OptionError(
+            "memory outside PyTorch by library and a profile both need CUPTI, which serves one: ask for them one by one"
+        )
+    for given, (what, _, endings) in zip((trace, timeline), _FILES, strict=True):
+        if given is None:
+            continue
+        if not isinstance(given, (str, bytes, os.PathLike)):
+            raise OptionError(f"{what} is a path, not {given!r}")
+        name = os.path.basename(os.fsdecode(given))  # noqa: PTH119 (Path refuses null characters later than here)
+        if name.strip() and not name.lower().endswith(endings):
+            raise OptionError(f"the {what} is written to a file that ends in {' or '.join(endings[:2])}, not {name!r}")
 
 
 class ProfileQuestion:

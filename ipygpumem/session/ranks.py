@@ -16,8 +16,9 @@ from ipygpumem.errors import OptionError, ReportError, SnapshotError, first_line
 from ipygpumem.ledger.plain import printable
 from ipygpumem.ledger.rank import Member, MemberPeak, member_from
 from ipygpumem.ledger.skew import Difference, compare_ranks
+from ipygpumem.render.answers import named
 from ipygpumem.render.html import html_tables
-from ipygpumem.render.ranks import named, ranks_tables
+from ipygpumem.render.ranks import ranks_tables
 from ipygpumem.render.table import text_tables
 from ipygpumem.session.launch import newest_launch
 from ipygpumem.session.load import opened, parsed

@@ -76,11 +76,13 @@ def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert "highest is 1.6 times the middle" in text
     assert "resident" not in text.partition("4 engines on")[0], "no engine shows a line of its own"
 
-    # an engine's own recording cannot be here: the error is the cell's, as %%px tells it, and no report is lost
+    # an engine's own recording cannot be here: the error is the cell's, as %%px tells it, and nothing ran
     result, text = run(shell, "%%gpumem --engines --snapshot run_{rank}.pickle\nx = 1")
     assert not result.success
     assert "PyTorch records the history of GPU memory only" in text
-    assert "4 engines on" in text and text.count("failed") >= ENGINES
+    assert "engines on" not in text, "where every engine refused there is nothing to report"
+
+    besides(shell, tmp_path)
 
     # options in front of %%px, quiet, into a variable
     result, text = run(
@@ -122,8 +124,12 @@ def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert (states["0"], states["1"], states["3"]) == ("done", "done", "died")
     assert engines.last.members[0].report.host.held >= 32 * MIB
     assert "died, in the middle of the cell" in text
+    _, text = run(shell, "%gpumem engines")
+    assert "3 engines under watch" in text
+    assert "no longer there, it was stopped or died: engine 3" in text
 
     stragglers(shell, client)
+    nested(shell, client)
 
     # off: the client is as it was, and so are the engines
     _, text = run(shell, "%gpumem engines off")
@@ -131,6 +137,21 @@ def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert "send_execute_request" not in vars(client)
     assert client[0].apply_sync(_loaded) is False
     assert "engines on" not in run(shell, "%%px --no-stream --targets 0\nk = os.urandom(32 << 20)")[1]
+
+
+def besides(shell, folder):
+    """What each has to say beside its figures: notes, and files that it wrote."""
+    path = f"{folder}/t_{{rank}}.json"
+    result, text = run(
+        shell, f"%%gpumem --engines --limit 1MiB --trace {path}\n%%px --no-stream\nimport torch; x = torch.ones(9)"
+    )
+    assert result.success, text
+    assert "what each engine says besides" in text
+    assert "engine 0, 1, 2, 3: the limit on GPUs (peak 1.0 MiB) was not checked, no GPU was measured" in text
+    for number in range(ENGINES):
+        assert (folder / f"t_{number}.json").exists()
+        assert f"in {folder}/t_{number}.json: https://ui.perfetto.dev opens it" in text
+    assert "profiling took" in text
 
 
 def stragglers(shell, client):
@@ -144,9 +165,25 @@ def stragglers(shell, client):
     (found,) = engines.collect(partly=True)
     assert [member.state for member in found.members] == ["done", "late"]
     assert "still running" in str(found)
+    assert "began after the first" not in str(found), "when the other began is not known yet"
+    assert engines.collect(partly=True) == [], "nothing is told twice"
+    assert "engines on" not in run(shell, "1 / 0")[1], "nor below a cell that sent nothing"
     client.wait(timeout=30)
     (found,) = engines.collect()
     assert [member.state for member in found.members] == ["done", "done"]
+
+
+def nested(shell, client):
+    """%%px --local runs the cell here, too: when that fails, the engines may be at work still."""
+    code = (
+        "%%px --local --no-stream --targets 0:2\nimport os, time\nj = os.urandom(8 << 20)\n"
+        "if '_local_only' in globals():\n    1 / 0\ntime.sleep(1)"
+    )
+    shell.user_ns["_local_only"] = 1
+    _, text = run(shell, code)
+    assert "ZeroDivisionError" in text
+    assert text.count("2 engines on") == 1
+    assert "still running" not in text
 
 
 def _loaded():
@@ -174,6 +211,10 @@ def test_busy_engines_without_the_package(shell, client):
     run(shell, "%%px --no-stream\nmore = os.urandom(16 << 20) if 'os' in globals() else 0")
     assert [member.name for member in active().last.members] == ["3"], "of a view its own engines alone"
     client.close()
+    closed = "the client is closed: %gpumem engines CLIENT with another one, or %gpumem engines off"
+    assert f"ipygpumem: {closed}" in run(shell, "%gpumem engines")[1]
+    result, text = run(shell, "%%gpumem --engines\n1")
+    assert f"UsageError: %%gpumem --engines: {closed}" in text and type(result.error_in_exec).__name__ == "UsageError"
     assert "no longer under watch" in run(shell, "%gpumem engines off")[1], "of a closed client, too"
 
 
@@ -194,6 +235,35 @@ def test_busy_engines_without_the_package(shell, client):
 def test_words_that_mean_nothing(shell, line, words):
     shell.user_ns["shell"] = shell
     assert words in run(shell, line)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--lines", "--lines, --function and --modules list one process"),
+        ("-f train", "--lines, --function and --modules list one process"),
+        ("--modules m", "--lines, --function and --modules list one process"),
+        ("--snapshot run.pickle", "a snapshot for each engine needs a name for each: run_{rank}.pickle"),
+        ("--snapshot run_{host}.pickle", "a snapshot for each engine needs a name for each: run_{rank}.pickle"),
+        ("--trace t.json", "a trace for each engine needs a name for each: trace_{rank}.json.gz"),
+        ("--timeline t.html", "a timeline for each engine needs a name for each: memory_{rank}.html"),
+        ("--trace {rank}.json --snapshot {rank}.json", "are files of their own: give each another name"),
+        ("--trace {rank}.txt", "the trace is written to a file that ends in .json or .json.gz, not '{rank}.txt'"),
+        ("--trace {rank}.json --outside", "both need CUPTI"),
+        ("--limit xx", "'xx' is no size"),
+        ("--limit-host=-1", "a limit is not below zero"),
+        ("-d xx", "'xx' is no device: write cuda:0, or 0"),
+        ("--snapshot {rank}.pickle --collect {tmp}/file", "cannot be a folder: File exists"),
+    ],
+)
+def test_what_needs_no_engine_is_refused_here(shell, monkeypatch, tmp_path, words, message):
+    from types import SimpleNamespace
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("ipygpumem.parallel.active", lambda: SimpleNamespace(numbers=[0]))
+    result, text = run(shell, f"%%gpumem --engines {words.replace('{tmp}', str(tmp_path))}\n1")
+    assert type(result.error_in_exec).__name__ == "UsageError"
+    assert "UsageError: %%gpumem --engines: " in text and message in text
 
 
 def test_without_ipyparallel(monkeypatch):
