@@ -1,7 +1,7 @@
-"""Second looks at what nobody seems to hold: in numpy's arrays of objects, and by classes that have no name.
+"""Second looks at what nobody seems to hold: in numpy's arrays, and by classes that have no name.
 
-Python's collector does not know what an array holds, nor the array itself. A class is called by whoever names it; where
-nobody does, an instance, a subclass or a tuple tells.
+Python's collector does not know the arrays themselves, nor what they hold: objects, or a tensor whose memory they
+share. A class is called by whoever names it; where nobody does, an instance, a subclass or a tuple tells.
 """
 
 from __future__ import annotations
@@ -48,11 +48,9 @@ def through_arrays(
         if key in arrays:
             continue
         arrays[key] = array
-        parts = [one for _, one in items(array)] if has_objects(array) else gc.get_referents(array)
+        parts = _parts(array)
         inside[key] = [id(one) for one in parts if id(one) in lost]
         todo += [(one, array) for one in parts if _hidden(one)]
-        if has_objects(array) and has_objects(base_of(array)):
-            todo.append((base_of(array), array))
     holding = [key for key, found in inside.items() if found]
     for key in holding:  # the list grows: by the arrays that hold these, and those that are views of these
         for keeper in keepers[key]:
@@ -83,6 +81,14 @@ def _arrays(heap: Heap, deadline: float) -> list[tuple[Any, Any]]:
     return found
 
 
+def _parts(thing: Any) -> list[Any]:
+    """What a thing refers to: an array its objects, and what it is a view of."""
+    if not is_array(type(thing)):
+        return gc.get_referents(thing)
+    base = base_of(thing)
+    return [*([one for _, one in items(thing)] if has_objects(thing) else ()), *([] if base is None else [base])]
+
+
 def _may_hide(kind: type) -> bool:
     return kind is dict or kind is tuple or is_array(kind)
 
@@ -91,7 +97,7 @@ def _hidden(thing: Any) -> bool:
     """Whether a thing may refer to Python objects although the collector does not see it."""
     if _untracked(thing):
         return any(id(type(one)) not in _PLAIN for one in gc.get_referents(thing))
-    return has_objects(thing)
+    return is_array(type(thing)) and (base_of(thing) is not None or has_objects(thing))
 
 
 def _untracked(thing: Any) -> bool:

@@ -176,6 +176,8 @@ def _of_array(thing: Any) -> Iterator[tuple[int, Label]]:
     if has_objects(thing):
         yield from ((id(one), Label(text)) for text, one in items(thing))
         yield id(base_of(thing)), Label(".base")
+    else:  # the tensor whose memory it shares has its name
+        yield id(base_of(thing)), Label("")
 
 
 def _of_set(thing: Any) -> Iterator[tuple[int, Label]]:
@@ -323,6 +325,8 @@ _SPECIAL: dict[int, Any] = {
     id(classmethod): _of_wrapper,
     id(property): _of_property,
     id(types.MappingProxyType): _of_proxy,
+    id(memoryview): _of_proxy,
+    id(type(gc.get_referents(memoryview(b""))[0])): _of_proxy,  # what Python has between a view and its object
     id(functools.partial): _of_partial,
     id(_LRU): _of_lru,
     **dict.fromkeys(map(id, _LAZY), _of_lazy),

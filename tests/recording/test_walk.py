@@ -815,6 +815,22 @@ def test_numpys_arrays_of_objects(make, name):
         LOUD.clear()
 
 
+SHARED = {
+    "numpy": (lambda kept: kept.numpy(), "x"),
+    "views of it": (lambda kept: [kept.numpy()[1:].reshape(4, -1)[1:]], "x[0]"),
+    "in an array": (lambda kept: in_an_array(kept.numpy(), (2,), (1,)), "x[1]"),
+    "a memoryview": (lambda kept: memoryview(kept.numpy()), "x"),
+    "asarray": (lambda kept: {"a": np.asarray(kept)}, 'x["a"]'),
+}
+
+
+@pytest.mark.parametrize(("make", "name"), SHARED.values(), ids=SHARED)
+def test_what_shares_a_tensors_memory_has_its_name(make, name):
+    space = {"x": make(big())}
+    one = only(space)
+    assert (one.name, one.place) == (name, "variable")
+
+
 def test_an_array_that_nobody_has_is_not_named():
     """It is alive, by a C object that the collector does not see."""
     hidden = iter(in_an_array(types.SimpleNamespace(tensor=big()), 2, 1))
