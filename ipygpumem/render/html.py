@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["html_line", "html_tables"]
 
 _BAR_PIXELS = 96
+_LONG = 48
+"""Characters of a remark that is wrapped: a command line."""
 _BAR_COLOURS = {"tensors": "#3b82f6", "cache": "#93c5fd", "outside PyTorch": "#f59e0b", "other processes": "#9ca3af"}
 _FIGURE_COLOURS = {"held": "#3b82f6", "peak": "#3b82f6", "outside": "#d97706", "outside_peak": "#d97706"}
 
@@ -47,7 +49,7 @@ background-color:{{ part.colour }}"></span>{% endfor %}</span>{% endif -%}
 </div>"""
 
 _TABLES = """\
-<div style="font-family:monospace;font-size:90%;margin:4px 0">
+<div style="font-family:monospace;font-size:90%;margin:4px 0;overflow-x:auto">
 {%- for table in tables %}
 <table style="border-collapse:collapse;margin:0 0 8px 0">
 <tr><th style="text-align:left;padding:1px 12px 1px 0">{{ table.title }}</th>
@@ -58,7 +60,8 @@ _TABLES = """\
 <td style="text-align:left;padding:1px 12px 1px {{ row.level * 14 }}px">{{ row.label }}</td>
 {%- for cell in row.cells %}<td style="text-align:right;padding:1px 12px;white-space:nowrap">{{ cell }}</td>
 {%- endfor -%}
-<td style="text-align:left;padding:1px 0;white-space:nowrap">\
+<td style="text-align:left;padding:1px 0;{% if row.remark|length > long %}overflow-wrap:anywhere;min-width:12em\
+{% else %}white-space:nowrap{% endif %}">\
 {%- if row.bar %}<span style="display:inline-block;height:7px;width:{{ row.bar }}px;background-color:{{ bar_colour }};\
 margin-right:8px"></span>{% endif %}<span style="opacity:0.65">{{ row.remark }}</span></td></tr>
 {%- endfor %}
@@ -139,5 +142,5 @@ def html_tables(tables: list[Table]) -> str:
         }
         for table in tables
     ]
-    text: str = _template(_TABLES).render(tables=shown, bar_colour=_BAR_COLOURS["tensors"])
+    text: str = _template(_TABLES).render(tables=shown, long=_LONG, bar_colour=_BAR_COLOURS["tensors"])
     return text

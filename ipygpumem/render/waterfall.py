@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["html_waterfalls", "text_waterfalls"]
 
 _CELLS = 30
-_PIXELS = 180
 _WIDEST = 44
 """Characters of a label."""
-_LEAST = 2
-"""Pixels of the thinnest bar."""
+_LEAST = 1
+"""Percent of the column for the thinnest bar."""
 _COLOURS = {
     "total": "#6b7280",
     "driver": "#9ca3af",
@@ -125,15 +124,17 @@ _HTML = """\
 <table style="border-collapse:collapse;margin:0 0 6px 0">
 {%- for row in fall.rows %}
 <tr{% if row.total %} style="border-top:1px solid #9ca3af;font-weight:bold"{% endif %}>\
-<td style="text-align:left;padding:1px 12px 1px {{ 0 if row.total else 14 }}px;white-space:nowrap">{{ row.label }}</td>\
+<td style="text-align:left;padding:1px 12px 1px {{ 0 if row.total else 14 }}px;overflow-wrap:anywhere;min-width:8em">\
+{{ row.label }}</td>\
 <td style="text-align:right;padding:1px 12px 1px 0;white-space:nowrap">{{ row.text }}</td>\
 <td style="text-align:left;padding:1px 12px 1px 0;white-space:nowrap;opacity:0.65;font-weight:normal" \
 title="{{ row.reason }}">{{ row.grade }}</td>\
-<td style="text-align:left;padding:0 12px 0 0;white-space:nowrap;width:{{ width }}px">\
-<span style="display:inline-block;height:11px;width:{{ row.before }}px"></span>\
-<span style="display:inline-block;height:11px;width:{{ row.bar }}px;background-color:{{ row.colour }}" \
+<td style="text-align:left;padding:0 12px 0 0;white-space:nowrap;width:20%;min-width:60px">\
+<span style="display:inline-block;height:11px;width:{{ row.before }}%"></span>\
+<span style="display:inline-block;height:11px;width:{{ row.bar }}%;background-color:{{ row.colour }}" \
 title="{{ row.hint }}"></span></td>\
-<td style="text-align:left;padding:1px 0;white-space:nowrap;opacity:0.8;font-weight:normal">{{ row.todo }}</td></tr>
+<td style="text-align:left;padding:1px 0;opacity:0.8;font-weight:normal;overflow-wrap:anywhere;min-width:7em">\
+{{ row.todo }}</td></tr>
 {%- endfor %}
 </table>
 {%- for line in fall.notes %}
@@ -161,7 +162,7 @@ def html_waterfalls(falls: Iterable[Waterfall], note: str = "") -> str:
         }
         for fall in falls
     ]
-    text: str = _template().render(falls=shown, note=note, width=_PIXELS)
+    text: str = _template().render(falls=shown, note=note)
     return text
 
 
@@ -177,8 +178,8 @@ def _reasons(fall: Waterfall) -> Iterator[str]:
 def _cells(row: _Row) -> dict[str, Any]:
     step, bar, before = row.step, 0.0, 0.0
     if row.start is not None and row.end is not None and row.end > row.start:
-        bar = max((row.end - row.start) * _PIXELS, _LEAST)
-        before = min(row.start * _PIXELS, _PIXELS - bar)
+        bar = max((row.end - row.start) * 100, _LEAST)
+        before = min(row.start * 100, 100 - bar)
     return {
         "label": _clipped(step.label),
         "text": row.text,

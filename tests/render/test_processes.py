@@ -6,7 +6,15 @@ import dataclasses
 
 from fakes.facts import report
 from ipygpumem.ledger.processes import CardProcesses, Neighbour, NeighbourChange
-from ipygpumem.render import html_line, processes_tables, report_tables, text_line, text_tables, with_change_rows
+from ipygpumem.render import (
+    html_line,
+    html_tables,
+    processes_tables,
+    report_tables,
+    text_line,
+    text_tables,
+    with_change_rows,
+)
 from ipygpumem.render.processes import neighbour_sentences
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -74,3 +82,12 @@ def test_the_table():
 def test_nobody_else():
     (table,) = processes_tables([CardProcesses("cuda:0", GIB, 12, (), GIB, 0)])
     assert table.remarks == ("nobody else is on this card",)
+
+
+def test_a_long_command_is_wrapped_and_the_table_never_wider_than_its_place():
+    long = Neighbour(8, GIB, "app", "own", "me", command="app " + "--option value " * 12)
+    html = html_tables(processes_tables([CardProcesses("cuda:0", GIB, 7, (long,), 3 * GIB, 0)]))
+    assert "overflow-x:auto" in html
+    cell = html[: html.index("--option value")].rpartition("<td")[2]
+    assert "overflow-wrap:anywhere" in cell
+    assert "nowrap" not in cell

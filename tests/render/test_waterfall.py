@@ -95,9 +95,19 @@ def test_html_has_what_the_text_has_and_nothing_that_is_dropped():
         assert step.label in html
         assert step.todo.replace("'", "&#39;") in html
     assert not re.search(r"<(svg|script|style|iframe|canvas)", html)
-    widths = [float(one) for one in re.findall(r"height:11px;width:([\d.]+)px", html)]
-    assert max(widths) == 180
-    assert min(width for width in widths[1::2] if width) == 2, "what is there can be seen"
+    widths = [float(one) for one in re.findall(r"height:11px;width:([\d.]+)%", html)]
+    assert max(widths) == 100
+    assert min(width for width in widths[1::2] if width) == 1, "what is there can be seen"
+
+
+def test_a_narrow_page_wraps_what_is_long():
+    """Grade and advice are seen without scrolling: labels, bars and advice give way."""
+    html = html_waterfalls([fall()])
+    cells = re.findall(r'<td style="([^"]*)"', html)
+    assert len(cells) % 5 == 0
+    assert {"overflow-wrap:anywhere" in style for style in cells[0::5] + cells[4::5]} == {True}
+    assert not any("nowrap" in style for style in cells[0::5] + cells[4::5])
+    assert {"width:20%" in style for style in cells[3::5]} == {True}
 
 
 def test_unknown_totals_have_no_bar_and_break_nothing():
