@@ -27,6 +27,8 @@ def check_path(path: str | os.PathLike[str], what: str = "snapshot", example: st
     Raises:
         OptionError: No name, a folder, a device, a folder that is not there or takes no file.
     """
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise OptionError(f"the {what} is a path, not {path!r}")
     text = os.fsdecode(path)
     if not text.strip():
         raise OptionError(f"the {what} needs a path")

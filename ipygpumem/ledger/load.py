@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import ReportError
 from ipygpumem.ledger.grade import Grade
@@ -17,7 +17,10 @@ from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
 from ipygpumem.ledger.report import SCHEMA, DeviceReport, HostReport, Peak, Report
 from ipygpumem.ledger.samples import OutsidePeak
 
-__all__ = ["check_schema", "report_from"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["check_ranges", "check_schema", "report_from"]
 
 _NAMES: dict[str, Any] = {
     "Counters": Counters,
@@ -52,22 +55,40 @@ def report_from(data: Any) -> Report:
         raise ReportError(f"written by a later version (schema {schema}): {error}") from None
 
 
-def check_schema(data: dict[str, Any]) -> int:
+def check_schema(data: dict[str, Any], most: int | None = None) -> int:
     """The schema that something was written with.
 
+    Args:
+        data: What was written.
+        most: The highest that will do; None takes any.
+
     Raises:
-        ReportError: It names none.
+        ReportError: It names none, or a higher one: its figures may mean something else.
     """
     schema = data.get("schema")
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         raise ReportError("it has no schema: nothing that ipygpumem wrote")
+    if most is not None and schema > most:
+        raise ReportError(f"written by a later version of ipygpumem (schema {schema}): this one knows up to {most}")
     return schema
+
+
+def check_ranges(found: Mapping[str, Any]) -> None:
+    """Look at the figures of a report that can be wrong by themselves.
+
+    Raises:
+        ReportError: A time that is none, a time or a number below zero.
+    """
+    if not 0 <= found.get("time", 0) < _LAST_TIME:
+        raise ReportError("time is none: it counts seconds since 1970")
+    for name in ("seconds", "cell"):
+        if (found.get(name) or 0) < 0:
+            raise ReportError(f"{name} is below zero")
 
 
 def _report(plain: Plain, data: dict[str, Any]) -> Report:
     found = plain.fields(Report, data, skip=("devices", "host"))
-    if not 0 <= found.get("time", 0) < _LAST_TIME:
-        raise ReportError("time is none: it counts seconds since 1970")
+    check_ranges(found)
     devices = mapping(data.get("devices"), "devices")
     host = mapping(data.get("host"), "host")
     return Report(

@@ -14,7 +14,7 @@ from ipygpumem.ledger.plain import Plain, mapping
 if TYPE_CHECKING:
     from ipygpumem.ledger.report import DeviceReport, Report
 
-__all__ = ["SCHEMA", "CardFacts", "Member", "MemberPeak", "Origin", "State", "member_from"]
+__all__ = ["MOST_RANKS", "SCHEMA", "CardFacts", "Member", "MemberPeak", "Origin", "State", "member_from"]
 
 SCHEMA = 1
 """Of a member as plain data: ``{"schema", "state", "origin", "report"}``."""
@@ -148,7 +148,8 @@ class Member:
 
 
 _PLAIN = Plain({"CodeLine": CodeLine, "Origin": Origin, "CardFacts": CardFacts, "MemberPeak": MemberPeak})
-_MOST_RANKS = 1 << 24
+MOST_RANKS = 1 << 24
+"""No rank is as high."""
 _WORDS = 200
 """Characters of a text that somebody else wrote."""
 
@@ -177,7 +178,7 @@ def member_from(data: Any, name: str) -> Member:
     origin = found.origin
     if origin is not None:
         for number in (origin.rank, origin.world):
-            if number is not None and not 0 <= number < _MOST_RANKS:
+            if number is not None and not 0 <= number < MOST_RANKS:
                 raise ReportError(f"origin: {number} is no rank")
         origin = replace(origin, host=origin.host[:_WORDS], version=origin.version[:_WORDS])
         if not 0 <= origin.began < 1 << 33:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.errors import ReportError
 from ipygpumem.ledger.entry import HOST, Entry, entries
 from ipygpumem.ledger.grade import Trust
-from ipygpumem.ledger.load import check_schema
+from ipygpumem.ledger.load import check_ranges, check_schema
 from ipygpumem.ledger.plain import Plain, mapping, printable
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def entries_from_summary(data: Any, *, cell_id: str | None = None, code: str = "
     Raises:
         ReportError: It is none, or a broken one.
     """
-    check_schema(mapping(data, ""))
+    check_schema(mapping(data, ""), _SCHEMA)
     devices = mapping(data.get("devices"), "devices")
     if not devices:
         raise ReportError("devices is empty")
@@ -96,5 +96,6 @@ def entries_from_summary(data: Any, *, cell_id: str | None = None, code: str = "
         found = _plain.fields(Entry, given, where, skip=("device", *_OF_REPORT, "cell_id", "code"))
         rest = tuple(field.name for field in dataclasses.fields(Entry) if field.name not in _OF_REPORT)
         found |= _plain.fields(Entry, data, skip=rest)
+        check_ranges(found)
         rows.append(Entry(device=printable(name) or HOST, cell_id=cell_id, code=code, **found))
     return rows

@@ -8,8 +8,9 @@ import stat
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.errors import ReportError, first_line
-from ipygpumem.ledger.load import report_from
-from ipygpumem.ledger.plain import printable
+from ipygpumem.ledger.load import check_schema, report_from
+from ipygpumem.ledger.plain import mapping, printable
+from ipygpumem.ledger.report import SCHEMA
 from ipygpumem.units import size
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iter
             if count == _MOST:
                 raise ReportError(f"{name}: more than {_MOST:,} reports")
             try:
-                report = report_from(parsed(text) if isinstance(text, bytes) else text)
+                data = parsed(text) if isinstance(text, bytes) else text
+                check_schema(mapping(data, ""), SCHEMA)
+                report = report_from(data)
             except ReportError as error:
                 told = f"{name}: {place}: {error}"
                 if faults is None:
@@ -83,16 +86,25 @@ def parsed(text: bytes) -> Any:
     if len(text) > LARGEST:
         raise ReportError(f"more than {size(LARGEST)}")
     try:
-        return json.loads(text.decode().removeprefix(_BOM), parse_constant=_no_number)
+        return json.loads(text.decode().removeprefix(_BOM).rstrip(), parse_constant=_no_number)
     except UnicodeDecodeError:
         raise ReportError("not a text in UTF-8") from None
     except RecursionError:
         raise ReportError("JSON that is nested too deep") from None
     except json.JSONDecodeError as error:
-        cut = text.lstrip()[:1] in {b"{", b"["} and not text.endswith(b"\n")
-        raise ReportError("broken JSON, cut off at the end" if cut else f"broken JSON: {error.msg}") from None
+        raise ReportError("broken JSON, cut off at the end" if _cut(error) else f"broken JSON: {error.msg}") from None
     except ValueError as error:  # a number of thousands of digits
         raise ReportError(f"broken JSON: {first_line(error)}") from None
+
+
+def _cut(error: json.JSONDecodeError) -> bool:
+    """Whether a text is the beginning of good JSON: a process died as it wrote it."""
+    rest = error.doc[error.pos :]
+    if error.doc.lstrip()[:1] not in {"{", "["}:
+        return False
+    ends = not rest or error.msg.startswith("Unterminated string") or (error.pos > 0 and rest == "-")
+    words = any(word.startswith(rest) for word in ("true", "false", "null"))
+    return ends or words or ("escape" in error.msg and len(rest) < len(r"\u1234"))
 
 
 def _no_number(word: str) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import IpyGpuMemError, OptionError, first_line
@@ -15,7 +16,6 @@ from ipygpumem.recording.file import collector_paused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from ipygpumem.profile import CategoryTimeline, Profile
     from ipygpumem.recording.measurement import Measurement
@@ -48,11 +48,11 @@ def profile_question(
     """
     if trace is None and timeline is None:
         return None
-    check_profile(trace, timeline, outside=outside)
     paths = [
         None if given is None else check_path(given, what, example)
         for given, (what, example, _) in zip((trace, timeline), _FILES, strict=True)
     ]
+    check_profile(trace, timeline, outside=outside)
     written = [path for path in (*paths, snapshot) if path is not None]
     if len(set(written)) < len(written):
         raise OptionError(_ONE_NAME)
@@ -74,10 +74,8 @@ def check_profile(
     for given, (what, _, endings) in zip((trace, timeline), _FILES, strict=True):
         if given is None:
             continue
-        if not isinstance(given, (str, bytes, os.PathLike)):
-            raise OptionError(f"{what} is a path, not {given!r}")
-        name = os.path.basename(os.fsdecode(given))  # noqa: PTH119 (Path refuses null characters later than here)
-        if name.strip() and not name.lower().endswith(endings):
+        name = Path(os.fsdecode(given)).name
+        if not name.lower().endswith(endings):
             raise OptionError(f"the {what} is written to a file that ends in {' or '.join(endings[:2])}, not {name!r}")
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.errors import OptionError
 from ipygpumem.files import check_path, replacing
-from ipygpumem.ledger.rank import Member
+from ipygpumem.ledger.rank import MOST_RANKS, Member
 from ipygpumem.recording.history import History
 from ipygpumem.session.origin import origin
 
@@ -46,6 +46,8 @@ class RankFiles:
     def __init__(self, folder: str | os.PathLike[str], rank: int | None = None, *, record: bool = True) -> None:
         if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 0):
             raise OptionError(f"rank is a number from 0 on, not {rank!r}")
+        if rank is not None and rank >= MOST_RANKS:
+            raise OptionError(f"rank is below {MOST_RANKS:,}, not {rank:,}")
         self._folder = _made(folder)
         self._rank = rank
         self.why = (History.obstacle() or "") if record else ""
@@ -125,6 +127,8 @@ class RankFiles:
 
 
 def _made(folder: str | os.PathLike[str]) -> Path:
+    if not isinstance(folder, (str, bytes, os.PathLike)):
+        raise OptionError(f"rank_reports is a folder, not {folder!r}")
     text = os.fsdecode(folder)
     if not text.strip():
         raise OptionError("rank_reports needs a folder")

@@ -292,8 +292,10 @@ def _brief(path: str) -> tuple[MemberPeak, ...] | str:
     try:
         return brief(path)
     except (SnapshotError, OptionError) as error:
-        name = Path(path).name
-        return str(error).removeprefix(f"{name}: ")
+        told = str(error)
+        for name in (path, printable(path), Path(path).name):
+            told = told.removeprefix(f"{name}: ")
+        return told
     except MemoryError:
         return "there is not enough memory for it"
     except Exception as error:  # a file may be anything

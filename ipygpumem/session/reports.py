@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any, overload
 
+from ipygpumem.errors import OptionError
 from ipygpumem.files import check_path, replacing
 from ipygpumem.ledger.entry import entries
 from ipygpumem.session import export
@@ -178,8 +179,12 @@ class Reports(Sequence["Report"]):
 
 def _write(path: _Path, example: str, write: Callable[[IO[bytes]], Any]) -> None:
     """Write a file whole, or not at all."""
-    with replacing(check_path(path, "table", example)) as temporary, temporary.open("wb") as file:
-        write(file)
+    target = check_path(path, "table", example)
+    try:
+        with replacing(target) as temporary, temporary.open("wb") as file:
+            write(file)
+    except OSError as error:
+        raise OptionError(f"{target} was not written: {error.strerror or error}") from error
 
 
 def load_reports(path: _Path, *, strict: bool = True) -> Reports:

@@ -138,6 +138,8 @@ READING = ("devices", "cuda:0", "before")
         (["seconds"], KeyError, "seconds is missing"),
         (["seconds"], float("nan"), "seconds is no finite number"),
         (["seconds"], 10**400, "seconds is no finite number"),
+        (["seconds"], -0.5, "seconds is below zero"),
+        (["cell"], -1, "cell is below zero"),
         (["time"], -5, "time is none: it counts seconds since 1970"),
         (["notes"], "note", "notes is a text, not a list"),
         (["notes", 1], 7, "notes[1] is a whole number, not a text"),

@@ -87,6 +87,9 @@ def test_the_type_is_the_promised_one():
         ({"schema": 1, "devices": {}}, "devices is empty"),
         ({"schema": 1, "devices": {"cuda:0": 5}}, "devices.cuda:0 is a whole number, not an object"),
         ({"schema": 1, "devices": {"a\nb": {"held": "x"}}}, "devices.a?b.held is a text, not a whole number"),
+        ({"schema": 99}, "written by a later version of ipygpumem (schema 99): this one knows up to 1"),
+        ({"schema": 1, "seconds": -1, "devices": {"cuda:0": {}}}, "seconds is below zero"),
+        ({"schema": 1, "cell": -1, "devices": {"cuda:0": {}}}, "cell is below zero"),
         ({"schema": 1, "seconds": None, "devices": {"cuda:0": {}}}, "seconds is null, not a number"),
     ],
 )

@@ -33,6 +33,16 @@ def told(path):
     ("line", "reason"),
     [
         (LINES[1][:500], "broken JSON, cut off at the end"),
+        (LINES[1][:500] + "\n", "broken JSON, cut off at the end"),
+        ('{"schema": 1, "code": "x", "dev\n', "broken JSON, cut off at the end"),
+        ('{"schema": 1, "code": "\\u12\n', "broken JSON, cut off at the end"),
+        ('{"schema": 1, "success": fal\n', "broken JSON, cut off at the end"),
+        ('{"schema": 1\n', "broken JSON, cut off at the end"),
+        ('{"schema": 1 "code": 2}\n', "broken JSON: Expecting ',' delimiter"),
+        (
+            LINES[1].replace('"schema": 1', '"schema": 2'),
+            "written by a later version of ipygpumem (schema 2): this one knows up to 1",
+        ),
         (LINES[1].replace('"seconds": 2.31', '"seconds": "long"'), "seconds is a text, not a number"),
         (LINES[1].replace('"seconds": 2.31', '"seconds": Infinity'), "broken JSON: Infinity is no number"),
         (LINES[1].replace('"seconds": 2.31', '"seconds": 1e999'), "seconds is no finite number"),

@@ -118,6 +118,11 @@ def test_what_is_broken_costs_no_other(run, text, words):
     assert found.lost == ("1",)
 
 
+def test_a_broken_snapshot_is_named_once(run):
+    (run / "rank_00002.pickle").write_bytes(b"junk")
+    assert read_ranks(run).faults == ("rank_00002.pickle: neither a pickle (protocol 2 to 5) nor JSON",)
+
+
 def test_foreign_files_are_nobodys(run):
     (run / "notes.json").write_text("{}")
     (run / "weights.pickle").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
@@ -300,6 +305,8 @@ def test_a_full_disk_loses_no_block(tmp_path, monkeypatch):
     [
         ({"rank": -1}, "a number from 0 on"),
         ({"rank": "0"}, "a number from 0 on"),
+        ({"rank": 10**9}, "rank is below 16,777,216, not 1,000,000,000"),
+        ({"rank_reports": 5}, "rank_reports is a folder, not 5"),
         ({"snapshot": "x.pickle"}, "leave snapshot out"),
         ({"rank_reports": ""}, "needs a folder"),
         ({"rank_reports": "/dev/null/x"}, "cannot be a folder"),

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import os
 import pickle
 import sys
 import tracemalloc
@@ -145,4 +146,29 @@ def test_what_is_not_installed_is_told(tmp_path, monkeypatch, module, told):
     kept = Reports([cell(1)])
     with pytest.raises(OptionError, match=f"{told}.*pip install {module}"):
         kept.to_pandas() if module == "pandas" else kept.to_parquet(tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["to_csv", "to_json", "to_parquet"])
+def test_no_path(name):
+    with pytest.raises(OptionError, match="the table is a path, not 5"):
+        getattr(Reports(), name)(5)
+
+
+def test_a_log_that_is_no_path():
+    with pytest.raises(OptionError, match="the log is a path, not 5"):
+        Reports().log = 5
+
+
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
+    import errno
+
+    from ipygpumem.session import export
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(export, "write_parquet", full)
+    with pytest.raises(OptionError, match=r"a.parquet was not written: No space left on device"):
+        Reports().to_parquet(tmp_path / "a.parquet")
     assert list(tmp_path.iterdir()) == []
