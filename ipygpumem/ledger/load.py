@@ -96,6 +96,7 @@ def _report(plain: Plain, data: dict[str, Any]) -> Report:
         host=HostReport(
             before=plain.read(HostReading, host.get("before"), "host.before"),
             after=plain.read(HostReading, host.get("after"), "host.after"),
+            profiled=host.get("profiled") is True,
         ),
         **found,
     )

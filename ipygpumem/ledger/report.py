@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.ledger.grade import Grade, grade
+from ipygpumem.ledger.samples import NOISE
 from ipygpumem.units import MIB, duration, signed
 
 if TYPE_CHECKING:
@@ -103,7 +104,21 @@ class DeviceReport:
 
         With what another process had that came and went in between: see `ledger.samples`.
         """
-        return None if self.sampled is None else self.sampled.change
+        proved = [one for one in (self.accounted, None if self.sampled is None else self.sampled.change) if one]
+        return max(proved, default=None)
+
+    @property
+    def accounted(self) -> int | None:
+        """What the driver's accounting of this process proves of that; None where it is off, or proves no more.
+
+        Its record of the most that this process ever had rose meanwhile: to what it had at some instant. Of that
+        PyTorch's were at most as many bytes as it ever had reserved meanwhile.
+        """
+        before, after, base = self.before.highest, self.after.highest, self.before.outside
+        if before is None or after is None or after <= before or base is None or self.high is None:
+            return None
+        found = after - self.high.counters.reserved - base
+        return found if found > max(self.outside or 0, 0) + NOISE else None
 
     @property
     def others(self) -> int | None:
@@ -212,6 +227,10 @@ class DeviceReport:
 
     def _sampled_grade(self) -> Grade:
         found = self.sampled
+        accounted = self.accounted
+        if accounted is not None and accounted == self.outside_peak:
+            why = "NVML's accounting of this process rose to what it had at one instant, less PyTorch's peak reserved"
+            return Grade("sampled", why)
         missing = f"; {self.unsampled}" if self.unsampled else ""
         if found is None:
             return grade("unknown", f"no sample proves more than the readings at both ends{missing}")
@@ -249,12 +268,23 @@ def _around(reading: DeviceReading) -> int | None:
     return reading.used - (reading.driver_reserved or 0) - reading.reserved
 
 
+_OLDER = "the kernel's high-water mark is older than this measurement"
+_PROFILED = "torch.profiler's own records are in it"
+
+
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """What one measurement moved in this process's main memory: changes in bytes."""
+    """What one measurement moved in this process's main memory: changes in bytes.
+
+    Attributes:
+        before: The reading at the begin.
+        after: The reading at the end.
+        profiled: Whether torch.profiler was at work, whose records take resident memory: figures are then at most.
+    """
 
     before: HostReading
     after: HostReading
+    profiled: bool = False
 
     @property
     def held(self) -> int | None:
@@ -277,7 +307,7 @@ class HostReport:
     @property
     def exact(self) -> bool:
         """Whether the high-water mark is this measurement's own: it rose, or it was the level itself at the start."""
-        if self.before.peak is None or self.after.peak is None or self.before.rss is None:
+        if self.profiled or self.before.peak is None or self.after.peak is None or self.before.rss is None:
             return False
         return self.after.peak > self.before.peak or self.before.peak <= self.before.rss
 
@@ -285,15 +315,17 @@ class HostReport:
     def grades(self) -> dict[str, Grade]:
         """The grade of each figure by name."""
         unknown = grade("unknown", "this system does not tell")
-        peak = unknown
+        held = peak = unknown
+        if self.held is not None:
+            held = grade("bound", _PROFILED) if self.profiled else grade("exact", "resident memory of this process")
         if self.peak is not None:
             peak = (
                 grade("exact", "the kernel's high-water mark")
                 if self.exact
-                else grade("bound", "the kernel's high-water mark is older than this measurement")
+                else grade("bound", _PROFILED if self.profiled else _OLDER)
             )
         return {
-            "held": grade("exact", "resident memory of this process") if self.held is not None else unknown,
+            "held": held,
             "peak": peak,
             "pinned": (
                 grade("exact", "PyTorch's host allocator")
@@ -308,6 +340,7 @@ class HostReport:
             "held": self.held,
             "peak": self.peak,
             "pinned": self.pinned,
+            "profiled": self.profiled,
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "grades": {name: asdict(one) for name, one in self.grades.items()},

@@ -158,7 +158,10 @@ class Study:
             except Exception as error:
                 notes.append(f"no libraries: {first_line(error)}")
             report = exact_first(report, libraries)
-        profile = None if self.profile is None else self.profile.answer()
+        profile = None
+        if self.profile is not None:
+            profile = self.profile.answer()
+            report = replace(report, host=replace(report.host, profiled=True))
         excesses, doubts = self.limits.check(report)
         notes += [*doubts, *self._unmeasured(report)]
         report = replace(

@@ -127,6 +127,22 @@ def test_a_statement(notebook, tmp_path):
     assert (tmp_path / "t.html").exists()
 
 
+def test_a_profile_breaks_no_limit_of_the_host(notebook):
+    body = "for _ in range(3000): y = torch.ones(10).mul(2)"
+    ran = notebook.run("%%gpumem --limit-host 0MiB --trace {folder}/t.json\n" + body)
+    assert ran.success, ran.stderr
+    host = notebook.last.host
+    assert host.peak > 0
+    assert [host.grades[name].trust for name in ("held", "peak")] == ["bound", "bound"]
+    note = "the limit of 0 (host, peak) was not checked: torch.profiler's own records are in it"
+    assert notebook.last.notes == (note,)
+    assert note in ran.texts[0]
+    assert "at most" in ran.texts[0]
+    assert type(notebook.last).from_dict(notebook.last.to_dict()) == notebook.last
+    ran = notebook.run("%%gpumem --limit-host 100GiB --trace {folder}/t.json\n" + body)
+    assert ran.success and notebook.last.notes == (), "at most this, and that is allowed"
+
+
 def test_quiet(notebook, tmp_path):
     ran = notebook.run("%%gpumem -q --timeline {folder}/t.html\n" + BODY)
     assert (ran.displays, ran.stdout) == ([], "")
