@@ -42,7 +42,8 @@ class DeviceReading:
     ``used`` is what the card has given away, the driver's own reserve included; ``process`` and ``others`` come from
     NVML's process list. ``mode`` says how the card could be attributed: ``process`` (our entry in that list is known
     and verified), ``device`` (only the whole card is known), ``torch-only`` (no NVML); ``why`` is the reason.
-    ``listed`` has the other processes of that list, each with its number and bytes.
+    ``listed`` has the other processes of that list, each with its number and bytes. ``highest`` is the most that
+    ``process`` has ever been, where the administrator has switched the driver's accounting mode on.
     """
 
     name: str
@@ -65,6 +66,7 @@ class DeviceReading:
     busy: bool | None = None
     torch_why: str = ""
     listed: tuple[tuple[int, int | None], ...] = field(default=(), compare=False)
+    highest: int | None = None
 
     @property
     def pending(self) -> int | None:

@@ -34,6 +34,7 @@ class Glance(NamedTuple):
     trouble: str
     busy: bool | None
     listed: tuple[tuple[int, int | None], ...] = ()
+    highest: int | None = None
 
 
 @dataclass(slots=True)
@@ -55,6 +56,7 @@ class Card:
     mode: Mode = "torch-only"
     why: str = ""
     graphics: bool = False
+    accounts: bool = False
     verified: bool = False
     segments: int | None = None
     listed: tuple[tuple[int, int | None], ...] = ()
@@ -84,7 +86,7 @@ class Card:
         if parent:
             card.why = "only the parent card of this MIG instance can be read, and its figures are not ours"
             return card
-        card.graphics = _graphics(nvml, handle)
+        card.graphics, card.accounts = _graphics(nvml, handle), nvml.accounts(handle)
         card.handle, card.mode, card.why = handle, "device", "no CUDA context of this process yet"
         return card
 
@@ -175,11 +177,15 @@ class Card:
         callable_now = context and not capturing
         memory, process, others, trouble = self._card(torch, callable_now=callable_now)
         at_work = pytorch.busy(torch, self.index) if callable_now and busy else None
-        return Glance(context, memory, process, others, trouble, at_work, () if others is None else self.listed)
+        highest = None
+        if self.accounts and process is not None and self.nvml is not None and self.own is not None:
+            highest = self.nvml.highest(self.handle, self.own)
+        listed = () if others is None else self.listed
+        return Glance(context, memory, process, others, trouble, at_work, listed, highest)
 
     def reading(self, glance: Glance, state: AllocatorState | None, torch_why: str) -> DeviceReading:
         """A glance and the allocator's counters of the same moment as one; ``state`` None where there are none."""
-        context, memory, process, others, trouble, busy, listed = glance
+        context, memory, process, others, trouble, busy, listed, highest = glance
         mode, why = self.mode, trouble or self.why
         if mode == "process" and process is None:
             mode, why = "device", trouble or "our own entry is missing from NVML's list"
@@ -214,6 +220,7 @@ class Card:
             busy=busy,
             torch_why=torch_why,
             listed=listed,
+            highest=highest if mode == "process" else None,
         )
 
     def _card(self, torch: Any, *, callable_now: bool) -> tuple[CardMemory | None, int | None, int | None, str]:

@@ -171,6 +171,21 @@ class Nvml:
         self._check(self._code("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(old)))
         return CardMemory(old.total, old.used, None, "NVML memory info v1")
 
+    def accounts(self, handle: Any) -> bool:
+        """Whether the administrator has switched accounting mode on: the driver then keeps each process's record."""
+        try:
+            return bool(self._call("nvmlDeviceGetAccountingMode", handle))
+        except NvmlError:
+            return False
+
+    def highest(self, handle: Any, pid: int) -> int | None:
+        """The most bytes that a process has ever had on a card, by the driver's accounting; None where nobody tells."""
+        try:
+            found = self._call("nvmlDeviceGetAccountingStats", handle, pid).maxMemoryUsage
+        except NvmlError:
+            return None
+        return None if found is None else int(found)
+
     def processes(self, handle: Any, *, graphics: bool = False) -> dict[int, int | None]:
         """Bytes by process id as this container sees them; None where the driver tells no memory (WSL2, WDDM).
 

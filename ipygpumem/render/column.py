@@ -99,14 +99,17 @@ def _device_row(device: DeviceReport) -> Row:
 
 
 def _with_sampled(columns: tuple[Column, ...], device: DeviceReport, grades: Mapping[str, Grade]) -> tuple[Column, ...]:
-    """The columns with the sampled peak of memory outside PyTorch behind what is left of it."""
-    found = device.sampled
-    if found is None:
+    """The columns with the proved peak of memory outside PyTorch behind what is left of it."""
+    found, peak = device.sampled, device.outside_peak
+    if peak is None:
         return columns
-    text = f"at least {signed(found.change)} at {_when(found.seconds)} (sampled, largest gap {_gap(found.gap)})"
+    if found is None or peak > found.change:
+        text = f"at least {signed(peak)} (by the driver's accounting)"
+    else:
+        text = f"at least {signed(peak)} at {_when(found.seconds)} (sampled, largest gap {_gap(found.gap)})"
+        text = f"{text} ({_PASSING if device.process_wide else 'this process or another'})"
     if not any(one.kind == "outside" for one in columns):
         text = f"outside PyTorch, {text}"
-    text = f"{text} ({_PASSING if device.process_wide else 'this process or another'})"
     kinds = [one.kind for one in columns]
     at = next((i for i, kind in enumerate(kinds) if kind in {"others", "unattributed"}), len(kinds))
     return (*columns[:at], Column("outside_peak", text, grades["outside_peak"]), *columns[at:])

@@ -43,8 +43,15 @@ class FakeCard:
     unattributed: int = 0
     others: dict = field(default_factory=dict)
     drawing: dict = field(default_factory=dict)
+    highest: int | None = None
+    """Accounting mode: the most that this process has had, None where it is off."""
     reserved_in_used: bool = False
     """Some drivers' v2 still counts the driver's part into used: their documents disagree."""
+
+    def __setattr__(self, name, value):
+        object.__setattr__(self, name, value)
+        if name == "own" and getattr(self, "highest", None) is not None:
+            self.highest = max(self.highest, value)
 
     @property
     def used(self):
@@ -180,6 +187,19 @@ class FakeNvml:
 
     def nvmlDeviceGetMigMode(self, handle, current, pending):  # noqa: N802
         current._obj.value = pending._obj.value = int(self._card(handle).mig)
+        return 0
+
+    def nvmlDeviceGetAccountingMode(self, handle, out):  # noqa: N802
+        out._obj.value = self._card(handle).highest is not None
+        return 0
+
+    def nvmlDeviceGetAccountingStats(self, handle, pid, out):  # noqa: N802
+        import pynvml
+
+        card = self._card(handle)
+        if pid.value not in dict(card.processes()):
+            return pynvml.NVML_ERROR_NOT_FOUND
+        out._obj.maxMemoryUsage = card.highest
         return 0
 
     def nvmlDeviceGetMemoryInfo(self, handle, out):  # noqa: N802
