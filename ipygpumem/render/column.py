@@ -103,7 +103,7 @@ def _with_sampled(columns: tuple[Column, ...], device: DeviceReport, grades: Map
     found, peak = device.sampled, device.outside_peak
     if peak is None:
         return columns
-    if found is None or peak > found.change:
+    if found is None or peak == device.accounted:  # it is this process's for certain
         text = f"at least {signed(peak)} (by the driver's accounting)"
     else:
         text = f"at least {signed(peak)} at {_when(found.seconds)} (sampled, largest gap {_gap(found.gap)})"

@@ -91,8 +91,8 @@ def _device_table(device: DeviceReport) -> Table:
     rows.append(TableRow("free", (_change(None if used is None else -used), "", _level(after.free)), 0, grades["used"]))
     remarks = [f"at most: {grades['peak'].reason}"] if grades["peak"].trust == "bound" else []
     if device.outside_peak is not None:
-        sampled = device.sampled is not None and device.sampled.change == device.outside_peak
-        when = f", at {duration(device.sampled.seconds)}" if sampled and device.sampled is not None else ""
+        sampled = None if device.outside_peak == device.accounted else device.sampled
+        when = "" if sampled is None else f", at {duration(sampled.seconds)}"
         remarks.append(f"at least{when}: {grades['outside_peak'].reason}")
     return Table(device.name, ("change", "peak", "now"), tuple(rows), tuple(remarks))
 

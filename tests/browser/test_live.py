@@ -39,3 +39,26 @@ def test_a_long_cell(lab, browser, scheme, tmp_path):
     assert "application/vnd.ipygpumem+json" in report["metadata"]
     assert notebook.errors == []
     context.close()
+
+
+INSIDE = """import ipywidgets
+box = ipywidgets.Output()
+display(box)
+with box:
+    a = gpu.alloc(900 * MIB); time.sleep(3.2); print('inside')
+print('outside')"""
+
+
+def test_a_widget_that_takes_the_cells_outputs_gets_no_chart(lab, browser):
+    context = browser.new_context(viewport={"width": 1000, "height": 700})
+    notebook = Notebook(lab, context.new_page(), "inside.ipynb", FAKE, INSIDE)
+    notebook.run(0)
+    notebook.run(1)
+    cell = notebook.cell(1)
+    cell.get_by_text("+900.0 MiB held").wait_for(timeout=20_000)
+    assert "running for" not in cell.inner_text()
+    assert cell.inner_text().index("inside") < cell.inner_text().index("+900.0 MiB held")
+    kinds = [one.output_type for one in notebook.save().cells[1].outputs]
+    assert kinds == ["display_data", "stream", "display_data"]
+    assert notebook.errors == []
+    context.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pynvml
 import pytest
 
@@ -40,6 +42,18 @@ def test_what_no_sample_saw_is_proved_by_the_drivers_own_record(gpu):
     )
     assert "at least: NVML's accounting" in text_tables(report_tables(report))
     assert Report.from_dict(report.to_dict()).devices["cuda:0"].accounted == 1200 * MIB
+
+
+def test_where_samples_prove_as_much_it_is_told_as_this_processes_own(gpu):
+    with ipygpumem.measure() as block:
+        time.sleep(0.08)
+        gpu.outside(1200 * MIB)
+        time.sleep(0.05)
+        gpu.outside(-1200 * MIB)
+    device = block.report.devices["cuda:0"]
+    assert device.sampled.change == device.accounted
+    assert "(by the driver's accounting)" in text_line(block.report)
+    assert "came and went" not in text_line(block.report) + text_tables(report_tables(block.report))
 
 
 def test_a_record_of_before_proves_nothing(gpu):
