@@ -11,8 +11,9 @@ from ipygpumem.errors import OptionError, ReportError
 from ipygpumem.files import check_path, replacing
 from ipygpumem.ledger.comparison import Pair, pairs
 from ipygpumem.progress import progress
-from ipygpumem.render.history import COLUMNS, PAGE, Page, comparison_tables, history_tables
+from ipygpumem.render.history import COLUMNS, PAGE, Page, comparison_tables, history_tables, rows_of
 from ipygpumem.render.table import text_tables
+from ipygpumem.session.devices import device_names
 from ipygpumem.session.tables import Rows, read_notebook, read_rows, short_names
 
 if TYPE_CHECKING:
@@ -40,10 +41,10 @@ def add(commands: Commands) -> None:
 
 def _listed(made: argparse.ArgumentParser, what: str) -> None:
     made.add_argument("files", nargs="+", metavar="FILE", help=what)
-    made.add_argument("--by", choices=tuple(COLUMNS), default="in", help="the worst first (in: as they ran)")
+    made.add_argument("--by", choices=tuple(COLUMNS), help="the worst first (in: as they ran)")
     made.add_argument("--device", metavar="NAME", help="this device only (cuda:0, 0, host)")
-    made.add_argument("--top", type=count, default=PAGE, metavar="N", help=f"rows on a page ({PAGE}; in JSON all)")
-    made.add_argument("--page", type=count, default=1, metavar="N", help="which page (1: the newest, or the worst)")
+    made.add_argument("-n", "--top", type=count, metavar="N", help=f"rows on a page ({PAGE}; in JSON all)")
+    made.add_argument("--page", type=count, metavar="N", help="which page (1: the newest, or the worst)")
     made.add_argument("--plot", metavar="OUT.png", help="draw level and peak of each cell instead (of one FILE)")
 
 
@@ -59,7 +60,10 @@ def _show(words: argparse.Namespace, read: Callable[[str], Rows]) -> int:
     if words.plot is not None:
         if len(words.files) > 1:
             raise OptionError("--plot draws one file")
+        if words.by or words.top or words.page:
+            raise OptionError("--plot draws every cell in the order in which they ran: no --by, --top, --page")
         check_path(words.plot, "picture", "history.png")
+    names = () if words.device is None else device_names(words.device.split(","))
     status = 0
     for number, name in enumerate(words.files):
         found = _read(name, read)
@@ -67,7 +71,7 @@ def _show(words: argparse.Namespace, read: Callable[[str], Rows]) -> int:
             status = BAD_FILE
             continue
         status = BAD_FILE if found.faults else status
-        rows = [row for row in found.rows if words.device in {None, row.device, row.device.removeprefix("cuda:")}]
+        rows = rows_of(found.rows, names)
         found = dataclasses.replace(found, rows=rows)
         if words.json:
             print_json({"file": name, "rows": [dataclasses.asdict(row) for row in rows]})
@@ -94,7 +98,8 @@ def _read(name: str, read: Callable[[str], Rows]) -> Rows | None:
 def _lines(found: Rows, words: argparse.Namespace) -> Iterable[str]:
     if not found.rows and found.name.endswith(".ipynb"):
         return [f"{found.name}: no output carries figures: run it with %load_ext ipygpumem"]
-    return text_tables(history_tables(found.rows, Page(words.by, words.page, words.top), title=found.name)).splitlines()
+    page = Page(words.by or "in", words.page or 1, words.top or PAGE)
+    return text_tables(history_tables(found.rows, page, title=found.name)).splitlines()
 
 
 def _draw(target: str, found: Rows) -> None:

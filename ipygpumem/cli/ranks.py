@@ -37,7 +37,9 @@ def add(commands: Commands) -> None:
         default="rank",
         help="the highest first (rank: in their order)",
     )
-    made.add_argument("--top", type=count, default=MOST, metavar="N", help=f"rows of each table ({MOST}; in JSON all)")
+    made.add_argument(
+        "-n", "--top", type=count, default=MOST, metavar="N", help=f"rows of each table ({MOST}; in JSON all)"
+    )
     made.add_argument(
         "--html", metavar="OUT", help="write the viewer of the rank that differs most beside a typical one, too"
     )

@@ -50,7 +50,7 @@ class Commands:
 def add_groups(made: argparse.ArgumentParser) -> None:
     """By what a command adds up, and how much of it is shown."""
     made.add_argument("--by", choices=sorted(KEYS), default="line", help="what to add up by (line)")
-    made.add_argument("--top", type=count, metavar="N", help=f"how many groups ({TOP}; in JSON all)")
+    made.add_argument("-n", "--top", type=count, metavar="N", help=f"how many groups ({TOP}; in JSON all)")
 
 
 def count(word: str) -> int:

@@ -185,9 +185,20 @@ class Measurement:
             cell_id=cell_id,
             code=code,
             success=success,
-            notes=(*self._notes, *(_LATE.format(name) for name in late), *notes),
+            notes=(*self._notes, *(_LATE.format(name) for name in late), *self._unused(before, after), *notes),
             recording=recording,
         )
+
+    def _unused(self, before: Reading, after: Reading) -> list[str]:
+        """Devices that are asked for by name, and of which there is nothing to tell."""
+        found = []
+        for name in self.only or ():
+            here = [reading.devices[name] for reading in (before, after) if name in reading.devices]
+            if self.watch.only is not None and name not in self.watch.only:
+                found.append(f"{name}: not under watch")
+            elif not any(device.context for device in here):
+                found.append(f"{name}: not used by this process")
+        return found
 
     def _save(
         self,

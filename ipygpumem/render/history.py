@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from ipygpumem.errors import OptionError
 from ipygpumem.ledger.entry import HOST
 from ipygpumem.render.column import VISIBLE
 from ipygpumem.render.table import Table, TableRow
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ipygpumem.ledger.comparison import Pair
     from ipygpumem.ledger.entry import Entry
 
-__all__ = ["COLUMNS", "PAGE", "Page", "comparison_tables", "history_tables", "merged_tables"]
+__all__ = ["COLUMNS", "PAGE", "Page", "comparison_tables", "history_tables", "merged_tables", "rows_of"]
 
 COLUMNS = {"in": "cell", "held": "held", "peak": "peak", "outside": "outside", "time": "seconds"}
 """What a history may be sorted by, with the figure's name."""
@@ -39,6 +40,23 @@ class Page:
     def pages(self, count: int) -> int:
         """How many there are of so many rows."""
         return max(-(-count // self.size), 1)
+
+
+def rows_of(rows: Sequence[Entry], names: Sequence[str]) -> Sequence[Entry]:
+    """The rows of some devices.
+
+    Args:
+        rows: Of all.
+        names: Of the devices (``cuda:0``, ``host``); none takes all.
+
+    Raises:
+        OptionError: There is none of a device: there are others.
+    """
+    there = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
+    missing = [name for name in names if name not in there]
+    if missing and there:
+        raise OptionError(f"nothing of {', '.join(missing)} is here: there is {', '.join(there)}")
+    return [row for row in rows if row.device in names] if names else rows
 
 
 def history_tables(
@@ -93,10 +111,15 @@ def _count(rows: Sequence[Entry], several: bool) -> str:
 
 def _remarks(rows: Sequence[Entry], page: Page, dropped: int, more: str) -> tuple[str, ...]:
     sentences = []
-    if any(row.device == HOST for row in rows):
+    hosts = sum(row.device == HOST for row in rows)
+    if hosts and hosts == len(rows):
         sentences.append("without a GPU: held and peak are of this process's resident memory")
+    elif hosts:
+        sentences.append("rows of host: no GPU was in use yet, held and peak are of this process's resident memory")
     pages = page.pages(len(rows))
-    if pages > 1:
+    if page.number > pages:
+        sentences.append(f"there is no page {page.number:,}: the last is {pages:,}")
+    elif pages > 1:
         goes_on = f": {more.format(page.number + 1)} goes on" if page.number < pages else ""
         sentences.append(f"page {page.number:,} of {pages:,}{goes_on}")
     if dropped:

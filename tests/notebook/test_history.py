@@ -67,6 +67,11 @@ def test_sorted_and_paged(worked):
         ("--page ²", "%gpumem history: --page is a number from 1 on, not '²'"),
         ("a b", "%gpumem history takes one file: %gpumem compare takes two"),
         ("none.jsonl", "%gpumem history: none.jsonl: No such file or directory"),
+        ("-d xx", "%gpumem history: 'xx' is no device: write cuda:0, or 0"),
+        ("-d cuda:9", "%gpumem history: nothing of cuda:9 is here: there is cuda:0"),
+        ("-d 0,9,host", "%gpumem history: nothing of cuda:9, host is here: there is cuda:0"),
+        ("--plot --by peak", "%gpumem history: --plot draws every cell in the order in which they ran: no --by"),
+        ("--plot --page 2", "%gpumem history: --plot draws every cell in the order in which they ran: no --by"),
         ("--fast", "%gpumem history: unrecognized arguments: --fast"),
     ],
 )
@@ -86,6 +91,39 @@ def test_a_picture(worked):
     (bundle,) = worked.run("%gpumem history --plot").displays
     assert set(bundle) == {"text/plain", "image/png"}
     assert bundle["text/plain"].startswith("this session: 3 measurements")
+
+
+def test_a_page_beyond_the_last(worked):
+    text = worked.run("%gpumem history -n 2 --page 7").text
+    assert text.splitlines()[-1] == "there is no page 7: the last is 2"
+
+
+def test_rows_on_a_page_by_both_names(worked):
+    assert labels(worked.run("%gpumem history --top 1")) == labels(worked.run("%gpumem history -n 1"))
+
+
+def test_a_row_before_the_gpu_was_used_is_not_the_whole_session(worked):
+    import dataclasses
+
+    from ipygpumem.session import current
+
+    first = dataclasses.replace(worked.reports[0], devices={})
+    current().reports.append(first)
+    text = worked.run("%gpumem history").text
+    assert "without a GPU" not in text
+    assert text.endswith("rows of host: no GPU was in use yet, held and peak are of this process's resident memory")
+
+
+def test_a_device_that_is_not_used(two_gpus, make_notebook):
+    notebook = make_notebook()
+    notebook.run("import torch", store_history=False)
+    notebook.load()
+    notebook.run("x = torch.ones(5, device='cuda:0')")
+    ran = notebook.run("%%gpumem -d 1\ny = torch.ones(5, device='cuda:0')")
+    assert ran.text.splitlines()[-1] == "cuda:1: not used by this process"
+    assert "cuda:1: not" not in notebook.run("%%gpumem -d 1\ny = torch.ones(5, device='cuda:1')").text
+    notebook.run("%config GPUMem.devices = 'cuda:0'")
+    assert notebook.run("%%gpumem -d 1\ny = 1").text.splitlines()[-1] == "cuda:1: not under watch"
 
 
 def test_before_anything_ran(gpu_notebook):

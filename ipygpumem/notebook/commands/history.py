@@ -11,7 +11,8 @@ from ipygpumem.notebook import show
 from ipygpumem.notebook.commands.command import Command
 from ipygpumem.notebook.options import Option, parse
 from ipygpumem.notebook.paths import filled
-from ipygpumem.render.history import COLUMNS, PAGE, Page, history_tables
+from ipygpumem.render.history import COLUMNS, PAGE, Page, history_tables, rows_of
+from ipygpumem.session.devices import device_names
 from ipygpumem.session.tables import Rows, read_rows
 
 if TYPE_CHECKING:
@@ -28,11 +29,10 @@ _OPTIONS = (
         f"{{{','.join(COLUMNS)}}}",
         "sort by this column, the worst first (default: in, the order in which the cells ran)",
         choices=tuple(COLUMNS),
-        default="in",
     ),
     Option(("-d", "--device"), "DEVICE", "this device only (cuda:0, 0); may be repeated", many=True),
-    Option(("-n",), "N", f"rows on a page (default {PAGE})", default=str(PAGE)),
-    Option(("--page",), "N", "which page: 1 is the newest or the worst (default)", default="1"),
+    Option(("-n", "--top"), "N", f"rows on a page (default {PAGE})"),
+    Option(("--page",), "N", "which page: 1 is the newest or the worst (default)"),
     Option(("--plot",), None, "as a picture: level and peak of each cell, stacked, under the card's capacity"),
     Option(("-h", "--help"), None, "show this help"),
 )
@@ -40,12 +40,13 @@ _OPTIONS = (
 
 def _run(magics: GPUMem, rest: str) -> None:
     words = parse("%gpumem history", _OPTIONS, rest)
-    page = Page(words.by, _number("--page", words.page), _number("-n", words.n))
+    page = Page(words.by or "in", _number("--page", words.page or "1"), _number("-n", words.top or str(PAGE)))
+    if words.plot and (words.by or words.page or words.top):
+        raise UsageError("%gpumem history: --plot draws every cell in the order in which they ran: no --by, -n, --page")
+    names = device_names(words.device or ())
     found = _rows(magics, words)
     magics.cells.claim()
-    rows, title = found.rows, found.name
-    if words.device:
-        rows = [row for row in rows if row.device in _names(words.device)]
+    rows, title = rows_of(found.rows, names), found.name
     if words.plot:
         show.show_levels(magics.shell, rows, title)
     else:
@@ -61,11 +62,6 @@ def _rows(magics: GPUMem, words: argparse.Namespace) -> Rows:
     if len(words.file) > 1:
         raise UsageError("%gpumem history takes one file: %gpumem compare takes two")
     return read_rows(filled(magics.shell, words.file[0]))
-
-
-def _names(words: list[str]) -> set[str]:
-    """Devices as rows name them: a file may tell of devices that this machine does not have."""
-    return {f"cuda:{word}" if word.isdecimal() else word for word in words}
 
 
 def _number(flag: str, text: str) -> int:

@@ -24,7 +24,7 @@ _WORKERS = 8
 _OPTIONS = (
     Option(("folder",), "FOLDER", "what measure(rank_reports=FOLDER) wrote, or snapshots alone", path=True, many=True),
     Option(("--by",), f"{{{','.join(_BY)}}}", "the highest first (default: rank)", choices=_BY, default="rank"),
-    Option(("-n",), "N", f"rows of each table (default {MOST})", default=str(MOST)),
+    Option(("-n", "--top"), "N", f"rows of each table (default {MOST})", default=str(MOST)),
     Option(("--plot",), None, "as a picture: the level of every rank over time"),
     Option(("--view",), None, "show the rank that differs most beside a typical one, in the viewer"),
     Option(("-h", "--help"), None, "show this help"),
@@ -35,14 +35,14 @@ def _run(magics: GPUMem, rest: str) -> None:
     words = parse("%gpumem ranks", _OPTIONS, rest)
     if len(words.folder) != 1:
         raise UsageError("%gpumem ranks takes one folder: what measure(rank_reports=FOLDER) wrote")
-    if not words.n.isdecimal() or not words.n.isascii() or int(words.n[:9]) < 1:
-        raise UsageError(f"%gpumem ranks: -n is a number from 1 on, not {words.n!r}")
+    if not words.top.isdecimal() or not words.top.isascii() or int(words.top[:9]) < 1:
+        raise UsageError(f"%gpumem ranks: -n is a number from 1 on, not {words.top!r}")
     found = read_ranks(filled(magics.shell, words.folder[0]), workers=min(os.cpu_count() or 1, _WORKERS))
     magics.cells.claim()
     if words.plot:
         show.show_ranks(magics.shell, found)
     else:
-        show.show_tables(magics.shell, ranks_tables(found.members, found.what, by=words.by, most=int(words.n[:9])))
+        show.show_tables(magics.shell, ranks_tables(found.members, found.what, by=words.by, most=int(words.top[:9])))
     for fault in found.faults:
         print(f"ipygpumem: passed over: {fault}")  # noqa: T201 (what is missing is told)
     if words.view:
