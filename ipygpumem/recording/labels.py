@@ -48,6 +48,7 @@ _type_dict = type.__dict__["__dict__"].__get__
 _OF_EXCEPTIONS = [
     _type_dict(BaseException)[name].__get__ for name in ("__traceback__", "__cause__", "__context__", "args")
 ]
+_TRACES = (types.TracebackType, types.FrameType)
 _LAZY = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
 
@@ -130,7 +131,7 @@ def _of_dict(
     for key, value in list(dict.items(thing)):
         if id(key) in tensors:
             yield id(value), Label("", key=id(key))
-            yield id(key), Label(" (key)")
+            yield id(key), Label(" (key)", late=True)
             continue
         plain = type(key) is str or is_one_of(key, _PLAIN_KEYS)
         if plain and wanted is not None and id(value) not in wanted:
@@ -144,7 +145,7 @@ def _of_dict(
         else:
             yield id(value), Label(f"[{_key(key)}]")
         if not plain:
-            yield id(key), Label(" (key)")
+            yield id(key), Label(" (key)", late=True)
 
 
 def _key(key: Any) -> str:
@@ -256,7 +257,11 @@ def _of_cell(thing: Any) -> Iterator[tuple[int, Label]]:
 
 
 def _of_frame(thing: Any) -> Iterator[tuple[int, Label]]:
-    yield from ((id(value), Label(f" {name}", far=True)) for name, value in locals_of(thing))
+    # what holds a traceback holds the frames in it, which have names of their own
+    yield from (
+        (id(value), Label(f" {name}", far=True, late=is_one_of(value, _TRACES) or isinstance_of(value, BaseException)))
+        for name, value in locals_of(thing)
+    )
     yield id(thing.f_back), Label("")
 
 

@@ -27,6 +27,7 @@ _TRIES = 40
 """Ways that are tried for the further names of one storage: there may be any number."""
 _LONGEST = 12
 """Parts of a name; in a longer one the middle is left out."""
+_CUT = "..."
 _ROWS = 4
 """Rows that are told of those whose graphs keep one storage."""
 ALSO = 4
@@ -102,6 +103,7 @@ class Names:
         """Things with a name of their own, whoever refers to them."""
         self._order = itertools.count()
         self._graph: list[tuple[int, int]] = []
+        self._passed: set[int] = set()
         self._rows: dict[int, dict[str, None]] | None = None
         self.named: dict[int, Named] = {}
         self.masks: dict[int, int] = {}
@@ -124,7 +126,7 @@ class Names:
         bit = 1 << PLACES.index(place)
         for key, text in chosen:
             self.masks[key] = self.masks.get(key, 0) | bit
-            if key not in self.named:
+            if key not in self.named and key not in self._passed:
                 queue: _Queue = []
                 self._name(key, Named(None, Label(text), row, place, graph=False, depth=0), queue)
                 self._flood(queue)
@@ -180,7 +182,10 @@ class Names:
     def _open(self, key: int, inside: dict[int, None], queue: _Queue) -> None:
         """Name what one object refers to."""
         thing, known, things = self._ways.things[key], self.named[key], self._ways.things
-        inside = {child: None for child in inside if not passed_by(thing, things[child])}
+        passed = [child for child in inside if passed_by(thing, things[child])]
+        if passed:
+            self._passed.update(passed)
+            inside = {child: None for child in inside if child not in passed}
         rest = unnamed(thing)
         own_row = type(thing) is types.FrameType and known.place in {"traceback", "thread"}
         told: set[int] = set()
@@ -278,7 +283,7 @@ class Names:
             if not one.graph:
                 parts.append(self._written(one.label))
                 if len(parts) > _LONGEST:
-                    parts = [*parts[:4], "...", one.row]
+                    parts = [*parts[:4], _CUT, one.row]
                     break
             at = one.parent
         return "".join(part for part in reversed(parts) if part)
@@ -286,11 +291,18 @@ class Names:
     def also(self, keys: Sequence[int]) -> tuple[str, ...]:
         """Further names of the same storage: ``keys`` are its tensors, the first one's first name is not among them."""
         found: dict[str, None] = {}
+        cut: set[str] = set()
         graph = self.named[keys[0]].graph
         left = [_TRIES]
         for key in keys:
             if key in self.named and self.named[key].graph is graph and len(found) <= ALSO:
-                found.update(dict.fromkeys(self._texts(key, (), left)))
+                start = f"{self.named[key].row}{_CUT}"
+                for text in self._texts(key, (), left):
+                    if not text.startswith(start):
+                        found[text] = None
+                    elif start not in cut:  # the same one, cut elsewhere, tells nothing more
+                        cut.add(start)
+                        found[text] = None
         return tuple(found)[1 : ALSO + 1]
 
     def _texts(self, key: int, below: tuple[int, ...], left: list[int]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import enum
 import functools
 import gc
 import itertools
@@ -867,3 +868,55 @@ def test_of_many_instances_one_gives_its_class_a_name():
     space = {"many": [made() for _ in range(2000)]}
     del made
     assert re.fullmatch(r"many\[\d+\]\.__class__\.inner\.kept", only(space).name)
+
+
+def test_the_locals_of_a_traceback_come_before_other_tracebacks_in_them():
+    class Manager:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, kind, value, traceback):
+            raise MemoryError
+
+    def fails():
+        loc = big()
+        raise ValueError(loc.shape)
+
+    def outer():
+        with Manager():
+            fails()
+
+    try:
+        outer()
+    except MemoryError as error:
+        root = Root("last exception", error, "traceback")
+    assert only({}, root).name == "last exception: fails() loc"
+
+
+def test_a_parameter_of_a_module_that_was_replaced_is_called_by_its_group():
+    optimizer = torch.optim.Adam([torch.nn.Parameter(big())])
+    optimizer.param_groups[0]["params"][0].grad = big()
+    optimizer.step()
+    names = {one.name for one in look({"o": optimizer})}
+    assert {'o.param_groups[0]["params"][0]', 'o.state[o.param_groups[0]["params"][0]]["exp_avg"]'} < names
+    assert not any(name.startswith("o.state (key)") for name in names)
+
+
+def test_a_member_of_an_enum():
+    kind = enum.Enum("Kind", {"A": big()})
+    assert only({"Kind": kind}).name == "Kind.A._value_"
+
+
+def test_one_name_is_not_told_again_cut_elsewhere():
+    nest = [big()]
+    for _ in range(100):
+        nest = [nest, nest]
+    one = only({"x": nest})
+    assert (one.name, one.also) == ("x...[0][0][0][0]", ())
+
+
+def test_a_default_comes_before_the_tuple_that_nobody_has():
+    loss = (torch.ones(4, requires_grad=True) * 2).sum()
+    loss.grad_fn.register_hook(default(big()))  # C++ has the dict of hooks
+    one = only({"loss": loss})
+    assert (one.row, one.name) == (NO_NAME, "<OrderedDict>[0] (default given)")
