@@ -11,7 +11,10 @@ import sys
 from jupyter_client.manager import start_new_kernel
 manager, client = start_new_kernel()
 def cell(code, seconds=60):
-    message = client.execute(code, allow_stdin=True)
+    asked = client.session.msg("execute_request", dict(code=code, silent=False, store_history=True, allow_stdin=True))
+    asked["metadata"] = {"cellId": "c1"}  # as a notebook does: a console gets nothing live
+    client.shell_channel.send(asked)
+    message = asked["header"]["msg_id"]
     while True:
         reply = client.get_iopub_msg(timeout=seconds)
         if reply["parent_header"].get("msg_id") != message:

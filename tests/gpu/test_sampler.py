@@ -175,7 +175,10 @@ import json, sys, time
 from jupyter_client.manager import start_new_kernel
 manager, client = start_new_kernel()
 def cell(code, stdin=True):
-    request, found = client.execute(code, allow_stdin=stdin), []
+    asked = client.session.msg("execute_request", dict(code=code, silent=False, store_history=True, allow_stdin=stdin))
+    asked["metadata"] = {"cellId": "c1"}  # as a notebook does: a console gets nothing live
+    client.shell_channel.send(asked)
+    request, found = asked["header"]["msg_id"], []
     while True:
         message = client.get_iopub_msg(timeout=120)
         if message["parent_header"].get("msg_id") != request: continue
