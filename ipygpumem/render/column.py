@@ -106,8 +106,8 @@ def _with_sampled(columns: tuple[Column, ...], device: DeviceReport, grades: Map
     if found is None or peak == device.accounted:  # it is this process's for certain
         text = f"at least {signed(peak)} (by the driver's accounting)"
     else:
-        text = f"at least {signed(peak)} at {_when(found.seconds)} (sampled, largest gap {_gap(found.gap)})"
-        text = f"{text} ({_PASSING if device.process_wide else 'this process or another'})"
+        whose = _PASSING if device.process_wide else "this process or another"
+        text = f"at least {signed(peak)} at {_when(found.seconds)} (sampled, largest gap {_gap(found.gap)}; {whose})"
     if not any(one.kind == "outside" for one in columns):
         text = f"outside PyTorch, {text}"
     kinds = [one.kind for one in columns]

@@ -285,5 +285,5 @@ def test_a_stranger_who_came_and_went_is_not_called_ours(gpu):
         time.sleep(0.06)
         del gpu.card.others[77]
     assert block.report.devices["cuda:0"].outside_peak == 30_000 * MIB
-    assert "(this process or one that came and went)" in text_line(block.report)
+    assert "; this process or one that came and went)" in text_line(block.report)
     assert "; this process or one that came and went" in text_tables(report_tables(block.report))
