@@ -30,6 +30,7 @@ html_static_path = ["static"]
 html_css_files = ["pages.css"]
 html_copy_source = False
 html_show_sourcelink = False
+smartquotes = False  # options begin with two dashes, and are copied
 
 # The notebooks are shown as they ran on an NVIDIA H200.
 nb_execution_mode = "off"

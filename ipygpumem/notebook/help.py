@@ -34,7 +34,11 @@ def help_text() -> str:
 
 
 def _usage(word: str, options: tuple[Option, ...]) -> str:
-    operands = [f"{option.value}..." if option.many else str(option.value) for option in options if option.operand]
+    operands = [
+        option.usage or (f"{option.value}..." if option.many else str(option.value))
+        for option in options
+        if option.operand
+    ]
     return " ".join([word, *operands])
 
 

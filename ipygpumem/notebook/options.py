@@ -32,7 +32,7 @@ class Option:
     """One option: its flags, the name of its value (None for a switch), what it says in the help.
 
     A flag without a dash is an operand: ``Option(("file",), "FILE", "the snapshot", path=True)``; with `many` there may
-    be any number, otherwise there has to be one.
+    be any number, otherwise there has to be one. ``usage`` stands for it in the help where the command takes fewer.
     """
 
     flags: tuple[str, ...]
@@ -42,6 +42,7 @@ class Option:
     default: Any = None
     many: bool = False
     path: bool = False
+    usage: str = ""
 
     @property
     def operand(self) -> bool:

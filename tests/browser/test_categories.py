@@ -135,6 +135,32 @@ def test_keys(opened):
     assert opened.locator("dialog").is_hidden()
 
 
+def test_help_on_a_page_that_was_just_opened(opened):
+    assert opened.evaluate("document.activeElement === document.body")
+    opened.keyboard.press("?")
+    assert opened.locator("dialog").is_visible()
+    assert "What other threads allocated is not in the picture." in opened.locator("dialog").inner_text()
+
+
+def test_no_change_is_counted_that_is_not_there(page, tmp_path):
+    file = tmp_path / "one.html"
+    file.write_text(categories_page(Profile((made(1),)), "one.html"), encoding="utf-8")
+    page.goto(file.as_uri())
+    page.wait_for_function("window.ipygpumem")
+    page.evaluate("""() => {
+        window.written = []
+        const write = CanvasRenderingContext2D.prototype.fillText
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+            window.written.push(text)
+            write.call(this, text, ...rest)
+        }
+        window.ipygpumem.turn("change")
+    }""")
+    settled(page)
+    ticks = [text for text in page.evaluate("window.written") if text.isdecimal()]
+    assert "1" in ticks and "2" not in ticks
+
+
 def test_zoom_at_the_pointer_and_drag(opened):
     x, y = place(opened, 0.25, 0.5)
     opened.mouse.move(x, y)

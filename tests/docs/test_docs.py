@@ -73,9 +73,21 @@ def test_the_site_says_what_the_help_says(site):
 
 def test_the_reference_has_every_public_name(site):
     anchors = site[0]["api.html"].anchors
-    functions = {"load_ipython_extension", "unload_ipython_extension", "__version__", "last", "reports"}
-    lost = {name for name in ipygpumem.__all__ if not any(one.endswith(f".{name}") for one in anchors)} - functions
-    assert not lost
+    functions = {"load_ipython_extension", "unload_ipython_extension", "__version__"}
+    results = {"Ranks", "Merged", "Spread", "Engines", "ProfileFacts", "CategoryPeak", "HostReport", "DeviceReport"}
+    names = {*ipygpumem.__all__, *results} - functions
+    assert not {name for name in names if not any(one.endswith(f".{name}") for one in anchors)}
+
+
+def test_options_keep_their_dashes(site):
+    for name in ("many.html", "profile.html", "api.html"):
+        text = (site[1] / name).read_text(encoding="utf-8")
+        assert "\N{EN DASH}" not in text.partition("<article")[2].partition("</article>")[0], name
+
+
+def test_the_first_page_leads_to_every_page_of_the_guide(site):
+    listed = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").partition("```{toctree}")[0]
+    assert all(f"({path.name})" in listed for path in ROOT.glob("docs/*.md") if path.name not in {"index.md", "api.md"})
 
 
 @pytest.mark.parametrize("path", GUIDE, ids=lambda path: path.name)

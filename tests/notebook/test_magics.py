@@ -535,3 +535,9 @@ def forget(shell):
     shell.displayhook._, shell.displayhook.__, shell.displayhook.___ = "", "", ""
     shell.displayhook.exec_result = None
     gc.collect()
+
+
+def test_the_help_shows_how_many_files_a_command_takes():
+    lines = help_text().splitlines()
+    for usage in ("history [FILE]", "compare A B", "engines [CLIENT]", "ranks FOLDER", "view FILE..."):
+        assert any(line.startswith(f"%gpumem {usage} ") for line in lines), usage

@@ -21,7 +21,14 @@ __all__ = ["COMPARE"]
 
 _TWO = 2
 _OPTIONS = (
-    Option(("file",), "FILE", "two logs or executed notebooks: the second against the first", path=True, many=True),
+    Option(
+        ("file",),
+        "FILE",
+        "two logs or executed notebooks: the second against the first",
+        path=True,
+        many=True,
+        usage="A B",
+    ),
     Option(
         ("--by",),
         f"{{{','.join(COLUMNS)}}}",

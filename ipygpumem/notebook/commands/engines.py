@@ -22,6 +22,7 @@ _OPTIONS = (
         "an ipyparallel.Client of this notebook, or a view of one: %%px cells then come back with one merged report; "
         "off ends it; nothing tells who is under watch, and what is still running",
         many=True,
+        usage="[CLIENT]",
     ),
     Option(("-h", "--help"), None, "show this help"),
 )

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["HISTORY"]
 
 _OPTIONS = (
-    Option(("file",), "FILE", "a log, an executed notebook, instead of this session", path=True, many=True),
+    Option(
+        ("file",), "FILE", "a log, an executed notebook, instead of this session", path=True, many=True, usage="[FILE]"
+    ),
     Option(
         ("--by",),
         f"{{{','.join(COLUMNS)}}}",

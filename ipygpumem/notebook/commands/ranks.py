@@ -22,7 +22,14 @@ __all__ = ["RANKS"]
 _BY = ("rank", "held", "peak", "outside", "time")
 _WORKERS = 8
 _OPTIONS = (
-    Option(("folder",), "FOLDER", "what measure(rank_reports=FOLDER) wrote, or snapshots alone", path=True, many=True),
+    Option(
+        ("folder",),
+        "FOLDER",
+        "what measure(rank_reports=FOLDER) wrote, or snapshots alone",
+        path=True,
+        many=True,
+        usage="FOLDER",
+    ),
     Option(("--by",), f"{{{','.join(_BY)}}}", "the highest first (default: rank)", choices=_BY, default="rank"),
     Option(("-n", "--top"), "N", f"rows of each table (default {MOST})", default=str(MOST)),
     Option(("--plot",), None, "as a picture: the level of every rank over time"),

@@ -5,6 +5,7 @@ import { h } from "../views/dom.js";
 const WORDS = [
   "Each column of pixels shows the instant at which most was allocated inside it, so no peak is ever lost. Zoom in, and every change appears.",
   "Categories are told from how operators use a tensor, as torch's profiler saw it. What was allocated before the profile counts from the beginning, if something used it; what nothing used is not seen. PyTorch's own count has it.",
+  "A profile sees the operators of the thread that it began in, and of autograd's threads. What other threads allocated is not in the picture.",
 ];
 const KEYS = [
   ["wheel, + −", "zoom"],

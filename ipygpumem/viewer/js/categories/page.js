@@ -19,6 +19,10 @@ async function begin() {
   );
   const theme = /** @type {"auto"|"light"|"dark"} */ (document.documentElement.dataset.theme ?? "auto");
   const view = new View(place, { name: holder.dataset.name ?? "", notes: header.notes, devices, theme });
+  // on a page that was just opened nothing has the focus yet
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "?" && event.target === document.body) view.help();
+  });
   /** @type {any} */ (window).ipygpumem = view;
 }
 

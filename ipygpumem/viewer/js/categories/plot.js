@@ -129,7 +129,7 @@ function curve(context, values, plotWidth, y) {
 }
 
 /** @param {CanvasRenderingContext2D} context @param {Seen} seen @param {number} plotWidth @param {number} plotHeight @param {ReturnType<typeof ink>} colours */
-function placesAxis(context, { axis, x: [x0, x1] }, plotWidth, plotHeight, colours) {
+function placesAxis(context, { device, axis, x: [x0, x1] }, plotWidth, plotHeight, colours) {
   const bottom = ROOM.top + plotHeight;
   context.strokeStyle = colours.border;
   context.lineWidth = 1;
@@ -142,6 +142,7 @@ function placesAxis(context, { axis, x: [x0, x1] }, plotWidth, plotHeight, colou
   context.textBaseline = "top";
   context.textAlign = "center";
   for (let tick = Math.ceil(x0 / step) * step; tick <= x1; tick += step) {
+    if (axis === "change" && tick > device.count) break; // the last state has a width, and no change at its end
     const at = ROOM.left + (plotWidth * (tick - x0)) / (x1 - x0);
     context.beginPath();
     context.moveTo(at, bottom);
