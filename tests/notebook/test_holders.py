@@ -354,3 +354,12 @@ def test_free_a_name_that_a_grouped_exception_has(gpu_notebook):
     gpu_notebook.run("del kept\nx = x")
     gpu_notebook.run("%gpumem free x")
     assert held() == {}
+
+
+def test_the_frame_that_failed_comes_before_what_a_context_manager_was_told_of_it(gpu_notebook):
+    gpu_notebook.run(f"def fails():\n    loc = torch.ones(9 << 20, {GPU}\n    raise ValueError")
+    gpu_notebook.run(
+        "import contextlib\n@contextlib.contextmanager\ndef manager():\n    try:\n        yield\n"
+        "    except ValueError:\n        raise MemoryError from None\nwith manager():\n    fails()"
+    )
+    assert held() == {"last exception: fails() loc": 9}

@@ -870,29 +870,6 @@ def test_of_many_instances_one_gives_its_class_a_name():
     assert re.fullmatch(r"many\[\d+\]\.__class__\.inner\.kept", only(space).name)
 
 
-def test_the_locals_of_a_traceback_come_before_other_tracebacks_in_them():
-    class Manager:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, kind, value, traceback):
-            raise MemoryError
-
-    def fails():
-        loc = big()
-        raise ValueError(loc.shape)
-
-    def outer():
-        with Manager():
-            fails()
-
-    try:
-        outer()
-    except MemoryError as error:
-        root = Root("last exception", error, "traceback")
-    assert only({}, root).name == "last exception: fails() loc"
-
-
 def test_a_parameter_of_a_module_that_was_replaced_is_called_by_its_group():
     optimizer = torch.optim.Adam([torch.nn.Parameter(big())])
     optimizer.param_groups[0]["params"][0].grad = big()
