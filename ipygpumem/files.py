@@ -13,7 +13,7 @@ from ipygpumem.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["check_path", "replacing"]
+__all__ = ["check_ending", "check_path", "replacing"]
 
 
 def check_path(path: str | os.PathLike[str], what: str = "snapshot", example: str = "snapshot.pickle") -> Path:
@@ -38,6 +38,17 @@ def check_path(path: str | os.PathLike[str], what: str = "snapshot", example: st
         raise
     except (OSError, RuntimeError, ValueError) as error:  # a name too long, ~nobody, a null character
         raise OptionError(f"{text!r} is no path: {getattr(error, 'strerror', None) or error}") from error
+
+
+def check_ending(path: str | os.PathLike[str], what: str, *endings: str) -> None:
+    """Whether a name ends as the file's readers expect it.
+
+    Raises:
+        OptionError: It does not.
+    """
+    name = Path(os.fsdecode(path)).name
+    if not name.lower().endswith(endings):
+        raise OptionError(f"the {what} is written to a file that ends in {' or '.join(endings[:2])}, not {name!r}")
 
 
 def _checked(text: str, example: str) -> Path:

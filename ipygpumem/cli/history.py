@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.cli.output import BAD_FILE, complain, print_json, say
 from ipygpumem.cli.words import count
 from ipygpumem.errors import OptionError, ReportError
-from ipygpumem.files import check_path, replacing
-from ipygpumem.ledger.comparison import Pair, pairs
+from ipygpumem.files import check_ending, check_path, replacing
+from ipygpumem.ledger.comparison import Pair, earlier_runs, pairs
 from ipygpumem.progress import progress
 from ipygpumem.render.history import COLUMNS, PAGE, Page, comparison_tables, history_tables, rows_of
 from ipygpumem.render.table import text_tables
@@ -63,6 +63,7 @@ def _show(words: argparse.Namespace, read: Callable[[str], Rows]) -> int:
         if words.by or words.top or words.page:
             raise OptionError("--plot draws every cell in the order in which they ran: no --by, --top, --page")
         check_path(words.plot, "picture", "history.png")
+        check_ending(words.plot, "picture", ".png")
     names = () if words.device is None else device_names(words.device.split(","))
     status = 0
     for number, name in enumerate(words.files):
@@ -121,7 +122,8 @@ def _compare(words: argparse.Namespace) -> int:
         print_json({"a": words.before, "b": words.after, "cells": [_pair(pair) for pair in found]})
     else:
         names = short_names(words.before, words.after)
-        say(*text_tables(comparison_tables(found, words.by, names)).splitlines())
+        earlier = earlier_runs(before.rows, after.rows)
+        say(*text_tables(comparison_tables(found, words.by, names, earlier)).splitlines())
     return BAD_FILE if before.faults or after.faults else 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.cli.output import BAD_FILE, complain, print_json, say
 from ipygpumem.cli.words import count
 from ipygpumem.errors import OptionError, ReportError, SnapshotError
-from ipygpumem.files import check_path
+from ipygpumem.files import check_ending, check_path
 from ipygpumem.progress import progress
 from ipygpumem.render.ranks import MOST, ranks_tables
 from ipygpumem.render.table import text_tables
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add"]
 
+_PICTURES, _PAGES = (".png",), (".html", ".htm")
 _WORKERS = 8
 """More would wait for the disk."""
 
@@ -50,6 +51,7 @@ def _ranks(words: argparse.Namespace) -> int:
     for target, what, example in ((words.html, "page", "ranks.html"), (words.plot, "picture", "ranks.png")):
         if target is not None:
             check_path(target, what, example)
+            check_ending(target, what, *(_PICTURES if what == "picture" else _PAGES))
     try:
         with progress(f"reading {words.folder}"):
             found = read_ranks(words.folder, workers=min(os.cpu_count() or 1, _WORKERS))

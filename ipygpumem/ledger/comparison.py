@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.ledger.entry import Entry
 
-__all__ = ["Pair", "pairs"]
+__all__ = ["Pair", "earlier_runs", "pairs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,34 @@ def pairs(before: Sequence[Entry], after: Sequence[Entry]) -> list[Pair]:
     outside a cell by its place among its like. Of a cell that ran more than once its last run counts, of a log that
     several kernels wrote one after the other the last of them that ran the cell.
     """
-    by_id = any(one.cell_id for one in before) and any(one.cell_id for one in after)
+    by_id = _by_id(before, after)
     first, second = _keyed(before, by_id=by_id), _keyed(after, by_id=by_id)
     found = [Pair(first.get(key), row) for key, row in second.items()]
     return found + [Pair(row, None) for key, row in first.items() if key not in second]
 
 
+def earlier_runs(before: Sequence[Entry], after: Sequence[Entry]) -> tuple[int, int]:
+    """How many runs of cells do not count in each of the two, because the cell ran again there."""
+    by_id = _by_id(before, after)
+    return _earlier(before, by_id=by_id), _earlier(after, by_id=by_id)
+
+
+def _earlier(rows: Sequence[Entry], *, by_id: bool) -> int:
+    runs = {(_name(row, by_id=by_id), kernel, row.cell) for kernel, row in _kernels(rows) if row.cell is not None}
+    return len(runs) - len({name for name, _, _ in runs})
+
+
+def _by_id(before: Sequence[Entry], after: Sequence[Entry]) -> bool:
+    return any(one.cell_id for one in before) and any(one.cell_id for one in after)
+
+
+def _name(row: Entry, *, by_id: bool) -> str | int | None:
+    return row.cell_id if by_id and row.cell_id else row.cell
+
+
 def _keyed(rows: Sequence[Entry], *, by_id: bool) -> dict[tuple[object, ...], Entry]:
     """Each row under what it is known by: its cell, its place among the rows of that cell's last run, its device."""
-    runs = [(row.cell_id if by_id and row.cell_id else row.cell, kernel, row) for kernel, row in _kernels(rows)]
+    runs = [(_name(row, by_id=by_id), kernel, row) for kernel, row in _kernels(rows)]
     last = {name: (kernel, row.cell) for name, kernel, row in runs}
     counts: dict[tuple[object, ...], int] = {}
     found: dict[tuple[object, ...], Entry] = {}

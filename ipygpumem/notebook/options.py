@@ -163,6 +163,19 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message}")
 
 
+class _Once(argparse.Action):
+    """A value that is given once: of two, one would be forgotten unsaid."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, words: argparse.Namespace, values: Any, flag: str | None = None
+    ) -> None:
+        given = vars(words).setdefault("_given", set())
+        if self.dest in given:
+            parser.error(f"{flag} is given twice")
+        given.add(self.dest)
+        setattr(words, self.dest, values)
+
+
 def parse(prog: str, options: tuple[Option, ...], line: str) -> argparse.Namespace:
     """The options of a magic's line.
 
@@ -215,7 +228,7 @@ def _arguments(option: Option) -> dict[str, Any]:
     elif option.many:
         arguments |= {"action": "append", "default": []}
     else:
-        arguments["default"] = option.default
+        arguments |= {"default": option.default, "action": _Once}
     if option.choices:
         arguments["choices"] = option.choices
     return arguments

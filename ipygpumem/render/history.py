@@ -194,13 +194,16 @@ def _extreme(row: Entry, known: Sequence[int]) -> str:
     return "highest peak" if row.peak == max(known) else "lowest peak" if row.peak == min(known) else ""
 
 
-def comparison_tables(found: Sequence[Pair], by: str, names: tuple[str, str]) -> list[Table]:
+def comparison_tables(
+    found: Sequence[Pair], by: str, names: tuple[str, str], earlier: tuple[int, int] = (0, 0)
+) -> list[Table]:
     """Each figure of the second run with its change against the first; sorted by the change, the largest first.
 
     Args:
         found: Rows of the two runs.
         by: A key of `COLUMNS`; ``in`` leaves the order.
         names: Of the two runs.
+        earlier: How many runs of cells do not count in each of the two, for the cell ran again.
     """
     if by != "in":
         found = sorted(found, key=lambda pair: -abs(pair.change(COLUMNS[by]) or 0))
@@ -219,7 +222,12 @@ def comparison_tables(found: Sequence[Pair], by: str, names: tuple[str, str]) ->
     both = sum(pair.before is not None and pair.after is not None for pair in found)
     changed = sum(_differs(pair) for pair in found)
     title = f"{names[1]} against {names[0]}: {both:,} in both, {changed:,} of them differ"
-    return [Table(title, header, body)]
+    remarks = tuple(
+        f"{name}: {count:,} earlier run{'' if count == 1 else 's'} of cells that ran again left out, the last counts"
+        for name, count in dict(zip(names, earlier, strict=True)).items()
+        if count
+    )
+    return [Table(title, header, body, remarks)]
 
 
 def _compared(pair: Pair) -> tuple[str, ...]:

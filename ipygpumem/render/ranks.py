@@ -37,6 +37,8 @@ _HOST_COLUMNS = {"device": "device", "held": "held", "peak": "peak", "allocated"
 _ONE = 1.0
 _SLOWER, _SHORT = 1.1, 0.1
 _APART = 1.0
+_CLOCKS = 4
+"""So many hosts with a clock of their own are named one by one."""
 
 
 def ranks_tables(members: Sequence[Member], what: str = "rank", *, by: str = "rank", most: int = MOST) -> list[Table]:
@@ -186,9 +188,13 @@ def _clocks(members: Sequence[Member], what: str) -> Iterable[str]:
     """Who began late; and whose clock is another one than the folder's, which is one for all."""
     origins = [(member, member.origin) for member in members if member.origin is not None and member.origin.began]
     wrong = {one.host: one.clock for _, one in origins if one.clock is not None and abs(one.clock) >= _ONE}
-    for host, clock in wrong.items():
-        way = "behind" if clock > 0 else "ahead of"
-        yield f"the clock of {host} is {duration(abs(clock))} {way} the folder's: begins are told by the folder's"
+    if len(wrong) > _CLOCKS:
+        far = max(wrong, key=lambda host: abs(wrong[host]))
+        told = f"{len(wrong):,} hosts differ from the folder's, {far} is {_apart(wrong[far])} it"
+        yield f"the clocks of {told}: begins are told by the folder's"
+    else:
+        for host, clock in wrong.items():
+            yield f"the clock of {host} is {_apart(clock)} the folder's: begins are told by the folder's"
     begins = [(one.began + (one.clock or 0.0), member.name) for member, one in origins]
     if not begins:
         return
@@ -199,6 +205,10 @@ def _clocks(members: Sequence[Member], what: str) -> Iterable[str]:
         doubt = " by clocks that may differ" if several else ""
         told = ", ".join(f"{name} by {duration(seconds)}" for seconds, name in late[:_NAMED])
         yield f"began after the first{doubt}: {what} {told}"
+
+
+def _apart(clock: float) -> str:
+    return f"{duration(abs(clock))} {'behind' if clock > 0 else 'ahead of'}"
 
 
 def _skew_table(spread: Sequence[Skew], what: str) -> Table:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import IpyGpuMemError, OptionError, first_line
-from ipygpumem.files import check_path, replacing
+from ipygpumem.files import check_ending, check_path, replacing
 from ipygpumem.ledger.profile import CategoryPeak, ProfileFacts
 from ipygpumem.profile import CATEGORIES
 from ipygpumem.recording.capture import Capture
 from ipygpumem.recording.file import collector_paused
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
+    from pathlib import Path
 
     from ipygpumem.profile import CategoryTimeline, Profile
     from ipygpumem.recording.measurement import Measurement
@@ -74,9 +74,7 @@ def check_profile(
     for given, (what, _, endings) in zip((trace, timeline), _FILES, strict=True):
         if given is None:
             continue
-        name = Path(os.fsdecode(given)).name
-        if not name.lower().endswith(endings):
-            raise OptionError(f"the {what} is written to a file that ends in {' or '.join(endings[:2])}, not {name!r}")
+        check_ending(given, what, *endings)
 
 
 class ProfileQuestion:

@@ -89,3 +89,10 @@ def test_what_cannot_be(run, monkeypatch, capsys, words, outcome):
     status, told = outcome
     assert main(["ranks", *words]) == status
     assert told in capsys.readouterr().err
+
+
+def test_a_picture_of_another_kind_is_refused_first(run, tmp_path, capsys):
+    for option, name, ending in (("--plot", "x.txt", ".png"), ("--html", "x.png", ".html or .htm")):
+        assert main(["ranks", str(run), option, str(tmp_path / name)]) != 0
+        shown = capsys.readouterr()
+        assert shown.out == "" and f"is written to a file that ends in {ending}, not '{name}'" in shown.err

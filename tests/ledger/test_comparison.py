@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from fakes.sessions import cell
-from ipygpumem.ledger.comparison import pairs
+from ipygpumem.ledger.comparison import earlier_runs, pairs
 from ipygpumem.ledger.entry import moved_entries
 
 
@@ -71,3 +71,11 @@ def test_of_a_log_that_several_kernels_wrote_the_last_counts():
     assert [change for _, _, change in found(bare, [*bare, *bare])] == [0, 0]
     blocks = [cell(None, held=3, cell_id=None), *once]
     assert [change for _, _, change in found(blocks, [*blocks, *blocks])] == [0] * 4
+
+
+def test_runs_that_do_not_count_are_counted():
+    before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="b"), cell(3, held=7, cell_id="a")]
+    after = [cell(1, held=5, cell_id="a"), cell(1, held=5, cell_id="a"), *(cell(n, cell_id="b") for n in (2, 3, 4))]
+    assert earlier_runs(moved_entries(before), moved_entries(after)) == (1, 2)
+    nameless = [cell(n, held=5, cell_id=None) for n in (1, 2, 1)]
+    assert earlier_runs(moved_entries(before), moved_entries(nameless)) == (0, 1), "known by their numbers then"

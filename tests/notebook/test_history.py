@@ -246,6 +246,11 @@ def test_two_runs(worked, tmp_path):
     assert "+25.0 MiB" in found
     assert "+15.0 MiB" in found
     assert usage(worked.run(f"%gpumem compare {logs[0]}")).startswith("%gpumem compare takes two files")
+    assert "earlier run" not in ran.text
+    (again,) = [line for line in logs[1].read_text().splitlines() if '"cell": 50,' in line]
+    logs[1].write_text(f"{logs[1].read_text()}{again}\n")
+    told = "b.jsonl: 1 earlier run of cells that ran again left out, the last counts"
+    assert told in worked.run(f"%gpumem compare {logs[0]} {logs[1]}").text
     with logs[0].open("a") as file:
         file.write("half")
     ran = worked.run(f"%gpumem compare {logs[0]} {logs[1]} --by peak")

@@ -104,6 +104,8 @@ def test_a_cell_that_profiles_itself(notebook, tmp_path):
         ("--timeline {no}.html", "gpumem: '{no}.html' does not expand (NameError: name 'no' is not defined)"),
         ("--trace {folder}/a/b.json", "%%gpumem: the folder {tmp}/a does not exist"),
         ("--trace", "%%gpumem: argument --trace: expected one argument"),
+        ("--trace {folder}/a.json --trace {folder}/b.json", "%%gpumem: --trace is given twice"),
+        ("--limit 1GiB --limit=2GiB", "%%gpumem: --limit is given twice"),
         ("--trace {folder}/a.json --outside", f"%%gpumem: {CUPTI}"),
     ],
 )  # fmt: skip

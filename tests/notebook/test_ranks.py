@@ -36,6 +36,16 @@ def test_the_picture_and_the_viewer(notebook, run):
     assert ran.success and any("rank_2.pickle.xz" in text for text in ran.texts)
 
 
+def test_what_cannot_be_drawn_is_told_as_tables_first(notebook, tmp_path):
+    notebook.load()
+    notebook.run(
+        f"import ipygpumem\nwith ipygpumem.measure(rank_reports={str(tmp_path)!r}, rank=0, snapshot=False): pass"
+    )
+    ran = notebook.run(f"%gpumem ranks {tmp_path} --plot")
+    assert ran.text.startswith("1 rank on ")
+    assert isinstance(ran.error, UsageError) and "none has a snapshot with times" in ran.stderr
+
+
 @pytest.mark.parametrize("line", ["ranks", "ranks a b", "ranks nowhere", "ranks {run} -n 0", "ranks {run} --by colour"])
 def test_words_that_mean_nothing(notebook, run, line):
     notebook.load()

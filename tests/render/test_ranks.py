@@ -78,3 +78,11 @@ def test_many_are_cut_and_told():
     shown = text([member(rank, cell(1, peak=rank + 1)) for rank in range(300)], by="peak", most=3)
     assert [line.split()[0] for line in shown[2:5]] == ["299", "298", "297"]
     assert shown[5] == "297 further rows are not shown"
+
+
+def test_many_clocks_are_one_sentence():
+    members = [member(n, cell(1, held=1), host=f"n{n}", clock=60.0 * n, began=1e9 - 60 * n) for n in range(40)]
+    (told,) = [line for line in text(members) if line.startswith("the clock")]
+    assert told == (
+        "the clocks of 39 hosts differ from the folder's, n39 is 39 min 00 s behind it: begins are told by the folder's"
+    )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import gzip
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -215,3 +219,31 @@ def test_with_lines_and_a_snapshot(tmp_path, fake_gpu):
     assert m.report.profile.trace is not None
     assert re.search(r"aten::(ones|empty|fill_)", (tmp_path / "t.json").read_text())
     del kept
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz", 'it\'s "mine".json'])
+def test_a_trace_names_the_file_that_it_is(tmp_path, name):
+    with ipygpumem.measure(trace=tmp_path / name):
+        torch.ones(10).mul(3)
+    data = (tmp_path / name).read_bytes()
+    text = gzip.decompress(data) if name.endswith(".gz") else data
+    assert json.loads(text)["traceName"] == str(tmp_path / name)
+
+
+@pytest.mark.parametrize("ending", ["", ".tmp"])
+def test_a_full_disk_is_said_as_the_system_says_it(tmp_path, monkeypatch, ending):
+    """Kineto writes a file of its own beside the one that is asked for, and leaves it there."""
+    from ipygpumem.recording import capture
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def export(self, target):
+        Path(f"{target}{ending}").write_text('{"traceEvents": [')
+
+    monkeypatch.setattr(torch.autograd.profiler.profile, "export_chrome_trace", export)
+    monkeypatch.setattr(capture, "_fill", full)
+    told = pytest.warns(RuntimeWarning, match=r"t.json was not written: No space left on device")
+    with told, ipygpumem.measure(trace=tmp_path / "t.json"):
+        torch.ones(10).mul(3)
+    assert list(tmp_path.iterdir()) == []

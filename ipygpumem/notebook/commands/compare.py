@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
-from ipygpumem.ledger.comparison import pairs
+from ipygpumem.ledger.comparison import earlier_runs, pairs
 from ipygpumem.notebook import show
 from ipygpumem.notebook.commands.command import Command
 from ipygpumem.notebook.options import Option, parse
@@ -48,7 +48,8 @@ def _run(magics: GPUMem, rest: str) -> None:
     before, after = (read_rows(path) for path in paths)
     magics.cells.claim()
     found = pairs(before.rows, after.rows)
-    show.show_tables(magics.shell, comparison_tables(found, words.by, short_names(*paths)))
+    earlier = earlier_runs(before.rows, after.rows)
+    show.show_tables(magics.shell, comparison_tables(found, words.by, short_names(*paths), earlier))
     for fault in (*before.faults, *after.faults):
         print(f"ipygpumem: passed over: {fault}")  # noqa: T201 (what is missing is told)
 

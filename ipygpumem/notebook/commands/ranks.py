@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
+from ipygpumem.errors import OptionError
 from ipygpumem.notebook import show
 from ipygpumem.notebook.commands.command import Command
 from ipygpumem.notebook.options import Option, parse
@@ -46,12 +47,18 @@ def _run(magics: GPUMem, rest: str) -> None:
         raise UsageError(f"%gpumem ranks: -n is a number from 1 on, not {words.top!r}")
     found = read_ranks(filled(magics.shell, words.folder[0]), workers=min(os.cpu_count() or 1, _WORKERS))
     magics.cells.claim()
+    problem = None
     if words.plot:
-        show.show_ranks(magics.shell, found)
-    else:
+        try:
+            show.show_ranks(magics.shell, found)
+        except OptionError as error:
+            problem = error
+    if not words.plot or problem is not None:  # what can be told is told before what cannot be drawn
         show.show_tables(magics.shell, ranks_tables(found.members, found.what, by=words.by, most=int(words.top[:9])))
     for fault in found.faults:
         print(f"ipygpumem: passed over: {fault}")  # noqa: T201 (what is missing is told)
+    if problem is not None:
+        raise problem
     if words.view:
         pair = found.pair()
         if pair is None:
