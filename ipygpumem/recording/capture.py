@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import gzip
 import inspect
-import json
 import os
-import re
-import shutil
 import sys
 import threading
 import time
@@ -20,6 +16,7 @@ from ipygpumem.files import replacing
 from ipygpumem.probes import pytorch
 from ipygpumem.recording.file import collector_paused
 from ipygpumem.recording.profiler import profiling, release_profiler, watch_profiler
+from ipygpumem.recording.trace import write_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,10 +30,6 @@ _ELSEWHERE = (
 )
 _BUSY = "a profiler is at work already, and PyTorch has one at a time: end it first"
 _LOG_LEVEL, _SILENT = "KINETO_LOG_LEVEL", "6"
-_NOT_WHOLE = "it is not whole: is the disk full?"
-_PACKING, _CHUNK = 6, 1 << 20
-_TAIL = 1 << 14
-_NAME = re.compile(rb'"traceName": ".*"(?=\s*\}\s*\Z)', re.DOTALL)
 
 
 class Capture:
@@ -189,67 +182,12 @@ class Capture:
             raise RecordingError(self.error or "nothing was profiled")
         try:
             with replacing(path) as temporary:
-                if path.suffix == ".gz":
-                    self._write_packed(temporary, path)
-                else:
-                    self._export(temporary, path)
+                write_trace(self._profile, temporary, path)
                 return temporary.stat().st_size
         except OSError as error:
             raise RecordingError(f"the trace {path} was not written: {error.strerror or error}") from error
         except RuntimeError as error:
             raise RecordingError(f"the trace {path} was not written: {first_line(error)}") from error
-
-    def _write_packed(self, target: Path, path: Path) -> None:
-        plain = target.with_name(f"{target.name}.json")
-        try:
-            self._export(plain, path)
-            with plain.open("rb") as source, gzip.open(target, "wb", _PACKING) as packed:
-                shutil.copyfileobj(source, packed, _CHUNK)
-        finally:
-            plain.unlink(missing_ok=True)
-
-    def _export(self, target: Path, path: Path) -> None:
-        profile: Any = self._profile
-        half = target.with_name(f"{target.name}.tmp")  # what Kineto writes, and leaves where the disk is full
-        try:
-            profile.profiler.export_chrome_trace(str(target))
-            if not target.exists():
-                _fill(half)
-                raise OSError(_NOT_WHOLE)
-            _finish(target, path)
-        finally:
-            half.unlink(missing_ok=True)
-
-
-def _finish(target: Path, path: Path) -> None:
-    """Look whether a trace is whole, and let it name the file that it becomes.
-
-    Raises:
-        OSError: It is not whole: Kineto does not tell of a write that failed.
-    """
-    with target.open("r+b") as file:
-        at = max(target.stat().st_size - _TAIL, 0)
-        file.seek(at)
-        end = file.read()
-        if not end.rstrip().endswith(b"}"):
-            _fill(target)
-            raise OSError(_NOT_WHOLE)
-        named = _NAME.sub(lambda _: b'"traceName": ' + json.dumps(str(path)).encode(), end)
-        file.seek(at)
-        file.write(named)
-        file.truncate()
-
-
-def _fill(target: Path) -> None:
-    """Write on into a file that is not whole, so that the system says why.
-
-    Raises:
-        OSError: As the system says it.
-    """
-    with target.open("ab") as file:
-        file.write(bytes(_CHUNK))
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _nothing() -> None:

@@ -166,7 +166,7 @@ def test_a_disk_that_is_full_at_the_end(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
-    monkeypatch.setattr("ipygpumem.recording.capture.shutil.copyfileobj", full)
+    monkeypatch.setattr("ipygpumem.recording.trace.shutil.copyfileobj", full)
     with pytest.warns(RuntimeWarning, match="No space left on device") as told:
         facts = measured(tmp_path).profile
     assert len(facts.errors) == 2
@@ -233,7 +233,7 @@ def test_a_trace_names_the_file_that_it_is(tmp_path, name):
 @pytest.mark.parametrize("ending", ["", ".tmp"])
 def test_a_full_disk_is_said_as_the_system_says_it(tmp_path, monkeypatch, ending):
     """Kineto writes a file of its own beside the one that is asked for, and leaves it there."""
-    from ipygpumem.recording import capture
+    from ipygpumem.recording import trace
 
     def full(_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -242,7 +242,7 @@ def test_a_full_disk_is_said_as_the_system_says_it(tmp_path, monkeypatch, ending
         Path(f"{target}{ending}").write_text('{"traceEvents": [')
 
     monkeypatch.setattr(torch.autograd.profiler.profile, "export_chrome_trace", export)
-    monkeypatch.setattr(capture, "_fill", full)
+    monkeypatch.setattr(trace, "_fill", full)
     told = pytest.warns(RuntimeWarning, match=r"t.json was not written: No space left on device")
     with told, ipygpumem.measure(trace=tmp_path / "t.json"):
         torch.ones(10).mul(3)
