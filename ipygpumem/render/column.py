@@ -139,7 +139,7 @@ def _host_row(host: HostReport) -> Row:
     grades = host.grades
     columns = []
     if host.held is not None and abs(host.held) >= VISIBLE:
-        columns.append(Column("held", f"{signed(host.held)} held", grades["held"]))
+        columns.append(Column("held", _words("{} held", host.held, grades["held"]), grades["held"]))
     # a bound that comes from an older record says nothing about this cell
     if host.exact and host.peak is not None and host.peak >= VISIBLE:
         columns.append(Column("peak", f"peak {signed(host.peak)}", grades["peak"]))

@@ -110,7 +110,9 @@ def _lines_table(peak: PeakLines) -> Table:
 def _host_table(host: HostReport) -> Table:
     grades = host.grades
     peak = "" if host.peak is None else ("" if host.exact else "at most ") + _change(host.peak)
-    rows = [TableRow("resident (RSS)", (_change(host.held), peak, _level(host.after.rss)), 1, grades["held"])]
+    held, at_most = _change(host.held), grades["held"].trust == "bound"
+    cells = (f"at most {held}" if at_most else held, peak, _level(host.after.rss))
+    rows = [TableRow("resident (RSS)", cells, 1, None if at_most else grades["held"])]
     if host.after.pinned is not None:
         rows.append(
             TableRow("pinned by PyTorch", (_change(host.pinned), "", _level(host.after.pinned)), 1, grades["pinned"])
