@@ -14,7 +14,7 @@ from ipygpumem.ledger.plain import Plain, mapping, printable
 from ipygpumem.ledger.processes import NeighbourChange
 from ipygpumem.ledger.profile import ProfileFacts
 from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
-from ipygpumem.ledger.report import SCHEMA, DeviceReport, HostReport, Peak, Report
+from ipygpumem.ledger.report import SCHEMA, DeviceReport, HostReport, Peak, ProfiledHost, Report
 from ipygpumem.ledger.samples import OutsidePeak
 
 if TYPE_CHECKING:
@@ -93,10 +93,9 @@ def _report(plain: Plain, data: dict[str, Any]) -> Report:
     host = mapping(data.get("host"), "host")
     return Report(
         devices={printable(name): _device(plain, printable(name), one) for name, one in devices.items()},
-        host=HostReport(
+        host=(ProfiledHost if host.get("profiled") is True else HostReport)(
             before=plain.read(HostReading, host.get("before"), "host.before"),
             after=plain.read(HostReading, host.get("after"), "host.after"),
-            profiled=host.get("profiled") is True,
         ),
         **found,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ipygpumem.ledger.grade import Grade, grade
 from ipygpumem.ledger.samples import NOISE
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ipygpumem.ledger.reading import Counters, DeviceReading, HostReading
     from ipygpumem.ledger.samples import OutsidePeak
 
-__all__ = ["SCHEMA", "DeviceReport", "HostReport", "Peak", "RecordingFacts", "Report"]
+__all__ = ["SCHEMA", "DeviceReport", "HostReport", "Peak", "ProfiledHost", "RecordingFacts", "Report"]
 
 SCHEMA = 1
 """Of a report as plain data; session/FORMAT.md describes it. It rises when a key changes its meaning."""
@@ -284,7 +284,7 @@ class HostReport:
 
     before: HostReading
     after: HostReading
-    profiled: bool = False
+    profiled: ClassVar[bool] = False
 
     @property
     def held(self) -> int | None:
@@ -345,6 +345,13 @@ class HostReport:
             "after": self.after.to_dict(),
             "grades": {name: asdict(one) for name, one in self.grades.items()},
         }
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledHost(HostReport):
+    """The same under torch.profiler. A class of its own, for a field would take memory in every report."""
+
+    profiled: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.ledger.limits import Limits
+from ipygpumem.ledger.report import ProfiledHost
 from ipygpumem.probes import pytorch
 from ipygpumem.recording.backward import BackwardPasses
 from ipygpumem.recording.file import collector_paused
@@ -161,7 +162,7 @@ class Study:
         profile = None
         if self.profile is not None:
             profile = self.profile.answer()
-            report = replace(report, host=replace(report.host, profiled=True))
+            report = replace(report, host=ProfiledHost(report.host.before, report.host.after))
         excesses, doubts = self.limits.check(report)
         notes += [*doubts, *self._unmeasured(report)]
         report = replace(
