@@ -6,6 +6,7 @@ import re
 import sys
 import weakref
 
+import IPython
 import pytest
 
 import ipygpumem
@@ -323,6 +324,8 @@ def test_free_a_name_of_a_hostile_class(gpu_notebook):
     ],
 )
 def test_free_a_name_while_the_last_exception_is_hostile(gpu_notebook, body):
+    if IPython.version_info < (8,) and "__getattribute__" in body:
+        pytest.skip("this IPython's own traceback fails on such an exception")
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\ny = torch.ones(5 << 20, {GPU}")
     gpu_notebook.run(f"class Odd(Exception):\n    {body}")
     gpu_notebook.run("def fails(mine):\n    raise Odd\nfails(x)")
