@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import IPython
 import pytest
 import torch
 
@@ -73,6 +74,8 @@ ODD = {
 
 @pytest.mark.parametrize("body", ODD.values(), ids=ODD)
 def test_an_odd_exception_loses_neither_panel_nor_report(oom_notebook, body):
+    if IPython.version_info < (8,) and "__getattribute__" in body:
+        pytest.skip("this IPython's own traceback fails on such an exception")
     oom_notebook.run(f"class Odd(Exception):\n    {body}")
     ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise Odd() from error")
     (panel,) = panels(ran)
