@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from ipygpumem.notebook import show
+from ipygpumem.notebook.commands.answer import answer, answer_options
 from ipygpumem.notebook.commands.command import Command
 from ipygpumem.notebook.options import Option, parse
 from ipygpumem.render import holders_tables
@@ -27,11 +28,7 @@ _OPTIONS = (
     Option(("-n",), "N", "how many holders to show (default 10)", default="10"),
     Option(("--parts",), "N", "how many tensors of each (default 3)", default="3"),
     Option(("--host",), None, "tensors in main memory, too"),
-    Option(("-d", "--device"), "DEVICE", "this device only (cuda:0, 0); may be repeated", many=True),
-    Option(("-v", "--var"), "NAME", "store the holders in this variable"),
-    Option(("-q", "--quiet"), None, "show nothing"),
-    Option(("-o",), None, "return the holders"),
-    Option(("-h", "--help"), None, "show this help"),
+    *answer_options("the holders"),
 )
 
 
@@ -39,12 +36,11 @@ def _run(magics: GPUMem, rest: str) -> Any:
     words = parse("%gpumem who", _OPTIONS, rest)
     most, parts = _number("-n", words.n), _number("--parts", words.parts)
     found = _holders(magics, words)
-    magics.cells.claim()
-    if words.var is not None:
-        magics.shell.user_ns[words.var] = found
-    if not words.quiet:
+
+    def display() -> None:
         show.show_tables(magics.shell, holders_tables(found, most=most, parts=parts))
-    return found if words.o else None
+
+    return answer(magics, words, found, display)
 
 
 def _holders(magics: GPUMem, words: argparse.Namespace) -> Holders:
