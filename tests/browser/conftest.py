@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from browser import chromium
+from browser.viewing import Viewing
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -53,6 +54,22 @@ def page(browser, request):
     opened.scheme = request.param
     yield opened
     context.close()
+
+
+@pytest.fixture
+def viewing(browser, tmp_path):
+    """Open snapshots in the viewer's page: drawn, without a complaint, and without a request to anywhere."""
+    opened = []
+
+    def view(*snapshots, **how):
+        opened.append(Viewing(browser, tmp_path, *snapshots, **how).drawn())
+        return opened[-1]
+
+    yield view
+    for one in opened:
+        assert one.problems == []
+        assert one.strangers() == []
+        one.close()
 
 
 class Lab:

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from browser.viewing import Viewing
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.liveset import LiveSet
 from ipygpumem.units import size
@@ -32,21 +31,6 @@ class Snapshots(dict):
 @pytest.fixture(scope="module")
 def snapshots():
     return Snapshots()
-
-
-@pytest.fixture
-def viewing(browser, tmp_path):
-    opened = []
-
-    def view(*snapshots, **how):
-        opened.append(Viewing(browser, tmp_path, *snapshots, **how).drawn())
-        return opened[-1]
-
-    yield view
-    for one in opened:
-        assert one.problems == []
-        assert one.strangers() == []
-        one.close()
 
 
 @pytest.mark.parametrize("name", [*NAMES, "gpt_100k", "gpt_500k"])

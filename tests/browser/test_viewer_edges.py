@@ -10,27 +10,11 @@ from pathlib import Path
 import pytest
 
 from browser.test_viewer_odd import BASE, START, event, frame, segment, traced
-from browser.viewing import Viewing
 from ipygpumem.snapshot import Snapshot
 from snapshot.files import path
 
 MIB = 1 << 20
 LONG = "x" * 20_000
-
-
-@pytest.fixture
-def viewing(browser, tmp_path):
-    opened = []
-
-    def view(*snapshots, **how):
-        opened.append(Viewing(browser, tmp_path, *snapshots, **how).drawn())
-        return opened[-1]
-
-    yield view
-    for one in opened:
-        assert one.problems == []
-        assert one.strangers() == []
-        one.close()
 
 
 def export(view, kind):

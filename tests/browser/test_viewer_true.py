@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 
-from browser.viewing import Viewing
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.viewer.page import Source, page
 from snapshot.files import path
@@ -15,21 +14,6 @@ from snapshot.files import path
 @pytest.fixture(scope="module")
 def small():
     return Snapshot.load(path("gpt_small"))
-
-
-@pytest.fixture
-def viewing(browser, tmp_path):
-    opened = []
-
-    def view(*snapshots, **how):
-        opened.append(Viewing(browser, tmp_path, *snapshots, **how).drawn())
-        return opened[-1]
-
-    yield view
-    for one in opened:
-        assert one.problems == []
-        assert one.strangers() == []
-        one.close()
 
 
 def ticks(view):
