@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,12 @@ from ipygpumem.viewer.page import script
 from ipygpumem.viewer.picture import MOST_BYTES, WIDTH
 
 MOST_SCRIPT = 60_000
+MODEL = Path(module.__file__).parent / "js" / "categories" / "model.js"
+
+
+def test_both_sides_number_the_categories_alike():
+    names = re.search(r"export const NAMES = \[(.*?)\]", MODEL.read_text(), re.DOTALL)[1]
+    assert tuple(re.findall(r'"(.+?)"', names)) == CATEGORIES
 
 
 def test_the_data_come_back():
