@@ -4,6 +4,7 @@ import { api } from "./api.js";
 import { connect } from "./client.js";
 import { ViewerError } from "./problem.js";
 import style from "./style.css";
+import theme from "./theme.css";
 import { h } from "./views/dom.js";
 import { Viewer } from "./viewer.js";
 
@@ -18,7 +19,7 @@ export function mount(element, sources, options) {
   const root = h("div", { class: "viewer", data: { host: options.host } });
   const wait = h("p", { class: "wait", role: "status" }, "Reading the snapshot …");
   root.append(wait);
-  shadow.replaceChildren(h("style", {}, style), root);
+  shadow.replaceChildren(h("style", {}, theme, style), root);
   let gone = false;
   /** @type {Viewer|undefined} */
   let viewer;

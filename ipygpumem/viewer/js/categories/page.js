@@ -2,12 +2,13 @@
 import { decode } from "../decode.js";
 import { h } from "../views/dom.js";
 import css from "./style.css";
+import theme from "../theme.css";
 import { Device } from "./model.js";
 import { View } from "./view.js";
 
 const place = /** @type {HTMLElement} */ (document.getElementById("ipygpumem"));
 place.className = "viewer";
-document.head.append(h("style", {}, css));
+document.head.append(h("style", {}, theme, css));
 
 async function begin() {
   const holder = /** @type {HTMLElement} */ (document.querySelector("script.ipygpumem-data"));

@@ -6,6 +6,7 @@ import { themeOf, watchTheme } from "../views/theme.js";
 import { ceiling, clock, draw, highest, stacked } from "./chart.js";
 import { PARTS } from "./course.js";
 import style from "./style.css";
+import theme from "../theme.css";
 
 const LEFT = 62;
 const CARD_HEIGHT = 168;
@@ -96,7 +97,7 @@ export class Panel {
       ),
       this.place,
     );
-    shadow.replaceChildren(h("style", {}, style), this.root);
+    shadow.replaceChildren(h("style", {}, theme, style), this.root);
     this.theme(element);
     watchTheme(element, () => this.theme(element), signal);
     const seen = new ResizeObserver(() => this.frame.ask());
