@@ -462,6 +462,24 @@ def test_what_is_frozen_is_found(request):
     assert not walk([Root("", space, "variable", "names")], torch, lambda _: True, limit=0.0).complete
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_asyncios_module_is_not_asked(monkeypatch, request, frozen):
+    """On Python 3.12.3 that once ended no more, and took all of the memory (CPython #122695)."""
+    import _asyncio
+
+    asked = []
+    ask = gc.get_referents
+    monkeypatch.setattr(
+        gc, "get_referents", lambda *things: asked.append(any(one is _asyncio for one in things)) or ask(*things)
+    )
+    if frozen:
+        request.addfinalizer(gc.unfreeze)
+        gc.freeze()
+    assert look({"x": big()})
+    assert len(asked) > (10 if frozen else 1000)
+    assert not any(asked)
+
+
 def test_a_walk_that_is_short_of_time_says_so():
     found = walk([Root("", {"x": big()}, "variable", "names")], torch, lambda _: True, limit=0.0)
     assert not found.complete
