@@ -7,6 +7,7 @@ with overrides switched off, and where even those would come to somebody's code 
 from __future__ import annotations
 
 import contextlib
+import gc
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -117,6 +118,15 @@ class Types:
             "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
         }.get(layout, ("ccol_indices", "row_indices", "values"))
         return [getattr(self._base, name)(tensor) for name in names]
+
+    def inner(self, tensor: Any) -> list[Any]:
+        """The tensors that one without storage of its own is made of, where they are attributes of it."""
+        if not self.dispatches(tensor):
+            return []
+        parts = gc.get_referents(tensor)
+        parts += [value for one in parts if type(one) is dict for value in one.values()]
+        gradient = self.gradient(tensor)
+        return [one for one in parts if self.role(type(one)) == "tensor" and one is not gradient]
 
     def dispatches(self, tensor: Any) -> bool:
         """Whether its class answers for its shape with code of its own."""

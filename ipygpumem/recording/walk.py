@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.ledger.holders import KINDS, Kind, Place
 from ipygpumem.probes.storages import Types
 from ipygpumem.recording.file import collector_paused
 from ipygpumem.recording.frames import locals_of, running
 from ipygpumem.recording.graph import AutogradGraph
 from ipygpumem.recording.heap import Heap
 from ipygpumem.recording.hidden import through_arrays, through_classes
-from ipygpumem.recording.labels import attributes, isinstance_of
 from ipygpumem.recording.lost import alive, outermost
 from ipygpumem.recording.names import RANK, Named, Names, Roles, Root
+from ipygpumem.recording.targets import Targets
 from ipygpumem.recording.ways import Ways
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
+    from ipygpumem.ledger.holders import Kind, Place
     from ipygpumem.probes.storages import Memory
 
 __all__ = ["NO_NAME", "Reach", "Root", "Walk", "walk"]
@@ -93,15 +93,6 @@ def walk(
             walker.heap.release()
 
 
-@dataclass(slots=True)
-class _Target:
-    """A tensor, or a storage that Python has by itself, in the memory that is asked for."""
-
-    thing: Any
-    memory: list[Memory]
-    tensor: bool
-
-
 class _Walker:
     def __init__(self, torch: Any, wanted: Callable[[str], bool], limit: float) -> None:
         self.start = time.perf_counter()
@@ -109,11 +100,7 @@ class _Walker:
         self.types = Types(torch)
         self.wanted = wanted
         self.heap = Heap(self.deadline, _frozen_seeds)
-        self.targets: dict[int, _Target] = {}
-        self.kinds: dict[tuple[str, int], Kind] = {}
-        self.extra: dict[int, list[Any]] = {}
-        self.gradients: set[int] = set()
-        self.bases: set[int] = set()
+        self.targets: Targets
         self.complete = True
         self.looked = False
         self.notes: list[str] = []
@@ -131,20 +118,17 @@ class _Walker:
 
     def _search(self, found: dict[str, list[Any]], roots: list[Root], *, threads: bool) -> list[Reach]:
         tensors, optimizers = found.get("tensor", []), found.get("optimizer", [])
-        self._targets(found)  # each loop in a function of its own: a name that is left over would be a reference
-        self._gradients(tensors)
-        self._bases()
-        self._owned(found.get("module", []), optimizers)
+        self.targets = targets = Targets(self.types, self.wanted, found)
         graph = self._graph(tensors)
-        if not self.targets:
+        if not targets.things:
             return []
-        ways = Ways({key: target.thing for key, target in self.targets.items()}, self.extra)
+        ways = Ways({key: target.thing for key, target in targets.things.items()}, targets.extra)
         ways.things.update(graph.nodes)
         terminals = {id(root.thing) for root in roots if root.stops}
         ways.search(self.heap, terminals, self.deadline)
         if threads:
             roots += self._running(ways)
-        roles = Roles(self.targets.keys(), self.gradients, graph.nodes.keys(), {id(one) for one in optimizers})
+        roles = Roles(targets.things.keys(), targets.gradients, graph.nodes.keys(), {id(one) for one in optimizers})
         names = self._named(ways, roles, roots)
         for _ in range(_LOOKS):
             fresh = self._look_again(ways, self._unnamed(ways, names, graph), roots) if self.complete else []
@@ -163,7 +147,7 @@ class _Walker:
 
     def _look_again(self, ways: Ways, lost: set[int], roots: list[Root]) -> list[int]:
         """Who may hold them all the same, by id."""
-        targets = [self.targets[key] for key in lost if key in self.targets]
+        targets = [self.targets.things[key] for key in lost if key in self.targets.things]
         if (
             sum(one.size for target in targets for one in target.memory) < _WORTH
             or time.perf_counter() > self.start + (self.deadline - self.start) * _SPARE
@@ -181,68 +165,15 @@ class _Walker:
             [root.thing for root in roots],
         )
 
-    # what is there
-
-    def _targets(self, found: dict[str, list[Any]]) -> None:
-        for tensor in found.get("tensor", []):
-            self._target(tensor, tensor=True)
-        for storage in found.get("storage", []):
-            self._target(storage, tensor=False)
-
-    def _target(self, thing: Any, *, tensor: bool) -> None:
-        memory = self.types.storages(thing) if tensor else self.types.memory(thing)
-        memory = [one for one in memory if self.wanted(one.device)]
-        if memory:
-            self.targets.setdefault(id(thing), _Target(thing, memory, tensor))
-
-    def _gradients(self, tensors: list[Any]) -> None:
-        for tensor in tensors:
-            gradient = self.types.gradient(tensor)
-            if gradient is not None:
-                self._target(gradient, tensor=True)
-                self._call(gradient, "gradient")
-                self.extra.setdefault(id(gradient), []).append(tensor)
-                self.gradients.add(id(gradient))
-
-    def _bases(self) -> None:
-        """A view keeps the tensor that it is a view of, where the collector does not see it."""
-        for key, target in list(self.targets.items()):
-            base = self.types.base(target.thing) if target.tensor else None
-            if base is not None and id(base) != key:
-                self._target(base, tensor=True)
-                self.bases.add(id(base))
-                self.extra.setdefault(id(base), []).append(target.thing)
-
-    def _owned(self, modules: list[Any], optimizers: list[Any]) -> None:
-        kinds: tuple[tuple[str, Kind], ...] = (("_parameters", "parameter"), ("_buffers", "buffer"))
-        for module in modules:
-            own = attributes(module) or {}
-            for name, kind in kinds:
-                for tensor in _inside(own.get(name), 1):
-                    self._call(tensor, kind)
-        for optimizer in optimizers:
-            own = attributes(optimizer) or {}
-            for tensor in _inside(own.get("state"), 3):
-                self._call(tensor, "optimizer state")
-            for tensor in _inside(own.get("param_groups"), 3):
-                self._call(tensor, "parameter")
-
-    def _call(self, thing: Any, kind: Kind) -> None:
-        """Its storage is somebody's: a parameter before a buffer, a gradient, an optimizer's state."""
-        target = self.targets.get(id(thing))
-        for one in target.memory if target is not None else ():
-            known = self.kinds.get((one.device, one.address), "plain")
-            self.kinds[one.device, one.address] = min(kind, known, key=KINDS.index)
-
     def _graph(self, tensors: list[Any]) -> AutogradGraph:
         graph = AutogradGraph(self.types, tensors, self.deadline)
         things = {id(one): one for one in tensors} | graph.keepers
         for key, thing in graph.saved.items():
             if self.types.role(type(thing)) == "tensor":
-                self._target(thing, tensor=True)
+                self.targets.add(thing, tensor=True)
                 things[key] = thing
         for child, parent in graph.edges:
-            self.extra.setdefault(child, []).append(graph.nodes.get(parent) or things[parent])
+            self.targets.extra.setdefault(child, []).append(graph.nodes.get(parent) or things[parent])
         if graph.unread:
             self.notes.append(_UNREADABLE)
         self.complete = self.complete and graph.complete
@@ -258,11 +189,14 @@ class _Walker:
         told = names.masks.keys() | names.stops | graph.nodes.keys()
         lost = ways.things.keys() - told
         # a storage's Python object lives as long as the storage once somebody has looked: it is not what keeps it
-        bare = {key for key in lost if key in self.targets and not self.targets[key].tensor and key not in self.extra}
-        self.bases = {key for key, above in zip(self.bases, self.heap.parents(self.bases), strict=True) if not above}
-        bare = {key for key, above in zip(bare, self.heap.parents(bare), strict=True) if not above}
+        targets = self.targets
+        things = targets.things
+        bare = {key for key in lost if key in things and not things[key].tensor and key not in targets.extra}
+        above = self.heap.parents(targets.bases)
+        targets.bases = {key for key, some in zip(targets.bases, above, strict=True) if not some}
+        bare = {key for key, some in zip(bare, self.heap.parents(bare), strict=True) if not some}
         for key in bare:
-            del self.targets[key]
+            del things[key]
         return lost - bare
 
     def _lost(self, ways: Ways, names: Names, graph: AutogradGraph, found: dict[str, list[Any]]) -> None:
@@ -275,32 +209,34 @@ class _Walker:
 
     def _held(self, found: dict[str, list[Any]], graph: AutogradGraph) -> Counter[int]:
         """How often each object is in our own lists, besides those that hold all."""
-        lists = (*found.values(), *self.extra.values(), graph.saved.values(), graph.keepers.values())
-        return Counter(map(id, chain(*lists, (target.thing for target in self.targets.values()))))
+        lists = (*found.values(), graph.saved.values(), graph.keepers.values())
+        return self.targets.held() + Counter(map(id, chain(*lists)))
 
     # the result
 
     def _reached(self, names: Names) -> list[Reach]:
         groups: dict[Memory, list[int]] = {}
-        for key, target in self.targets.items():
+        for key, target in self.targets.things.items():
             for memory in target.memory if key in names.named else ():
                 groups.setdefault(memory, []).append(key)
         return [self._reach(memory, keys, names) for memory, keys in groups.items()]
 
     def _reach(self, memory: Memory, keys: list[int], names: Names) -> Reach:
+        things, bases = self.targets.things, self.targets.bases
+
         def order(key: int) -> tuple[Any, ...]:
             one = names.named[key]
-            return one.graph, RANK[one.place], one.depth, not self.targets[key].tensor
+            return one.graph, RANK[one.place], one.depth, not things[key].tensor
 
         keys = sorted(keys, key=order)
         first: Named = names.named[keys[0]]
-        of_tensors = [key for key in keys if self.targets[key].tensor]
-        tensors = [self.targets[key].thing for key in of_tensors]
+        of_tensors = [key for key in keys if things[key].tensor]
+        tensors = [things[key].thing for key in of_tensors]
         told = [self.types.describe(tensor) for tensor in tensors]
         # a tensor that only its own views keep shows nobody more than they do
-        spans = [span for key, (_, span) in zip(of_tensors, told, strict=True) if key not in self.bases] or [None]
+        spans = [span for key, (_, span) in zip(of_tensors, told, strict=True) if key not in bases] or [None]
         view = max((span or 0 for span in spans), default=0)
-        kind = self.kinds.get((memory.device, memory.address))
+        kind = self.targets.kinds.get((memory.device, memory.address))
         if kind is None:
             made = first.graph or any(self.types.grad_fn(tensor) is not None for tensor in tensors)
             kind = "activation" if made else "plain"
@@ -322,16 +258,3 @@ class _Walker:
 def _frozen_seeds() -> list[Any]:
     """Where objects may be that no other tells of: modules, and the locals of running code."""
     return [sys.modules, *(value for _, frame in running() for _, value in locals_of(frame))]
-
-
-def _inside(thing: Any, levels: int) -> Iterable[Any]:
-    """What lies in nested dicts, lists and tuples."""
-    if isinstance_of(thing, dict):
-        parts = list(dict.values(thing))
-    elif isinstance_of(thing, list):
-        parts = list(list.__iter__(thing))
-    elif isinstance_of(thing, tuple):
-        parts = list(tuple.__iter__(thing))
-    else:
-        return [thing]
-    return [one for part in parts for one in _inside(part, levels - 1)] if levels else []
