@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["explain", "listen"]
 
-_QUICK = 1.0
-"""Seconds that the walk may take while the user's code waits."""
+_QUICK = 3.0
+"""Seconds that the walk may take while the user's code waits, once a cell: a million objects take one or two."""
 _CELLS = 3
 
 

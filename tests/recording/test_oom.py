@@ -26,7 +26,8 @@ def test_before_cuda_has_started_nothing_is_attached(fake_gpu):
     assert not fake_gpu.initialised
 
 
-def test_the_books_at_the_failure(fake_gpu):
+def test_the_books_at_the_failure(fake_gpu, monkeypatch):
+    monkeypatch.setattr("ipygpumem.session.oom._QUICK", 30.0)  # how fast the walk is, is not asked here
     x = torch.ones(9 * GIB, dtype=torch.uint8, device="cuda")
     fake_gpu.nvml.cards[0].others[9000001] = 3 * GIB
     assert oom.listen()
