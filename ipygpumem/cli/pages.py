@@ -40,10 +40,17 @@ def _pictured(made: argparse.ArgumentParser) -> None:
 
 
 def _loaded(words: argparse.Namespace) -> list[Snapshot] | None:
-    """One snapshot, or two to compare; None, and the reason said, where one cannot be read."""
+    """The snapshots to show; None, and the reason said, where one cannot be read.
+
+    Raises:
+        OptionError: They are too many.
+    """
+    from ipygpumem.viewer.page import check_sources
+
+    check_sources(1 + len(words.others))
     try:
         with progress("reading"):
-            return [Snapshot.load(name) for name in (words.file, words.other) if name is not None]
+            return [Snapshot.load(name) for name in (words.file, *words.others)]
     except SnapshotError as problem:
         complain(problem)
         return None

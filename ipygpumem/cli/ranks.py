@@ -42,7 +42,9 @@ def add(commands: Commands) -> None:
         "-n", "--top", type=count, default=MOST, metavar="N", help=f"rows of each table ({MOST}; in JSON all)"
     )
     made.add_argument(
-        "--html", metavar="OUT", help="write the viewer of the rank that differs most beside a typical one, too"
+        "--html",
+        metavar="OUT",
+        help="write the viewer of up to eight ranks side by side, too: a typical one, the odd one, ...",
     )
     made.add_argument("--plot", metavar="OUT.png", help="draw the level of every rank over time, too")
 
@@ -80,17 +82,18 @@ def _draw(target: str, found: Ranks) -> None:
 
 
 def _page(target: str, found: Ranks) -> int:
-    pair = found.pair()
-    if pair is None:
-        raise OptionError("there is no page of these ranks: fewer than two have a snapshot")
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.viewer import write_page
+    from ipygpumem.viewer.page import MOST_SOURCES
 
+    chosen = found.beside(MOST_SOURCES)
+    if not chosen:
+        raise OptionError("there is no page of these ranks: fewer than two have a snapshot")
     try:
         with progress("writing"):
-            path = write_page(target, [Snapshot.load(one) for one in pair])
+            path = write_page(target, [Snapshot.load(one) for one in chosen])
     except SnapshotError as problem:
         complain(problem)
         return BAD_FILE
-    say(f"{target}: {size(path.stat().st_size)}", found.clock())
+    say(f"{target}: {size(path.stat().st_size)}", found.clock(chosen))
     return 0

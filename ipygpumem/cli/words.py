@@ -40,10 +40,10 @@ class Commands:
         return made
 
     def over_one(self, name: str, run: Callable[[argparse.Namespace], int], purpose: str) -> argparse.ArgumentParser:
-        """A command that takes one snapshot, or two to compare."""
+        """A command that takes one snapshot, or several to see side by side."""
         made = self.add(name, run, purpose)
         made.add_argument("file", metavar="FILE", help=_SNAPSHOT)
-        made.add_argument("other", metavar="OTHER", nargs="?", help="a second one, to compare with")
+        made.add_argument("others", metavar="OTHER", nargs="*", help="more, to compare with: up to eight in all")
         return made
 
 

@@ -115,7 +115,7 @@ def _new(holders: Holders | None) -> list[Table]:
 
 
 def show_snapshots(shell: Any, files: Sequence[str]) -> None:
-    """Display one snapshot file, or two to compare.
+    """Display one snapshot file, or several side by side.
 
     Raises:
         SnapshotError: A file cannot be read, or is no snapshot.

@@ -25,7 +25,7 @@ from ipygpumem.session.load import opened, parsed
 from ipygpumem.session.rank_files import REPORT, SNAPSHOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
 __all__ = ["Ranks", "read_ranks"]
@@ -73,10 +73,19 @@ class Ranks:
             return None
         return known[found.typical], known[found.odd]
 
-    def clock(self) -> str:
-        """From where the times of the two recordings of `pair` count when they are shown together, in a sentence."""
-        found = self.difference
-        chosen = [one for one in self.members if found is not None and one.name in {found.typical, found.odd}]
+    def beside(self, most: int) -> tuple[str, ...]:
+        """The recordings to see side by side, as files: those of `pair` first; none where there are no two."""
+        pair = self.pair()
+        if pair is None:
+            return ()
+        known = self.snapshots or {}
+        others = [known[member.name] for member in self.members if member.name in known]
+        return tuple(dict.fromkeys((*pair, *others)))[:most]
+
+    def clock(self, files: Collection[str]) -> str:
+        """From where the times of some recordings count when they are shown together, in a sentence."""
+        known = self.snapshots or {}
+        chosen = [one for one in self.members if known.get(one.name) in files]
         if all(one.highest is not None and one.highest.start_us for one in chosen):
             return "times count from the begin of each one's measurement, whatever the clocks say"
         return "times count from each one's first event: when their measurements began is not known"

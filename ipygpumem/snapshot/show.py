@@ -21,29 +21,27 @@ __all__ = ["Shown"]
 class Shown:
     """What every snapshot can do to be seen."""
 
-    def view(
-        self, other: Snapshot | None = None, *, device: int | None = None, source: bool = True, paths: bool = True
-    ) -> View:
+    def view(self, *others: Snapshot, device: int | None = None, source: bool = True, paths: bool = True) -> View:
         """The viewer, for the end of a notebook cell; anywhere else what it shows in words.
 
         Args:
-            other: A second snapshot to compare with.
+            others: Snapshots to see beside it, up to seven.
             device: The device on the still picture; without it the one with the highest peak.
             source: Whether the viewer gets the text of the recorded cells.
             paths: Whether file names keep their folders.
 
         Raises:
             DeviceError: The file has no such device.
+            OptionError: More than eight in all.
         """
         from ipygpumem.viewer import View
 
-        return View([cast("Snapshot", self), *([] if other is None else [other])], device, source=source, paths=paths)
+        return View([cast("Snapshot", self), *others], device, source=source, paths=paths)
 
     def to_html(
         self,
         path: str | os.PathLike[str],
-        other: Snapshot | None = None,
-        *,
+        *others: Snapshot,
         source: bool = True,
         paths: bool = True,
         theme: str = "auto",
@@ -52,7 +50,7 @@ class Shown:
 
         Args:
             path: Where to write; what is there is replaced at the end.
-            other: A second snapshot to compare with.
+            others: Snapshots to see beside it, up to seven.
             source: Whether the text of the recorded cells goes into it.
             paths: Whether file names keep their folders.
             theme: ``"auto"`` (as the reader's system), ``"light"`` or ``"dark"``.
@@ -61,12 +59,11 @@ class Shown:
             The path, absolute.
 
         Raises:
-            OptionError: Nothing can be written there, or another theme.
+            OptionError: Nothing can be written there, more than eight in all, or another theme.
         """
         from ipygpumem.viewer import write_page
 
-        snapshots = [cast("Snapshot", self), *([] if other is None else [other])]
-        return write_page(path, snapshots, source=source, paths=paths, theme=theme)
+        return write_page(path, [cast("Snapshot", self), *others], source=source, paths=paths, theme=theme)
 
     def to_png(self, path: str | os.PathLike[str], *, device: int | None = None) -> Path:
         """Write the still picture: 880 CSS pixels wide, at most 60 kB.

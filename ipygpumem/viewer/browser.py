@@ -26,7 +26,7 @@ _PLAIN = 60
 def open_page(
     snapshots: Sequence[Snapshot], *, source: bool = True, paths: bool = True, theme: str = "auto"
 ) -> tuple[Path, bool]:
-    """Write the page of one or two snapshots into a new temporary folder and open it.
+    """Write the page of up to eight snapshots into a new temporary folder and open it.
 
     Returns:
         The page, and whether a browser took it.

@@ -19,9 +19,11 @@ from ipygpumem.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Source", "document", "page", "script"]
+__all__ = ["MOST_SOURCES", "Source", "check_sources", "document", "in_words", "page", "script"]
 
-_MOST_SOURCES = 2
+MOST_SOURCES = 8
+"""Snapshots side by side: as many as a node has GPUs."""
+_NAMED = 2
 _PAGE = """<!DOCTYPE html>
 <html lang="en" data-theme="{theme}">
 <head>
@@ -72,24 +74,40 @@ def page(sources: Sequence[Source], *, title: str | None = None, theme: str = "a
     """The whole page.
 
     Args:
-        sources: One snapshot, or two to compare.
+        sources: One snapshot, or up to eight beside each other.
         title: The page's title; without one the names of the snapshots.
         theme: ``"auto"`` (as the reader's system), ``"light"`` or ``"dark"``.
         state: The view to begin with, as the page itself writes it behind the ``#`` of its address.
 
     Raises:
-        OptionError: No snapshot, more than two, or another theme.
+        OptionError: No snapshot, more than eight, or another theme.
     """
-    if not 1 <= len(sources) <= _MOST_SOURCES:
-        raise OptionError(f"a page shows one snapshot, or two to compare: {len(sources)} were given")
+    check_sources(len(sources))
     return document(
         "page.js",
         "a memory snapshot",
         sources,
-        title=title or " and ".join(source.name for source in sources),
+        title=title or in_words([source.name for source in sources]),
         theme=theme,
         state=state,
     )
+
+
+def check_sources(count: int) -> None:
+    """Whether so many can be seen at once.
+
+    Raises:
+        OptionError: None, or more than eight.
+    """
+    if not 1 <= count <= MOST_SOURCES:
+        raise OptionError(f"the viewer shows one snapshot, or up to {MOST_SOURCES} side by side: {count} were given")
+
+
+def in_words(names: Sequence[str]) -> str:
+    """What is shown, in one phrase: ``a and b``, ``a, b and 6 more``."""
+    if len(names) <= _NAMED:
+        return " and ".join(names)
+    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
 
 
 def document(bundle: str, what: str, sources: Sequence[Source], *, title: str, theme: str, state: str = "") -> str:

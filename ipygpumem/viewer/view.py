@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.errors import OptionError, first_line
 from ipygpumem.snapshot.encode import encode
 from ipygpumem.snapshot.share import on_one_clock, shared
+from ipygpumem.viewer.page import check_sources, in_words
 from ipygpumem.viewer.picture import Picture, picture
 from ipygpumem.viewer.place import Place, place
 
@@ -21,25 +22,30 @@ if TYPE_CHECKING:
 __all__ = ["View"]
 
 _STILL_END = 64
+_STILLS = 2
 _IN_A_BROWSER = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
 _published: dict[str, tuple[str | None, list[View]]] = {}
 """By cell: the run that displayed them, and what it displayed."""
 
 
 class View:
-    """One snapshot to look at, or two to compare.
+    """One snapshot to look at, or up to eight beside each other.
 
     It displays twice: first text and the still picture in one bundle, then the widget. A widget cannot be shown once
     its kernel is gone, and JupyterLab then says so in the place of everything that stands in the same bundle. So the
     picture has a place of its own, in which the widget hides it for as long as it works.
 
+    Of more than two the notebook keeps the text and the pictures of the first two: it is to stay small.
+
     Raises:
         DeviceError: The file has no such device.
+        OptionError: No snapshot, or more than eight.
     """
 
     def __init__(
         self, snapshots: Sequence[Snapshot], device: int | None = None, *, source: bool = True, paths: bool = True
     ) -> None:
+        check_sources(len(snapshots))
         self._snapshots = [shared(snapshot, source=source, paths=paths) for snapshot in on_one_clock(snapshots)]
         self._device = device
         self._widget: Widget | None = None
@@ -47,21 +53,27 @@ class View:
             snapshots[0].timeline(device)
 
     def __repr__(self) -> str:
-        return f"<View of {' and '.join(snapshot.name for snapshot in self._snapshots)}>"
+        return f"<View of {self._names}>"
+
+    @property
+    def _names(self) -> str:
+        return in_words([snapshot.name for snapshot in self._snapshots])
 
     @property
     def text(self) -> str:
         """What it shows, in words."""
-        return "\n\n".join(snapshot.summary(self._device) for snapshot in self._snapshots)
+        told = [snapshot.summary(self._device) for snapshot in self._snapshots[:_STILLS]]
+        more = len(self._snapshots) - len(told)
+        return "\n\n".join([*told, *([f"({more} more in the viewer)"] if more else [])])
 
     @cached_property
     def pictures(self) -> tuple[Picture, ...]:
-        """The still picture of each snapshot.
+        """The still pictures: of each snapshot, as far as two.
 
         Raises:
             OptionError: matplotlib is not installed.
         """
-        return tuple(picture(snapshot, self._device) for snapshot in self._snapshots)
+        return tuple(picture(snapshot, self._device) for snapshot in self._snapshots[:_STILLS])
 
     @property
     def widget(self) -> Widget:
@@ -120,8 +132,7 @@ class View:
     def _live(self) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle: Any = self.widget._repr_mimebundle_()  # IPython's own protocol
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        names = " and ".join(snapshot.name for snapshot in self._snapshots)
-        return {**data, "text/plain": f"(run this cell for the live viewer of {names})"}, metadata
+        return {**data, "text/plain": f"(run this cell for the live viewer of {self._names})"}, metadata
 
     def _replace(self, where: Place) -> None:
         """Close what the cell displayed when it last ran: its widgets are gone from the page, but not from here."""

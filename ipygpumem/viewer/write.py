@@ -8,7 +8,7 @@ from ipygpumem.errors import OptionError
 from ipygpumem.files import check_path, replacing
 from ipygpumem.snapshot.encode import encode
 from ipygpumem.snapshot.share import on_one_clock, shared
-from ipygpumem.viewer.page import Source, page
+from ipygpumem.viewer.page import Source, check_sources, page
 from ipygpumem.viewer.picture import picture
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ def write_page(
     paths: bool = True,
     theme: str = "auto",
 ) -> Path:
-    """Write the page of one snapshot, or of two to compare.
+    """Write the page of one snapshot, or of several beside each other.
 
     Args:
         path: Where to write.
-        snapshots: One or two.
+        snapshots: One, or up to eight.
         source: Whether the text of the recorded cells goes into it.
         paths: Whether file names keep their folders.
         theme: ``"auto"``, ``"light"`` or ``"dark"``.
@@ -42,9 +42,10 @@ def write_page(
         The path, absolute.
 
     Raises:
-        OptionError: Nothing can be written there, or another theme.
+        OptionError: Nothing can be written there, no snapshot, more than eight, or another theme.
     """
     target = check_path(path, "page", "snapshot.html")
+    check_sources(len(snapshots))
     given = [shared(snapshot, source=source, paths=paths) for snapshot in on_one_clock(snapshots)]
     text = page([Source(snapshot.name, encode(snapshot)) for snapshot in given], theme=theme)
     return _write(target, text.encode("utf-8"))

@@ -71,9 +71,9 @@ def test_two_files_and_names_that_expand(quiet, gpt, tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("", "%gpumem view takes one snapshot, or two to compare"),
-        ("a b c", "%gpumem view takes one snapshot, or two to compare"),
-        ("--fast a", "%gpumem view has no option --fast: %gpumem view FILE [OTHER]"),
+        ("", "%gpumem view takes one snapshot, or up to 8 side by side"),
+        ("a b c d e f g h i", "%gpumem view takes one snapshot, or up to 8 side by side"),
+        ("--fast a", "%gpumem view has no option --fast: %gpumem view FILE [OTHER ...]"),
         ("missing.pickle", "%gpumem view: missing.pickle: No such file or directory"),
         ("~nobody-of-this-name/x", "%gpumem view: ~nobody-of-this-name/x: No such file or directory"),
         ("'a", '%gpumem view: No closing quotation in "\'a"'),

@@ -251,6 +251,9 @@ def test_snapshots_alone(tmp_path):
     difference = found.difference
     assert (difference.odd, difference.typical, difference.alike) == ("odd", "a", 2)
     assert found.pair() == (str(tmp_path / "a.pickle.xz"), str(tmp_path / "odd.pickle.xz"))
+    files = [str(tmp_path / f"{name}.pickle.xz") for name in ("a", "odd", "b")]
+    assert found.beside(8) == tuple(files)
+    assert found.beside(2) == tuple(files[:2])
     peak = found.members[0].highest
     assert peak.requested == sum(line.amount for line in (*peak.lines, peak.rest))
     assert max(level for _, level in peak.curve) == peak.requested

@@ -61,9 +61,13 @@ def test_two_snapshots_are_held(source):
     assert "<title>gpt_small.pickle and second</title>" in text
 
 
-@pytest.mark.parametrize("count", [0, 3])
+def test_more_are_named_in_short(source):
+    assert "<title>a, b and 6 more</title>" in page([Source(name, source.data) for name in "abcdefgh"])
+
+
+@pytest.mark.parametrize("count", [0, 9])
 def test_other_numbers_are_refused(source, count):
-    with pytest.raises(OptionError, match=f"one snapshot, or two to compare: {count} were given"):
+    with pytest.raises(OptionError, match=f"one snapshot, or up to 8 side by side: {count} were given"):
         page([source] * count)
 
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from ipygpumem import Snapshot
-from ipygpumem.errors import DeviceError
+from ipygpumem.errors import DeviceError, OptionError
 from ipygpumem.snapshot.encode import decode
 from ipygpumem.viewer import View, view, widget
 from ipygpumem.viewer.page import script
@@ -80,6 +80,17 @@ def test_two_snapshots(snapshot, live, shown):
     assert [data["text/plain"] for data in pictures] == [f"{snapshot.summary()}\n\n{other.summary()}", ""]
     assert repr(made) == "<View of gpt_small.pickle.xz and resnet50.pickle.xz>"
     assert len(made.widget._stills) == 2
+
+
+def test_many_snapshots_keep_a_notebook_small(snapshot, live, shown):
+    made = snapshot.view(*[snapshot] * 7)
+    made.publish(live)
+    (text, _) = [data["text/plain"] for data, _ in shown if "image/png" in data]
+    assert text == f"{snapshot.summary()}\n\n{snapshot.summary()}\n\n(6 more in the viewer)"
+    assert repr(made) == "<View of gpt_small.pickle.xz, gpt_small.pickle.xz and 6 more>"
+    assert (len(made.widget._stills), len(made.widget._names)) == (2, 8)
+    with pytest.raises(OptionError, match="one snapshot, or up to 8 side by side: 9 were given"):
+        snapshot.view(*[snapshot] * 8)
 
 
 def test_without_anywidget(snapshot, live, shown, monkeypatch):

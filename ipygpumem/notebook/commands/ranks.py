@@ -34,7 +34,7 @@ _OPTIONS = (
     Option(("--by",), f"{{{','.join(_BY)}}}", "the highest first (default: rank)", choices=_BY, default="rank"),
     Option(("-n", "--top"), "N", f"rows of each table (default {MOST})", default=str(MOST)),
     Option(("--plot",), None, "as a picture: the level of every rank over time"),
-    Option(("--view",), None, "show the rank that differs most beside a typical one, in the viewer"),
+    Option(("--view",), None, "the viewer of up to eight ranks side by side: a typical one, the odd one, ..."),
     Option(("-h", "--help"), None, "show this help"),
 )
 
@@ -60,11 +60,13 @@ def _run(magics: GPUMem, rest: str) -> None:
     if problem is not None:
         raise problem
     if words.view:
-        pair = found.pair()
-        if pair is None:
+        from ipygpumem.viewer.page import MOST_SOURCES
+
+        chosen = found.beside(MOST_SOURCES)
+        if not chosen:
             raise UsageError("%gpumem ranks: there is no view of these: fewer than two have a snapshot")
-        show.show_snapshots(magics.shell, pair)
-        print(f"ipygpumem: {found.clock()}")  # noqa: T201 (what the axis does not tell)
+        show.show_snapshots(magics.shell, chosen)
+        print(f"ipygpumem: {found.clock(chosen)}")  # noqa: T201 (what the axis does not tell)
 
 
 RANKS = Command("ranks", "the ranks of a run side by side, from their folder", _run, options=_OPTIONS)

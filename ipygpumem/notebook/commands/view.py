@@ -1,4 +1,4 @@
-"""``%gpumem view FILE``: a snapshot to look at, or two to compare."""
+"""``%gpumem view FILE``: a snapshot to look at, or several side by side."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
 
 __all__ = ["VIEW"]
 
-_MOST = 2
-_FILE = Option(("file",), "FILE", "a snapshot; a second one, to compare with", many=True, path=True)
+_FILE = Option(("file",), "FILE", "a snapshot; more, to compare with", many=True, path=True)
 
 
 def _run(magics: GPUMem, rest: str) -> None:
+    from ipygpumem.viewer.page import MOST_SOURCES
+
     files = split_words("%gpumem view", rest)
-    if not 1 <= len(files) <= _MOST:
-        raise UsageError("%gpumem view takes one snapshot, or two to compare")
+    if not 1 <= len(files) <= MOST_SOURCES:
+        raise UsageError(f"%gpumem view takes one snapshot, or up to {MOST_SOURCES} side by side")
     for word in files:
         if word.startswith("-"):
-            raise UsageError(f"%gpumem view has no option {word}: %gpumem view FILE [OTHER]")
+            raise UsageError(f"%gpumem view has no option {word}: %gpumem view FILE [OTHER ...]")
     magics.cells.claim()
     # of a user who is not there Path.expanduser raises; here it is a file that is not there
     show.show_snapshots(magics.shell, [os.path.expanduser(filled(magics.shell, file)) for file in files])  # noqa: PTH111
 
 
-VIEW = Command("view", "show a snapshot in the viewer, or two to compare", _run, options=(_FILE,))
+VIEW = Command("view", "show a snapshot in the viewer, or several side by side", _run, options=(_FILE,))

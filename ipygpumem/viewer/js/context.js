@@ -40,7 +40,12 @@ export class Context {
     return this.store.now;
   }
 
-  /** The device shown of a source, the same number in both, where there is one; and those of all. @param {number} [source] */
+  /** Whether there are so many files that what is told of each of them would be too much. */
+  get crowd() {
+    return this.files.length > 2;
+  }
+
+  /** The device shown of a source, the same number in all, where there is one; and those of all. @param {number} [source] */
   where(source = this.now.source) {
     const devices = this.files.map((file) => Math.min(this.now.device, Math.max(file.devices.length - 1, 0)));
     return { source, device: devices[source] ?? 0, devices };
@@ -89,7 +94,7 @@ export class Context {
     return { mode, hidden, mark: told ? mark : { kind: "none" } };
   }
 
-  /** The whole axis, of both sources. @returns {[number, number]} */
+  /** The whole axis, of all sources. @returns {[number, number]} */
   domain() {
     const all = this.files.map((_, source) => this.facts(source).domains[this.axis()]);
     return [Math.min(...all.map(([low]) => low)), Math.max(...all.map(([, high]) => high))];
@@ -100,7 +105,7 @@ export class Context {
     return this.now.axis === "time" && this.files.every((_, source) => this.facts(source).timed) ? "time" : "event";
   }
 
-  /** All bytes, of both sources: one scale. @returns {[number, number]} */
+  /** All bytes, of all sources: one scale. @returns {[number, number]} */
   range() {
     let most = 0;
     for (const source of this.files.keys()) {

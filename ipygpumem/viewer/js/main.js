@@ -10,7 +10,7 @@ import { Viewer } from "./viewer.js";
 
 /**
  * @param {HTMLElement} element
- * @param {{name: string, bytes: ArrayBuffer}[]} sources one, or two to compare
+ * @param {{name: string, bytes: ArrayBuffer}[]} sources one, or several side by side
  * @param {import("./viewer.js").Options} options
  */
 export function mount(element, sources, options) {

@@ -7,7 +7,7 @@
  * @property {"event"|"time"} axis
  * @property {[number, number]|null} x the visible part of the axis; null: all
  * @property {[number, number]|null} y the visible bytes; null: all
- * @property {number} source which of two snapshots the panels speak of
+ * @property {number} source which of the snapshots the panels speak of
  * @property {number|null} event the cursor; null: the peak
  * @property {[number, number]|null} range events
  * @property {number|null} row the selected allocation

@@ -31,6 +31,8 @@ const TABS = [
   ["compare", "Compare"],
   ["about", "File"],
 ];
+/** Files that the heading names. */
+const NAMED = 2;
 const NARROW = 980;
 
 /**
@@ -206,7 +208,8 @@ export class Viewer {
     const left = this.timelines[0].element.parentElement?.clientWidth ?? width;
     const whole = this.options.host === "page" ? globalThis.innerHeight : 760;
     // so much of the window that what is live stands below in sight
-    const share = this.timelines.length > 1 ? 0.21 : 0.36;
+    const { length } = this.timelines;
+    const share = length > 2 ? Math.max(0.5 / length, 0.1) : length > 1 ? 0.21 : 0.36;
     const height = Math.round(Math.min(Math.max(whole * share, 500 * share), 2000 * share));
     const key = `${left} ${height} ${globalThis.devicePixelRatio} ${this.context.now.device}`;
     if (key === this.sized) return;
@@ -242,7 +245,9 @@ export class Viewer {
     if (any("device", "axis", "tool", "mode", "search", "source")) this.task(this.toolbar.refresh());
     if (any("device", "mode", "hidden", "mark", "source")) this.task(this.legend.refresh());
     if (any("device", "event", "row", "source")) this.task(this.details.refresh());
-    if (any("device")) this.task(this.findings.refresh());
+    if (any("device") || (context.crowd && any("source"))) this.task(this.findings.refresh());
+    for (const [source, file] of this.root.querySelectorAll(".one > .file").entries())
+      file.classList.toggle("current", source === context.now.source);
     /** @type {Record<string, string[]>} */
     const cares = {
       live: ["device", "source", "event", "range", "key", "measure", "root", "mark"],
@@ -296,7 +301,9 @@ export class Viewer {
   heading() {
     const { context } = this;
     const { files } = context;
-    const names = files.map((file) => file.name).join(" and ");
+    const names = files.map((file) => file.name);
+    const more = names.length - NAMED;
+    const title = more > 0 ? `${names.slice(0, NAMED).join(", ")} and ${more} more` : names.join(" and ");
     const about = files.map((file, source) => {
       const facts = context.facts(source);
       return [
@@ -310,7 +317,7 @@ export class Viewer {
         .join(" · ");
     });
     const two = files.length > 1;
-    this.title?.replaceChildren(h("h1", { title: names }, names), h("p", {}, two ? "" : about[0]));
+    this.title?.replaceChildren(h("h1", { title: names.join("\n") }, title), h("p", {}, two ? "" : about[0]));
     for (const [source, text] of this.root.querySelectorAll(".file span").entries())
       text.textContent = ` ${about[source]}`;
     const fact = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ title) => [
@@ -328,8 +335,8 @@ export class Viewer {
         );
       return [
         one("Peak", events || peak.bytes ? peak.bytes : null, `requested, at event ${peak.event.toLocaleString("en")}`),
-        one("Reserved", reserved, "at most in all segments"),
-        one("Capacity", total, "on the device"),
+        more <= 0 && one("Reserved", reserved, "at most in all segments"),
+        more <= 0 && one("Capacity", total, "on the device"),
       ];
     });
     this.facts?.replaceChildren(...groups.filter((one) => one !== false));

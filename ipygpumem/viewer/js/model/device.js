@@ -21,7 +21,7 @@ import { Allocations, shifted, Trace } from "./trace.js";
  * @property {boolean} ended_by_request
  * @property {number} only_in_segments
  * @property {number} only_in_events
- * @property {number} [zero_us] where times count from, for two files on one clock
+ * @property {number} [zero_us] where times count from, for several files on one clock
  */
 
 export class Device {

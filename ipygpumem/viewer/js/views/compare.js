@@ -1,4 +1,4 @@
-/** Two moments, of one file or of two, line by line. */
+/** Two moments, of one file or of two, line by line. Of several files: the first, and the one that is looked at. */
 
 import { count, fine, plural, signed, size } from "../model/units.js";
 import { toCsv } from "../model/csv.js";
@@ -48,7 +48,7 @@ export class CompareView {
     const { context } = this;
     const { now } = context;
     if (context.files.length > 1) {
-      return [0, 1].map((source) => {
+      return [0, now.source || 1].map((source) => {
         const cursor = now.event !== null && now.source === source;
         return {
           ...context.where(source),

@@ -23,21 +23,27 @@ export class FindingsView {
   async refresh() {
     const { context, actions } = this;
     const { files, store } = context;
+    const chosen = context.crowd ? [context.now.source] : [...files.keys()];
     /** @type {import("../model/findings.js").Finding[][]} */
-    const found = await Promise.all(files.map((_, source) => context.ask("findings", {}, source)));
+    const found = await Promise.all(chosen.map((source) => context.ask("findings", {}, source)));
     const follow = (/** @type {number} */ source, /** @type {import("../model/findings.js").Finding} */ one) => {
       if (context.now.source !== source) store.set({ source, event: null, row: null, range: null });
       actions.follow(one);
     };
-    const items = found.map((all, source) => [
-      files.length > 1 && h("li", {}, h("h3", { class: "where" }, files[source].name)),
+    const items = found.map((all, number) => [
+      files.length > 1 && h("li", {}, h("h3", { class: "where" }, files[chosen[number]].name)),
       ...all.map((one) =>
         h(
           "li",
           {},
           h(
             "button",
-            { type: "button", class: `finding ${one.kind}`, title: one.text, on: { click: () => follow(source, one) } },
+            {
+              type: "button",
+              class: `finding ${one.kind}`,
+              title: one.text,
+              on: { click: () => follow(chosen[number], one) },
+            },
             h("i", { aria: { hidden: "true" } }, SIGNS[one.kind]),
             h("span", {}, h("b", {}, one.title), h("span", {}, one.text)),
           ),

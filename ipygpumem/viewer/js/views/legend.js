@@ -27,6 +27,7 @@ export class LegendView {
     const chips = order.map((number) => {
       const each = legends.map(({ classes }) => classes[number] ?? { label: "", bytes: 0, count: 0 });
       const { label } = files.length > 1 && legend.classes[number].place === -1 ? { label: "others" } : each[0];
+      const told = context.crowd ? [each[context.now.source]] : each;
       const sums = each.map(({ bytes, count }, source) => {
         const name = files.length > 1 ? `${files[source].name}: ` : "";
         return `${name}${size(bytes)} at the peak, ${plural(count, "allocation")} in all.\n`;
@@ -47,7 +48,7 @@ export class LegendView {
             },
             h("i", { style: { background: swatches[number] } }),
             h("span", {}, label),
-            h("small", {}, each.map((one) => fine(one.bytes)).join(" · ")),
+            h("small", {}, told.map((one) => fine(one.bytes)).join(" · ")),
           )
         : null;
     });

@@ -86,6 +86,7 @@ export class Overview {
     const [, most] = context.range();
     const [d0, d1] = context.domain();
     for (const [source, { requested }] of this.curves.entries()) {
+      if (context.crowd && source !== context.now.source) continue;
       const [, end] = context.facts(source).domains[context.axis()];
       const last = Math.ceil(((end - d0) / (d1 - d0)) * width);
       canvas.fillStyle = source === context.now.source ? colours.overview : colours.overviewOther;

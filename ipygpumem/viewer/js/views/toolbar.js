@@ -153,14 +153,18 @@ export class Toolbar {
     if (!text) return;
     const at = context.event();
     let event = await context.ask("next", { text, event: at, step });
-    // behind the last one of this file the other file goes on
-    if (context.files.length > 1 && (event < 0 || (event - at) * step <= 0)) {
-      const other = 1 - source;
-      const from = step > 0 ? -1 : context.facts(other).events;
-      const there = await context.ask("next", { text, event: from, step }, other);
-      if (there >= 0) {
-        event = there;
-        source = other;
+    // behind the last one of this file the next file goes on
+    if (event < 0 || (event - at) * step <= 0) {
+      const { length } = context.files;
+      for (let turn = 1; turn < length; turn++) {
+        const other = (source + step * turn + length * turn) % length;
+        const from = step > 0 ? -1 : context.facts(other).events;
+        const there = await context.ask("next", { text, event: from, step }, other);
+        if (there >= 0) {
+          event = there;
+          source = other;
+          break;
+        }
       }
     }
     if (event < 0) return;
