@@ -95,5 +95,7 @@ def _page(target: str, found: Ranks) -> int:
     except SnapshotError as problem:
         complain(problem)
         return BAD_FILE
-    say(f"{target}: {size(path.stat().st_size)}", found.clock(chosen))
+    known = len(found.snapshots or {})
+    some = f", {len(chosen)} of {known} {found.what}s" if known > len(chosen) else ""
+    say(f"{target}: {size(path.stat().st_size)}{some}", found.clock(chosen))
     return 0

@@ -7,7 +7,6 @@ with overrides switched off, and where even those would come to somebody's code 
 from __future__ import annotations
 
 import contextlib
-import gc
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -16,10 +15,12 @@ if TYPE_CHECKING:
 
     Role = Literal["tensor", "storage", "module", "optimizer"]
 
-__all__ = ["Memory", "Types", "is_saved", "mro"]
+__all__ = ["Memory", "Types", "is_saved", "mro", "type_dict"]
 
 mro = type.__dict__["__mro__"].__get__
 """The bases of a class as Python itself has them: a metaclass cannot answer in its place."""
+type_dict = type.__dict__["__dict__"].__get__
+"""What a class itself has, as Python has it."""
 
 
 def is_saved(thing: Any) -> bool:
@@ -119,22 +120,13 @@ class Types:
         }.get(layout, ("ccol_indices", "row_indices", "values"))
         return [getattr(self._base, name)(tensor) for name in names]
 
-    def inner(self, tensor: Any) -> list[Any]:
-        """The tensors that one without storage of its own is made of, where they are attributes of it."""
-        if not self.dispatches(tensor):
-            return []
-        parts = gc.get_referents(tensor)
-        parts += [value for one in parts if type(one) is dict for value in one.values()]
-        gradient = self.gradient(tensor)
-        return [one for one in parts if self.role(type(one)) == "tensor" and one is not gradient]
-
     def dispatches(self, tensor: Any) -> bool:
         """Whether its class answers for its shape with code of its own."""
         kind = type(tensor)
         known = self._own_shape.get(id(kind))
         if known is None:
             plain = self._torch.Tensor
-            known = any("__torch_dispatch__" in vars(base) for base in mro(kind) if base is not plain)
+            known = any("__torch_dispatch__" in type_dict(base) for base in mro(kind) if base is not plain)
             self._own_shape[id(kind)] = known
         return known
 
@@ -185,7 +177,7 @@ class Types:
         names = self._saved.get(id(kind))
         if names is None:
             names = tuple(
-                name for base in mro(kind) for name in vars(base) if name.startswith(("_raw_saved_", "variable"))
+                name for base in mro(kind) for name in type_dict(base) if name.startswith(("_raw_saved_", "variable"))
             )
             self._saved[id(kind)] = names
         found, unread = [], False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ipygpumem.probes.storages import mro
+from ipygpumem.probes.storages import mro, type_dict
 from ipygpumem.recording.arrays import base_of, has_objects, items
 from ipygpumem.recording.frames import locals_of
 
@@ -44,9 +44,8 @@ _LRU = type(functools.lru_cache(lambda: None))
 name_of = type.__dict__["__name__"].__get__
 """A class's name, whatever its metaclass says."""
 _module_dict: Any = vars(types.ModuleType)["__dict__"].__get__
-_type_dict = type.__dict__["__dict__"].__get__
 _OF_EXCEPTIONS = [
-    _type_dict(BaseException)[name].__get__ for name in ("__traceback__", "__cause__", "__context__", "args")
+    type_dict(BaseException)[name].__get__ for name in ("__traceback__", "__cause__", "__context__", "args")
 ]
 _TRACES = (types.TracebackType, types.FrameType)
 _LAZY = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
@@ -72,7 +71,7 @@ def attributes(thing: Any) -> dict[Any, Any] | None:
         space: dict[Any, Any] = _module_dict(thing)
         return space
     for base in mro(type(thing)):
-        found = _type_dict(base).get("__dict__")
+        found = type_dict(base).get("__dict__")
         if found is not None:
             if not is_one_of(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
                 return None
@@ -165,9 +164,7 @@ def _of_sequence(thing: Any) -> Iterator[tuple[int, Label]]:
     base: Any = tuple if isinstance_of(thing, tuple) else list
     names = None
     if base is tuple and type(thing) is not tuple:
-        fields = next(
-            (_type_dict(one).get("_fields") for one in mro(type(thing)) if "_fields" in _type_dict(one)), None
-        )
+        fields = next((type_dict(one).get("_fields") for one in mro(type(thing)) if "_fields" in type_dict(one)), None)
         names = fields if type(fields) is tuple and all(type(one) is str for one in fields) else None
     for i, one in enumerate(list(base.__iter__(thing))):
         yield id(one), Label(f".{names[i]}" if names and i < len(names) else f"[{i}]")
@@ -193,7 +190,7 @@ def _of_deque(thing: Any) -> Iterator[tuple[int, Label]]:
 def _of_exception(thing: Any) -> Iterator[tuple[int, Label]]:
     yield from ((id(get(thing)), Label("")) for get in _OF_EXCEPTIONS)
     for base in mro(type(thing)):  # AttributeError.obj: what had no such attribute
-        members = _members(thing, base) if "__slots__" not in _type_dict(base) else ()
+        members = _members(thing, base) if "__slots__" not in type_dict(base) else ()
         yield from ((key, label._replace(late=True)) for key, label in members)  # the local that holds it says more
 
 
@@ -212,12 +209,12 @@ def _of_object(thing: Any, wanted: Collection[int] | None) -> Iterator[tuple[int
         yield id(own), Label("", style)
         yield from _of_dict(own, style, (), wanted)
     for base in mro(type(thing)):
-        if "__slots__" in _type_dict(base):
+        if "__slots__" in type_dict(base):
             yield from _members(thing, base)
 
 
 def _members(thing: Any, base: type) -> Iterator[tuple[int, Label]]:
-    for name, slot in list(_type_dict(base).items()):
+    for name, slot in list(type_dict(base).items()):
         if type(slot) is types.MemberDescriptorType and type(name) is str:
             try:
                 yield id(slot.__get__(thing)), Label(f".{name}")
@@ -226,7 +223,7 @@ def _members(thing: Any, base: type) -> Iterator[tuple[int, Label]]:
 
 
 def _of_class(thing: Any) -> Iterator[tuple[int, Label]]:
-    for name, value in list(_type_dict(thing).items()):
+    for name, value in list(type_dict(thing).items()):
         yield id(value), Label(f".{name}")
     yield from ((id(one), Label(f" (base {name_of(one)})")) for one in mro(thing)[1:])
     # gc sees the dict itself, which only a proxy shows

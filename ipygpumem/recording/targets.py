@@ -6,12 +6,15 @@ count as far as those do, so that what is a parameter, a gradient, or an optimiz
 
 from __future__ import annotations
 
+import contextlib
+import types
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.ledger.holders import KINDS, Kind
+from ipygpumem.probes.storages import mro, type_dict
 from ipygpumem.recording.labels import attributes, isinstance_of
 
 if TYPE_CHECKING:
@@ -49,10 +52,11 @@ class Targets:
         bases: The ids of what others are views of.
     """
 
-    def __init__(self, types: Types, wanted: Callable[[str], bool], found: dict[str, list[Any]]) -> None:
-        self._types = types
+    def __init__(self, asked: Types, wanted: Callable[[str], bool], found: dict[str, list[Any]]) -> None:
+        self._types = asked
         self._wanted = wanted
         self._hollow: dict[int, Any] = {}
+        self._claims: dict[int, Kind] = {}
         self.things: dict[int, Target] = {}
         self.kinds: dict[tuple[str, int], Kind] = {}
         self.extra: dict[int, list[Any]] = {}
@@ -66,6 +70,7 @@ class Targets:
         self._bases()
         self._made()
         self._owned(found.get("module", []), found.get("optimizer", []))
+        self._settle()
 
     def _add_all(self, things: list[Any], *, tensor: bool) -> None:
         for thing in things:
@@ -78,7 +83,7 @@ class Targets:
             return key in self.things
         memory = self._types.storages(thing) if tensor else self._types.memory(thing)
         memory = [one for one in memory if self._wanted(one.device)]
-        inner = self._types.inner(thing) if tensor and not memory else []
+        inner = self._inner(thing) if tensor and not memory else []
         if inner:
             self._hollow[key] = thing  # until something is found: it may hold itself
             inner = [one for one in inner if self.add(one, tensor=True, levels=levels - 1)]
@@ -126,18 +131,43 @@ class Targets:
                 self._call(tensor, "parameter")
 
     def _call(self, thing: Any, kind: Kind) -> None:
-        """Its storage is somebody's: a parameter before a buffer, a gradient, an optimizer's state."""
-        todo, seen = [thing], set()
-        while todo:
-            key = id(todo.pop())
-            target = self.things.get(key)
-            if target is None or key in seen:
-                continue
-            seen.add(key)
-            todo += target.inner
-            for one in target.memory:
-                known = self.kinds.get((one.device, one.address), "plain")
-                self.kinds[one.device, one.address] = min(kind, known, key=KINDS.index)
+        """It is somebody's: a parameter before a buffer, a gradient, an optimizer's state."""
+        key = id(thing)
+        if key in self.things:
+            self._claims[key] = min(kind, self._claims.get(key, "plain"), key=KINDS.index)
+
+    def _settle(self) -> None:
+        """Each storage is whose its tensor is; what a wrapper is made of is the wrapper's, unless it is somebody's."""
+        for claimed, kind in self._claims.items():
+            todo, seen = [claimed], set()
+            while todo:
+                key = todo.pop()
+                seen.add(key)
+                target = self.things[key]
+                within = map(id, target.inner)
+                todo += [one for one in within if one in self.things and one not in self._claims and one not in seen]
+                for one in target.memory:
+                    known = self.kinds.get((one.device, one.address), "plain")
+                    self.kinds[one.device, one.address] = min(kind, known, key=KINDS.index)
+
+    def _inner(self, tensor: Any) -> list[Any]:
+        """The tensors that one without storage of its own is made of: those of its attributes that its class names.
+
+        A class that torch.compile knows has ``__tensor_flatten__``, whose names stand in its code or beside it. Of any
+        other class all attributes count.
+        """
+        if not self._types.dispatches(tensor):
+            return []
+        parts = list(dict.items(attributes(tensor) or {}))
+        for base in mro(type(tensor)):
+            for name, slot in list(type_dict(base).items()):
+                if type(slot) is types.MemberDescriptorType:
+                    with contextlib.suppress(Exception):  # an empty slot
+                        parts.append((name, slot.__get__(tensor)))
+        names = _flattened(type(tensor))
+        found = [(name, part) for name, part in parts if self._types.role(type(part)) == "tensor"]
+        told = [part for name, part in found if type(name) is str and name in names]
+        return told or [part for _, part in found]
 
     def held(self) -> Counter[int]:
         """How often each object is in the lists here."""
@@ -145,6 +175,25 @@ class Targets:
         inner = chain.from_iterable(target.inner for target in things)
         own = (target.thing for target in things)
         return Counter(map(id, chain(*self.extra.values(), inner, own, self._hollow.values())))
+
+
+def _flattened(kind: type) -> set[str]:
+    """What may be the names of the tensors that a class's instances are made of, without a call of it."""
+    found: set[str] = set()
+    for base in mro(kind):
+        own = type_dict(base)
+        flatten = own.get("__tensor_flatten__")
+        if type(flatten) is types.FunctionType:
+            found.update(_words(flatten.__code__.co_consts))
+        for name in ("tensor_data_names", "optional_tensor_data_names"):  # torchao's classes have it written for them
+            found.update(_words(own.get(name)))
+    return found
+
+
+def _words(thing: Any) -> list[str]:
+    if type(thing) is str:
+        return [thing]
+    return [word for one in thing for word in _words(one)] if type(thing) is tuple or type(thing) is list else []
 
 
 def _inside(thing: Any, levels: int) -> Iterable[Any]:

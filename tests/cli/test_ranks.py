@@ -97,3 +97,11 @@ def test_a_picture_of_another_kind_is_refused_first(run, tmp_path, capsys):
         assert main(["ranks", str(run), option, str(tmp_path / name)]) != 0
         shown = capsys.readouterr()
         assert shown.out == "" and f"is written to a file that ends in {ending}, not '{name}'" in shown.err
+
+
+def test_a_page_of_many_says_how_many_it_shows(tmp_path, capsys):
+    for number in range(9):
+        (tmp_path / f"rank_{number}.pickle.xz").write_bytes((DATA / "resnet50.pickle.xz").read_bytes())
+    assert main(["ranks", str(tmp_path), "--html", str(tmp_path / "x.html")]) == 0
+    assert ", 8 of 9 ranks\n" in capsys.readouterr().out
+    assert (tmp_path / "x.html").read_text().count('class="ipygpumem-data"') == 8

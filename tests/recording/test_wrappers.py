@@ -31,7 +31,7 @@ class Wrapper(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, function, types, arguments=(), options=None):
         assert function is torch.ops.aten.detach.default, function  # of which parameters are made
-        return Wrapper(arguments[0].inner)
+        return cls(arguments[0].inner)
 
 
 def look(space):
@@ -66,6 +66,56 @@ def test_what_an_optimizer_keeps_of_it_is_named_by_it():
         "module.weight.inner": "parameter",
         'optimizer.state[module.weight]["momentum_buffer"].inner': "optimizer state",
     }
+
+
+def test_what_is_somebodys_by_itself_stays_so():
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(Wrapper(big()))
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    module.weight.kept = optimizer.state[module.weight]["s"] = Wrapper(big())
+    found = look({"module": module, "optimizer": optimizer})
+    assert sorted(found.values()) == ["optimizer state", "parameter"]
+
+
+def test_a_class_names_what_it_is_made_of():
+    calls = []
+
+    class Named(Wrapper):
+        def __tensor_flatten__(self):
+            calls.append(self)
+            return ["inner"], None
+
+    class Listed(Wrapper):
+        tensor_data_names = ["inner"]  # noqa: RUF012 (as torchao has it)
+
+    module = torch.nn.Module()
+    for name, kind in (("one", Named), ("two", Listed)):
+        setattr(module, name, torch.nn.Parameter(kind(big())))
+        getattr(module, name).main_grad = big()
+    assert look({"module": module}) == {
+        "module.one.inner": "parameter",
+        "module.one.main_grad": "plain",
+        "module.two.inner": "parameter",
+        "module.two.main_grad": "plain",
+    }
+    assert calls == []
+
+
+def test_its_class_is_not_asked():
+    calls = []
+
+    class Meta(type(torch.Tensor)):
+        def __getattribute__(cls, name):
+            calls.append(name)
+            return super().__getattribute__(name)
+
+    class Odd(Wrapper, metaclass=Meta):
+        pass
+
+    x = Odd(big())
+    calls.clear()
+    assert look({"x": x}) == {"x.inner": "plain"}
+    assert calls == []
 
 
 def test_one_that_holds_itself_and_one_that_holds_nothing():

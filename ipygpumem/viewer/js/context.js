@@ -45,10 +45,24 @@ export class Context {
     return this.files.length > 2;
   }
 
-  /** The device shown of a source, the same number in all, where there is one; and those of all. @param {number} [source] */
+  /**
+   * The device shown of a source, and those of all: the same number in all, but for files that have nothing there. Of a
+   * node's ranks each has used a card of its own.
+   * @param {number} [source]
+   */
   where(source = this.now.source) {
-    const devices = this.files.map((file) => Math.min(this.now.device, Math.max(file.devices.length - 1, 0)));
+    const alone = this.files.length === 1;
+    const devices = this.files.map((file) => {
+      const one = file.devices[this.now.device];
+      return one && (alone || one.events || one.peak.bytes || one.segments) ? this.now.device : busiest(file);
+    });
     return { source, device: devices[source] ?? 0, devices };
+  }
+
+  /** The device to begin with: the busiest of all files, or of each its own. */
+  get home() {
+    const [first, ...others] = this.files.map(busiest);
+    return others.every((one) => one === first) ? first : -1;
   }
 
   /** @param {number} [source] @returns {DeviceFacts} */
@@ -119,4 +133,10 @@ export class Context {
     }
     return [0, most > 0 ? most * 1.08 : 1];
   }
+}
+
+/** The device with the highest peak. @param {Overview} file */
+function busiest(file) {
+  const peaks = file.devices.map((one) => one.peak.bytes || (one.reserved ?? 0));
+  return Math.max(peaks.indexOf(Math.max(...peaks)), 0);
 }

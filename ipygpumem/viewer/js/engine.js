@@ -164,6 +164,7 @@ export class Engine {
   async open({ bytes, name }) {
     const { header, column, rest } = await decode(bytes, this.pause);
     const snapshot = new Snapshot(header, column, name || header.name);
+    if (!snapshot.devices.length) return overviewOf(snapshot); // there is nothing to ask it
     this.snapshots.push(snapshot);
     this.rest.push(rest);
     await this.pause?.();

@@ -7,12 +7,12 @@ import { atFirst } from "./store.js";
 const TABS = ["live", "state", "events", "compare", "about"];
 const WORD = /^[a-z]{1,20}$/;
 
-/** @param {Shown} now @returns {string} */
-export function toHash(now) {
+/** @param {Shown} now @param {number} [home] the device that is shown where none is asked for @returns {string} */
+export function toHash(now, home = 0) {
   const first = atFirst();
   const found = new URLSearchParams();
   const put = (/** @type {string} */ key, /** @type {string} */ value) => found.set(key, value);
-  if (now.device) put("d", String(now.device));
+  if (now.device !== home) put("d", String(now.device));
   if (now.axis !== first.axis) put("a", now.axis);
   if (now.x) put("x", now.x.map(short).join("~"));
   if (now.y) put("y", now.y.map(short).join("~"));
@@ -53,7 +53,7 @@ export function fromHash(text) {
       ? /** @type {[number, number]} */ (values)
       : undefined;
   };
-  found.device = whole("d");
+  found.device = whole("d", -1);
   if (given.get("a") === "time" || given.get("a") === "event")
     found.axis = /** @type {"time"|"event"} */ (given.get("a"));
   found.x = pair("x");

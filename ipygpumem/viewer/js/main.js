@@ -43,19 +43,23 @@ export function mount(element, sources, options) {
       throw new ViewerError("This browser gives the page no canvas to draw on (2d): the viewer can show nothing here.");
     const client = await connect();
     performance.mark("ipygpumem:engine");
-    const files = [];
-    for (const { name, bytes } of sources) files.push(await client.request("open", { name, bytes }));
+    const all = [];
+    for (const { name, bytes } of sources) all.push(await client.request("open", { name, bytes }));
+    const files = told(all.filter((file) => file.devices.length));
+    const bare = all.filter((file) => !file.devices.length).map((file) => file.name);
     if (gone) {
       client.close();
       throw new ViewerError("The viewer was closed.");
     }
-    if (files.some((file) => !file.devices.length)) {
+    if (!files.length) {
       client.close();
       throw new ViewerError("This snapshot holds no device: nothing was recorded and no segment was reserved.");
     }
     performance.mark("ipygpumem:read");
     wait.remove();
     viewer = new Viewer(root, client, files, options);
+    if (bare.length)
+      viewer.failed(new ViewerError(`Not shown, for nothing was recorded on any device: ${bare.join(", ")}`));
     return viewer;
   }
 
@@ -74,4 +78,16 @@ export function mount(element, sources, options) {
       shadow.replaceChildren();
     },
   };
+}
+
+/**
+ * Files by a name that tells them apart: with their number where there are many, or two are called alike.
+ * @param {import("./model/overview.js").Overview[]} files
+ */
+function told(files) {
+  const alike = new Set(files.map((file) => file.name)).size < files.length;
+  return files.map((file, source) => ({
+    ...file,
+    name: alike || files.length > 2 ? `${source + 1} · ${file.name}` : file.name,
+  }));
 }

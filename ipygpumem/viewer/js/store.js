@@ -3,7 +3,7 @@
 /**
  * @typedef {import("./engine.js").Mark} Mark
  * @typedef {object} Shown
- * @property {number} device
+ * @property {number} device the same of all files; -1: of each file the one with its highest peak
  * @property {"event"|"time"} axis
  * @property {[number, number]|null} x the visible part of the axis; null: all
  * @property {[number, number]|null} y the visible bytes; null: all

@@ -173,22 +173,23 @@ export class Viewer {
   held(text) {
     const found = fromHash(text);
     const { files } = this.context;
-    if ((found.device ?? 0) >= (files[0]?.devices.length ?? 0)) delete found.device;
+    if ((found.device ?? 0) >= Math.max(...files.map((file) => file.devices.length))) delete found.device;
     if ((found.source ?? 0) >= files.length) delete found.source;
     if (found.mode && !MODES.includes(found.mode)) delete found.mode;
     if (found.key && !KEYS.includes(found.key)) delete found.key;
-    const facts = files[found.source ?? 0].devices[found.device ?? busiest(files)];
+    const device = found.device ?? this.context.home;
+    const facts = this.context.at({ ...atFirst(), device }).facts(found.source ?? 0);
     if ((found.row ?? 0) >= (facts?.allocations ?? 0)) delete found.row;
     if ((found.event ?? 0) >= Math.max(facts?.events ?? 0, 1)) delete found.event;
     if (found.range && found.range[1] >= (facts?.events ?? 0)) delete found.range;
     if (found.mark?.kind === "group" && !KEYS.includes(found.mark.key)) delete found.mark;
-    const now = { ...atFirst(), device: busiest(files), ...found };
+    const now = { ...atFirst(), ...found, device };
     return { ...now, ...new Actions(this.context.at(now)).within(now) };
   }
 
   /** Go to the view that a text describes. @param {string} text */
   show(text) {
-    if (text.replace(/^#/, "") === toHash(this.context.now)) return;
+    if (text.replace(/^#/, "") === toHash(this.context.now, this.context.home)) return;
     this.context.store.set(this.held(text));
   }
 
@@ -261,7 +262,7 @@ export class Viewer {
     if (this.stale.has(context.now.tab)) this.panel.ask();
     this.root.dataset.tool = context.now.tool;
     clearTimeout(this.told);
-    this.told = setTimeout(() => this.options.onState?.(toHash(context.now)), 150);
+    this.told = setTimeout(() => this.options.onState?.(toHash(context.now, context.home)), 150);
   }
 
   refreshPanels() {
@@ -301,14 +302,18 @@ export class Viewer {
   heading() {
     const { context } = this;
     const { files } = context;
-    const names = files.map((file) => file.name);
+    const names = files.map((file) => file.plain);
+    const several = files.length > 1;
     const more = names.length - NAMED;
     const title = more > 0 ? `${names.slice(0, NAMED).join(", ")} and ${more} more` : names.join(" and ");
     const about = files.map((file, source) => {
       const facts = context.facts(source);
       return [
-        facts.name ?? (file.devices.length > 1 ? `device ${facts.index}` : null),
-        facts.index === context.now.device ? null : `device ${facts.index}: it has no device ${context.now.device}`,
+        facts.name,
+        file.devices.length > 1 && (several || !facts.name) ? `device ${facts.index}` : null,
+        context.now.device < 0 || facts.index === context.now.device
+          ? null
+          : `it has nothing on device ${context.now.device}`,
         plural(facts.events, "event"),
         plural(facts.allocations, "allocation"),
         facts.timed && facts.span ? duration(facts.span) : null,
@@ -316,8 +321,7 @@ export class Viewer {
         .filter(Boolean)
         .join(" · ");
     });
-    const two = files.length > 1;
-    this.title?.replaceChildren(h("h1", { title: names.join("\n") }, title), h("p", {}, two ? "" : about[0]));
+    this.title?.replaceChildren(h("h1", { title: names.join("\n") }, title), h("p", {}, several ? "" : about[0]));
     for (const [source, text] of this.root.querySelectorAll(".file span").entries())
       text.textContent = ` ${about[source]}`;
     const fact = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ title) => [
@@ -331,7 +335,7 @@ export class Viewer {
         h(
           "div",
           { title: file.name },
-          ...fact(two ? `${name} ${source + 1}` : name, size(bytes), `${bytes.toLocaleString("en")} bytes ${what}`),
+          ...fact(several ? `${name} ${source + 1}` : name, size(bytes), `${bytes.toLocaleString("en")} bytes ${what}`),
         );
       return [
         one("Peak", events || peak.bytes ? peak.bytes : null, `requested, at event ${peak.event.toLocaleString("en")}`),
@@ -357,10 +361,4 @@ export class Viewer {
     this.context.client.close();
     this.root.replaceChildren();
   }
-}
-
-/** The device to begin with: that with the highest peak. @param {import("./model/overview.js").Overview[]} files */
-function busiest(files) {
-  const peaks = files[0].devices.map((one) => one.peak.bytes);
-  return Math.max(peaks.indexOf(Math.max(...peaks)), 0);
 }

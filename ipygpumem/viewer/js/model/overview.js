@@ -18,6 +18,7 @@ const MOST_BANDS = 20000;
 export function overviewOf(snapshot) {
   return {
     name: oneLine(snapshot.name),
+    plain: oneLine(snapshot.name),
     actions: /** @type {string[]} */ (snapshot.header.actions ?? []),
     settings: /** @type {Record<string, unknown>} */ (snapshot.header.settings ?? {}),
     stacks: snapshot.stacks.length,

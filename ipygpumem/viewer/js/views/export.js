@@ -53,10 +53,12 @@ export class Exporter {
     let y = below + 12;
     const entries = [];
     for (const [number, { label }] of legend.classes.entries()) {
-      const each = legends.map(({ classes }) => classes[number]);
+      const each = legends.map(({ classes }) => classes[number] ?? { bytes: 0, count: 0 });
       if (context.now.hidden.includes(number) || !each.some((one) => one.count)) continue;
-      const held = each.map((one) => fine(one.bytes)).join(" · ");
-      const text = `${clipped(measure, label, width / 2)}  ${held}`;
+      // of many files the picture has no room for what each holds
+      const held = context.crowd ? "" : each.map((one) => fine(one.bytes)).join(" · ");
+      const named = legends.length > 1 && legend.classes[number].place === -1 ? "others" : label;
+      const text = `${clipped(measure, named, width / 2)}  ${held}`;
       const wide = measure.measureText(text).width + 36;
       if (x > LEFT && x + wide > width) {
         x = LEFT;
@@ -104,7 +106,7 @@ export class Exporter {
     }
     draw.fillStyle = colours.soft;
     draw.textAlign = "right";
-    if (entries.length) draw.fillText("at the peak:", LEFT - 8, entries[0].y);
+    if (entries.length && !this.context.crowd) draw.fillText("at the peak:", LEFT - 8, entries[0].y);
   }
 
   /** @param {CanvasRenderingContext2D} draw @param {import("./timeline.js").Timeline} timeline @param {number} top @param {ReturnType<typeof ink>} colours */

@@ -52,7 +52,7 @@ export class FindingsView {
       !all.length && h("li", { class: "empty" }, "Nothing stands out."),
     ]);
     swap(this.list, /** @type {HTMLElement[]} */ (items.flat().filter((item) => item !== false)));
-    const notes = [...new Set(files.flatMap((_, source) => context.facts(source).notes))];
+    const notes = [...new Set(chosen.flatMap((source) => context.facts(source).notes))];
     this.notes.replaceChildren(...notes.map((text) => h("li", {}, `${text[0].toUpperCase()}${text.slice(1)}.`)));
     this.notes.hidden = !notes.length;
     await context.ask("warm");

@@ -180,9 +180,12 @@ export class Toolbar {
     this.axis.able("time", facts.timed);
     this.tool.value(now.tool);
     this.mode.value(now.mode);
-    const devices = context.files[0].devices;
-    if (this.device.field.childElementCount !== devices.length) {
+    const most = Math.max(...context.files.map((file) => file.devices.length));
+    const devices = context.files.find((file) => file.devices.length === most)?.devices ?? [];
+    const apart = context.home < 0;
+    if (this.device.field.childElementCount !== devices.length + Number(apart)) {
       this.device.field.replaceChildren(
+        ...(apart ? [h("option", { value: -1 }, "each its own")] : []),
         ...devices.map((one) =>
           h(
             "option",
@@ -193,7 +196,7 @@ export class Toolbar {
       );
     }
     this.device.element.hidden = devices.length < 2;
-    this.device.value(String(context.where(0).device));
+    this.device.value(String(now.device));
     const root = /** @type {ShadowRoot|Document} */ (this.search.getRootNode());
     if (root.activeElement !== this.search) this.search.value = now.search;
     for (const one of [this.before, this.after]) one.disabled = !now.search;
@@ -209,11 +212,14 @@ export class Toolbar {
       `${plural(one.events, "event")} · ${plural(one.allocations, "allocation")}, ${fine(one.bytes)}`;
     const several = files.length > 1;
     const any = each.some((one) => one.events || one.allocations);
+    const total = each.reduce((sum, one) => sum + one.events, 0);
     this.result.textContent = !any
       ? "nothing found"
-      : several
-        ? each.map((one, source) => `${short(files[source].name)}: ${count(one.events)}`).join(" · ")
-        : told(found);
+      : context.crowd
+        ? `${plural(total, "event")} in ${each.filter((one) => one.events || one.allocations).length} of ${files.length} files`
+        : several
+          ? each.map((one, source) => `${short(files[source].name)}: ${count(one.events)}`).join(" · ")
+          : told(found);
     const all = several ? each.map((one, source) => `${files[source].name}: ${told(one)}`) : [];
     this.result.title = [found.how && `Searched for ${found.how}`, ...all].filter(Boolean).join("\n");
   }
