@@ -309,7 +309,9 @@ def test_escape_closes_the_menu(viewing):
 
 def test_a_device_that_the_other_file_lacks_is_told(viewing):
     two = Snapshot.load({"segments": [], "device_traces": [[], lines(4)]})
-    view = viewing(two, Snapshot.load(traced(*lines(3))))
-    told = view.page.locator(".file").all_inner_texts()
-    assert "device 1" in told[0]
-    assert "device 0: it has no device 1" in told[1]
+    one = Snapshot.load(traced(*lines(3)))
+    told = viewing(two, one).page.locator(".file").all_inner_texts()
+    assert [text.split(" · ")[1].split(" ", 1)[1] for text in told] == ["device 1", "device 0"]
+    told = viewing(two, one, hash_="#d=1").page.locator(".file").all_inner_texts()
+    assert "nothing" not in told[0]
+    assert "device 0 · it has nothing on device 1" in told[1]

@@ -310,7 +310,7 @@ export class Viewer {
       const facts = context.facts(source);
       return [
         facts.name,
-        file.devices.length > 1 && (several || !facts.name) ? `device ${facts.index}` : null,
+        (file.devices.length > 1 || context.home < 0) && (several || !facts.name) ? `device ${facts.index}` : null,
         context.now.device < 0 || facts.index === context.now.device
           ? null
           : `it has nothing on device ${context.now.device}`,
