@@ -31,6 +31,7 @@ __all__ = [
     "labels",
     "name_of",
     "passed_by",
+    "slots",
     "unnamed",
 ]
 
@@ -102,6 +103,16 @@ def global_names(thing: Any) -> tuple[Any, ...]:
     if type(thing) is types.FrameType:
         return (thing.f_globals, thing.f_builtins)
     return ()
+
+
+def slots(thing: Any, base: type) -> Iterator[tuple[str, Any]]:
+    """(name, value) of the slots that one of an object's classes has given it, without the empty ones."""
+    for name, slot in list(type_dict(base).items()):
+        if type(slot) is types.MemberDescriptorType and type(name) is str:
+            try:
+                yield name, slot.__get__(thing)
+            except Exception:  # noqa: S112 (an empty slot)
+                continue
 
 
 def labels(
@@ -214,12 +225,7 @@ def _of_object(thing: Any, wanted: Collection[int] | None) -> Iterator[tuple[int
 
 
 def _members(thing: Any, base: type) -> Iterator[tuple[int, Label]]:
-    for name, slot in list(type_dict(base).items()):
-        if type(slot) is types.MemberDescriptorType and type(name) is str:
-            try:
-                yield id(slot.__get__(thing)), Label(f".{name}")
-            except Exception:  # noqa: S112 (an empty slot)
-                continue
+    yield from ((id(value), Label(f".{name}")) for name, value in slots(thing, base))
 
 
 def _of_class(thing: Any) -> Iterator[tuple[int, Label]]:

@@ -6,7 +6,6 @@ count as far as those do, so that what is a parameter, a gradient, or an optimiz
 
 from __future__ import annotations
 
-import contextlib
 import types
 from collections import Counter
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.ledger.holders import KINDS, Kind
 from ipygpumem.probes.storages import mro, type_dict
-from ipygpumem.recording.labels import attributes, isinstance_of
+from ipygpumem.recording.labels import attributes, isinstance_of, slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -160,10 +159,7 @@ class Targets:
             return []
         parts = list(dict.items(attributes(tensor) or {}))
         for base in mro(type(tensor)):
-            for name, slot in list(type_dict(base).items()):
-                if type(slot) is types.MemberDescriptorType:
-                    with contextlib.suppress(Exception):  # an empty slot
-                        parts.append((name, slot.__get__(tensor)))
+            parts += slots(tensor, base)
         names = _flattened(type(tensor))
         found = [(name, part) for name, part in parts if self._types.role(type(part)) == "tensor"]
         told = [part for name, part in found if type(name) is str and name in names]
