@@ -491,6 +491,25 @@ def test_it_fits_the_window(viewing, snapshots, width):
         assert row["y"] + row["height"] < 900
 
 
+@pytest.mark.parametrize("place", [0.2, 0.5, 0.8])
+def test_words_on_a_narrow_timeline_are_whole(viewing, snapshots, place):
+    """The peak and the out of memory lie at some part of a plot that is but 192 pixels wide."""
+    view = viewing(snapshots["oom_fragmented"], size=(320, 900))
+    event = snapshots["oom_fragmented"].ooms()[0].event
+    view.call(f"zoom({event - 100 * place}, {event + 100 * (1 - place)})")
+    view.page.locator(".menu summary").click()
+    with view.page.expect_download() as waiting:
+        view.page.get_by_role("button", name="Picture as SVG").click()
+    picture = view.context.new_page()
+    picture.set_content(Path(waiting.value.path()).read_text(encoding="utf-8"))
+    words = picture.evaluate("""() => [...document.querySelectorAll("[clip-path] text")].map(one => {
+        const room = document.querySelector("clipPath path").getBBox(), own = one.getBBox();
+        return [one.textContent, own.x >= room.x && own.x + own.width <= room.x + room.width];
+    })""")
+    assert any("out of memory" in text for text, _ in words)
+    assert [text for text, whole in words if not whole] == []
+
+
 def test_findings_lead_to_their_place(viewing, snapshots):
     view = viewing(snapshots["oom_fragmented"])
     view.page.locator(".finding.oom").click()

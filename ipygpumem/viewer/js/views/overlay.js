@@ -18,6 +18,7 @@ export function drawOverlay(timeline, context, where) {
   if (where === "screen") context.clearRect(0, 0, width, height);
   context.font = "11px system-ui, sans-serif";
   tags = [];
+  room = plotWidth;
   context.save();
   context.translate(ROOM.left, 0);
   drawBands(timeline, context, { ink: colours.text, soft: colours.soft, bands: colours.bands });
@@ -55,6 +56,8 @@ const WORDS = 190;
 const GAP = 7;
 /** Where words stand already: from, to, height. @type {[number, number, number][]} */
 let tags = [];
+/** How wide the plot is in which they stand. */
+let room = 0;
 
 /** @typedef {ReturnType<typeof ink>} Ink @typedef {CanvasRenderingContext2D} Canvas @typedef {import("./timeline.js").Timeline} Timeline */
 
@@ -200,10 +203,11 @@ function tag(context, text, x, y, colour, colours, align) {
   context.fillText(text, left, y + 0.5);
 }
 
-/** From where to where a text goes. @param {Canvas} context @param {string} text @param {number} x @param {string} align @returns {[number, number]} */
+/** From where to where a text goes: into a narrow plot as far as it can. @param {Canvas} context @param {string} text @param {number} x @param {string} align @returns {[number, number]} */
 function ends(context, text, x, align) {
   const { width } = context.measureText(text);
-  const left = align === "right" ? x - width : align === "center" ? x - width / 2 : x;
+  const wish = align === "right" ? x - width : align === "center" ? x - width / 2 : x;
+  const left = Math.max(4, Math.min(wish, room - width - 4));
   return [left, left + width];
 }
 
@@ -420,11 +424,10 @@ function ruler(timeline, context, colours) {
   context.lineTo(x1, y1);
   context.stroke();
   const text = rulerText(timeline);
-  const middle = Math.min(Math.max((x0 + x1) / 2, 90), timeline.size.plotWidth - 90);
   tag(
     context,
     text,
-    middle,
+    (x0 + x1) / 2,
     Math.min(Math.max(y0 + (y1 < y0 ? 14 : -14), 10), timeline.size.plotHeight - 10),
     colours.text,
     colours,
