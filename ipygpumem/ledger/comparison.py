@@ -39,9 +39,10 @@ class Pair:
 def pairs(before: Sequence[Entry], after: Sequence[Entry]) -> list[Pair]:
     """Rows that belong together, in the order of the second run; then what only the first has.
 
-    A cell is known by the front end's cell id where both runs have such ids, else by its In number; what was measured
-    outside a cell by its place among its like. Of a cell that ran more than once its last run counts, of a log that
-    several kernels wrote one after the other the last of them that ran the cell.
+    A cell is known by the front end's cell id where the runs share such ids, else by its In number (a notebook that is
+    made anew, or converted, gets other ids); what was measured outside a cell by its place among its like. Of a cell
+    that ran more than once its last run counts, of a log that several kernels wrote one after the other the last of
+    them that ran the cell.
     """
     by_id = _by_id(before, after)
     first, second = _keyed(before, by_id=by_id), _keyed(after, by_id=by_id)
@@ -61,7 +62,7 @@ def _earlier(rows: Sequence[Entry], *, by_id: bool) -> int:
 
 
 def _by_id(before: Sequence[Entry], after: Sequence[Entry]) -> bool:
-    return any(one.cell_id for one in before) and any(one.cell_id for one in after)
+    return not {one.cell_id for one in before if one.cell_id}.isdisjoint(one.cell_id for one in after)
 
 
 def _name(row: Entry, *, by_id: bool) -> str | int | None:

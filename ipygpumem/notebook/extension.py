@@ -129,8 +129,10 @@ class _Extension:
         SAMPLER.close()
         PEAKS.remove()
         if "ipygpumem.parallel" in sys.modules:
-            from ipygpumem.parallel import disable
+            from ipygpumem.parallel import active, disable
 
+            if active() is not None:
+                print("ipygpumem: engines are no longer under watch: %gpumem engines CLIENT begins it again")  # noqa: T201 (a reload ends it, too)
             disable()
 
     def _remove_magics(self) -> None:

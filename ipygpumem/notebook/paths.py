@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["expanded", "filled"]
 
+_DOLLAR = re.compile(r"\$([A-Za-z_]\w*)")
+"""As in IPython's own magics; what is no variable stays as it is."""
+
 
 def expanded(shell: Any, text: str) -> Path:
-    """A path to write to, proved: ``{name}`` is a variable of the notebook; ``{host}``, ``{time}`` are ours.
+    """A path to write to, proved: ``{name}`` and ``$name`` are variables of the notebook, ``{host}``, ``{time}`` ours.
 
     ``{rank}``, where no variable has that name, is this process's rank, or an engine's number.
 
@@ -36,6 +40,7 @@ def filled(shell: Any, text: str) -> str:
     Raises:
         UsageError: A name that does not expand.
     """
+    text = _DOLLAR.sub(lambda match: str(shell.user_ns.get(match[1], match[0])), text)
     if "{" not in text:
         return text
     rank = rank_and_world()[0]

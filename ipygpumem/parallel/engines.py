@@ -156,7 +156,7 @@ class Engines:
 
         Args:
             partly: Also of runs that are still going on somewhere, where another engine has ended meanwhile.
-            cell: Of these only the runs that this cell of the notebook has sent; None for all.
+            cell: Of these only the runs that this cell of the notebook has sent, the one that ends; None for all.
         """
         found = []
         for run in list(self._runs):
@@ -174,7 +174,8 @@ class Engines:
                     if self._meant(number)
                 )
                 self._heard(members)
-                found.append(Ranks(members, "engine"))
+                late = run.cell != (self._cell if cell is None else cell)
+                found.append(Ranks(members, "engine", code=first_code(run.code) if late else ""))
         if found:
             self.last = found[-1]
         return found
@@ -222,7 +223,7 @@ class Engines:
 
     def show(self, ranks: Ranks) -> None:
         """Display a merged report in the notebook; without one, print it."""
-        tables = ranks_tables(ranks.members, ranks.what)
+        tables = ranks_tables(ranks.members, ranks.what, code=ranks.code)
         if self._shell is None:
             print(text_tables(tables))  # noqa: T201 (its purpose)
             return

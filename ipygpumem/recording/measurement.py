@@ -11,6 +11,7 @@ from ipygpumem.ledger.samples import OutsidePeak, highest_outside
 from ipygpumem.ledger.settle import settle
 from ipygpumem.probes import host, pytorch
 from ipygpumem.recording.keys import CellFacts
+from ipygpumem.recording.overlap import OVERLAPS, Span
 from ipygpumem.recording.peaks import PEAKS, Scope
 from ipygpumem.recording.reserved import MostReserved
 from ipygpumem.recording.sampler import SAMPLER, SampleWindow
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Measurement", "MeasurementOptions", "Observer"]
 
+_BESIDE = "another thread measured at the same time: both have the figures of the whole process"
 _LATE = "{} is under watch only since this began: it is told of from the next measurement on"
 
 
@@ -82,6 +84,7 @@ class Measurement:
         self._start = 0.0
         self._spent = 0.0
         self._unwatched: tuple[str, ...] = ()
+        self._span: Span | None = None
         self._start_us = 0
         self._pid = 0
 
@@ -96,6 +99,7 @@ class Measurement:
     def _begin(self) -> None:
         options = self.options
         self._pid = os.getpid()
+        self._span = OVERLAPS.begin()
         if options.reset_host_peak and not host.reset_peak():
             self._notes.append("this system cannot reset the host's high-water mark")
         if options.synchronize:
@@ -161,6 +165,8 @@ class Measurement:
         SAMPLER.shut(self.window)
         self._stop_observers()
         facts = CellFacts(cell, filename, self._start_us, time.time_ns() // 1000, success)
+        if OVERLAPS.end(self._span):
+            self._notes.append(_BESIDE)
         before, scope = self._before, self._scope
         if before is None or scope is None or os.getpid() != self._pid:
             return None
@@ -238,6 +244,7 @@ class Measurement:
 
     def abandon(self) -> None:
         """End, with or without a report: the observers gone, the scope closed, our recording off."""
+        OVERLAPS.end(self._span)
         SAMPLER.shut(self.window)
         self._stop_observers()
         if self._scope is not None:

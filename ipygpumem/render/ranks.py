@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.ledger.entry import HOST, Entry
@@ -41,7 +42,9 @@ _CLOCKS = 4
 """So many hosts with a clock of their own are named one by one."""
 
 
-def ranks_tables(members: Sequence[Member], what: str = "rank", *, by: str = "rank", most: int = MOST) -> list[Table]:
+def ranks_tables(
+    members: Sequence[Member], what: str = "rank", *, by: str = "rank", most: int = MOST, code: str = ""
+) -> list[Table]:
     """All that is to be told of several processes.
 
     Args:
@@ -49,10 +52,12 @@ def ranks_tables(members: Sequence[Member], what: str = "rank", *, by: str = "ra
         what: What one of them is called: ``rank``, ``engine``.
         by: ``rank`` keeps the order; ``held``, ``peak``, ``outside``, ``time`` put the highest first.
         most: Rows of each table; how many there are further is told.
+        code: What they ran, where that has to be said.
     """
     rows = member_rows(members)
-    tables = [_figures(members, rows, what, by, most)]
-    spread = skews(rows)
+    figures = _figures(members, rows, what, by, most)
+    tables = [replace(figures, title=f"{figures.title} ran: {code}") if code else figures]
+    spread = [one for one in skews(rows) if not _brief(one)]
     if spread:
         tables.append(_skew_table(spread, what))
     books = cards(members)
@@ -240,14 +245,18 @@ def _skew_table(spread: Sequence[Skew], what: str) -> Table:
 
 def _alike(one: Skew) -> bool:
     if one.figure == "seconds":
-        return one.highest <= one.middle * _SLOWER or one.highest - one.lowest < _SHORT
+        return one.highest <= one.middle * _SLOWER
     return one.highest - one.lowest < VISIBLE
 
 
+def _brief(one: Skew) -> bool:
+    """Whether it is of a time that is not worth a word: neither alike nor apart."""
+    return one.figure == "seconds" and one.highest - one.lowest < _SHORT and one.highest > one.middle * _SLOWER
+
+
 def _ratio(one: Skew) -> str:
-    if one.middle <= 0:
-        return ""
-    return f"highest is {one.highest / one.middle:.1f} times the middle"
+    times = "" if one.middle <= 0 else f"{one.highest / one.middle:.1f}"
+    return "" if times in {"", "1.0"} else f"highest is {times} times the middle"
 
 
 def _amount(figure: str, value: float) -> str:

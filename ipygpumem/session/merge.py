@@ -94,13 +94,16 @@ def merge_reports(reports: Mapping[str, Report | None] | Iterable[Report | None]
             source that was lost: the others are told all the same.
 
     Raises:
-        OptionError: Something else than reports.
+        OptionError: Something else than reports, or two sources of one name.
     """
     if isinstance(reports, Report):
         raise OptionError("merge_reports takes several reports, by name or in a list")
-    pairs = reports.items() if isinstance(reports, Mapping) else enumerate(reports)
-    found = {str(name): report for name, report in pairs}
-    for name, report in found.items():
+    found: dict[str, Report | None] = {}
+    for key, report in reports.items() if isinstance(reports, Mapping) else enumerate(reports):
+        name = str(key)
+        if name in found:
+            raise OptionError(f"two sources are called {name}: give each another name")
+        found[name] = report
         if report is not None and not isinstance(report, Report):
             raise OptionError(f"{name} is a {type(report).__name__}, not a report")
     return Merged(found)

@@ -29,7 +29,9 @@ _FILES = (
 """Of each file what it is, a name for it, and how names end."""
 _ONE_NAME = "the trace, the timeline and the snapshot are files of their own: give each another name"
 _NO_CATEGORIES = "this torch's profile has no operators that can be read: every category is unknown"
-_NO_ALLOCATIONS = "the timeline was not written: nothing was allocated or freed while the profile ran"
+_NOTHING = "the timeline was not written: nothing was allocated or freed "
+_NO_ALLOCATIONS = f"{_NOTHING}on the thread that the profile followed"
+_NONE_BEFORE = f"{_NOTHING}before the code began a profile of its own"
 
 
 def profile_question(
@@ -130,7 +132,7 @@ class ProfileQuestion:
         with collector_paused():
             profile = self._read()
         if not profile.timelines:
-            raise OptionError(_NO_ALLOCATIONS)
+            raise OptionError(_NO_ALLOCATIONS if self._capture.aside is None else _NONE_BEFORE)
         from ipygpumem.viewer.categories import categories_page
 
         notes = [profile.why] if profile.why else []

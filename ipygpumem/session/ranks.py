@@ -48,12 +48,14 @@ class Ranks:
         what: What they are: ``rank``, or ``engine``.
         faults: A sentence for each file that was passed over.
         snapshots: Where each member's recording lies on this machine, by its name.
+        code: What they ran, where another cell than the newest sent it.
     """
 
     members: tuple[Member, ...]
     what: str = "rank"
     faults: tuple[str, ...] = ()
     snapshots: dict[str, str] | None = None
+    code: str = ""
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -103,13 +105,13 @@ class Ranks:
         }
 
     def __str__(self) -> str:
-        return text_tables(ranks_tables(self.members, self.what))
+        return text_tables(ranks_tables(self.members, self.what, code=self.code))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 (IPython's signature)
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        return html_tables(ranks_tables(self.members, self.what))
+        return html_tables(ranks_tables(self.members, self.what, code=self.code))
 
 
 def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:

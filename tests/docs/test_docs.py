@@ -13,11 +13,13 @@ import ipygpumem
 from ipygpumem.notebook.commands import COMMANDS
 from ipygpumem.notebook.options import CELL, STATEMENT
 from ipygpumem.notebook.settings import Settings
+from ipygpumem.session.tables import read_rows
 
 pytest.importorskip("sphinx")
 pytest.importorskip("myst_nb")
 
 ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 GUIDE = [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"]
 
 
@@ -59,6 +61,13 @@ def test_every_link_within_the_site_leads_somewhere(site):
                 lost.append(f"{name}: {link}")
     assert not lost
     assert len(pages) > 15
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebooks_are_as_executed_with_their_figures(path):
+    found = read_rows(path)
+    assert found.rows and not found.faults
+    assert {row.device for row in found.rows} == {"cuda:0"}
 
 
 def test_the_site_says_what_the_help_says(site):

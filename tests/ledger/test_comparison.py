@@ -33,6 +33,14 @@ def test_without_ids_by_their_number():
     assert found(before, [cell(1, held=7, cell_id="x")]) == [("step(1)", "step(1)", 2 * MIB), ("step(2)", None, None)]
 
 
+def test_ids_that_no_cell_shares_say_nothing():
+    before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="b")]
+    after = [cell(1, held=9, cell_id="x"), cell(2, held=6, cell_id="y")]
+    assert found(before, after) == [("step(1)", "step(1)", 4 * MIB), ("step(2)", "step(2)", 0)]
+    after = [cell(1, held=9, cell_id="x"), cell(5, held=7, cell_id="b")]
+    assert found(before, after) == [(None, "step(1)", None), ("step(2)", "step(5)", MIB), ("step(1)", None, None)]
+
+
 def test_of_a_cell_that_ran_again_the_last_run_counts():
     before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="a")]
     after = [cell(4, held=1, cell_id="a"), cell(9, held=4, cell_id="a")]

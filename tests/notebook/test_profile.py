@@ -11,6 +11,7 @@ from IPython.core.error import UsageError
 
 CUPTI = "memory outside PyTorch by library and a profile both need CUPTI, which serves one: ask for them one by one"
 BODY = "y = torch.ones(1000, 200).mul(2)\n"
+NOTHING = "the timeline was not written: nothing was allocated or freed"
 
 
 @pytest.fixture
@@ -152,9 +153,21 @@ def test_quiet(notebook, tmp_path):
     assert (ran.displays, ran.stdout) == ([], "")
     ran = notebook.run("%%gpumem -q --timeline {folder}/t.html\n1;")
     assert ran.displays == []
-    assert (
-        ran.stdout == "ipygpumem: the timeline was not written: nothing was allocated or freed while the profile ran\n"
+    assert ran.stdout == f"ipygpumem: {NOTHING} on the thread that the profile followed\n"
+
+
+def test_a_timeline_of_nothing_says_why(notebook):
+    line = "%%gpumem --timeline {folder}/t.html\n"
+    thread = (
+        "import threading, torch\n"
+        "one = threading.Thread(target=lambda: globals().update(kept=torch.ones(9 << 20)))\none.start(); one.join()"
     )
+    assert f"{NOTHING} on the thread that the profile followed" in str(notebook.run(line + thread))
+    own = (
+        "import torch\nwith torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):\n"
+        "    kept = torch.ones(9 << 20)"
+    )
+    assert f"{NOTHING} before the code began a profile of its own" in str(notebook.run(line + own))
 
 
 def test_without_matplotlib(notebook, monkeypatch):

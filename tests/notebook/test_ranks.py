@@ -26,6 +26,7 @@ def test_the_tables(notebook, run):
     assert ran.success, ran
     assert "rank 2 differs most, rank 0 is the most typical" in ran.text
     assert "<table" in ran.displays[0]["text/html"]
+    assert notebook.run("%gpumem ranks $folder").text == ran.text, "as IPython's own magics take a variable"
 
 
 def test_the_picture_and_the_viewer(notebook, run):
@@ -62,3 +63,4 @@ def test_the_rank_in_a_path(notebook, tmp_path, monkeypatch):
     assert filled(notebook.shell, "x_{rank}.pickle") == "x_7.pickle"
     notebook.shell.user_ns["rank"] = "mine"
     assert filled(notebook.shell, "x_{rank}.pickle") == "x_mine.pickle"
+    assert filled(notebook.shell, "$rank/$no_such$5_{rank}.pickle") == "mine/$no_such$5_mine.pickle"

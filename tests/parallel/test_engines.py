@@ -72,7 +72,7 @@ def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
                          "kept = os.urandom((1 + rank_and_world()[0]) * 16 << 20)")  # fmt: skip
     assert [member.name for member in engines.last.members] == ["0", "1", "2", "3"]
     assert [round(one.report.host.held / (16 * MIB)) for one in engines.last.members] == [1, 2, 3, 4]
-    assert text.count("4 engines on") == 1
+    assert text.count("4 engines on") == 1 and " ran: " not in text
     assert "highest is 1.6 times the middle" in text
     assert "resident" not in text.partition("4 engines on")[0], "no engine shows a line of its own"
 
@@ -95,18 +95,11 @@ def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     result, text = run(shell, "%%gpumem --engines --limit-host 1MiB\n%%px --no-stream\nz = os.urandom(64 << 20)")
     assert not result.success and "4 engines on" in text
 
-    # one that goes on longer than its cell is told when it has ended
-    run(shell, "%%px --noblock\nimport time; time.sleep(1); w = os.urandom(8 << 20)")
-    _, text = run(shell, "%gpumem engines")
-    assert "still running on engine 0, 1, 2, 3: import time" in text
-    rc = shell.user_ns["rc"]
-    rc.wait(timeout=30)
-    assert "4 engines on" in run(shell, "1")[1]
-    assert "engines on" not in run(shell, "1")[1], "told once"
+    later(shell)
 
     # other versions, and what cannot be read, cost nobody else's report
-    rc[1].execute("import ipygpumem; ipygpumem.__version__ = '9.9'", block=True)
-    rc[2].execute(
+    client[1].execute("import ipygpumem; ipygpumem.__version__ = '9.9'", block=True)
+    client[2].execute(
         "import ipygpumem.parallel.engine as e; e._courier.send = "
         'lambda key, value: e._courier.shell.data_pub.publish_data({key: \'{"schema": 1, "sta\'})',
         block=True,
@@ -131,6 +124,8 @@ def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     stragglers(shell, client)
     nested(shell, client)
 
+    loaded_anew(shell)
+
     # off: the client is as it was, and so are the engines
     _, text = run(shell, "%gpumem engines off")
     assert "no longer under watch" in text and active() is None
@@ -154,6 +149,18 @@ def besides(shell, folder):
     assert "profiling took" in text
 
 
+def later(shell):
+    """One that goes on longer than its cell is told when it has ended."""
+    run(shell, "%%px --noblock\nimport time; time.sleep(1); w = os.urandom(8 << 20)")
+    _, text = run(shell, "%gpumem engines")
+    assert "still running on engine 0, 1, 2, 3: import time" in text
+    rc = shell.user_ns["rc"]
+    rc.wait(timeout=30)
+    _, text = run(shell, "1")
+    assert "4 engines on" in text and " ran: import time" in text, "below another cell it says whose it is"
+    assert "engines on" not in run(shell, "1")[1], "told once"
+
+
 def stragglers(shell, client):
     """An engine that is still at work is told as it is, and again when it has ended."""
     engines = active()
@@ -171,6 +178,13 @@ def stragglers(shell, client):
     client.wait(timeout=30)
     (found,) = engines.collect()
     assert [member.state for member in found.members] == ["done", "done"]
+
+
+def loaded_anew(shell):
+    """The extension is loaded again: who was under watch is not any more, and that is said."""
+    _, text = run(shell, "%reload_ext ipygpumem")
+    assert "engines are no longer under watch" in text and active() is None
+    run(shell, "%gpumem engines rc")
 
 
 def nested(shell, client):

@@ -64,6 +64,20 @@ def test_engines_on_one_card_a_dead_one_and_a_slow_one():
     ]
 
 
+def test_a_short_time_is_neither_alike_nor_apart_and_what_is_one_time_is_no_ratio():
+    shown = text([member(0, cell(1, seconds=0.02, peak=398)), member(1, cell(1, seconds=0.09, peak=400))])
+    assert shown[shown.index("imbalance") + 1 :] == [
+        "            lowest  rank      middle     highest  rank",
+        "  peak  +398.0 MiB     0  +399.0 MiB  +400.0 MiB     1",
+        "alike on all: held, outside PyTorch, host peak",
+        "",
+        *shown[shown.index("cards, at each one's end") :],
+    ]
+    assert "alike on all: held, outside PyTorch, host peak, time" in text(
+        [member(0, cell(1)), member(1, cell(1, peak=9))]
+    )
+
+
 def test_html_escapes_what_others_wrote():
     evil = Member("<script>", "missing", Origin(host="<b>"), note="<img>")
     html = html_tables(ranks_tables([evil, member(1, cell(1))]))

@@ -96,6 +96,11 @@ def test_pandas():
     assert frame["peak"].max() == 900 * MIB
 
 
+def test_no_source_takes_anothers_place():
+    with pytest.raises(OptionError, match="two sources are called 1"):
+        merge_reports({1: cell(1), "1": cell(2)})
+
+
 @pytest.mark.parametrize("reports", [cell(1), [cell(1), 5], {"a": "x"}])
 def test_what_is_no_report(reports):
     with pytest.raises(OptionError, match="report"):
