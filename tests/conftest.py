@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import pytest
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as a script's shell starts what runs behind it: here we interrupt
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def forget():
