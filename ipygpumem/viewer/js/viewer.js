@@ -86,6 +86,7 @@ export class Viewer {
     /** @type {Set<string>} */
     this.stale = new Set();
     this.sized = "";
+    this.pictured = false;
     /** @type {Set<Promise<void>>} */
     this.tasks = new Set();
     /** @type {ReturnType<typeof setTimeout>|undefined} */
@@ -99,7 +100,10 @@ export class Viewer {
     this.resize();
     this.heading();
     // the picture comes first: what else there is to ask waits for it
-    this.timelines[0].settled().then(() => this.others(new Set(["device"])));
+    this.timelines[0].settled().then(() => {
+      this.pictured = true;
+      this.others(new Set(["device"]));
+    });
   }
 
   /** @param {HTMLElement} status @param {HTMLElement} help */
@@ -267,7 +271,7 @@ export class Viewer {
 
   refreshPanels() {
     const { tab } = this.context.now;
-    if (this.stale.delete(tab)) this.task(this.panels[tab].refresh());
+    if (this.pictured && this.stale.delete(tab)) this.task(this.panels[tab].refresh());
   }
 
   /** Say what went wrong; the rest goes on. @param {Error} problem */
