@@ -40,7 +40,7 @@ def filled(shell: Any, text: str) -> str:
     Raises:
         UsageError: A name that does not expand.
     """
-    text = _DOLLAR.sub(lambda match: str(shell.user_ns.get(match[1], match[0])), text)
+    text = _DOLLAR.sub(lambda match: f"{{{match[1]}}}" if match[1] in shell.user_ns else match[0], text)
     if "{" not in text:
         return text
     rank = rank_and_world()[0]

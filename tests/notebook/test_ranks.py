@@ -64,3 +64,5 @@ def test_the_rank_in_a_path(notebook, tmp_path, monkeypatch):
     notebook.shell.user_ns["rank"] = "mine"
     assert filled(notebook.shell, "x_{rank}.pickle") == "x_mine.pickle"
     assert filled(notebook.shell, "$rank/$no_such$5_{rank}.pickle") == "mine/$no_such$5_mine.pickle"
+    notebook.shell.user_ns["rank"] = "a{1 / 0}b"
+    assert filled(notebook.shell, "x_$rank") == "x_a{1 / 0}b", "what a variable holds is text, not a name to fill in"
