@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # as a script's shell starts what runs behind it: here we interrupt
+# a script's shell has SIGINT ignored in what it starts behind it, and here tests interrupt
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -21,6 +20,9 @@ def forget():
     history = sys.modules.get("ipygpumem.recording.history")
     if history is not None:
         history.History._running = history.History._wrapper = None
+    overlap = sys.modules.get("ipygpumem.recording.overlap")
+    if overlap is not None:
+        overlap.OVERLAPS.__init__()
     fork = sys.modules.get("ipygpumem.recording.fork")
     if fork is not None:
         fork._in_child = False

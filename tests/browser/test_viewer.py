@@ -510,6 +510,24 @@ def test_words_on_a_narrow_timeline_are_whole(viewing, snapshots, place):
     assert [text for text, whole in words if not whole] == []
 
 
+def test_the_first_picture_waits_for_nothing_else(viewing, snapshots):
+    view = viewing(snapshots["gpt_small"])
+    view.context.add_init_script("""
+        const post = Worker.prototype.postMessage;
+        window.asked = [];
+        Worker.prototype.postMessage = function (message, ...more) {
+            window.asked.push(message.name);
+            return post.call(this, message, ...more);
+        };
+    """)
+    view.page.reload()
+    view.drawn()
+    view.page.locator(".live tbody tr").first.wait_for()
+    asked = view.page.evaluate("window.asked")
+    assert asked[: asked.index("frame")] == ["hello", "open", "classes", "curves"]
+    assert "live" in asked
+
+
 def test_findings_lead_to_their_place(viewing, snapshots):
     view = viewing(snapshots["oom_fragmented"])
     view.page.locator(".finding.oom").click()
