@@ -14,15 +14,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def forget():
     """Put the package back to what it was when it was imported: no session, no peaks, no recording, no wrapper."""
-    peaks = sys.modules.get("ipygpumem.recording.peaks")
-    if peaks is not None:
-        peaks.PEAKS.__init__()
+    for room, book in (("peaks", "PEAKS"), ("overlap", "OVERLAPS"), ("oom", "FAILURES")):
+        module = sys.modules.get(f"ipygpumem.recording.{room}")
+        if module is not None:
+            getattr(module, book).__init__()
     history = sys.modules.get("ipygpumem.recording.history")
     if history is not None:
         history.History._running = history.History._wrapper = None
-    overlap = sys.modules.get("ipygpumem.recording.overlap")
-    if overlap is not None:
-        overlap.OVERLAPS.__init__()
     fork = sys.modules.get("ipygpumem.recording.fork")
     if fork is not None:
         fork._in_child = False
@@ -36,9 +34,6 @@ def forget():
                 setattr(sys.modules["torch"]._C, name, original)
         pytorch._originals.clear()
         vars(sys.modules.get("torch", pytorch)).pop(pytorch._SLOT, None)
-    failures = sys.modules.get("ipygpumem.recording.oom")
-    if failures is not None:
-        failures.FAILURES.__init__()
     _forget_outside()
     session = sys.modules.get("ipygpumem.session.session")
     if session is not None:
