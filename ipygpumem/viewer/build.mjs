@@ -15,9 +15,9 @@ const common = {
   // Nothing moves by itself here, no colours are interpolated and no numbers written: what d3 brings for that is a sixth
   // of the bundle
   alias: {
-    "d3-format": "./js/plain/format.js",
-    "d3-interpolate": "./js/plain/interpolate.js",
-    "d3-transition": "./js/plain/transition.js",
+    "d3-format": "./js/d3/format.js",
+    "d3-interpolate": "./js/d3/interpolate.js",
+    "d3-transition": "./js/d3/transition.js",
   },
   bundle: true,
   charset: "ascii",
@@ -38,7 +38,7 @@ async function bundle(options) {
 // The engine's whole text is a constant of the bundle, packed (by fflate: Node's own zlib packs differently from version to
 // version, and the bundles are compared byte for byte): a blob of it runs where no file can be loaded, as a worker (a
 // classic one: a page from a disk may not start others) or, where there are none, as a module of the page.
-const worker = await bundle({ entryPoints: ["js/worker.js"], format: "iife", globalName: "ipygpumem" });
+const worker = await bundle({ entryPoints: ["js/snapshot/engine/worker.js"], format: "iife", globalName: "ipygpumem" });
 const packed = Buffer.from(zlibSync(Buffer.from(worker), { level: 9 })).toString("base64");
 const inline = {
   name: "texts",
@@ -54,17 +54,20 @@ const inline = {
 };
 
 mkdirSync(out, { recursive: true });
-writeFileSync(join(out, "page.js"), await bundle({ entryPoints: ["js/page.js"], format: "iife", plugins: [inline] }));
+writeFileSync(
+  join(out, "page.js"),
+  await bundle({ entryPoints: ["js/snapshot/page.js"], format: "iife", plugins: [inline] }),
+);
 writeFileSync(
   join(out, "widget.js"),
-  await bundle({ entryPoints: ["js/widget.js"], format: "esm", plugins: [inline] }),
+  await bundle({ entryPoints: ["js/snapshot/widget.js"], format: "esm", plugins: [inline] }),
 );
-writeFileSync(join(out, "loader.js"), await bundle({ entryPoints: ["js/loader.js"], format: "esm" }));
+writeFileSync(join(out, "loader.js"), await bundle({ entryPoints: ["js/kernel/loader.js"], format: "esm" }));
 writeFileSync(
   join(out, "categories.js"),
-  await bundle({ entryPoints: ["js/categories/page.js"], format: "iife", plugins: [inline] }),
+  await bundle({ entryPoints: ["js/profile/page.js"], format: "iife", plugins: [inline] }),
 );
 writeFileSync(
   join(out, "monitor.js"),
-  await bundle({ entryPoints: ["js/monitor.js"], format: "esm", plugins: [inline] }),
+  await bundle({ entryPoints: ["js/monitor/widget.js"], format: "esm", plugins: [inline] }),
 );

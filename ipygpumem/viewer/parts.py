@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Parts", "parts"]
 
-# The viewer's own colours (js/model/palette.js): told apart by every kind of colour vision, calm on large areas
+# The viewer's own colours (js/snapshot/palette.js): told apart by every kind of colour vision, calm on large areas
 _COLOURS: tuple[Colour, ...] = (
     (119, 170, 221),
     (238, 136, 102),

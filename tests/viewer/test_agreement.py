@@ -17,7 +17,7 @@ from ipygpumem.snapshot.keys import label_rows
 from snapshot.files import NAMES, path
 from snapshot.simulator import Simulator
 
-ASK = Path(__file__).parents[2] / "ipygpumem" / "viewer" / "js" / "test" / "ask.mjs"
+ASK = Path(__file__).parents[2] / "ipygpumem" / "viewer" / "js" / "test" / "query.mjs"
 KEYS = ("line", "function", "file", "cell", "stack", "annotation", "pool", "stream", "context", "metadata", "size")
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="no Node")

@@ -1,7 +1,7 @@
 /** One device over time: stacked areas under the cells. Drawn anew with each reading; nothing moves in between. */
 
-import { byteStep, byteTick, byteTicks } from "../model/units.js";
-import { clipped } from "../views/dom.js";
+import { byteStep, byteTick, byteTicks } from "../data/units.js";
+import { clipped } from "../ui/dom.js";
 
 const STRIP = 18;
 const BOTTOM = 20;
@@ -10,8 +10,8 @@ const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800];
 
 /**
  * @typedef {{ground: string, text: string, soft: string, grid: string, border: string, capacity: string, bands: string[],
- *   failed: string, running: string, areas: string[], edge: string, cursor: string}} Colours
- * @typedef {{values: (number|null)[], colour: string}} Area
+ *   failed: string, running: string, areas: string[], edge: string, cursor: string}} Colors
+ * @typedef {{values: (number|null)[], color: string}} Area
  * @typedef {{begin: number, end: number, width: number, height: number, top: number, left: number}} Frame
  */
 
@@ -49,21 +49,21 @@ export function ceiling(most, capacity, whole) {
 /**
  * @param {CanvasRenderingContext2D} context
  * @param {Frame} frame
- * @param {import("./course.js").Course} course
+ * @param {import("./history.js").Course} course
  * @param {(number|null)[][]} tops cumulated, from below
- * @param {{ceiling: number, capacity: number|null, colours: Colours, cursor: number|null}} look
+ * @param {{ceiling: number, capacity: number|null, colors: Colors, cursor: number|null}} look
  */
 export function draw(context, frame, course, tops, look) {
   const { width, height, left } = frame;
   const plot = { ...frame, top: STRIP, height: height - STRIP - BOTTOM, width: width - left };
-  const { colours } = look;
+  const { colors } = look;
   context.clearRect(0, 0, width, height);
   context.font = '11px system-ui, -apple-system, "Segoe UI", sans-serif';
   context.textBaseline = "middle";
   const toX = (/** @type {number} */ time) =>
     left + ((time - frame.begin) / (frame.end - frame.begin || 1)) * plot.width;
   const toY = (/** @type {number} */ bytes) => plot.top + plot.height * (1 - bytes / look.ceiling);
-  bands(context, plot, course, toX, colours);
+  bands(context, plot, course, toX, colors);
   grid(context, plot, toY, look);
   const first = Math.max(course.at(frame.begin), 0);
   const last = Math.min(course.at(frame.end) + 1, course.time.length - 1);
@@ -71,11 +71,11 @@ export function draw(context, frame, course, tops, look) {
   context.beginPath();
   context.rect(left, 0, plot.width, plot.top + plot.height);
   context.clip();
-  for (const run of runs(course, first, last)) areas(context, run, course, tops, toX, toY, colours);
+  for (const run of runs(course, first, last)) areas(context, run, course, tops, toX, toY, colors);
   context.restore();
-  times(context, plot, frame, toX, colours);
+  times(context, plot, frame, toX, colors);
   if (look.capacity !== null && look.capacity <= look.ceiling) {
-    context.strokeStyle = colours.capacity;
+    context.strokeStyle = colors.capacity;
     context.setLineDash([6, 4]);
     line(context, left, toY(look.capacity), width, toY(look.capacity));
     context.setLineDash([]);
@@ -83,13 +83,13 @@ export function draw(context, frame, course, tops, look) {
   if (look.cursor !== null) {
     const x = Math.round(toX(look.cursor)) + 0.5;
     if (x >= left && x <= width) {
-      context.strokeStyle = colours.cursor;
+      context.strokeStyle = colors.cursor;
       line(context, x, plot.top, x, plot.top + plot.height);
     }
   }
 }
 
-/** Stretches without a pause in them: nobody looked, and nobody knows. @param {import("./course.js").Course} course @param {number} first @param {number} last */
+/** Stretches without a pause in them: nobody looked, and nobody knows. @param {import("./history.js").Course} course @param {number} first @param {number} last */
 function* runs(course, first, last) {
   const longest = 3 * course.every + 1;
   let from = first;
@@ -103,11 +103,11 @@ function* runs(course, first, last) {
 }
 
 /**
- * @param {CanvasRenderingContext2D} context @param {number[]} run @param {import("./course.js").Course} course
+ * @param {CanvasRenderingContext2D} context @param {number[]} run @param {import("./history.js").Course} course
  * @param {(number|null)[][]} tops @param {(time: number) => number} toX @param {(bytes: number) => number} toY
- * @param {Colours} colours
+ * @param {Colors} colors
  */
-function areas(context, [first, last], course, tops, toX, toY, colours) {
+function areas(context, [first, last], course, tops, toX, toY, colors) {
   const places = thinned(course, tops[tops.length - 1], first, last, toX);
   for (let layer = tops.length - 1; layer >= 0; layer--) {
     const top = tops[layer];
@@ -117,11 +117,11 @@ function areas(context, [first, last], course, tops, toX, toY, colours) {
     for (const i of places) context.lineTo(toX(course.time[i]), toY(top[i] ?? 0));
     context.lineTo(toX(course.time[places[places.length - 1]]), toY(0));
     context.closePath();
-    context.fillStyle = colours.areas[layer];
+    context.fillStyle = colors.areas[layer];
     context.fill();
   }
   const top = tops[tops.length - 1];
-  context.strokeStyle = colours.edge;
+  context.strokeStyle = colors.edge;
   context.lineWidth = 1.25;
   context.beginPath();
   for (const [at, i] of places.entries()) context[at ? "lineTo" : "moveTo"](toX(course.time[i]), toY(top[i] ?? 0));
@@ -129,7 +129,7 @@ function areas(context, [first, last], course, tops, toX, toY, colours) {
   context.lineWidth = 1;
 }
 
-/** At most two instants for each pixel, the highest among them. @param {import("./course.js").Course} course @param {(number|null)[]} top @param {number} first @param {number} last @param {(time: number) => number} toX */
+/** At most two instants for each pixel, the highest among them. @param {import("./history.js").Course} course @param {(number|null)[]} top @param {number} first @param {number} last @param {(time: number) => number} toX */
 function thinned(course, top, first, last, toX) {
   /** @type {number[]} */
   const places = [];
@@ -145,8 +145,8 @@ function thinned(course, top, first, last, toX) {
   return places;
 }
 
-/** @param {CanvasRenderingContext2D} context @param {Frame} plot @param {import("./course.js").Course} course @param {(time: number) => number} toX @param {Colours} colours */
-function bands(context, plot, course, toX, colours) {
+/** @param {CanvasRenderingContext2D} context @param {Frame} plot @param {import("./history.js").Course} course @param {(time: number) => number} toX @param {Colors} colors */
+function bands(context, plot, course, toX, colors) {
   const right = plot.left + plot.width;
   const all = course.cells.map((cell, place) => ({ ...cell, place, runs: false }));
   if (course.running) {
@@ -157,39 +157,39 @@ function bands(context, plot, course, toX, colours) {
     if (end < plot.begin || begin > plot.end) continue;
     const x0 = Math.max(toX(begin), plot.left);
     const x1 = Math.min(Math.max(toX(end), x0 + 1), right);
-    const colour = runs ? colours.running : good ? colours.bands[place % colours.bands.length] : colours.failed;
-    context.fillStyle = colour;
+    const color = runs ? colors.running : good ? colors.bands[place % colors.bands.length] : colors.failed;
+    context.fillStyle = color;
     context.globalAlpha = 0.35;
     context.fillRect(x0, STRIP, x1 - x0, plot.height);
     context.globalAlpha = 1;
     context.fillRect(x0, 1, x1 - x0, STRIP - 3);
     if (x1 - x0 >= NARROW_LABEL && number !== null) {
-      context.fillStyle = colours.text;
+      context.fillStyle = colors.text;
       context.textAlign = "left";
       context.fillText(clipped(context, `In [${number}]${good ? "" : " failed"}`, x1 - x0 - 6), x0 + 4, STRIP / 2);
     }
   }
 }
 
-/** @param {CanvasRenderingContext2D} context @param {Frame} plot @param {(bytes: number) => number} toY @param {{ceiling: number, colours: Colours}} look */
+/** @param {CanvasRenderingContext2D} context @param {Frame} plot @param {(bytes: number) => number} toY @param {{ceiling: number, colors: Colors}} look */
 function grid(context, plot, toY, look) {
   const step = byteStep(0, look.ceiling, 3);
   context.textAlign = "right";
   for (const value of byteTicks(0, look.ceiling, step)) {
     const y = Math.round(toY(value)) + 0.5;
-    context.strokeStyle = value ? look.colours.grid : look.colours.border;
+    context.strokeStyle = value ? look.colors.grid : look.colors.border;
     line(context, plot.left, y, plot.left + plot.width, y);
-    context.fillStyle = look.colours.soft;
+    context.fillStyle = look.colors.soft;
     context.fillText(byteTick(value, step, look.ceiling), plot.left - 6, Math.min(y, plot.top + plot.height - 1));
   }
 }
 
-/** @param {CanvasRenderingContext2D} context @param {Frame} plot @param {Frame} frame @param {(time: number) => number} toX @param {Colours} colours */
-function times(context, plot, frame, toX, colours) {
+/** @param {CanvasRenderingContext2D} context @param {Frame} plot @param {Frame} frame @param {(time: number) => number} toX @param {Colors} colors */
+function times(context, plot, frame, toX, colors) {
   const span = frame.end - frame.begin;
   const step = TIME_STEPS.find((one) => (one / span) * plot.width >= 78) ?? 3600;
   const y = plot.top + plot.height + 11;
-  context.fillStyle = colours.soft;
+  context.fillStyle = colors.soft;
   for (let time = Math.ceil(frame.begin / step) * step; time <= frame.end; time += step) {
     const x = toX(time);
     const text = clock(time, step);

@@ -1,12 +1,12 @@
 /** The monitor: a card for each device, with its figures of now, and one window of time for all. */
 
-import { duration, size } from "../model/units.js";
-import { eachFrame, fit, h } from "../views/dom.js";
-import { themeOf, watchTheme } from "../views/theme.js";
+import { duration, size } from "../data/units.js";
+import { eachFrame, fit, h } from "../ui/dom.js";
+import { themeOf, watchTheme } from "../ui/theme.js";
 import { ceiling, clock, draw, highest, stacked } from "./chart.js";
-import { PARTS } from "./course.js";
+import { PARTS } from "./history.js";
 import style from "./style.css";
-import theme from "../theme.css";
+import theme from "../ui/theme.css";
 
 const LEFT = 62;
 const CARD_HEIGHT = 168;
@@ -50,7 +50,7 @@ const DARK = {
  */
 
 export class Panel {
-  /** @param {HTMLElement} element @param {import("./course.js").Course} course @param {AbortSignal} signal */
+  /** @param {HTMLElement} element @param {import("./history.js").Course} course @param {AbortSignal} signal */
   constructor(element, course, signal) {
     this.course = course;
     this.span = SPANS[1];
@@ -116,7 +116,7 @@ export class Panel {
   theme(element) {
     const theme = themeOf(element, "auto");
     this.root.dataset.theme = theme;
-    this.colours = theme === "dark" ? DARK : LIGHT;
+    this.colors = theme === "dark" ? DARK : LIGHT;
     for (const card of this.cards.values()) card.figures.replaceChildren();
     this.frame.ask();
   }
@@ -240,11 +240,11 @@ export class Panel {
     return { name, card, canvas, head, figures, tops: [] };
   }
 
-  /** The stack of a card: rows from below. @param {string} name @returns {{words: string[], rows: (number|null)[][], colours: string[]}} */
+  /** The stack of a card: rows from below. @param {string} name @returns {{words: string[], rows: (number|null)[][], colors: string[]}} */
   #stack(name) {
     const device = this.course.devices.get(name);
-    const areas = (this.colours ?? LIGHT).areas;
-    if (!device) return { words: ["resident (this process)"], rows: [this.course.rss], colours: [areas[0]] };
+    const areas = (this.colors ?? LIGHT).areas;
+    if (!device) return { words: ["resident (this process)"], rows: [this.course.rss], colors: [areas[0]] };
     const known = PARTS.map((part, place) => ({ part, place })).filter(({ part }) =>
       device.columns[part].some((one) => one !== null),
     );
@@ -252,21 +252,21 @@ export class Panel {
     return {
       words: known.map(({ part }) => (part === "outside" && !own ? "outside PyTorch, of any process" : WORDS[part])),
       rows: known.map(({ part }) => device.columns[part]),
-      colours: known.map(({ place }) => areas[place]),
+      colors: known.map(({ place }) => areas[place]),
     };
   }
 
   /** @param {Card} card */
   #show(card) {
     const { course } = this;
-    const { words, rows, colours } = this.#stack(card.name);
+    const { words, rows, colors } = this.#stack(card.name);
     const width = Math.max(card.card.clientWidth, 200);
     const { begin, end } = this.window();
     const device = course.devices.get(card.name);
     const capacity = device ? last(device.columns.capacity) : course.total;
     const at = course.at(this.cursor ?? end);
     this.#head(card, capacity, at);
-    this.#figures(card, words, rows, colours, at);
+    this.#figures(card, words, rows, colors, at);
     const context = fit(card.canvas, width, CARD_HEIGHT);
     if (!rows.length) return;
     const tops = stacked(rows);
@@ -274,7 +274,7 @@ export class Panel {
     draw(context, { begin, end, width, height: CARD_HEIGHT, top: 0, left: LEFT }, course, tops, {
       ceiling: ceiling(most, capacity, this.whole),
       capacity,
-      colours: { ...(this.colours ?? LIGHT), areas: colours },
+      colors: { ...(this.colors ?? LIGHT), areas: colors },
       cursor: this.cursor,
     });
     card.canvas.setAttribute("aria-label", `${card.name}: ${card.figures.innerText.replaceAll("\n", " ")}`);
@@ -303,12 +303,12 @@ export class Panel {
     );
   }
 
-  /** @param {Card} card @param {string[]} words @param {(number|null)[][]} rows @param {string[]} colours @param {number} at */
-  #figures(card, words, rows, colours, at) {
+  /** @param {Card} card @param {string[]} words @param {(number|null)[][]} rows @param {string[]} colors @param {number} at */
+  #figures(card, words, rows, colors, at) {
     if (card.figures.children.length !== words.length) {
       card.figures.replaceChildren(
         ...words.map((_, i) =>
-          h("li", {}, h("i", { style: { background: colours[i] } }), h("span", {}), h("b", { class: "number" })),
+          h("li", {}, h("i", { style: { background: colors[i] } }), h("span", {}), h("b", { class: "number" })),
         ),
       );
     }

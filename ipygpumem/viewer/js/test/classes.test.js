@@ -2,10 +2,10 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { classify } from "../model/classes.js";
-import { CLASSES } from "../model/palette.js";
-import { Engine } from "../engine.js";
-import { made } from "./made.js";
+import { classify } from "../snapshot/engine/classes.js";
+import { CLASSES } from "../snapshot/palette.js";
+import { Engine } from "../snapshot/engine/engine.js";
+import { made } from "./snapshots.js";
 
 /** A recording with one block on each stream, all alive at the end. @param {[number, number][]} blocks stream, bytes */
 function streams(blocks) {
@@ -39,7 +39,7 @@ test("one file: the heaviest by name, the rest as one", () => {
   ]);
 });
 
-test("two files of different programs: what is large in either has its colour in both", () => {
+test("two files of different programs: what is large in either has its color in both", () => {
   const first = streams(Array.from({ length: 12 }, (_, at) => [at + 1, 10 * (at + 1)]));
   const second = streams([
     [100, 7000],
@@ -96,7 +96,7 @@ test("two files, one without times: lifetimes have the same steps in both", () =
   );
 });
 
-test("two files: the colours are those of the devices that are shown", () => {
+test("two files: the colors are those of the devices that are shown", () => {
   const several = (/** @type {number[]} */ each) => {
     const columns = /** @type {Record<string, any>} */ ({});
     const devices = each.map((stream, device) => {

@@ -2,11 +2,11 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { findings } from "../model/findings.js";
-import { icicle } from "../model/icicle.js";
-import { overviewOf } from "../model/overview.js";
-import { parts } from "../model/query.js";
-import { made } from "./made.js";
+import { findings } from "../snapshot/engine/findings.js";
+import { icicle } from "../snapshot/engine/icicle.js";
+import { overviewOf } from "../snapshot/engine/overview.js";
+import { parts } from "../snapshot/engine/search-terms.js";
+import { made } from "./snapshots.js";
 
 const MIB = 2 ** 20;
 

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { ceiling, highest, stacked } from "../monitor/chart.js";
-import { Course } from "../monitor/course.js";
+import { Course } from "../monitor/history.js";
 
 const MIB = 1 << 20;
 
