@@ -14,11 +14,11 @@ BELOW = {
     "files": {"errors"},
     "ledger": {"errors", "units"},
     "probes": {"errors", "units", "ledger"},
-    "profile": {"errors", "units"},
-    "recording": {"errors", "units", "files", "ledger", "probes", "profile"},
+    "recording": {"errors", "units", "files", "ledger", "probes", "features"},
     "render": {"errors", "units", "ledger"},
     "snapshot": {"errors", "units", "ledger"},
-    "viewer": {"errors", "units", "files", "ledger", "profile", "snapshot"},
+    "viewer": {"errors", "units", "files", "ledger", "snapshot"},
+    "features": {"errors", "units", "files", "ledger", "snapshot", "viewer"},
 }
 FACES = {"notebook", "parallel", "cli", "mem", "pytest_plugin", "__init__", "__main__", "environment"}
 UPWARDS = {("snapshot/show.py", "ipygpumem.viewer")}
@@ -29,9 +29,9 @@ DOORS = {
     "psutil": {"probes/host.py", "probes/processes.py"},
     "cuda": {"probes/cuda.py"},
     "llvmlite": {"probes/buffers.py"},
-    "IPython": {"notebook", "parallel/engine.py", "viewer/place.py"},
+    "IPython": {"notebook", "parallel/engine.py", "viewer/display_target.py"},
     "traitlets": {"notebook", "viewer"},
-    "anywidget": {"viewer"},
+    "anywidget": {"viewer", "features/live"},
     "ipyparallel": {"parallel"},
 }
 

@@ -104,9 +104,9 @@ def _lines(found: Rows, words: argparse.Namespace) -> Iterable[str]:
 
 
 def _draw(target: str, found: Rows) -> None:
-    from ipygpumem.viewer.levels import levels
+    from ipygpumem.features.history.picture import history_picture
 
-    still = levels(found.rows, found.name)
+    still = history_picture(found.rows, found.name)
     path = check_path(target, "picture", "history.png")
     with replacing(path) as temporary:
         temporary.write_bytes(still.png)

@@ -75,7 +75,7 @@ def _ranks(words: argparse.Namespace) -> int:
 
 
 def _draw(target: str, found: Ranks) -> None:
-    from ipygpumem.viewer.ranks import write_ranks_picture
+    from ipygpumem.features.ranks.picture import write_ranks_picture
 
     write_ranks_picture(target, found.members)
     say(f"{target}: the level of each rank over time")
@@ -84,9 +84,9 @@ def _draw(target: str, found: Ranks) -> None:
 def _page(target: str, found: Ranks) -> int:
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.viewer import write_page
-    from ipygpumem.viewer.page import MOST_SOURCES
+    from ipygpumem.viewer.page import MAX_SNAPSHOTS
 
-    chosen = found.beside(MOST_SOURCES)
+    chosen = found.beside(MAX_SNAPSHOTS)
     if not chosen:
         raise OptionError("there is no page of these ranks: fewer than two have a snapshot")
     try:

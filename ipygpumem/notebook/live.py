@@ -18,7 +18,7 @@ from ipygpumem.notebook.endings import Endings
 from ipygpumem.recording.parked import Parked
 from ipygpumem.render.live import live_bundle
 from ipygpumem.session.follow import Follower
-from ipygpumem.viewer.place import of_shell
+from ipygpumem.viewer.display_target import shell_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,7 +166,7 @@ class Live:
         publisher = self._shell.display_pub
         if os.getpid() != self._pid or not all(hasattr(publisher, name) for name in ("session", "pub_socket", "topic")):
             return None
-        if not of_shell(self._shell).updates:
+        if not shell_target(self._shell).updates:
             return None
         cell = LiveCell(self._shell, self._clearing, number)
         try:

@@ -10,13 +10,13 @@ from ipygpumem.errors import OptionError, first_line
 from ipygpumem.recording.parked import Parked
 from ipygpumem.session.follow import Follower
 from ipygpumem.session.past import Past, point
-from ipygpumem.viewer.place import of_shell
+from ipygpumem.viewer.display_target import shell_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ipygpumem.features.live.widget import MonitorWidget
     from ipygpumem.session import Session
-    from ipygpumem.viewer.monitor import Monitor
 
 __all__ = ["EVERY", "Monitoring"]
 
@@ -35,7 +35,7 @@ class Monitoring:
         self._follower = Follower(session.watch)
         self._past = Past(EVERY)
         self._told = 0.0
-        self._widget: Monitor | None = None
+        self._widget: MonitorWidget | None = None
         self._thread = Parked("ipygpumem-monitor", self._look)
         self._on = False
         self._opened = 0.0
@@ -47,21 +47,21 @@ class Monitoring:
         Raises:
             OptionError: Nothing can be followed here: no notebook, nobody in front of it, no anywidget.
         """
-        place = of_shell(self._shell)
-        if place.kind != "live":
-            where = "in a notebook" if place.kind == "text" else "where somebody watches"
+        target = shell_target(self._shell)
+        if target.kind != "live":
+            where = "in a notebook" if target.kind == "text" else "where somebody watches"
             raise OptionError(f"it follows the memory {where}; %gpumem tells the books of now")
         try:
-            from ipygpumem.viewer.monitor import Monitor
+            from ipygpumem.features.live.widget import MonitorWidget
         except ImportError as error:
             raise OptionError(f"it needs anywidget: pip install anywidget ({first_line(error)})") from error
         self._take_away()
         if every is not None and every != self._past.every:
             self._past = Past(every)
-        self._widget = Monitor(self._data, self._looked)
+        self._widget = MonitorWidget(self._data, self._looked)
         bundle: Any = self._widget._repr_mimebundle_()
         self._follow()
-        place.publish(*bundle)
+        target.publish(*bundle)
 
     def _data(self) -> dict[str, Any]:
         labels = {card.name: card.label for card in self._session.watch.cards.values()}

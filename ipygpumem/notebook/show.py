@@ -29,11 +29,11 @@ from ipygpumem.session.lines import peak_lines
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ipygpumem.features.profile.timeline import Profile
     from ipygpumem.ledger.entry import Entry
     from ipygpumem.ledger.holders import Holders
     from ipygpumem.ledger.profile import CategoryPeak
     from ipygpumem.ledger.report import Report
-    from ipygpumem.profile import Profile
     from ipygpumem.render.table import Table
     from ipygpumem.session.ranks import Ranks
 
@@ -67,10 +67,10 @@ def show_line(shell: Any, report: Report, place: str | None = None) -> None:
 
 def show_levels(shell: Any, rows: Sequence[Entry], title: str) -> None:
     """Display the history of a session as a picture, with its table for those who see text only."""
-    from ipygpumem.viewer.levels import levels
+    from ipygpumem.features.history.picture import history_picture
 
     text = text_tables(history_tables(rows, Page(), title=title))
-    still = levels(rows, title)
+    still = history_picture(rows, title)
     data = {"text/plain": text, "image/png": base64.b64encode(still.png).decode()}
     shell.display_pub.publish(data=data, metadata={"image/png": {"width": still.width, "height": still.height}})
 
@@ -81,7 +81,7 @@ def show_ranks(shell: Any, found: Ranks) -> None:
     Raises:
         OptionError: None has a recording with times.
     """
-    from ipygpumem.viewer.ranks import ranks_picture
+    from ipygpumem.features.ranks.picture import ranks_picture
 
     still = ranks_picture(found.members, found.what)
     data = {"text/plain": str(found), "image/png": base64.b64encode(still.png).decode()}
@@ -122,9 +122,9 @@ def show_snapshots(shell: Any, files: Sequence[str]) -> None:
     """
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.viewer import View
-    from ipygpumem.viewer.place import of_shell
+    from ipygpumem.viewer.display_target import shell_target
 
-    View([Snapshot.load(file) for file in files]).publish(of_shell(shell))
+    View([Snapshot.load(file) for file in files]).publish(shell_target(shell))
 
 
 def show_recording(shell: Any, file: str) -> None:
@@ -137,11 +137,11 @@ def show_recording(shell: Any, file: str) -> None:
 
 def show_profile(shell: Any, profile: Profile, name: str, peaks: Sequence[CategoryPeak]) -> None:
     """Display memory by category as a picture, with a table for those who see text only."""
-    from ipygpumem.viewer.layers import layers
+    from ipygpumem.features.profile.picture import profile_picture
 
     data, metadata = {"text/plain": text_tables(category_tables(peaks))}, {}
     try:
-        still = layers(profile, name)
+        still = profile_picture(profile, name)
     except Exception as error:
         print(f"ipygpumem: no picture of {name}: {first_line(error)}")  # noqa: T201 (where it would be)
     else:

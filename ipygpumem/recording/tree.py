@@ -1,4 +1,4 @@
-"""What torch.profiler left, read into `ipygpumem.profile`: the one place that knows its event tree, which is private.
+"""Reading what torch.profiler recorded: the only module that knows its private event tree.
 
 The tree has an event for each operator, allocation, free and Python call. The operators that count are the topmost ones
 with a schema, and the functions of a backward pass; what runs inside belongs to them.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.profile.flow import Flow, Level, Nameless, Node
+from ipygpumem.features.profile.flow import Flow, Level, Nameless, Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

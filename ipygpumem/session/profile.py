@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.errors import IpyGpuMemError, OptionError, first_line
+from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.files import check_ending, check_path, replacing
 from ipygpumem.ledger.profile import CategoryPeak, ProfileFacts
-from ipygpumem.profile import CATEGORIES
 from ipygpumem.recording.capture import Capture
 from ipygpumem.recording.file import collector_paused
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ipygpumem.profile import CategoryTimeline, Profile
+    from ipygpumem.features.profile.timeline import CategoryTimeline, Profile
     from ipygpumem.recording.measurement import Measurement
 
 __all__ = ["ProfileQuestion", "check_profile", "profile_question"]
@@ -133,12 +133,12 @@ class ProfileQuestion:
             profile = self._read()
         if not profile.timelines:
             raise OptionError(_NO_ALLOCATIONS if self._capture.aside is None else _NONE_BEFORE)
-        from ipygpumem.viewer.categories import categories_page
+        from ipygpumem.features.profile.page import timeline_page
 
         notes = [profile.why] if profile.why else []
         if self._capture.aside is not None:
             notes.append("The code began a profile of its own, and this one ended there.")
-        text = categories_page(profile, path.name, notes).encode("utf-8")
+        text = timeline_page(profile, path.name, notes).encode("utf-8")
         try:
             with replacing(path) as temporary:
                 temporary.write_bytes(text)
@@ -162,7 +162,7 @@ class ProfileQuestion:
         result = self._capture.result
         if result is None:
             raise OptionError(self._capture.error or "nothing was profiled")
-        from ipygpumem.profile import profile_of
+        from ipygpumem.features.profile.timeline import profile_of
         from ipygpumem.recording.tree import flow_of, plain_flow
 
         try:

@@ -19,9 +19,9 @@ from ipygpumem.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MOST_SOURCES", "Source", "check_sources", "document", "in_words", "page", "script"]
+__all__ = ["MAX_SNAPSHOTS", "Source", "check_sources", "document", "in_words", "page", "script"]
 
-MOST_SOURCES = 8
+MAX_SNAPSHOTS = 8
 """Snapshots side by side: as many as a node has GPUs."""
 _NAMED = 2
 _PAGE = """<!DOCTYPE html>
@@ -99,8 +99,8 @@ def check_sources(count: int) -> None:
     Raises:
         OptionError: None, or more than eight.
     """
-    if not 1 <= count <= MOST_SOURCES:
-        raise OptionError(f"the viewer shows one snapshot, or up to {MOST_SOURCES} side by side: {count} were given")
+    if not 1 <= count <= MAX_SNAPSHOTS:
+        raise OptionError(f"the viewer shows one snapshot, or up to {MAX_SNAPSHOTS} side by side: {count} were given")
 
 
 def in_words(names: Sequence[str]) -> str:

@@ -16,10 +16,10 @@ from ipygpumem.errors import OptionError, first_line
 from ipygpumem.snapshot.overview import overview
 from ipygpumem.snapshot.text import clip, many
 from ipygpumem.units import amount, duration, size
-from ipygpumem.viewer import marks
-from ipygpumem.viewer.columns import NOTHING, SMALL, columns, strata
-from ipygpumem.viewer.paper import Box, Paper, own_style
-from ipygpumem.viewer.parts import Parts, parts
+from ipygpumem.viewer import overlays
+from ipygpumem.viewer.axes import Box, Paper, own_style
+from ipygpumem.viewer.detail import NOTHING, SMALL, columns, strata
+from ipygpumem.viewer.line_colors import Parts, parts
 from ipygpumem.viewer.ticks import byte_ticks, count_ticks
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.snapshot import Snapshot
     from ipygpumem.snapshot.timeline import Timeline
-    from ipygpumem.viewer.columns import Columns
+    from ipygpumem.viewer.detail import Columns
 
 __all__ = ["MOST_BYTES", "WIDTH", "Picture", "packed", "picture"]
 
@@ -118,8 +118,8 @@ def _blank(name: str, scale: float) -> Paper:
 
 def _drawn(snapshot: Snapshot, timeline: Timeline, scale: float) -> Paper:
     found = parts(snapshot, timeline)
-    sampled = marks.levels(snapshot, timeline)
-    strip = marks.CELL_STRIP if snapshot.own.cells and timeline.trace.timed else 0
+    sampled = overlays.levels(snapshot, timeline)
+    strip = overlays.CELL_STRIP if snapshot.own.cells and timeline.trace.timed else 0
     head = _PLOT_TOP + strip + (_LEVELS if sampled else 0)
     rows = -(-len(found.entries) // _LEGEND_COLUMNS)
     paper = Paper(WIDTH, head + _PLOT_HEIGHT + 50 + rows * _LEGEND_ROW + 8, scale)
@@ -132,22 +132,22 @@ def _drawn(snapshot: Snapshot, timeline: Timeline, scale: float) -> Paper:
     _axes(paper, plot, timeline, chosen, top)
     paper.image(plot, _palette(found)[kinds])
     if strip:
-        marks.cells(paper, plot, snapshot, timeline, chosen)
+        overlays.cells(paper, plot, snapshot, timeline, chosen)
     total = snapshot.own.device_totals.get(timeline.device)
-    marks.curves(paper, timeline, chosen, sampled, total=total, top=top)
-    marks.peak(paper, plot, timeline, chosen)
+    overlays.curves(paper, timeline, chosen, sampled, total=total, top=top)
+    overlays.peak(paper, plot, timeline, chosen)
     _heading(paper, snapshot, timeline, reserved=chosen.reserved is not None)
     _sampled(paper, sampled, top)
     _legend(paper, found, plot, _low(timeline, unit))
     return paper
 
 
-def _top(snapshot: Snapshot, timeline: Timeline, chosen: Columns, sampled: list[marks.Level]) -> float:
+def _top(snapshot: Snapshot, timeline: Timeline, chosen: Columns, sampled: list[overlays.Level]) -> float:
     """The bytes at the upper edge: the card's capacity is in sight only where it is near."""
     highest = max(timeline.requested.peak()[1], 1)
     if chosen.reserved is not None:
         highest = max(highest, int(chosen.reserved.max()))
-    highest = marks.highest(sampled, highest)
+    highest = overlays.highest(sampled, highest)
     total = snapshot.own.device_totals.get(timeline.device)
     if total and highest >= _CAPACITY_SEEN * total:
         highest = max(highest, total)
@@ -179,11 +179,11 @@ def _axes(paper: Paper, plot: Box, timeline: Timeline, chosen: Columns, top: flo
     paper.text(plot.left + plot.width, plot.bottom + 32, "event", 11, _SOFT, across="right")
 
 
-def _sampled(paper: Paper, sampled: list[marks.Level], top: float) -> None:
+def _sampled(paper: Paper, sampled: list[overlays.Level], top: float) -> None:
     x: float = _RIGHT
     for level in sampled:
         above = ", above the picture" if level.bytes.min() > top else ""
-        paper.stroke([(x, 62), (x + 18, 62)], marks.SAMPLED, 1.8, dashes=level.dashes)
+        paper.stroke([(x, 62), (x + 18, 62)], overlays.SAMPLED, 1.8, dashes=level.dashes)
         words = f"{level.name}, at most {size(int(level.bytes.max()))} (sampled){above}"
         x = paper.text(x + 24, 62, words, 12, _SOFT, most=WIDTH - _RIGHT - x - 24) + 18
 
@@ -203,15 +203,15 @@ def _heading(paper: Paper, snapshot: Snapshot, timeline: Timeline, *, reserved: 
     paper.text(end + 14, 20, clip(f"{length} · {device}"), 12, _SOFT, most=WIDTH - _RIGHT - end - 14)
     x: float = _RIGHT
     entries: list[tuple[str, str, tuple[int, int] | None]] = [
-        (marks.TOTAL, f"requested, at the end {amount(facts.end_requested)}", None)
+        (overlays.TOTAL, f"requested, at the end {amount(facts.end_requested)}", None)
     ]
     if reserved and facts.reserved_peak is not None:
-        entries.append((marks.RESERVED, f"reserved, at most {amount(facts.reserved_peak)}", None))
+        entries.append((overlays.RESERVED, f"reserved, at most {amount(facts.reserved_peak)}", None))
     total = snapshot.own.device_totals.get(timeline.device)
     if total:
-        entries.append((marks.CAPACITY, f"capacity {size(total)}", (3, 2)))
+        entries.append((overlays.CAPACITY, f"capacity {size(total)}", (3, 2)))
     if facts.oom_events:
-        entries.append((marks.OOM, "out of memory", (3, 2)))
+        entries.append((overlays.OOM, "out of memory", (3, 2)))
     for colour, label, dashes in entries:
         paper.stroke([(x, 44), (x + 18, 44)], colour, 1.8, dashes=dashes)
         x = paper.text(x + 24, 44, label, 12, _SOFT) + 18

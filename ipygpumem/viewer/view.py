@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.errors import OptionError, first_line
 from ipygpumem.snapshot.encode import encode
 from ipygpumem.snapshot.share import on_one_clock, shared
+from ipygpumem.viewer.display_target import DisplayTarget, current_target
 from ipygpumem.viewer.page import check_sources, in_words
 from ipygpumem.viewer.picture import Picture, picture
-from ipygpumem.viewer.place import Place, place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,7 +99,7 @@ class View:
             self._widget.close()
             self._widget = None
 
-    def publish(self, where: Place) -> None:
+    def publish(self, where: DisplayTarget) -> None:
         """Display it. What cannot be shown is told in a line."""
         if where.kind in {"text", "none"}:
             where.publish({"text/plain": f"{self.text}\n{_IN_A_BROWSER}"}, {})
@@ -134,7 +134,7 @@ class View:
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
         return {**data, "text/plain": f"(run this cell for the live viewer of {self._names})"}, metadata
 
-    def _replace(self, where: Place) -> None:
+    def _replace(self, where: DisplayTarget) -> None:
         """Close what the cell displayed when it last ran: its widgets are gone from the page, but not from here."""
         if where.cell is None:
             return
@@ -149,7 +149,7 @@ class View:
                 view.close()
 
     def _ipython_display_(self) -> None:
-        self.publish(place())
+        self.publish(current_target())
 
 
 def _base64(still: Picture) -> str:

@@ -30,10 +30,10 @@ def _profiled(torch):
 def run():
     import torch
 
-    from ipygpumem.profile import profile_of
+    from ipygpumem.features.profile.page import timeline_page
+    from ipygpumem.features.profile.timeline import profile_of
     from ipygpumem.recording.file import collector_paused
     from ipygpumem.recording.tree import flow_of
-    from ipygpumem.viewer.categories import categories_page
 
     capture = _profiled(torch)
     ours = theirs = float("inf")
@@ -41,7 +41,7 @@ def run():
         start = time.perf_counter()
         with collector_paused():
             profile = profile_of(flow_of(capture.result))
-        page = categories_page(profile, "bench.html")
+        page = timeline_page(profile, "bench.html")
         ours = min(ours, time.perf_counter() - start)
     rows = [
         {"measure": f"{len(profile.timelines[0]):,} changes, read, told by category, a page", "value": f"{ours:.2f} s"},

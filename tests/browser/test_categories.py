@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 
 from fakes.timelines import made
-from ipygpumem.profile import CATEGORIES, Profile
+from ipygpumem.features.profile.categories import CATEGORIES
+from ipygpumem.features.profile.page import timeline_page
+from ipygpumem.features.profile.timeline import Profile
 from ipygpumem.units import size
-from ipygpumem.viewer.categories import categories_page
 
 AXE = Path(__file__).parents[2] / "ipygpumem" / "viewer" / "node_modules" / "axe-core" / "axe.min.js"
 UNITS = {"GiB": 1 << 30, "MiB": 1 << 20}
@@ -24,7 +25,7 @@ CUDA, HOST = made(3000), made(40, "cpu", 2, told=False)
 def opened(page, tmp_path):
     """The page of two devices, drawn; at the end nothing was asked of a network, and nothing was said of an error."""
     file = tmp_path / "my <timeline>.html"
-    file.write_text(categories_page(Profile((CUDA, HOST)), "my <timeline>.html", ["A <b>note</b>."]), encoding="utf-8")
+    file.write_text(timeline_page(Profile((CUDA, HOST)), "my <timeline>.html", ["A <b>note</b>."]), encoding="utf-8")
     asked, said = [], []
     page.on("request", lambda request: asked.append(request.url))
     page.on("console", lambda message: said.append(message.text))
@@ -144,7 +145,7 @@ def test_help_on_a_page_that_was_just_opened(opened):
 
 def test_no_change_is_counted_that_is_not_there(page, tmp_path):
     file = tmp_path / "one.html"
-    file.write_text(categories_page(Profile((made(1),)), "one.html"), encoding="utf-8")
+    file.write_text(timeline_page(Profile((made(1),)), "one.html"), encoding="utf-8")
     page.goto(file.as_uri())
     page.wait_for_function("window.ipygpumem")
     page.evaluate("""() => {
@@ -235,7 +236,7 @@ def test_narrow(opened, width):
 
 
 def test_damaged_data_are_told(page, tmp_path):
-    text = categories_page(Profile((HOST,)), "x.html")
+    text = timeline_page(Profile((HOST,)), "x.html")
     start = text.index('class="ipygpumem-data"')
     file = tmp_path / "x.html"
     file.write_text(text[: start + 200] + "AAAA" + text[start + 204 :], encoding="utf-8")
@@ -246,7 +247,7 @@ def test_damaged_data_are_told(page, tmp_path):
 def test_half_a_million_allocations(page, tmp_path):
     many = made(500_000)
     file = tmp_path / "many.html"
-    file.write_text(categories_page(Profile((many,)), "many.html"), encoding="utf-8")
+    file.write_text(timeline_page(Profile((many,)), "many.html"), encoding="utf-8")
     page.goto(file.as_uri())
     page.wait_for_function("window.ipygpumem")
     row, level = many.peak

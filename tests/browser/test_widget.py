@@ -217,10 +217,10 @@ def test_a_kernel_that_dies_leaves_the_picture(lab, tab):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_an_untrusted_notebook_has_the_picture(lab, browser, snapshot, scheme, tmp_path):
     from ipygpumem.viewer import View
-    from ipygpumem.viewer.place import Place
+    from ipygpumem.viewer.display_target import DisplayTarget
 
     shown = []
-    View([snapshot]).publish(Place("live", lambda data, metadata: shown.append((data, metadata))))
+    View([snapshot]).publish(DisplayTarget("live", lambda data, metadata: shown.append((data, metadata))))
     outputs = [nbformat.v4.new_output("display_data", data, metadata=metadata) for data, metadata in shown]
     cell = nbformat.v4.new_code_cell("snapshot.view()", outputs=outputs, execution_count=1)
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=KERNEL), lab.folder / "strange.ipynb")
@@ -241,10 +241,10 @@ def test_nbconvert_shows_the_picture(snapshot):
     from nbconvert import HTMLExporter
 
     from ipygpumem.viewer import View
-    from ipygpumem.viewer.place import Place
+    from ipygpumem.viewer.display_target import DisplayTarget
 
     shown = []
-    View([snapshot]).publish(Place("live", lambda data, metadata: shown.append((data, metadata))))
+    View([snapshot]).publish(DisplayTarget("live", lambda data, metadata: shown.append((data, metadata))))
     outputs = [nbformat.v4.new_output("display_data", data, metadata=metadata) for data, metadata in shown]
     cell = nbformat.v4.new_code_cell("snapshot.view()", outputs=outputs, execution_count=1)
     notebook = nbformat.v4.new_notebook(cells=[cell], metadata=KERNEL)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ipygpumem.profile import CATEGORIES, CategoryTimeline
+from ipygpumem.features.profile.categories import CATEGORIES
+from ipygpumem.features.profile.timeline import CategoryTimeline
 
 MIB = 1 << 20
 

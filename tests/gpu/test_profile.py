@@ -28,7 +28,7 @@ def profiled(torch, run):
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_every_category_as_in_torchs_own_export(torch, example, tmp_path):
-    from ipygpumem.profile import profile_of
+    from ipygpumem.features.profile.timeline import profile_of
     from ipygpumem.recording.tree import flow_of
 
     capture = profiled(torch, example)

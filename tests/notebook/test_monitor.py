@@ -12,7 +12,7 @@ from ipygpumem.errors import OptionError
 from ipygpumem.notebook import monitor as module
 from ipygpumem.notebook.monitor import Monitoring
 from ipygpumem.session import current
-from ipygpumem.viewer.place import Place
+from ipygpumem.viewer.display_target import DisplayTarget
 
 pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")
 pytest.importorskip("anywidget")
@@ -21,17 +21,19 @@ pytest.importorskip("anywidget")
 @pytest.fixture
 def shown(monkeypatch):
     displays = []
-    monkeypatch.setattr(module, "of_shell", lambda shell: Place("live", lambda *bundle: displays.append(bundle)))
+    monkeypatch.setattr(
+        module, "shell_target", lambda shell: DisplayTarget("live", lambda *bundle: displays.append(bundle))
+    )
     return displays
 
 
 @pytest.fixture
 def sent(monkeypatch):
-    from ipygpumem.viewer.monitor import Monitor
+    from ipygpumem.features.live.widget import MonitorWidget
 
     messages = []
-    monkeypatch.setattr(Monitor, "send", lambda self, content, buffers=None: messages.append((content, buffers)))
-    if Monitor(dict, len).comm is None:
+    monkeypatch.setattr(MonitorWidget, "send", lambda self, content, buffers=None: messages.append((content, buffers)))
+    if MonitorWidget(dict, len).comm is None:
         pytest.skip("widgets of this age have nothing to say without a kernel")
     return messages
 
@@ -108,7 +110,7 @@ def test_opened_again_it_is_the_same_one_at_a_new_place(monitoring, shown, sent,
     def close(widget):
         closed.append(widget)
 
-    monkeypatch.setattr("ipygpumem.viewer.monitor.Monitor.close", close)
+    monkeypatch.setattr("ipygpumem.features.live.widget.MonitorWidget.close", close)
     until(lambda: len(sent) >= 2)
     monitoring.open()
     assert closed == [first]
@@ -134,7 +136,7 @@ def test_questions_that_mean_nothing(monitoring, sent):
 
 @pytest.mark.parametrize(("kind", "words"), [("text", "in a notebook"), ("batch", "where somebody watches")])
 def test_where_nobody_could_see_it(monitoring, monkeypatch, kind, words):
-    monkeypatch.setattr(module, "of_shell", lambda shell: Place(kind, print))
+    monkeypatch.setattr(module, "shell_target", lambda shell: DisplayTarget(kind, print))
     with pytest.raises(OptionError, match=words):
         monitoring.open()
     assert threads() == []

@@ -9,7 +9,7 @@ from IPython.core.error import UsageError
 
 from ipygpumem import Snapshot
 from ipygpumem.viewer import View
-from ipygpumem.viewer.place import Place
+from ipygpumem.viewer.display_target import DisplayTarget
 from snapshot import files
 
 # ipywidgets 7, which Colab has, asks traitlets in the old way
@@ -23,8 +23,10 @@ BODY = "kept = torch.ones(30 << 20, dtype=torch.uint8, device='cuda')\nlen(kept)
 def watch(monkeypatch, kind):
     """As if the shell were a kernel's; tests/kernel has real ones."""
     monkeypatch.setattr(
-        "ipygpumem.viewer.place.of_shell",
-        lambda shell: Place(kind, lambda data, metadata: shell.display_pub.publish(data=data, metadata=metadata)),
+        "ipygpumem.viewer.display_target.shell_target",
+        lambda shell: DisplayTarget(
+            kind, lambda data, metadata: shell.display_pub.publish(data=data, metadata=metadata)
+        ),
     )
 
 

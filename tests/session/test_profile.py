@@ -15,7 +15,7 @@ import torch
 
 import ipygpumem
 from ipygpumem.errors import OptionError, RecordingError
-from ipygpumem.profile import CATEGORIES
+from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.recording import tree
 from ipygpumem.recording.capture import Capture
 from ipygpumem.session.profile import profile_question

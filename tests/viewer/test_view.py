@@ -13,8 +13,8 @@ from ipygpumem import Snapshot
 from ipygpumem.errors import DeviceError, OptionError
 from ipygpumem.snapshot.encode import decode
 from ipygpumem.viewer import View, view, widget
+from ipygpumem.viewer.display_target import DisplayTarget, current_target, shell_target
 from ipygpumem.viewer.page import script
-from ipygpumem.viewer.place import Place, of_shell, place
 from snapshot import files
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -32,7 +32,7 @@ def shown():
 
 @pytest.fixture
 def live(shown):
-    return Place("live", lambda data, metadata: shown.append((data, metadata)))
+    return DisplayTarget("live", lambda data, metadata: shown.append((data, metadata)))
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_somebody_watches(snapshot, live, shown):
 
 def test_nobody_watches(snapshot, shown):
     made = snapshot.view()
-    made.publish(Place("batch", lambda data, metadata: shown.append((data, metadata))))
+    made.publish(DisplayTarget("batch", lambda data, metadata: shown.append((data, metadata))))
     ((picture, _),) = shown
     assert set(picture) == {"text/plain", "image/png"}
     assert made._widget is None
@@ -65,7 +65,7 @@ def test_nobody_watches(snapshot, shown):
 @pytest.mark.parametrize("kind", ["text", "none"])
 def test_a_terminal(snapshot, kind, monkeypatch, shown):
     monkeypatch.setattr(view, "picture", None)
-    snapshot.view().publish(Place(kind, lambda data, metadata: shown.append((data, metadata))))
+    snapshot.view().publish(DisplayTarget(kind, lambda data, metadata: shown.append((data, metadata))))
     ((data, _),) = shown
     assert data == {
         "text/plain": f"{snapshot.summary()}\n(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
@@ -143,7 +143,7 @@ def test_closing_and_showing_again(snapshot, live, shown):
 def test_a_cell_that_runs_again_closes_what_it_showed(snapshot):
     def run(cell, request, *views):
         for one in views:
-            one.publish(Place("live", lambda data, metadata: None, cell, request))
+            one.publish(DisplayTarget("live", lambda data, metadata: None, cell, request))
 
     first, second, third, kept = (snapshot.view() for _ in range(4))
     run("a", "1", first, second)
@@ -183,13 +183,13 @@ class Shell:
 def test_places(content, software, kind, monkeypatch):
     monkeypatch.setenv("SERVER_SOFTWARE", software)
     parent = {"content": content, "metadata": {"cellId": "abc"}, "header": {"msg_id": "1"}}
-    found = of_shell(Shell(parent))
+    found = shell_target(Shell(parent))
     assert (found.kind, found.cell, found.request) == (kind, "abc", "1")
-    assert of_shell(Shell({}, kernel=None)).kind == "text"
+    assert shell_target(Shell({}, kernel=None)).kind == "text"
 
 
 def test_no_shell_at_all(capsys):
-    found = place()
+    found = current_target()
     assert found.kind == "none"
     found.publish({"text/plain": "words"}, {})
     assert capsys.readouterr().out == "words\n"

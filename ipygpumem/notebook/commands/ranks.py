@@ -60,9 +60,9 @@ def _run(magics: GPUMem, rest: str) -> None:
     if problem is not None:
         raise problem
     if words.view:
-        from ipygpumem.viewer.page import MOST_SOURCES
+        from ipygpumem.viewer.page import MAX_SNAPSHOTS
 
-        chosen = found.beside(MOST_SOURCES)
+        chosen = found.beside(MAX_SNAPSHOTS)
         if not chosen:
             raise UsageError("%gpumem ranks: there is no view of these: fewer than two have a snapshot")
         show.show_snapshots(magics.shell, chosen)

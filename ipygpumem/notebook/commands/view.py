@@ -21,11 +21,11 @@ _FILE = Option(("file",), "FILE", "a snapshot; more, to compare with", many=True
 
 
 def _run(magics: GPUMem, rest: str) -> None:
-    from ipygpumem.viewer.page import MOST_SOURCES
+    from ipygpumem.viewer.page import MAX_SNAPSHOTS
 
     files = split_words("%gpumem view", rest)
-    if not 1 <= len(files) <= MOST_SOURCES:
-        raise UsageError(f"%gpumem view takes one snapshot, or up to {MOST_SOURCES} side by side")
+    if not 1 <= len(files) <= MAX_SNAPSHOTS:
+        raise UsageError(f"%gpumem view takes one snapshot, or up to {MAX_SNAPSHOTS} side by side")
     for word in files:
         if word.startswith("-"):
             raise UsageError(f"%gpumem view has no option {word}: %gpumem view FILE [OTHER ...]")

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.errors import OptionError, first_line
-from ipygpumem.profile import CATEGORIES
+from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.snapshot.text import clip, many
 from ipygpumem.units import amount, duration, size
-from ipygpumem.viewer.paper import Box, Paper, own_style
+from ipygpumem.viewer.axes import Box, Paper, own_style
 from ipygpumem.viewer.picture import MOST_BYTES, WIDTH, Picture, packed
 from ipygpumem.viewer.ticks import byte_ticks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.profile import CategoryTimeline, Profile
+    from ipygpumem.features.profile.timeline import CategoryTimeline, Profile
 
-__all__ = ["layers"]
+__all__ = ["profile_picture"]
 
 _SCALES = (2.0, 1.5, 1.0)
 _MOST_DEVICES = 4
@@ -37,7 +37,7 @@ _TICKS = 8
 _STEPS = (1, 2, 5, 10)
 
 
-def layers(profile: Profile, name: str) -> Picture:
+def profile_picture(profile: Profile, name: str) -> Picture:
     """Draw a profile.
 
     Raises:

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from ipygpumem import Snapshot
-from ipygpumem.viewer.columns import columns
-from ipygpumem.viewer.marks import Level, highest, levels
-from ipygpumem.viewer.paper import Paper
-from ipygpumem.viewer.parts import parts
+from ipygpumem.viewer.axes import Paper
+from ipygpumem.viewer.detail import columns
+from ipygpumem.viewer.line_colors import parts
+from ipygpumem.viewer.overlays import Level, highest, levels
 from ipygpumem.viewer.picture import WIDTH, picture
 
 MIB = 1 << 20

@@ -10,7 +10,7 @@ import numpy as np
 from ipygpumem.snapshot.groups import add_up
 from ipygpumem.snapshot.keys import label_rows
 from ipygpumem.snapshot.text import many, share
-from ipygpumem.viewer.columns import SMALL
+from ipygpumem.viewer.detail import SMALL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

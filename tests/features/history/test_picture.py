@@ -12,14 +12,14 @@ from PIL import Image
 from fakes.facts import before, report
 from fakes.sessions import MIB, cell, session
 from ipygpumem.errors import OptionError
+from ipygpumem.features.history import picture as module
+from ipygpumem.features.history.picture import history_picture
 from ipygpumem.ledger.entry import moved_entries
-from ipygpumem.viewer import levels as module
-from ipygpumem.viewer.levels import levels
 from ipygpumem.viewer.picture import MOST_BYTES, WIDTH
 
 
 def drawn(reports):
-    return levels(moved_entries(reports), "this session")
+    return history_picture(moved_entries(reports), "this session")
 
 
 def pixels(reports):

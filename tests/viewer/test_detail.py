@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ipygpumem import Snapshot
-from ipygpumem.viewer.columns import NOTHING, SMALL, columns, strata
+from ipygpumem.viewer.detail import NOTHING, SMALL, columns, strata
 from snapshot import files
 
 

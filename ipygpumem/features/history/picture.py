@@ -11,7 +11,7 @@ from ipygpumem.errors import OptionError, first_line
 from ipygpumem.ledger.entry import HOST
 from ipygpumem.snapshot.text import clip, many
 from ipygpumem.units import duration, size
-from ipygpumem.viewer.paper import Box, Paper, own_style
+from ipygpumem.viewer.axes import Box, Paper, own_style
 from ipygpumem.viewer.picture import MOST_BYTES, WIDTH, Picture, packed
 from ipygpumem.viewer.ticks import byte_ticks
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.ledger.entry import Entry
 
-__all__ = ["levels"]
+__all__ = ["history_picture"]
 
 _SCALES = (2.0, 1.5, 1.0)
 _LEFT, _RIGHT, _HEAD, _PANEL_HEAD, _PLOT, _FOOT, _LEGEND = 70, 16, 36, 26, 190, 34, 30
@@ -61,7 +61,7 @@ class _Panel:
         return max((row.capacity for row in self.rows if row.capacity is not None), default=None)
 
 
-def levels(rows: Sequence[Entry], title: str) -> Picture:
+def history_picture(rows: Sequence[Entry], title: str) -> Picture:
     """Draw a session: a plot for each device, a bar for each measurement.
 
     Where there are more measurements than columns of pixels, each column shows the highest of its own.

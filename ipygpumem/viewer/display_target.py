@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     Publish = Callable[[dict[str, Any], dict[str, Any]], None]
 
-__all__ = ["Place", "of_shell", "place"]
+__all__ = ["DisplayTarget", "current_target", "shell_target"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DisplayTarget:
     """What stands at the other end.
 
     Attributes:
@@ -36,17 +36,17 @@ class Place:
     updates: bool = False
 
 
-def place() -> Place:
+def current_target() -> DisplayTarget:
     """The place of what is displayed now."""
     if sys.modules.get("IPython") is None:
-        return Place("none", _print)
+        return DisplayTarget("none", _print)
     from IPython import get_ipython
 
     shell = get_ipython()
-    return Place("none", _print) if shell is None else of_shell(shell)
+    return DisplayTarget("none", _print) if shell is None else shell_target(shell)
 
 
-def of_shell(shell: Any) -> Place:
+def shell_target(shell: Any) -> DisplayTarget:
     """The place of what a shell displays now."""
 
     def publish(data: dict[str, Any], metadata: dict[str, Any]) -> None:
@@ -54,13 +54,13 @@ def of_shell(shell: Any) -> Place:
 
     kernel = getattr(shell, "kernel", None)
     if kernel is None:
-        return Place("text", publish)
+        return DisplayTarget("text", publish)
     parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
     # Who runs a notebook in the background says that it cannot be asked for input; every front end can. Voila can not,
     # and shows widgets all the same.
     watched = parent.get("content", {}).get("allow_stdin", True) or "voila" in os.environ.get("SERVER_SOFTWARE", "")
     cell = parent.get("metadata", {}).get("cellId")
-    return Place(
+    return DisplayTarget(
         "live" if watched else "batch",
         publish,
         cell,

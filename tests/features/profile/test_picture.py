@@ -12,17 +12,19 @@ import pytest
 from PIL import Image
 
 from fakes.timelines import made
+from ipygpumem import viewer
 from ipygpumem.errors import OptionError
-from ipygpumem.profile import CATEGORIES, CategoryTimeline, Profile
+from ipygpumem.features.profile import picture as module
+from ipygpumem.features.profile.categories import CATEGORIES
+from ipygpumem.features.profile.page import encode_profile, timeline_page
+from ipygpumem.features.profile.picture import profile_picture
+from ipygpumem.features.profile.timeline import CategoryTimeline, Profile
 from ipygpumem.snapshot.encode import decode
-from ipygpumem.viewer import layers as module
-from ipygpumem.viewer.categories import categories_page, encode_profile
-from ipygpumem.viewer.layers import layers
 from ipygpumem.viewer.page import script
 from ipygpumem.viewer.picture import MOST_BYTES, WIDTH
 
 MOST_SCRIPT = 60_000
-MODEL = Path(module.__file__).parent / "js" / "categories" / "model.js"
+MODEL = Path(viewer.__file__).parent / "js" / "categories" / "model.js"
 
 
 def test_both_sides_number_the_categories_alike():
@@ -49,7 +51,7 @@ def test_the_data_come_back():
 
 
 def test_one_file_with_a_policy_without_network():
-    text = categories_page(Profile((made(),)), "<x>.html", ["</script><b>"])
+    text = timeline_page(Profile((made(),)), "<x>.html", ["</script><b>"])
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
     assert "default-src &#x27;none&#x27;" in policy
     assert "http" not in policy
@@ -63,7 +65,7 @@ def test_one_file_with_a_policy_without_network():
 
 def test_other_themes_are_refused():
     with pytest.raises(OptionError, match="the theme 'blue' is none of auto, light, dark"):
-        categories_page(Profile((made(),)), "x", theme="blue")
+        timeline_page(Profile((made(),)), "x", theme="blue")
 
 
 def test_the_bundle_is_small_and_ends_no_script():
@@ -103,7 +105,7 @@ def test_each_layer_has_the_height_of_its_bytes():
 
 
 def test_the_picture(tmp_path):
-    still = layers(Profile((made(5000), made(20, "cpu", 2, told=False))), "my $name$.html")
+    still = profile_picture(Profile((made(5000), made(20, "cpu", 2, told=False))), "my $name$.html")
     assert len(still.png) <= MOST_BYTES
     image = Image.open(io.BytesIO(still.png))
     assert still.width == WIDTH
@@ -113,7 +115,7 @@ def test_the_picture(tmp_path):
 
 
 def test_many_devices():
-    still = layers(Profile(tuple(made(50, f"cuda:{number}", number) for number in range(6))), "x")
+    still = profile_picture(Profile(tuple(made(50, f"cuda:{number}", number) for number in range(6))), "x")
     assert len(still.text.split("; ")) == 4
 
 
@@ -122,5 +124,5 @@ def test_one_change_at_one_instant():
     one = CategoryTimeline(
         "cpu", base, np.array([7]), np.array([-1], np.int8), np.array([7], np.int8), np.array([3]), span=(7, 7)
     )
-    assert layers(Profile((one,)), "x").text == "cpu: peak 0.0 MiB after 0.0 ms"
+    assert profile_picture(Profile((one,)), "x").text == "cpu: peak 0.0 MiB after 0.0 ms"
     assert encode_profile(Profile((one,)))

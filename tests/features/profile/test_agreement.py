@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fakes.programs import PROGRAMS, example
-from ipygpumem.profile import CATEGORIES, profile_of
-from ipygpumem.profile.categories import UNKNOWN
+from ipygpumem.features.profile.categories import CATEGORIES, UNKNOWN
+from ipygpumem.features.profile.timeline import profile_of
 from ipygpumem.recording.capture import Capture
 from ipygpumem.recording.tree import flow_of, plain_flow
 

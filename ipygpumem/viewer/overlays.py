@@ -11,7 +11,7 @@ import numpy as np
 from ipygpumem.snapshot.text import clip
 from ipygpumem.snapshot.trace import Action
 from ipygpumem.units import amount
-from ipygpumem.viewer.paper import Box
+from ipygpumem.viewer.axes import Box
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.own import Cell
     from ipygpumem.snapshot.snapshot import Snapshot
     from ipygpumem.snapshot.timeline import Timeline
-    from ipygpumem.viewer.columns import Columns
-    from ipygpumem.viewer.paper import Paper
+    from ipygpumem.viewer.axes import Paper
+    from ipygpumem.viewer.detail import Columns
 
     Dashes = tuple[int, int] | None
 

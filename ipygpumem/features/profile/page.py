@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ipygpumem.profile import CategoryTimeline, Profile
+    from ipygpumem.features.profile.timeline import CategoryTimeline, Profile
 
-__all__ = ["categories_page", "encode_profile"]
+__all__ = ["encode_profile", "timeline_page"]
 
 _MAGIC = b"ipgmsnap"
 _LENGTH = 4
@@ -62,7 +62,7 @@ def _columns(timeline: CategoryTimeline, origin: int) -> Iterator[tuple[str, NDA
         yield "reserved", timeline.reserved
 
 
-def categories_page(profile: Profile, name: str, notes: Sequence[str] = (), *, theme: str = "auto") -> str:
+def timeline_page(profile: Profile, name: str, notes: Sequence[str] = (), *, theme: str = "auto") -> str:
     """The whole page.
 
     Args:

@@ -17,12 +17,12 @@ from ipygpumem.viewer.page import script
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Monitor"]
+__all__ = ["MonitorWidget"]
 
 _MOST_BYTES = 4_000_000
 
 
-class Monitor(anywidget.AnyWidget):
+class MonitorWidget(anywidget.AnyWidget):
     """Answers a page's questions, and sends it what is new.
 
     A question is ``{"id": ..., "get": "script", "from": byte}`` or ``{"id": ..., "get": "past"}``; ``{"here": view}``

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ipygpumem.profile.flow import Flow, Node
+    from ipygpumem.features.profile.flow import Flow, Node
 
 __all__ = [
     "ACTIVATION",

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from ipygpumem.profile import CATEGORIES, Flow, Level, Nameless, Node, profile_of
-from ipygpumem.profile.categories import ACTIVATION, AUTOGRAD, GRADIENT, INPUT, PARAMETER, TEMPORARY, UNKNOWN
+from ipygpumem.features.profile.categories import (
+    ACTIVATION,
+    AUTOGRAD,
+    CATEGORIES,
+    GRADIENT,
+    INPUT,
+    PARAMETER,
+    TEMPORARY,
+    UNKNOWN,
+)
+from ipygpumem.features.profile.flow import Flow, Level, Nameless, Node
+from ipygpumem.features.profile.timeline import profile_of
 
 NAMES = CATEGORIES.index
 

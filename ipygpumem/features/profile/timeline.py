@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipygpumem.profile.categories import CATEGORIES, UNKNOWN, classify, versions_of
+from ipygpumem.features.profile.categories import CATEGORIES, UNKNOWN, classify, versions_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.profile.flow import Flow, Nameless
+    from ipygpumem.features.profile.flow import Flow, Nameless
 
 __all__ = ["CategoryTimeline", "Profile", "profile_of"]
 

@@ -9,7 +9,7 @@ from ipygpumem.files import check_path, replacing
 from ipygpumem.ledger.skew import compare_ranks
 from ipygpumem.snapshot.text import clip
 from ipygpumem.units import duration, size
-from ipygpumem.viewer.paper import Box, Paper, own_style
+from ipygpumem.viewer.axes import Box, Paper, own_style
 from ipygpumem.viewer.picture import WIDTH, Picture, packed
 from ipygpumem.viewer.ticks import byte_ticks
 

@@ -1,0 +1,1 @@
+"""Capabilities of the package, one folder each."""

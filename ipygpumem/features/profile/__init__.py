@@ -1,0 +1,1 @@
+"""Memory by category over time, from torch.profiler."""

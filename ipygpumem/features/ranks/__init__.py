@@ -1,0 +1,1 @@
+"""Comparison of the ranks of a distributed job."""
