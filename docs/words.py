@@ -22,14 +22,14 @@ def pages() -> dict[str, str]:
 
 def magics() -> str:
     """What ``%gpumem?`` shows."""
-    from ipygpumem.notebook.help import help_text
+    from ipygpumem.jupyter.help import help_text
 
     return f"# The magics\n\nThis is what `%gpumem?` and `%%gpumem --help` show.\n\n```text\n{help_text()}\n```\n"
 
 
 def settings() -> str:
     """The traits of ``GPUMem``, with values, default and help."""
-    from ipygpumem.notebook.settings import Settings
+    from ipygpumem.jupyter.settings import Settings
 
     lines = [
         "# Settings",
@@ -47,7 +47,7 @@ def settings() -> str:
 
 
 def _default(name: str, value: object) -> object:
-    from ipygpumem.units import size
+    from ipygpumem.core.units import size
 
     return size(value) if name == "min_change" and isinstance(value, int) else value
 

@@ -12,7 +12,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ipygpumem.errors import (
+    from ipygpumem.compat.zeta import print_cuda_memory_usage, save_memory_snapshot
+    from ipygpumem.core.baseline import Baseline
+    from ipygpumem.core.errors import (
         DeviceError,
         GPUMemLimitExceeded,
         IpyGpuMemError,
@@ -22,13 +24,16 @@ if TYPE_CHECKING:
         ReportError,
         SnapshotError,
     )
-    from ipygpumem.ledger import Baseline, Holder, Holders, Reading, Report
-    from ipygpumem.session import Reports, load_reports, measure, print_cuda_memory_usage, save_memory_snapshot
-    from ipygpumem.session.explain import explain
-    from ipygpumem.session.holders import holders
-    from ipygpumem.session.merge import merge_reports
-    from ipygpumem.session.processes import processes
-    from ipygpumem.session.ranks import read_ranks
+    from ipygpumem.core.reading import Reading
+    from ipygpumem.core.report import Report
+    from ipygpumem.features.explain.collect import explain
+    from ipygpumem.features.history.reports import Reports, load_reports
+    from ipygpumem.features.holders.collect import holders
+    from ipygpumem.features.holders.model import Holder, Holders
+    from ipygpumem.features.processes.collect import processes
+    from ipygpumem.features.ranks.collect import read_ranks
+    from ipygpumem.features.ranks.merge import merge_reports
+    from ipygpumem.measure_block import measure
     from ipygpumem.snapshot import Snapshot
 
     last: Report | None
@@ -70,36 +75,36 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Baseline": "ledger",
-    "DeviceError": "errors",
-    "GPUMemLimitExceeded": "errors",
-    "Holder": "ledger",
-    "Holders": "ledger",
-    "IpyGpuMemError": "errors",
-    "NvmlError": "errors",
-    "OptionError": "errors",
-    "Reading": "ledger",
-    "RecordingError": "errors",
-    "Report": "ledger",
-    "ReportError": "errors",
+    "Baseline": "core.baseline",
+    "DeviceError": "core.errors",
+    "GPUMemLimitExceeded": "core.errors",
+    "Holder": "features.holders.model",
+    "Holders": "features.holders.model",
+    "IpyGpuMemError": "core.errors",
+    "NvmlError": "core.errors",
+    "OptionError": "core.errors",
+    "Reading": "core.reading",
+    "RecordingError": "core.errors",
+    "Report": "core.report",
+    "ReportError": "core.errors",
     "Snapshot": "snapshot",
-    "SnapshotError": "errors",
-    "explain": "session.explain",
-    "holders": "session.holders",
-    "load_reports": "session",
-    "measure": "session",
-    "merge_reports": "session.merge",
-    "print_cuda_memory_usage": "session",
-    "read_ranks": "session.ranks",
-    "processes": "session.processes",
-    "save_memory_snapshot": "session",
+    "SnapshotError": "core.errors",
+    "explain": "features.explain.collect",
+    "holders": "features.holders.collect",
+    "load_reports": "features.history.reports",
+    "measure": "measure_block",
+    "merge_reports": "features.ranks.merge",
+    "print_cuda_memory_usage": "compat.zeta",
+    "processes": "features.processes.collect",
+    "read_ranks": "features.ranks.collect",
+    "save_memory_snapshot": "compat.zeta",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Public names on first use; ``last`` and ``reports`` are the session's, new at each look."""
     if name in {"last", "reports"}:
-        from ipygpumem.session import current
+        from ipygpumem.measurement.session import current
 
         return getattr(current(), name)
     if name in _HOMES:
@@ -114,7 +119,7 @@ def __dir__() -> list[str]:
 
 def reading() -> Reading:
     """Every counter of this process and its devices now, in bytes: ``reading().devices["cuda:0"].outside``."""
-    from ipygpumem.session import current
+    from ipygpumem.measurement.session import current
 
     return current().reading()
 
@@ -125,20 +130,20 @@ def preload_pytorch() -> Baseline:
     Later measurements are then not charged with what every program needs once. Where PyTorch has no GPU the baseline
     is the host's, and its ``note`` says why.
     """
-    from ipygpumem.session import current
+    from ipygpumem.measurement.session import current
 
     return current().preload()
 
 
 def load_ipython_extension(shell: Any) -> None:
     """``%load_ext ipygpumem``."""
-    from ipygpumem.notebook.extension import load
+    from ipygpumem.jupyter.extension import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """``%unload_ext ipygpumem``."""
-    from ipygpumem.notebook.extension import unload
+    from ipygpumem.jupyter.extension import unload
 
     unload(shell)

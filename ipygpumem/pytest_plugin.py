@@ -27,8 +27,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipygpumem.ledger.report import Report
-    from ipygpumem.session import measure
+    from ipygpumem.core.report import Report
+    from ipygpumem.measure_block import measure
 
 __all__ = [
     "pytest_addoption",
@@ -95,7 +95,7 @@ def _limits(item: pytest.Item) -> dict[str, Any]:
 
 def _options(mark: pytest.Mark) -> dict[str, Any]:
     """One mark, the limits that it sets."""
-    from ipygpumem.ledger.limits import Limits
+    from ipygpumem.features.limits.model import Limits
 
     if len(mark.args) > 1:
         raise TypeError(f"it takes one size, the peak, without a name: not {len(mark.args)}")
@@ -187,7 +187,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             facts = dict(getattr(report, "user_properties", ()))
             if getattr(report, "when", "") == "call" and any(name in facts for name in _PROPERTIES):
                 tests[report.nodeid] = [facts.get(name) for name in _PROPERTIES]
-    from ipygpumem.units import signed
+    from ipygpumem.core.units import signed
 
     ordered = sorted(tests.items(), key=lambda item: [-(value or 0) for value in (item[1][0], item[1][3])])
     terminalreporter.section("memory of the tests (ipygpumem)")

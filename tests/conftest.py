@@ -14,20 +14,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def forget():
     """Put the package back to what it was when it was imported: no session, no peaks, no recording, no wrapper."""
-    for room, book in (("peaks", "PEAKS"), ("overlap", "OVERLAPS"), ("oom", "FAILURES")):
-        module = sys.modules.get(f"ipygpumem.recording.{room}")
+    singletons = (
+        ("measurement.peaks", "PEAKS"),
+        ("measurement.overlap", "OVERLAPS"),
+        ("features.oom.observer", "FAILURES"),
+    )
+    for name, book in singletons:
+        module = sys.modules.get(f"ipygpumem.{name}")
         if module is not None:
             getattr(module, book).__init__()
-    history = sys.modules.get("ipygpumem.recording.history")
+    history = sys.modules.get("ipygpumem.measurement.allocation_history")
     if history is not None:
         history.History._running = history.History._wrapper = None
-    fork = sys.modules.get("ipygpumem.recording.fork")
+    fork = sys.modules.get("ipygpumem.measurement.fork")
     if fork is not None:
         fork._in_child = False
-    cuda = sys.modules.get("ipygpumem.probes.cuda")
+    cuda = sys.modules.get("ipygpumem.sources.cuda")
     if cuda is not None:
         cuda._runtime.cache_clear()
-    pytorch = sys.modules.get("ipygpumem.probes.pytorch")
+    pytorch = sys.modules.get("ipygpumem.sources.pytorch")
     if pytorch is not None:
         for name, original in pytorch._originals.items():
             if hasattr(sys.modules["torch"]._C, name):
@@ -35,17 +40,17 @@ def forget():
         pytorch._originals.clear()
         vars(sys.modules.get("torch", pytorch)).pop(pytorch._SLOT, None)
     _forget_outside()
-    session = sys.modules.get("ipygpumem.session.session")
+    session = sys.modules.get("ipygpumem.measurement.session")
     if session is not None:
         session._session = session.Session()
 
 
 def _forget_outside():
-    outside = sys.modules.get("ipygpumem.recording.outside")
+    outside = sys.modules.get("ipygpumem.features.outside.cupti_records")
     if outside is not None:
         outside.OUTSIDE.close()
         outside.OUTSIDE.__init__()
-    sampler = sys.modules.get("ipygpumem.recording.sampler")
+    sampler = sys.modules.get("ipygpumem.measurement.sampler")
     if sampler is not None:
         sampler.SAMPLER.close()
         sampler.SAMPLER.__init__()

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipygpumem.cli.output import each, print_json, say
+from ipygpumem.commands.output import each, print_json, say
 from ipygpumem.snapshot.files import one_line
 from ipygpumem.snapshot.table import COLUMNS, event_rows, write_csv, write_parquet
 
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.cli.words import Commands
+    from ipygpumem.commands.arguments import Commands
     from ipygpumem.snapshot import Snapshot
 
 __all__ = ["add"]

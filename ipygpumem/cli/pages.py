@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.cli.output import BAD_FILE, complain, print_json, say
-from ipygpumem.errors import SnapshotError
-from ipygpumem.files import check_path
-from ipygpumem.progress import progress
+from ipygpumem.cli.progress import progress
+from ipygpumem.commands.output import BAD_FILE, complain, print_json, say
+from ipygpumem.core.errors import SnapshotError
+from ipygpumem.core.files import check_path
+from ipygpumem.core.units import size
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.files import one_line
-from ipygpumem.units import size
 
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.cli.words import Commands
+    from ipygpumem.commands.arguments import Commands
 
 __all__ = ["add"]
 

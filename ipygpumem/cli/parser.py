@@ -13,10 +13,13 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ipygpumem.cli import events, history, machine, pages, ranks, snapshots
-from ipygpumem.cli.output import BAD_FILE, BAD_WORDS, INTERRUPTED, complain
-from ipygpumem.cli.words import Commands
-from ipygpumem.errors import OptionError, first_line
+from ipygpumem.cli import events, pages, snapshots
+from ipygpumem.commands.arguments import Commands
+from ipygpumem.commands.output import BAD_FILE, BAD_WORDS, INTERRUPTED, complain
+from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.features.environment import shell_command as machine
+from ipygpumem.features.history import shell_command as history
+from ipygpumem.features.ranks import shell_command as ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

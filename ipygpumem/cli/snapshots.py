@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.cli.output import BAD_FILE, complain, each, print_json, say, timelines
-from ipygpumem.cli.words import TOP, add_groups, size_word
-from ipygpumem.errors import OptionError, SnapshotError
-from ipygpumem.progress import progress
+from ipygpumem.cli.progress import progress
+from ipygpumem.commands.arguments import TOP, add_groups, size_word
+from ipygpumem.commands.output import BAD_FILE, complain, each, print_json, say, timelines
+from ipygpumem.core.errors import OptionError, SnapshotError
 from ipygpumem.snapshot import Snapshot, diff
 from ipygpumem.snapshot import text as lines
 from ipygpumem.snapshot.files import one_line
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from ipygpumem.cli.words import Commands
+    from ipygpumem.commands.arguments import Commands
     from ipygpumem.snapshot.timeline import Timeline
 
 __all__ = ["add"]

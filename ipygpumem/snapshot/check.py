@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import SnapshotFormatError, SnapshotLimitError
+from ipygpumem.core.errors import SnapshotFormatError, SnapshotLimitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

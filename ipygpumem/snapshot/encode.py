@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import SnapshotFormatError
+from ipygpumem.core.errors import SnapshotFormatError
 from ipygpumem.snapshot.codec import pack, unpack
 from ipygpumem.snapshot.segments import STATES
 from ipygpumem.snapshot.tables import is_user_file

@@ -12,9 +12,9 @@ import stat
 import zlib
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ipygpumem.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
+from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
+from ipygpumem.core.units import size
 from ipygpumem.snapshot.machine import Machine
-from ipygpumem.units import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.state import SMALL_SEGMENT
-from ipygpumem.units import MIB
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import OptionError
+from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.allocations import BEFORE
 from ipygpumem.snapshot.annotations import innermost
 from ipygpumem.snapshot.groups import Group, add_up

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipygpumem.units import GIB, MIB
+from ipygpumem.core.units import GIB, MIB
 
 __all__ = ["Limits"]
 

@@ -14,7 +14,7 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ipygpumem.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, SnapshotUnsafeError
+from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, SnapshotUnsafeError
 from ipygpumem.snapshot import opcodes as op
 from ipygpumem.snapshot.check import Huge
 from ipygpumem.snapshot.front import MARGIN

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ipygpumem.core.units import size
 from ipygpumem.snapshot.text import many
-from ipygpumem.units import size
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot import Snapshot

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.errors import OptionError
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.units import size
 from ipygpumem.snapshot.fragmentation import Fragmentation, fragmentation, round_request, segment_size
 from ipygpumem.snapshot.trace import Action
-from ipygpumem.units import size
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot import Snapshot

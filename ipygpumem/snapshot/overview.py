@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.units import size
 from ipygpumem.snapshot.notes import notes
 from ipygpumem.snapshot.text import clip, group_lines, many, peak_line
 from ipygpumem.snapshot.trace import Action
-from ipygpumem.units import size
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.liveset import Peak

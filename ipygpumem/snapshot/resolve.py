@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import SnapshotError, SnapshotFormatError
+from ipygpumem.core.errors import SnapshotError, SnapshotFormatError
 from ipygpumem.snapshot import opcodes as op
 from ipygpumem.snapshot.check import integer, sequence, text
 from ipygpumem.snapshot.front import NOTHING

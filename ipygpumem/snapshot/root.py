@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
+from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.snapshot.check import kind, mapping, sequence
 from ipygpumem.snapshot.trace import HOST, Trace, placed_runs, read_trace, unread_trace
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import SnapshotFormatError
+from ipygpumem.core.errors import SnapshotFormatError
 from ipygpumem.snapshot.check import LARGEST, MOST, integer, kind, mapping, sequence, text
 
 if TYPE_CHECKING:

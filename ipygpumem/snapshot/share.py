@@ -7,7 +7,7 @@ import re
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.ledger.reading import DeviceReading
+from ipygpumem.core.reading import DeviceReading
 from ipygpumem.snapshot.cells import Cells
 from ipygpumem.snapshot.tables import is_user_file
 

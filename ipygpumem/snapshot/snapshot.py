@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from ipygpumem.errors import DeviceError, OptionError, SnapshotError, SnapshotLimitError
+from ipygpumem.core.errors import DeviceError, OptionError, SnapshotError, SnapshotLimitError
+from ipygpumem.core.units import MIB, parse_size
 from ipygpumem.snapshot.annotations import Annotation, read_annotations
 from ipygpumem.snapshot.book import Book
 from ipygpumem.snapshot.cells import Cells
@@ -29,7 +30,6 @@ from ipygpumem.snapshot.tables import unpack_pool
 from ipygpumem.snapshot.timeline import Curve, Timeline
 from ipygpumem.snapshot.trace import Action, read_trace
 from ipygpumem.snapshot.window import Churn, DeviceCalls, Step, churn, device_calls, growth, leaks, short_lived
-from ipygpumem.units import MIB, parse_size
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

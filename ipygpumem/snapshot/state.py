@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.allocations import BEFORE
 from ipygpumem.snapshot.mapped import SEGMENT, Edges, sums
 from ipygpumem.snapshot.stays import holder
 from ipygpumem.snapshot.trace import Action
-from ipygpumem.units import MIB
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import SnapshotLimitError
+from ipygpumem.core.errors import SnapshotLimitError
 from ipygpumem.snapshot.check import integer, mapping, sequence, text
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.units import duration, signed, size
+from ipygpumem.core.units import duration, signed, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import OptionError
+from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.allocations import BEFORE, pair
 from ipygpumem.snapshot.segments import State
 from ipygpumem.snapshot.trace import Action

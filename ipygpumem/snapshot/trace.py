@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import SnapshotFormatError
+from ipygpumem.core.errors import SnapshotFormatError
 from ipygpumem.snapshot.check import LARGEST, MOST, column, integer, mapping
 from ipygpumem.snapshot.distinct import distinct
 from ipygpumem.snapshot.memo import Run

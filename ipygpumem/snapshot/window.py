@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import OptionError
+from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.allocations import BEFORE
 from ipygpumem.snapshot.keys import KEYS, label_rows
 from ipygpumem.snapshot.text import clip

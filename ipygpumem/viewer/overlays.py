@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.core.units import amount
 from ipygpumem.snapshot.text import clip
 from ipygpumem.snapshot.trace import Action
-from ipygpumem.units import amount
 from ipygpumem.viewer.axes import Box
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from ipygpumem.errors import OptionError
+from ipygpumem.core.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipygpumem.errors import OptionError, first_line
+from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.units import amount, duration, size
 from ipygpumem.snapshot.overview import overview
 from ipygpumem.snapshot.text import clip, many
-from ipygpumem.units import amount, duration, size
 from ipygpumem.viewer import overlays
 from ipygpumem.viewer.axes import Box, Paper, own_style
 from ipygpumem.viewer.detail import NOTHING, SMALL, columns, strata

@@ -6,7 +6,7 @@ import base64
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.errors import OptionError, first_line
+from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.snapshot.encode import encode
 from ipygpumem.snapshot.share import on_one_clock, shared
 from ipygpumem.viewer.display_target import DisplayTarget, current_target

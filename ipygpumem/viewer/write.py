@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.errors import OptionError
-from ipygpumem.files import check_path, replacing
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.files import check_path, replacing
 from ipygpumem.snapshot.encode import encode
 from ipygpumem.snapshot.share import on_one_clock, shared
 from ipygpumem.viewer.page import Source, check_sources, page

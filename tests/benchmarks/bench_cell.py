@@ -32,8 +32,8 @@ def _median(function, times=MANY):
 
 def _begin_and_end():
     import ipygpumem
-    from ipygpumem.recording import Measurement
-    from ipygpumem.session import current
+    from ipygpumem.measurement.measurement import Measurement
+    from ipygpumem.measurement.session import current
 
     ipygpumem.preload_pytorch()
     watch = current().watch

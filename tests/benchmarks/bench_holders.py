@@ -44,8 +44,8 @@ def _search(torch):
 def run():
     import torch
 
-    from ipygpumem.recording.names import Root
-    from ipygpumem.session.holders import holders
+    from ipygpumem.features.holders.collect import holders
+    from ipygpumem.features.holders.naming import Root
 
     device = "cuda" if _gpu() else "cpu"
     space = _fill(torch, device)

@@ -12,7 +12,7 @@ RUNS = 2
 
 
 def _profiled(torch):
-    from ipygpumem.recording.capture import Capture
+    from ipygpumem.features.profile.capture import Capture
 
     model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(10)])
     optimizer = torch.optim.Adam(model.parameters())
@@ -30,10 +30,10 @@ def _profiled(torch):
 def run():
     import torch
 
+    from ipygpumem.features.profile.event_tree import flow_of
     from ipygpumem.features.profile.page import timeline_page
     from ipygpumem.features.profile.timeline import profile_of
-    from ipygpumem.recording.file import collector_paused
-    from ipygpumem.recording.tree import flow_of
+    from ipygpumem.measurement.recording_file import collector_paused
 
     capture = _profiled(torch)
     ours = theirs = float("inf")

@@ -17,7 +17,7 @@ RANKS = (64, 256)
 _EVENTS = 100_000
 _CODE = """
 import resource, sys, time
-from ipygpumem.session.ranks import read_ranks
+from ipygpumem.features.ranks.collect import read_ranks
 began = time.perf_counter()
 found = read_ranks(sys.argv[1], workers=2)
 seconds = time.perf_counter() - began

@@ -40,7 +40,7 @@ def run():
 
 def _measured(torch, device):
     import ipygpumem
-    from ipygpumem.recording import SAMPLER
+    from ipygpumem.measurement.sampler import SAMPLER
 
     ipygpumem.preload_pytorch()
     torch.set_num_threads(1)

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from fakes.timelines import made
+from ipygpumem.core.units import size
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.page import timeline_page
 from ipygpumem.features.profile.timeline import Profile
-from ipygpumem.units import size
 
 AXE = Path(__file__).parents[2] / "ipygpumem" / "viewer" / "node_modules" / "axe-core" / "axe.min.js"
 UNITS = {"GiB": 1 << 30, "MiB": 1 << 20}

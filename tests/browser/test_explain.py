@@ -6,13 +6,13 @@ import nbformat
 import pytest
 
 from fakes.facts import before
-from ipygpumem.ledger.baseline import Baseline
-from ipygpumem.ledger.cache import Cache
-from ipygpumem.ledger.processes import Neighbour
-from ipygpumem.ledger.reading import HostReading, Reading
-from ipygpumem.ledger.steps import device_waterfall
-from ipygpumem.render.waterfall import html_waterfalls, text_waterfalls
-from ipygpumem.units import MIB
+from ipygpumem.core.baseline import Baseline
+from ipygpumem.core.reading import HostReading, Reading
+from ipygpumem.core.units import MIB
+from ipygpumem.features.explain.cache import Cache
+from ipygpumem.features.explain.steps import device_waterfall
+from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
+from ipygpumem.features.processes.model import Neighbour
 
 
 def fall():

@@ -3,18 +3,12 @@
 import nbformat
 import pytest
 
-from ipygpumem.ledger import (
-    Counters,
-    DeviceReading,
-    DeviceReport,
-    HostReading,
-    HostReport,
-    Peak,
-    RecordingFacts,
-    Report,
-)
-from ipygpumem.render import html_line, html_tables, report_tables, text_line
-from ipygpumem.units import GIB, MIB
+from ipygpumem.core.reading import Counters, DeviceReading, HostReading
+from ipygpumem.core.report import DeviceReport, HostReport, Peak, RecordingFacts, Report
+from ipygpumem.core.units import GIB, MIB
+from ipygpumem.display.html import html_line, html_tables
+from ipygpumem.display.line import text_line
+from ipygpumem.display.table import report_tables
 
 
 def report():

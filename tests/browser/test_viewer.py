@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ipygpumem.core.units import size
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.liveset import LiveSet
-from ipygpumem.units import size
 from snapshot.files import NAMES, path, raw
 
 AXE = Path(__file__).parents[2] / "ipygpumem" / "viewer" / "node_modules" / "axe-core" / "axe.min.js"

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
+from ipygpumem.core.units import size
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.units import size
 from snapshot.files import path, raw
 
 NAMES = ("gpt_small", "gpt_cpp", "resnet50", "gpt_small", "gpt_small")

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from cli.commands import GPT, OOM, ROOT, run, shell
-from ipygpumem import cli, progress
+from ipygpumem import cli
+from ipygpumem.cli import progress
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import ipygpumem
-from ipygpumem.notebook.commands import COMMANDS
-from ipygpumem.notebook.options import CELL, STATEMENT
-from ipygpumem.notebook.settings import Settings
-from ipygpumem.session.tables import read_rows
+from ipygpumem.features.history.report_files import read_rows
+from ipygpumem.jupyter.commands import COMMANDS
+from ipygpumem.jupyter.options import CELL, STATEMENT
+from ipygpumem.jupyter.settings import Settings
 
 pytest.importorskip("sphinx")
 pytest.importorskip("myst_nb")
@@ -71,7 +71,7 @@ def test_the_notebooks_are_as_executed_with_their_figures(path):
 
 
 def test_the_site_says_what_the_help_says(site):
-    from ipygpumem.notebook.help import help_text
+    from ipygpumem.jupyter.help import help_text
 
     text = (site[1] / "made" / "magics.html").read_text(encoding="utf-8")
     for line in help_text().splitlines():

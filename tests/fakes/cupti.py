@@ -162,8 +162,8 @@ class FakeCupti:
 
 def put_under(monkeypatch, library):
     """The package's own book over a library of the test's."""
-    from ipygpumem.probes.cupti import Cupti
-    from ipygpumem.recording import outside
+    from ipygpumem.features.outside import cupti_records as outside
+    from ipygpumem.sources.cupti.library import Cupti
 
     outside.OUTSIDE.__init__()
     monkeypatch.setattr(outside, "Cupti", lambda: Cupti(library))

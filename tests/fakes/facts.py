@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from ipygpumem.ledger import Counters, DeviceReading, HostReading, Peak, Reading, settle
+from ipygpumem.core.reading import Counters, DeviceReading, HostReading, Reading
+from ipygpumem.core.report import Peak
+from ipygpumem.measurement.build_report import settle
 
 MIB = 1 << 20
 V2 = "NVML memory info v2"

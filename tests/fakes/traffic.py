@@ -51,8 +51,8 @@ class Traffic(TorchDispatchMode):
         self.gpu.free(block)
 
     def memory(self, storage, address=None):
-        """As `ipygpumem.probes.storages.Types.memory`, by our own book."""
-        from ipygpumem.probes.storages import Memory
+        """As `ipygpumem.sources.storages.Types.memory`, by our own book."""
+        from ipygpumem.sources.storages import Memory
 
         block = self.places.get(storage.data_ptr() if address is None else address)
         return [] if block is None else [Memory(f"cuda:{self.device}", block.address, storage.nbytes(), storage._cdata)]

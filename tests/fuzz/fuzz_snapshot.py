@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from ipygpumem.errors import SnapshotError
+from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot import Limits, Snapshot, machine
 from ipygpumem.snapshot import rows as rows_module
 from snapshot import hostile

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import ipygpumem
-from ipygpumem.ledger import imbalance
-from ipygpumem.units import MIB
+from ipygpumem.core.breakdown import imbalance
+from ipygpumem.core.units import MIB
 
 GRAIN = 2 * MIB
 """What CUDA gives at a time: the tolerance of everything that NVML counts."""
@@ -235,7 +235,7 @@ def test_pinned_host_memory_is_counted(torch):
 
 
 def test_drop_in_memory_functions(torch):
-    from ipygpumem import mem
+    from ipygpumem.compat import ipyexperiments as mem
 
     total, free, used = mem.gpu_mem_get_mbs()
     assert abs(total - free - used) <= 1

@@ -4,17 +4,17 @@ import json
 
 import pytest
 
-from ipygpumem.units import MIB
+from ipygpumem.core.units import MIB
 
 READ = """
 import torch, ipygpumem
 baseline = ipygpumem.preload_pytorch()
 with ipygpumem.measure() as m:
     x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
-from ipygpumem.ledger import imbalance
-from ipygpumem.render import text_line, baseline_line
+from ipygpumem.core.breakdown import imbalance
+from ipygpumem.display.line import text_line, baseline_line
 device = m.report.devices["cuda:0"]
-card = ipygpumem.session.current().watch.cards[0]
+card = ipygpumem.measurement.session.current().watch.cards[0]
 tell(mode=device.after.mode, why=device.after.why, held=device.held, outside=device.outside, uuid=str(card.uuid),
      imbalance=imbalance(device.after), count=torch.cuda.device_count(), line=baseline_line(baseline),
      torch_why=device.after.torch_why, text=text_line(m.report), process=device.after.process,
@@ -85,7 +85,7 @@ def test_pluggable_allocator(torch, fresh, tmp_path):
         import torch, ipygpumem
         torch.cuda.memory.change_current_allocator(
             torch.cuda.memory.CUDAPluggableAllocator({str(library)!r}, "take", "give"))
-        from ipygpumem.render import text_line
+        from ipygpumem.display.line import text_line
         ipygpumem.preload_pytorch()
         with ipygpumem.measure() as m:
             x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
@@ -200,7 +200,7 @@ def test_the_context_alone(torch, fresh):
     facts = fresh(
         """
         import torch
-        from ipygpumem.session import current
+        from ipygpumem.measurement.session import current
         baseline = current().preload("context")
         device = baseline.reading.devices["cuda:0"]
         tell(context=baseline.context, kernels=baseline.kernels, reserved=device.reserved, mode=device.mode)
@@ -217,10 +217,10 @@ def test_the_growth_probe_without_cuda_bindings(torch, fresh):
         import sys
         sys.modules["cuda"] = None
         import torch, ipygpumem
-        from ipygpumem.probes import cuda
+        from ipygpumem.sources import cuda
         ipygpumem.preload_pytorch()
         before = torch.cuda.memory_stats()["segment.all.allocated"]
-        card = ipygpumem.session.current().watch.cards[0]
+        card = ipygpumem.measurement.session.current().watch.cards[0]
         card.verify(torch, torch.cuda.memory_reserved())
         tell(mode=card.mode, why=card.why, how=type(cuda._runtime()).__name__,
              moved=torch.cuda.memory_stats()["segment.all.allocated"] - before)

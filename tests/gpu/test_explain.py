@@ -88,7 +88,7 @@ def test_libraries_pools_and_managed_memory_by_name(fresh):
     facts = fresh(
         HEAD
         + """
-from ipygpumem.recording.outside import OUTSIDE
+from ipygpumem.features.outside.cupti_records import OUTSIDE
 OUTSIDE.acquire()
 base, _, _ = steps()
 cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB))
@@ -119,7 +119,7 @@ with ipygpumem.measure() as m:
 (began,) = m.report.neighbours
 found, _, _ = steps()
 (card, *_) = ipygpumem.processes()
-from ipygpumem.render import text_line
+from ipygpumem.display.line import text_line
 line = text_line(m.report)
 with ipygpumem.measure() as m:
     child.communicate("x")

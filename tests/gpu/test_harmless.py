@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 import ipygpumem
-from ipygpumem.units import MIB
+from ipygpumem.core.units import MIB
 
 READS = """
 import torch
@@ -59,7 +59,7 @@ def test_user_reads_the_same_with_and_without(fresh):
     ours = fresh(
         READS.format(
             setup="import ipygpumem\nipygpumem.preload_pytorch()\ncell = ipygpumem.measure",
-            teardown="from ipygpumem.recording import PEAKS; PEAKS.remove()",
+            teardown="from ipygpumem.measurement.peaks import PEAKS; PEAKS.remove()",
         )
     )
     assert ours["out"] == bare["out"]

@@ -15,7 +15,7 @@ def example(torch):
 
 
 def profiled(torch, run):
-    from ipygpumem.recording.capture import Capture
+    from ipygpumem.features.profile.capture import Capture
 
     capture = Capture()
     capture.start()
@@ -28,8 +28,8 @@ def profiled(torch, run):
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_every_category_as_in_torchs_own_export(torch, example, tmp_path):
+    from ipygpumem.features.profile.event_tree import flow_of
     from ipygpumem.features.profile.timeline import profile_of
-    from ipygpumem.recording.tree import flow_of
 
     capture = profiled(torch, example)
     timelines = {one.device: one for one in profile_of(flow_of(capture.result)).timelines}
@@ -119,10 +119,10 @@ def test_libraries_by_setting_step_aside_and_say_so(fresh, tmp_path):
     facts = fresh(f"""
         import ipygpumem, torch
         ipygpumem.preload_pytorch()
-        from ipygpumem.session.session import current
-        from ipygpumem.session.study import Study
-        from ipygpumem.session.profile import profile_question
-        from ipygpumem.recording import Measurement
+        from ipygpumem.measurement.session import current
+        from ipygpumem.measurement.plan import Study
+        from ipygpumem.features.profile.collect import profile_question
+        from ipygpumem.measurement.measurement import Measurement
         watch = current().watch
         study = Study(watch, record=False, outside=True, profile=profile_question({str(tmp_path / "t.json")!r}, None))
         measurement = Measurement(watch)

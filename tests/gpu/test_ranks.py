@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipygpumem import read_ranks
-from ipygpumem.ledger.skew import cards
+from ipygpumem.features.ranks.skew import cards
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -109,13 +109,13 @@ def cluster(fresh, engines, devices):
 
         ok, joined = run("%gpumem engines rc")
         body = (
-            "from ipygpumem.session.origin import rank_and_world\\n"
+            "from ipygpumem.features.ranks.origin import rank_and_world\\n"
             "import torch\\nnumber = rank_and_world()[0]\\n"
             "kept = torch.ones((number + 1) * 64 << 18, device='cuda')"
         )
         ok, plain = run("%%px --no-stream\\n" + body)
         from ipygpumem.parallel import active
-        from ipygpumem.ledger.skew import cards
+        from ipygpumem.features.ranks.skew import cards
         members = active().last.members
         books = cards(members)
         held = [one.report.devices["cuda:0"].held for one in members]

@@ -10,7 +10,7 @@ MIB = 1 << 20
 HEAD = """
 import ctypes, threading, time
 import torch, ipygpumem
-from ipygpumem.recording import SAMPLER
+from ipygpumem.measurement.sampler import SAMPLER
 MIB = 1 << 20
 ipygpumem.preload_pytorch()
 library = next(l.split()[-1] for l in open("/proc/self/maps") if "libcudart" in l.rpartition("/")[2])
@@ -209,8 +209,8 @@ def test_the_live_display_in_a_kernel(fresh):
 
 
 def test_following_agrees_with_a_reading(torch):
-    from ipygpumem.session import current
-    from ipygpumem.session.follow import Follower
+    from ipygpumem.features.live.poller import Follower
+    from ipygpumem.measurement.session import current
 
     kept = torch.ones(300 * MIB, dtype=torch.uint8, device="cuda")
     reading = current().reading().devices["cuda:0"]

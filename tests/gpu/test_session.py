@@ -5,10 +5,12 @@ import json
 import pytest
 
 import ipygpumem
-from ipygpumem.ledger.entry import entries, moved_entries
-from ipygpumem.ledger.summary import LIMIT, entries_from_summary, summary
-from ipygpumem.render import Page, history_tables, text_line, text_tables
-from ipygpumem.units import MIB
+from ipygpumem.core.units import MIB
+from ipygpumem.display.line import text_line
+from ipygpumem.display.table import text_tables
+from ipygpumem.features.history.model import entries, moved_entries
+from ipygpumem.features.history.output_metadata import LIMIT, entries_from_summary, summary
+from ipygpumem.features.history.table import Page, history_tables
 
 TWO = """
 import torch
@@ -16,7 +18,7 @@ if torch.cuda.device_count() < 2:
     tell(skip="one GPU only: this needs two")
     raise SystemExit
 import ipygpumem
-from ipygpumem.render import text_line
+from ipygpumem.display.line import text_line
 ipygpumem.preload_pytorch()
 x = torch.ones(64 << 20, dtype=torch.uint8, device="cuda:0")
 """

@@ -1,9 +1,9 @@
 """Two devices in one process: each has its own books and peaks, and sums of peaks are nobody's."""
 
 import ipygpumem
-from ipygpumem.ledger import imbalance
-from ipygpumem.render import text_line
-from ipygpumem.units import MIB
+from ipygpumem.core.breakdown import imbalance
+from ipygpumem.core.units import MIB
+from ipygpumem.display.line import text_line
 
 
 def tensor(torch, mib, index):

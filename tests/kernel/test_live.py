@@ -207,7 +207,7 @@ def test_a_widget_that_is_never_left_gets_the_report_as_it_gets_all_else(run):
 
 CATCH = (
     WIDGETS
-    + "from ipygpumem.notebook import live\nreal, n = live.captured, [0]\n"
+    + "from ipygpumem.features.live import cell_display as live\nreal, n = live.captured, [0]\n"
     + "def late(request):\n    n[0] += 1\n    return n[0] == 2\nlive.captured = late\n"
 )
 
@@ -271,7 +271,7 @@ def test_reports_that_are_off_leave_nothing(run):
 def test_a_thread_that_cannot_begin_costs_the_live_display_alone(run):
     """And the streams are the user's again."""
     run(
-        "import sys, threading\nfrom ipygpumem.notebook import extension\n"
+        "import sys, threading\nfrom ipygpumem.jupyter import extension\n"
         "live = extension._extensions[get_ipython()].magics.cells.live\nlive._thread.close()\n"
         "start, wrote = threading.Thread.start, vars(sys.stdout).get('write')\n"
         "def bad(self): raise RuntimeError('no more threads')\nthreading.Thread.start = bad"

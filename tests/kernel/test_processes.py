@@ -7,8 +7,8 @@ import os
 import psutil
 import pytest
 
-from ipygpumem.probes import processes
-from ipygpumem.probes.processes import Directory
+from ipygpumem.sources import process_names as processes
+from ipygpumem.sources.process_names import Directory
 
 pytest.importorskip("ipykernel")
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpumem.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, SnapshotUnsafeError
+from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, SnapshotUnsafeError
 from ipygpumem.snapshot import KEYS, Limits, Snapshot, diff
 from snapshot import files, hostile
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipygpumem.errors import SnapshotError
+from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot import Snapshot, machine
 from ipygpumem.snapshot import rows as rows_module
 from ipygpumem.snapshot.limits import Limits

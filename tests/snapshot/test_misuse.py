@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from ipygpumem.errors import OptionError
+from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot import Snapshot, diff, to_frame
 from ipygpumem.snapshot import mapped as mapped_module
 from ipygpumem.snapshot.table import write_csv

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipygpumem.errors import SnapshotError
+from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.encode import decode
 from ipygpumem.snapshot.overview import overview

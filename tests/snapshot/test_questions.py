@@ -10,7 +10,7 @@ import pickle
 
 import pytest
 
-from ipygpumem.errors import DeviceError, OptionError, SnapshotError
+from ipygpumem.core.errors import DeviceError, OptionError, SnapshotError
 from ipygpumem.snapshot import KEYS, Snapshot, diff, sample, to_frame
 from ipygpumem.snapshot.encode import decode
 from ipygpumem.snapshot.overview import overview

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from ipygpumem.errors import OptionError
+from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot import Snapshot
 from ipygpumem.viewer.page import Source, page, script
 from snapshot.files import path

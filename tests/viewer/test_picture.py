@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from ipygpumem import Snapshot
-from ipygpumem.errors import DeviceError, OptionError
+from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.viewer.picture import MOST_BYTES, WIDTH, picture
 from snapshot import files
 

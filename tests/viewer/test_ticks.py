@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipygpumem.units import GIB, KIB, MIB
+from ipygpumem.core.units import GIB, KIB, MIB
 from ipygpumem.viewer.ticks import byte_ticks, count_ticks
 
 

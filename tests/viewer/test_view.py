@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from ipygpumem import Snapshot
-from ipygpumem.errors import DeviceError, OptionError
+from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.snapshot.encode import decode
 from ipygpumem.viewer import View, view, widget
 from ipygpumem.viewer.display_target import DisplayTarget, current_target, shell_target

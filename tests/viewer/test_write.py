@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipygpumem import Snapshot
-from ipygpumem.errors import DeviceError, OptionError
+from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.snapshot.encode import decode
 from ipygpumem.viewer import browser
 from snapshot import files

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.errors import OptionError, first_line
-from ipygpumem.ledger.entry import HOST
+from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.units import duration, size
+from ipygpumem.features.history.model import HOST
 from ipygpumem.snapshot.text import clip, many
-from ipygpumem.units import duration, size
 from ipygpumem.viewer.axes import Box, Paper, own_style
 from ipygpumem.viewer.picture import MOST_BYTES, WIDTH, Picture, packed
 from ipygpumem.viewer.ticks import byte_ticks
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ipygpumem.ledger.entry import Entry
+    from ipygpumem.features.history.model import Entry
 
 __all__ = ["history_picture"]
 

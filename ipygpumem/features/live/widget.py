@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import anywidget
 
-from ipygpumem.errors import OptionError, first_line
+from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.viewer.page import script
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.errors import OptionError, first_line
-from ipygpumem.files import check_path, replacing
-from ipygpumem.ledger.skew import compare_ranks
+from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.files import check_path, replacing
+from ipygpumem.core.units import duration, size
+from ipygpumem.features.ranks.skew import compare_ranks
 from ipygpumem.snapshot.text import clip
-from ipygpumem.units import duration, size
 from ipygpumem.viewer.axes import Box, Paper, own_style
 from ipygpumem.viewer.picture import WIDTH, Picture, packed
 from ipygpumem.viewer.ticks import byte_ticks
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ipygpumem.ledger.rank import Member, MemberPeak
+    from ipygpumem.features.ranks.model import Member, MemberPeak
 
 __all__ = ["ranks_picture", "write_ranks_picture"]
 

@@ -11,10 +11,10 @@ from PIL import Image
 
 from fakes.facts import before, report
 from fakes.sessions import MIB, cell, session
-from ipygpumem.errors import OptionError
+from ipygpumem.core.errors import OptionError
 from ipygpumem.features.history import picture as module
+from ipygpumem.features.history.model import moved_entries
 from ipygpumem.features.history.picture import history_picture
-from ipygpumem.ledger.entry import moved_entries
 from ipygpumem.viewer.picture import MOST_BYTES, WIDTH
 
 

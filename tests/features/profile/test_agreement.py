@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from fakes.programs import PROGRAMS, example
+from ipygpumem.features.profile.capture import Capture
 from ipygpumem.features.profile.categories import CATEGORIES, UNKNOWN
+from ipygpumem.features.profile.event_tree import flow_of, plain_flow
 from ipygpumem.features.profile.timeline import profile_of
-from ipygpumem.recording.capture import Capture
-from ipygpumem.recording.tree import flow_of, plain_flow
 
 
 def captured(run):

@@ -13,7 +13,7 @@ from PIL import Image
 
 from fakes.timelines import made
 from ipygpumem import viewer
-from ipygpumem.errors import OptionError
+from ipygpumem.core.errors import OptionError
 from ipygpumem.features.profile import picture as module
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.page import encode_profile, timeline_page

@@ -1,0 +1,1 @@
+"""Facts that every feature shares: readings, reports and the memory breakdown, sizes in bytes."""

@@ -1,0 +1,85 @@
+"""Bytes and seconds to text, and back. Text uses binary units (MiB, GiB), as nvidia-smi and PyTorch count."""
+
+from __future__ import annotations
+
+import re
+
+from ipygpumem.core.errors import OptionError
+
+__all__ = ["KIB", "MIB", "GIB", "amount", "duration", "in_bytes", "parse_size", "pair", "signed", "size"]  # noqa: RUF022 (by size)
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+_SIZE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|[kmgt])?\s*", re.IGNORECASE)
+_FACTORS: dict[str, int] = {
+    "": 1,
+    "b": 1,
+    **{f"{letter}ib": 1 << 10 * power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+    **{letter: 1 << 10 * power for power, letter in enumerate("kmgt", 1)},
+}
+_LARGEST = 1 << 63
+_MINUTE = 60
+
+
+def size(count: int) -> str:
+    """A number of bytes as MiB, from one GiB on as GiB: ``"400.0 MiB"``, ``"1.2 GiB"``."""
+    # 1023.95 MiB would print as 1024.0 MiB: from there on GiB
+    if abs(count) >= GIB - MIB // 20:
+        return f"{count / GIB:.1f} GiB"
+    return f"{count / MIB:.1f} MiB"
+
+
+def amount(count: int) -> str:
+    """As `size`, but what would print as 0.0 MiB in bytes or KiB, and nothing as ``"0"``: for single blocks."""
+    if count == 0 or abs(count) >= MIB // 20:
+        return size(count) if count else "0"
+    return f"{count / KIB:.1f} KiB" if abs(count) >= KIB else f"{count} B"
+
+
+def in_bytes(count: int, sign: str = "") -> str:
+    """A number of bytes in full: ``"1 byte"``, ``"5,000 bytes"``; ``sign`` as in a format: ``"+5,000 bytes"``."""
+    return f"{count:{sign},} byte{'' if abs(count) == 1 else 's'}"
+
+
+def signed(count: int) -> str:
+    """A change in bytes, always with its sign: ``"+400.0 MiB"``."""
+    return f"{'-' if count < 0 else '+'}{size(abs(count))}"
+
+
+def pair(part: int, whole: int) -> str:
+    """Part and whole in the whole's unit: ``"3.1 of 139.8 GiB"``."""
+    unit, name = (GIB, "GiB") if whole >= GIB else (MIB, "MiB")
+    return f"{part / unit:.1f} of {whole / unit:.1f} {name}"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that a person would use: ``"3.1 ms"``, ``"2.31 s"``, ``"4 min 07 s"``."""
+    if round(seconds, 4) < 1:
+        return f"{seconds * 1000:.1f} ms"
+    if round(seconds, 2) < _MINUTE:
+        return f"{seconds:.2f} s"
+    minutes, rest = divmod(round(seconds), _MINUTE)
+    if minutes < _MINUTE:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, _MINUTE)
+    return f"{hours} h {minutes:02d} min"
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes from ``4194304``, ``"4 MiB"``, ``"1.5GiB"``, ``"2G"`` (binary) or ``"2 GB"`` (decimal).
+
+    Raises:
+        OptionError: The text is no size, or one of 8 EiB and more.
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
+    if not match:
+        raise OptionError(f"{text!r} is no size: write bytes, or a number with MiB or GiB, as in '4 MiB'")
+    count = float(match[1]) * _FACTORS[(match[2] or "").lower()]
+    if abs(count) >= _LARGEST:
+        raise OptionError("a size of 8 EiB and more: no machine has as much")
+    return round(count)

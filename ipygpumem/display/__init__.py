@@ -1,0 +1,1 @@
+"""Tables and one-line summaries as text and HTML."""

@@ -1,0 +1,1 @@
+"""Versions and capabilities of this machine."""

@@ -1,0 +1,1 @@
+"""From the memory that nvidia-smi reports to the memory that PyTorch reports."""

@@ -1,0 +1,1 @@
+"""Which variables and objects keep GPU memory allocated."""

@@ -1,0 +1,1 @@
+"""Memory limits of a measurement."""

@@ -1,0 +1,1 @@
+"""Memory by source line."""

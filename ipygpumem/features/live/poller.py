@@ -1,0 +1,137 @@
+"""Following the books while something runs: from a thread, a few times a second.
+
+PyTorch's counters are read with Python's lock held, and wait for the allocator's: so seldom, and only while somebody
+looks. NVML's list of processes, whose lock all share, is asked only when memory without PyTorch has moved.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.core.errors import IpyGpuMemError
+from ipygpumem.features.live.model import Level, Levels
+from ipygpumem.measurement.reserved_bound import Anchor
+from ipygpumem.measurement.sampler import SAMPLER
+from ipygpumem.sources import host, pytorch
+
+if TYPE_CHECKING:
+    from ipygpumem.core.reading import CardMemory
+    from ipygpumem.sources.device import Card
+    from ipygpumem.sources.device_monitor import Watch
+
+__all__ = ["Follower"]
+
+_MOVED = 2 << 20
+_PAUSE = 1.0
+_TRIES = 2
+
+
+@dataclass(slots=True)
+class _Elsewhere:
+    """What of a card is neither ours nor the driver's, when that was asked, and what lay without PyTorch then."""
+
+    amount: int
+    around: int
+    time: float
+
+
+class Follower:
+    """One who follows a watch. Never raises, makes no CUDA call but the question whether there is a context."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._elsewhere: dict[int, _Elsewhere] = {}
+
+    def levels(self) -> Levels:
+        """The books now."""
+        torch = pytorch.started()
+        devices = []
+        for card in self._watch.watched() if torch is not None else ():
+            try:
+                if pytorch.has_context(torch, card.index):
+                    devices.append(self._level(torch, card))
+            except Exception:
+                devices.append(Level(card.name))
+        reading = host.read_host(None, available=False)
+        return Levels(time.time(), tuple(devices), reading.rss, reading.total)
+
+    def _level(self, torch: Any, card: Card) -> Level:
+        memory: CardMemory | None = None
+        for _ in range(_TRIES):
+            stats = self._stats(torch, card.index)
+            memory = _memory(card)
+            again = self._stats(torch, card.index)
+            if stats is None or again is None or _segments(stats) == _segments(again):
+                break
+        if stats is None or memory is None:
+            return self._partly(card, stats, memory)
+        state = pytorch.allocator_state(stats)
+        driver = memory.reserved or 0
+        around = memory.used - driver - state.now.reserved
+        elsewhere = self._others(card, memory, around)
+        return Level(
+            card.name,
+            state.now.allocated,
+            state.now.reserved - state.now.allocated,
+            max(around - (elsewhere or 0), 0),
+            elsewhere,
+            memory.used - driver,
+            memory.total - driver,
+            own=elsewhere is not None,
+        )
+
+    @staticmethod
+    def _partly(card: Card, stats: dict[str, Any] | None, memory: CardMemory | None) -> Level:
+        now = None if stats is None else pytorch.allocator_state(stats).now
+        driver = 0 if memory is None else memory.reserved or 0
+        return Level(
+            card.name,
+            None if now is None else now.allocated,
+            None if now is None else now.reserved - now.allocated,
+            used=None if memory is None else memory.used - driver,
+            capacity=card.total if memory is None else memory.total - driver,
+        )
+
+    def _stats(self, torch: Any, index: int) -> dict[str, Any] | None:
+        begin = time.perf_counter()
+        try:
+            stats = pytorch.stats(torch, index)
+        except Exception:  # an allocator that keeps no counters
+            return None
+        end = time.perf_counter()
+        reserved = stats["reserved_bytes"]["all"]
+        for window in SAMPLER.windows:
+            window.anchor(index, Anchor(begin, end, reserved["current"], reserved["allocated"], reserved["freed"]))
+        return stats
+
+    def _others(self, card: Card, memory: CardMemory, around: int) -> int | None:
+        """What is not this process's; None where nobody can tell."""
+        if card.own is None:
+            return None
+        known, now = self._elsewhere.get(card.index), time.monotonic()
+        if known is None or (abs(around - known.around) >= _MOVED and now - known.time >= _PAUSE):
+            try:
+                own = card.entries().get(card.own)
+            except IpyGpuMemError:
+                own = None
+            if own is None:
+                return None if known is None else known.amount
+            amount = max(memory.used - (memory.reserved or 0) - own, 0)
+            known = self._elsewhere[card.index] = _Elsewhere(amount, around, now)
+        return known.amount
+
+
+def _memory(card: Card) -> CardMemory | None:
+    if card.nvml is None or card.handle is None:
+        return None
+    try:
+        return card.nvml.memory(card.handle)
+    except IpyGpuMemError:
+        return None
+
+
+def _segments(stats: dict[str, Any]) -> int:
+    segment = stats["segment"]["all"]
+    return int(segment["allocated"] + segment["freed"])

@@ -1,0 +1,1 @@
+"""Memory by torch.nn.Module and by phase of a training step."""

@@ -1,0 +1,108 @@
+"""A history that is always on, so that a cell which runs out of memory leaves a snapshot: ``GPUMem.oom_snapshot``."""
+
+from __future__ import annotations
+
+import platform
+import time
+from typing import TYPE_CHECKING
+
+from ipygpumem.core.errors import OptionError, RecordingError, first_line
+from ipygpumem.display.columns import recording_notes
+from ipygpumem.measure_block import notebook_sources
+from ipygpumem.measurement.allocation_history import History, HistoryOptions
+from ipygpumem.measurement.recorder import Recorder
+from ipygpumem.measurement.recording_file import check_path
+from ipygpumem.sources import pytorch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from ipygpumem.features.oom.model import Failure
+    from ipygpumem.measurement.recording_keys import CellFacts
+    from ipygpumem.measurement.session import Session
+
+__all__ = ["Ring", "ring_path"]
+
+_EVENTS = 100_000
+_COST = (
+    f"the last {_EVENTS:,} allocations and frees are kept with their Python stacks: some 50 MiB of main memory, and"
+    " about a tenth of the time of code that only launches small kernels"
+)
+
+
+def ring_path(template: str, number: int) -> Path:
+    """The file of the Nth failure: ``{n}``, ``{host}`` and ``{time}`` expand. Proved to be writable.
+
+    Raises:
+        OptionError: Another name in braces, or nothing can be written there.
+    """
+    names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
+    try:
+        text = template.format(**names)
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        raise OptionError(f"{template!r} does not expand: there are {{n}}, {{host}} and {{time}}") from error
+    return check_path(text)
+
+
+class Ring:
+    """The history of one shell. Steps aside for every other recording, and comes back."""
+
+    def __init__(
+        self, session: Session, cell: Callable[[], CellFacts | None], numbers: Callable[[], Mapping[str, int]]
+    ) -> None:
+        self._session = session
+        self._cell = cell
+        self._numbers = numbers
+        self._recorder: Recorder | None = None
+        self._template: str | None = None
+        self._number = 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the settings ask for it."""
+        return self._template is not None
+
+    def set(self, template: str | None) -> str:
+        """Begin, go on under another name, or end; what is to be said of it."""
+        fresh = self._template is None
+        self._template = template
+        if template is None:
+            running = self._recorder is not None
+            self.pause()
+            return "no history is kept for out-of-memory errors any more" if running else ""
+        why = History.obstacle()
+        if why:
+            return f"oom_snapshot waits: {why}"
+        self.resume()
+        return f"out-of-memory errors leave {template}; {_COST}" if fresh else f"out-of-memory errors leave {template}"
+
+    def resume(self) -> None:
+        """Record, if that is wanted, nobody else records, and CUDA has started."""
+        if self._template is None or pytorch.started() is None:
+            return
+        if self._recorder is not None and not self._recorder.history.lost:
+            return
+        if pytorch.records() or History.obstacle():
+            return
+        recorder = Recorder(self._session.watch, HistoryOptions(max_entries=_EVENTS))
+        recorder.start()
+        self._recorder = recorder
+
+    def pause(self) -> None:
+        """Make room for another recording."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.stop()
+
+    def save(self, failure: Failure) -> str:  # noqa: ARG002 (the signature of a listener)
+        """Write what led to a failure, at that moment; what became of it, in words."""
+        if self._recorder is None or self._template is None:
+            return ""
+        self._number += 1
+        try:
+            path = ring_path(self._template, self._number)
+            facts = self._recorder.save(path, sources=notebook_sources(), numbers=self._numbers(), cell=self._cell())
+        except (OptionError, RecordingError) as error:
+            return f"the history of this failure was not saved: {first_line(error)}"
+        return recording_notes(facts)

@@ -1,0 +1,1 @@
+"""Device memory allocated outside PyTorch, by library."""

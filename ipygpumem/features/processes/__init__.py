@@ -1,0 +1,1 @@
+"""Other processes on the devices."""

@@ -1,0 +1,1 @@
+"""Allocation history across cells, and the display of snapshots."""

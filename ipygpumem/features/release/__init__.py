@@ -1,0 +1,1 @@
+"""Freeing memory: exception tracebacks, cell outputs, variables."""

@@ -1,0 +1,1 @@
+"""The IPython extension: cell events, magics, settings and display."""

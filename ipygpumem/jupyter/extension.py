@@ -1,0 +1,186 @@
+"""The life cycle: all that ``%load_ext`` puts into a shell, and its taking back."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import weakref
+from typing import Any
+
+from traitlets import TraitError
+
+from ipygpumem.core.report import Report
+from ipygpumem.display.html import html_line
+from ipygpumem.display.line import baseline_line, text_line
+from ipygpumem.features.holders.roots import frame_label, python_roots
+from ipygpumem.features.outside.standing import StandingRecords
+from ipygpumem.jupyter.completion import matcher
+from ipygpumem.jupyter.input_transformer import rewrite
+from ipygpumem.jupyter.magics import GPUMem
+from ipygpumem.jupyter.roots import labeller, notebook_roots
+from ipygpumem.jupyter.settings import without_faults
+from ipygpumem.measurement import fork
+from ipygpumem.measurement.peaks import PEAKS
+from ipygpumem.measurement.sampler import SAMPLER
+from ipygpumem.measurement.session import current
+
+__all__ = ["load", "unload"]
+
+_MAGICS = (("line", "gpumem"), ("cell", "gpumem"), ("line", "_gpumem_begin"))
+_NAME = "GPUMem"
+
+
+class _Extension:
+    """What one shell got from us, with what stood there before."""
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+        config, self._faults = without_faults(shell.config, _NAME)
+        self.magics = GPUMem(shell, current(), config)
+        self.standing = StandingRecords(self.magics)
+        self.matcher = matcher()
+        self._before: dict[tuple[str, str], Any] = {}
+        self._registered: Any = None
+        self._formatters: dict[str, Any] = {}
+
+    def install(self) -> None:
+        shell, magics = self.shell, self.magics
+        tables = shell.magics_manager.magics
+        self._before = {(kind, name): tables[kind].get(name) for kind, name in _MAGICS}
+        self._registered = shell.magics_manager.registry.get(_NAME)
+        shell.register_magics(magics)
+        magics.cells.clearing.install()
+        shell.input_transformers_cleanup.append(rewrite)
+        shell.events.register("pre_run_cell", magics.cells.pre_run_cell)
+        shell.events.register("post_run_cell", magics.cells.post_run_cell)
+        if self.matcher is not None and getattr(shell, "Completer", None) is not None:
+            shell.Completer.custom_matchers.append(self.matcher)
+        for kind, draw in (("text/plain", _plain), ("text/html", html_line)):
+            self._formatters[kind] = shell.display_formatter.formatters[kind].for_type(Report, draw)
+        magics.observe(self._changed, names=["preload", "devices", "oom_snapshot", "log"])
+        session = current()
+        session.roots, session.label = functools.partial(notebook_roots, shell), labeller(shell)
+        if magics.log is not None:
+            session.reports.log = magics.log
+        self.standing.install()
+        fork.register()
+
+    def start(self) -> None:
+        """Preload, take the baseline, say so in one line."""
+        session, magics = current(), self.magics
+        session.watch.only = None  # the device that is preloaded need not be one that is watched
+        baseline = session.preload(magics.preload, reset_peaks=magics.peaks == "exact")
+        print(baseline_line(baseline, reports=magics.report != "off"))  # noqa: T201 (the one line that %load_ext prints)
+        try:
+            magics.devices = magics.devices  # once more, now that torch can tell which there are
+        except TraitError as error:
+            self._faults.append(f"GPUMem.devices is passed over, all are watched: {error}")
+            magics.devices = None
+        session.watch.only = magics.devices
+        if magics.oom_snapshot is not None:
+            self._changed({"name": "oom_snapshot", "new": magics.oom_snapshot})
+        self.standing.set()
+        for fault in self._faults:
+            print(f"ipygpumem: {fault}")  # noqa: T201 (said once, at load)
+        self._faults.clear()
+
+    def _changed(self, change: Any) -> None:
+        if change["name"] == "devices":
+            current().watch.only = change["new"]
+        elif change["name"] == "log":
+            current().reports.log = change["new"]
+        elif change["name"] == "oom_snapshot":
+            told = self.magics.cells.ooms.ring.set(change["new"])
+            if told:
+                print(f"ipygpumem: {told}")  # noqa: T201 (a history that is on, and what it costs, is told)
+        elif change["new"] != "off":
+            self.start()
+
+    def remove(self) -> None:
+        shell, magics = self.shell, self.magics
+        magics.cells.close()
+        magics.monitoring.close()
+        magics.record.discard()
+        magics.cells.clearing.remove()
+        self.standing.remove()
+        magics.debugger.remove()
+        magics.cells.ooms.remove()
+        for event, callback in (
+            ("pre_run_cell", magics.cells.pre_run_cell),
+            ("post_run_cell", magics.cells.post_run_cell),
+        ):
+            with contextlib.suppress(ValueError):
+                shell.events.unregister(event, callback)
+        with contextlib.suppress(ValueError):
+            shell.input_transformers_cleanup.remove(rewrite)
+        with contextlib.suppress(ValueError, AttributeError):
+            shell.Completer.custom_matchers.remove(self.matcher)
+        self._remove_magics()
+        for kind, earlier in self._formatters.items():
+            formatter = shell.display_formatter.formatters[kind]
+            if earlier is not None:
+                formatter.for_type(Report, earlier)
+            else:
+                with contextlib.suppress(KeyError):
+                    formatter.pop(Report)
+        session = current()
+        if magics.log is not None:
+            session.reports.log = None
+        session.watch.only = None
+        session.roots, session.label = python_roots, frame_label
+        SAMPLER.close()
+        PEAKS.remove()
+        if "ipygpumem.features.ranks.engines" in sys.modules:
+            from ipygpumem.features.ranks.engines import active, disable
+
+            if active() is not None:
+                print("ipygpumem: engines are no longer under watch: %gpumem engines CLIENT begins it again")  # noqa: T201 (a reload ends it, too)
+            disable()
+
+    def _remove_magics(self) -> None:
+        shell, magics = self.shell, self.magics
+        tables = shell.magics_manager.magics
+        for kind, name in _MAGICS:
+            if getattr(tables[kind].get(name), "__self__", None) is not magics:
+                continue  # somebody has put their own there since
+            earlier = self._before[kind, name]
+            if earlier is None:
+                del tables[kind][name]
+            else:
+                tables[kind][name] = earlier
+        registry = shell.magics_manager.registry
+        if registry.get(_NAME) is magics:
+            del registry[_NAME]
+            if self._registered is not None:
+                registry[_NAME] = self._registered
+        with contextlib.suppress(ValueError):
+            shell.configurables.remove(magics)
+        magics.unobserve(self._changed, names=["preload", "devices", "oom_snapshot", "log"])
+
+
+_extensions: weakref.WeakKeyDictionary[Any, _Extension] = weakref.WeakKeyDictionary()
+
+
+def _plain(report: Report, printer: Any, cycle: bool) -> None:  # noqa: ARG001 (IPython's signature)
+    printer.text(text_line(report))
+
+
+def load(shell: Any) -> None:
+    """Put the extension into a shell; a second time is nothing."""
+    if shell not in _extensions:
+        extension = _Extension(shell)
+        extension.install()
+        _extensions[shell] = extension
+        try:
+            extension.start()
+        except BaseException:  # interrupted: half an extension is worse than none
+            unload(shell)
+            raise
+
+
+def unload(shell: Any) -> None:
+    """Take back everything that `load` did, and nothing else."""
+    extension = _extensions.pop(shell, None)
+    if extension is not None:
+        extension.remove()

@@ -1,0 +1,52 @@
+"""The functions that ``-f NAME`` names."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections import ChainMap
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.features.lines.source import Region, Texts, code_of, region_of, resolve
+from ipygpumem.measure_block import notebook_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["functions"]
+
+
+def functions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[Region]:
+    """Where the functions and methods of these names stand; those that the code itself defines are listed with it.
+
+    Raises:
+        OptionError: A name that is no function, or one whose source nobody has.
+    """
+    texts = Texts(notebook_sources())
+    own = _defined(text)
+    regions = []
+    for name in dict.fromkeys(names):
+        if name in own:
+            continue
+        thing = resolve(name, ChainMap(dict(namespace), vars(builtins)).__getitem__)
+        code = code_of(thing)
+        if code is None:
+            if issubclass(type(thing), type):
+                raise OptionError(f"{name!r} is a class: name a method, as in {name}.forward")
+            raise OptionError(f"{name!r} is no function or method written in Python")
+        regions.append(region_of(code, texts))
+    return regions
+
+
+def _defined(text: str) -> set[str]:
+    """Names of the functions and methods that some code will define: ``train``, ``Net.forward``."""
+    tree = Texts({"": text}).tree("")
+    if tree is None:
+        return set()
+    found = set()
+    for node in tree.body:
+        for inner in (node, *(node.body if isinstance(node, ast.ClassDef) else ())):
+            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(inner.name if inner is node else f"{node.name}.{inner.name}")  # type: ignore[attr-defined]
+    return found

@@ -1,0 +1,1 @@
+"""Code under measurement: readings at both ends, peaks, samples and the recording in between."""

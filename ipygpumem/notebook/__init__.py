@@ -1,1 +1,0 @@
-"""IPython: life cycle, cell rewrite, magics, settings, completion, and the one error boundary."""

@@ -1,0 +1,1 @@
+"""NVIDIA CUPTI: activity records of device memory allocations."""

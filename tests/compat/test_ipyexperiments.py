@@ -1,0 +1,123 @@
+"""The drop-in for ipyexperiments.utils.mem: same names, units and tolerance."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+from fakes.nvml import FakeCard
+from ipygpumem import IpyGpuMemError, RecordingError
+from ipygpumem.compat import ipyexperiments as mem
+
+MIB = 1 << 20
+TOLERANCE = 2
+
+
+def test_names_and_signatures_of_the_namesake():
+    def plain(function):
+        return f"({', '.join(str(one.replace(annotation=one.empty)) for one in _parameters(function))})"
+
+    names = [name for name in mem.__all__ if name[0] in "gp"]
+    assert {name: plain(getattr(mem, name)) for name in names} == {
+        "gpu_mem_allocate_mbs": "(n, fatal=False)",
+        "gpu_mem_get_free_mbs": "(torch_gpu_id=None)",
+        "gpu_mem_get_free_no_cache_mbs": "()",
+        "gpu_mem_get_mbs": "(torch_gpu_id=None)",
+        "gpu_mem_get_total_mbs": "(torch_gpu_id=None)",
+        "gpu_mem_get_used_mbs": "(torch_gpu_id=None)",
+        "gpu_mem_get_used_no_cache_mbs": "()",
+        "gpu_mem_leave_free_mbs": "(n)",
+        "preload_pytorch": "(device_id=0)",
+    }
+
+
+def _parameters(function):
+    return inspect.signature(function).parameters.values()
+
+
+def test_total_free_and_used_in_whole_mib(fake_gpu):
+    fake_gpu.alloc(100 * MIB)
+    memory = mem.gpu_mem_get_mbs()
+    assert memory == (143_771, 143_771 - 615 - 620 - 100, 615 + 620 + 100)
+    assert memory.total == memory.free + memory.used
+    assert mem.gpu_mem_get_total_mbs() == memory.total
+    assert mem.gpu_mem_get_free_mbs() == memory.free
+    assert mem.gpu_mem_get_used_mbs() == memory.used
+
+
+def test_the_first_call_starts_cuda_as_the_namesake(fake_gpu):
+    assert mem.gpu_mem_get_used_mbs() == 615 + 620
+    assert fake_gpu[0].context
+
+
+def test_preload_starts_cuda_once(two_gpus):
+    mem.preload_pytorch(1)
+    assert [device.context for device in two_gpus.devices] == [False, True]
+    mem.preload_pytorch(0)
+    assert not two_gpus[0].context
+
+
+def test_without_the_cache(fake_gpu):
+    fake_gpu.alloc(MIB)
+    free = mem.gpu_mem_get_free_no_cache_mbs()
+    fake_gpu.free(fake_gpu.alloc(300 * MIB))
+    assert mem.gpu_mem_get_free_mbs() == free - 300
+    assert mem.gpu_mem_get_free_no_cache_mbs() == free
+    fake_gpu.free(fake_gpu.alloc(300 * MIB))
+    assert mem.gpu_mem_get_used_no_cache_mbs() == 143_771 - free
+
+
+def test_memory_is_held_as_long_as_the_tensor(fake_gpu):
+    before = mem.gpu_mem_get_used_mbs()
+    tensor = mem.gpu_mem_allocate_mbs(500)
+    assert abs(mem.gpu_mem_get_used_mbs() - before - 500) <= TOLERANCE
+    assert (tensor.dtype, tensor.numel() * tensor.element_size()) == (torch.float32, 500 * MIB)
+    del tensor
+    assert mem.gpu_mem_get_used_no_cache_mbs() == before
+
+
+def test_no_room_is_none_or_torchs_error(make_gpu):
+    make_gpu(cards=[FakeCard(total=4000 * MIB)])
+    assert mem.gpu_mem_allocate_mbs(5000) is None
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        mem.gpu_mem_allocate_mbs(5000, fatal=True)
+
+
+@pytest.mark.parametrize("left", [1000, 10])
+def test_leave_so_much_free(fake_gpu, left):
+    held = mem.gpu_mem_leave_free_mbs(left)
+    assert abs(mem.gpu_mem_get_free_mbs() - left) <= TOLERANCE
+    del held
+
+
+def test_less_is_free_to_begin_with(make_gpu):
+    make_gpu(cards=[FakeCard(total=2000 * MIB)])
+    with pytest.raises(AssertionError, match="already less available memory than requested: 765 MiB"):
+        mem.gpu_mem_leave_free_mbs(3000)
+
+
+def test_the_current_device_is_meant(two_gpus):
+    two_gpus.alloc(MIB, 0)
+    two_gpus.outside(700 * MIB, 1)
+    torch.cuda.set_device(1)
+    assert mem.gpu_mem_get_used_mbs() == 615 + 620 + 700
+    assert mem.gpu_mem_get_used_mbs(0) == 615 + 620 + 2
+
+
+@pytest.mark.parametrize("index", [7, -1])
+def test_a_device_that_is_not_there(fake_gpu, index):
+    with pytest.raises(IpyGpuMemError, match="device"):
+        mem.gpu_mem_get_free_mbs(index)
+
+
+def test_without_nvml_cuda_tells(fake_gpu):
+    fake_gpu.nvml.present = False
+    assert mem.gpu_mem_get_free_mbs() == 143_771 - 615 - 620
+
+
+def test_without_a_gpu_it_can_be_imported_and_says_so():
+    for call in (mem.preload_pytorch, mem.gpu_mem_get_free_mbs, mem.gpu_mem_get_free_no_cache_mbs):
+        with pytest.raises(RecordingError, match="these functions need a GPU"):
+            call()

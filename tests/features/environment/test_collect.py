@@ -1,0 +1,23 @@
+"""``ipygpumem env``: tried, not guessed."""
+
+from ipygpumem.features.environment.collect import environment, environment_lines
+
+
+def test_a_machine_with_a_gpu(fake_gpu):
+    facts = environment()
+    assert facts.torch is None
+    assert facts.nvml is None
+    assert facts.cards[0][0] == "NVIDIA H200"
+    assert facts.mode == ("process", "own entry verified by a growth probe")
+    assert facts.numbers["allocated (tensors)"] == ("exact", "allocator counter")
+    assert facts.numbers["outside PyTorch"][0] == "exact"
+    assert facts.numbers["recording of snapshots"][0] == "exact"
+    assert "mode       process: own entry verified by a growth probe" in environment_lines(facts)
+
+
+def test_a_machine_without(fake_nvml):
+    facts = environment()
+    assert "built without CUDA" in facts.torch
+    assert facts.mode is None
+    assert facts.numbers["GPU memory"] == ("unknown", facts.torch)
+    assert facts.driver in "\n".join(environment_lines(facts))

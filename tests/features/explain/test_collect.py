@@ -1,0 +1,114 @@
+"""What goes into a waterfall: records and pools, each byte once."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+import pytest
+
+import ipygpumem
+from fakes.cupti import CUPY, FakeCupti, put_under
+from fakes.nvml import FakeCard
+from ipygpumem.core.units import MIB
+from ipygpumem.features.outside.cupti_records import OUTSIDE
+
+
+def steps(fall):
+    return {step.label: step.amount for step in fall.steps}
+
+
+@pytest.fixture
+def gpu(fake_gpu):
+    ipygpumem.preload_pytorch()
+    return fake_gpu
+
+
+@pytest.fixture
+def cupti(monkeypatch):
+    pytest.importorskip("llvmlite")
+    library = FakeCupti()
+    put_under(monkeypatch, library)
+    return library
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """CuPy's pool: the one thing of it that is read."""
+
+    class Device:
+        def __init__(self, index):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+    pool = types.SimpleNamespace(total=0, total_bytes=lambda: pool.total, used_bytes=lambda: pool.total)
+    module = types.ModuleType("cupy")
+    module.get_default_memory_pool = lambda: pool
+    module.cuda = types.SimpleNamespace(Device=Device)
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    return pool
+
+
+def test_a_pool_that_counts_itself_needs_no_records(gpu, cupy):
+    cupy.total = 256 * MIB
+    gpu.outside(300 * MIB)
+    (fall,) = ipygpumem.explain().devices
+    found = steps(fall)
+    assert found["CuPy's pool"] == 256 * MIB
+    assert found["libraries, kernel code, stacks, graphs"] == 44 * MIB
+    (step,) = [one for one in fall.steps if one.label == "CuPy's pool"]
+    assert (step.grade.trust, step.todo) == ("exact", "cupy.get_default_memory_pool().free_all_blocks()")
+    assert fall.imbalance == 0
+
+
+def test_what_records_and_a_pool_both_tell_is_told_once(gpu, cupti, cupy):
+    cupy.total = 100 * MIB  # from before the records
+    gpu.outside(100 * MIB)
+    OUTSIDE.acquire()
+    cupti.alloc(0x1000, 156 * MIB, CUPY)
+    gpu.outside(156 * MIB)
+    cupy.total = 256 * MIB
+    (fall,) = ipygpumem.explain().devices
+    found = steps(fall)
+    assert (found["CuPy"], found["CuPy's pool, from before the records"]) == (156 * MIB, 100 * MIB)
+    assert "kernel code, stacks, graphs" not in found, "nothing is left"
+    assert fall.imbalance == 0
+    OUTSIDE.release()
+
+
+def test_a_pool_with_more_than_the_card_shows_is_told_as_counted_twice(gpu, cupy):
+    cupy.total = 512 * MIB
+    (fall,) = ipygpumem.explain().devices
+    assert steps(fall)["counted twice"] == -512 * MIB
+    assert fall.imbalance == 0
+    assert str(ipygpumem.explain())
+    assert ipygpumem.explain()._repr_html_()
+
+
+def test_the_parent_of_a_mig_instance_is_not_our_card(make_gpu):
+    gpu = make_gpu(cards=[FakeCard(mig=True)])
+    gpu.alloc(100 * MIB)
+    (fall,) = ipygpumem.explain().devices
+    assert fall.imbalance == 0
+    assert fall.totals[-1].amount == 100 * MIB
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_in_a_forked_child_nobody_hangs(gpu, cupti):
+    OUTSIDE.acquire()
+    cupti.alloc(0x1000, 5)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(0 if str(ipygpumem.explain()) else 1)
+        except BaseException:  # a child must not go on as a second pytest
+            os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    OUTSIDE.release()

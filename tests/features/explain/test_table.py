@@ -1,0 +1,137 @@
+"""A waterfall as text, word for word; and its bars, each beginning where the one above it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from fakes.facts import before
+from ipygpumem.core.baseline import Baseline
+from ipygpumem.core.reading import HostReading, Reading
+from ipygpumem.features.explain.cache import Cache
+from ipygpumem.features.explain.steps import device_waterfall
+from ipygpumem.features.explain.table import _rows, html_waterfalls, text_waterfalls
+from ipygpumem.features.processes.model import Neighbour
+
+MIB = 1 << 20
+BASE = Baseline(Reading(1.0, {"cuda:0": before()}, HostReading()), "cuda:0", "NVIDIA H200", 518 * MIB, 158 * MIB)
+
+
+def fall(**changes):
+    facts = {
+        "label": "NVIDIA H200",
+        "baseline": BASE,
+        "neighbours": [Neighbour(7, 70 * MIB, "python a.py", "own")],
+        "cache": Cache(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1),
+        "notes": ("a note",),
+    }
+    return device_waterfall(before(), **{**facts, **changes})
+
+
+TEXT = """\
+no GPU
+
+cuda:0, NVIDIA H200
+cuda:0: nvidia-smi shows 885.0 MiB, and 100.0 MiB of it are allocated (tensors). Between them: 70.0 MiB of other \
+processes; 9.0 MiB in nobody's entry; 686.0 MiB of this process outside PyTorch; 20.0 MiB of PyTorch's cache, of which \
+torch.cuda.empty_cache() gives back 12.0 MiB.
+
+device used                                   1.5 GiB  ██████████████████████████████  exact
+  driver reserve                          - 615.0 MiB                    ▒▒▒▒▒▒▒▒▒▒▒▒  exact    the driver's own: \
+nvidia-smi leaves it out
+nvidia-smi shows                            885.0 MiB  ██████████████████              exact
+  pid 7 (python a.py)                      - 70.0 MiB                  ▒▒              exact    yours: kill 7, if it \
+is a leftover
+  unattributed                              - 9.0 MiB                  ▒               exact
+this process                                806.0 MiB  ████████████████                exact
+  CUDA context                            - 518.0 MiB        ▒▒▒▒▒▒▒▒▒▒                derived  stays as long as this \
+process
+  first kernels                           - 158.0 MiB     ▒▒▒                          derived  stays as long as this \
+process
+  libraries, kernel code, stacks, graphs   - 10.0 MiB    ▒                             derived  %%gpumem --outside \
+names what a cell adds
+PyTorch reserved                            120.0 MiB  ██                              exact
+  cached, can go back                      - 12.0 MiB    ▒                             exact    \
+torch.cuda.empty_cache(), or %gpumem free --cache
+  cached, cannot go back                    - 6.0 MiB    ▒                             exact    let go of those \
+(%gpumem who), or expandable_segments:True
+  private pools of graphs, not in use       - 2.0 MiB    ▒                             exact    delete the graphs (or \
+the MemPool), then empty_cache()
+allocated (tensors)                         100.0 MiB  ██                              exact    %gpumem who names the \
+holders
+
+first kernels: code and handles of CUDA's libraries
+cached, cannot go back: 3 free pieces in 2 segments, kept by 4 blocks of 9.0 MiB in the same
+private pools of graphs, not in use: 1 pool, kept for the next replay
+CUDA context: derived (measured when CUDA started here, and taken to stand since)
+first kernels: derived (measured when the first kernels ran, and taken to stand since)
+libraries, kernel code, stacks, graphs: derived (what is left: no name is known for it)
+a note"""
+
+
+def test_as_text():
+    assert text_waterfalls([fall()], "no GPU") == TEXT
+
+
+def test_each_bar_begins_where_the_one_above_it_ended():
+    level = None
+    for row in _rows(fall()):
+        if row.step.kind == "total":
+            assert row.start == 0
+            assert level is None or row.end == pytest.approx(level)
+            level = row.end
+        else:
+            assert row.end == pytest.approx(level)
+            level = row.start
+    assert level == pytest.approx(100 / 1500)
+
+
+def test_html_has_what_the_text_has_and_nothing_that_is_dropped():
+    html = html_waterfalls([fall()], "no <GPU>")
+    assert "no &lt;GPU&gt;" in html
+    for step in fall().steps:
+        assert step.label in html
+        assert step.todo.replace("'", "&#39;") in html
+    assert not re.search(r"<(svg|script|style|iframe|canvas)", html)
+    widths = [float(one) for one in re.findall(r"height:11px;width:([\d.]+)%", html)]
+    assert max(widths) == 100
+    assert min(width for width in widths[1::2] if width) == 1, "what is there can be seen"
+
+
+def test_a_narrow_page_wraps_what_is_long():
+    """Grade and advice are seen without scrolling: labels, bars and advice give way."""
+    html = html_waterfalls([fall()])
+    cells = re.findall(r'<td style="([^"]*)"', html)
+    assert len(cells) % 5 == 0
+    assert {"overflow-wrap:anywhere" in style for style in cells[0::5] + cells[4::5]} == {True}
+    assert not any("nowrap" in style for style in cells[0::5] + cells[4::5])
+    assert {"width:20%" in style for style in cells[3::5]} == {True}
+
+
+def test_unknown_totals_have_no_bar_and_break_nothing():
+    bare = dataclasses.replace(
+        before(), used=None, driver_reserved=None, process=None, others=None, mode="torch-only", why="no driver"
+    )
+    one = device_waterfall(bare)
+    text = text_waterfalls([one])
+    assert re.search(r"^nvidia-smi shows +unknown +unknown$", text, re.MULTILINE)
+    assert "nvidia-smi shows: unknown (no driver)" in text
+    assert "unknown" in html_waterfalls([one])
+
+
+def test_a_card_that_is_used_by_nobody():
+    empty = dataclasses.replace(
+        before(), used=0, driver_reserved=None, process=0, others=0, allocated=0, reserved=0, active=0
+    )
+    assert text_waterfalls([device_waterfall(empty)])
+    assert html_waterfalls([device_waterfall(empty)])
+
+
+def test_a_long_name_leaves_room():
+    long = fall(neighbours=[Neighbour(7, 70 * MIB, "x" * 60, "own")])
+    assert max(len(line.partition("-")[0]) for line in text_waterfalls([long]).splitlines() if "…" in line) < 60
+    html = html_waterfalls([long])
+    assert f">pid 7 ({'x' * 36}…</td>" in html
+    assert f'title="pid 7 ({"x" * 60})' in html, "hovering tells the whole"

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from fakes.sessions import cell
+from ipygpumem.features.history.comparison import earlier_runs, pairs
+from ipygpumem.features.history.model import moved_entries
+
+
+def found(before, after):
+    return [
+        (pair.before and pair.before.code, pair.after and pair.after.code, pair.change("held"))
+        for pair in pairs(moved_entries(before), moved_entries(after))
+    ]
+
+
+MIB = 1 << 20
+
+
+def test_cells_are_known_by_their_id_whatever_their_number():
+    before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="b")]
+    after = [cell(7, held=9, cell_id="b"), cell(8, held=5, cell_id="a"), cell(9, cell_id="c")]
+    assert found(before, after) == [
+        ("step(2)", "step(7)", 3 * MIB),
+        ("step(1)", "step(8)", 0),
+        (None, "step(9)", None),
+    ]
+    assert found(after, before)[-1] == ("step(9)", None, None)
+
+
+def test_without_ids_by_their_number():
+    before = [cell(1, held=5, cell_id=None), cell(2, held=6, cell_id=None)]
+    after = [cell(2, held=9, cell_id=None), cell(3, cell_id=None)]
+    assert found(before, after) == [("step(2)", "step(2)", 3 * MIB), (None, "step(3)", None), ("step(1)", None, None)]
+    assert found(before, [cell(1, held=7, cell_id="x")]) == [("step(1)", "step(1)", 2 * MIB), ("step(2)", None, None)]
+
+
+def test_ids_that_no_cell_shares_say_nothing():
+    before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="b")]
+    after = [cell(1, held=9, cell_id="x"), cell(2, held=6, cell_id="y")]
+    assert found(before, after) == [("step(1)", "step(1)", 4 * MIB), ("step(2)", "step(2)", 0)]
+    after = [cell(1, held=9, cell_id="x"), cell(5, held=7, cell_id="b")]
+    assert found(before, after) == [(None, "step(1)", None), ("step(2)", "step(5)", MIB), ("step(1)", None, None)]
+
+
+def test_of_a_cell_that_ran_again_the_last_run_counts():
+    before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="a")]
+    after = [cell(4, held=1, cell_id="a"), cell(9, held=4, cell_id="a")]
+    assert found(before, after) == [("step(2)", "step(9)", -2 * MIB)]
+
+
+def test_measurements_outside_cells_and_several_in_one_go_by_their_place():
+    before = [cell(None, held=1, cell_id=None), cell(None, held=2, cell_id=None)]
+    after = [cell(None, held=5, cell_id=None), cell(None, held=7, cell_id=None)]
+    assert [change for _, _, change in found(before, after)] == [4 * MIB, 5 * MIB]
+    statements = [cell(3, held=1, cell_id="a", code="s"), cell(3, held=2, cell_id="a")]
+    later = [cell(5, held=2, cell_id="a", code="s"), cell(5, held=9, cell_id="a")]
+    assert found(statements, later) == [("s", "s", MIB), ("step(3)", "step(5)", 7 * MIB)]
+
+
+def test_devices_are_kept_apart():
+    before = [cell(1, held=5), cell(1, held=9, name="cuda:1")]
+    after = [cell(1, held=7, name="cuda:1")]
+    assert found(before, after) == [("step(1)", "step(1)", -2 * MIB), ("step(1)", None, None)]
+
+
+def test_what_is_unknown_has_no_change():
+    (pair,) = pairs(moved_entries([cell(1, end={"process": None})]), moved_entries([cell(1)]))
+    assert pair.change("outside") is not None
+    (pair,) = pairs(moved_entries([cell(1)]), [])
+    assert pair.change("held") is None
+
+
+def test_of_a_log_that_several_kernels_wrote_the_last_counts():
+    def kernel(held):
+        return [cell(1, held=held, cell_id="a"), cell(2, held=held + 1, cell_id="b", code="s"), cell(2, cell_id="b")]
+
+    once, twice = kernel(5), [*kernel(9), *kernel(7)]
+    assert [change for _, _, change in found(once, twice)] == [2 * MIB, 2 * MIB, 0]
+    bare = [cell(one.cell, held=7, cell_id=None) for one in once[:2]]
+    assert [change for _, _, change in found(bare, [*bare, *bare])] == [0, 0]
+    blocks = [cell(None, held=3, cell_id=None), *once]
+    assert [change for _, _, change in found(blocks, [*blocks, *blocks])] == [0] * 4
+
+
+def test_runs_that_do_not_count_are_counted():
+    before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="b"), cell(3, held=7, cell_id="a")]
+    after = [cell(1, held=5, cell_id="a"), cell(1, held=5, cell_id="a"), *(cell(n, cell_id="b") for n in (2, 3, 4))]
+    assert earlier_runs(moved_entries(before), moved_entries(after)) == (1, 2)
+    nameless = [cell(n, held=5, cell_id=None) for n in (1, 2, 1)]
+    assert earlier_runs(moved_entries(before), moved_entries(nameless)) == (0, 1), "known by their numbers then"

@@ -1,0 +1,149 @@
+"""Files of reports that are half-written, foreign or hostile."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fakes.sessions import cell
+from ipygpumem import ReportError, load_reports
+from ipygpumem.features.history import load
+from ipygpumem.features.history.reports import Reports
+
+LINES = [f"{cell(number).to_json()}\n" for number in (1, 2, 3)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "s.jsonl"
+
+
+def told(path):
+    with pytest.raises(ReportError) as caught:
+        load_reports(path)
+    text = str(caught.value)
+    assert len(text.splitlines()) == 1
+    return text.replace(f"{path}", "s.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (LINES[1][:500], "broken JSON, cut off at the end"),
+        (LINES[1][:500] + "\n", "broken JSON, cut off at the end"),
+        ('{"schema": 1, "code": "x", "dev\n', "broken JSON, cut off at the end"),
+        ('{"schema": 1, "code": "\\u12\n', "broken JSON, cut off at the end"),
+        ('{"schema": 1, "success": fal\n', "broken JSON, cut off at the end"),
+        ('{"schema": 1\n', "broken JSON, cut off at the end"),
+        ('{"schema": 1 "code": 2}\n', "broken JSON: Expecting ',' delimiter"),
+        (
+            LINES[1].replace('"schema": 1', '"schema": 2'),
+            "written by a later version of ipygpumem (schema 2): this one knows up to 1",
+        ),
+        (LINES[1].replace('"seconds": 2.31', '"seconds": "long"'), "seconds is a text, not a number"),
+        (LINES[1].replace('"seconds": 2.31', '"seconds": Infinity'), "broken JSON: Infinity is no number"),
+        (LINES[1].replace('"seconds": 2.31', '"seconds": 1e999'), "seconds is no finite number"),
+        (
+            LINES[1].replace('"seconds": 2.31', f'"seconds": {"9" * 5000}'),
+            "broken JSON: Exceeds the limit (4300 digits)",
+        ),
+        ("[" * 100_000, "JSON that is nested too deep"),
+        ('{"a":' * 100_000, "JSON that is nested too deep"),
+        ("null\n", "the report is null, not an object"),
+        ("import torch\n", "broken JSON: Expecting value"),
+        ('{"event": "loss", "value": 3}\n', "it has no schema: nothing that ipygpumem wrote"),
+    ],
+)
+def test_a_broken_line_is_one_error_that_names_it(path, line, reason):
+    path.write_text(LINES[0] + line)
+    found = told(path)
+    assert found.startswith(f"s.jsonl: line 2: {reason}")
+    lax = load_reports(path, strict=False)
+    assert [one.cell for one in lax] == [1]
+    assert [fault.replace(str(path), "s.jsonl") for fault in lax.faults] == [found]
+
+
+def test_all_others_are_read(path):
+    path.write_text(LINES[0] + "half\n" + LINES[1] + "\n  \n" + LINES[2].rstrip())
+    found = load_reports(path, strict=False)
+    assert [one.cell for one in found] == [1, 2, 3]
+    assert [fault.partition(": ")[2] for fault in found.faults] == ["line 2: broken JSON: Expecting value"]
+
+
+def test_not_a_text(path):
+    path.write_bytes(b"\x80\x04\x95\n")
+    assert told(path) == "s.jsonl: line 1: not a text in UTF-8"
+
+
+def test_a_mark_of_the_byte_order_is_no_fault(path):
+    path.write_bytes(b"\xef\xbb\xbf" + LINES[0].encode())
+    assert len(load_reports(path)) == 1
+
+
+def test_an_empty_file_has_no_reports(path):
+    path.touch()
+    assert list(load_reports(path)) == []
+
+
+def test_a_list_comes_back(path):
+    reports = Reports([cell(1), cell(2)])
+    reports.to_json(path)
+    assert list(load_reports(path)) == list(reports)
+    path.write_text("[1, 2]")
+    assert told(path) == "s.jsonl: report 1: the report is a whole number, not an object"
+    path.write_text("[1, 2")
+    assert told(path) == "s.jsonl: broken JSON, cut off at the end"
+    Reports().to_json(path)
+    assert list(load_reports(path)) == []
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(ReportError, match=r"none\.jsonl: No such file"):
+        load_reports(tmp_path / "none.jsonl")
+    with pytest.raises(ReportError, match=r"Is a directory|not a regular file"):
+        load_reports(tmp_path)
+    with pytest.raises(ReportError, match="no file can have this name"):
+        load_reports("a\0b")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ReportError, match="not a regular file: a pipe or device may have no end"):
+        load_reports(tmp_path / "pipe")
+    with pytest.raises(ReportError, match="not a regular file"):
+        load_reports("/dev/zero")
+
+
+def test_bounds(path, monkeypatch):
+    monkeypatch.setattr(load, "_LONGEST_LINE", len(LINES[0]) + 10)
+    path.write_text(LINES[0] + "x" * 100_000)
+    assert told(path).startswith("s.jsonl: line 2 is longer than ")
+    monkeypatch.setattr(load, "_MOST", 2)
+    path.write_text("".join(LINES))
+    assert told(path) == "s.jsonl: more than 2 reports"
+    monkeypatch.setattr(load, "LARGEST", 100)
+    path.write_text(f"[{LINES[0]}]")
+    assert told(path).startswith("s.jsonl: more than 0.0 MiB")
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_is_cut_or_changed_is_read_or_told(path, data):
+    text = bytearray("".join(LINES).encode())
+    at = data.draw(st.integers(0, len(text) - 1))
+    kind = data.draw(st.sampled_from(["cut", "change", "drop"]))
+    if kind == "cut":
+        del text[at:]
+    elif kind == "drop":
+        del text[at : at + data.draw(st.integers(1, 50))]
+    else:
+        text[at] = data.draw(st.integers(0, 255))
+    path.write_bytes(bytes(text))
+    found = load_reports(path, strict=False)
+    assert len(found) >= 0
+    assert len(found) + len(found.faults) <= 4
+    for fault in found.faults:
+        assert len(fault.splitlines()) == 1
+    for one in found:
+        json.loads(one.to_json())

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fakes.sessions import cell
+from ipygpumem import OptionError, load_reports
+from ipygpumem.features.history.log import Log
+from ipygpumem.features.history.reports import Reports
+
+TESTS = Path(__file__).parents[2]
+
+
+HEAD = f"""\
+import os, resource, signal, sys
+sys.path.insert(0, {str(TESTS)!r})
+from fakes.sessions import cell
+from ipygpumem.features.history.reports import Reports
+reports = Reports()
+reports.log = sys.argv[1]
+"""
+
+
+def script(code, path):
+    return subprocess.run(
+        [sys.executable, "-c", HEAD + code, str(path)], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_each_report_is_there_once_it_has_settled(tmp_path):
+    path = tmp_path / "s.jsonl"
+    reports = Reports()
+    reports.append(cell(1))
+    reports.log = path
+    assert reports.log == str(path)
+    assert not path.exists(), "what came before is not in it"
+    for number in (2, 3):
+        reports.append(cell(number))
+        assert list(load_reports(path)) == list(reports)[1:]
+    reports.log = None
+    reports.append(cell(4))
+    assert len(load_reports(path)) == 2
+    reports.log = path
+    reports.append(cell(5))
+    assert [one.cell for one in load_reports(path)] == [2, 3, 5], "what is there stays"
+
+
+def test_what_was_written_survives_a_kill(tmp_path):
+    path = tmp_path / "s.jsonl"
+    ran = script("for n in range(200): reports.append(cell(n))\nos.kill(os.getpid(), signal.SIGKILL)", path)
+    assert ran.returncode == -signal.SIGKILL
+    assert [one.cell for one in load_reports(path)] == list(range(200))
+
+
+FULL = """\
+reports.append(cell(0))
+size = os.path.getsize(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, resource.RLIM_INFINITY))
+for n in (1, 2, 3): reports.append(cell(n))
+assert os.path.getsize(sys.argv[1]) == size, "half a line stays"
+assert len(reports) == 4
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+reports.append(cell(4))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="limits of this kind are Unix's")
+def test_a_full_disk_is_said_once_and_nothing_is_lost_when_there_is_room_again(tmp_path):
+    """A limit on the file's size is a disk that is full in the middle of a line."""
+    path = tmp_path / "s.jsonl"
+    ran = script(FULL, path)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == f"ipygpumem: the log {path} is not written: File too large; reports wait for it, said once\n"
+    assert [one.cell for one in load_reports(path)] == [0, 1, 2, 3, 4]
+
+
+def test_what_waits_is_bounded_and_what_is_lost_is_said(tmp_path, monkeypatch, capsys):
+    from ipygpumem.features.history import log as module
+
+    path = tmp_path / "gone" / "s.jsonl"
+    path.parent.mkdir()
+    log = Log(path)
+    path.parent.rmdir()
+    for number in range(1003):
+        log.write(cell(number))
+    assert capsys.readouterr().err.count("\n") == 1
+    path.parent.mkdir()
+    log.write(cell(5000))
+    assert (
+        capsys.readouterr().err == f"ipygpumem: the log {path} lacks 4 reports: it could not be written for too long\n"
+    )
+    assert [one.cell for one in load_reports(path)] == [*range(4, 1003), 5000]
+    assert module._WAITING == 1000
+
+
+def test_after_half_a_line_comes_a_line(tmp_path):
+    path = tmp_path / "s.jsonl"
+    reports = Reports()
+    reports.log = path
+    reports.append(cell(1))
+    with path.open("ab") as file:
+        file.write(b'{"schema": 1, "code": "half')
+    reports.append(cell(2))
+    found = load_reports(path, strict=False)
+    assert [one.cell for one in found] == [1, 2]
+    assert found.faults == (f"{path}: line 2: broken JSON, cut off at the end",)
+
+
+def test_two_processes_in_one_log(tmp_path):
+    path = tmp_path / "s.jsonl"
+    command = [sys.executable, "-c", f"{HEAD}for n in range(300): reports.append(cell(n))", str(path)]
+    both = [subprocess.Popen(command) for _ in range(2)]
+    assert [one.wait(60) for one in both] == [0, 0]
+    assert sorted(one.cell for one in load_reports(path)) == sorted([*range(300), *range(300)])
+
+
+@pytest.mark.parametrize("text", ["import torch\n", '{"cells": []}', '{"schema": 1}\n', "\x80\x04"])
+def test_other_peoples_files_are_left_alone(tmp_path, text):
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    with pytest.raises(OptionError, match="holds no reports: the log does not add to other people's files"):
+        Reports().log = path
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("", "the log needs a path"),
+        ("no/x", "does not exist"),
+        (".", "is a folder"),
+        ("/dev/full", "is not a plain file"),
+    ],
+)
+def test_where_nothing_can_be_written(tmp_path, monkeypatch, path, told):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError, match=told):
+        Reports().log = path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_file_is_a_log(tmp_path):
+    (tmp_path / "s.jsonl").touch()
+    reports = Reports()
+    reports.log = tmp_path / "s.jsonl"
+    reports.append(cell(1))
+    assert len(load_reports(tmp_path / "s.jsonl")) == 1
+
+
+def test_the_log_stays_where_it_was_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    reports = Reports()
+    reports.log = "s.jsonl"
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    reports.append(cell(1))
+    assert len(load_reports(tmp_path / "s.jsonl")) == 1

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+import ipygpumem
+from fakes.facts import MIB, after, before, report
+from ipygpumem import ReportError
+from ipygpumem.features.history.export import COLUMNS
+from ipygpumem.features.history.model import entries
+from ipygpumem.features.history.output_metadata import LIMIT, MIME, entries_from_summary, summary
+
+KEPT = ("cell", "seconds", "success", "device", "held", "peak", "peak_trust", "cached", "outside", "outside_trust")
+KEPT += ("allocated", "cache", "outside_level", "others_level", "capacity", "ooms", "started", "peak_level")
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        report(),
+        report(exact=False),
+        report(peak=None, success=False),
+        report(before(process=None, mode="device"), after(process=None, mode="device", ooms=2)),
+        report(before(context=False, allocated=0, active=0, reserved=0), after()),
+        dataclasses.replace(report(success=None, cell=None), devices={}),
+    ],
+)
+def test_the_figures_come_back(one):
+    rows = entries_from_summary(json.loads(json.dumps(summary(one))))
+    for row, original in zip(rows, entries(one), strict=True):
+        assert {name: getattr(row, name) for name in KEPT} == {name: getattr(original, name) for name in KEPT}
+
+
+def many(count):
+    reports = [
+        report(
+            before(f"cuda:{n}", used=150_000_000_000 - n, allocated=n * MIB),
+            after(
+                f"cuda:{n}",
+                allocated=140_000_000_000 + n,
+                active=140_000_000_000 + n,
+                process=None,
+                ooms=12,
+                why="w" * 500,
+            ),
+            exact=False,
+            notes=("n" * 5000,),
+            code="c" * 80,
+            cell=123_456,
+        )
+        for n in range(count)
+    ]
+    return dataclasses.replace(
+        reports[0], devices={name: device for one in reports for name, device in one.devices.items()}
+    )
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 16, 200])
+def test_it_is_never_larger_than_2_kb(count):
+    data = summary(many(count))
+    assert len(json.dumps(data).encode()) <= LIMIT
+    assert len(data["devices"]) + data.get("left_out", 0) == count
+    assert "cuda:0" in data["devices"] or count > 8
+    assert len(data["devices"]) >= min(count, 7)
+
+
+def test_what_is_left_out_moved_least():
+    one = many(20)
+    still = report(before("cuda:99"), before("cuda:99"), peak=100 * MIB).devices["cuda:99"]
+    data = summary(dataclasses.replace(one, devices={"cuda:99": still, **one.devices}))
+    assert "cuda:99" not in data["devices"]
+
+
+def test_the_type_is_the_promised_one():
+    assert MIME == "application/vnd.ipygpumem+json"
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (5, "the report is a whole number, not an object"),
+        ({}, "it has no schema: nothing that ipygpumem wrote"),
+        ({"schema": 1}, "devices is null, not an object"),
+        ({"schema": 1, "devices": {}}, "devices is empty"),
+        ({"schema": 1, "devices": {"cuda:0": 5}}, "devices.cuda:0 is a whole number, not an object"),
+        ({"schema": 1, "devices": {"a\nb": {"held": "x"}}}, "devices.a?b.held is a text, not a whole number"),
+        ({"schema": 99}, "written by a later version of ipygpumem (schema 99): this one knows up to 1"),
+        ({"schema": 1, "seconds": -1, "devices": {"cuda:0": {}}}, "seconds is below zero"),
+        ({"schema": 1, "cell": -1, "devices": {"cuda:0": {}}}, "cell is below zero"),
+        ({"schema": 1, "seconds": None, "devices": {"cuda:0": {}}}, "seconds is null, not a number"),
+    ],
+)
+def test_what_is_none_is_told(data, told):
+    with pytest.raises(ReportError) as caught:
+        entries_from_summary(data)
+    assert str(caught.value) == told
+
+
+def test_the_schema_is_documented():
+    text = (Path(ipygpumem.__file__).parent / "core" / "FORMAT.md").read_text(encoding="utf-8")
+    whole = dataclasses.replace(many(40), success=False)
+    started = report(
+        before(context=False, allocated=0, active=0, reserved=0), after(process=None, mode="device", ooms=1)
+    )
+    keys = {*summary(whole), *summary(started)["devices"]["cuda:0"], *summary(whole)["devices"]["cuda:0"]}
+    assert [key for key in keys if f"`{key}`" not in text.partition("## In a notebook")[2]] == []
+    assert [name for name in COLUMNS if f"`{name}`" not in text.partition("## A table")[2]] == []
+    plain = {*report().to_dict(), *report().to_dict()["devices"]["cuda:0"]}
+    assert [key for key in plain if f"`{key}`" not in text.partition("## A table")[0]] == []

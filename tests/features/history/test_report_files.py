@@ -1,0 +1,133 @@
+"""Rows of logs and of executed notebooks, whatever the files may be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fakes.sessions import cell
+from ipygpumem import ReportError
+from ipygpumem.features.history.output_metadata import MIME, summary
+from ipygpumem.features.history.report_files import read_notebook, read_rows, short_names
+from ipygpumem.features.history.reports import Reports
+
+
+def output(report):
+    return {"output_type": "display_data", "data": {"text/plain": "x"}, "metadata": {MIME: summary(report)}}
+
+
+def notebook(*cells, **changes):
+    made = [
+        {"cell_type": "code", "id": f"id{number}", "source": ["%%gpumem\n", f"step({number})"], "outputs": outputs}
+        for number, outputs in enumerate(cells, 1)
+    ]
+    return {"cells": [{"cell_type": "markdown", "source": "# x"}, *made], "metadata": {}, "nbformat": 4, **changes}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.ipynb"
+
+
+def test_the_figures_of_a_notebook(path):
+    path.write_text(json.dumps(notebook([output(cell(5, held=3, peak=9)), {"output_type": "stream", "text": "x"}], [])))
+    found = read_rows(path)
+    assert (found.name, found.faults) == ("run.ipynb", ())
+    (row,) = found.rows
+    assert (row.cell, row.cell_id, row.code) == (5, "id1", "step(1)")
+    assert (row.held, row.peak, row.seconds) == (3 << 20, 9 << 20, 2.31)
+
+
+def test_a_notebook_by_another_name_is_one(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(notebook([output(cell(5))]), indent=1))
+    assert len(read_rows(path).rows) == 1
+
+
+def test_a_log_and_what_is_neither(tmp_path):
+    path = tmp_path / "s.jsonl"
+    reports = Reports([])
+    reports.log = path
+    reports.append(cell(1))
+    with path.open("a") as file:
+        file.write("half")
+    found = read_rows(path)
+    assert [row.code for row in found.rows] == ["step(1)"]
+    assert found.faults == (f"{path}: line 2: broken JSON: Expecting value",)
+    path.write_text("import torch\nimport numpy\n")
+    with pytest.raises(ReportError, match="line 1: broken JSON"):
+        read_rows(path)
+    path.write_text("")
+    assert read_rows(path).rows == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "broken JSON: Expecting value"),
+        ('{"cells": [', "broken JSON, cut off at the end"),
+        ("[]", "not a notebook of format 4"),
+        ("5", "not a notebook of format 4"),
+        ('{"nbformat": 3, "worksheets": []}', "not a notebook of format 4"),
+        ('{"nbformat": 4, "cells": {}}', "not a notebook of format 4"),
+        ('{"nbformat": "4", "cells": []}', "not a notebook of format 4"),
+        ("[" * 200_000, "JSON that is nested too deep"),
+    ],
+)
+def test_what_is_no_notebook(path, text, told):
+    path.write_text(text)
+    with pytest.raises(ReportError) as caught:
+        read_notebook(path)
+    assert str(caught.value) == f"{path}: {told}"
+
+
+def test_one_broken_output_does_not_hide_the_others(path):
+    broken = output(cell(2))
+    broken["metadata"][MIME]["devices"] = {"cuda:0\x1b[2J": {"held": 1 << 70}}
+    made = notebook([output(cell(1))], [broken, output(cell(2))], [{"metadata": 5}, "x", {"metadata": {MIME: None}}])
+    made["cells"].insert(1, 5)
+    made["cells"] += [{"outputs": 5}, {"source": 5, "id": {}, "outputs": [output(cell(9))]}]
+    path.write_text(json.dumps(made))
+    found = read_notebook(path)
+    assert [(row.cell, row.code) for row in found.rows] == [(1, "step(1)"), (2, "step(2)"), (9, "")]
+    assert found.faults == (
+        f"{path}: cell 2 is none",
+        f"{path}: cell 4: devices.cuda:0?[2J.held is no number of 64 bits",
+        f"{path}: cell 5: the report is null, not an object",
+    )
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["cells", "outputs", "metadata", MIME, "devices", "schema", "source", "id"]), inner
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cells=st.lists(JUNK, max_size=4), figures=JUNK)
+def test_whatever_a_notebook_holds_is_read_or_told(path, cells, figures):
+    made = notebook([{"metadata": {MIME: figures}}], nbformat=4)
+    made["cells"] += cells
+    path.write_text(json.dumps(made))
+    try:
+        found = read_notebook(path)
+    except ReportError as error:
+        told = [str(error)]
+    else:
+        told = list(found.faults)
+    assert all(len(one.splitlines()) == 1 for one in told)
+
+
+def test_short_names():
+    assert short_names("/x/a.jsonl", "b.jsonl") == ("a.jsonl", "b.jsonl")
+    assert short_names("/x/a.jsonl", "/y/a.jsonl") == ("x/a.jsonl", "y/a.jsonl")
+    assert short_names("a.jsonl", "a.jsonl") == ("a.jsonl", "a.jsonl")

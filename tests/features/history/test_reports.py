@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import pickle
+import sys
+import tracemalloc
+
+import pytest
+
+from fakes.facts import report
+from fakes.sessions import cell, session
+from ipygpumem import OptionError
+from ipygpumem.features.history import reports
+from ipygpumem.features.history.reports import Reports
+from ipygpumem.features.lines.model import DeviceLines
+
+
+def test_a_list_that_finds_by_cell():
+    reports = Reports()
+    first, second, again = report(cell=1, cell_id="a"), report(cell=2, cell_id="b"), report(cell=2, cell_id="a")
+    for one in (first, second, again):
+        reports.append(one)
+    assert list(reports) == [first, second, again]
+    assert (len(reports), reports[-1], reports[:2]) == (3, again, [first, second])
+    assert reports.cell(1) is first
+    assert reports.cell(2) is again, "the newest"
+    assert reports.cell("a") is again
+    assert reports.cell("b") is second
+    for key in (7, "z"):
+        with pytest.raises(KeyError):
+            reports.cell(key)
+
+
+def test_a_report_outside_a_cell_is_not_found_by_none():
+    reports = Reports()
+    reports.append(report(cell=None))
+    with pytest.raises(KeyError):
+        reports.cell(None)
+
+
+def test_the_prompt_shows_how_many_and_the_last():
+    reports = Reports()
+    for number in range(10):
+        reports.append(report(cell=number))
+    assert repr(reports).startswith("<10 reports: [<Report In [7]")
+
+
+def test_a_session_keeps_its_newest(monkeypatch):
+    kept = Reports(most=5)
+    for one in session(12):
+        kept.append(one)
+    assert [one.cell for one in kept] == [8, 9, 10, 11, 12]
+    assert (len(kept), kept.dropped) == (5, 7)
+    assert kept[0].cell == 8
+    assert kept.earlier(cell(20, cell_id="id3")) is None, "what is dropped is nobody's last run"
+    assert kept.earlier(cell(20, cell_id="id9")) is kept[1]
+
+
+def test_ten_thousand_reports_are_bounded_memory():
+    tracemalloc.start()
+    try:
+        kept = Reports()
+        start = tracemalloc.get_traced_memory()[0]
+        whole = pickle.dumps(cell(1))
+        for _ in range(reports.MOST):
+            kept.append(pickle.loads(whole))
+        full = tracemalloc.get_traced_memory()[0] - start
+        for _ in range(3000):
+            kept.append(pickle.loads(whole))
+        after = tracemalloc.get_traced_memory()[0] - start
+    finally:
+        tracemalloc.stop()
+    assert (len(kept), kept.dropped) == (10_000, 3000)
+    assert full < 60 << 20
+    assert abs(after - full) < full / 20
+
+
+def lines(device="cuda:0"):
+    return DeviceLines(device, (), 0, None, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def test_only_the_newest_keep_what_is_large():
+    kept = Reports()
+    for one in session(150):
+        kept.append(dataclasses.replace(one, lines=(lines(),)))
+    assert [bool(one.lines) for one in kept] == [False] * 50 + [True] * 100
+    assert [one.cell for one in kept] == list(range(1, 151))
+    loaded = Reports((dataclasses.replace(one, lines=(lines(),)) for one in session(150)), most=None)
+    assert all(one.lines for one in loaded), "a file that was loaded is all there"
+
+
+def test_csv():
+    kept = Reports([cell(1, held=5, peak=7), dataclasses.replace(cell(2), devices={})])
+    rows = list(csv.DictReader(io.StringIO(kept.to_csv())))
+    assert [row["cell"] for row in rows] == ["1", "2"]
+    assert (rows[0]["device"], rows[0]["held"], rows[0]["peak"], rows[0]["code"]) == (
+        "cuda:0", str(5 << 20), str(7 << 20), "step(1)",
+    )  # fmt: skip
+    assert (rows[1]["device"], rows[1]["outside"]) == ("host", ""), "what is unknown is empty"
+
+
+def test_files_are_whole_or_not_at_all(tmp_path):
+    kept = Reports([cell(1)])
+    assert kept.to_csv(tmp_path / "a.csv") is None
+    assert (tmp_path / "a.csv").read_text() == kept.to_csv()
+    kept.to_json(tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text()) == json.loads(kept.to_json()) == [kept[0].to_dict()]
+    for write in (kept.to_csv, kept.to_json, kept.to_parquet):
+        with pytest.raises(OptionError, match="does not exist"):
+            write(tmp_path / "no" / "x")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.csv", "a.json"]
+
+
+def test_pandas():
+    pandas = pytest.importorskip("pandas")
+    frame = Reports([cell(1, held=5), dataclasses.replace(cell(None), devices={}, success=None)]).to_pandas()
+    assert frame["held"].dtype == "Int64"
+    assert frame["held"].tolist()[0] == 5 << 20
+    assert frame["outside"].isna().tolist() == [False, True]
+    assert frame["cell"].isna().tolist() == [False, True]
+    assert frame["success"].isna().tolist() == [False, True]
+    assert str(frame["time"][0]) == "1970-01-01 00:00:01+00:00"
+    assert len(Reports().to_pandas()) == 0
+    assert list(Reports().to_pandas().columns) == list(frame.columns)
+    assert isinstance(frame, pandas.DataFrame)
+
+
+def test_parquet(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    Reports([cell(1, held=5), dataclasses.replace(cell(None), devices={})]).to_parquet(tmp_path / "a.parquet")
+    table = parquet.read_table(tmp_path / "a.parquet")
+    assert table["held"].to_pylist() == [5 << 20, 0]
+    assert table["outside"].to_pylist() == [0, None]
+    assert table["cell"].to_pylist() == [1, None]
+    assert table.num_columns == len(Reports().to_csv().split(","))
+    Reports().to_parquet(tmp_path / "none.parquet")
+    assert parquet.read_table(tmp_path / "none.parquet").schema == table.schema
+
+
+@pytest.mark.parametrize(("module", "told"), [("pandas", "data frames need pandas"), ("pyarrow", "Parquet files need")])
+def test_what_is_not_installed_is_told(tmp_path, monkeypatch, module, told):
+    monkeypatch.setitem(sys.modules, module, None)
+    kept = Reports([cell(1)])
+    with pytest.raises(OptionError, match=f"{told}.*pip install {module}"):
+        kept.to_pandas() if module == "pandas" else kept.to_parquet(tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["to_csv", "to_json", "to_parquet"])
+def test_no_path(name):
+    with pytest.raises(OptionError, match="the table is a path, not 5"):
+        getattr(Reports(), name)(5)
+
+
+def test_a_log_that_is_no_path():
+    with pytest.raises(OptionError, match="the log is a path, not 5"):
+        Reports().log = 5
+
+
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
+    import errno
+
+    from ipygpumem.features.history import export
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(export, "write_parquet", full)
+    with pytest.raises(OptionError, match=r"a.parquet was not written: No space left on device"):
+        Reports().to_parquet(tmp_path / "a.parquet")
+    assert list(tmp_path.iterdir()) == []

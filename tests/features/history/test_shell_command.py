@@ -1,0 +1,137 @@
+"""Sessions and notebooks on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cli.commands import run
+from fakes.sessions import cell, session
+from ipygpumem.features.history.output_metadata import MIME, summary
+from ipygpumem.features.history.reports import Reports
+
+
+@pytest.fixture
+def log(tmp_path):
+    def write(name, reports):
+        made = Reports()
+        made.log = tmp_path / name
+        for one in reports:
+            made.append(one)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    def write(name, reports):
+        cells = [
+            {
+                "cell_type": "code",
+                "id": one.cell_id,
+                "source": one.code,
+                "outputs": [{"metadata": {MIME: summary(one)}}],
+            }
+            for one in reports
+        ]
+        (tmp_path / name).write_text(json.dumps({"cells": cells, "nbformat": 4}))
+        return tmp_path / name
+
+    return write
+
+
+def test_history(capsys, log):
+    path = log("s.jsonl", session(40))
+    status, out, err = run(capsys, "history", path)
+    lines = out.splitlines()
+    assert (status, err) == (0, "")
+    assert lines[0] == "s.jsonl: 40 measurements"
+    assert lines[2].startswith("  In [11]  step(11)")
+    assert lines[-1] == "page 1 of 2: --page 2 goes on"
+    worst = run(capsys, "history", path, "--by", "peak", "--top", "1")[1].splitlines()
+    assert worst[2].startswith("  In [30]  step(30)")
+    assert run(capsys, "history", path, "--page", "2")[1].splitlines()[2].startswith("  In [1]   step(1)")
+
+
+def test_history_as_json(capsys, log):
+    path = log("s.jsonl", session(40))
+    facts = json.loads(run(capsys, "history", path, "--json")[1])
+    assert facts["file"] == str(path)
+    assert len(facts["rows"]) == 40
+    assert facts["rows"][0]["peak"] == 47 << 20
+
+
+def test_a_device(capsys, log):
+    path = log("s.jsonl", [cell(1), cell(2, name="cuda:1")])
+    for word in ("1", "cuda:1"):
+        assert [
+            row["cell"] for row in json.loads(run(capsys, "history", path, "--json", "--device", word)[1])["rows"]
+        ] == [2]
+
+
+def test_a_picture(capsys, log, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = log("s.jsonl", session(5))
+    status, out, err = run(capsys, "history", path, "--plot", "o.png")
+    assert (status, err) == (0, "")
+    assert out.startswith("o.png: cuda:0: highest level ")
+    assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
+    assert run(capsys, "history", path, path, "--plot", "p.png") == (2, "", "ipygpumem: --plot draws one file\n")
+    assert "does not exist" in run(capsys, "history", path, "--plot", "no/p.png")[2]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["o.png", "s.jsonl"]
+
+
+def test_broken_lines_are_told_and_the_rest_is_shown(capsys, log):
+    path = log("s.jsonl", session(2))
+    with path.open("a") as file:
+        file.write('{"schema": 1, "half')
+    status, out, err = run(capsys, "history", path, path.parent / "none.jsonl")
+    assert status == 1
+    assert out.startswith("s.jsonl: 2 measurements\n")
+    assert err.splitlines() == [
+        f"ipygpumem: passed over: {path}: line 3: broken JSON, cut off at the end",
+        f"ipygpumem: {path.parent}/none.jsonl: No such file or directory",
+    ]
+
+
+def test_notebooks(capsys, notebook, tmp_path):
+    path = notebook("run.ipynb", session(3))
+    status, out, err = run(capsys, "notebook", path)
+    assert (status, err) == (0, "")
+    assert out.splitlines()[0] == "run.ipynb: 3 measurements"
+    assert out.splitlines()[2].startswith("  In [1]  step(1)")
+    (tmp_path / "bare.ipynb").write_text('{"cells": [], "nbformat": 4}')
+    status, out, _ = run(capsys, "notebook", tmp_path / "bare.ipynb", path)
+    assert status == 0
+    assert out.splitlines()[:3] == [
+        "bare.ipynb: no output carries figures: run it with %load_ext ipygpumem",
+        "",
+        "run.ipynb: 3 measurements",
+    ]
+    (tmp_path / "x.ipynb").write_text("nonsense")
+    assert run(capsys, "notebook", tmp_path / "x.ipynb") == (
+        1, "", f"ipygpumem: {tmp_path}/x.ipynb: broken JSON: Expecting value\n",
+    )  # fmt: skip
+
+
+def test_a_notebook_against_the_log_of_another_run(capsys, notebook, log):
+    before = notebook("run.ipynb", [cell(1, held=5), cell(2, held=6)])
+    after = log("s.jsonl", [cell(1, held=5), cell(2, held=9)])
+    status, out, err = run(capsys, "compare", before, after, "--by", "held")
+    assert (status, err) == (0, "")
+    assert out.splitlines()[0] == "s.jsonl against run.ipynb: 2 in both, 1 of them differ"
+    assert out.splitlines()[2].startswith("  In [2]  step(2)  +9.0 MiB  +3.0 MiB")
+    facts = json.loads(run(capsys, "compare", before, after, "--json")[1])
+    assert [one["change"]["held"] for one in facts["cells"]] == [0, 3 << 20]
+    assert run(capsys, "compare", before, "none.jsonl") == (1, "", "ipygpumem: none.jsonl: No such file or directory\n")
+
+
+@pytest.mark.parametrize(
+    "words", [["history"], ["history", "x", "--by", "colour"], ["history", "x", "--top", "0"], ["compare", "x"]]
+)
+def test_words_that_mean_nothing(capsys, words):
+    with pytest.raises(SystemExit) as left:
+        run(capsys, *words)
+    assert left.value.code == 2

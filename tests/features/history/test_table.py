@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import dataclasses
+
+from fakes.facts import before, report
+from fakes.sessions import cell, session
+from ipygpumem.display.html import html_tables
+from ipygpumem.display.table import text_tables
+from ipygpumem.features.history.comparison import pairs
+from ipygpumem.features.history.model import moved_entries
+from ipygpumem.features.history.table import Page, comparison_tables, history_tables
+
+
+def text(reports, page=None, **options):
+    return text_tables(history_tables(moved_entries(reports), page or Page(), **options))
+
+
+FEW = [
+    cell(1, held=400, peak=1200, outside=66, code="x = torch.ones(100 << 20)", seconds=2.31),
+    cell(None, held=10, peak=10, code="In [1]:2", cell_id=None, seconds=0.0021),
+    cell(
+        12,
+        held=-400,
+        peak=0,
+        code="loss = train(model, loader, epochs=3, optimizer=optimizer)",
+        success=False,
+        seconds=75,
+    ),
+    cell(13, held=0, peak=5, code="model(x)", end={"ooms": 1}, success=False, seconds=0.5),
+]
+
+
+def test_the_table():
+    assert text(FEW).splitlines() == [
+        "this session: 4 measurements",
+        "                                                         held       peak    outside        time",
+        "  In [1]   x = torch.ones(100 << 20)               +400.0 MiB   +1.2 GiB  +66.0 MiB      2.31 s  ██████████",
+        "           In [1]:2                                 +10.0 MiB  +10.0 MiB          0      2.1 ms  █",
+        "  In [12]  loss = train(model, loader, epochs=3,…  -400.0 MiB          0          0  1 min 15 s              failed",  # noqa: E501 (a line of the table)
+        "  In [13]  model(x)                                         0   +5.0 MiB          0    500.0 ms  █           out of memory",  # noqa: E501 (as above)
+    ]
+
+
+def column(reports, page):
+    (table,) = history_tables(moved_entries(reports), page)
+    return [row.label.split()[1] for row in table.rows]
+
+
+def test_sorted_by_each_column_the_worst_first():
+    reports = session(9)
+    for by, name in (("held", "held"), ("peak", "peak"), ("time", "seconds")):
+        rows = moved_entries(reports)
+        expected = [f"[{row.cell}]" for row in sorted(rows, key=lambda row, name=name: -getattr(row, name))]
+        values = {f"[{row.cell}]": getattr(row, name) for row in rows}
+        assert [values[one] for one in column(reports, Page(by))] == [values[one] for one in expected]
+    assert column(reports, Page("in")) == [f"[{number}]" for number in range(1, 10)]
+    assert column([cell(1), cell(2, outside=5), cell(3, outside=-9)], Page("outside")) == ["[2]", "[1]", "[3]"]
+
+
+def test_what_is_unknown_comes_last():
+    unknown = report(before(), before(process=None, mode="torch-only"), peak=None, cell=5)
+    assert column([unknown, cell(6, outside=3)], Page("outside")) == ["[6]", "[5]"]
+    assert column([unknown, cell(6)], Page("peak"))[-1] == "[5]"
+    assert "unknown" in text([unknown])
+
+
+def test_pages():
+    reports = session(70)
+    assert column(reports, Page("in", 1, 30)) == [f"[{number}]" for number in range(41, 71)]
+    assert column(reports, Page("in", 3, 30)) == [f"[{number}]" for number in range(1, 11)]
+    assert column(reports, Page("in", 4, 30)) == []
+    assert text(reports).endswith("page 1 of 3: --page 2 goes on")
+    assert text(reports, Page("in", 3)).endswith("page 3 of 3")
+    seen = [one for number in (1, 2, 3) for one in column(reports, Page("peak", number, 30))]
+    assert sorted(seen) == sorted(f"[{number}]" for number in range(1, 71)), "each row is on one page"
+    assert column(reports, Page("peak", 10**9, 30)) == []
+
+
+def test_ten_thousand_rows_are_one_page():
+    (table,) = history_tables(moved_entries(session(10_000)), Page())
+    assert len(table.rows) == 30
+    assert table.remarks == ("page 1 of 334: --page 2 goes on",)
+
+
+def test_several_devices_have_a_row_each():
+    one, other = cell(1, held=5), cell(1, held=7, name="cuda:1")
+    both = dataclasses.replace(one, devices={**one.devices, **other.devices})
+    found = text([both]).splitlines()
+    assert found[0] == "this session: 1 measurement, a row for each device that moved"
+    assert [line.split()[3] for line in found[2:]] == ["cuda:0", "cuda:1"]
+
+
+def test_the_host_and_nothing_at_all():
+    found = text([dataclasses.replace(cell(3), devices={})])
+    assert "at most +100.0 MiB" in found
+    assert found.endswith("without a GPU: held and peak are of this process's resident memory")
+    assert text([]) == "this session: nothing was measured yet"
+
+
+def test_what_is_true_of_the_card_is_marked():
+    card = report(before(process=None, mode="device"), before(process=None, mode="device"), cell=1)
+    assert "~0" in text([card])
+
+
+def test_what_is_no_longer_kept_is_told():
+    assert text(FEW, dropped=1234).endswith("1,234 older reports are no longer kept: GPUMem.log writes all to a file")
+
+
+def test_code_is_escaped_in_html():
+    evil = cell(1, code="<script>alert(1)</script>")
+    shown = html_tables(history_tables(moved_entries([evil]), Page(), title="<b>"))
+    assert "<script" not in shown
+    assert "&lt;script&gt;" in shown
+    assert "&lt;b&gt;" in shown
+
+
+def compared(before, after, by="in"):
+    found = pairs(moved_entries(before), moved_entries(after))
+    return text_tables(comparison_tables(found, by, ("a.jsonl", "b.jsonl"))).splitlines()
+
+
+BEFORE = [cell(1, held=400, peak=1200), cell(2, held=5), cell(3, held=7, success=False), cell(4, held=1, outside=66)]
+AFTER = [cell(1, held=400, peak=900), cell(2, held=50, seconds=1.31), cell(3, held=7), cell(4, held=1), cell(5, held=8)]
+
+
+def test_two_runs():
+    assert compared(BEFORE, AFTER) == [
+        "b.jsonl against a.jsonl: 4 in both, 3 of them differ",
+        "                         held     change        peak      change    time   change",
+        "  In [1]  step(1)  +400.0 MiB          =  +900.0 MiB  -300.0 MiB  2.31 s  +0.0 ms",
+        "  In [2]  step(2)   +50.0 MiB  +45.0 MiB   +50.0 MiB   +45.0 MiB  1.31 s  -1.00 s",
+        "  In [3]  step(3)    +7.0 MiB          =    +7.0 MiB           =  2.31 s  +0.0 ms  failed in a.jsonl",
+        "  In [4]  step(4)    +1.0 MiB          =    +1.0 MiB           =  2.31 s  +0.0 ms  outside PyTorch -66.0 MiB",
+        "  In [5]  step(5)    +8.0 MiB               +8.0 MiB              2.31 s           only in b.jsonl",
+    ]
+
+
+def test_two_runs_sorted():
+    assert [line.split()[1] for line in compared(BEFORE, AFTER, "peak")[2:4]] == ["[1]", "[2]"]
+    assert [line.split()[1] for line in compared(BEFORE, AFTER, "held")[2:3]] == ["[2]"]
+    assert "only in a.jsonl" in compared(AFTER, BEFORE)[-1]

@@ -1,0 +1,227 @@
+"""Lines of code from a recording: what each did, added up to the counters."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import ipygpumem
+from ipygpumem.core.errors import OptionError, RecordingError
+from ipygpumem.core.units import MIB
+
+
+@pytest.fixture
+def gpu(fake_gpu):
+    fake_gpu.free(fake_gpu.alloc(MIB))
+    return fake_gpu
+
+
+def make(gpu, mib):
+    block = gpu.alloc(mib * MIB)
+    gpu.free(gpu.alloc(mib * MIB))
+    return block
+
+
+def lines_of(report, title):
+    """Uses of a listing by the line's text."""
+    (device,) = report.lines
+    (listing,) = [one for one in device.listings if title in one.title]
+    return {line.text.strip(): line.use for line in listing.lines}
+
+
+def test_each_line_of_a_block_and_of_a_function(gpu):
+    before = gpu.alloc(5 * MIB + 100)
+    with ipygpumem.measure(lines=make) as m:
+        kept = []
+        for _ in range(3):
+            kept.append(make(gpu, 10))  # noqa: PERF401 (a line of a loop is the case)
+        gpu.free(kept.pop())
+    (device,) = m.report.lines
+    block = lines_of(m.report, "measure()")
+    use = block["kept.append(make(gpu, 10))  # noqa: PERF401 (a line of a loop is the case)"]
+    assert (use.allocated, use.allocations) == (60 * MIB, 6)
+    assert (use.freed, use.frees) == (30 * MIB, 3)
+    assert (use.after, use.peak) == (35 * MIB + 100, 45 * MIB + 100)
+    assert use.kept == 20 * MIB, "one of the three was freed by the line below"
+    use = block["gpu.free(kept.pop())"]
+    assert (use.freed, use.frees, use.peak) == (10 * MIB, 1, None), "no peak for a line that does not allocate"
+    assert block["kept = []"] is None
+    inside = lines_of(m.report, "make, ")
+    assert inside["block = gpu.alloc(mib * MIB)"].kept == 20 * MIB
+    use = inside["gpu.free(gpu.alloc(mib * MIB))"]
+    assert (use.allocated, use.freed, use.kept, use.peak) == (30 * MIB, 30 * MIB, 0, 45 * MIB + 100)
+    assert device.before == 5 * MIB + 100
+    assert device.elsewhere is None
+    assert device.end_requested + device.end_rounding + device.end_pending == device.end_allocated
+    assert device.end_allocated == m.report.devices["cuda:0"].after.allocated
+    assert device.end_rounding == 412
+    high = m.report.devices["cuda:0"].high.counters.allocated
+    assert device.peak_requested + device.peak_rounding + device.peak_pending == device.peak_allocated == high
+    gpu.free(before)
+
+
+def test_recursion_counts_an_event_once_for_each_line(gpu):
+    def deep(n):
+        block = gpu.alloc(MIB)
+        return [block, *deep(n - 1)] if n else [block]
+
+    with ipygpumem.measure(lines=deep) as m:
+        deep(3)
+    found = lines_of(m.report, "deep")
+    assert found["block = gpu.alloc(MIB)"].allocations == 4
+    assert found["return [block, *deep(n - 1)] if n else [block]"].allocations == 3
+
+
+def test_the_level_before_a_line_counts_to_its_peak(gpu):
+    with ipygpumem.measure(lines=True) as m:
+        block = gpu.alloc(8 * MIB)
+        gpu.free(block) or gpu.alloc(2 * MIB)
+    use = lines_of(m.report, "measure()")["gpu.free(block) or gpu.alloc(2 * MIB)"]
+    assert (use.peak, use.after) == (8 * MIB, 2 * MIB)
+
+
+def test_other_threads_are_told_apart(gpu):
+    with ipygpumem.measure(lines=True) as m:
+        thread = threading.Thread(target=gpu.alloc, args=(2 * MIB,))
+        thread.start()
+        thread.join()
+        gpu.alloc(MIB)
+    (device,) = m.report.lines
+    assert (device.elsewhere.allocated, device.elsewhere.allocations) == (2 * MIB, 1)
+    found = lines_of(m.report, "measure()")
+    assert found["gpu.alloc(MIB)"].allocated == MIB
+    assert found["thread.join()"] is None
+
+
+def test_what_a_backward_pass_does_belongs_to_the_line_that_waits(gpu, monkeypatch):
+    import torch
+
+    blocks = []
+
+    def engine(*arguments, **options):
+        def work():
+            blocks.append(gpu.alloc(8 * MIB))
+            gpu.free(gpu.alloc(4 * MIB))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        # the engine's threads have no Python stack
+        for event in gpu[0].allocator.trace[-5:]:
+            event["frames"] = []
+
+    monkeypatch.setattr(torch.autograd, "_engine_run_backward", engine)
+    with ipygpumem.measure(lines=True) as m:
+        assert torch.autograd._engine_run_backward is not engine
+        x = torch.ones(3, requires_grad=True)
+        loss = gpu.alloc(MIB)
+        x.sum().backward()
+        gpu.free(loss)
+    assert torch.autograd._engine_run_backward is engine, "taken back"
+    found = lines_of(m.report, "measure()")
+    use = found["x.sum().backward()"]
+    assert (use.allocated, use.freed, use.peak, use.kept) == (12 * MIB, 4 * MIB, 13 * MIB, 8 * MIB)
+    assert found["loss = gpu.alloc(MIB)"].allocated == MIB
+    assert m.report.lines[0].elsewhere is None
+
+
+def test_a_users_own_thread_beside_a_backward_pass_is_not_the_passes(gpu, monkeypatch):
+    import torch
+
+    def engine(*arguments, **options):
+        thread = threading.Thread(target=gpu.alloc, args=(2 * MIB,))
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(torch.autograd, "_engine_run_backward", engine)
+    with ipygpumem.measure(lines=True) as m:
+        torch.ones(3, requires_grad=True).sum().backward()
+        gpu.alloc(MIB)
+    assert m.report.lines[0].elsewhere.allocated == 2 * MIB
+    assert lines_of(m.report, "measure()")["torch.ones(3, requires_grad=True).sum().backward()"] is None
+
+
+def test_a_failing_backward_pass_and_a_failing_block_leave_nothing_behind(gpu, monkeypatch):
+    import torch
+
+    def engine(*arguments, **options):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(torch.autograd, "_engine_run_backward", engine)
+    with pytest.raises(ZeroDivisionError), ipygpumem.measure(lines=True) as m:
+        gpu.alloc(MIB)
+        torch.ones(3, requires_grad=True).sum().backward()
+    assert torch.autograd._engine_run_backward is engine
+    assert not torch._C._cuda_isHistoryEnabled()
+    assert lines_of(m.report, "measure()")["gpu.alloc(MIB)"].kept == MIB
+
+
+def test_in_the_users_own_recording(gpu):
+    import torch
+
+    torch.cuda.memory._record_memory_history(max_entries=1000)
+    gpu.free(gpu.alloc(7 * MIB))
+    time.sleep(0.002)
+    with ipygpumem.measure(lines=True) as m:
+        gpu.alloc(3 * MIB)
+    assert lines_of(m.report, "measure()")["gpu.alloc(3 * MIB)"].allocated == 3 * MIB
+    assert torch._C._cuda_isHistoryEnabled()
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def test_why_there_are_no_lines(gpu):
+    with ipygpumem.measure(lines=True, max_entries=2) as m:
+        for _ in range(4):
+            gpu.free(gpu.alloc(MIB))
+    assert m.report.lines == ()
+    assert m.report.notes == ("no lines: the ring dropped 4 allocations: raise max_entries",)
+    import torch
+
+    with ipygpumem.measure(lines=True) as m:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    assert m.report.notes == ("no lines: the code switched PyTorch's recording itself",)
+
+
+def test_reset_counts_are_noticed_where_marks_are_needed(gpu, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.autograd, "_engine_run_backward", lambda *arguments, **options: None)
+    with ipygpumem.measure(lines=True) as m:
+        gpu.alloc(MIB)
+        torch.ones(3, requires_grad=True).sum().backward()
+        torch.cuda.reset_accumulated_memory_stats()
+    (note,) = m.report.notes
+    assert note.startswith("no lines: ")
+
+
+def test_bad_lines(fake_gpu):
+    with pytest.raises(OptionError, match="functions written in Python, not builtin"):
+        ipygpumem.measure(lines=len)
+
+
+def test_lines_without_a_gpu():
+    with pytest.raises(RecordingError, match="GPU memory only"):
+        ipygpumem.measure(lines=True)
+
+
+def test_nothing_happened(gpu):
+    with ipygpumem.measure(lines=True) as m:
+        pass
+    (device,) = m.report.lines
+    assert not device.busy
+    assert set(lines_of(m.report, "measure()").values()) == {None}
+
+
+def test_only_devices_where_something_happened(two_gpus):
+    two_gpus.free(two_gpus.alloc(MIB))
+    two_gpus.free(two_gpus.alloc(MIB, 1))
+    with ipygpumem.measure(lines=True) as m:
+        two_gpus.alloc(MIB, 1)
+    assert [one.device for one in m.report.lines] == ["cuda:1"]
+    with ipygpumem.measure(lines=True) as m:
+        two_gpus.alloc(MIB, 1)
+        two_gpus.alloc(2 * MIB, 0)
+    assert [one.device for one in m.report.lines] == ["cuda:0", "cuda:1"]
+    assert m.report.lines[1].listings[0].lines[1].use.allocated == MIB

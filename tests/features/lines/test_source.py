@@ -1,0 +1,169 @@
+"""Functions, cells and with statements as stretches of source; nothing of anybody's objects runs."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from torch import nn
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.features.lines.source import Region, Texts, code_of, enclosing, region_of, resolve, with_block
+
+CELL = """\
+%matplotlib inline
+@decorator
+def first(x):
+    def inner():
+        return (
+            x
+        )
+    return inner
+
+class Net:
+    async def forward(self): pass
+    @property
+    def size(self):
+        return 1
+!ls
+y = lambda: 3
+"""
+TEXTS = Texts({"cell": CELL})
+
+
+def plain():
+    """As it says."""
+    return (
+        1
+    )  # fmt: skip
+
+
+def decorate(function):
+    @functools.wraps(function)
+    def wrapper():
+        return function()
+
+    return wrapper
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x
+
+    @staticmethod
+    def static():
+        return 1
+
+    @classmethod
+    def of_class(cls):
+        return 2
+
+
+class Hostile:
+    __class__ = property(lambda self: 1 / 0)
+
+    def __getattr__(self, name):
+        raise SystemExit(name)
+
+
+class Wrapped:
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+
+    def __call__(self):
+        return self.__wrapped__()
+
+
+class Lazy:
+    @functools.cached_property
+    def size(self):
+        return 1
+
+    @functools.singledispatchmethod
+    def of(self, thing):
+        return thing
+
+    part = functools.partialmethod(of, 1)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        functools.lru_cache,
+        functools.cache,
+        functools.singledispatch,
+        Wrapped,
+        lambda function: decorate(functools.lru_cache(function)),
+        lambda function: functools.lru_cache(decorate(function)),
+        lambda function: Wrapped(functools.partial(decorate(functools.cache(function)))),
+    ],
+)
+def test_code_below_caches_and_wrappers(wrap):
+    assert code_of(wrap(plain)) is plain.__code__
+
+
+def test_code_below_the_descriptors_of_functools():
+    found = [code_of(vars(Lazy)[name]).co_name for name in ("size", "of", "part")]
+    assert found == ["size", "of", "of"]
+
+
+def test_code_of_what_can_be_named():
+    model = Model()
+    assert code_of(plain) is plain.__code__
+    assert code_of(decorate(decorate(plain))) is plain.__code__
+    assert code_of(functools.partial(plain)) is plain.__code__
+    assert code_of(Model.forward) is code_of(model.forward) is code_of(model) is Model.forward.__code__
+    assert code_of(vars(Model)["static"]) is Model.static.__code__
+    assert code_of(vars(Model)["of_class"]).co_name == "of_class"
+    for nothing in (len, 3, Model, "plain", None, Hostile(), [plain].append):
+        assert code_of(nothing) is None
+
+
+def test_wrappers_around_themselves_end():
+    def wrapper():
+        return 1
+
+    wrapper.__wrapped__ = wrapper
+    assert code_of(wrapper) is None
+
+
+def test_regions():
+    first = plain.__code__.co_firstlineno
+    region = region_of(plain.__code__, Texts({}))
+    assert (region.file, region.first, region.last) == (__file__, first, first + 4), "to its closing bracket"
+    code = compile("\n\ndef f():\n    return [\n    ]\n", "nowhere", "exec").co_consts[0]
+    with pytest.raises(OptionError, match="no source to show: it stands in nowhere"):
+        region_of(code, Texts({}))
+
+
+def test_functions_around_lines():
+    def names(*lines):
+        return [(one.name, one.first, one.last) for one in enclosing("cell", lines, TEXTS)]
+
+    assert names(5) == [("first", 2, 8)], "the outermost, with its decorator"
+    assert names(11, 14) == [("Net.forward", 11, 11), ("Net.size", 12, 14)]
+    assert names(16, 1, 99) == []
+    assert enclosing("cell", [1], Texts({"cell": "def ("})) == [], "no Python, no functions"
+
+
+def test_a_with_statement():
+    text = "with a:\n    with (\n        b\n    ):\n        c\n    d\n"
+    texts = Texts({"f": text})
+    assert with_block("f", 1, texts, "x") == Region("f", 1, 6, "x")
+    assert with_block("f", 3, texts, "x") == Region("f", 2, 5, "x")
+    assert with_block("f", 6, texts, "x") == Region("f", 6, 6, "x")
+
+
+def test_names():
+    space = {"model": nn.Sequential(nn.Sequential(Model())), "Model": Model, "trap": Hostile()}
+    assert resolve("model.0.0", space.__getitem__) is space["model"][0][0]
+    assert resolve("Model.forward", space.__getitem__) is Model.forward
+    assert resolve("model[0][0]", space.__getitem__) is space["model"][0][0]
+    assert resolve("model[-1]", space.__getitem__) is space["model"][0]
+    space["parts"] = {"a": [space["model"]], "b": nn.ModuleDict({"x": space["model"]})}
+    for name in ("parts['a'][0]", 'parts["b"]["x"]', "parts['b'].x"):
+        assert resolve(name, space.__getitem__) is space["model"]
+    odd = ("model[7]", "model[0", "model[Model]", "model[0]x", "trap[0]", "parts['a']['b']", "[0]", "model.", "model[]")
+    for name in ("nothing", "model.7", "trap.anything", "Model.none", "", *odd):
+        with pytest.raises(OptionError, match="there is no"):
+            resolve(name, space.__getitem__)

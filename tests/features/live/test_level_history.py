@@ -1,0 +1,51 @@
+"""What has been followed, as plain data for a page."""
+
+from __future__ import annotations
+
+import json
+
+from fakes.facts import report
+from ipygpumem.features.live.level_history import Past, point
+from ipygpumem.features.live.model import Level, Levels
+
+
+def levels(time, *names):
+    devices = tuple(Level(name, 1, 2, 3, None, 6, 10, own=False) for name in names)
+    return Levels(time, devices, 5, 100)
+
+
+def test_columns_of_one_length_whatever_came_and_went():
+    past = Past(1.0)
+    past.add(levels(10.0, "cuda:0"))
+    past.add(levels(11.0, "cuda:0", "cuda:1"))
+    past.add(levels(12.0))
+    data = json.loads(json.dumps(past.data([], (7, 11.5))))
+    assert data["time"] == [10, 11, 12]
+    assert data["devices"]["cuda:0"]["allocated"] == [1, 1, None]
+    assert data["devices"]["cuda:1"]["allocated"] == [None, 1, None]
+    assert data["devices"]["cuda:1"]["others"] == [None] * 3
+    assert data["devices"]["cuda:1"]["own"] == [True, False, True]
+    assert (data["rss"], data["total"], data["running"]) == ([5, 5, 5], 100, [7, 11.5])
+
+
+def test_nothing_yet():
+    data = Past(1.0).data([report()], None)
+    assert (data["time"], data["devices"], data["cells"], data["running"]) == ([], {}, [], None)
+
+
+def test_it_keeps_an_hour():
+    past = Past(2.0)
+    for i in range(5000):
+        past.add(levels(float(i)))
+    assert len(past.data([], None)["time"]) == 1800
+
+
+def test_cells_that_ended_since():
+    reports = [
+        report(cell=1, seconds=5.0),  # from 1 to 6
+        report(cell=None, seconds=50.0),
+        report(cell=2, seconds=20.0, success=False),
+    ]
+    assert point(levels(30.0), reports, 0.0, None)["cells"] == [[1, 1, 6, True], [2, 1, 21, False]]
+    assert point(levels(30.0), reports, 10.0, None)["cells"] == [[2, 1, 21, False]]
+    assert point(levels(30.0), reports, 60.0, None)["cells"] == []

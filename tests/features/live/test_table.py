@@ -1,0 +1,63 @@
+"""A cell that still runs, as text and as HTML."""
+
+from __future__ import annotations
+
+import re
+
+from ipygpumem.features.live.model import Level, Levels
+from ipygpumem.features.live.table import live_bundle
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def level(allocated, name="cuda:0", **facts):
+    figures = {"cached": 64 * MIB, "outside": 686 * MIB, "others": 0, "used": 2 * GIB, "capacity": 140 * GIB, **facts}
+    return Level(name, allocated * MIB, **figures)
+
+
+def levels(time, *devices):
+    return Levels(time, devices, 300 * MIB, 24 * GIB)
+
+
+def test_the_books_of_now():
+    bundle = live_bundle([levels(1.0, level(100)), levels(1.5, level(400))], 12.34, 7)
+    assert bundle["text/plain"] == (
+        "cuda:0  allocated 400.0 MiB · reserved 464.0 MiB · outside PyTorch 686.0 MiB · 2.0 of 140.0 GiB used"
+        "   In [7], running for 12 s"
+    )
+
+
+def test_where_less_is_known():
+    unknown = Level("cuda:0")
+    assert live_bundle([levels(1.0, unknown)], 125, None)["text/plain"] == "cuda:0  unknown   running for 2 min 05 s"
+    whole = level(1, own=False, others=None)
+    assert (
+        "outside PyTorch 686.0 MiB (this process or another)" in live_bundle([levels(1.0, whole)], 5, 1)["text/plain"]
+    )
+
+
+def test_the_host_and_many_devices():
+    assert live_bundle([levels(1.0)], 3, 2)["text/plain"] == (
+        "host memory (RSS)  0.3 of 24.0 GiB resident   In [2], running for 3 s"
+    )
+    many = live_bundle([levels(1.0, *(level(1, f"cuda:{i}") for i in range(8)))], 3, 2)
+    assert many["text/plain"].splitlines()[1:][-1] == "4 more devices"
+    assert many["text/html"].count("<svg") == 4
+
+
+def test_the_chart_is_well_formed_and_stays_inside():
+    history = [levels(i / 2, level(i * 10 % 700, others=i * MIB)) for i in range(110)]
+    html = live_bundle(history, 55, 3)["text/html"]
+    assert len(html) < 10_000
+    shapes = re.findall(r'<polygon fill="#[0-9a-f]{6}" points="([^"]+)"/>', html)
+    assert len(shapes) == html.count("<polygon") == 4
+    for shape in shapes:
+        points = [tuple(map(float, one.split(","))) for one in shape.split()]
+        assert all(0 <= x <= 220 and 0 <= y <= 36 for x, y in points)
+    assert "script" not in html
+    assert live_bundle([levels(1.0, Level("<b>"))], 3, 1)["text/html"].count("<b>") == 1, "a name is text"
+
+
+def test_one_instant_alone():
+    assert live_bundle([levels(1.0, level(0, cached=0, outside=0, others=0))], 2, 1)["text/html"].count("polygon") == 0

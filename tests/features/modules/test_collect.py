@@ -1,0 +1,621 @@
+"""A model's tree: real modules, autograd and optimizers, whose CPU storages count as blocks of the fake device."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import threading
+import time
+import weakref
+
+import pytest
+import torch
+import torch._dynamo  # binds names of torch._C that a fake device may not replace meanwhile
+from torch import nn
+from torch.nn.modules import module as hooks
+from torch.optim import optimizer as optimizers
+from torch.utils.checkpoint import checkpoint
+
+import ipygpumem
+from fakes.traffic import Traffic
+from ipygpumem.core.errors import OptionError
+from ipygpumem.sources.storages import Types
+
+KIB = 1 << 10
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+        self.register_buffer("scale", torch.ones(width))
+
+    def forward(self, x):
+        return x * self.scale + self.down(torch.relu(self.up(x)))
+
+
+@pytest.fixture
+def traffic(fake_gpu, monkeypatch):
+    torch.cuda.init()
+    fake_gpu.free(fake_gpu.alloc(512))
+    traffic = Traffic(fake_gpu)
+    monkeypatch.setattr(Types, "memory", lambda self, storage, address=None: traffic.memory(storage, address))
+    with traffic:
+        yield traffic
+    gc.collect()
+
+
+def make(width=64):
+    return nn.Sequential(nn.Linear(32, width, bias=False), Block(width), nn.Linear(width, 8, bias=False))
+
+
+def step(model, optimizer, x):
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+
+
+def tree_of(m):
+    assert m.report.modules, m.report.notes
+    (tree,) = m.report.modules
+    return tree
+
+
+def check_sums(m):
+    """The books: every sum that the tables promise."""
+    tree = tree_of(m)
+    device = m.report.devices[tree.device]
+    high, after = device.high.counters, device.after
+    assert sum(part.peak for part in tree.parts) + tree.rounding[0] + tree.pending[0] == high.allocated
+    assert sum(part.end for part in tree.parts) + tree.rounding[1] + tree.pending[1] == after.allocated
+    assert tree.allocated == (high.allocated, after.allocated)
+    assert sum(phase.change for phase in tree.phases) == device.held
+    assert max(phase.peak for phase in tree.phases) == high.allocated
+    root = tree.rows[0]
+    owned = {"parameters", "buffers", "gradients", "optimizer state", "activations", "forward, temporary", "recomputed"}
+    assert root.peak == sum(part.peak for part in tree.parts if part.kind in owned)
+    for row in tree.rows:
+        children = [one for one in tree.rows if one.path.rpartition(".")[0] == row.path and one.depth == row.depth + 1]
+        if row.peak is not None and all(one.peak is not None for one in children):
+            assert row.peak == row.own + sum(one.peak for one in children)
+        for name in ("parameters", "gradients", "optimizer"):
+            assert getattr(row, name) >= sum(getattr(one, name) for one in children)
+    return tree
+
+
+def nothing_left():
+    assert not hooks._global_forward_hooks
+    assert not hooks._global_forward_pre_hooks
+    assert not optimizers._global_optimizer_pre_hooks
+    assert not optimizers._global_optimizer_post_hooks
+    assert not hasattr(torch.autograd._engine_run_backward, "__wrapped__")
+
+
+def test_a_training_step(traffic):
+    model = make()
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.randn(16, 32)
+    with ipygpumem.measure(modules=model) as m:
+        for _ in range(3):
+            step(model, optimizer, x)
+    nothing_left()
+    tree = check_sums(m)
+    assert [row.path for row in tree.rows] == ["", "0", "1", "1.up", "1.down", "2"]
+    assert [row.type for row in tree.rows] == ["Sequential", "Linear", "Block", "Linear", "Linear", "Linear"]
+    weights = {"0": 32 * 64 * 4, "1": 2 * 64 * 256 * 4, "1.up": 64 * 256 * 4, "1.down": 64 * 256 * 4, "2": 64 * 8 * 4}
+    for path, size in weights.items():
+        row = tree.row(path)
+        assert (row.calls, row.parameters, row.gradients) == (3, size, size)
+        assert 2 * size <= row.optimizer <= 2 * size + 64, "two averages, and the count of steps"
+    assert tree.row("1").buffers == 64 * 4
+    assert tree.rows[0].parameters == sum(weights[path] for path in ("0", "1", "2"))
+    # kept for backward: the input of each product; what relu saved is the input of `down`
+    assert tree.row("0").activations == 16 * 64 * 4, "its output is the block's input"
+    assert tree.row("1.up").activations == 0
+    assert tree.row("1.up").temporary == 16 * 256 * 4, "its output lived until relu had run"
+    assert tree.row("1").activations >= 16 * 256 * 4
+    assert [(phase.name, phase.times) for phase in tree.phases] == [
+        ("forward", 3),
+        ("backward", 3),
+        ("optimizer", 3),
+        ("other", 10),
+    ]
+    parts = {part.kind: part for part in tree.parts}
+    assert parts["gradients"].end == parts["parameters"].end == tree.rows[0].parameters
+    assert parts["activations"].end == 0
+    assert parts["other threads"].peak == 0
+
+
+def test_the_phases_add_up_to_the_time_of_the_code(traffic, monkeypatch):
+    """Our own looking about is nobody's time."""
+    from ipygpumem.features.modules.owned import Owned
+
+    look, find = Owned.addresses, Owned.find_optimizers
+
+    def slowly(self, **options):
+        time.sleep(0.1)
+        return look(self, **options)
+
+    def find_slowly(self):
+        time.sleep(0.1)
+        return find(self)
+
+    monkeypatch.setattr(Owned, "addresses", slowly)
+    monkeypatch.setattr(Owned, "find_optimizers", find_slowly)
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters())
+    with ipygpumem.measure(modules=model) as m:
+        for _ in range(3):
+            step(model, optimizer, torch.randn(16, 32))
+        time.sleep(0.2)
+    told = sum(phase.seconds for phase in tree_of(m).phases)
+    assert 0.2 <= told == pytest.approx(m.report.seconds, abs=0.2)
+    assert m.report.seconds < 0.8, "nine looks of 0.1 s more"
+
+
+def test_gradients_that_are_gone_at_the_end(traffic):
+    model = make()
+    with ipygpumem.measure(modules=model) as m:
+        model(torch.randn(16, 32)).square().mean().backward()
+        model.zero_grad()
+    tree = check_sums(m)
+    assert tree.rows[0].gradients == tree.rows[0].parameters
+    assert {part.kind: part.end for part in tree.parts}["gradients"] == 0
+
+
+def test_inference_keeps_nothing_but_the_output(traffic):
+    model = make()
+    x = torch.randn(16, 32)
+    with torch.no_grad(), ipygpumem.measure(modules=model) as m:
+        y = model(x)
+    tree = check_sums(m)
+    assert tree.rows[0].activations == y.untyped_storage().nbytes()
+    assert tree.rows[0].gradients == tree.rows[0].optimizer == 0
+    assert [phase.name for phase in tree.phases] == ["forward", "other"]
+
+
+def test_checkpointed_modules_are_computed_again(traffic):
+    model = make()
+    x = torch.randn(16, 32)
+
+    def forward(x):
+        x = model[0](x)
+        x = checkpoint(model[1], x, use_reentrant=False)
+        return model[2](x)
+
+    with ipygpumem.measure(modules=model) as m:
+        forward(x).square().mean().backward()
+    tree = check_sums(m)
+    row = tree.row("1")
+    assert (row.calls, row.note) == (1, "computed again in backward")
+    assert tree.row("1.up").note == "computed again in backward"
+    assert tree.row("0").note == ""
+    assert row.activations == 16 * 64 * 4, "its output; what is inside is thrown away"
+    assert row.temporary >= 16 * 256 * 4
+    assert [(phase.name, phase.times) for phase in tree.phases if phase.name != "other"] == [
+        ("forward", 3),
+        ("backward", 1),
+    ]
+    nothing_left()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's own look at an input
+def test_compiled_modules_are_told_as_a_whole(traffic):
+    model = make()
+    model[1] = torch.compile(model[1], backend="eager")
+    model[2].compile(backend="eager")
+    original = model[2]._compiled_call_impl
+    x = torch.randn(16, 32)
+    with Traffic.paused():
+        model(x)
+    with ipygpumem.measure(modules=model) as m:
+        model(x).square().mean().backward()
+    assert model[2]._compiled_call_impl is original
+    tree = check_sums(m)
+    compiled = tree.row("1")
+    assert (compiled.type, compiled.calls) == ("OptimizedModule", 1)
+    assert compiled.note == "compiled: its parts are not told apart"
+    assert compiled.activations > 0
+    inner = tree.row("1._orig_mod.up")
+    assert inner.parameters == inner.gradients == 64 * 256 * 4, "addresses are known all the same"
+    assert (inner.activations, inner.temporary, inner.peak, inner.own) == (None, None, None, None)
+    assert tree.row("2").calls == 1
+    assert tree.row("2").note == "compiled: its parts are not told apart"
+
+
+def test_hooks_cause_no_graph_break_and_no_recompilation():
+    model = make()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model, backend=backend)
+    x = torch.randn(16, 32)
+    compiled(x)
+    assert len(graphs) == 1
+    from ipygpumem.features.modules.watch import ModuleWatch
+
+    watch = ModuleWatch(compiled)
+    watch.start()
+    compiled(x)
+    watch.stop()
+    compiled(x)
+    assert len(graphs) == 1
+    assert len(watch.calls) == 2
+
+
+def test_a_failing_step_leaves_no_hook(traffic):
+    model = make()
+
+    class Fails(nn.Module):
+        def forward(self, x):
+            raise ZeroDivisionError
+
+    model.append(Fails())
+    with pytest.raises(ZeroDivisionError), ipygpumem.measure(modules=model) as m:
+        model(torch.randn(16, 32))
+    nothing_left()
+    check_sums(m)
+    assert m.report.success is False
+    assert tree_of(m).row("3").calls == 1
+
+
+def test_an_interrupt_leaves_no_hook(traffic):
+    class Stops(nn.Module):
+        def forward(self, x):
+            raise KeyboardInterrupt
+
+    model = nn.Sequential(nn.Linear(32, 8), Stops())
+    with pytest.raises(KeyboardInterrupt), ipygpumem.measure(modules=model) as m:
+        try:
+            model(torch.randn(16, 32))
+        except KeyboardInterrupt:
+            model[0](torch.randn(16, 32))
+            raise
+    nothing_left()
+    check_sums(m)
+
+
+def test_a_caught_failure_does_not_shift_what_follows(traffic):
+    model = make()
+    x = torch.randn(16, 32)
+    with ipygpumem.measure(modules=model) as m:
+        with pytest.raises(RuntimeError):
+            model(torch.randn(16, 31))
+        y = model(x)
+        z = torch.ones(16 * KIB)
+    tree = check_sums(m)
+    parts = {part.kind: part for part in tree.parts}
+    assert parts["not the model's"].end >= z.untyped_storage().nbytes()
+    assert tree.row("0").calls == 2
+    del y
+
+
+def test_copies_and_files_of_the_model_are_clean(traffic):
+    model = make()
+    with ipygpumem.measure(modules=model) as m:
+        clone = copy.deepcopy(model)
+        again = pickle.loads(pickle.dumps(model[0]))
+        clone(torch.randn(16, 32))
+    check_sums(m)
+    assert not again._forward_hooks
+    assert tree_of(m).rows[0].calls == 0, "a copy is another model"
+    assert "no module of the model was called" in tree_of(m).notes[0]
+
+
+def test_tied_weights_are_counted_once(traffic):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Linear(32, 64, bias=False)
+            self.head = nn.Linear(32, 64, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.embed(x) + self.head(x)
+
+    model = Tied()
+    with ipygpumem.measure(modules=model) as m:
+        model(torch.randn(16, 32)).sum().backward()
+    tree = check_sums(m)
+    assert (tree.row("embed").parameters, tree.row("head").parameters) == (32 * 64 * 4, 0)
+    assert tree.rows[0].parameters == tree.rows[0].gradients == 32 * 64 * 4
+
+
+def test_one_storage_for_several_modules_belongs_to_what_has_them_all(traffic):
+    model = nn.Sequential(Block(8), nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)))
+    flat = torch.zeros(2, 8, 8)
+    for number in range(2):
+        model[1][number].weight = nn.Parameter(flat[number])
+    with ipygpumem.measure(modules=model) as m:
+        model(torch.randn(4, 8))
+    tree = check_sums(m)
+    assert tree.row("1").parameters == 2 * 8 * 8 * 4
+    assert tree.row("1.0").parameters == tree.row("1.1").parameters == 0
+
+
+def test_what_another_thread_allocates_meanwhile_is_not_the_models(traffic, fake_gpu):
+    blocks = []
+
+    class Slow(nn.Module):
+        def forward(self, x):
+            thread = threading.Thread(target=lambda: blocks.append(fake_gpu.alloc(64 * KIB)))
+            thread.start()
+            thread.join()
+            return x + 1
+
+    model = nn.Sequential(nn.Linear(32, 32), Slow())
+    with ipygpumem.measure(modules=model) as m:
+        model(torch.randn(16, 32))
+    tree = check_sums(m)
+    assert {part.kind: part.end for part in tree.parts}["other threads"] == 64 * KIB
+    assert tree.row("1").activations == 16 * 32 * 4, "its output, and no more"
+
+
+def test_an_optimizer_that_did_not_step_is_found(traffic):
+    model = make()
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.randn(16, 32)
+    step(model, optimizer, x)
+    with ipygpumem.measure(modules=model) as m:
+        model(x)
+    assert check_sums(m).rows[0].optimizer >= 2 * tree_of(m).rows[0].parameters
+
+
+def test_a_closure_keeps_its_phases(traffic):
+    model = make()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    x = torch.randn(16, 32)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    with ipygpumem.measure(modules=model) as m:
+        optimizer.step(closure)
+    tree = check_sums(m)
+    assert {phase.name for phase in tree.phases} == {"forward", "backward", "optimizer", "other"}
+
+
+def test_untouched_counters_give_bounds(traffic):
+    model = make()
+    keep = torch.ones(1 << 20)
+    del keep
+    with ipygpumem.measure(modules=model, peaks="untouched") as m:
+        model(torch.randn(16, 32))
+    tree = tree_of(m)
+    assert all(phase.peak is None for phase in tree.phases)
+    assert tree.allocated[0] is None
+    from ipygpumem.display.table import text_tables
+    from ipygpumem.features.modules.table import module_tables
+
+    assert "unknown" in text_tables(module_tables(m.report.modules))
+
+
+def test_lines_and_modules_together(traffic):
+    model = make()
+    with ipygpumem.measure(modules=model, lines=True) as m:
+        loss = model(torch.randn(16, 32)).square().mean()
+        loss.backward()
+    check_sums(m)
+    (device,) = m.report.lines
+    used = {line.text.strip(): line.use for line in device.listings[0].lines}
+    assert used["loss.backward()"].allocations > 0
+    nothing_left()
+
+
+def test_the_ring_was_too_small(traffic):
+    model = make()
+    with ipygpumem.measure(modules=model, max_entries=5) as m:
+        model(torch.randn(16, 32))
+    assert m.report.modules == ()
+    assert m.report.notes[0].startswith("no modules: the ring dropped ")
+
+
+@pytest.mark.parametrize("wrong", [3, "model", torch.ones(1), nn.Linear, [nn.Linear(1, 1)]])
+def test_what_is_no_module(fake_gpu, wrong):
+    with pytest.raises(OptionError, match=r"modules takes a torch\.nn\.Module, not"):
+        ipygpumem.measure(modules=wrong)
+
+
+class Hostile(nn.Module):
+    def __getattr__(self, name):
+        raise SystemExit(name)
+
+    def __len__(self):
+        raise SystemExit
+
+    def forward(self, x):
+        return x
+
+
+def test_odd_modules_and_tensors(traffic):
+    model = nn.Sequential(Hostile(), nn.Linear(4, 4), nn.Linear(4, 4, device="meta"))
+    model[1].register_buffer("sparse", torch.eye(3).to_sparse())
+    model[1].register_buffer("nothing", None)
+    model.append(model)  # a module that contains itself
+    with ipygpumem.measure(modules=model) as m:
+        model[1](model[0](torch.randn(2, 4)))
+    check_sums(m)
+    assert [row.path for row in tree_of(m).rows] == ["", "0", "1", "2"]
+
+
+def test_what_a_step_replaces_is_freed_and_the_sums_close(traffic):
+    """The watch keeps nothing: the highest level is the same as without it."""
+
+    class Moves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(50_000))
+            self.head = nn.Linear(32, 1000, bias=False)
+
+        def forward(self, x):
+            self.mean = self.mean + 1
+            return self.head(x)
+
+    def run(model):
+        for _ in range(3):
+            model(torch.randn(16, 32)).sum().backward()
+            model.head = None
+            model.head = nn.Linear(32, 1000, bias=False)
+
+    with ipygpumem.measure() as bare:
+        run(Moves())
+    model = Moves()
+    with ipygpumem.measure(modules=model) as m:
+        run(model)
+    tree = check_sums(m)
+    device, without = m.report.devices["cuda:0"], bare.report.devices["cuda:0"]
+    made = 50_000 * 4 + 32 * 1000 * 4  # the model itself was made inside the first measurement
+    assert abs(device.high.counters.allocated - device.before.allocated - (without.peak - made)) < 4 * KIB
+    assert tree.row("").buffers == 2 * 50_000 * 4, "the old one and the one that takes its place, at one instant"
+    assert tree.row("head").parameters == 32 * 1000 * 4, "and so is the module"
+    assert tree.row("head").calls == 3
+    parts = {part.kind: part for part in tree.parts}
+    assert parts["parameters"].end == 32 * 1000 * 4
+
+
+def test_a_replaced_module_of_another_class_says_so(traffic):
+    model = nn.Sequential(nn.Linear(32, 8))
+    with ipygpumem.measure(modules=model) as m:
+        model[0] = nn.Sequential(nn.Linear(32, 64), nn.ReLU())
+        model(torch.randn(16, 32))
+    tree = check_sums(m)
+    assert [(row.path, row.type) for row in tree.rows] == [("", "Sequential"), ("0", "Linear, then Sequential")]
+    assert tree.row("0").parameters == (32 * 64 + 64 + 32 * 8 + 8) * 4, "both, until the old one had gone"
+    assert tree.row("0").calls == 1
+
+
+def test_a_model_that_the_step_drops_is_freed(traffic):
+    model = make(256)
+    alive = weakref.ref(model)
+    with ipygpumem.measure(modules=model) as m:
+        model(torch.randn(16, 32))
+        del model
+        gc.collect()
+        assert alive() is None
+    check_sums(m)
+
+
+@pytest.mark.parametrize("how", ["model", "part", "function"])
+def test_what_is_compiled_in_the_cell_is_not_compiled_again(how):
+    from ipygpumem.features.modules.watch import ModuleWatch
+
+    torch._dynamo.reset()
+    model, graphs = make(), []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    call = model
+    if how == "model":
+        call = model = torch.compile(model, backend=backend)
+    elif how == "part":
+        model[0] = torch.compile(model[0], backend=backend)
+    else:
+
+        def call(given):
+            return model(given) * 2
+
+        call = torch.compile(call, backend=backend)
+    watch, x = ModuleWatch(model), torch.randn(16, 32)
+    watch.start()
+    call(x)
+    call(x)
+    in_cell = len(graphs)
+    watch.stop()
+    call(x)
+    assert in_cell == len(graphs) == 1
+    assert len(watch.calls) == (0 if how == "function" else 4 if how == "model" else 2 * 2 * 6)
+    nothing_left()
+    callbacks = torch._dynamo.callback.callback_handler
+    assert not callbacks.start_callbacks
+    assert not callbacks.end_callbacks
+
+
+def test_a_step_that_raises_ends_its_phase(traffic):
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters())
+    x = torch.randn(16, 32)
+
+    class Fails(torch.optim.SGD):
+        def step(self, closure=None):
+            raise ZeroDivisionError
+
+    failing = Fails(model.parameters())
+    with ipygpumem.measure(modules=model) as m:
+        model(x).sum().backward()
+        with pytest.raises(ZeroDivisionError):
+            failing.step()
+        step(model, optimizer, x)
+        with pytest.raises(ZeroDivisionError):
+            failing.step()
+        kept = torch.zeros(100_000)
+    tree = check_sums(m)
+    phases = {phase.name: phase for phase in tree.phases}
+    assert phases["forward"].times == 2
+    assert phases["backward"].times == 2
+    assert phases["optimizer"].times == 3
+    assert phases["forward"].change > 0
+    assert any("a step of the optimizer raised" in note for note in tree.notes)
+    del kept
+
+
+@pytest.fixture
+def alone():
+    """One process that is all of a group."""
+    dist = torch.distributed
+    if not dist.is_available() or not dist.is_gloo_available():
+        pytest.skip("this torch has no gloo")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_distributed_data_parallel(alone, traffic):
+    model = nn.parallel.DistributedDataParallel(make())
+    optimizer = torch.optim.SGD(model.parameters())
+    with ipygpumem.measure(modules=model) as m:
+        for _ in range(3):
+            step(model, optimizer, torch.randn(16, 32))
+    nothing_left()
+    tree = check_sums(m)
+    inner = tree.row("module")
+    assert (inner.calls, inner.parameters) == (3, tree.row("").parameters)
+    assert inner.gradients == inner.parameters
+    assert tree.row("").activations == inner.activations, "its buckets of gradients are no activations"
+    parts = {part.kind: part for part in tree.parts}
+    assert parts["activations"].end == 0
+    assert parts["not the model's"].end >= inner.parameters
+    assert "gradients are told as not the model's" in tree.row("").note
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("original", [False, True])
+def test_fully_sharded_data_parallel(alone, traffic, original):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    plain = make()
+    size = sum(one.numel() * 4 for one in plain.parameters())
+    model = FullyShardedDataParallel(plain, device_id=torch.device("cpu"), use_orig_params=original)
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    with ipygpumem.measure(modules=model) as m:
+        for _ in range(2):
+            step(model, optimizer, torch.randn(16, 32))
+    nothing_left()
+    tree = check_sums(m)
+    root = tree.row("")
+    assert root.type == "FullyShardedDataParallel"
+    assert size <= root.parameters <= size + 64
+    assert size <= root.gradients <= size + 64
+    assert size <= root.optimizer <= size + 64
+    assert tree.row("_fsdp_wrapped_module.1.up").calls == 2
+    assert "lie together" in root.note

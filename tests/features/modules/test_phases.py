@@ -1,0 +1,99 @@
+"""Phases: their changes add up, the highest of their peaks is the peak, and the innermost counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipygpumem.features.modules.phases import Phases
+from ipygpumem.measurement.peaks import PEAKS
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def gpu(fake_gpu):
+    fake_gpu.alloc(MIB)
+    PEAKS.install()
+    return fake_gpu
+
+
+def test_sums(gpu):
+    outer = PEAKS.scope()
+    before = PEAKS.enter(outer, 0, reset=True).now.allocated
+    phases = Phases(reset=True)
+    phases.begin()
+    kept = []
+    for _ in range(2):
+        phases.enter("forward")
+        kept.append(gpu.alloc(10 * MIB))
+        gpu.free(gpu.alloc(30 * MIB))
+        phases.leave("forward")
+        gpu.free(gpu.alloc(2 * MIB))
+    phases.enter("backward")
+    gpu.free(kept.pop())
+    phases.leave("backward")
+    phases.end()
+    phases.end()
+    after = PEAKS.leave(outer, 0).now.allocated
+    found = {name: (total.times, total.devices[0]) for name, total in phases.totals.items()}
+    assert {name: times for name, (times, _) in found.items()} == {"forward": 2, "backward": 1, "other": 4}
+    assert {name: sums.change // MIB for name, (_, sums) in found.items()} == {
+        "forward": 20,
+        "backward": -10,
+        "other": 0,
+    }
+    assert {name: sums.peak // MIB for name, (_, sums) in found.items()} == {"forward": 51, "backward": 21, "other": 23}
+    assert sum(sums.change for _, sums in found.values()) == after - before
+    assert outer.peaks()[0].counters.allocated == 51 * MIB, "the measurement around them has its own peak"
+    PEAKS.drop(outer)
+
+
+@pytest.mark.parametrize(
+    ("entered", "shown"),
+    [
+        (["forward"], "forward"),
+        (["backward"], "backward"),
+        (["backward", "forward"], "backward"),  # checkpointing
+        (["forward", "backward"], "backward"),  # a gradient inside a forward
+        (["optimizer"], "optimizer"),
+        (["optimizer", "forward"], "forward"),  # a closure
+        (["optimizer", "backward"], "backward"),
+        (["optimizer", "backward", "forward"], "backward"),
+        (["backward", "optimizer"], "optimizer"),  # an optimizer in a hook of backward
+    ],
+)
+def test_the_innermost_counts(gpu, entered, shown):
+    phases = Phases(reset=True)
+    phases.begin()
+    for name in entered:
+        phases.enter(name)
+    gpu.alloc(7 * MIB)
+    phases.leave(entered[0])
+    phases.leave("forward")
+    phases.end()
+    assert [name for name, total in phases.totals.items() if total.devices[0].change == 7 * MIB] == [shown]
+
+
+def test_counters_that_are_left_alone(gpu):
+    gpu.free(gpu.alloc(50 * MIB))
+    resets = gpu.calls["resetPeakMemoryStats"]
+    phases = Phases(reset=False)
+    phases.begin()
+    phases.enter("forward")
+    gpu.free(gpu.alloc(30 * MIB))
+    phases.leave("forward")
+    phases.end()
+    assert phases.totals["forward"].devices[0].peak is None, "an older record stands above"
+    assert gpu.calls["resetPeakMemoryStats"] == resets
+
+
+def test_a_device_that_starts_meanwhile(make_gpu):
+    gpu = make_gpu(2)
+    phases = Phases(reset=True)
+    phases.begin()
+    phases.enter("forward")
+    gpu.alloc(5 * MIB, 1)
+    phases.leave("forward")
+    phases.end()
+    assert phases.totals["forward"].devices[1].change == 5 * MIB
+    assert phases.totals["forward"].devices[1].peak == 5 * MIB

@@ -1,0 +1,103 @@
+"""Libraries by name, and a sum that is NVML's."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes.cupti import CTYPES, CUBLAS, CUPY, NCCL, SITE, TORCH
+from fakes.facts import report
+from ipygpumem.core.grade import grade
+from ipygpumem.features.outside.libraries import ALLOCATOR, library_name
+from ipygpumem.features.outside.model import LibraryMemory, balance
+
+MIB = 1 << 20
+EXACT = grade("exact", "CUPTI's records")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        (NCCL, "NCCL"),
+        (CUBLAS, "cuBLAS"),
+        (f"{SITE}/nvidia/cu13/lib/libcublasLt.so.13", "cuBLASLt"),
+        (f"{SITE}/nvidia/cudnn/lib/libcudnn_graph.so.9", "cuDNN"),
+        (f"{SITE}/nvidia/cu13/lib/libcusolver.so.12", "cuSOLVER"),
+        (f"{SITE}/nvidia/cu13/lib/libcusparse.so.12", "cuSPARSE"),
+        (f"{SITE}/nvidia/cusparselt/lib/libcusparseLt.so.0", "cuSPARSELt"),
+        (f"{SITE}/nvidia/cu13/lib/libcufft.so.12", "cuFFT"),
+        (CUPY, "CuPy"),
+        (f"{SITE}/jax_plugins/xla_cuda13/xla_cuda_plugin.so", "JAX/XLA"),
+        (f"{SITE}/librmm/lib64/librmm.so", "RMM"),
+        (f"{SITE}/tensorrt_libs/libnvinfer.so.10", "TensorRT"),
+        (f"{SITE}/triton/_C/libtriton.so", "Triton"),
+        (f"{SITE}/numba/cuda/cudadrv/_extras.cpython-312-x86_64-linux-gnu.so", "numba"),
+        (f"{SITE}/nvidia/dali/libdali.so", "DALI"),
+        (f"{SITE}/nvidia/nvshmem/lib/libnvshmem_host.so.3", "NVSHMEM"),
+        (f"{SITE}/cuda/bindings/cyruntime.cpython-312-x86_64-linux-gnu.so", "cuda-bindings"),
+        (CTYPES, "ctypes"),
+        (TORCH, ALLOCATOR),
+        (f"{SITE}/torch/lib/libtorch_cuda.so", "PyTorch beside its allocator"),
+        (f"{SITE}/onnxruntime/capi/libonnxruntime_providers_cuda.so", "ONNX Runtime"),
+        ("/opt/mine/libmine.so", "libmine.so"),
+        ("/home/ada/cupy/.venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2", "NCCL"),
+        ("/home/ada/triton/build/libmine.so", "libmine.so"),
+        ("/home/ada/libnccl-fork/libmine.so", "libmine.so"),
+        ("/home/rmm/site-packages/mine/numba/x.so", "x.so"),
+        ("/usr/lib/python3/dist-packages/cupy/_core/core.so", "CuPy"),
+        (f"/home/ada/site-packages/cv2/{SITE}/triton/_C/x.so", "Triton"),
+        ("/opt/odd/li\nb\x1b[31m.so", "li?b?[31m.so"),
+        (f"/opt/{'y' * 900}.so", "y" * 79 + "…"),
+        ("libnccl.so.2", "NCCL"),
+        ("", "unknown library"),
+    ],
+)
+def test_names(path, name):
+    assert library_name(path) == name
+
+
+def library(name, change, **facts):
+    facts = {"memory": "device", "peak": max(change, 0), "allocated": max(change, 0), "freed": 0, **facts}
+    return LibraryMemory(name, "", change=change, allocations=1, **facts)
+
+
+def settled(*libraries, **facts):
+    device = report().devices["cuda:0"]
+    facts = {"peak": 0, "reserved": None, "graphs": None, "seconds": 0.0, "grade": EXACT, **facts}
+    return device, balance(device, libraries, (), **facts)
+
+
+def test_libraries_and_the_rest_are_the_change_outside():
+    device, one = settled(library("NCCL", 200 * MIB), library("cuBLAS", 30 * MIB), library("CuPy", -10 * MIB))
+    assert device.outside == 256 * MIB
+    assert (one.named, one.idle, one.rest) == (220 * MIB, 0, 36 * MIB)
+    assert [each.library for each in one.libraries] == ["NCCL", "cuBLAS", "CuPy"]
+
+
+def test_what_is_not_of_the_card_stands_apart():
+    _, one = settled(library("x", 500 * MIB, memory="managed"), library("y", 90 * MIB, memory="pinned"))
+    assert (one.named, one.rest) == (0, 256 * MIB)
+    _, one = settled(library("x", 5 * MIB, memory="array"), library("y", 1, memory="static"))
+    assert one.named == 5 * MIB + 1
+
+
+def test_a_pool_holds_what_its_users_gave_back():
+    _, one = settled(library("cuBLAS", 40 * MIB, pooled=True), reserved=64 * MIB)
+    assert (one.named, one.idle, one.rest) == (40 * MIB, 24 * MIB, 192 * MIB)
+    _, one = settled(library("cuBLAS", 40 * MIB, pooled=True), reserved=None, graphs=8 * MIB)
+    assert (one.named, one.idle, one.rest) == (40 * MIB, 8 * MIB, 208 * MIB)
+
+
+def test_an_unknown_change_leaves_an_unknown_rest():
+    unknown = report(peak=None).devices["cuda:0"]
+    blind = balance(
+        type(unknown)(unknown.name, unknown.before, type(unknown.after)(unknown.name, context=True)),
+        [library("NCCL", 5)],
+        (),
+        peak=5,
+        reserved=None,
+        graphs=None,
+        seconds=0.0,
+        grade=EXACT,
+    )
+    assert blind.rest is None
+    assert blind.named == 5

@@ -1,0 +1,270 @@
+"""torch.profiler over a measurement: whose turn it is, and what is written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import torch.autograd.profiler as module
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from ipygpumem.core.errors import RecordingError
+from ipygpumem.features.profile.capture import Capture
+from ipygpumem.measurement.profiler_handover import profiling, release_profiler, watch_profiler
+from ipygpumem.sources import pytorch
+
+CPU = [ProfilerActivity.CPU]
+FUNCTIONS = module._prepare_profiler, module._enable_profiler, module._disable_profiler
+
+
+@pytest.fixture
+def capture():
+    one = Capture()
+    one.start()
+    yield one
+    one.stop()
+    assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == FUNCTIONS
+
+
+def names(result):
+    return {event.name() for event in result.events()}
+
+
+def test_operators_memory_shapes_and_stacks(capture, tmp_path):
+    def my_function():
+        return torch.ones(300, 20) + 1
+
+    my_function()
+    capture.stop()
+    path = tmp_path / "trace.json.gz"
+    assert capture.write(path) == path.stat().st_size
+    assert [one.name for one in tmp_path.iterdir()] == ["trace.json.gz"], "nothing else is left"
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    events = trace["traceEvents"]
+    assert trace["with_stack"] == trace["record_shapes"] == trace["profile_memory"] == 1
+    (add,) = [one for one in events if one.get("name") == "aten::add"]
+    assert add["args"]["Input Dims"][0] == [300, 20]
+    assert any("my_function" in one.get("name", "") for one in events if one.get("cat") == "python_function")
+    memory = [one["args"] for one in events if one.get("name") == "[memory]"]
+    assert 300 * 20 * 4 in [one["Bytes"] for one in memory]
+    assert capture.cost > 0
+
+
+def test_nobody_turns_every_event_into_an_object(capture):
+    for _ in range(100):
+        torch.ones(3) + 1
+    inner = capture._profile.profiler
+    capture.stop()
+    assert inner._function_events is None, "what torch makes of 8,000 events took ten times as long as the stopping"
+
+
+def test_plain_json(capture, tmp_path):
+    torch.ones(3)
+    capture.stop()
+    capture.write(tmp_path / "trace.json")
+    assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())
+
+
+def test_it_makes_way_for_a_profiler_of_the_codes_own(capture, tmp_path):
+    torch.ones(3).mul(2)
+    with profile(activities=CPU) as theirs:
+        torch.ones(3).sub(2)
+    torch.ones(3).div(2)
+    capture.stop()
+    assert {event.key for event in theirs.key_averages()} >= {"aten::sub"}, "theirs is whole"
+    assert capture.aside > 0
+    assert "aten::mul" in names(capture.result)
+    assert not names(capture.result) & {"aten::sub", "aten::div"}
+    capture.write(tmp_path / "trace.json")  # although another profile has been taken since
+    assert "aten::mul" in (tmp_path / "trace.json").read_text()
+
+
+def test_without_us_the_inner_profiler_would_have_destroyed_the_outer():
+    """Why all this: once this fails, PyTorch has mended it."""
+    with profile(activities=CPU) as outer:
+        torch.ones(3).mul(2)
+        with profile(activities=CPU):
+            torch.ones(3)
+    assert outer.profiler.kineto_results is None or len(outer.events()) == 0
+
+
+def test_a_profiler_with_a_schedule_that_begins_later(capture):
+    with profile(activities=CPU, schedule=schedule(wait=1, warmup=1, active=1), acc_events=True) as theirs:
+        assert capture.aside is None, "while it waits nothing is in its way"
+        for _ in range(3):
+            torch.ones(3).sub(2)
+            theirs.step()
+    assert capture.aside is not None
+    assert "aten::sub" in {event.key for event in theirs.key_averages()}
+
+
+def test_one_that_runs_or_warms_up_already_is_not_disturbed():
+    with profile(activities=CPU), pytest.raises(RecordingError, match="a profiler is at work already"):
+        Capture()
+    warming = profile(activities=CPU, schedule=schedule(wait=0, warmup=2, active=1), acc_events=True)
+    warming.start()
+    with pytest.raises(RecordingError, match="a profiler is at work already"):
+        Capture()
+    warming.stop()
+    assert Capture.obstacle() is None
+
+
+def test_one_inside_another(capture):
+    torch.ones(3).mul(2)
+    inner = Capture()
+    inner.start()
+    torch.ones(3).sub(2)
+    inner.stop()
+    torch.ones(3).div(2)
+    capture.stop()
+    assert "aten::sub" in names(inner.result)
+    assert inner.aside is None
+    assert "aten::mul" in names(capture.result)
+    assert not names(capture.result) & {"aten::sub", "aten::div"}
+    assert capture.aside > 0
+
+
+def test_one_in_another_thread(capture):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(Capture.obstacle()))
+    thread.start()
+    thread.join()
+    assert found == ["a profiler is at work already, and PyTorch has one at a time: end it first"]
+
+
+def test_another_thread_is_told_before_the_process_would_end(capture):
+    errors = []
+
+    def other():
+        try:
+            with profile(activities=CPU):
+                pass
+        except RecordingError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert "two threads that profile end the whole process" in errors[0]
+    torch.ones(3).mul(2)
+    capture.stop()
+    assert "aten::mul" in names(capture.result)
+    assert capture.aside is None
+
+
+def test_an_end_in_another_thread_has_no_result():
+    capture = Capture()
+    capture.start()
+    thread = threading.Thread(target=capture.stop)
+    thread.start()
+    thread.join()
+    assert "another thread" in capture.error
+    assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == FUNCTIONS
+    capture._profile.stop()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_leaves_it_alone(capture):
+    pid = os.fork()
+    if pid == 0:  # pragma: no cover (the child)
+        capture.stop()
+        os._exit(0 if capture.result is None else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    torch.ones(3).mul(2)
+    capture.stop()
+    assert "aten::mul" in names(capture.result)
+
+
+def test_where_torch_is_not_installed(monkeypatch):
+    monkeypatch.setattr(pytorch, "importable", lambda: False)
+    with pytest.raises(RecordingError, match=r"^a profile is torch\.profiler's, and torch is not installed$"):
+        Capture()
+
+
+def test_where_torch_has_no_profiler(monkeypatch):
+    monkeypatch.setattr(torch.autograd, "kineto_available", lambda: False)
+    with pytest.raises(RecordingError, match=r"is built without its profiler \(Kineto\)$"):
+        Capture()
+
+
+def test_a_profiler_that_does_not_start_or_end(monkeypatch, tmp_path):
+    def fail(*_, **__):
+        raise RuntimeError("no\nway")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(profile, "start", fail)
+        with pytest.raises(RecordingError, match=r"^torch\.profiler does not start: no$"):
+            Capture().start()
+    assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == FUNCTIONS
+    capture = Capture()
+    capture.start()
+    theirs = capture._profile.stop
+    capture._profile.stop = fail
+    capture.stop()
+    assert capture.error == "torch.profiler did not end well: no"
+    with pytest.raises(RecordingError, match="did not end well"):
+        capture.write(tmp_path / "t.json")
+    theirs()
+    assert not profiling()
+
+
+def test_a_full_disk_leaves_the_old_file(capture, tmp_path, monkeypatch):
+    path = tmp_path / "trace.json"
+    path.write_text("old")
+    torch.ones(3)
+    capture.stop()
+    monkeypatch.setattr(type(capture._profile.profiler), "export_chrome_trace", lambda _, name: Path(name).touch())
+    with pytest.raises(RecordingError, match=r"trace\.json was not written: it is not whole: is the disk full\?$"):
+        capture.write(path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_kineto_is_quiet_and_the_users_wish_stands(monkeypatch):
+    monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
+    seen = []
+    monkeypatch.setattr(profile, "start", lambda _: seen.append(os.environ.get("KINETO_LOG_LEVEL")))
+    monkeypatch.setattr(profile, "stop", lambda _: None)
+    Capture().start()
+    assert "KINETO_LOG_LEVEL" not in os.environ
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "0")
+    release_all()
+    Capture().start()
+    release_all()
+    assert seen == ["6", "0"]
+    assert os.environ["KINETO_LOG_LEVEL"] == "0"
+
+
+def release_all():
+    from ipygpumem.measurement import profiler_handover as profiler
+
+    for before, _ in tuple(profiler._watchers):
+        release_profiler(before)
+
+
+def test_several_watchers_the_last_is_told_first():
+    told = []
+
+    def one():
+        told.append("one")
+
+    def two():
+        told.append("two")
+
+    watch_profiler(one, lambda: told.append("one after"))
+    watch_profiler(two, lambda: told.append("two after"))
+    with profile(activities=CPU):
+        pass
+    assert told == ["two", "one", "two", "one", "two after", "one after"], "made ready, started, ended"
+    release_profiler(two)
+    told.clear()
+    with profile(activities=CPU):
+        pass
+    assert told == ["one", "one", "one after"]
+    release_profiler(one)
+    assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == FUNCTIONS

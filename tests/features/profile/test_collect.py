@@ -1,0 +1,249 @@
+"""``measure(trace=..., timeline=...)``: the files, the facts, and what goes wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import gzip
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import ipygpumem
+from ipygpumem.core.errors import OptionError, RecordingError
+from ipygpumem.features.profile import event_tree as tree
+from ipygpumem.features.profile.capture import Capture
+from ipygpumem.features.profile.categories import CATEGORIES
+from ipygpumem.features.profile.collect import profile_question
+
+
+def work():
+    model = torch.nn.Linear(100, 50)
+    torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(8, 100)).sum().backward()
+
+
+def measured(tmp_path, run=work, **options):
+    with ipygpumem.measure(trace=tmp_path / "t.json.gz", timeline=tmp_path / "t.html", **options) as m:
+        run()
+    return m.report
+
+
+def test_both_files_and_the_facts(tmp_path):
+    report = measured(tmp_path)
+    facts = report.profile
+    assert facts.trace == str(tmp_path / "t.json.gz")
+    assert facts.trace_size == (tmp_path / "t.json.gz").stat().st_size
+    assert facts.timeline_size == (tmp_path / "t.html").stat().st_size
+    assert facts.errors == ()
+    assert facts.aside is None
+    assert facts.seconds > 0
+    (peak,) = [one for one in facts.peaks if one.device == "cpu"]
+    levels = dict(peak.categories)
+    assert tuple(levels) == CATEGORIES
+    assert levels["parameter"] == (100 * 50 + 50) * 4
+    assert sum(levels.values()) == peak.bytes
+    assert ipygpumem.Report.from_dict(json.loads(report.to_json())).profile == facts
+    page = (tmp_path / "t.html").read_text()
+    assert "Content-Security-Policy" in page
+    assert "<title>t.html</title>" in page
+
+
+def test_code_that_fails_has_its_files_and_its_error(tmp_path):
+    with pytest.raises(ValueError, match="mine"), ipygpumem.measure(trace=tmp_path / "t.json") as m:
+        torch.ones(10).mul(3)
+        raise ValueError("mine")
+    assert m.report.success is False
+    assert "aten::mul" in (tmp_path / "t.json").read_text()
+
+
+def test_code_that_profiles_itself_keeps_its_profile(tmp_path):
+    found = []
+
+    def run():
+        torch.ones(10).mul(3)
+        with torch.profiler.profile() as theirs:
+            torch.ones(10).sub(3)
+        found.append(theirs)
+
+    facts = measured(tmp_path, run).profile
+    assert "aten::sub" in {one.key for one in found[0].key_averages()}
+    assert facts.aside > 0
+    assert "this code profiles itself: our profile made way for it after" in facts.sentences()[0]
+    assert facts.trace and facts.timeline
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trace": "x.txt"}, "the trace is written to a file that ends in .json or .json.gz, not 'x.txt'"),
+        ({"timeline": "x.png"}, "the timeline is written to a file that ends in .html or .htm, not 'x.png'"),
+        ({"trace": ""}, "the trace needs a path"),
+        ({"trace": 5}, "the trace is a path, not 5"),
+        ({"timeline": True}, "the timeline is a path, not True"),
+        ({"snapshot": 5}, "the snapshot is a path, not 5"),
+        ({"timeline": "."}, ". is a folder: name a file in it, as in timeline.html"),
+        ({"trace": "nowhere/x.json"}, "the folder .*nowhere does not exist"),
+        ({"timeline": "/dev/null"}, "/dev/null is not a plain file"),
+        ({"trace": "a.json", "outside": True}, "both need CUPTI, which serves one: ask for them one by one"),
+    ],
+)
+def test_what_is_refused_before_the_code_runs(options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError, match=message):
+        ipygpumem.measure(**options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_their_own(tmp_path):
+    with pytest.raises(OptionError, match="files of their own"):
+        profile_question(tmp_path / "a.json", None, snapshot=tmp_path / "a.json")
+
+
+def test_where_no_profile_can_be_taken(tmp_path):
+    with torch.profiler.profile(), pytest.raises(RecordingError, match="a profiler is at work already"):
+        ipygpumem.measure(trace=tmp_path / "a.json")
+
+
+def test_a_measurement_inside_another(tmp_path):
+    """The inner one has its own; the outer says that it made way."""
+    inner = []
+
+    def run():
+        torch.ones(10).mul(3)
+        with ipygpumem.measure(trace=tmp_path / "inner.json") as m:
+            torch.ones(10).sub(3)
+        inner.append(m.report.profile)
+
+    facts = measured(tmp_path, run).profile
+    assert facts.errors == inner[0].errors == ()
+    assert facts.aside > 0
+    assert "aten::sub" in (tmp_path / "inner.json").read_text()
+
+
+def broken(monkeypatch, *names):
+    def fail(_):
+        raise AttributeError("this torch\nhas none")
+
+    for name in names:
+        monkeypatch.setattr(tree, name, fail)
+
+
+def test_a_torch_whose_operators_cannot_be_read(tmp_path, monkeypatch):
+    broken(monkeypatch, "flow_of")
+    facts = measured(tmp_path).profile
+    why = (
+        "this torch's profile has no operators that can be read: every category is unknown (AttributeError: this torch)"
+    )
+    assert facts.why == why
+    assert why in facts.sentences()
+    (peak,) = facts.peaks
+    assert dict(peak.categories)["unknown"] == peak.bytes > 0
+    assert (tmp_path / "t.html").exists()
+
+
+def test_a_torch_that_tells_nothing_at_all(tmp_path, monkeypatch):
+    broken(monkeypatch, "flow_of", "plain_flow")
+    with pytest.warns(RuntimeWarning, match="nor has it allocations"):
+        facts = measured(tmp_path).profile
+    assert facts.trace is not None
+    assert facts.timeline is None
+    assert not (tmp_path / "t.html").exists()
+
+
+def test_nothing_was_allocated(tmp_path):
+    with pytest.warns(RuntimeWarning, match="nothing was allocated or freed on the thread"):
+        facts = measured(tmp_path, lambda: None).profile
+    assert facts.trace is not None
+
+
+def test_a_disk_that_is_full_at_the_end(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    monkeypatch.setattr("ipygpumem.features.profile.trace_file.shutil.copyfileobj", full)
+    with pytest.warns(RuntimeWarning, match="No space left on device") as told:
+        facts = measured(tmp_path).profile
+    assert len(facts.errors) == 2
+    assert len(told) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profiler_without_a_result(tmp_path, monkeypatch):
+    stop = Capture.stop
+
+    def without(self):
+        stop(self)
+        self.result, self.error = None, "torch.profiler has no result"
+
+    monkeypatch.setattr(Capture, "stop", without)
+    with pytest.warns(RuntimeWarning, match=r"^torch\.profiler has no result$"):
+        assert measured(tmp_path).profile.errors == ("torch.profiler has no result",)
+
+
+def test_nothing_is_kept(tmp_path):
+    question = profile_question(tmp_path / "a.json", None)
+    question._capture.start()
+    torch.ones(4)
+    question.stop()
+    assert question.answer().errors == ()
+    assert question._capture.result is question._capture._profile is None
+
+
+def test_the_sentences():
+    from ipygpumem.features.profile.model import ProfileFacts
+
+    facts = ProfileFacts("/a/t.json", 3 << 20, "/a/t.html", 500, seconds=2.5)
+    assert facts.sentences() == [
+        "trace of 3.0 MiB in /a/t.json: https://ui.perfetto.dev opens it",
+        "timeline of 500 bytes in /a/t.html: any browser opens it",
+        "profiling took 2.50 s beside the code's own time, and made that and the host's figures larger",
+    ]
+    failed = dataclasses.replace(facts, trace=None, timeline=None, why="why", errors=("e",))
+    assert failed.sentences()[:2] == ["why", "e"]
+
+
+def test_with_lines_and_a_snapshot(tmp_path, fake_gpu):
+    """On a GPU (here one of the test's): the history and the profile are two things."""
+    with ipygpumem.measure(
+        lines=True, snapshot=tmp_path / "s.pickle", trace=tmp_path / "t.json", timeline=tmp_path / "t.html"
+    ) as m:
+        kept = torch.ones(1 << 20, dtype=torch.uint8, device="cuda")
+    assert m.report.lines
+    assert m.report.recording.error == ""
+    assert m.report.profile.trace is not None
+    assert re.search(r"aten::(ones|empty|fill_)", (tmp_path / "t.json").read_text())
+    del kept
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz", 'it\'s "mine".json'])
+def test_a_trace_names_the_file_that_it_is(tmp_path, name):
+    with ipygpumem.measure(trace=tmp_path / name):
+        torch.ones(10).mul(3)
+    data = (tmp_path / name).read_bytes()
+    text = gzip.decompress(data) if name.endswith(".gz") else data
+    assert json.loads(text)["traceName"] == str(tmp_path / name)
+
+
+@pytest.mark.parametrize("ending", ["", ".tmp"])
+def test_a_full_disk_is_said_as_the_system_says_it(tmp_path, monkeypatch, ending):
+    """Kineto writes a file of its own beside the one that is asked for, and leaves it there."""
+    from ipygpumem.features.profile import trace_file as trace
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def export(self, target):
+        Path(f"{target}{ending}").write_text('{"traceEvents": [')
+
+    monkeypatch.setattr(torch.autograd.profiler.profile, "export_chrome_trace", export)
+    monkeypatch.setattr(trace, "_fill", full)
+    told = pytest.warns(RuntimeWarning, match=r"t.json was not written: No space left on device")
+    with told, ipygpumem.measure(trace=tmp_path / "t.json"):
+        torch.ones(10).mul(3)
+    assert list(tmp_path.iterdir()) == []

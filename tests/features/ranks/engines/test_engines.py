@@ -1,0 +1,341 @@
+"""A real cluster of four engines on this machine, and a notebook's shell that works with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+import ipygpumem
+from ipygpumem import OptionError
+from ipygpumem.parallel import active, disable, enable
+
+pytest.importorskip("ipyparallel")
+pytestmark = pytest.mark.filterwarnings("ignore")  # zmq, tornado and jupyter_client have their own
+
+ENGINES = 4
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def shell():
+    shell = InteractiveShell.instance()
+    shell.run_cell("%load_ext ipygpumem")
+    yield shell
+    shell.run_cell("%unload_ext ipygpumem")
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def client(shell, tmp_path_factory):
+    import ipyparallel
+
+    folder = str(Path(ipygpumem.__file__).parents[1])
+    paths = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", "IPYTHONDIR")}
+    os.environ |= {"PYTHONPATH": paths, "IPYTHONDIR": str(tmp_path_factory.mktemp("ipython"))}
+    cluster = ipyparallel.Cluster(n=ENGINES, controller_ip="127.0.0.1", log_level=40)
+    with capture_output():
+        client = cluster.start_and_connect_sync(activate=True)
+    shell.user_ns["rc"] = client
+    yield client
+    disable()
+    client.close()
+    cluster.stop_cluster_sync()
+    for name, value in before.items():
+        os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+def run(shell, code):
+    """Everything that a cell showed, as text."""
+    with capture_output() as shown:
+        result = shell.run_cell(code)
+    texts = [one.data.get("text/plain", "") for one in shown.outputs]
+    return result, "\n".join([shown.stdout, shown.stderr, *texts])
+
+
+def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
+    """One cluster for all: it takes seconds to start."""
+    monkeypatch.chdir(tmp_path)
+    _, text = run(shell, "%gpumem engines rc")
+    assert "4 engines under watch on 1 host" in text
+    engines = active()
+
+    # a row for each engine, and which one lies apart
+    _, text = run(shell, "%%px --no-stream\nimport os\nfrom ipygpumem.features.ranks.origin import rank_and_world\n"
+                         "kept = os.urandom((1 + rank_and_world()[0]) * 16 << 20)")  # fmt: skip
+    assert [member.name for member in engines.last.members] == ["0", "1", "2", "3"]
+    assert [round(one.report.host.held / (16 * MIB)) for one in engines.last.members] == [1, 2, 3, 4]
+    assert text.count("4 engines on") == 1 and " ran: " not in text
+    assert "highest is 1.6 times the middle" in text
+    assert "resident" not in text.partition("4 engines on")[0], "no engine shows a line of its own"
+
+    # an engine's own recording cannot be here: the error is the cell's, as %%px tells it, and nothing ran
+    result, text = run(shell, "%%gpumem --engines --snapshot run_{rank}.pickle\nx = 1")
+    assert not result.success
+    assert "PyTorch records the history of GPU memory only" in text
+    assert "engines on" not in text, "where every engine refused there is nothing to report"
+
+    besides(shell, tmp_path)
+
+    # options in front of %%px, quiet, into a variable
+    result, text = run(
+        shell, "%%gpumem --engines -q -v merged\n%%px --no-stream --targets 1:3\ny = os.urandom(4 << 20)"
+    )
+    assert result.success and "engines on" not in text
+    assert [member.name for member in shell.user_ns["merged"].members] == ["1", "2"]
+
+    # limits hold there, and fail the cell
+    result, text = run(shell, "%%gpumem --engines --limit-host 1MiB\n%%px --no-stream\nz = os.urandom(64 << 20)")
+    assert not result.success and "4 engines on" in text
+
+    later(shell)
+
+    # other versions, and what cannot be read, cost nobody else's report
+    client[1].execute("import ipygpumem; ipygpumem.__version__ = '9.9'", block=True)
+    client[2].execute(
+        "import ipygpumem.features.ranks.engines.engine as e; e._courier.send = "
+        'lambda key, value: e._courier.shell.data_pub.publish_data({key: \'{"schema": 1, "sta\'})',
+        block=True,
+    )
+    _, text = run(shell, "%%px --no-stream\nv = os.urandom(8 << 20)")
+    assert "different versions of ipygpumem: 0.1.0 on engine 0, 3; 9.9 on engine 1" in text
+    assert "its report cannot be read" in text and "without a report: engine 2" in text
+
+    # killed in the middle of a cell
+    began = time.monotonic()
+    _, text = run(shell, "%%px --no-stream\nimport signal\nu = os.urandom(32 << 20)\n"
+                         "if rank_and_world()[0] == 3:\n    os.kill(os.getpid(), signal.SIGKILL)")  # fmt: skip
+    assert time.monotonic() - began < 60
+    states = {member.name: member.state for member in engines.last.members}
+    assert (states["0"], states["1"], states["3"]) == ("done", "done", "died")
+    assert engines.last.members[0].report.host.held >= 32 * MIB
+    assert "died, in the middle of the cell" in text
+    _, text = run(shell, "%gpumem engines")
+    assert "3 engines under watch" in text
+    assert "no longer there, it was stopped or died: engine 3" in text
+
+    stragglers(shell, client)
+    nested(shell, client)
+
+    loaded_anew(shell)
+
+    # off: the client is as it was, and so are the engines
+    _, text = run(shell, "%gpumem engines off")
+    assert "no longer under watch" in text and active() is None
+    assert "send_execute_request" not in vars(client)
+    assert client[0].apply_sync(_loaded) is False
+    assert "engines on" not in run(shell, "%%px --no-stream --targets 0\nk = os.urandom(32 << 20)")[1]
+
+
+def besides(shell, folder):
+    """What each has to say beside its figures: notes, and files that it wrote."""
+    path = f"{folder}/t_{{rank}}.json"
+    result, text = run(
+        shell, f"%%gpumem --engines --limit 1MiB --trace {path}\n%%px --no-stream\nimport torch; x = torch.ones(9)"
+    )
+    assert result.success, text
+    assert "what each engine says besides" in text
+    assert "engine 0, 1, 2, 3: the limit on GPUs (peak 1.0 MiB) was not checked, no GPU was measured" in text
+    for number in range(ENGINES):
+        assert (folder / f"t_{number}.json").exists()
+        assert f"in {folder}/t_{number}.json: https://ui.perfetto.dev opens it" in text
+    assert "profiling took" in text
+
+
+def later(shell):
+    """One that goes on longer than its cell is told when it has ended."""
+    run(shell, "%%px --noblock\nimport time; time.sleep(1); w = os.urandom(8 << 20)")
+    _, text = run(shell, "%gpumem engines")
+    assert "still running on engine 0, 1, 2, 3: import time" in text
+    rc = shell.user_ns["rc"]
+    rc.wait(timeout=30)
+    _, text = run(shell, "1")
+    assert "4 engines on" in text and " ran: import time" in text, "below another cell it says whose it is"
+    assert "engines on" not in run(shell, "1")[1], "told once"
+
+
+def stragglers(shell, client):
+    """An engine that is still at work is told as it is, and again when it has ended."""
+    engines = active()
+    run(
+        shell,
+        "%%px --noblock --targets 0:2\nimport time\nt = os.urandom(8 << 20)\nif rank_and_world()[0]: time.sleep(4)",
+    )
+    time.sleep(2)
+    (found,) = engines.collect(partly=True)
+    assert [member.state for member in found.members] == ["done", "late"]
+    assert "still running" in str(found)
+    assert "began after the first" not in str(found), "when the other began is not known yet"
+    assert engines.collect(partly=True) == [], "nothing is told twice"
+    assert "engines on" not in run(shell, "1 / 0")[1], "nor below a cell that sent nothing"
+    client.wait(timeout=30)
+    (found,) = engines.collect()
+    assert [member.state for member in found.members] == ["done", "done"]
+
+
+def loaded_anew(shell):
+    """The extension is loaded again: who was under watch is not any more, and that is said."""
+    _, text = run(shell, "%reload_ext ipygpumem")
+    assert "engines are no longer under watch" in text and active() is None
+    run(shell, "%gpumem engines rc")
+
+
+def nested(shell, client):
+    """%%px --local runs the cell here, too: when that fails, the engines may be at work still."""
+    code = (
+        "%%px --local --no-stream --targets 0:2\nimport os, time\nj = os.urandom(8 << 20)\n"
+        "if '_local_only' in globals():\n    1 / 0\ntime.sleep(1)"
+    )
+    shell.user_ns["_local_only"] = 1
+    _, text = run(shell, code)
+    assert "ZeroDivisionError" in text
+    assert text.count("2 engines on") == 1
+    assert "still running" not in text
+
+
+def _loaded():
+    from IPython import get_ipython
+
+    return "GPUMem" in get_ipython().magics_manager.registry
+
+
+def test_busy_engines_without_the_package(shell, client):
+    client[0:2].execute("import sys; sys.modules['ipygpumem'] = None", block=True)
+    client[2].execute("import sys, types; sys.modules['ipygpumem'] = types.ModuleType('ipygpumem')", block=True)
+    client[3].execute("import time; time.sleep(4)")
+    enable(client, timeout=2)
+    _, text = run(shell, "%gpumem engines")
+    assert "0 engines under watch" in text
+    assert "engine 3 is not under watch: busy: it joins when it is free" in text
+    assert "engine 2 is not under watch: its ipygpumem is another version" in text
+    assert "engine 0 is not under watch" in text
+    _, text = run(shell, "%%px --no-stream\nimport os; kept = os.urandom(16 << 20)")
+    assert "without a report: engine 0, 1, 2" in text
+    assert active().last.members[3].report.host.held >= 16 * MIB
+    assert "1 engine under watch" in run(shell, "%gpumem engines")[1]
+    shell.user_ns["some"] = client[3:]
+    run(shell, "%gpumem engines some")
+    run(shell, "%%px --no-stream\nmore = os.urandom(16 << 20) if 'os' in globals() else 0")
+    assert [member.name for member in active().last.members] == ["3"], "of a view its own engines alone"
+    client.close()
+    closed = "the client is closed: %gpumem engines CLIENT with another one, or %gpumem engines off"
+    assert f"ipygpumem: {closed}" in run(shell, "%gpumem engines")[1]
+    result, text = run(shell, "%%gpumem --engines\n1")
+    assert f"UsageError: %%gpumem --engines: {closed}" in text and type(result.error_in_exec).__name__ == "UsageError"
+    assert "no longer under watch" in run(shell, "%gpumem engines off")[1], "of a closed client, too"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("%gpumem engines", "no engines are under watch"),
+        ("%gpumem engines off", "no engines were under watch"),
+        ("%gpumem engines nobody", "nobody"),
+        ("%gpumem engines shell", "is no ipyparallel.Client"),
+        ("%gpumem engines a b", "takes one client"),
+        ("%%gpumem --engines\n1", "no engines are under watch"),
+        ("%%gpumem --collect x\n1", "--collect is of snapshots on engines"),
+        ("%%gpumem --engines --collect x\n1", "--collect is of snapshots on engines"),
+        ("%%gpumem --engines --view\n1", "--view shows what was recorded"),
+    ],
+)
+def test_words_that_mean_nothing(shell, line, words):
+    shell.user_ns["shell"] = shell
+    assert words in run(shell, line)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--lines", "--lines, --function and --modules list one process"),
+        ("-f train", "--lines, --function and --modules list one process"),
+        ("--modules m", "--lines, --function and --modules list one process"),
+        ("--snapshot run.pickle", "a snapshot for each engine needs a name for each: run_{rank}.pickle"),
+        ("--snapshot run_{host}.pickle", "a snapshot for each engine needs a name for each: run_{rank}.pickle"),
+        ("--trace t.json", "a trace for each engine needs a name for each: trace_{rank}.json.gz"),
+        ("--timeline t.html", "a timeline for each engine needs a name for each: memory_{rank}.html"),
+        ("--trace {rank}.json --snapshot {rank}.json", "are files of their own: give each another name"),
+        ("--trace {rank}.txt", "the trace is written to a file that ends in .json or .json.gz, not '{rank}.txt'"),
+        ("--trace {rank}.json --outside", "both need CUPTI"),
+        ("--limit xx", "'xx' is no size"),
+        ("--limit-host=-1", "a limit is not below zero"),
+        ("-d xx", "'xx' is no device: write cuda:0, or 0"),
+        ("--snapshot {rank}.pickle --collect {tmp}/file", "cannot be a folder: File exists"),
+    ],
+)
+def test_what_needs_no_engine_is_refused_here(shell, monkeypatch, tmp_path, words, message):
+    from types import SimpleNamespace
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("ipygpumem.features.ranks.engines.active", lambda: SimpleNamespace(numbers=[0]))
+    result, text = run(shell, f"%%gpumem --engines {words.replace('{tmp}', str(tmp_path))}\n1")
+    assert type(result.error_in_exec).__name__ == "UsageError"
+    assert "UsageError: %%gpumem --engines: " in text and message in text
+
+
+def test_without_ipyparallel(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipyparallel", None)
+    with pytest.raises(OptionError, match=r"pip install ipygpumem\[parallel\]"):
+        enable(object())
+
+
+def test_a_member_travels_as_json(shell):
+    """What an engine sends is text: versions of Python and of this package may differ."""
+    from fakes.sessions import cell
+    from ipygpumem.features.ranks.model import Member, member_from
+
+    member = Member("", "done", None, cell(1, held=3))
+    assert member_from(json.loads(json.dumps(member.to_dict())), "").report.devices["cuda:0"].held == 3 * MIB
+
+
+FAKES = Path(__file__).parents[3]
+
+
+def test_snapshots_on_engines_with_a_gpu(shell, client, tmp_path, monkeypatch):
+    """Each engine has the fake H200 under its own torch: two on one card, two on cards of their own."""
+    monkeypatch.chdir(tmp_path)
+    client[:].execute(
+        f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, {str(FAKES)!r})\n"
+        "import torch; from fakes.cuda import FakeGpu; from fakes.nvml import FakeCard",
+        block=True,
+    )
+    for number, card in enumerate("aabc"):
+        client[number].execute(f"gpu = FakeGpu(cards=[FakeCard(uuid='GPU-{card * 8}-1')]).install()", block=True)
+    _, text = run(shell, "%gpumem engines rc")
+    assert "4 engines under watch on 1 host, 3 GPUs" in text
+    body = """
+def usual():
+    return torch.ones(64 << 20, dtype=torch.uint8, device='cuda')
+def odd():
+    return torch.ones(32 << 20, dtype=torch.uint8, device='cuda')
+kept = usual()
+from ipygpumem.features.ranks.origin import rank_and_world
+if rank_and_world()[0] == 2:
+    more = odd()
+"""
+    result, text = run(
+        shell, f"%%gpumem --engines --snapshot 'run_{{rank}}.pickle' --collect here\n%%px --no-stream\n{body}"
+    )
+    assert result.success, text
+    found = active().last
+    assert [one.report.devices["cuda:0"].held for one in found.members] == [64 * MIB, 64 * MIB, 96 * MIB, 64 * MIB]
+    assert [len(one.peaks) for one in found.members] == [1] * ENGINES
+    assert (found.difference.odd, found.difference.alike) == ("2", 3)
+    ((label, typical, more),) = found.difference.lines
+    assert label.endswith("odd") and (typical, more) == (0, 32 * MIB)
+    assert "engine 2 differs most, engine 0 is the most typical" in text
+    assert "shared by 2 processes, counted once" in text
+    names = [f"run_{number}.pickle" for number in range(ENGINES)]
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == names
+    assert all((tmp_path / "here" / name).read_bytes() == (tmp_path / name).read_bytes() for name in names)
+
+    # the files alone tell the same
+    _, text = run(shell, "%gpumem ranks here")
+    assert "rank 2 differs most, rank 0 is the most typical" in text

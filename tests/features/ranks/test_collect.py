@@ -1,0 +1,395 @@
+"""The folder of a run: what the ranks left there, and what else may lie there."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import ipygpumem
+from ipygpumem import OptionError, ReportError, measure, read_ranks
+from ipygpumem.features.ranks import rank_files
+from ipygpumem.features.ranks.launch import launch_of
+from ipygpumem.features.ranks.origin import rank_and_world
+from ipygpumem.features.ranks.skew import member_rows, skews
+
+DATA = Path(__file__).parents[2] / "data"
+MIB = 1 << 20
+
+
+def work(folder, rank, mib):
+    with measure(rank_reports=folder, rank=rank):
+        kept = os.urandom(mib * MIB)
+    return len(kept)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Three ranks, of which the last held most."""
+    for rank in range(3):
+        work(tmp_path, rank, 10 * (rank + 1))
+    return tmp_path
+
+
+def change(path, **changes):
+    data = json.loads(path.read_text())
+    data["origin"] |= changes
+    path.write_text(json.dumps(data))
+
+
+def lasts(path, seconds):
+    data = json.loads(path.read_text())
+    data["report"]["seconds"] = seconds
+    path.write_text(json.dumps(data))
+
+
+def test_each_rank_leaves_a_report(run):
+    found = read_ranks(run)
+    assert [member.name for member in found.members] == ["0", "1", "2"]
+    assert found.faults == () and found.lost == ()
+    assert found.members[2].report.host.held >= 30 * MIB
+    assert sorted(path.name for path in run.iterdir()) == [f"rank_0000{n}.json" for n in range(3)]
+    assert "  2    host" in str(found) and "highest is" in str(found)
+    assert "<table" in found._repr_html_()
+
+
+def test_a_rank_that_fails_has_a_report(tmp_path):
+    with pytest.raises(ZeroDivisionError), measure(rank_reports=tmp_path, rank=0):
+        1 / 0  # noqa: B018
+    assert read_ranks(tmp_path).members[0].report.success is False
+    assert "failed" in str(read_ranks(tmp_path))
+
+
+def test_a_rank_that_is_killed_began(tmp_path):
+    code = f"""
+        import os, signal, ipygpumem
+        with ipygpumem.measure(rank_reports={str(tmp_path)!r}, rank=1):
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, timeout=60)
+    work(tmp_path, 0, 5)
+    assert done.returncode == -signal.SIGKILL
+    found = read_ranks(tmp_path)
+    assert found.lost == ("1",) and found.members[1].state == "running"
+    assert "began, and left no report: killed, or still running" in str(found)
+    assert found.members[0].report is not None
+
+
+def test_missing_ranks_are_named(run):
+    for path in run.glob("*.json"):
+        change(path, world=5)
+    (run / "rank_00001.json").unlink()
+    found = read_ranks(run)
+    assert [member.name for member in found.members] == ["0", "1", "2", "3", "4"]
+    assert found.lost == ("1", "3", "4")
+    assert "without a report: rank 1, 3, 4" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"", "broken JSON"),
+        (b'{"schema": 1, "state": "done", "ori', "cut off"),
+        (b"\x00\xff\xfe", "not a text in UTF-8"),
+        (b"[" * 100_000, "nested too deep"),
+        (b'{"schema": 1}', "no report of a rank"),
+        (b'{"schema": 1, "state": "done", "report": {"devices": {"\\u001b[2J": 5}}}', "schema"),
+        (b"null", "not an object"),
+        (b" " * (5 << 20), "larger than any report"),
+    ],
+)
+def test_what_is_broken_costs_no_other(run, text, words):
+    (run / "rank_00001.json").write_bytes(text)
+    found = read_ranks(run)
+    assert [member.name for member in found.members if member.report is not None] == ["0", "2"]
+    assert len(found.faults) == 1 and found.faults[0].startswith("rank_00001.json: ") and words in found.faults[0]
+    assert "\x1b" not in str(found) + found.faults[0]
+    assert found.lost == ("1",)
+
+
+def test_a_broken_snapshot_is_named_once(run):
+    (run / "rank_00002.pickle").write_bytes(b"junk")
+    assert read_ranks(run).faults == ("rank_00002.pickle: neither a pickle (protocol 2 to 5) nor JSON",)
+
+
+def test_foreign_files_are_nobodys(run):
+    (run / "notes.json").write_text("{}")
+    (run / "weights.pickle").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    (run / ".rank_00000.json.77.tmp").write_text("{")
+    (run / "rank_00007.json").mkdir()
+    os.mkfifo(run / "rank_00008.json")
+    (run / "rank_00009.json").symlink_to("/dev/zero")
+    began = time.perf_counter()
+    found = read_ranks(run)
+    assert time.perf_counter() - began < 20
+    assert [member.name for member in found.members if member.report] == ["0", "1", "2"]
+    assert len(found.faults) == 3 and all("regular file" in one or "directory" in one for one in found.faults)
+
+
+def test_a_hostile_snapshot_runs_nothing(run, tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path}/ran",)
+
+    (run / "rank_00001.pickle").write_bytes(pickle.dumps(Evil()))
+    (run / "rank_00002.pickle").write_bytes(lzma.decompress((DATA / "gpt_small.pickle.xz").read_bytes())[:50_000])
+    found = read_ranks(run)
+    assert not (tmp_path / "ran").exists()
+    assert [one.partition(":")[0] for one in found.faults] == ["rank_00001.pickle", "rank_00002.pickle"]
+    assert all(member.report is not None and not member.peaks for member in found.members)
+
+
+def test_a_report_says_whose_it_is(run):
+    (run / "rank_00009.json").write_bytes((run / "rank_00000.json").read_bytes())
+    change(run / "rank_00000.json", rank=0)
+    found = read_ranks(run)
+    assert found.faults == ("rank_00009.json: the report of rank 0, which is not this file's",)
+
+
+def test_an_older_run_of_more_ranks_is_told_apart(run):
+    for number, path in enumerate(sorted(run.glob("*.json"))):
+        change(path, world=2 if number < 2 else 8, began=2e9 if number < 2 else 1e9)
+    found = read_ranks(run)
+    assert [member.name for member in found.members] == ["0", "1"]
+    assert found.faults == ("rank_00002.json: of another run, of 8 ranks and not 2",)
+
+
+EARLIER = "rank_00001.json: of an earlier run, which ended before rank 0 began"
+
+
+def test_a_report_that_ended_before_the_newest_began_is_of_an_earlier_run(run):
+    for rank in range(3):
+        change(run / f"rank_0000{rank}.json", world=3, launch=[["master", "node0:29500"]])
+    assert read_ranks(run).faults == ()
+    change(run / "rank_00000.json", began=(began := time.time() + 86400))
+    change(run / "rank_00002.json", began=began - 30)
+    lasts(run / "rank_00002.json", 40)
+    found = read_ranks(run)
+    assert found.faults == (EARLIER,)
+    assert found.lost == ("1",)
+    assert "without a report: rank 1" in str(found) and "its report is of an earlier run" in str(found)
+    # on another machine the folder's clock is asked
+    change(run / "rank_00001.json", host="far", began=began + 1000, clock=-1000)
+    assert read_ranks(run).faults == ()
+    change(run / "rank_00001.json", began=began + 900)
+    assert read_ranks(run).faults == (EARLIER,)
+    change(run / "rank_00001.json", clock=None)
+    assert read_ranks(run).faults == (), "nobody can tell"
+
+
+@pytest.mark.parametrize("what", ["elastic", "job", "parent", "master"])
+def test_a_report_of_another_launch_is_told_apart(run, what):
+    for rank in range(3):
+        change(run / f"rank_0000{rank}.json", world=3, launch=[[what, "b" if rank else "a"]])
+    data = json.loads((run / "rank_00002.json").read_text())
+    (run / "rank_00002.json").write_text(json.dumps({**data, "state": "running", "report": None}))
+    found = read_ranks(run)
+    assert found.faults == ("rank_00000.json: of an earlier run",)
+    assert found.lost == ("0", "2")
+
+
+@pytest.mark.parametrize("what", ["elastic", "job", "parent"])
+def test_ranks_of_one_launch_may_measure_one_after_the_other(run, what):
+    for rank in range(3):
+        change(run / f"rank_0000{rank}.json", launch=[[what, "a"]], began=1e9 + 60 * rank)
+    assert read_ranks(run).faults == ()
+
+
+def test_many_earlier_reports_are_told_in_one_sentence(run):
+    for rank in range(3, 15):
+        (run / f"rank_000{rank:02}.json").write_bytes((run / "rank_00000.json").read_bytes())
+        change(run / f"rank_000{rank:02}.json", launch=[], began=1e9, rank=rank)
+    names = ", ".join(f"rank_000{rank:02}.json" for rank in range(3, 11))
+    assert read_ranks(run).faults == (f"{names} and 4 more: of an earlier run, which ended before rank 2 began",)
+
+
+def test_parents_of_several_machines_differ(run):
+    for rank in range(3):
+        change(run / f"rank_0000{rank}.json", host=f"node{rank}", launch=[["parent", str(rank)]])
+    assert read_ranks(run).faults == ()
+
+
+def test_the_same_rank_twice(run):
+    (run / "rank_0001.json").write_bytes((run / "rank_00001.json").read_bytes())
+    change(run / "rank_0001.json", rank=1, began=time.time())
+    found = read_ranks(run)
+    assert [member.name for member in found.members] == ["0", "1", "2"]
+    assert found.faults == ("rank_00001.json: rank 1 once more, and older",)
+
+
+def test_what_tells_a_launch(monkeypatch):
+    ((what, process),) = here = launch_of({})
+    assert (what, process.split()[0]) == ("process", str(os.getpid()))
+    assert launch_of({"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "1"}) == (
+        *here,
+        ("job", "77.1"),
+        ("master", "node0:29500"),
+    )
+    _, (name, run), (what, parent) = launch_of({"TORCHELASTIC_RUN_ID": "abc"})
+    assert (name, run, what) == ("elastic", "abc", "parent")
+    number, began = parent.split()
+    assert int(number) == os.getppid() and int(began) > 0
+    assert launch_of({"TORCHELASTIC_RUN_ID": "none"}) == (*here, ("parent", parent))
+
+
+def test_snapshots_alone(tmp_path):
+    for name, source in (("a", "gpt_small"), ("b", "gpt_small"), ("odd", "resnet50")):
+        (tmp_path / f"{name}.pickle.xz").write_bytes((DATA / f"{source}.pickle.xz").read_bytes())
+    found = read_ranks(tmp_path)
+    assert [member.name for member in found.members] == ["a", "b", "odd"]
+    difference = found.difference
+    assert (difference.odd, difference.typical, difference.alike) == ("odd", "a", 2)
+    assert found.pair() == (str(tmp_path / "a.pickle.xz"), str(tmp_path / "odd.pickle.xz"))
+    files = [str(tmp_path / f"{name}.pickle.xz") for name in ("a", "odd", "b")]
+    assert found.beside(8) == tuple(files)
+    assert found.beside(2) == tuple(files[:2])
+    peak = found.members[0].highest
+    assert peak.requested == sum(line.amount for line in (*peak.lines, peak.rest))
+    assert max(level for _, level in peak.curve) == peak.requested
+
+
+def test_workers_read_as_here(tmp_path):
+    for number in range(5):
+        (tmp_path / f"rank_{number}.pickle.xz").write_bytes((DATA / "resnet50.pickle.xz").read_bytes())
+    (tmp_path / "rank_9.pickle").write_bytes(b"nothing")
+    assert read_ranks(tmp_path, workers=2) == read_ranks(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty", "file"])
+def test_no_folder_of_a_run(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ReportError, match=name):
+        read_ranks(tmp_path / name)
+
+
+def test_clocks_that_differ_by_minutes(run):
+    """The folder's clock is one for all: by it the second began 2 s after the first, whatever its own clock says."""
+    began = json.loads((run / "rank_00000.json").read_text())["origin"]["began"]
+    change(run / "rank_00001.json", host="far", began=began + 182.0, clock=-180.0)
+    change(run / "rank_00002.json", began=began + 0.2)
+    for path in run.glob("*.json"):
+        lasts(path, 5)
+    text = str(read_ranks(run))
+    assert "the clock of far is 3 min 00 s ahead of the folder's: begins are told by the folder's" in text
+    assert "began after the first: rank 1 by 2.00 s" in text
+
+
+def test_the_folders_clock_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_files.time, "time", lambda now=time.time: now() - 300)
+    work(tmp_path, 0, 1)
+    assert read_ranks(tmp_path).members[0].origin.clock == pytest.approx(300, abs=2)
+
+
+def test_a_full_disk_loses_no_block(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with pytest.warns(RuntimeWarning, match="rank_00000.json was not written: No space left"):  # noqa: SIM117 (the warning comes at the block's end)
+        with measure(rank_reports=tmp_path, rank=0) as m:
+            monkeypatch.setattr(rank_files.RankFiles, "_write", full)
+    assert m.report.success is True
+    assert read_ranks(tmp_path).members[0].state == "running"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rank": -1}, "a number from 0 on"),
+        ({"rank": "0"}, "a number from 0 on"),
+        ({"rank": 10**9}, "rank is below 16,777,216, not 1,000,000,000"),
+        ({"rank_reports": 5}, "rank_reports is a folder, not 5"),
+        ({"snapshot": "x.pickle"}, "leave snapshot out"),
+        ({"rank_reports": ""}, "needs a folder"),
+        ({"rank_reports": "/dev/null/x"}, "cannot be a folder"),
+        ({"rank_reports": None, "rank": 0}, "name a folder"),
+    ],
+)
+def test_bad_options_before_the_block(tmp_path, options, words):
+    with pytest.raises(OptionError, match=words):
+        measure(**{"rank_reports": tmp_path, **options})
+
+
+def test_without_a_rank_the_process_is_named(tmp_path):
+    with measure(rank_reports=tmp_path):
+        pass
+    (path,) = tmp_path.glob("*.json")
+    assert path.name.endswith(f"-{os.getpid()}.json")
+    assert read_ranks(tmp_path).members[0].origin.rank is None
+
+
+def test_who_tells_the_rank():
+    assert rank_and_world({"RANK": "3", "WORLD_SIZE": "8", "SLURM_PROCID": "0"}) == (3, 8)
+    assert rank_and_world({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}) == (1, 2)
+    assert rank_and_world({"SLURM_PROCID": "5"}) == (5, None)
+    assert rank_and_world({"RANK": "x", "WORLD_SIZE": "8"}) == (None, None)
+
+
+TORCHRUN = """
+import sys, time, torch, torch.distributed as dist, ipygpumem
+with ipygpumem.measure(rank_reports=sys.argv[1]) as m:
+    dist.init_process_group("gloo")
+    kept = torch.ones((dist.get_rank() + 1) * 16 << 18)
+    dist.all_reduce(torch.ones(4))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_torchrun(tmp_path, ranks):
+    script = tmp_path / "train.py"
+    script.write_text(TORCHRUN)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(Path(ipygpumem.__file__).parents[1])}
+    subprocess.run(
+        [*command, str(script), str(tmp_path / "run")], check=True, timeout=120, env=environment, capture_output=True
+    )
+    found = read_ranks(tmp_path / "run")
+    assert [member.name for member in found.members] == [str(rank) for rank in range(ranks)]
+    assert {member.origin.world for member in found.members} == {ranks}
+    assert found.members[-1].report.host.held >= ranks * 16 * MIB
+    (peak,) = [one for one in skews(member_rows(found.members)) if one.figure == "peak"]
+    assert peak.highest_of == (str(ranks - 1), "host")
+
+
+def spawned(rank, folder):
+    """What torch.multiprocessing.spawn runs: the rank is known only once torch.distributed is there."""
+    import torch.distributed as dist
+
+    with measure(rank_reports=folder):
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_spawned_ranks_are_known_at_the_end(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(spawned, range(2), [str(tmp_path)] * 2))
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["rank_00000.json", "rank_00001.json"]
+    members = read_ranks(tmp_path).members
+    assert [member.origin.world for member in members] == [2, 2]
+    assert {dict(member.origin.launch)["parent"].split()[0] for member in members} == {str(os.getpid())}
+
+
+def test_a_forked_child_writes_nothing(tmp_path):
+    with measure(rank_reports=tmp_path) as m:
+        child = os.fork()
+        if child == 0:
+            os.environ["RANK"] = "5"
+            m.__exit__(None, None, None)
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert [member.state for member in read_ranks(tmp_path).members] == ["running"]
+    assert [(one.state, one.origin.pid) for one in read_ranks(tmp_path).members] == [("done", os.getpid())]

@@ -1,0 +1,107 @@
+"""Reports of several processes side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from fakes.sessions import cell
+from ipygpumem import OptionError, measure, merge_reports
+from ipygpumem.core.report import Report
+
+MIB = 1 << 20
+
+
+def task(mib):
+    """What a worker does: measure, and send the report home."""
+    with measure() as m:
+        kept = b"x" * (mib << 20)
+    del kept
+    return m.report
+
+
+def test_reports_of_workers():
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        reports = dict(zip(("one", "two"), pool.map(task, (64, 200)), strict=True))
+    merged = merge_reports(reports)
+    assert [(source, row.device) for source, row in merged.rows] == [("one", "host"), ("two", "host")]
+    assert merged.spread().highest_of == ("two", "host")
+    assert merged.spread("held").lowest >= 64 * MIB
+    assert all(isinstance(one, Report) and pickle.loads(pickle.dumps(one)) == one for one in reports.values())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_reports_of_a_dask_cluster():
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        merged = merge_reports(client.gather(client.map(task, (64, 200))))
+    assert merged.spread().highest_of == ("1", "host")
+
+
+def both(*reports):
+    return dataclasses.replace(reports[0], devices={name: one for r in reports for name, one in r.devices.items()})
+
+
+WORKERS = {
+    "a": cell(None, held=100, peak=300),
+    "b": both(cell(None, held=50, peak=900), cell(None, held=5, peak=5, name="cuda:1")),
+    "dead": None,
+}
+
+
+def test_the_table_adds_nothing_up():
+    assert str(merge_reports(WORKERS)).splitlines() == [
+        "2 sources",
+        "     device        held        peak  outside    time",
+        "  a  cuda:0  +100.0 MiB  +300.0 MiB        0  2.31 s  ███",
+        "  b  cuda:0   +50.0 MiB  +900.0 MiB        0  2.31 s  ██████████  highest peak",
+        "  b  cuda:1    +5.0 MiB    +5.0 MiB        0  2.31 s  █           lowest peak",
+        "sent nothing: dead",
+    ]
+    assert "highest peak" in merge_reports(WORKERS)._repr_html_()
+
+
+def test_the_spread():
+    merged = merge_reports(WORKERS)
+    found = merged.spread()
+    assert (found.highest, found.highest_of) == (900 * MIB, ("b", "cuda:0"))
+    assert (found.lowest, found.lowest_of) == (5 * MIB, ("b", "cuda:1"))
+    assert merged.lost == ("dead",)
+    with pytest.raises(OptionError, match="'colour' is no figure"):
+        merged.spread("colour")
+
+
+def test_a_list_is_numbered_and_nothing_is_nothing():
+    assert [source for source, _ in merge_reports([cell(1), None, cell(2)]).rows] == ["0", "2"]
+    assert str(merge_reports([])) == "0 sources"
+    assert str(merge_reports([None])) == "0 sources\nsent nothing: 0"
+    assert merge_reports([]).spread() is None
+
+
+def test_alike_there_is_no_highest():
+    assert "highest" not in str(merge_reports([cell(1, peak=5), cell(2, peak=5)]))
+
+
+def test_pandas():
+    pytest.importorskip("pandas")
+    frame = merge_reports(WORKERS).to_pandas()
+    assert frame["source"].tolist() == ["a", "b", "b"]
+    assert frame["peak"].max() == 900 * MIB
+
+
+def test_no_source_takes_anothers_place():
+    with pytest.raises(OptionError, match="two sources are called 1"):
+        merge_reports({1: cell(1), "1": cell(2)})
+
+
+@pytest.mark.parametrize("reports", [cell(1), [cell(1), 5], {"a": "x"}])
+def test_what_is_no_report(reports):
+    with pytest.raises(OptionError, match="report"):
+        merge_reports(reports)

@@ -1,0 +1,107 @@
+"""``ipygpumem ranks FOLDER``."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fakes.sessions import cell
+from ipygpumem import measure
+from ipygpumem.cli import main
+from ipygpumem.features.ranks.model import CardFacts, Member, Origin
+
+DATA = Path(__file__).parents[2] / "data"
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for rank in range(3):
+        card = CardFacts("cuda:0", f"GPU-{rank}234567-89", "H200", 1 << 37)
+        origin = Origin(rank, 3, "node", 100 + rank, "0.1.0", (card,))
+        member = Member("", "done", origin, cell(None, held=10, peak=100 * (rank + 1)))
+        (folder / f"rank_0000{rank}.json").write_text(member.to_json())
+    for rank in range(3):
+        source = "gpt_small" if rank < 2 else "resnet50"
+        (folder / f"rank_0000{rank}.pickle.xz").write_bytes((DATA / f"{source}.pickle.xz").read_bytes())
+    return folder
+
+
+def test_the_tables(run, capsys):
+    assert main(["ranks", str(run)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("3 ranks on ")
+    assert "rank 2 differs most, rank 0 is the most typical" in out
+    assert "peak, requested  " in out
+
+
+def test_sorted_and_cut(run, capsys):
+    assert main(["ranks", str(run), "--by", "peak", "--top", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("  2  cuda:0 2234567-  ") and "2 further rows are not shown" in lines
+
+
+def test_json(run, capsys):
+    assert main(["ranks", str(run), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["members"]) == ["0", "1", "2"] and found["difference"]["odd"] == "2"
+    assert found["members"]["2"]["report"]["devices"]["cuda:0"]["peak"] == 300 << 20
+
+
+def test_picture_and_page(run, tmp_path, capsys):
+    picture, page = tmp_path / "x.png", tmp_path / "x.html"
+    assert main(["ranks", str(run), "--plot", str(picture), "--html", str(page)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    text = page.read_text()
+    names = re.findall('class="ipygpumem-data" data-name="([^"]*)"', text)
+    assert [name[:10] for name in names] == ["rank_00000", "rank_00002", "rank_00001"], "typical, odd, the others"
+    assert "x.html: " in capsys.readouterr().out
+
+
+def test_faults_are_said_and_cost_nothing(run, capsys):
+    (run / "rank_00001.json").write_text("{")
+    assert main(["ranks", str(run)]) == 1
+    out, err = capsys.readouterr()
+    assert err == "ipygpumem: passed over: rank_00001.json: broken JSON, cut off at the end\n"
+    assert "without a report: rank 1" in out and "  2  cuda:0" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "outcome"),
+    [
+        (["nowhere"], (1, "ipygpumem: nowhere: No such file or directory")),
+        (["empty"], (1, "ipygpumem: empty: no reports or snapshots of ranks here")),
+        (["run", "--html", "no/x.html"], (2, "does not exist")),
+        (["run", "--plot", "no/x.png"], (2, "does not exist")),
+        (["bare", "--html", "x.html"], (2, "fewer than two have a snapshot")),
+        (["bare", "--plot", "x.png"], (2, "none has a snapshot")),
+    ],
+)
+def test_what_cannot_be(run, monkeypatch, capsys, words, outcome):
+    tmp_path = run.parent
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with measure(rank_reports=tmp_path / "bare", rank=0):
+        pass
+    status, told = outcome
+    assert main(["ranks", *words]) == status
+    assert told in capsys.readouterr().err
+
+
+def test_a_picture_of_another_kind_is_refused_first(run, tmp_path, capsys):
+    for option, name, ending in (("--plot", "x.txt", ".png"), ("--html", "x.png", ".html or .htm")):
+        assert main(["ranks", str(run), option, str(tmp_path / name)]) != 0
+        shown = capsys.readouterr()
+        assert shown.out == "" and f"is written to a file that ends in {ending}, not '{name}'" in shown.err
+
+
+def test_a_page_of_many_says_how_many_it_shows(tmp_path, capsys):
+    for number in range(9):
+        (tmp_path / f"rank_{number}.pickle.xz").write_bytes((DATA / "resnet50.pickle.xz").read_bytes())
+    assert main(["ranks", str(tmp_path), "--html", str(tmp_path / "x.html")]) == 0
+    assert ", 8 of 9 ranks\n" in capsys.readouterr().out
+    assert (tmp_path / "x.html").read_text().count('class="ipygpumem-data"') == 8

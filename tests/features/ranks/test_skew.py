@@ -1,0 +1,143 @@
+"""Several processes side by side, in figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from fakes.sessions import cell
+from ipygpumem.core.errors import ReportError
+from ipygpumem.features.lines.peak_model import CodeLine
+from ipygpumem.features.ranks.model import CardFacts, Member, MemberPeak, Origin, member_from
+from ipygpumem.features.ranks.skew import cards, compare_ranks, member_rows, skews, slow
+
+MIB = 1 << 20
+
+
+def member(name, report=None, *, uuid=None, host="a", lines=None, **options):
+    origin = Origin(int(name), 4, host, 100 + int(name), "0.1.0", (CardFacts("cuda:0", uuid, "H200", 1 << 37),))
+    peaks = ()
+    if lines is not None:
+        parts = tuple(CodeLine(label, mib * MIB, 1) for label, mib in lines.items())
+        whole = sum(lines.values()) * MIB
+        peaks = (MemberPeak(0, whole, 10, 0, parts, CodeLine("other lines", 0, 0), ((0.0, whole),), 5),)
+    return Member(name, "missing" if report is None else "done", origin, report, peaks, **options)
+
+
+def test_skew_names_who():
+    found = [
+        member("0", cell(1, peak=100)),
+        member("1", cell(1, peak=900)),
+        member("2", cell(1, peak=200)),
+        member("3"),
+    ]
+    (peak,) = [one for one in skews(member_rows(found)) if one.figure == "peak"]
+    assert (peak.lowest, peak.lowest_of) == (100 * MIB, ("0", "cuda:0"))
+    assert (peak.highest, peak.highest_of) == (900 * MIB, ("1", "cuda:0"))
+    assert (peak.middle, peak.known) == (200 * MIB, 3)
+
+
+def test_of_one_there_is_no_skew():
+    assert skews(member_rows([member("0", cell(1)), member("1")])) == []
+    assert slow([member("0", cell(1))]) == []
+
+
+def test_slow_ones():
+    times = {"0": 2.0, "1": 2.2, "2": 9.0, "3": 2.9}
+    found = slow(member(name, cell(1, seconds=seconds)) for name, seconds in times.items())
+    assert [(one.name, middle) for one, middle in found] == [("2", pytest.approx(2.55))]
+
+
+def test_a_card_is_told_once():
+    """Two processes on one card: what NVML calls others in each one's reading is the other one, and not counted."""
+    one, two = cell(1, held=10), cell(1, held=20)
+    used = one.devices["cuda:0"].after.driver_reserved + 70 * MIB
+    used += sum(report.devices["cuda:0"].after.process for report in (one, two))
+    two = dataclasses.replace(two, time=9.0, devices={"cuda:0": _used(two.devices["cuda:0"], used)})
+    found = [member("0", one, uuid="GPU-x"), member("1", two, uuid="GPU-x"), member("2", cell(1), uuid="GPU-y")]
+    shared, alone = cards(found)
+    assert [(name, device) for name, device, _ in shared.users] == [("0", "cuda:0"), ("1", "cuda:0")]
+    assert (shared.used, shared.others) == (used, 70 * MIB)
+    assert (alone.uuid, len(alone.users)) == ("GPU-y", 1)
+
+
+def _used(device, used):
+    return dataclasses.replace(device, after=dataclasses.replace(device.after, used=used))
+
+
+def test_the_same_uuid_elsewhere_is_another_card():
+    """A MIG slice or a container may repeat a UUID; a machine's cards are its own."""
+    found = cards([member("0", cell(1), uuid="GPU-x"), member("1", cell(1), uuid="GPU-x", host="b")])
+    assert [one.host for one in found] == ["a", "b"]
+
+
+def test_unknown_entries_leave_the_others_unknown():
+    blind = cell(1)
+    device = blind.devices["cuda:0"]
+    device = dataclasses.replace(device, after=dataclasses.replace(device.after, process=None))
+    blind = dataclasses.replace(blind, devices={"cuda:0": device})
+    (found,) = cards([member("0", blind, uuid="GPU-x"), member("1", cell(1), uuid="GPU-x")])
+    assert found.others is None
+
+
+def test_the_odd_one_and_its_line():
+    same = {"model.py:3 forward": 500, "model.py:9 forward": 40}
+    odd = {**same, "model.py:9 forward": 400, "data.py:1 load": 7}
+    found = compare_ranks(
+        [member("0", lines=same), member("1", lines=same), member("2", lines=odd), member("3", lines=same)]
+    )
+    assert (found.odd, found.typical, found.compared, found.alike) == ("2", "0", 4, 3)
+    assert found.lines == (("model.py:9 forward", 40 * MIB, 400 * MIB), ("data.py:1 load", 0, 7 * MIB))
+    assert (found.odd_peak - found.typical_peak) == 367 * MIB
+
+
+def test_all_alike():
+    found = compare_ranks([member(str(n), lines={"a": 5}) for n in range(3)])
+    assert (found.lines, found.alike) == ((), 3)
+    assert compare_ranks([member("0", lines={"a": 5}), member("1")]) is None
+
+
+def test_of_two_the_second_against_the_first():
+    found = compare_ranks([member("0", lines={"a": 5}), member("1", lines={"a": 9})])
+    assert (found.typical, found.odd) == ("0", "1")
+
+
+def test_there_and_back():
+    one = member("3", cell(2, held=5), uuid="GPU-x", lines={"a.py:1": 5}, snapshot="/x/y.pickle")
+    again = member_from(json.loads(one.to_json()), "3")
+    assert again == one
+    assert again.report.devices["cuda:0"].held == 5 * MIB
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"state": "asleep"}, "state is none of"),
+        ({"report": None}, "report is missing"),
+        ({"report": {"schema": 1}}, "missing"),
+        ({"origin": 5}, "origin is a whole number"),
+        ({"origin": {"rank": -1}}, "-1 is no rank"),
+        ({"origin": {"rank": 1 << 40}}, "is no rank"),
+        ({"origin": {"began": 1e300}}, "finite"),
+        ({"origin": {"began": -5.0}}, "is no time"),
+        ({"peaks": [{}]}, "missing"),
+        ({"schema": None}, "no schema"),
+    ],
+)
+def test_broken(change, words):
+    with pytest.raises(ReportError, match=words):
+        member_from({**member("0", cell(1)).to_dict(), **change}, "0")
+
+
+def test_long_words_are_cut():
+    data = member("0", cell(1)).to_dict()
+    data["origin"]["host"] = data["note"] = "x" * 100_000
+    found = member_from(data, "0")
+    assert (len(found.host), len(found.note)) == (200, 200)
+
+
+def test_a_plain_report_is_no_ranks():
+    with pytest.raises(ReportError, match="no report of a rank"):
+        member_from(cell(1).to_dict(), "0")

@@ -1,0 +1,102 @@
+"""Several processes as text: golden."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fakes.sessions import cell
+from ipygpumem.display.html import html_tables
+from ipygpumem.display.table import text_tables
+from ipygpumem.features.lines.peak_model import CodeLine
+from ipygpumem.features.ranks.model import CardFacts, Member, MemberPeak, Origin
+from ipygpumem.features.ranks.table import ranks_tables
+
+MIB = 1 << 20
+
+
+def member(rank, report, *, card="GPU-aaaa1111-2", lines=(), **origin):
+    facts = Origin(rank, 4, **{"host": "node", "pid": 7, "version": "0.1.0", **origin})
+    facts = dataclasses.replace(facts, cards=(CardFacts("cuda:0", card, "H200", 143_771 * MIB),))
+    parts = tuple(CodeLine(label, mib * MIB, 1) for label, mib in lines)
+    whole = sum(mib for _, mib in lines) * MIB
+    peaks = (MemberPeak(0, whole, 9, 0, parts, CodeLine("other lines", 0, 0)),) if lines else ()
+    return Member(str(rank), "done", facts, report, peaks)
+
+
+def text(members, **options):
+    return text_tables(ranks_tables(members, **options)).splitlines()
+
+
+def test_engines_on_one_card_a_dead_one_and_a_slow_one():
+    lines = [("train.py:3 step", 500), ("train.py:9 loss", 20)]
+    members = [
+        member(0, cell(1, held=100, peak=300), lines=lines),
+        member(1, cell(1, held=100, peak=310, seconds=9.0), lines=[lines[0], ("train.py:9 loss", 90)]),
+        member(2, cell(1, held=100, peak=900), card="GPU-bbbb2222-2", lines=lines),
+        Member("3", "died", Origin(3, 4, "node"), note="in the middle of the cell"),
+    ]
+    assert text(members, what="engine") == [
+        "4 engines on node",
+        "              device        held        peak  allocated   cached  outside    time",
+        "  0  cuda:0 aaaa1111  +100.0 MiB  +300.0 MiB  200.0 MiB  1.9 GiB        0  2.31 s  ███",
+        "  1  cuda:0 aaaa1111  +100.0 MiB  +310.0 MiB  200.0 MiB  1.9 GiB        0  9.00 s  ███",
+        "  2  cuda:0 bbbb2222  +100.0 MiB  +900.0 MiB  200.0 MiB  1.9 GiB        0  2.31 s  ██████████",
+        f"  3{' ' * 92}died, in the middle of the cell",
+        "without a report: engine 3",
+        "slow against the middle of 2.31 s: engine 1 (9.00 s)",
+        "",
+        "imbalance",
+        "            lowest  engine      middle     highest  engine",
+        "  peak  +300.0 MiB       0  +310.0 MiB  +900.0 MiB       2  highest is 2.9 times the middle",
+        "  time      2.31 s       0      2.31 s      9.00 s       1  highest is 3.9 times the middle",
+        "alike on all: held, outside PyTorch, host peak",
+        "",
+        "cards, at each one's end",
+        "            engines              used  by these    others",
+        "  aaaa1111     0, 1  3.4 of 140.4 GiB   5.4 GiB   unknown  █           shared by 2 processes, counted once",
+        "  bbbb2222        2  3.4 of 140.4 GiB   2.7 GiB  79.0 MiB  █",
+        "",
+        "at the peak, by line of code: engine 1 differs most, engine 0 is the most typical",
+        "                    engine 0   engine 1     change",
+        "  train.py:9 loss   20.0 MiB   90.0 MiB  +70.0 MiB",
+        "peak, requested    520.0 MiB  590.0 MiB  +70.0 MiB",
+        "2 of 3 recordings are just like engine 0's",
+    ]
+
+
+def test_a_short_time_is_neither_alike_nor_apart_and_what_is_one_time_is_no_ratio():
+    shown = text([member(0, cell(1, seconds=0.02, peak=398)), member(1, cell(1, seconds=0.09, peak=400))])
+    assert shown[shown.index("imbalance") + 1 :] == [
+        "            lowest  rank      middle     highest  rank",
+        "  peak  +398.0 MiB     0  +399.0 MiB  +400.0 MiB     1",
+        "alike on all: held, outside PyTorch, host peak",
+        "",
+        *shown[shown.index("cards, at each one's end") :],
+    ]
+    assert "alike on all: held, outside PyTorch, host peak, time" in text(
+        [member(0, cell(1)), member(1, cell(1, peak=9))]
+    )
+
+
+def test_html_escapes_what_others_wrote():
+    evil = Member("<script>", "missing", Origin(host="<b>"), note="<img>")
+    html = html_tables(ranks_tables([evil, member(1, cell(1))]))
+    assert "<script>" not in html and "<img>" not in html and "<b>" not in html
+
+
+def test_nothing_at_all():
+    assert text([]) == ["0 ranks"]
+
+
+def test_many_are_cut_and_told():
+    shown = text([member(rank, cell(1, peak=rank + 1)) for rank in range(300)], by="peak", most=3)
+    assert [line.split()[0] for line in shown[2:5]] == ["299", "298", "297"]
+    assert shown[5] == "297 further rows are not shown"
+
+
+def test_many_clocks_are_one_sentence():
+    members = [member(n, cell(1, held=1), host=f"n{n}", clock=60.0 * n, began=1e9 - 60 * n) for n in range(40)]
+    (told,) = [line for line in text(members) if line.startswith("the clock")]
+    assert told == (
+        "the clocks of 39 hosts differ from the folder's, n39 is 39 min 00 s behind it: begins are told by the folder's"
+    )

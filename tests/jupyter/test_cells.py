@@ -1,0 +1,329 @@
+"""What a cell does is what it would do without us; what is measured is told once."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import traceback
+
+import pytest
+from IPython.core.error import UsageError
+
+LARGE = "b'x' * (128 << 20)"
+
+pytestmark = pytest.mark.filterwarnings("ignore:To exit")  # IPython's advice to who raises SystemExit
+
+# cell, value, error type, reports (report = "always")
+TRAPS = {
+    "plain": ("6 * 7", 42, None, 1),
+    "no value": ("x = 1", None, None, 1),
+    "value None": ("None", None, None, 1),
+    "semicolon": ("6 * 7;", None, None, 1),
+    "empty": ("", None, None, 0),
+    "blank lines": ("\n  \n\n", None, None, 0),
+    "comment": ("# nothing", None, None, 1),
+    "syntax error": ("1 +", None, SyntaxError, 1),
+    "indentation": ("if 1:\nx", None, IndentationError, 1),
+    "raises": ("1/0", None, ZeroDivisionError, 1),
+    "interrupt": ("raise KeyboardInterrupt", None, KeyboardInterrupt, 1),
+    "exit": ("raise SystemExit(3)", None, SystemExit, 1),
+    "await": ("import asyncio\nawait asyncio.sleep(0, 5)", 5, None, 1),
+    "await fails": ("import asyncio\nawait asyncio.sleep(0)\n1/0", None, ZeroDivisionError, 1),
+    "cancelled": ("import asyncio\nraise asyncio.CancelledError", None, asyncio.CancelledError, 1),
+    "cancelled while waiting": (
+        "import asyncio\nasyncio.current_task().cancel()\nawait asyncio.sleep(9)",
+        None,
+        asyncio.CancelledError,
+        1,
+    ),
+    "interrupted while waiting": (
+        (
+            "import asyncio, _thread\nasyncio.get_running_loop().call_later(0.01, _thread.interrupt_main)\n"
+            "await asyncio.sleep(9)"
+        ),
+        None,
+        KeyboardInterrupt,
+        1,
+    ),
+    "magic": ("%pwd", True, None, 1),
+    "nested": ("bool(get_ipython().run_cell('6 * 7'))\n42", None, None, 1),
+    "time": ("%%time\n6 * 7", 42, None, 1),
+    "capture": ("%%capture\nprint('x')\n6 * 7", None, None, 1),
+    "bash": ("%%bash\ntrue", None, None, 1),
+    "bash fails": ("%%bash\nfalse", None, subprocess.CalledProcessError, 1),
+    "unknown magic": ("%%no_such_magic\nx", None, UsageError, 1),
+}
+UNDER_OURS = {name: cell for name, cell in TRAPS.items() if not name.startswith(("empty", "blank", "interrupted"))}
+
+
+def check(ran, value, error, reports):
+    assert isinstance(ran.error, error or type(None))
+    assert ran.success is (error is None)
+    if value is True:
+        assert ran.value
+    else:
+        assert ran.value == value
+    assert len(ran.texts) == reports, ran.texts
+    assert "Error in callback" not in ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_automatic_report(loaded, name):
+    cell, value, error, reports = TRAPS[name]
+    number = loaded.shell.execution_count
+    ran = loaded.run(cell)
+    check(ran, value, error, reports)
+    if reports:
+        assert loaded.last.cell == number
+        assert loaded.last.success is (error is None)
+        assert ("failed" in ran.text) is (error is not None)
+    # and the next cell is a cell like any other
+    check(loaded.run("1 + 1"), 2, None, 1)
+    check(loaded.run(""), None, None, 0)
+    check(loaded.run("1/0"), None, ZeroDivisionError, 1)
+
+
+@pytest.mark.parametrize("name", UNDER_OURS)
+def test_under_our_magic(loaded, name):
+    cell, value, error, _ = TRAPS[name]
+    number = loaded.shell.execution_count
+    ran = loaded.run(f"%%gpumem\n{cell}")
+    check(ran, value, error, 1)
+    # a body that is no Python stops the whole cell, our call included
+    table = not isinstance(ran.error, SyntaxError)
+    assert ran.text.startswith("host memory of this process" if table else "host memory (RSS)")
+    assert f"   In [{number}], " in ran.text
+    assert ("failed" in ran.text) is (error is not None)
+    check(loaded.run("1 + 1"), 2, None, 1)
+
+
+@pytest.mark.parametrize("name", ["interrupted while waiting", "cancelled while waiting"])
+def test_an_interrupted_wait_under_our_magic(loaded, name):
+    cell, _, error, _ = TRAPS[name]
+    ran = loaded.run(f"%%gpumem -v facts\n{cell}")
+    check(ran, None, error, 1)
+    assert loaded.run("facts.success").value is False
+    # no measurement is left open: peaks are the next cell's own
+    from ipygpumem.measurement.peaks import PEAKS
+
+    assert PEAKS._scopes == []
+
+
+ABOVE = {
+    "time": ("%%time\n%%gpumem\n6 * 7", 42, 1),
+    "capture": ("%%capture\n%%gpumem\nprint('x')\n6 * 7", None, 1),
+    "capture twice": ("%%capture\n%%time\n%%gpumem\n6 * 7", None, 1),
+}
+
+
+@pytest.mark.parametrize("name", ABOVE)
+def test_our_magic_below_another(loaded, name):
+    cell, value, reports = ABOVE[name]
+    number = loaded.shell.execution_count
+    ran = loaded.run(cell)
+    check(ran, value, None, reports)
+    assert ran.text.startswith(f"host memory of this process   In [{number}], ")  # a table: it was asked for
+    assert "\nx" not in ran.stdout
+    check(loaded.run("1 + 1"), 2, None, 1)
+
+
+def test_ours_twice_is_an_error_before_the_body(loaded):
+    ran = loaded.run("%%gpumem -q\n%%gpumem -v second\nran = True")
+    assert "one line with all options" in ran.stderr
+    assert "ran" not in loaded.shell.user_ns
+    assert "second" not in loaded.shell.user_ns
+
+
+def test_ours_in_a_nested_run_is_that_runs_own(loaded):
+    ran = loaded.run("ip = get_ipython()\nip.run_cell('%%gpumem -v inner\\n6 * 7')\nkept = " + LARGE)
+    assert len(ran.texts) == 2
+    assert ran.texts[0].startswith("host memory of this process")
+    inner, outer = loaded.shell.user_ns["inner"], loaded.last
+    assert inner.cell is None and outer.cell is not None
+    assert inner.host.held < 64 << 20 < outer.host.held
+
+
+def test_a_notebook_run_by_run_reports_each_of_its_cells(loaded, tmp_path):
+    script = tmp_path / "two.ipy"
+    script.write_text("%gpumem -v one x = 1\n%gpumem -v two y = 2\n")
+    ran = loaded.run(f"%run {script}\none.cell, two.cell")
+    assert ran.success, ran
+    assert len(ran.texts) == 3
+
+
+def test_silent_and_unstored(loaded):
+    check(loaded.run("x = 6 * 7", silent=True), None, None, 0)
+    check(loaded.run("6 * 7", store_history=False), 42, None, 0)
+    check(loaded.run("%%gpumem\nx = 6 * 7", silent=True), None, None, 0)
+    ran = loaded.run("%%gpumem\n6 * 7", store_history=False)  # it was asked for, and has no number
+    check(ran, 42, None, 1)
+    assert re.match(r"host memory of this process   \d+\.\d m?s\n", ran.text)
+    assert loaded.last.cell is None
+
+
+def test_a_kernel_that_ends_a_cell_with_none(loaded):
+    """As ipykernel does for a cancelled async cell."""
+    shell = loaded.shell
+    seen = []
+    shell.events.register("pre_run_cell", seen.append)
+    loaded.run("x = 1")
+    shell.events.unregister("pre_run_cell", seen.append)
+    before = len(loaded.reports)
+    shell.events.trigger("post_run_cell", None)  # no cell is open
+    assert len(loaded.reports) == before
+    shell.events.trigger("pre_run_cell", seen[0])
+    shell.events.trigger("post_run_cell", None)
+    assert len(loaded.reports) == before + 1
+    assert loaded.last.success is False
+    check(loaded.run("1 + 1"), 2, None, 1)
+
+
+@pytest.mark.parametrize("alive", [False, True])
+def test_an_end_that_never_came(loaded, alive):
+    """A beginning without an end spoils no later cell, once it is gone or another beginning has ended."""
+
+    class Info:
+        raw_cell, store_history, cell_id = "x", True, None
+
+    lost = Info()
+    loaded.shell.events.trigger("pre_run_cell", lost)
+    if alive:
+        loaded.shell.events.trigger("post_run_cell", None)
+    else:
+        del lost
+    check(loaded.run("1 + 1"), 2, None, 1)
+
+
+def test_one_pair_of_events_and_no_second_run(loaded):
+    shell, events = loaded.shell, []
+
+    def pre(info):
+        events.append("pre")
+
+    def post(result):
+        events.append("post")
+
+    shell.events.register("pre_run_cell", pre)
+    shell.events.register("post_run_cell", post)
+    shell.user_ns["runs"] = []
+    for cell in (
+        "runs.append(1)",
+        "%%gpumem\nruns.append(1)",
+        "%gpumem runs.append(1)",
+        "%%gpumem\nruns.append(1); 1/0",
+    ):
+        events.clear()
+        shell.user_ns["runs"].clear()
+        loaded.run(cell)
+        assert events == ["pre", "post"]
+        assert shell.user_ns["runs"] == [1]
+    shell.events.unregister("pre_run_cell", pre)
+    shell.events.unregister("post_run_cell", post)
+
+
+def test_values_are_kept(loaded):
+    number = loaded.shell.execution_count
+    ran = loaded.run("%%gpumem\n[1, 2]")
+    assert ran.stdout == f"Out[{number}]: [1, 2]\n"
+    assert loaded.run(f"_, Out[{number}]").value == ([1, 2], [1, 2])
+    assert loaded.run("%%gpumem\n6 * 7;").stdout == ""
+    assert loaded.run("%gpumem 6 * 7;").stdout == ""
+    number = loaded.shell.execution_count
+    assert loaded.run("%gpumem 6 * 7").stdout == f"Out[{number}]: 42\n"
+    assert loaded.run("_").value == 42
+
+
+def test_multi_line_strings_are_exact(loaded):
+    body = 'text = """a\n  b\n\n\tc\r\n %%gpumem\n{name} $x\n"""\ntext'
+    assert loaded.run("%%gpumem\n" + body).value == loaded.run(body).value == "a\n  b\n\n\tc\n %%gpumem\n{name} $x\n"
+
+
+def test_from_future(loaded):
+    ran = loaded.run("%%gpumem\nfrom __future__ import annotations\ndef f(x: no_such_name): pass\nf.__annotations__")
+    assert ran.success
+    assert ran.value == {"x": "no_such_name"}
+
+
+def test_classes_and_functions_know_their_source(loaded):
+    import inspect
+
+    loaded.run("%%gpumem\ndef f():\n    return 1\n")
+    assert inspect.getsource(loaded.shell.user_ns["f"]) == "def f():\n    return 1\n"
+
+
+@pytest.mark.parametrize("head", ["", "%%gpumem\n", "%%gpumem -q\n", "\n\n%%gpumem\n"])
+def test_traceback_lines(loaded, head):
+    ran = loaded.run(head + "x = 1\n\ndef f():\n    1/0\nf()")
+    written = head.lstrip("\n").count("\n")
+    lines = [frame.lineno for frame in traceback.extract_tb(ran.error.__traceback__) if frame.name != "run_code"]
+    assert lines == [written + 5, written + 4]
+    assert f"---> {written + 5} f()" in ran.stdout.replace("----", "---")
+
+
+def test_a_bad_option_runs_nothing(loaded):
+    ran = loaded.run("%%gpumem --no-such-option\nran = True")
+    assert isinstance(ran.error, UsageError)
+    assert ran.stderr == "UsageError: %%gpumem: unrecognized arguments: --no-such-option\n"
+    assert ran.stdout == ""
+    assert "ran" not in loaded.shell.user_ns
+    check(loaded.run("1 + 1"), 2, None, 1)
+
+
+@pytest.mark.parametrize("words", ["--help", "-h", "-q --help"])
+def test_help_runs_nothing(loaded, words):
+    ran = loaded.run(f"%%gpumem {words}\nran = True")
+    assert ran.success
+    assert ran.stdout.startswith("%%gpumem [OPTIONS] ")
+    assert "ran" not in loaded.shell.user_ns
+
+
+def test_help_bundled_with_another_switch_runs_nothing(loaded):
+    assert isinstance(loaded.run("%%gpumem -qh\nran = True").error, UsageError)
+    assert "ran" not in loaded.shell.user_ns
+
+
+def test_called_by_name(loaded):
+    """As in a script that nbconvert has made."""
+    ran = loaded.run("get_ipython().run_cell_magic('gpumem', '-v facts', 'x = 1\\nx + 41')")
+    assert ran.success
+    assert "Out" in ran.stdout and "42" in ran.stdout
+    assert loaded.shell.user_ns["facts"].success is True
+    ran = loaded.run("get_ipython().run_cell_magic('gpumem', '', '1/0')")
+    assert isinstance(ran.error, ZeroDivisionError)
+    ran = loaded.run("get_ipython().run_cell_magic('gpumem', '--help', 'ran = True')")
+    assert ran.stdout.startswith("%%gpumem [OPTIONS] ")
+    assert "ran" not in loaded.shell.user_ns
+
+
+def test_cells_of_another_thread_are_measured_by_themselves(loaded):
+    """A kernel's subshell runs cells beside the main thread's."""
+    loaded.run(
+        "import threading\n"
+        "def other():\n"
+        "    get_ipython().run_cell('kept = 1', store_history=True)\n"
+        "thread = threading.Thread(target=other)\n"
+        "thread.start(); thread.join()"
+    )
+    assert [report.success for report in loaded.reports] == [True, True]
+    check(loaded.run("1 + 1"), 2, None, 1)
+
+
+def test_many_lines_of_output(loaded):
+    ran = loaded.run("for i in range(10_000): print('line', i)")
+    assert ran.stdout.count("\n") == 10_000
+    assert len(ran.texts) == 1
+
+
+def test_the_result_is_not_read(loaded):
+    """A value that dislikes being looked at is the user's own business."""
+    loaded.run(
+        "class Shy:\n"
+        "    def __getattr__(self, name): raise RuntimeError('look away')\n"
+        "    def __eq__(self, other): raise RuntimeError('look away')\n"
+        "    __hash__ = None\n"
+        "    def __repr__(self): return 'shy'\n"
+    )
+    ran = loaded.run("%%gpumem\nshy = Shy()\nshy")
+    assert ran.success
+    assert len(ran.texts) == 1

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import pytest
+from IPython import version_info
+from IPython.core.completer import provisionalcompleter
+
+from ipygpumem.jupyter.completion import candidates, matcher
+
+CELL = [
+    "--collect",
+    "--device",
+    "--engines",
+    "--function",
+    "--help",
+    "--history",
+    "--limit",
+    "--limit-held",
+    "--limit-host",
+    "--limit-outside",
+    "--lines",
+    "--max-entries",
+    "--modules",
+    "--outside",
+    "--quiet",
+    "--snapshot",
+    "--stacks",
+    "--timeline",
+    "--trace",
+    "--var",
+    "--view",
+    "-d",
+    "-f",
+    "-h",
+    "-q",
+    "-v",
+]
+
+ELSEWHERE = {"--engines", "--collect"}
+"""Of cells alone."""
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("%%gpumem --s", ["--snapshot", "--stacks"]),
+        ("%%gpumem -q --max", ["--max-entries"]),
+        ("%%gpumem ", CELL),
+        ("%%gpumem --stacks ", ["all", "none", "python"]),
+        ("%%gpumem --stacks p", ["python"]),
+        ("%%gpumem --stacks x", None),
+        ("%%gpumem --max-entries ", None),
+        ("  %gpumem o", ["off", "on"]),
+        ("%gpumem r", ["ranks", "record"]),
+        ("%gpumem v", ["view"]),
+        (
+            "%gpumem ",
+            [
+                "compare",
+                "engines",
+                "env",
+                "explain",
+                "free",
+                "history",
+                "monitor",
+                "off",
+                "on",
+                "processes",
+                "ranks",
+                "record",
+                "view",
+                "who",
+            ],
+        ),
+        ("%gpumem -", [*sorted({*CELL} - ELSEWHERE), "-o"]),
+        ("%gpumem -q --dev", ["--device"]),
+        ("%gpumem torch.o", None),
+        ("%gpumem x = torch.o", None),
+        ("%gpumem record ", ["save", "start", "stop"]),
+        ("%gpumem record st", ["start", "stop"]),
+        ("%gpumem record start --st", ["--stacks"]),
+        ("%gpumem record stop ", None),
+        ("%gpumemo", None),
+        ("%gpumem", None),
+        ("x = %gpumem o", None),
+        ("%%gpumem\nx", None),
+        ("%%time --s", None),
+    ],
+)
+def test_candidates(line, found):
+    got = candidates(line)
+    assert (None if not got else sorted(got)) == (found and sorted(found))
+
+
+@pytest.mark.parametrize(
+    "line", ["%%gpumem --snapshot ", "%gpumem record save ", "%gpumem -q --snapshot ", "%%gpumem --snapshot="]
+)
+def test_paths(line, tmp_path, monkeypatch):
+    (tmp_path / "one.pickle").touch()
+    (tmp_path / "one[1].pickle").touch()
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert candidates(f"{line}on") == ["one.pickle", "one[1].pickle"]
+    assert candidates(f"{line}one[") == ["one[1].pickle"]
+    assert candidates(f"{line}r") == ["runs/"]
+
+
+def completions(shell, text):
+    """What Tab offers, each as the line that it makes."""
+    with provisionalcompleter():
+        return [text[: one.start] + one.text + text[one.end :] for one in shell.Completer.completions(text, len(text))]
+
+
+@pytest.mark.skipif(version_info < (8, 6), reason="this IPython has no matchers")
+def test_through_ipython(loaded, tmp_path, monkeypatch):
+    assert set(completions(loaded.shell, "%%gpumem --s")) >= {"%%gpumem --snapshot", "%%gpumem --stacks"}
+    assert "%gpumem on" in completions(loaded.shell, "%gpumem o")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one[1].pickle").touch()
+    for line in ("%%gpumem --snapshot ", "%%gpumem -q --snapshot="):
+        for typed in ("on", "one[", "one[1].p"):
+            assert f"{line}one[1].pickle" in completions(loaded.shell, line + typed)
+    loaded.run("%unload_ext ipygpumem")
+    assert "%%gpumem --snapshot" not in completions(loaded.shell, "%%gpumem --s")
+
+
+@pytest.mark.skipif(version_info < (8, 6), reason="this IPython has no matchers")
+def test_python_is_still_completed_in_a_statement(loaded):
+    loaded.run("some_long_name = 1")
+    ours, theirs = (completions(loaded.shell, f"%{magic} some_lo") for magic in ("gpumem", "time"))
+    assert [line.replace("%gpumem", "%time") for line in ours] == theirs
+    assert "x = some_long_name" in completions(loaded.shell, "x = some_lo")
+
+
+@pytest.mark.skipif(version_info >= (8, 6), reason="this IPython has matchers")
+def test_an_ipython_without_matchers(loaded):
+    assert matcher() is None
+    assert completions(loaded.shell, "impo")
+
+
+def test_magic_names_are_completed(loaded):
+    assert "%gpumem" in completions(loaded.shell, "%gpum")
+    assert "%%gpumem" in completions(loaded.shell, "%%gpum")
+    assert "%%_gpumem_begin" not in completions(loaded.shell, "%_gpum")

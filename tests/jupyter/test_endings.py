@@ -1,0 +1,85 @@
+"""Whether the last printed line is open."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from ipygpumem.jupyter.stream_tail import Endings
+
+
+class Stream(io.StringIO):
+    """With a place for attributes, as a kernel's streams have."""
+
+
+def put(monkeypatch):
+    """Not as a fixture: between that and the test pytest puts its own streams there."""
+    out, err = Stream(), Stream()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    return out, err
+
+
+@pytest.mark.parametrize(
+    ("texts", "still_open"),
+    [([], False), (["done\n"], False), (["loading "], True), (["loading ", "done\n"], False), (["\r 3%"], True)],
+)
+def test_what_was_printed_last(monkeypatch, texts, still_open):
+    out, _ = put(monkeypatch)
+    endings = Endings()
+    endings.install()
+    for text in texts:
+        sys.stdout.write(text)
+    assert endings.open is still_open
+    sys.stderr.write("a bar 3%")
+    assert endings.open
+    endings.remove()
+    assert out.getvalue() == "".join(texts)
+
+
+def test_what_was_there_comes_back(monkeypatch):
+    out, err = put(monkeypatch)
+    endings = Endings()
+    endings.install()
+    endings.remove()
+    assert "write" not in vars(out)
+    assert "write" not in vars(err)
+    calls = []
+    out.write = calls.append
+    endings.install()
+    print("x", end="")
+    endings.remove()
+    assert out.write == calls.append
+    assert "".join(calls) == "x"
+
+
+def test_somebody_who_stood_before_us_since_stays(monkeypatch):
+    out, _ = put(monkeypatch)
+    endings = Endings()
+    endings.install()
+    ours = out.write
+    out.write = lambda text: ours(text.upper())
+    endings.remove()
+    print("x", end="")
+    assert out.getvalue() == "X"
+
+
+def test_an_error_is_the_streams_own(monkeypatch):
+    put(monkeypatch)
+    endings = Endings()
+    endings.install()
+    with pytest.raises(TypeError):
+        sys.stdout.write(5)
+    assert not endings.open
+    endings.remove()
+
+
+def test_streams_that_cannot_be_watched(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", object())
+    endings = Endings()
+    endings.install()
+    assert not endings.open
+    endings.remove()

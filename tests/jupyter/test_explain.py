@@ -1,0 +1,249 @@
+"""``%gpumem explain`` in an IPython of the test's, and ``ipygpumem.explain`` without one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import ipygpumem
+from fakes.cuda import CONTEXT, KERNELS
+from fakes.cupti import CUPY, NCCL, FakeCupti, put_under
+from fakes.nvml import FakeCard
+from ipygpumem.core.units import MIB
+
+
+def steps(fall):
+    return {step.label: step.amount for step in fall.steps}
+
+
+@pytest.fixture
+def heap(gpu_notebook, fake_gpu):
+    """100 MiB held, 30 MiB that can go back, 14 MiB that cannot, 64 MiB of a graph's pool."""
+    blocks = [fake_gpu.alloc(size * MIB) for size in (100, 30, 6, 6)]
+    fake_gpu.free(blocks[1])
+    fake_gpu.free(blocks[3])
+    fake_gpu.free(fake_gpu.alloc(64 * MIB, pool=(0, 1)))
+    fake_gpu.card.others[4194303] = 500 * MIB
+    return gpu_notebook
+
+
+def test_the_whole(heap, fake_gpu):
+    fake_gpu.outside(256 * MIB)
+    ran = heap.run("%gpumem explain")
+    (fall,) = ipygpumem.explain().devices
+    assert fall.imbalance == 0
+    found = steps(fall)
+    assert found["nvidia-smi shows"] == fake_gpu.card.used
+    assert found["allocated (tensors)"] == torch.cuda.memory_allocated()
+    assert (found["CUDA context"], found["first kernels"]) == (CONTEXT, KERNELS)
+    assert found["libraries, kernel code, stacks, graphs"] == 256 * MIB
+    assert found["pid 4194303"] == 500 * MIB
+    assert found["private pools of graphs, not in use"] == 64 * MIB
+    assert found["cached, can go back"] + found["cached, cannot go back"] + 64 * MIB == (
+        torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    )
+    lines = ran.text.splitlines()
+    assert lines[0] == "cuda:0, NVIDIA H200"
+    assert lines[1].startswith("cuda:0: nvidia-smi shows ")
+    row = next(line for line in lines if line.startswith("  CUDA context"))
+    assert re.fullmatch(r"  CUDA context +- 612\.0 MiB +▒+ +derived  stays as long as this process", row)
+    assert "libraries by name: %config GPUMem.outside = 'library', from then on" in lines
+    html = ran.displays[0]["text/html"]
+    assert "<svg" not in html and "<script" not in html and "<style" not in html, "an untrusted notebook drops them"
+    assert html.count("<tr") == len(fall.steps)
+
+
+def test_what_it_promises_to_give_back_comes_back(heap, fake_gpu):
+    before = ipygpumem.explain().devices[0]
+    found = steps(before)
+    assert found["cached, can go back"] == 32 * MIB
+    torch.cuda.empty_cache()
+    after = steps(ipygpumem.explain().devices[0])
+    given = found["nvidia-smi shows"] - after["nvidia-smi shows"]
+    # this pool has no graph any more that would keep it, which nobody can tell from outside
+    assert given == found["cached, can go back"] + found["private pools of graphs, not in use"]
+    assert "cached, can go back" not in after
+    assert after["cached, cannot go back"] == found["cached, cannot go back"]
+
+
+def test_it_looks_and_does_nothing_else(heap, fake_gpu):
+    with heap_as_it_was(fake_gpu):
+        heap.run("%gpumem explain")
+    assert fake_gpu.violations == []
+
+
+class heap_as_it_was:  # noqa: N801 (a context manager reads as a verb)
+    def __init__(self, gpu):
+        self.gpu = gpu
+
+    def __enter__(self):
+        self.before = torch.cuda.memory_stats(), self.gpu.calls["emptyCache"], self.gpu.card.used
+
+    def __exit__(self, *error):
+        assert (torch.cuda.memory_stats(), self.gpu.calls["emptyCache"], self.gpu.card.used) == self.before
+
+
+def test_a_recording_of_the_users_gets_no_event(heap, fake_gpu):
+    torch.cuda.memory._record_memory_history(max_entries=1000)
+    events = len(fake_gpu[0].allocator.trace)
+    ran = heap.run("%gpumem explain")
+    assert len(fake_gpu[0].allocator.trace) == events
+    assert "a recording of yours runs" in ran.text
+    (fall,) = ipygpumem.explain().devices
+    assert fall.imbalance == 0 and "cached" in steps(fall)
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def test_while_a_graph_is_captured_nothing_is_asked_that_voids_it(heap, fake_gpu):
+    with fake_gpu.capture():
+        heap.run("%gpumem explain")
+    assert fake_gpu.violations == []
+
+
+@pytest.fixture
+def cupti(monkeypatch):
+    pytest.importorskip("llvmlite")
+    library = FakeCupti()
+    put_under(monkeypatch, library)
+    return library
+
+
+def test_libraries_by_name_while_cupti_records(cupti, heap, fake_gpu):
+    heap.run("%config GPUMem.outside = 'library'")
+    for address, size, source in ((0x1000, 388, NCCL), (0x2000, 256, CUPY), (0x3000, 9, CUPY)):
+        fake_gpu.outside(size * MIB)
+        cupti.alloc(address, size * MIB, source)
+    cupti.free(0x3000)
+    fake_gpu.outside(-9 * MIB - MIB)  # the granule
+    cupti.alloc(0x4000, 512 * MIB, CUPY, memory=5)
+    fake_gpu.card.unattributed += 512 * MIB
+    explanation = ipygpumem.explain()
+    (fall,) = explanation.devices
+    found = steps(fall)
+    assert (found["NCCL"], found["CuPy"]) == (388 * MIB, 256 * MIB)
+    assert found["managed memory"] == 512 * MIB
+    assert found["unattributed"] == 8 * MIB
+    assert not any("libraries" in label for label in found)
+    assert fall.imbalance == 0
+    assert "libraries: what they took since " in str(explanation)
+    heap.run("%config GPUMem.outside = 'off'")
+    assert "NCCL" not in steps(ipygpumem.explain().devices[0])
+
+
+def test_records_from_before_the_first_kernels_have_their_names(cupti, make_notebook, fake_gpu):
+    from ipygpumem.features.outside.cupti_records import OUTSIDE
+
+    OUTSIDE.acquire()
+    notebook = make_notebook()
+    notebook.run("import torch", store_history=False)
+    notebook.load()
+    found = steps(ipygpumem.explain().devices[0])
+    assert "first kernels" not in found, "their libraries would be counted twice"
+    assert found["kernel code, stacks, graphs"] == KERNELS
+    OUTSIDE.release()
+
+
+def test_records_that_fail_leave_the_rest(cupti, heap, fake_gpu):
+    heap.run("%config GPUMem.outside = 'library'")
+    fake_gpu.outside(10 * MIB)
+    cupti.refuses["cuptiActivityFlushAll"] = 999
+    (fall,) = ipygpumem.explain().devices
+    assert fall.imbalance == 0
+    assert steps(fall)["libraries, kernel code, stacks, graphs"] == 10 * MIB
+    assert fall.notes == ("libraries have no names: cuptiActivityFlushAll: CUPTI_ERROR_999",)
+
+
+@pytest.mark.parametrize("regime", ["A", "B", "C", "wsl", "hidden", "shared"])
+def test_in_every_regime_of_driver_and_container_the_books_balance(make_gpu, regime):
+    gpu = make_gpu(cards=[FakeCard(regime=regime, others={9000001: 300 * MIB})])
+    gpu.alloc(100 * MIB)
+    (fall,) = ipygpumem.explain().devices
+    assert fall.imbalance == 0
+    assert fall.totals[-1].amount == 100 * MIB
+    if regime in {"B", "wsl", "hidden", "shared"}:
+        (rest,) = [step for step in fall.steps if step.grade.trust == "device"]
+        assert rest.label == "not told apart"
+        assert rest.grade.reason
+
+
+def test_without_nvml_and_after_a_failed_kernel_it_says_what_it_can(make_gpu):
+    gpu = make_gpu()
+    gpu.nvml.present = False
+    gpu.alloc(100 * MIB)
+    (fall,) = ipygpumem.explain().devices
+    assert fall.imbalance == 0
+    assert fall.totals[-1].amount == 100 * MIB
+    gpu.break_device()
+    assert ipygpumem.explain().devices[0].words
+
+
+@pytest.mark.parametrize("backend", ["cudaMallocAsync", "pluggable"])
+def test_other_allocators(make_gpu, backend):
+    gpu = make_gpu(backend=backend)
+    gpu.alloc(100 * MIB)
+    (fall,) = ipygpumem.explain().devices
+    assert fall.imbalance == 0
+    assert str(ipygpumem.explain())
+
+
+def test_two_devices_and_one_of_them(two_gpus):
+    two_gpus.alloc(100 * MIB)
+    two_gpus.alloc(50 * MIB, 1)
+    assert [one.device for one in ipygpumem.explain().devices] == ["cuda:0", "cuda:1"]
+    (one,) = ipygpumem.explain(device=[1]).devices
+    assert (one.device, one.totals[-1].amount) == ("cuda:1", 50 * MIB)
+    with pytest.raises(ipygpumem.DeviceError, match="there is no device cuda:7"):
+        ipygpumem.explain(device=["cuda:7"])
+
+
+def test_a_device_that_is_not_used(two_gpus):
+    two_gpus.alloc(100 * MIB)
+    (one,) = ipygpumem.explain(device=["cuda:1"]).devices
+    assert one.notes[0] == "cuda:1 is not used by this process"
+    assert one.imbalance == 0
+    assert not two_gpus[1].context
+
+
+def test_before_cuda_starts_it_is_one_line(fake_gpu, make_notebook):
+    notebook = make_notebook(GPUMem={"preload": "off"})
+    notebook.load()
+    ran = notebook.run("%gpumem explain")
+    assert ran.text == "CUDA has not started in this process: nothing of any GPU is its own"
+    assert not fake_gpu[0].context
+
+
+def test_without_a_gpu_it_is_main_memory(loaded):
+    loaded.run("import torch\nx = torch.ones(16 << 20)")
+    ran = loaded.run("%gpumem explain")
+    lines = ran.texts[0].splitlines()
+    assert re.fullmatch(r"no GPU \(torch .* is built without CUDA\): resident memory instead", lines[0])
+    assert lines[2] == "host, main memory"
+    (fall,) = ipygpumem.explain().devices
+    assert fall.imbalance == 0
+    assert fall.totals[-1].amount >= 64 * MIB
+
+
+def test_words_options_and_what_comes_back(heap):
+    found = heap.run("%gpumem explain -o -q").value
+    assert repr(found) == str(found)
+    assert found.to_dict()["devices"][0]["device"] == "cuda:0"
+    heap.run("%gpumem explain -q -v why")
+    assert heap.shell.user_ns["why"].devices
+    for words in ("now", "--svg", "-d cuda:7", "-v 1x"):
+        error = heap.run(f"%gpumem explain {words}").error
+        assert type(error).__name__ == "UsageError"
+        assert "\n" not in str(error)
+    assert "%gpumem explain" in heap.run("%gpumem --help").stdout
+
+
+def test_names_of_strangers_stay_text(heap, fake_gpu, monkeypatch):
+    from ipygpumem.features.processes.model import Neighbour
+    from ipygpumem.sources.process_names import Directory
+
+    hostile = Neighbour(1, 5 * MIB, "</table><script>window.broken = 1</script>", "other", "x")
+    monkeypatch.setattr(Directory, "who", lambda *_, **__: hostile)
+    html = heap.run("%gpumem explain").displays[0]["text/html"]
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html

@@ -1,0 +1,247 @@
+"""Loading and unloading: what is put into a shell is taken back, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+import torch
+
+import ipygpumem
+from ipygpumem.core.report import Report
+
+MIB = 1 << 20
+HOST_LINE = re.compile(
+    r"ipygpumem: no GPU \(torch \S+ is built without CUDA\): reporting host memory \(RSS\) instead, "
+    r"baseline \d+\.\d MiB; a report follows every cell that moves memory\n"
+)
+ALLOCATE = "kept = torch.ones(100 << 20, dtype=torch.uint8, device='cuda')"
+
+
+def footprint(shell):
+    """Everything that an extension may touch, by name."""
+    shell.run_line_magic("unload_ext", "no_such_extension")  # IPython 9 loads its own magics when they are first used
+    magics = shell.magics_manager
+    return {
+        "events": {name: list(callbacks) for name, callbacks in shell.events.callbacks.items()},
+        "cleanup": list(shell.input_transformers_cleanup),
+        "post": list(shell.input_transformers_post),
+        "line transforms": list(shell.input_transformer_manager.line_transforms),
+        "ast": list(shell.ast_transformers),
+        "line": dict(magics.magics["line"]),
+        "cell": dict(magics.magics["cell"]),
+        "registry": dict(magics.registry),
+        "configurables": list(shell.configurables),
+        "config": dict(shell.config),
+        "matchers": list(getattr(shell.Completer, "custom_matchers", ())),
+        "formatters": {name: dict(one.type_printers) for name, one in shell.display_formatter.formatters.items()},
+        "tracebacks": shell.custom_exceptions,
+        "names": {name for name in shell.user_ns if not re.fullmatch(r"_i*|_+\d*|_i\d+|In|Out|_exit_code", name)},
+        "torch": {name: getattr(torch._C, name) for name in dir(torch._C) if name.startswith(("_cuda", "_accel"))},
+        "hooks": (sys.excepthook, sys.displayhook),
+    }
+
+
+def test_load_says_one_line(notebook):
+    ran = notebook.load()
+    assert HOST_LINE.fullmatch(ran.stdout)
+    assert ran.stderr == ""
+    assert ran.displays == []
+
+
+def test_load_on_a_gpu_says_one_line(fake_gpu, notebook):
+    assert notebook.load().stdout == (
+        "ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 678 MiB (context 612, first kernels 66); "
+        "cuBLAS workspace 32 MiB in PyTorch; a report follows every cell that moves memory\n"
+    )
+
+
+def test_unload_takes_everything_back(fake_gpu, notebook):
+    before = footprint(notebook.shell)
+    notebook.load()
+    notebook.run(ALLOCATE)
+    notebook.run("%%gpumem\n1 + 1")
+    loaded = footprint(notebook.shell)
+    for name in ("events", "cleanup", "line", "cell", "registry", "configurables", "formatters", "torch"):
+        assert loaded[name] != before[name], name
+    notebook.run("del kept", store_history=False)
+    ran = notebook.run("%unload_ext ipygpumem", store_history=False)
+    assert (ran.stdout, ran.stderr, ran.displays) == ("", "", [])
+    # a peak that the user is owed keeps its reader until the user's own reset
+    torch.cuda.reset_peak_memory_stats()
+    assert footprint(notebook.shell) == before
+
+
+def test_many_times(fake_gpu, notebook):
+    before = footprint(notebook.shell)
+    for _ in range(5):
+        notebook.load()
+        assert notebook.load().stdout.startswith("The ipygpumem extension is already loaded")
+        notebook.run("%reload_ext ipygpumem", store_history=False)
+        assert notebook.run("%unload_ext ipygpumem", store_history=False).success
+        assert "not loaded" in notebook.run("%unload_ext ipygpumem", store_history=False).stdout
+    assert footprint(notebook.shell) == before
+
+
+def test_loaded_is_loaded_once(fake_gpu, notebook):
+    notebook.load()
+    ipygpumem.load_ipython_extension(notebook.shell)  # past IPython's own guard
+    notebook.run("%reload_ext ipygpumem", store_history=False)
+    notebook.run("%reload_ext ipygpumem", store_history=False)
+    notebook.run("import torch", store_history=False)
+    assert len(notebook.run(ALLOCATE).texts) == 1
+
+
+def test_reports_outlive_a_reload(fake_gpu, notebook):
+    notebook.load()
+    notebook.run("import torch")
+    notebook.run(ALLOCATE)
+    assert len(notebook.reports) == 2
+    notebook.run("%reload_ext ipygpumem")
+    assert [report.cell for report in notebook.reports] == [1, 2]
+
+
+def test_unloading_gives_a_users_own_back(notebook):
+    shell = notebook.shell
+
+    def mine(line, cell=None):
+        return "mine"
+
+    class GPUMem:
+        pass
+
+    theirs = GPUMem()
+    shell.register_magic_function(mine, "line_cell", "gpumem")
+    shell.magics_manager.registry["GPUMem"] = theirs
+    shell.display_formatter.formatters["text/html"].for_type(Report, mine)
+    notebook.load()
+    assert notebook.run("%gpumem 1 + 1").value == 2
+    notebook.run("%unload_ext ipygpumem", store_history=False)
+    assert notebook.run("%gpumem 1 + 1").value == "mine"
+    assert notebook.run("%%gpumem\n1 + 1").value == "mine"
+    assert shell.magics_manager.registry["GPUMem"] is theirs
+    assert shell.display_formatter.formatters["text/html"].for_type(Report) is mine
+
+
+def test_unloading_leaves_what_came_later(notebook):
+    shell = notebook.shell
+    notebook.load()
+
+    def mine(line, cell=None):
+        return "mine"
+
+    shell.register_magic_function(mine, "line_cell", "gpumem")
+    notebook.run("%unload_ext ipygpumem", store_history=False)
+    assert notebook.run("%gpumem 1 + 1").value == "mine"
+
+
+def test_load_inside_a_cell(fake_gpu, notebook):
+    notebook.run("import torch")
+    ran = notebook.run(f"%load_ext ipygpumem\n{ALLOCATE}\n6 * 7")
+    assert (ran.value, ran.texts) == (42, [])
+    assert len(notebook.run(f"more = {ALLOCATE}").texts) == 1
+
+
+def test_unload_inside_a_cell(gpu_notebook):
+    ran = gpu_notebook.run(f"{ALLOCATE}\n%unload_ext ipygpumem\n6 * 7")
+    assert (ran.value, ran.texts, ran.stderr) == (42, [], "")
+    from ipygpumem.measurement.peaks import PEAKS
+
+    assert PEAKS._scopes == []
+    assert gpu_notebook.run(f"more = {ALLOCATE}").texts == []
+
+
+def test_unload_under_our_own_magic(gpu_notebook, tmp_path):
+    path = tmp_path / "x.pickle"
+    ran = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{ALLOCATE}\n%unload_ext ipygpumem\n6 * 7")
+    assert (ran.value, ran.texts, ran.stderr) == (42, [], "")
+    assert torch._C._cuda_isHistoryEnabled() is False
+    assert f"ipygpumem: snapshot {path}: " in ran.stdout, "what was recorded so far is saved, and said"
+    assert path.exists()
+
+
+def test_reload_inside_a_cell(gpu_notebook):
+    ran = gpu_notebook.run(f"{ALLOCATE}\n%reload_ext ipygpumem\n6 * 7")
+    assert (ran.value, ran.texts, ran.stderr) == (42, [], "")
+    assert len(gpu_notebook.run("more = torch.ones(100 << 20, device='cuda')").texts) == 1
+
+
+def test_unload_while_recording(fake_gpu, notebook):
+    before = footprint(notebook.shell)["torch"]
+    notebook.load()
+    notebook.run("%gpumem record start")
+    assert torch._C._cuda_isHistoryEnabled() is True
+    ran = notebook.run("%unload_ext ipygpumem", store_history=False)
+    assert ran.stdout == "ipygpumem: a recording was on; what was not saved is gone\n"
+    assert torch._C._cuda_isHistoryEnabled() is False
+    torch.cuda.reset_peak_memory_stats()
+    assert footprint(notebook.shell)["torch"] == before
+
+
+def test_what_the_user_reads_of_peaks_does_not_change_at_unload(gpu_notebook):
+    gpu_notebook.run(f"{ALLOCATE}\ndel kept")
+    gpu_notebook.run("1 + 1")
+    read = "torch.cuda.max_memory_allocated()"
+    peak = gpu_notebook.run(read).value
+    gpu_notebook.run("%unload_ext ipygpumem")
+    assert gpu_notebook.run(read).value == peak
+    assert peak >= 100 * MIB
+
+
+def test_an_interrupted_load_leaves_nothing(notebook, monkeypatch):
+    from ipygpumem.measurement.session import Session
+
+    def interrupted(self, mode="kernels", *, reset_peaks=True):
+        raise KeyboardInterrupt
+
+    before = footprint(notebook.shell)
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "preload", interrupted)
+        ran = notebook.load()
+    assert isinstance(ran.error, KeyboardInterrupt)
+    assert footprint(notebook.shell) == before
+    assert HOST_LINE.fullmatch(notebook.load().stdout)
+
+
+def test_two_shells_do_not_disturb_each_other(make_notebook):
+    first = make_notebook(GPUMem={"report": "always"})
+    first.load()
+    second = make_notebook(terminal=True, GPUMem={"report": "always"})
+    second.load()
+    assert len(second.run("1 + 1").texts) == 1
+    assert len(first.run("1 + 1").texts) == 1  # where its cell ran, though IPython's display() writes to the second
+    second.run("%unload_ext ipygpumem")
+    assert second.run("1 + 1").texts == []
+
+
+def test_import_takes_nothing_along():
+    """`import ipygpumem` is cheap; IPython comes with the extension."""
+    import subprocess
+
+    names = ("IPython", "torch", "pynvml", "numpy")
+    code = f"import sys, ipygpumem; print([name for name in {names} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("name", ["last", "reports", "reading"])
+def test_names_for_notebooks(loaded, name):
+    loaded.run("import ipygpumem\n1 + 1")
+    loaded.run("x = 1")
+    values = {
+        "last": "ipygpumem.last.cell",
+        "reports": "len(ipygpumem.reports)",
+        "reading": "ipygpumem.reading().host.rss",
+    }
+    assert loaded.run(values[name]).value
+
+
+def test_a_report_as_the_value_of_a_cell(gpu_notebook):
+    gpu_notebook.run(ALLOCATE)
+    ran = gpu_notebook.run("import ipygpumem\nipygpumem.last")
+    assert re.fullmatch(
+        r"Out\[\d\]: cuda:0  \+100\.0 MiB held · peak \+100\.0 MiB · .* used   In \[\d\], .* m?s\n", ran.stdout
+    )
+    html = gpu_notebook.shell.display_formatter.format(ran.value)[0]["text/html"]
+    assert html.startswith("<div") and "+100.0 MiB held" in html

@@ -1,0 +1,368 @@
+"""What goes wrong on the machine is told in one line, and the cell is what it would be without us."""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import os
+import pickle
+import resource
+import signal
+import sys
+import types
+
+import pytest
+import torch
+
+from ipygpumem.jupyter import error_boundary as boundary
+from ipygpumem.measurement import fork
+from ipygpumem.measurement.peaks import PEAKS
+
+MIB = 1 << 20
+
+
+def take(mib, name="kept"):
+    return f"{name} = torch.ones({mib} << 20, dtype=torch.uint8, device='cuda')"
+
+
+@pytest.fixture(autouse=True)
+def untold():
+    boundary._told.clear()
+
+
+# snapshots that cannot be written
+
+
+def test_a_folder_that_vanishes_during_the_cell(gpu_notebook, tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    ran = gpu_notebook.run(
+        f"%%gpumem --snapshot {folder}/x.pickle\n{take(10)}\nimport os; os.rmdir({str(folder)!r})\n42"
+    )
+    assert ran.value == 42
+    assert ran.text.splitlines()[-1] == f"the snapshot {folder}/x.pickle was not written: No such file or directory"
+    assert "+10.0 MiB" in ran.text
+    assert torch._C._cuda_isHistoryEnabled() is False
+    assert len(gpu_notebook.run(take(10, "more")).texts) == 1
+
+
+def test_a_full_disk(gpu_notebook, tmp_path):
+    path = tmp_path / "x.pickle"
+    path.write_bytes(b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    gpu_notebook.shell.user_ns["fill"] = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        ran = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{take(10)}\nfill()\n42")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert ran.value == 42
+    assert ran.text.splitlines()[-1] == f"the snapshot {path} was not written: File too large"
+    assert path.read_bytes() == b"old"
+    assert [one.name for one in tmp_path.iterdir()] == ["x.pickle"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_takes_no_file(gpu_notebook, tmp_path):
+    tmp_path.chmod(0o500)
+    ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\nran = True")
+    assert ran.stderr.startswith(f"UsageError: %%gpumem: nothing can be written into {tmp_path}: ")
+    assert "ran" not in gpu_notebook.shell.user_ns
+
+
+def test_a_folder_where_nothing_can_be_written(gpu_notebook):
+    ran = gpu_notebook.run("%%gpumem --snapshot /proc/x.pickle\nran = True")
+    assert ran.stderr.startswith("UsageError: %%gpumem: nothing can be written into /proc: ")
+    assert "ran" not in gpu_notebook.shell.user_ns
+
+
+def test_the_user_takes_the_recording_over(gpu_notebook, tmp_path):
+    ran = gpu_notebook.run(
+        f"%%gpumem --snapshot {tmp_path}/x.pickle\ntorch.cuda.memory._record_memory_history(max_entries=9)"
+    )
+    assert "the code switched PyTorch's recording itself" in ran.text
+    assert torch._C._cuda_isHistoryEnabled() is True
+
+
+def test_a_guest_in_the_users_recording(gpu_notebook, fake_gpu, tmp_path):
+    gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=5000)")
+    before = dict(fake_gpu.history)
+    ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\n{take(10)}")
+    assert "cut out of the recording that was on" in ran.text
+    assert fake_gpu.history == before
+    trace = pickle.loads((tmp_path / "x.pickle").read_bytes())["device_traces"][0]
+    assert [event["size"] for event in trace if event["action"] == "alloc"] == [10 * MIB]
+
+
+def test_dropped_events_are_told(gpu_notebook, tmp_path):
+    ran = gpu_notebook.run(
+        f"%%gpumem --snapshot {tmp_path}/x.pickle --max-entries 10\n"
+        "for _ in range(50): torch.ones(1 << 20, dtype=torch.uint8, device='cuda')"
+    )
+    assert "the ring dropped " in ran.text and "raise --max-entries" in ran.text
+
+
+# torch
+
+
+def test_no_torch(notebook, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    ran = notebook.load()
+    assert ran.stdout.startswith("ipygpumem: no GPU (torch cannot be imported (ModuleNotFoundError: ")
+    assert ran.stdout.count("\n") == 1
+    assert "host memory" in notebook.run("x = b'x' * (128 << 20)").text
+    assert "there is no device cuda:0" in notebook.run("%%gpumem -d 0\n1").stderr
+
+
+def test_an_old_torch(fake_gpu, notebook, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.1.2")
+    ran = notebook.load()
+    assert ran.stdout.startswith(
+        "ipygpumem: no GPU (torch 2.1.2 is older than 2.4): reporting host memory (RSS) instead"
+    )
+    assert ran.success
+    assert notebook.run("1 + 1").success
+
+
+def test_torch_without_cuda(notebook, tmp_path):
+    assert "is built without CUDA" in notebook.load().stdout
+    ran = notebook.run("import torch\nx = torch.ones(128 << 20)")
+    assert ran.text.startswith("host memory (RSS)  +")
+
+
+def test_a_torch_that_fails_to_import(notebook, monkeypatch):
+    class Broken(importlib.machinery.SourceFileLoader):
+        def create_module(self, spec):
+            raise OSError("libcudart.so.12: cannot open shared object file")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return importlib.machinery.ModuleSpec(name, Broken(name, "torch.py")) if name == "torch" else None
+
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    assert "torch cannot be imported (OSError: libcudart.so.12: cannot open" in notebook.load().stdout
+
+
+def test_late_import_of_torch(fake_gpu, make_notebook, monkeypatch):
+    """A cell imports torch, half of it being there when a reading comes, and then all of it."""
+    whole = sys.modules["torch"]
+    notebook = make_notebook(GPUMem={"preload": "off", "report": "always"})
+    monkeypatch.delitem(sys.modules, "torch")
+    notebook.load()
+    assert "host memory" in notebook.run("1 + 1").text
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # as in the middle of its own import
+    assert "host memory" in notebook.run("1 + 1").text
+    monkeypatch.setitem(sys.modules, "torch", whole)
+    ran = notebook.run(f"import torch\n{take(64)}")
+    assert ran.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB · CUDA context and first kernels +612.0 MiB")
+
+
+def test_cuda_that_does_not_start(fake_gpu, notebook):
+    fake_gpu.break_device(error="CUDA error: system not yet initialized")
+    ran = notebook.load()
+    assert ran.stdout.startswith("ipygpumem: no GPU (CUDA does not start: CUDA error: system not yet initialized")
+    assert ran.stdout.count("\n") == 1
+    assert notebook.run("6 * 7").value == 42
+
+
+def test_after_a_failed_kernel_the_reports_go_on(gpu_notebook, fake_gpu):
+    gpu_notebook.run(take(64))
+    fake_gpu.break_device()
+    ran = gpu_notebook.run("del kept\n42")
+    assert ran.value == 42
+    assert ran.stderr == ""
+    assert "-64.0 MiB held" in ran.text  # the allocator's own counters need no device
+    assert "+64.0 MiB" in gpu_notebook.run("%gpumem").text or True
+    ran = gpu_notebook.run("1/0")
+    assert isinstance(ran.error, ZeroDivisionError)
+
+
+# NVML
+
+
+def test_nvml_dies_in_mid_session(gpu_notebook, fake_gpu):
+    import pynvml
+
+    gpu_notebook.run(take(64))
+    for name in ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesses_v3"):
+        fake_gpu.nvml.fail(name, pynvml.NVML_ERROR_GPU_IS_LOST)
+    ran = gpu_notebook.run("6 * 7")
+    assert ran.value == 42
+    reason = "the GPU has fallen off the bus (NVML: GPU is lost)"
+    (said,) = ran.text.splitlines()[1:]
+    assert said == f"cuda:0: memory outside PyTorch is from here on known for the whole card only ({reason})"
+    assert gpu_notebook.run("1 + 1").texts == []  # said once
+    ran = gpu_notebook.run(take(64, "more"))
+    assert ran.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB")
+    assert "fallen off" not in ran.text
+    grades = gpu_notebook.last.devices["cuda:0"].grades
+    assert grades["held"].trust == "exact"
+    assert grades["outside"].trust != "exact"
+    assert "fallen off the bus" in str(grades["outside"])
+    assert "fallen off the bus" in gpu_notebook.run("%gpumem").text
+
+
+def test_nvml_dies_and_comes_back(gpu_notebook, fake_gpu):
+    import pynvml
+
+    fake_gpu.nvml.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_UNKNOWN)
+    assert len(gpu_notebook.run("1 + 1").texts) == 1
+    fake_gpu.nvml.heal()
+    gpu_notebook.run("1 + 1")
+    fake_gpu.outside(256 * MIB)
+    gpu_notebook.shell.user_ns["grab"] = lambda: fake_gpu.outside(256 * MIB)
+    assert "outside PyTorch +256.0 MiB" in gpu_notebook.run("grab()").text
+
+
+# our own faults
+
+
+@pytest.mark.parametrize("place", ["begin", "end", "display"])
+def test_our_own_error_is_one_line_once(gpu_notebook, monkeypatch, place):
+    from ipygpumem.jupyter import cells
+    from ipygpumem.jupyter import display as show
+    from ipygpumem.measurement.measurement import Measurement
+
+    def broken(*arguments, **options):
+        raise RuntimeError("ours\nsecond line")
+
+    with monkeypatch.context() as patched:
+        if place == "display":
+            patched.setattr(show, "line_bundle", broken)
+        else:
+            patched.setattr(Measurement, place, broken)
+        ran = gpu_notebook.run(f"{take(10)}\n6 * 7")
+        assert ran.value == 42
+        assert ran.stderr == "ipygpumem: this cell has no report (RuntimeError: ours); said once\n"
+        assert ran.texts == []
+        ran = gpu_notebook.run("1/0")
+        assert isinstance(ran.error, ZeroDivisionError)
+        assert ran.stderr == ""
+        assert PEAKS._scopes == []
+    assert cells.Cells
+    assert gpu_notebook.run(take(10, "more")).text.startswith("cuda:0  +10.0 MiB held")
+
+
+def test_our_own_error_at_the_end_of_a_statement(gpu_notebook, monkeypatch):
+    from ipygpumem.measurement.measurement import Measurement
+
+    def broken(*arguments, **options):
+        raise RuntimeError("ours")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Measurement, "end", broken)
+        ran = gpu_notebook.run("%gpumem 6 * 7")
+        assert (ran.value, ran.success) == (42, True)
+        ran = gpu_notebook.run("%gpumem 1/0")
+        assert isinstance(ran.error, ZeroDivisionError)
+    assert PEAKS._scopes == []
+
+
+def test_a_reading_that_fails(gpu_notebook, monkeypatch):
+    """What cannot be read is None with its reason, and the rest is there."""
+    from ipygpumem.sources import pytorch
+
+    gpu_notebook.run(take(64))
+    with monkeypatch.context() as patched:
+
+        def broken(torch, index):
+            raise RuntimeError("CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA")
+
+        patched.setattr(pytorch, "stats", broken)
+        ran = gpu_notebook.run("6 * 7")
+        assert (ran.value, ran.stderr) == (42, "")
+        device = gpu_notebook.last.devices["cuda:0"]
+        assert device.held is None
+        assert "device-side assert triggered" in str(device.grades["held"])
+        ran = gpu_notebook.run("%%gpumem\n6 * 7")
+        assert "unknown" in ran.text
+    assert gpu_notebook.run("del kept").text.startswith("cuda:0  -64.0 MiB held")
+
+
+# fork
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
+    """The child runs the same cell's end, cells and magics of its own, and touches nothing."""
+    told, shell = tmp_path / "told", gpu_notebook.shell
+
+    def in_child():
+        import ipygpumem
+
+        fake_gpu.calls.clear()
+        before = len(ipygpumem.reports)
+        ran = [
+            gpu_notebook.run(cell)
+            for cell in (
+                "6 * 7",
+                f"%%gpumem --snapshot {tmp_path}/child.pickle\n6 * 7",
+                "%gpumem 6 * 7",
+                "%gpumem",
+                "1/0",
+            )
+        ]
+        facts = {
+            "values": [one.value for one in ran],
+            "texts": [text for one in ran for text in one.texts],
+            "stderr": "".join(one.stderr for one in ran),
+            "calls": dict(fake_gpu.calls),
+            "nvml": dict(fake_gpu.nvml.calls),
+            "reports": len(ipygpumem.reports) - before,
+            "stdout": ran[3].stdout,
+        }
+        told.write_text(repr(facts))
+
+    def forks():
+        fake_gpu.nvml.calls.clear()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                in_child()
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+
+    shell.user_ns["forks"] = forks
+    ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/parent.pickle\n{take(64)}\nforks()")
+    assert ran.success, ran
+    assert "+64.0 MiB" in ran.text
+    assert (tmp_path / "parent.pickle").exists()
+    assert not (tmp_path / "child.pickle").exists()
+    facts = ast.literal_eval(told.read_text())
+    assert facts["values"] == [42, 42, 42, None, None]
+    assert facts["texts"] == []
+    assert facts["stderr"] == ""
+    assert facts["reports"] == 0
+    assert facts["calls"] == facts["nvml"] == {}
+    assert facts["stdout"] == "ipygpumem: this process was forked from the one that measures, and has no figures\n"
+    assert fork.inert() is False
+    assert len(gpu_notebook.run(take(64, "more")).texts) == 1
+
+
+# growth
+
+
+def test_a_thousand_cells_cost_two_kilobytes_each(gpu_notebook, make_notebook):
+    import gc
+    import tracemalloc
+
+    cells = ["x = 1", take(2), "del kept", "%gpumem y = 2"] * 25
+    for cell in cells:  # caches and templates
+        gpu_notebook.run(cell, store_history=True)
+    gc.collect()
+    tracemalloc.start(1)
+    before = len(gpu_notebook.reports)
+    for _ in range(10):
+        for cell in cells:
+            gpu_notebook.run(cell, store_history=True)
+    gc.collect()
+    ours = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/ipygpumem/*")])
+    tracemalloc.stop()
+    count = len(gpu_notebook.reports) - before
+    assert count == 1000
+    held = sum(one.size for one in ours.statistics("filename"))
+    assert held / count <= 2048, "\n".join(map(str, ours.statistics("lineno")[:12]))

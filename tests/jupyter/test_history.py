@@ -1,0 +1,257 @@
+"""``%gpumem history`` and ``compare``, the log, a cell against its last run, the figures in the outputs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from IPython.core.error import UsageError
+
+from ipygpumem import load_reports
+from ipygpumem.features.history.output_metadata import MIME, entries_from_summary
+
+MIB = 1 << 20
+TAKE = "{name} = torch.ones({mib} << 20, dtype=torch.uint8, device='cuda:{device}')"
+
+
+def take(mib, name="x", device=0):
+    return TAKE.format(name=name, mib=mib, device=device)
+
+
+def usage(ran):
+    assert isinstance(ran.error, UsageError), ran
+    assert ran.stderr.count("\n") == 1
+    assert ran.displays == []
+    return ran.stderr.strip().removeprefix("UsageError: ")
+
+
+@pytest.fixture
+def worked(gpu_notebook):
+    """A session of three cells."""
+    for code in (take(100), f"# more\n{take(300, 'y')}", "del x\n1/0"):
+        gpu_notebook.run(code)
+    return gpu_notebook
+
+
+def labels(ran):
+    return [line.split("  ")[1] for line in ran.text.splitlines()[2:] if line.startswith("  In")]
+
+
+def test_the_session_cell_by_cell(worked):
+    ran = worked.run("%gpumem history")
+    lines = ran.text.splitlines()
+    assert lines[0] == "this session: 3 measurements"
+    assert lines[2].startswith("  In [1]  x = torch.ones(100 << 20")
+    assert "+100.0 MiB  +100.0 MiB" in lines[2]
+    assert lines[4].startswith("  In [3]  del x")
+    assert "-100.0 MiB" in lines[4]
+    assert lines[4].endswith("failed")
+    assert ran.value is None
+    assert len(worked.run("%gpumem history").displays) == 1, "and it is in no history itself"
+    assert len(worked.reports) == 3
+
+
+def test_sorted_and_paged(worked):
+    assert labels(worked.run("%gpumem history --by peak")) == ["In [2]", "In [1]", "In [3]"]
+    assert labels(worked.run("%gpumem history --by peak -n 1 --page 2")) == ["In [1]"]
+    assert labels(worked.run("%gpumem history -n 2")) == ["In [2]", "In [3]"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--by colour", "%gpumem history: argument --by: invalid choice: 'colour'"),
+        ("-n none", "%gpumem history: -n is a number from 1 on, not 'none'"),
+        ("--page 0", "%gpumem history: --page is a number from 1 on, not '0'"),
+        ("--page ²", "%gpumem history: --page is a number from 1 on, not '²'"),
+        ("a b", "%gpumem history takes one file: %gpumem compare takes two"),
+        ("none.jsonl", "%gpumem history: none.jsonl: No such file or directory"),
+        ("-d xx", "%gpumem history: 'xx' is no device: write cuda:0, or 0"),
+        ("-d cuda:9", "%gpumem history: nothing of cuda:9 is here: there is cuda:0"),
+        ("-d 0,9,host", "%gpumem history: nothing of cuda:9, host is here: there is cuda:0"),
+        ("--plot --by peak", "%gpumem history: --plot draws every cell in the order in which they ran: no --by"),
+        ("--plot --page 2", "%gpumem history: --plot draws every cell in the order in which they ran: no --by"),
+        ("--fast", "%gpumem history: unrecognized arguments: --fast"),
+    ],
+)
+def test_words_that_mean_nothing(worked, words, told):
+    assert usage(worked.run(f"%gpumem history {words}")).startswith(told)
+
+
+def test_a_name_of_the_users_own_is_a_statement(gpu_notebook):
+    for operator in ("=", "= ", "+=", "//="):
+        ran = gpu_notebook.run(f"history = 3\n%gpumem history {operator} 4\nhistory")
+        assert ran.success
+        assert ran.value in {4, 7, 0}
+    assert gpu_notebook.run("%gpumem compare = 5\ncompare").value == 5
+
+
+def test_a_picture(worked):
+    (bundle,) = worked.run("%gpumem history --plot").displays
+    assert set(bundle) == {"text/plain", "image/png"}
+    assert bundle["text/plain"].startswith("this session: 3 measurements")
+
+
+def test_a_page_beyond_the_last(worked):
+    text = worked.run("%gpumem history -n 2 --page 7").text
+    assert text.splitlines()[-1] == "there is no page 7: the last is 2"
+
+
+def test_rows_on_a_page_by_both_names(worked):
+    assert labels(worked.run("%gpumem history --top 1")) == labels(worked.run("%gpumem history -n 1"))
+
+
+def test_a_row_before_the_gpu_was_used_is_not_the_whole_session(worked):
+    import dataclasses
+
+    from ipygpumem.measurement.session import current
+
+    first = dataclasses.replace(worked.reports[0], devices={})
+    current().reports.append(first)
+    text = worked.run("%gpumem history").text
+    assert "without a GPU" not in text
+    assert text.endswith("rows of host: no GPU was in use yet, held and peak are of this process's resident memory")
+
+
+def test_a_device_that_is_not_used(two_gpus, make_notebook):
+    notebook = make_notebook()
+    notebook.run("import torch", store_history=False)
+    notebook.load()
+    notebook.run("x = torch.ones(5, device='cuda:0')")
+    ran = notebook.run("%%gpumem -d 1\ny = torch.ones(5, device='cuda:0')")
+    assert ran.text.splitlines()[-1] == "cuda:1: not used by this process"
+    assert "cuda:1: not" not in notebook.run("%%gpumem -d 1\ny = torch.ones(5, device='cuda:1')").text
+    notebook.run("%config GPUMem.devices = 'cuda:0'")
+    assert notebook.run("%%gpumem -d 1\ny = 1").text.splitlines()[-1] == "cuda:1: not under watch"
+
+
+def test_before_anything_ran(gpu_notebook):
+    assert gpu_notebook.run("%gpumem history").text == "this session: nothing was measured yet"
+    assert set(gpu_notebook.run("%gpumem history --plot").displays[0]) == {"text/plain", "image/png"}
+
+
+def test_two_devices_have_a_row_each_and_no_sum_of_peaks(two_gpus, make_notebook):
+    notebook = make_notebook()
+    notebook.run("import torch", store_history=False)
+    notebook.load()
+    notebook.run(f"{take(100)}\n{take(300, 'y', 1)}")
+    lines = notebook.run("%gpumem history").text.splitlines()
+    assert [line.split("cuda:")[1].split()[:5] for line in lines[2:]] == [
+        ["0", "+100.0", "MiB", "+100.0", "MiB"],
+        ["1", "+300.0", "MiB", "+300.0", "MiB"],
+    ]
+    assert "400.0" not in notebook.run("%gpumem history").text
+    assert "CUDA started" in lines[3]
+    only = notebook.run("%gpumem history -d 1").text
+    assert "cuda:0" not in only
+    assert "+300.0 MiB" in only
+
+
+def test_the_log(gpu_notebook, tmp_path):
+    path = tmp_path / "s.jsonl"
+    gpu_notebook.run(f"%config GPUMem.log = {str(path)!r}")
+    gpu_notebook.run(take(100))
+    gpu_notebook.run(
+        "import ipygpumem\nwith ipygpumem.measure():\n    y = torch.ones(5 << 20, dtype=torch.uint8, device='cuda')"
+    )
+    gpu_notebook.run("%gpumem z = 1")
+    found = load_reports(path)
+    assert list(found) == list(gpu_notebook.reports)[-len(found) :]
+    assert [one.code for one in found][-4:] == [take(100), "In [3]:2", "import ipygpumem", "z = 1"]
+    assert labels(gpu_notebook.run(f"%gpumem history {path}"))[:2] == ["In [1]", "In [2]"]
+    gpu_notebook.run("%config GPUMem.log = None")
+    gpu_notebook.run(take(7))
+    assert len(load_reports(path)) == len(found)
+
+
+def test_the_log_from_the_configuration_ends_with_the_extension(fake_gpu, make_notebook, tmp_path):
+    path = tmp_path / "s.jsonl"
+    notebook = make_notebook(GPUMem={"log": str(path)})
+    notebook.run("import torch", store_history=False)
+    notebook.load()
+    notebook.run(take(5))
+    notebook.run("%reload_ext ipygpumem", store_history=False)
+    notebook.run(take(6))
+    assert [one.code for one in load_reports(path)] == [take(5), take(6)]
+    notebook.run("%unload_ext ipygpumem", store_history=False)
+    notebook.run("import ipygpumem\nwith ipygpumem.measure(): pass")
+    assert len(load_reports(path)) == 2
+
+
+def test_a_log_that_breaks_is_said_once_and_breaks_no_cell(gpu_notebook, tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    gpu_notebook.run(f"%config GPUMem.log = {str(folder / 's.jsonl')!r}")
+    shutil.rmtree(folder)
+    first, second = gpu_notebook.run(take(5)), gpu_notebook.run(take(6))
+    assert first.success and len(first.displays) == 1
+    assert first.stderr == (
+        f"ipygpumem: the log {folder}/s.jsonl is not written: No such file or directory; "
+        "reports wait for it, said once\n"
+    )
+    assert second.stderr == ""
+    folder.mkdir()
+    gpu_notebook.run(take(7))
+    assert [one.code for one in load_reports(folder / "s.jsonl")][-3:] == [take(5), take(6), take(7)]
+
+
+def test_a_cell_is_shown_against_its_last_run(gpu_notebook):
+    first = gpu_notebook.run(f"a = []\n{take(100)}", cell_id="one")
+    assert "last run" not in first.text
+    second = gpu_notebook.run(f"a = []\n{take(250)}", cell_id="one")
+    assert second.text.splitlines()[1].startswith("last run, In [1]: +100.0 MiB held · peak +100.0 MiB, ")
+    third = gpu_notebook.run(take(20), cell_id="one")
+    assert "last run, In [2]: +150.0 MiB held · peak +250.0 MiB, " in third.text
+    other = gpu_notebook.run(take(30, "y"), cell_id="two")
+    assert "last run" not in other.text
+
+
+def test_a_run_that_did_the_same_is_no_news_unless_asked(gpu_notebook):
+    code = "kept.append(torch.ones(5 << 20, dtype=torch.uint8, device='cuda'))"
+    gpu_notebook.run("kept = []")
+    shown = [gpu_notebook.run(code, cell_id="one").text for _ in range(3)]
+    assert all("+5.0 MiB held" in one for one in shown)
+    assert not any("last run" in one for one in shown)
+    assert "last run" not in gpu_notebook.run(f"%%gpumem\n{code}", cell_id="two").text
+    assert ": the same, " in gpu_notebook.run(f"%%gpumem\n{code}", cell_id="two").text
+
+
+def test_outputs_carry_the_figures(worked):
+    worked.run(take(50, "z"))
+    (output,) = worked.shell.display_pub.outputs
+    (row,) = entries_from_summary(json.loads(json.dumps(output["metadata"][MIME])))
+    report = worked.last
+    assert (row.cell, row.held, row.peak) == (report.cell, 50 * MIB, report.devices["cuda:0"].peak)
+
+
+def test_a_cell_that_ran_out_of_memory_carries_them_once(worked):
+    worked.run(take(1 << 20, "z"))
+    carried = [one["metadata"][MIME] for one in worked.shell.display_pub.outputs if MIME in one["metadata"]]
+    assert [one["devices"]["cuda:0"]["ooms"] for one in carried] == [1]
+
+
+def test_two_runs(worked, tmp_path):
+    logs = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for path, mib in zip(logs, (10, 25), strict=True):
+        worked.run(f"%config GPUMem.log = {str(path)!r}")
+        worked.shell.execution_count = 50
+        worked.run(take(mib, "fresh"))
+        worked.run("del fresh")
+    worked.run("%config GPUMem.log = None")
+    ran = worked.run(f"%gpumem compare {logs[0]} {logs[1]}")
+    lines = ran.text.splitlines()
+    assert lines[0].startswith("b.jsonl against a.jsonl: ")
+    (found,) = [line for line in lines if line.startswith("  In [50]")]
+    assert "+25.0 MiB" in found
+    assert "+15.0 MiB" in found
+    assert usage(worked.run(f"%gpumem compare {logs[0]}")).startswith("%gpumem compare takes two files")
+    assert "earlier run" not in ran.text
+    (again,) = [line for line in logs[1].read_text().splitlines() if '"cell": 50,' in line]
+    logs[1].write_text(f"{logs[1].read_text()}{again}\n")
+    told = "b.jsonl: 1 earlier run of cells that ran again left out, the last counts"
+    assert told in worked.run(f"%gpumem compare {logs[0]} {logs[1]}").text
+    with logs[0].open("a") as file:
+        file.write("half")
+    ran = worked.run(f"%gpumem compare {logs[0]} {logs[1]} --by peak")
+    assert ran.stdout.startswith(f"ipygpumem: passed over: {logs[0]}: line ")

@@ -1,0 +1,188 @@
+"""Limits: ``%%gpumem --limit*`` and ``GPUMem.limit``; and models: ``--modules``."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from IPython.core.error import UsageError
+
+import ipygpumem
+from ipygpumem.core.errors import GPUMemLimitExceeded
+
+TAKE = "torch.ones({} << 20, dtype=torch.uint8, device='cuda')"
+
+
+def words(ran):
+    assert isinstance(ran.error, GPUMemLimitExceeded)
+    assert not ran.success
+    return str(ran.error)
+
+
+def test_a_peak_over_its_limit_ends_the_cell_and_keeps_its_value(gpu_notebook):
+    nb = gpu_notebook
+    nb.run(f"def make(n):\n    return {TAKE.format('n')}")
+    assert nb.run("%%gpumem --limit 10MiB\nx = make(10)\n6").value == 6
+    ran = nb.run("%%gpumem --limit 10MiB\nx = make(12); del x\n7")
+    assert words(ran).startswith(
+        "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB (reached by In [1]:2 make(): return torch.ones("
+    )
+    assert nb.last.excesses[0].amount == 12 << 20
+    assert ran.value == 7
+    assert nb.run("_").value == 7, "the value is Out's, too"
+    assert "over the limit of 10.0 MiB" in ran.text, "the report says it"
+    shown = [line for line in ran.stdout.splitlines() + ran.stderr.splitlines() if "GPUMemLimitExceeded" in line]
+    assert len(shown) == 1, "one line, no traceback"
+    assert "Traceback" not in ran.stdout + ran.stderr
+    assert nb.run("1 + 1").success
+
+
+def test_held(gpu_notebook):
+    ran = gpu_notebook.run(f"%%gpumem --limit-held 0\nkept = {TAKE.format(8)}")
+    assert "held +8.0 MiB, over the limit of 0 (most of it by In [1]:2" in words(ran)
+    assert gpu_notebook.run(f"%%gpumem --limit-held 0\nx = {TAKE.format(8)}; del x").success
+
+
+def test_outside(gpu_notebook, fake_gpu):
+    gpu_notebook.shell.user_ns["gpu"] = fake_gpu
+    ran = gpu_notebook.run("%%gpumem --limit-outside 50MiB\ngpu.outside(60 << 20)")
+    assert "cuda:0 memory outside PyTorch +60.0 MiB, over the limit of 50.0 MiB" in words(ran)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the high-water mark can be reset on Linux")
+def test_the_host(loaded):
+    loaded.run("%config GPUMem.host_peak = 'reset'")
+    ran = loaded.run("%%gpumem --limit-host 20MiB\nx = b'x' * (64 << 20)\n5")
+    assert "host peak +6" in words(ran)
+    assert "over the limit of 20.0 MiB" in words(ran)
+    assert ran.value == 5
+
+
+def test_a_limit_on_gpus_without_a_gpu_holds(loaded):
+    ran = loaded.run("%%gpumem --limit 1MiB --limit-held 0\nx = b'x' * (64 << 20)")
+    assert ran.success
+    (note,) = [line for line in ran.text.splitlines() if "was not checked" in line]
+    assert "the limit on GPUs (peak 1.0 MiB, held 0) was not checked, no GPU was measured: " in note
+    assert "not checked" not in loaded.run("%%gpumem --limit-host 10GiB\nx = b'x' * (64 << 20)").text
+
+
+def test_a_limit_where_cuda_has_not_started_holds(fake_gpu):
+    with ipygpumem.measure(limit="1 MiB", limit_held=0) as m:
+        pass
+    assert m.report.devices == {}
+    assert m.report.notes == ()
+
+
+def test_several_limits_at_once(gpu_notebook):
+    text = words(gpu_notebook.run(f"%%gpumem --limit 1MiB --limit-held 2MiB\nx = {TAKE.format(8)}"))
+    assert "peak +8.0 MiB" in text
+    assert "held +8.0 MiB" in text
+    assert "\n" not in text
+
+
+def test_the_cells_own_error_stands(gpu_notebook):
+    ran = gpu_notebook.run(f"%%gpumem --limit 1MiB\nx = {TAKE.format(8)}\n1/0")
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert "over the limit" in ran.text
+
+
+def test_await_and_nesting(gpu_notebook):
+    ran = gpu_notebook.run(f"%%gpumem --limit 1MiB\nimport asyncio\nawait asyncio.sleep(0)\nx = {TAKE.format(8)}\n7")
+    words(ran)
+    assert ran.value == 7
+    words(gpu_notebook.run(f"%%capture\n%%gpumem --limit 1MiB\nx = {TAKE.format(8)}"))
+    words(gpu_notebook.run(f"get_ipython().run_cell_magic('gpumem', '--limit 1MiB', {TAKE.format(8)!r})"))
+
+
+def test_the_setting_holds_for_every_cell_and_records_nothing(gpu_notebook, fake_gpu):
+    nb = gpu_notebook
+    nb.run("%config GPUMem.limit = '10 MiB'")
+    before = fake_gpu.calls["record_memory_history"]
+    assert nb.run(f"x = {TAKE.format(8)}; del x").success
+    ran = nb.run(f"x = {TAKE.format(12)}; del x\n3")
+    assert words(ran) == (
+        "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB; %%gpumem --limit on this cell names the line"
+    )
+    assert ran.value == 3
+    assert fake_gpu.calls["record_memory_history"] == before
+    assert nb.run(f"%%gpumem --limit 20MiB\nx = {TAKE.format(12)}; del x").success, "the cell's own limit goes first"
+    words(nb.run(f"%%gpumem\nx = {TAKE.format(12)}; del x"))
+    nb.run("%config GPUMem.report = 'off'")
+    words(nb.run(f"x = {TAKE.format(12)}; del x"))
+    nb.run("%config GPUMem.limit = None")
+    assert nb.run(f"x = {TAKE.format(12)}; del x").success
+
+
+def test_a_statement(gpu_notebook):
+    ran = gpu_notebook.run(f"%gpumem --limit 1MiB x = {TAKE.format(8)}")
+    assert "over the limit of 1.0 MiB" in words(ran)
+    assert "cells.py" not in ran.stdout + ran.stderr, "no traceback of ours"
+    assert gpu_notebook.run(f"%gpumem --limit 10MiB {TAKE.format(8)}.shape[0]").value == 8 << 20
+
+
+def test_what_was_not_checked_is_told(make_gpu, make_notebook):
+    from fakes.cuda import FakeCard
+
+    make_gpu(cards=[FakeCard(regime="hidden")])
+    nb = make_notebook()
+    nb.run("import torch", store_history=False)
+    nb.load()
+    ran = nb.run(f"%%gpumem --limit-outside 0\nx = {TAKE.format(8)}")
+    assert ran.success
+    assert "(cuda:0, outside PyTorch) was not checked" in ran.text
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("--limit", "expected one argument"),
+        ("--limit lots", "'lots' is no size"),
+        ("--limit-held -1", "not below zero"),
+        ("--modules net", "there is no 'net' here"),
+        ("--modules x", "modules takes a torch.nn.Module, not int"),
+        ("--modules", "expected one argument"),
+        ("--stacks all --limit 1GiB", "are of a recording"),
+    ],
+)
+def test_bad_words_end_the_cell_before_it_runs(gpu_notebook, line, why):
+    gpu_notebook.run("x = 3")
+    ran = gpu_notebook.run(f"%%gpumem {line}\nran = True")
+    assert isinstance(ran.error, UsageError)
+    assert why in str(ran.error)
+    assert "ran" not in gpu_notebook.shell.user_ns
+
+
+def test_a_model(gpu_notebook):
+    nb = gpu_notebook
+    nb.run(
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.inner = torch.nn.Identity()\n"
+        "    def forward(self, n):\n"
+        f"        self.inner(n)\n        return {TAKE.format('n')}\n"
+        "nets = torch.nn.ModuleList([Net()])"
+    )
+    ran = nb.run("%%gpumem --modules nets.0\ny = nets[0](12)\n4")
+    assert ran.value == 4
+    (tree,) = nb.last.modules
+    assert [(row.path, row.type, row.calls) for row in tree.rows] == [("", "Net", 1), ("inner", "Identity", 1)]
+    assert tree.row("").activations == 12 << 20
+    for part in ("cuda:0 by phase", "cuda:0 at its peak and at the end, by kind", "the model: Net"):
+        assert part in ran.text
+        assert part in ran.displays[0]["text/html"]
+    assert not nb.shell.user_ns["torch"].nn.modules.module._global_forward_hooks
+    ran = nb.run("%%gpumem --modules nets.0\ny = nets[0]('x')")
+    assert isinstance(ran.error, TypeError)
+    assert not nb.shell.user_ns["torch"].nn.modules.module._global_forward_hooks
+    assert nb.run("%gpumem --modules nets.0 nets[0](1).shape[0]").value == 1 << 20
+    assert nb.run("%%gpumem --modules nets[0]\ny = nets[0](12)\n5").value == 5
+    assert [row.type for row in nb.last.modules[0].rows] == ["Net", "Identity"]
+
+
+def test_unloading_in_the_middle_takes_the_hooks_back(gpu_notebook):
+    nb = gpu_notebook
+    nb.run("net = torch.nn.Identity()")
+    nb.run("%%gpumem --modules net --lines\n%unload_ext ipygpumem\nnet(1)")
+    torch = nb.shell.user_ns["torch"]
+    assert not torch.nn.modules.module._global_forward_hooks
+    assert not hasattr(torch.autograd._engine_run_backward, "__wrapped__")
+    assert not torch._C._cuda_isHistoryEnabled()

@@ -1,0 +1,544 @@
+"""The magics as a person types them."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import platform
+import re
+import traceback
+import weakref
+
+import pytest
+import torch
+from IPython.core.error import UsageError
+
+from ipygpumem.core.reading import Reading
+from ipygpumem.core.report import Report
+from ipygpumem.jupyter.help import help_text
+
+MIB = 1 << 20
+
+
+def take(mib, name="kept"):
+    return f"{name} = torch.ones({mib} << 20, dtype=torch.uint8, device='cuda')"
+
+
+def usage(ran):
+    """The one line of a UsageError."""
+    assert isinstance(ran.error, UsageError), ran
+    assert ran.stdout == ""
+    assert ran.displays == []
+    assert ran.stderr.startswith("UsageError: ") and ran.stderr.count("\n") == 1
+    return ran.stderr.removeprefix("UsageError: ").rstrip("\n")
+
+
+# %gpumem alone
+
+
+def test_the_books(gpu_notebook):
+    gpu_notebook.run(take(100))
+    ran = gpu_notebook.run("%gpumem")
+    assert ran.value is None
+    lines = ran.text.splitlines()
+    assert lines[0] == "cuda:0 NVIDIA H200"
+    labels = [line.rsplit("  ", 1)[0].strip() for line in lines[2:17]]
+    assert labels == [
+        "device total",
+        "free",
+        "used",
+        "driver reserved",
+        "this process",
+        "PyTorch reserved",
+        "allocated (tensors)",
+        "pending (freed, wait for a stream)",
+        "cached",
+        "outside PyTorch",
+        "CUDA context",
+        "first kernels",
+        "since the baseline",
+        "other processes",
+        "unattributed",
+    ]
+    assert re.search(r"allocated \(tensors\) +132\.0 MiB", ran.text)
+    assert ran.displays[0]["text/html"].startswith("<div")
+
+
+def test_the_books_on_a_machine_without_gpu(loaded):
+    loaded.run("%config GPUMem.report = 'changed'")
+    text = loaded.run("%gpumem").text
+    assert text.startswith("host memory\n")
+    assert re.search(r"this process \(RSS\) +\d+\.\d [MG]iB", text)
+    assert "no GPU: torch" in text
+
+
+def test_the_books_as_a_value(gpu_notebook):
+    ran = gpu_notebook.run("now = %gpumem -o -q\nnow")
+    assert ran.displays == []
+    assert isinstance(ran.value, Reading)
+    assert isinstance(gpu_notebook.run("%gpumem -q -v now2\nnow2").value, Reading)
+
+
+def test_the_books_of_one_device(two_gpus, make_notebook):
+    notebook = make_notebook()
+    notebook.load()
+    torch.ones(1, device="cuda:1")
+    assert "cuda:1" not in notebook.run("%gpumem -d 0").text
+    assert "cuda:0" not in notebook.run("%gpumem --device cuda:1").text
+    assert usage(notebook.run("%gpumem -d 2")) == (
+        "%gpumem: there is no device cuda:2: this process sees 2 (cuda:0 to cuda:1)"
+    )
+
+
+def test_on_and_off(gpu_notebook):
+    assert gpu_notebook.run("%gpumem off").stdout == "ipygpumem: reports are off\n"
+    assert gpu_notebook.run(take(10)).texts == []
+    assert gpu_notebook.run("%gpumem off").stdout == "ipygpumem: reports are off\n"
+    assert gpu_notebook.run("%gpumem on").stdout == "ipygpumem: reports are on\n"
+    assert len(gpu_notebook.run(take(10, "more")).texts) == 1
+
+
+def test_on_brings_back_what_was_on(loaded):
+    loaded.run("%gpumem off")
+    loaded.run("%gpumem on")
+    assert loaded.run("%config GPUMem.report", store_history=False).value == "always"
+    loaded.run("%gpumem on")
+    assert loaded.run("%config GPUMem.report", store_history=False).value == "always"
+    loaded.run("%config GPUMem.report = 'off'")
+    loaded.run("%gpumem on")
+    assert loaded.run("%config GPUMem.report", store_history=False).value != "off"
+
+
+@pytest.mark.parametrize("line", ["%gpumem on now", "%gpumem off -q", "%gpumem on --nothing"])
+def test_on_and_off_take_no_options(gpu_notebook, line):
+    gpu_notebook.run("on = off = 3")
+    ran = gpu_notebook.run(line)
+    assert "takes no options" in usage(ran)
+
+
+@pytest.mark.parametrize(
+    "line", ["--help", "-h", "on --help", "off -h", "record --help", "record start --help", "-q -h", "x = 1 -h"]
+)
+def test_help(gpu_notebook, line):
+    ran = gpu_notebook.run(f"%gpumem {line}")
+    if line == "x = 1 -h":  # the statement's own
+        assert isinstance(ran.error, NameError)
+        return
+    assert ran.stdout == help_text() + "\n"
+    assert ran.displays == []
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+@pytest.mark.parametrize("question", ["%gpumem?", "%%gpumem?", "?%gpumem", "%gpumem??"])
+def test_question_mark_has_the_same_text(loaded, question):
+    text = re.sub(r"\x1b\[[0-9;]*m", "", loaded.run(question).stdout)
+    squeezed = re.sub(r"\s+", " ", text)
+    for line in help_text().splitlines():
+        assert re.sub(r"\s+", " ", line).strip() in squeezed or question.endswith("??")
+
+
+def test_help_names_every_option_and_command():
+    text = help_text()
+    for word in ("--snapshot PATH", "--stacks", "--max-entries N", "--history KEY=VALUE", "-d, --device DEVICE"):
+        assert word in text
+    for word in ("-q, --quiet", "-v, --var NAME", "-h, --help", "-o", "%gpumem on", "%gpumem off", "%gpumem record"):
+        assert word in text
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+# %gpumem STATEMENT
+
+
+def test_a_statement_has_its_value_and_its_report(gpu_notebook):
+    gpu_notebook.run("def f(n): return torch.ones(n << 20, dtype=torch.uint8, device='cuda').shape[0] >> 20")
+    number = gpu_notebook.shell.execution_count
+    ran = gpu_notebook.run("%gpumem f(100)")
+    assert ran.value == 100
+    assert ran.stdout == f"Out[{number}]: 100\n"
+    assert re.fullmatch(r"cuda:0  peak \+100\.0 MiB · cache \+100\.0 MiB · .* used   In \[\d+\], \d+\.\d ms", ran.text)
+    assert gpu_notebook.last.cell == number
+    assert gpu_notebook.reports.cell(number) is gpu_notebook.last
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("%gpumem x = 6 * 7", "x", 42),
+        ("%gpumem x = y = 6; x += 36", "x", 42),
+        ("%gpumem import math as m; x = m.floor(42.5)", "x", 42),
+        ("%gpumem -- record = 42", "record", 42),
+        ("%gpumem -- on = 42", "on", 42),
+        ("%gpumem -q -- off = 42", "off", 42),
+        ("%gpumem x = %sql_like 42", "x", 42),
+        ("%gpumem x = !echo 42", "x", ["42"]),
+        ("%gpumem -v facts x = 42", "x", 42),
+    ],
+)
+def test_statements(loaded, line, name, value):
+    loaded.shell.register_magic_function(int, magic_name="sql_like")
+    ran = loaded.run(line)
+    assert ran.success, ran
+    assert ran.value is None
+    got = loaded.shell.user_ns[name]
+    assert (list(got) if isinstance(value, list) else got) == value
+    assert len(ran.texts) == (0 if "-q" in line else 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("%gpumem 6 * 7", 42),
+        ("%gpumem x = 6; x * 7", 42),
+        ("%gpumem -x + 43", 42),
+        ("%gpumem -1", -1),
+        ("%gpumem -- -x", -1),
+        ("%gpumem on", None),
+        ("%gpumem -- on", 5),
+        ("%gpumem -- record", 6),
+        ("%gpumem -- on + 1", 6),
+        ("%gpumem record.bit_length()", 3),
+        ("%gpumem 'a;'", "a;"),
+        ("%gpumem 6 * 7;", None),
+        ('%gpumem "{x} $x"', "{x} $x"),
+        ("%gpumem -q 6 * 7", 42),
+        ("%gpumem -qo 6 * 7", Report),
+        ("%gpumem -o 6 * 7", Report),
+        ("%gpumem -o -q -v r 6 * 7", Report),
+        ("%gpumem -d 0 -q 6 * 7", 42),
+        ("%gpumem --device=0 -q 6 * 7", 42),
+    ],
+)
+def test_values(fake_gpu, make_notebook, line, value):
+    notebook = make_notebook(GPUMem={"report": "always"})
+    notebook.load()
+    notebook.run("x, on, record = 1, 5, 6", store_history=False)
+    ran = notebook.run(line)
+    assert ran.success, ran
+    if value is Report:
+        assert isinstance(ran.value, Report)
+    else:
+        assert ran.value == value
+    quiet = "-q" in line
+    assert len(ran.texts) == (0 if quiet else 1)
+    assert len(notebook.reports) == 1
+
+
+def test_a_statement_within_a_function_sees_its_names(loaded):
+    ran = loaded.run("def f(n):\n    get_ipython().run_line_magic('gpumem', '-q -v facts n + 1')\n    return n\nf(3)")
+    assert ran.value == 3
+    ran = loaded.run("for i in range(3):\n    %gpumem -q i + 1")
+    assert ran.success
+
+
+def test_a_cell_of_statements_reports_each_and_itself(loaded):
+    ran = loaded.run("%gpumem x = 1\n%gpumem y = 2\nz = b'x' * (128 << 20)")
+    assert len(ran.texts) == 3
+    assert loaded.last.host.held > 100 * MIB  # the cell's own
+    ran = loaded.run("# one statement\n\n%gpumem x = 1\n")
+    assert len(ran.texts) == 1
+
+
+def test_a_statement_that_raises(loaded):
+    loaded.run("def f():\n    1/0")
+    number = loaded.shell.execution_count
+    ran = loaded.run("%gpumem f()")
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert "In [%d], " % number in ran.text and ran.text.endswith("failed")  # noqa: UP031 (brackets)
+    assert loaded.last.success is False
+    assert "ipygpumem" not in ran.stdout
+    frames = traceback.extract_tb(ran.error.__traceback__)
+    assert (frames[-1].name, frames[-1].line) == ("f", "1/0")
+    assert frames[-2].line == "f()"
+    assert len(loaded.run("1 + 1").texts) == 1
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "MemoryError", "SystemExit"])
+@pytest.mark.filterwarnings("ignore:To exit")
+def test_a_statement_that_is_stopped(loaded, error):
+    loaded.run("def f(): raise " + error)
+    ran = loaded.run("%gpumem f()")
+    assert type(ran.error).__name__ == error
+    assert len(ran.texts) == 1
+    from ipygpumem.measurement.peaks import PEAKS
+
+    assert PEAKS._scopes == []
+
+
+def test_a_statement_that_is_no_python(loaded):
+    assert usage_line(loaded.run("%gpumem x +")) == "%gpumem: invalid syntax: 'x +'"
+    assert usage_line(loaded.run("%gpumem record sart")) == "%gpumem record start [OPTIONS] | save PATH | stop"
+    assert len(loaded.run("1 + 1").texts) == 1
+
+
+def test_a_statement_that_awaits(loaded):
+    loaded.run("async def f(): pass")
+    assert usage_line(loaded.run("%gpumem await f()")) == "%gpumem: a statement that awaits needs %%gpumem over a cell"
+    assert usage_line(loaded.run("%gpumem await f(); 1")).endswith("needs %%gpumem over a cell")
+
+
+def usage_line(ran):
+    assert isinstance(ran.error, UsageError), ran
+    return ran.stderr.strip().removeprefix("UsageError: ")
+
+
+def test_a_magic_in_a_statement_that_fails(loaded):
+    assert isinstance(loaded.run("%gpumem %no_such_magic x").error, UsageError)
+
+
+def test_a_long_statement_with_snapshot(gpu_notebook, tmp_path):
+    path = tmp_path / "a b.pickle"
+    ran = gpu_notebook.run(f"%gpumem --snapshot '{path}' --max-entries 50 {take(30)}")
+    assert ran.success, ran
+    assert f"snapshot {path}: " in ran.text
+    snapshot = pickle.loads(path.read_bytes())
+    assert [e["size"] for e in snapshot["device_traces"][0] if e["action"] == "alloc"] == [30 * MIB]
+    cell = snapshot["ipygpumem"]["cells"][0]
+    assert cell["number"] == gpu_notebook.last.cell
+
+
+# %%gpumem
+
+
+def test_quiet_and_variable(gpu_notebook):
+    ran = gpu_notebook.run(f"%%gpumem -q -v facts\n{take(10)}")
+    assert ran.displays == []
+    facts = gpu_notebook.shell.user_ns["facts"]
+    assert isinstance(facts, Report)
+    assert facts is gpu_notebook.last
+    assert facts.devices["cuda:0"].held == 10 * MIB
+
+
+def test_device(two_gpus, make_notebook):
+    notebook = make_notebook()
+    notebook.load()
+    for words in ("-d 1", "--device cuda:1", "-d=1", "--device=1", "-d 1 -d 1"):
+        ran = notebook.run(f"%%gpumem {words}\nimport torch\nx = torch.ones(1 << 20, device='cuda:1')")
+        assert ran.success, ran
+        assert ran.text.startswith("cuda:1")
+        assert "cuda:0" not in ran.text
+        assert list(notebook.last.devices) == ["cuda:1"]
+    ran = notebook.run("%%gpumem -d 0,1\n1")
+    assert list(notebook.last.devices) == ["cuda:0", "cuda:1"]
+
+
+BAD = {
+    "--snapshot": "%%gpumem: argument --snapshot: expected one argument",
+    "--snapshot ''": "%%gpumem: the snapshot needs a path",
+    "--snapshot .": "%%gpumem: . is a folder: name a file in it, as in snapshot.pickle",
+    "--snapshot no/such/folder/x.pickle": r"%%gpumem: the folder .*/no/such/folder does not exist",
+    "--snapshot x/": r"%%gpumem: x/ is a folder: name a file in it, as in x/snapshot\.pickle",
+    "--snapshot /dev/null": "%%gpumem: /dev/null is not a plain file",
+    "--snapshot '{no_such_name}.pickle'": r"gpumem: '\{no_such_name\}\.pickle' does not expand \(NameError: .*\)",
+    "--snapshot '{x'": r"gpumem: '\{x' does not expand \(.*\)",
+    "--snapshot 'x": '%%gpumem: No closing quotation in "--snapshot \'x"',
+    "--max-entries 0": "%%gpumem: --max-entries is a number of events from 1 on, not '0'",
+    "--max-entries -1": r"%%gpumem: .*max-entries.*",
+    "--max-entries abc": "%%gpumem: --max-entries is a number of events from 1 on, not 'abc'",
+    "--max-entries 1.5": "%%gpumem: --max-entries is a number of events from 1 on, not '1.5'",
+    "--stacks cpp": r"%%gpumem: argument --stacks: invalid choice: 'cpp' \(choose from .*\)",
+    "--history x": "%%gpumem: --history takes KEY=VALUE, not 'x'",
+    "--history no_such=1 --snapshot ok.pickle": r"%%gpumem: torch \S+ has no recording option 'no_such' here; .*",
+    "--history enabled=None --snapshot ok.pickle": r"%%gpumem: torch \S+ has no recording option 'enabled' here; .*",
+    "-d 7": "%%gpumem: there is no device cuda:7: this process sees 1",
+    "-d gpu0": "%%gpumem: 'gpu0' is no device: write cuda:0, or 0",
+    "-d -1": r"%%gpumem: .*",
+    "-v 1x": "%%gpumem: '1x' is no name for a variable",
+    "-v for": "%%gpumem: 'for' is no name for a variable",
+    "-v In": "%%gpumem: 'In' is IPython's own: nothing is stored there",
+    "-v _3": "%%gpumem: '_3' is IPython's own: nothing is stored there",
+    "-v __builtins__": "%%gpumem: '__builtins__' is Python's own: nothing is stored there",
+    "-v": "%%gpumem: argument -v/--var: expected one argument",
+    "words": "%%gpumem: unrecognized arguments: words",
+    "--snap x": "%%gpumem: unrecognized arguments: --snap x",
+    "-o": "%%gpumem: unrecognized arguments: -o",
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_options_are_one_line_and_nothing_runs(gpu_notebook, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    line = usage(gpu_notebook.run(f"%%gpumem {words}\nran = True"))
+    assert re.fullmatch(BAD[words] if "\\" in BAD[words] or ".*" in BAD[words] else re.escape(BAD[words]), line), line
+    assert "ran" not in gpu_notebook.shell.user_ns
+    assert list(tmp_path.iterdir()) == []
+    assert torch._C._cuda_isHistoryEnabled() is False
+    assert len(gpu_notebook.run(take(10)).texts) == 1
+
+
+@pytest.mark.parametrize(
+    "words", ["--snapshot", "--max-entries 0 x = 1", "-d 7 x = 1", "--snap x", "--snapshot . x = 1"]
+)
+def test_bad_options_of_a_statement(gpu_notebook, words):
+    usage(gpu_notebook.run(f"%gpumem {words}"))
+    assert "x" not in gpu_notebook.shell.user_ns
+
+
+def test_a_snapshot_without_a_statement_is_told(gpu_notebook, tmp_path):
+    line = usage(gpu_notebook.run(f"%gpumem --snapshot {tmp_path}/x.pickle"))
+    assert line == "%gpumem: there is no statement to record; %%gpumem records a cell"
+
+
+def test_snapshot(gpu_notebook, tmp_path):
+    path = tmp_path / "run.pickle"
+    cell = f"%%gpumem --snapshot {path}\n{take(30)}\nlen(kept)"
+    number = gpu_notebook.shell.execution_count
+    ran = gpu_notebook.run(cell)
+    assert ran.value == 30 * MIB
+    assert re.search(rf"snapshot {path}: \d events, \d+\.\d KiB$", ran.text)
+    raw = path.read_bytes()
+    assert raw[:2] == b"\x80\x04"
+    snapshot = pickle.loads(raw)
+    (facts,) = snapshot["ipygpumem"]["cells"]
+    assert (facts["number"], facts["success"]) == (number, True)
+    assert snapshot["source_code"] == {facts["filename"]: cell}
+    frames = {frame["filename"] for event in snapshot["device_traces"][0] for frame in event.get("frames", ())}
+    assert facts["filename"] in frames
+    lines = [
+        f["line"] for e in snapshot["device_traces"][0] for f in e.get("frames", ()) if f["filename"] in facts.values()
+    ]
+    assert set(lines) == {2}  # as the cell was written
+    assert torch._C._cuda_isHistoryEnabled() is False
+    again = gpu_notebook.run(cell.replace("30", "20"))  # a re-run overwrites
+    assert again.success
+    assert pickle.loads(path.read_bytes())["ipygpumem"]["cells"][0]["number"] == number + 1
+    assert [one.name for one in tmp_path.iterdir()] == ["run.pickle"]
+
+
+@pytest.mark.parametrize("stacks", ["python", "all", "none"])
+def test_stacks(gpu_notebook, fake_gpu, tmp_path, stacks):
+    seen = []
+    gpu_notebook.shell.user_ns["look"] = lambda: seen.append(dict(fake_gpu.history))
+    words = (
+        f"--snapshot {tmp_path}/x.pickle --stacks {stacks} --max-entries 77 --history skip_actions=['free_requested']"
+    )
+    ran = gpu_notebook.run(f"%%gpumem {words.replace('[', chr(34) + '[').replace(']', ']' + chr(34))}\nlook()")
+    assert ran.success, ran
+    (history,) = seen
+    assert history["max_entries"] == 77
+    assert history["stacks"] == ("all" if stacks == "all" else "python")
+    assert history["context"] == (None if stacks == "none" else "all")
+    assert history["skip_actions"] == ("free_requested",)
+
+
+def test_names_in_the_path(gpu_notebook, tmp_path):
+    gpu_notebook.run("step, run = 7, {'name': 'a'}")
+    ran = gpu_notebook.run(
+        f"%%gpumem -q --snapshot '{tmp_path}/{{step:03d}}-{{run[\"name\"]}}-{{host}}-{{time}}.pickle'\n1"
+    )
+    assert ran.success, ran
+    (path,) = tmp_path.iterdir()
+    assert re.fullmatch(rf"007-a-{re.escape(platform.node())}-\d{{8}}-\d{{6}}\.pickle", path.name)
+
+
+def test_a_failing_cell_leaves_its_snapshot(gpu_notebook, tmp_path):
+    path = tmp_path / "x.pickle"
+    ran = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{take(10)}\n1/0")
+    assert isinstance(ran.error, ZeroDivisionError)
+    assert f"snapshot {path}: " in ran.text
+    assert pickle.loads(path.read_bytes())["ipygpumem"]["cells"][0]["success"] is False
+
+
+def test_out_of_memory(gpu_notebook, tmp_path):
+    path = tmp_path / "oom.pickle"
+    ran = gpu_notebook.run(f"%%gpumem --snapshot {path}\n{take(100)}\n{take(1 << 20, 'huge')}")
+    assert isinstance(ran.error, torch.OutOfMemoryError)
+    table, panel = ran.texts
+    assert "cuda:0 ran out of memory" in table
+    assert "cuda:0 is out of memory" in panel
+    assert any(event["action"] == "oom" for event in pickle.loads(path.read_bytes())["device_traces"][0])
+    ran = gpu_notebook.run(take(1 << 20, "huge"))  # without the magic the panel comes in the place of the line
+    assert isinstance(ran.error, torch.OutOfMemoryError)
+    assert "cuda:0 is out of memory" in ran.text
+
+
+def test_a_quiet_cell_still_tells_what_was_lost(gpu_notebook, tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    ran = gpu_notebook.run(f"%%gpumem -q --snapshot {folder}/x.pickle\nimport os; os.rmdir({str(folder)!r})\n42")
+    assert ran.value == 42
+    assert ran.displays == []
+    assert ran.stdout.splitlines()[-1].startswith(f"ipygpumem: the snapshot {folder}/x.pickle was not written: ")
+
+
+def test_no_recording_without_a_gpu(notebook, tmp_path):
+    notebook.load()
+    line = usage(notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\nran = True"))
+    assert re.fullmatch(
+        r"%%gpumem: PyTorch records the history of GPU memory only, and torch \S+ is built without CUDA", line
+    )
+    assert "ran" not in notebook.shell.user_ns
+
+
+@pytest.mark.parametrize("backend", ["cudaMallocAsync", "pluggable"])
+def test_no_recording_with_another_allocator(make_gpu, make_notebook, tmp_path, backend):
+    make_gpu(backend=backend)
+    notebook = make_notebook()
+    notebook.load()
+    line = usage(notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\nran = True"))
+    assert line == f"%%gpumem: the allocator {backend} cannot record its history"
+    assert "ran" not in notebook.shell.user_ns
+
+
+# nothing of the user's is kept alive
+
+
+class Thing:
+    pass
+
+
+@pytest.mark.parametrize("head", ["", "%%gpumem\n", "%%gpumem -v facts\n", "%%time\n%%gpumem\n"])
+def test_values_and_errors_are_let_go(loaded, head):
+    shell = loaded.shell
+    shell.user_ns["Thing"] = Thing
+    loaded.run(head + "import weakref\nthing = Thing()\nalive = weakref.ref(thing)\nthing")
+    alive = shell.user_ns["alive"]
+    assert isinstance(alive, weakref.ref)
+    loaded.run("%xdel thing")
+    forget(shell)
+    assert alive() is None
+
+    loaded.run(head + "def f():\n    local = Thing()\n    global alive\n    alive = weakref.ref(local)\n    1/0\nf()")
+    alive = shell.user_ns["alive"]
+    assert alive() is not None
+    forget(shell)
+    assert alive() is None
+
+
+def test_a_failed_statement_is_let_go(loaded):
+    shell = loaded.shell
+    shell.user_ns["Thing"] = Thing
+    loaded.run(
+        "import weakref\ndef f():\n    local = Thing()\n    global alive\n    alive = weakref.ref(local)\n    1/0"
+    )
+    loaded.run("%gpumem f()")
+    alive = shell.user_ns["alive"]
+    forget(shell)
+    assert alive() is None
+    loaded.run("%gpumem -o Thing()")
+    loaded.run("%gpumem -v facts Thing()")
+
+
+def forget(shell):
+    """Clear what IPython and Python themselves keep of the last results and errors."""
+    import sys
+
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+    for name in ("tb", "etype", "evalue", "exc_info"):
+        if hasattr(shell.InteractiveTB, name):
+            setattr(shell.InteractiveTB, name, None)
+    shell.last_execution_result = None
+    shell.history_manager.output_hist.clear()
+    for name in ("_", "__", "___", *[one for one in shell.user_ns if one.startswith("_") and one[1:].isdigit()]):
+        shell.user_ns.pop(name, None)
+        shell.user_ns_hidden.pop(name, None)
+    shell.displayhook._, shell.displayhook.__, shell.displayhook.___ = "", "", ""
+    shell.displayhook.exec_result = None
+    gc.collect()
+
+
+def test_the_help_shows_how_many_files_a_command_takes():
+    lines = help_text().splitlines()
+    for usage in ("history [FILE]", "compare A B", "engines [CLIENT]", "ranks FOLDER", "view FILE..."):
+        assert any(line.startswith(f"%gpumem {usage} ") for line in lines), usage

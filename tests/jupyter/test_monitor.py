@@ -1,0 +1,155 @@
+"""The monitor's side in the kernel: when it follows, when it stops, and what it refuses."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import ipygpumem
+from ipygpumem.core.errors import OptionError
+from ipygpumem.features.live import monitor as module
+from ipygpumem.features.live.monitor import Monitoring
+from ipygpumem.measurement.session import current
+from ipygpumem.viewer.display_target import DisplayTarget
+
+pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")
+pytest.importorskip("anywidget")
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    displays = []
+    monkeypatch.setattr(
+        module, "shell_target", lambda shell: DisplayTarget("live", lambda *bundle: displays.append(bundle))
+    )
+    return displays
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    from ipygpumem.features.live.widget import MonitorWidget
+
+    messages = []
+    monkeypatch.setattr(MonitorWidget, "send", lambda self, content, buffers=None: messages.append((content, buffers)))
+    if MonitorWidget(dict, len).comm is None:
+        pytest.skip("widgets of this age have nothing to say without a kernel")
+    return messages
+
+
+@pytest.fixture
+def monitoring(fake_gpu, shown, sent):
+    ipygpumem.preload_pytorch()
+    cells = []
+    one = Monitoring(None, current(), lambda: cells[0] if cells else None)
+    one.cells = cells
+    yield one
+    one.close()
+
+
+def threads():
+    return [one.name for one in threading.enumerate() if one.name == "ipygpumem-monitor"]
+
+
+def until(condition, seconds=5):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_it_tells_what_is_new_while_a_page_looks(monitoring, shown, sent, fake_gpu):
+    monitoring.open(0.25)
+    assert shown[0][0]["text/plain"] == "(run this cell to follow the memory)"
+    until(lambda: len(sent) >= 2)
+    fake_gpu.outside(64 << 20)
+    until(lambda: len(sent) >= 5)
+    points = [content["now"] for content, _ in sent]
+    assert points[-1]["devices"]["cuda:0"]["outside"] - points[0]["devices"]["cuda:0"]["outside"] == 64 << 20
+    monitoring._widget._heard(None, {"id": "a", "get": "past"}, None)
+    past = next(content for content, _ in sent if content.get("id") == "a")
+    assert len(past["time"]) >= 5
+    assert past["labels"] == {"cuda:0": "NVIDIA H200"}
+
+
+def test_it_stops_with_the_last_page_and_goes_on_with_the_next(monitoring, sent):
+    monitoring.open(0.25)
+    widget = monitoring._widget
+    widget._heard(None, {"here": "a"}, None)
+    widget._heard(None, {"here": "b"}, None)
+    widget._heard(None, {"bye": "a"}, None)
+    count = len(sent)
+    until(lambda: len(sent) > count + 1)
+    widget._heard(None, {"bye": "b"}, None)
+    time.sleep(0.1)
+    count = len(sent)
+    time.sleep(0.6)
+    assert len(sent) == count
+    widget._heard(None, {"here": "c"}, None)
+    until(lambda: len(sent) > count)
+
+
+def test_a_page_that_is_gone_without_a_word(monitoring, sent, monkeypatch):
+    monkeypatch.setattr(module, "_AWAY", 0.3)
+    monitoring.open(0.25)
+    monitoring._widget._heard(None, {"here": "a"}, None)
+    monitoring.cells.append((7, time.time()))
+    time.sleep(0.9)
+    assert monitoring._on, "a kernel at work hears nobody"
+    assert sent[-1][0]["now"]["running"][0] == 7
+    monitoring.cells.clear()
+    until(lambda: not monitoring._on)
+
+
+def test_opened_again_it_is_the_same_one_at_a_new_place(monitoring, shown, sent, monkeypatch):
+    monitoring.open(0.25)
+    first = monitoring._widget
+    closed = []
+
+    def close(widget):
+        closed.append(widget)
+
+    monkeypatch.setattr("ipygpumem.features.live.widget.MonitorWidget.close", close)
+    until(lambda: len(sent) >= 2)
+    monitoring.open()
+    assert closed == [first]
+    assert len(shown) == 2
+    assert len(monitoring._data()["time"]) >= 2, "what it knows goes along"
+    assert threads() == ["ipygpumem-monitor"]
+    monitoring.close()
+    assert threads() == []
+    assert len(closed) == 2
+
+
+def test_questions_that_mean_nothing(monitoring, sent):
+    monitoring.open(60)
+    widget = monitoring._widget
+    for content in (None, 5, {}, {"id": 1, "get": "key"}, {"id": 2, "get": "script", "from": -1}):
+        widget._heard(None, content, None)
+    told = [content for content, _ in sent if "error" in content]
+    assert [one["error"].split(" ")[0] for one in told] == ["there", "the"]
+    widget._heard(None, {"id": 3, "get": "script", "from": 0}, None)
+    content, (part,) = sent[-1]
+    assert content["size"] == len(part) <= 30_000
+
+
+@pytest.mark.parametrize(("kind", "words"), [("text", "in a notebook"), ("batch", "where somebody watches")])
+def test_where_nobody_could_see_it(monitoring, monkeypatch, kind, words):
+    monkeypatch.setattr(module, "shell_target", lambda shell: DisplayTarget(kind, print))
+    with pytest.raises(OptionError, match=words):
+        monitoring.open()
+    assert threads() == []
+
+
+@pytest.mark.parametrize("words", ["--every 0.1", "--every x", "--every 100", "5", "--no"])
+def test_words_that_mean_nothing(gpu_notebook, words):
+    ran = gpu_notebook.run(f"%gpumem monitor {words}")
+    assert not ran.success
+    assert "UsageError" in type(ran.error).__name__
+    assert threads() == []
+
+
+def test_in_a_terminal(gpu_notebook):
+    ran = gpu_notebook.run("%gpumem monitor")
+    assert str(ran.error) == ("%gpumem monitor: it follows the memory in a notebook; %gpumem tells the books of now")

@@ -1,0 +1,174 @@
+"""Cells that run out of memory on the fake card: one panel each, the user's error as it was."""
+
+from __future__ import annotations
+
+import IPython
+import pytest
+import torch
+
+from ipygpumem.snapshot import Snapshot
+
+NOBODY = 9_000_001  # no system has so many processes
+GPU = "dtype=torch.uint8, device='cuda')"
+STEP = f"def step(n):\n    x = torch.ones(10 << 30, {GPU}\n    y = torch.ones(n << 30, {GPU}\n    return x, y"
+
+
+@pytest.fixture
+def oom_notebook(gpu_notebook, monkeypatch):
+    monkeypatch.setattr("ipygpumem.features.oom.collect._QUICK", 30.0)  # how fast the walk is, is not asked here
+    gpu_notebook.run(f"big = torch.ones(60 << 30, {GPU}")
+    gpu_notebook.run(STEP)
+    return gpu_notebook
+
+
+def panels(ran):
+    return [text for text in ran.texts if "is out of memory" in text]
+
+
+def test_the_panel(oom_notebook, fake_gpu):
+    fake_gpu.nvml.cards[0].others[NOBODY] = 50 << 30
+    ran = oom_notebook.run("step(40)")
+    assert type(ran.error) is torch.OutOfMemoryError
+    (panel,) = ran.texts
+    head, holders = panel.split("\n\n")
+    assert head.startswith("cuda:0 is out of memory: 40.0 GiB asked for\n")
+    assert "other processes                50.0 GiB" in head
+    assert f"pid {NOBODY}                  50.0 GiB" in head
+    assert head.endswith("called by In [2]:3 step()")
+    assert holders.startswith("cuda:0, who holds the memory now\n")
+    names = [line.split("  ")[1] for line in holders.splitlines()[2:4]]
+    assert names == ["big", "last exception: step() x"]
+    assert holders.splitlines()[-3:] == [
+        "cells that added most since the baseline: In [1] +60.0 GiB, In [3] +10.0 GiB",
+        f"another process is in the way: pid {NOBODY} holds 50.0 GiB of this card",
+        "%gpumem free would give 10.0 GiB back now",
+    ]
+    assert "fragmentation" not in panel
+    assert oom_notebook.last.devices["cuda:0"].ooms == 1
+
+
+def test_in_the_cause_of_another_exception(oom_notebook):
+    ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise ValueError('no') from error")
+    assert type(ran.error) is ValueError
+    assert "asked for\n" in panels(ran)[0]
+    assert "last exception: step() x" in panels(ran)[0]
+
+
+def test_caught_by_the_code(oom_notebook):
+    ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    print('caught')")
+    assert (ran.success, ran.stdout) == (True, "caught\n")
+    (panel,) = panels(ran)
+    assert "80.0 GiB asked for (the code went on)" in panel
+    assert "who holds the memory at the failure" in panel
+    assert "thread MainThread: step() x" in panel, "who held it then, though the frame has gone"
+
+
+ODD = {
+    "exceptions": "exceptions = 7",
+    "property": "@property\n    def exceptions(self): raise RuntimeError('mine')",
+    "class": "@property\n    def __class__(self): raise RuntimeError('mine')",
+    "cause": "def __getattribute__(self, name):\n        if name in {'__cause__', 'exceptions'}: raise KeyError(name)"
+    "\n        return Exception.__getattribute__(self, name)",
+}
+
+
+@pytest.mark.parametrize("body", ODD.values(), ids=ODD)
+def test_an_odd_exception_loses_neither_panel_nor_report(oom_notebook, body):
+    if IPython.version_info < (8,) and "__getattribute__" in body:
+        pytest.skip("this IPython's own traceback fails on such an exception")
+    oom_notebook.run(f"class Odd(Exception):\n    {body}")
+    ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise Odd() from error")
+    (panel,) = panels(ran)
+    assert "80.0 GiB asked for\n" in panel
+    assert "Error in callback" not in ran.stdout + ran.stderr
+    assert oom_notebook.last.devices["cuda:0"].ooms == 1
+
+
+def test_a_cell_that_failed_otherwise_has_not_gone_on(oom_notebook):
+    ran = oom_notebook.run("try:\n    step(80)\nexcept Exception:\n    pass\nraise ValueError('no')")
+    (panel,) = panels(ran)
+    assert "(the code went on)" not in panel
+
+
+def test_in_a_thread(oom_notebook):
+    cell = "import threading\nthreading.excepthook = lambda hook: None"
+    cell += "\nt = threading.Thread(target=step, args=(80,), name='w')"
+    ran = oom_notebook.run(f"{cell}\nt.start(); t.join()")
+    (panel,) = panels(ran)
+    assert "in thread w" in panel
+
+
+def test_many_failures_are_one_panel(oom_notebook):
+    ran = oom_notebook.run(
+        "for n in (100, 90, 80):\n    try:\n        step(n)\n    except torch.OutOfMemoryError:\n        pass"
+    )
+    (panel,) = panels(ran)
+    assert "80.0 GiB asked for" in panel
+    assert "3 allocations failed in this cell; this is the last" in panel
+
+
+def test_the_next_cell_has_none(oom_notebook):
+    oom_notebook.run("step(80)")
+    assert oom_notebook.run("1 + 1").texts == []
+
+
+def test_switched_off_reports_are_off(oom_notebook):
+    oom_notebook.run("%gpumem off")
+    assert oom_notebook.run("step(80)").texts == []
+    oom_notebook.run("%gpumem on")
+    assert oom_notebook.run("1 + 1").texts == []
+
+
+def test_over_a_measured_cell_the_table_stays(oom_notebook):
+    ran = oom_notebook.run("%%gpumem\nstep(80)")
+    assert len(ran.texts) == 2
+    assert len(panels(ran)) == 1
+
+
+def test_without_the_extension_nobody_listens(oom_notebook):
+    from ipygpumem.features.oom.observer import FAILURES
+
+    oom_notebook.run("%unload_ext ipygpumem")
+    assert oom_notebook.run("step(80)").texts == []
+    assert FAILURES.count == 0
+    oom_notebook.load()
+    assert len(panels(oom_notebook.run("step(80)"))) == 1
+
+
+def test_a_snapshot_of_each_failure(oom_notebook, fake_gpu, tmp_path):
+    ran = oom_notebook.run(f"%config GPUMem.oom_snapshot = '{tmp_path}/oom_{{n}}.pickle'")
+    assert "the last 100,000 allocations and frees are kept" in ran.stdout
+    assert fake_gpu.history["max_entries"] == 100_000
+    (panel,) = panels(oom_notebook.run("step(80)"))
+    assert f"snapshot {tmp_path}/oom_1.pickle" in panel
+    oom_notebook.run("step(81)")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["oom_1.pickle", "oom_2.pickle"]
+    snapshot = Snapshot.load(tmp_path / "oom_2.pickle")
+    assert [int(size) >> 30 for size in snapshot.timelines[0].trace.size][-2:] != []
+    assert "no history is kept" in oom_notebook.run("%config GPUMem.oom_snapshot = None").stdout
+    assert fake_gpu.history is None
+
+
+def test_the_ring_makes_room_and_comes_back(oom_notebook, fake_gpu, tmp_path):
+    oom_notebook.run(f"%config GPUMem.oom_snapshot = '{tmp_path}/oom.pickle'")
+    ran = oom_notebook.run("%gpumem record start")
+    assert ran.success
+    assert fake_gpu.history["max_entries"] == 1_000_000
+    oom_notebook.run("%gpumem record stop")
+    oom_notebook.run("1 + 1")
+    assert fake_gpu.history["max_entries"] == 100_000
+    ran = oom_notebook.run(f"%%gpumem --snapshot {tmp_path}/own.pickle\nx = torch.ones(9 << 20, {GPU}")
+    assert "own.pickle" in ran.text
+    assert "cut out" not in ran.text
+    oom_notebook.run("1 + 1")
+    assert fake_gpu.history["max_entries"] == 100_000
+    oom_notebook.run("%unload_ext ipygpumem")
+    assert fake_gpu.history is None
+
+
+@pytest.mark.parametrize("value", ["/proc/no/oom.pickle", "{nobody}.pickle", "", 3])
+def test_a_snapshot_that_cannot_be_written_is_refused_at_once(oom_notebook, value):
+    magics = oom_notebook.shell.magics_manager.registry["GPUMem"]
+    with pytest.raises(Exception, match=r".+"):
+        magics.oom_snapshot = value
+    assert magics.oom_snapshot is None

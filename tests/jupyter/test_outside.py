@@ -1,0 +1,159 @@
+"""``%%gpumem --outside``, ``GPUMem.outside`` and ``%gpumem env`` in an IPython of the test's."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from fakes.cupti import CUPY, NCCL, FakeCupti, put_under
+from ipygpumem.core.units import MIB
+
+pytest.importorskip("llvmlite")
+
+
+@pytest.fixture
+def cupti(monkeypatch):
+    library = FakeCupti()
+    put_under(monkeypatch, library)
+    return library
+
+
+@pytest.fixture
+def notebook(gpu_notebook, fake_gpu, cupti):
+    def take(address, size, source):
+        fake_gpu.outside(size)
+        cupti.alloc(address, size, source)
+
+    def give(address):
+        fake_gpu.outside(-cupti._sizes[address])
+        cupti.free(address)
+
+    gpu_notebook.shell.user_ns.update(take=take, give=give, NCCL=NCCL, CUPY=CUPY, MIB=MIB)
+    return gpu_notebook
+
+
+def threads():
+    """Those that records need; the sampler's is parked till the extension goes."""
+    return [one.name for one in threading.enumerate() if one.name == "ipygpumem-outside"]
+
+
+def test_a_cell_with_the_table_by_library(notebook, cupti):
+    ran = notebook.run("%%gpumem --outside\ntake(0x1000, 388 * MIB, NCCL)")
+    assert ran.success
+    assert "cuda:0 outside PyTorch, by library" in ran.text
+    assert "NCCL" in ran.text
+    assert notebook.last.libraries[0].named == 388 * MIB
+    assert not cupti.enabled
+    assert threads() == []
+    assert notebook.run("take(0x2000, MIB, NCCL)").success
+    assert notebook.last.libraries == ()
+
+
+def test_a_statement_tells_it_in_its_line(notebook):
+    ran = notebook.run("%gpumem --outside take(0x1000, 388 * MIB, NCCL)")
+    assert "cuda:0 outside PyTorch: NCCL +388.0 MiB" in ran.text
+
+
+def test_without_cupti_the_cell_runs_and_says_why(gpu_notebook):
+    ran = gpu_notebook.run("%%gpumem --outside\nx = 5\nx")
+    assert ran.value == 5
+    assert "memory outside PyTorch by library: no CUPTI is loaded" in ran.text
+
+
+def test_the_setting_records_from_cell_to_cell(notebook, cupti):
+    notebook.run("%config GPUMem.outside = 'library'")
+    assert cupti.enabled
+    assert threads() == ["ipygpumem-outside"]
+    ran = notebook.run("take(0x1000, 256 * MIB, CUPY)")
+    assert "cuda:0 outside PyTorch: CuPy +256.0 MiB" in ran.text
+    ran = notebook.run("give(0x1000)")
+    assert "cuda:0 outside PyTorch: CuPy -256.0 MiB" in ran.text
+    notebook.run("%config GPUMem.outside = 'off'")
+    assert not cupti.enabled
+    assert threads() == []
+
+
+def test_what_a_library_gives_back_at_once_is_told_too(notebook):
+    notebook.run("%config GPUMem.outside = 'library'")
+    ran = notebook.run("take(0x1000, 512 * MIB, CUPY)\ngive(0x1000)")
+    assert "cuda:0 outside PyTorch: CuPy peak +512.0 MiB" in ran.text
+    notebook.run("%config GPUMem.min_change = '4 MiB'")
+    assert notebook.run("take(0x2000, 2 * MIB, CUPY)\ngive(0x2000)").displays == []
+
+
+def test_a_setting_that_cannot_be_had_is_said_once(gpu_notebook, fake_gpu):
+    ran = gpu_notebook.run("%config GPUMem.outside = 'library'")
+    assert ran.stdout == (
+        "ipygpumem: no names for memory outside PyTorch: no CUPTI is loaded: CUDA builds of PyTorch bring it\n"
+    )
+    gpu_notebook.shell.user_ns["gpu"] = fake_gpu
+    ran = gpu_notebook.run("gpu.outside(64 << 20)")
+    assert "outside PyTorch +64.0 MiB" in ran.text
+    assert "CUPTI" not in ran.text + ran.stdout
+
+
+def test_unloading_in_the_middle_of_a_cell_ends_it(notebook, cupti):
+    notebook.run("%config GPUMem.outside = 'library'")
+    ran = notebook.run("%%gpumem --outside\ntake(0x1000, MIB, CUPY)\n%unload_ext ipygpumem\nx = 7")
+    assert ran.success
+    assert not cupti.enabled
+    assert threads() == []
+
+
+def test_a_value_that_means_nothing(notebook, caplog):
+    notebook.run("%config GPUMem.outside = 'everything'")
+    assert notebook.run("%config GPUMem.outside").value == "off"
+
+
+def test_env_says_what_is_missing(gpu_notebook, monkeypatch):
+    ran = gpu_notebook.run("%gpumem env")
+    assert "outside PyTorch, by library" in ran.stdout
+    assert "unknown: no CUPTI is loaded: CUDA builds of PyTorch bring it" in ran.stdout
+    assert "own entry verified by a growth probe" in ran.stdout
+    assert not gpu_notebook.run("%gpumem env now").success
+
+
+def test_env_names_the_pip_line(notebook, monkeypatch):
+    from ipygpumem.core.errors import CuptiError
+    from ipygpumem.sources.cupti.buffers import Buffers
+
+    def missing():
+        raise CuptiError("llvmlite is not installed: pip install 'ipygpumem[outside]'")
+
+    monkeypatch.setattr(Buffers, "pool", missing)
+    assert "pip install 'ipygpumem[outside]'" in notebook.run("%gpumem env").stdout
+
+
+def test_env_with_everything(notebook):
+    line = next(one for one in notebook.run("%gpumem env").stdout.splitlines() if "by library" in one)
+    assert line.endswith("  exact: CUPTI's records")
+
+
+def test_a_fault_that_begins_later_is_said_once(notebook, cupti):
+    notebook.run("%config GPUMem.outside = 'library'")
+    notebook.run("take(0x1000, 100 * MIB, NCCL)")
+    cupti.refuses["cuptiGetTimestamp"] = 999
+    told = [notebook.run(f"take({0x2000 + i * 0x1000}, 100 * MIB, NCCL)").text for i in range(3)]
+    assert ["by library: " in text for text in told] == [True, False, False]
+    cupti.refuses.clear()
+    assert "NCCL +50.0 MiB" in notebook.run("take(0x9000, 50 * MIB, NCCL)").text
+    notebook.run("%config GPUMem.outside = 'off'")
+
+
+def test_env_remembers_that_cupti_refused(notebook, cupti):
+    cupti.refuses["cuptiActivityEnable"] = 35
+    ran = notebook.run("%%gpumem --outside -v r\n1")
+    assert ran.success
+    env = notebook.run("%gpumem env").stdout
+    assert "exact: CUPTI's records" not in env
+    assert "at the last try: " in env
+    cupti.refuses.clear()
+    notebook.run("%%gpumem --outside\n1")
+    assert "at the last try: " not in notebook.run("%gpumem env").stdout
+
+
+def test_without_a_statement_there_is_nothing_to_record(notebook):
+    ran = notebook.run("%gpumem --outside")
+    assert not ran.success
+    assert "--outside is of a statement" in str(ran.error)

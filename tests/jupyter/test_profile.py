@@ -1,0 +1,201 @@
+"""``%%gpumem --trace FILE --timeline FILE``."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+
+import pytest
+from IPython.core.error import UsageError
+
+CUPTI = "memory outside PyTorch by library and a profile both need CUPTI, which serves one: ask for them one by one"
+BODY = "y = torch.ones(1000, 200).mul(2)\n"
+NOTHING = "the timeline was not written: nothing was allocated or freed"
+
+
+@pytest.fixture
+def notebook(make_notebook, tmp_path):
+    one = make_notebook()
+    one.run("import torch")
+    one.load()
+    one.run(f"folder = {str(tmp_path)!r}")
+    return one
+
+
+def test_both_files_below_the_report_the_picture(notebook, tmp_path):
+    ran = notebook.run("%%gpumem --trace {folder}/t.json.gz --timeline {folder}/t.html\n" + BODY + "y.shape")
+    assert ran.success
+    assert tuple(ran.value) == (1000, 200)
+    report, picture = ran.displays
+    assert f"in {tmp_path}/t.json.gz: https://ui.perfetto.dev opens it" in report["text/plain"]
+    assert "profiling took" in report["text/plain"]
+    assert set(picture) == {"text/plain", "image/png"}
+    assert picture["text/plain"].startswith("cpu at its peak by category, ")
+    assert "all of these" in picture["text/plain"]
+    assert "traceEvents" in json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))
+    assert (tmp_path / "t.html").read_text().startswith("<!DOCTYPE html>")
+    assert notebook.last.profile.timeline == str(tmp_path / "t.html")
+
+
+def test_a_trace_alone_has_no_picture(notebook):
+    assert len(notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY).displays) == 1
+
+
+def test_a_cell_that_fails(notebook, tmp_path):
+    theirs = vars(notebook.shell).get("showtraceback")
+    ran = notebook.run(
+        "%%gpumem --trace {folder}/t.json --timeline {folder}/t.html\n" + BODY + "raise ValueError('mine')"
+    )
+    assert isinstance(ran.error, ValueError)
+    text = (tmp_path / "t.json").read_text()
+    assert "aten::mul" in text
+    assert "ultratb" not in text, "what IPython does for a traceback is none of the cell's"
+    assert (tmp_path / "t.html").exists()
+    assert vars(notebook.shell).get("showtraceback") is theirs
+
+
+@pytest.mark.parametrize(
+    "end", ["raise ValueError('mine')", "raise KeyboardInterrupt", "", "with torch.profiler.profile(): pass"]
+)
+def test_the_time_that_ending_a_profile_takes_is_not_the_cells(notebook, monkeypatch, end):
+    from ipygpumem.features.profile import capture
+
+    stop = capture.Capture.stop
+
+    def slowly(self):
+        if self._profile is not None and self.result is None:
+            self.cost += 1.5
+            time.sleep(1.5)
+        stop(self)
+
+    monkeypatch.setattr(capture.Capture, "stop", slowly)
+    notebook.run("%%gpumem --timeline {folder}/t.html\n" + BODY + end)
+    assert notebook.last.seconds < 1
+    assert notebook.last.profile.seconds > 1.5
+
+
+def test_a_traceback_that_somebody_else_shows(notebook):
+    shown = []
+    notebook.shell.showtraceback = lambda *_, **__: shown.append(1)
+    mine = notebook.shell.showtraceback
+    notebook.run("%%gpumem --trace {folder}/t.json\n1 / 0")
+    assert shown == [1]
+    assert notebook.shell.showtraceback is mine
+    notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY)
+    assert notebook.shell.showtraceback is mine
+    del notebook.shell.showtraceback
+
+
+def test_a_cell_that_profiles_itself(notebook, tmp_path):
+    ran = notebook.run(
+        "%%gpumem --timeline {folder}/t.html\n"
+        + BODY
+        + "with torch.profiler.profile() as p: torch.ones(5).sub(1)\n'aten::sub' in {e.key for e in p.key_averages()}"
+    )
+    assert ran.value is True
+    assert "this code profiles itself: our profile made way for it after" in ran.displays[0]["text/plain"]
+    assert (tmp_path / "t.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--trace x.txt", "%%gpumem: the trace is written to a file that ends in .json or .json.gz, not 'x.txt'"),
+        ("--timeline {no}.html", "gpumem: '{no}.html' does not expand (NameError: name 'no' is not defined)"),
+        ("--trace {folder}/a/b.json", "%%gpumem: the folder {tmp}/a does not exist"),
+        ("--trace", "%%gpumem: argument --trace: expected one argument"),
+        ("--trace {folder}/a.json --trace {folder}/b.json", "%%gpumem: --trace is given twice"),
+        ("--limit 1GiB --limit=2GiB", "%%gpumem: --limit is given twice"),
+        ("--trace {folder}/a.json --outside", f"%%gpumem: {CUPTI}"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_before_the_cell_runs(notebook, tmp_path, line, message):
+    ran = notebook.run(f"%%gpumem {line}\nran = True")
+    assert isinstance(ran.error, UsageError)
+    assert ran.stderr.strip() == f"UsageError: {message.replace('{tmp}', str(tmp_path))}"
+    assert "ran" not in notebook.shell.user_ns
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_statement(notebook):
+    ran = notebook.run("%gpumem --trace {folder}/t.json")
+    assert "there is no statement to record" in ran.stderr
+
+
+def test_a_statement(notebook, tmp_path):
+    ran = notebook.run("%gpumem --timeline {folder}/t.html torch.ones(1000, 200).mul(2).shape")
+    assert tuple(ran.value) == (1000, 200)
+    assert len(ran.displays) == 2
+    assert (tmp_path / "t.html").exists()
+
+
+def test_a_profile_breaks_no_limit_of_the_host(notebook):
+    body = "for _ in range(3000): y = torch.ones(10).mul(2)"
+    ran = notebook.run("%%gpumem --limit-host 0MiB --trace {folder}/t.json\n" + body)
+    assert ran.success, ran.stderr
+    host = notebook.last.host
+    assert host.peak > 0
+    assert [host.grades[name].trust for name in ("held", "peak")] == ["bound", "bound"]
+    note = "the limit of 0 (host, peak) was not checked: torch.profiler's own records are in it"
+    assert notebook.last.notes == (note,)
+    assert note in ran.texts[0]
+    (row,) = [line for line in ran.texts[0].splitlines() if "resident (RSS)" in line]
+    assert row.count("at most ") == 2
+    assert ran.texts[0].count("torch.profiler's own records are in it") == 2, "once in the table, once of the limit"
+    assert type(notebook.last).from_dict(notebook.last.to_dict()) == notebook.last
+    ran = notebook.run("%%gpumem --limit-host 100GiB --trace {folder}/t.json\n" + body)
+    assert ran.success and notebook.last.notes == (), "at most this, and that is allowed"
+
+
+def test_quiet(notebook, tmp_path):
+    ran = notebook.run("%%gpumem -q --timeline {folder}/t.html\n" + BODY)
+    assert (ran.displays, ran.stdout) == ([], "")
+    ran = notebook.run("%%gpumem -q --timeline {folder}/t.html\n1;")
+    assert ran.displays == []
+    assert ran.stdout == f"ipygpumem: {NOTHING} on the thread that the profile followed\n"
+
+
+def test_a_timeline_of_nothing_says_why(notebook):
+    line = "%%gpumem --timeline {folder}/t.html\n"
+    thread = (
+        "import threading, torch\n"
+        "one = threading.Thread(target=lambda: globals().update(kept=torch.ones(9 << 20)))\none.start(); one.join()"
+    )
+    assert f"{NOTHING} on the thread that the profile followed" in str(notebook.run(line + thread))
+    own = (
+        "import torch\nwith torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):\n"
+        "    kept = torch.ones(9 << 20)"
+    )
+    assert f"{NOTHING} before the code began a profile of its own" in str(notebook.run(line + own))
+
+
+def test_without_matplotlib(notebook, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    ran = notebook.run("%%gpumem --timeline {folder}/t.html\n" + BODY)
+    assert set(ran.displays[1]) == {"text/plain"}
+    assert ran.stdout.startswith("ipygpumem: no picture of t.html: a picture needs matplotlib")
+
+
+def test_unloaded_in_the_middle(notebook, tmp_path):
+    ran = notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY + "%unload_ext ipygpumem")
+    assert ran.success
+    assert f"in {tmp_path}/t.json" in ran.stdout
+    assert "aten::mul" in (tmp_path / "t.json").read_text()
+    assert "showtraceback" not in vars(notebook.shell)
+
+
+def test_completion_of_paths(tmp_path, monkeypatch):
+    from ipygpumem.jupyter.completion import candidates
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    assert candidates("%%gpumem --trace fo") == ["folder/"]
+    assert candidates("%%gpumem --timeline=fo") == ["folder/"]
+    assert candidates("%%gpumem --ti") == ["--timeline"]
+
+
+def test_the_next_cell_is_as_it_was(notebook):
+    notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY)
+    ran = notebook.run("with torch.profiler.profile() as p: torch.ones(5).sub(1)\nlen(p.events()) > 0")
+    assert ran.value is True

@@ -1,0 +1,68 @@
+"""``%gpumem ranks FOLDER``, and ``{rank}`` in a path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from IPython.core.error import UsageError
+
+from ipygpumem.features.ranks import origin
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture
+def run(tmp_path):
+    for rank, source in enumerate(("gpt_small", "gpt_small", "resnet50")):
+        (tmp_path / f"rank_{rank}.pickle.xz").write_bytes((DATA / f"{source}.pickle.xz").read_bytes())
+    return tmp_path
+
+
+def test_the_tables(notebook, run):
+    notebook.load()
+    notebook.shell.user_ns["folder"] = str(run)
+    ran = notebook.run("%gpumem ranks {folder}")
+    assert ran.success, ran
+    assert "rank 2 differs most, rank 0 is the most typical" in ran.text
+    assert "<table" in ran.displays[0]["text/html"]
+    assert notebook.run("%gpumem ranks $folder").text == ran.text, "as IPython's own magics take a variable"
+
+
+def test_the_picture_and_the_viewer(notebook, run):
+    notebook.load()
+    ran = notebook.run(f"%gpumem ranks {run} --plot")
+    assert ran.displays[0]["image/png"] and "rank 2 differs most" in ran.text
+    ran = notebook.run(f"%gpumem ranks {run} --view")
+    assert ran.success and any("rank_2.pickle.xz" in text for text in ran.texts)
+
+
+def test_what_cannot_be_drawn_is_told_as_tables_first(notebook, tmp_path):
+    notebook.load()
+    notebook.run(
+        f"import ipygpumem\nwith ipygpumem.measure(rank_reports={str(tmp_path)!r}, rank=0, snapshot=False): pass"
+    )
+    ran = notebook.run(f"%gpumem ranks {tmp_path} --plot")
+    assert ran.text.startswith("1 rank on ")
+    assert isinstance(ran.error, UsageError) and "none has a snapshot with times" in ran.stderr
+
+
+@pytest.mark.parametrize("line", ["ranks", "ranks a b", "ranks nowhere", "ranks {run} -n 0", "ranks {run} --by colour"])
+def test_words_that_mean_nothing(notebook, run, line):
+    notebook.load()
+    ran = notebook.run(f"%gpumem {line.replace('{run}', str(run))}")
+    assert isinstance(ran.error, UsageError) and ran.stderr.count("\n") == 1
+
+
+def test_the_rank_in_a_path(notebook, tmp_path, monkeypatch):
+    from ipygpumem.jupyter.paths import filled
+
+    notebook.load()
+    assert isinstance(notebook.run("%gpumem view x_{rank}.pickle").error, UsageError)
+    monkeypatch.setattr(origin, "_given", [7])
+    assert filled(notebook.shell, "x_{rank}.pickle") == "x_7.pickle"
+    notebook.shell.user_ns["rank"] = "mine"
+    assert filled(notebook.shell, "x_{rank}.pickle") == "x_mine.pickle"
+    assert filled(notebook.shell, "$rank/$no_such$5_{rank}.pickle") == "mine/$no_such$5_mine.pickle"
+    notebook.shell.user_ns["rank"] = "a{1 / 0}b"
+    assert filled(notebook.shell, "x_$rank") == "x_a{1 / 0}b", "what a variable holds is text, not a name to fill in"

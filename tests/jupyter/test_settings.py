@@ -1,0 +1,301 @@
+"""Every trait of GPUMem: by %config, in a configuration file, and with values that mean nothing."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+from traitlets.config import Config
+
+from ipygpumem.jupyter.settings import Settings, without_faults
+
+MIB = 1 << 20
+
+
+def take(mib, name="kept", device="cuda"):
+    return f"{name} = torch.ones({mib} << 20, dtype=torch.uint8, device={device!r})"
+
+
+TAKE_AND_DROP = "x = torch.ones(64 << 20, dtype=torch.uint8, device='cuda'); del x"
+
+
+@pytest.fixture
+def configured(make_notebook):
+    """A notebook with ``c.GPUMem.*`` set before the extension is loaded; what the load printed is `.said`."""
+
+    def make(**settings):
+        notebook = make_notebook(GPUMem=settings)
+        notebook.run("import torch", store_history=False)
+        notebook.said = notebook.load()
+        return notebook
+
+    return make
+
+
+@pytest.fixture(params=["before the load", "by %config"])
+def setting(request, configured):
+    """The same settings in a configuration file and by %config."""
+
+    def make(**settings):
+        if request.param == "before the load":
+            return configured(**settings)
+        notebook = configured()
+        for name, value in settings.items():
+            notebook.run(f"%config GPUMem.{name} = {value!r}", store_history=False)
+        return notebook
+
+    return make
+
+
+def test_config_lists_every_trait(gpu_notebook):
+    text = gpu_notebook.run("%config GPUMem").stdout
+    for name in ("devices", "host_peak", "limit", "min_change", "peaks", "preload", "report", "style", "synchronize"):
+        assert f"GPUMem.{name}=" in text
+    assert "Current: 'kernels'" in text
+
+
+def test_config_reads_a_trait(gpu_notebook):
+    assert gpu_notebook.run("%config GPUMem.report").value == "changed"
+    assert gpu_notebook.run("%config GPUMem.min_change").value == MIB
+
+
+BAD = {
+    "report": "sometimes",
+    "preload": "everything",
+    "style": "ascii",
+    "peaks": "approximate",
+    "host_peak": 3,
+    "synchronize": "perhaps",
+    "min_change": "4 elephants",
+    "limit": "5 zebras",
+    "devices": "cuda:7",
+    "log": "/no-such-folder/s.jsonl",
+    "oom_snapshot": "/no-such-folder/x.pickle",
+    "outside": "perhaps",
+    "live": "sometimes",
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_value_by_config_is_one_line(gpu_notebook, caplog, name):
+    before = gpu_notebook.run(f"%config GPUMem.{name}").value
+    with caplog.at_level(logging.ERROR):
+        ran = gpu_notebook.run(f"%config GPUMem.{name} = {BAD[name]!r}")
+    assert ran.success  # IPython's way: it logs one line
+    (record,) = caplog.records
+    assert "\n" not in record.getMessage()
+    assert repr(BAD[name]) in record.getMessage() or str(BAD[name]) in record.getMessage()
+    assert gpu_notebook.run(f"%config GPUMem.{name}").value == before
+    caplog.clear()
+    gpu_notebook.run("%config GPUMem.report = 'always'")  # and it does not come back with the next setting
+    assert caplog.records == []
+    assert len(gpu_notebook.run("1 + 1").texts) == 1
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_value_in_the_configuration_does_not_break_the_load(fake_gpu, configured, name):
+    notebook = configured(**{name: BAD[name], "style": BAD[name] if name == "style" else "table"})
+    first, fault = notebook.said.stdout.splitlines()
+    assert first.startswith("ipygpumem: cuda:0 NVIDIA H200")
+    assert fault.startswith(f"ipygpumem: c.GPUMem.{name} = {BAD[name]!r} is passed over: ")
+    assert notebook.said.stderr == ""
+    assert notebook.said.success
+    ran = notebook.run(take(64))
+    assert len(ran.texts) == 1
+    assert ("allocated (tensors)" in ran.text) is (name != "style")  # the good values hold
+
+
+def test_a_device_that_only_torch_can_deny(fake_gpu, make_notebook, monkeypatch):
+    """Before torch is imported nobody knows which devices there are: the line comes with the baseline."""
+    from ipygpumem.sources import pytorch
+
+    notebook = make_notebook(GPUMem={"devices": "cuda:7"})
+    with monkeypatch.context() as patched:
+        patched.setattr(pytorch, "module", lambda: None)
+        config, faults = without_faults(notebook.shell.config, "GPUMem")
+        assert faults == []
+        assert config.GPUMem.devices == "cuda:7"
+        _, faults = without_faults(Config(GPUMem={"devices": "gpu0"}), "GPUMem")
+        assert faults == ["c.GPUMem.devices = 'gpu0' is passed over: 'gpu0' is no device: write cuda:0, or 0"]
+
+
+def test_asking_for_a_section_does_not_make_it():
+    config = Config()
+    assert without_faults(config, "GPUMem") == (config, [])
+    assert dict(config) == {}
+
+
+def test_an_unknown_name_is_told_by_traitlets(fake_gpu, configured):
+    with pytest.warns(UserWarning, match="Config option `colour` not recognized by `GPUMem`"):
+        assert configured(colour="red").said.success
+
+
+@pytest.mark.parametrize(("report", "reports"), [("changed", [1, 0, 1]), ("always", [1, 1, 1]), ("off", [0, 0, 0])])
+def test_report(fake_gpu, setting, report, reports):
+    notebook = setting(report=report)
+    cells = (take(64), "1 + 1", TAKE_AND_DROP)
+    assert [len(notebook.run(cell).texts) for cell in cells] == reports
+    assert len(notebook.run("%%gpumem\n1 + 1").texts) == 1  # asked for is always shown
+
+
+def test_report_off_is_told_at_load(fake_gpu, configured):
+    assert configured(report="off").said.stdout.endswith("; reports are off (%gpumem on)\n")
+
+
+@pytest.mark.parametrize(
+    ("least", "reports"), [(0, [1, 1, 1]), (MIB, [0, 1, 1]), ("4 MiB", [0, 0, 1]), ("1 GiB", [0, 0, 0])]
+)
+def test_min_change(fake_gpu, setting, least, reports):
+    notebook = setting(min_change="2 GiB")
+    notebook.run("x = torch.ones(1, device='cuda')")  # a segment to cut small blocks from
+    notebook = setting(min_change=least)
+    cells = ("y = torch.ones(1, device='cuda')", "z = torch.ones(1 << 20, dtype=torch.uint8, device='cuda')", take(64))
+    assert [len(notebook.run(cell).texts) for cell in cells] == reports
+
+
+@pytest.mark.parametrize(("style", "tables"), [("auto", [0, 1]), ("line", [0, 0]), ("table", [1, 1])])
+def test_style(fake_gpu, setting, style, tables):
+    notebook = setting(style=style)
+    cells = (take(64), f"%%gpumem\n{take(64, 'more')}")
+    assert ["allocated (tensors)" in notebook.run(cell).text for cell in cells] == [bool(one) for one in tables]
+
+
+@pytest.mark.parametrize("devices", ["cuda:1", "1", 1, ["cuda:1"], ("1",), "cuda:1, cuda:1"])
+def test_devices(two_gpus, setting, devices):
+    notebook = setting(devices=devices)
+    assert notebook.run("%config GPUMem.devices", store_history=False).value == ("cuda:1",)
+    assert notebook.run(take(64)).texts == []
+    ran = notebook.run(take(64, "other", "cuda:1"))
+    assert ran.text.startswith("cuda:1  +64.0 MiB held")
+    assert list(notebook.last.devices) == ["cuda:1"]
+    assert notebook.said.stdout.startswith("ipygpumem: cuda:0 NVIDIA H200")  # the current one is preloaded
+    notebook.run("%config GPUMem.devices = None")
+    notebook.run("del kept, other")
+    assert list(notebook.last.devices) == ["cuda:0", "cuda:1"]
+
+
+def test_no_devices_at_all_is_refused(fake_gpu, configured):
+    assert "devices names none" in configured(devices=[]).said.stdout
+
+
+def test_unload_watches_everything_again(two_gpus, configured):
+    from ipygpumem.measurement.session import current
+
+    notebook = configured(devices="cuda:1")
+    assert current().watch.only == ("cuda:1",)
+    notebook.run("%unload_ext ipygpumem")
+    assert current().watch.only is None
+
+
+def test_preload_context(fake_gpu, configured):
+    notebook = configured(preload="context")
+    assert "baseline 612 MiB (context 612, first kernels 0); a report" in notebook.said.stdout
+    assert "outside PyTorch +66.0 MiB" in notebook.run("x = torch.ones(64, 64, device='cuda')\ny = x @ x").text
+
+
+def test_preload_off_leaves_cuda_alone(fake_gpu, configured):
+    notebook = configured(preload="off")
+    assert notebook.said.stdout == (
+        "ipygpumem: CUDA is left alone; the baseline follows the first cell that starts it; "
+        "a report follows every cell that moves memory\n"
+    )
+    for cell in ("x = 1", "%gpumem", "%%gpumem\ny = 1", "%gpumem 6 * 7", "import ipygpumem; ipygpumem.reading()"):
+        notebook.run(cell)
+    assert fake_gpu[0].context is False
+    assert notebook.run("torch.cuda.is_initialized()").value is False
+    assert not any(fake_gpu.calls.values()), fake_gpu.calls
+
+    ran = notebook.run(take(64))
+    assert ran.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB · CUDA context and first kernels +612.0 MiB · ")
+    assert notebook.run("ipygpumem.measurement.session.current().baseline.outside").value == 612 * MIB
+    ran = notebook.run(take(64, "more"))
+    assert "context" not in ran.text
+    books = notebook.run("%gpumem").text
+    assert re.search(r"since the baseline +0\.0 MiB", books)
+
+
+def test_the_books_do_not_call_an_idle_machine_one_without_gpu(fake_gpu, configured):
+    text = configured(preload="off").run("%gpumem").text
+    assert "no GPU" not in text
+    assert "CUDA has not started" in text
+
+
+def test_preload_by_config_later(fake_gpu, configured):
+    notebook = configured(preload="off")
+    ran = notebook.run("%config GPUMem.preload = 'context'")
+    assert ran.stdout.startswith("ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 612 MiB (context 612, ")
+    assert notebook.run("%config GPUMem.preload = 'off'").stdout == ""
+
+
+def test_peaks_untouched_resets_nothing(fake_gpu, configured):
+    notebook = configured(peaks="untouched")
+    assert fake_gpu.calls["resetPeakMemoryStats"] == 0
+    assert "peak +64.0 MiB" in notebook.run(TAKE_AND_DROP).text  # a new record is exact
+    ran = notebook.run("x = torch.ones(32 << 20, dtype=torch.uint8, device='cuda'); del x")
+    assert fake_gpu.calls["resetPeakMemoryStats"] == 0
+    assert ran.texts == []  # a bound that comes from an older record does not speak of this cell
+    assert notebook.last.devices["cuda:0"].grades["peak"].trust == "bound"
+    notebook.run("%config GPUMem.peaks = 'exact'")
+    notebook.run("x = torch.ones(32 << 20, dtype=torch.uint8, device='cuda'); del x")
+    assert notebook.last.devices["cuda:0"].grades["peak"].trust == "exact"
+    assert fake_gpu.calls["resetPeakMemoryStats"] > 0
+
+
+def test_synchronize(fake_gpu, configured):
+    notebook = configured()
+    before = fake_gpu.calls["synchronize"] + fake_gpu.calls["streamSynchronize"]
+    notebook.run(take(64))
+    assert fake_gpu.calls["synchronize"] + fake_gpu.calls["streamSynchronize"] == before
+    notebook.run("%config GPUMem.synchronize = True")
+    waits = []
+    from ipygpumem.sources import pytorch
+
+    original = pytorch.synchronize
+    pytorch.synchronize = lambda indexes: waits.append(list(indexes))
+    try:
+        notebook.run(take(64, "more"))
+    finally:
+        pytorch.synchronize = original
+    assert waits == [[0], [0]]
+
+
+def test_host_peak(make_notebook):
+    notebook = make_notebook(GPUMem={"report": "always", "host_peak": "reset"})
+    notebook.load()
+    # pages of their own: a bytearray may find room in what the heap has kept
+    notebook.run("import mmap\nx = mmap.mmap(-1, 64 << 20)\nfor at in range(0, len(x), 4096): x[at] = 1\nx.close()")
+    for _ in range(2):  # a second time the mark has to be reset for the peak to be this cell's
+        notebook.run("x = mmap.mmap(-1, 32 << 20)\nfor at in range(0, len(x), 4096): x[at] = 1\nx.close()")
+        assert notebook.last.host.grades["peak"].trust == "exact"
+        assert 31 * MIB < notebook.last.host.peak < 60 * MIB
+
+
+def test_every_trait_is_tested_here():
+    assert set(Settings.class_traits(config=True)) == set(BAD)
+
+
+def test_configuration_from_the_command_line():
+    from traitlets.config.loader import DeferredConfigString
+
+    words = {"min_change": "4 MiB", "devices": "None", "limit": "None", "synchronize": "True", "report": "always"}
+    config = Config(Settings={name: DeferredConfigString(text) for name, text in words.items()})
+    settings = Settings(config=config)
+    assert (settings.min_change, settings.devices, settings.synchronize) == (4 * MIB, None, True)
+
+
+def test_a_device_that_comes_under_watch_in_a_cell_is_told_of_from_the_next(two_gpus, setting):
+    notebook = setting()
+    notebook.run("a = torch.ones(10 << 20, device='cuda:0'); b = torch.ones(10 << 20, device='cuda:1')")
+    notebook.run("%config GPUMem.devices = 'cuda:1'")
+    assert list(notebook.last.devices) == ["cuda:1"]
+    notebook.run("%config GPUMem.devices = 'cuda:0'")
+    assert list(notebook.last.devices) == []
+    ran = notebook.run("%%gpumem\n%config GPUMem.devices = 'cuda:0,cuda:1'")
+    assert list(notebook.last.devices) == ["cuda:0"]
+    assert notebook.last.devices["cuda:0"].held == 0
+    note = "cuda:1 is under watch only since this began: it is told of from the next measurement on"
+    assert notebook.last.notes == (note,)
+    assert note in ran.text
+    notebook.run("c = torch.ones(1 << 20, device='cuda:1')")
+    assert {name: one.held for name, one in notebook.last.devices.items()} == {"cuda:0": 0, "cuda:1": 4 << 20}

@@ -1,0 +1,103 @@
+"""One display per report; colours only where the terminal has them."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import pytest
+from IPython import version_info
+
+from ipygpumem.jupyter.terminal import coloured_terminal, is_terminal
+
+TAKE = "kept = torch.ones(100 << 20, dtype=torch.uint8, device='cuda')"
+
+
+class Tty(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(fake_gpu, make_notebook):
+    notebook = make_notebook(terminal=True)
+    notebook.run("import torch", store_history=False)
+    notebook.load()
+    return notebook
+
+
+@pytest.mark.parametrize(
+    ("case", "coloured"),
+    [("terminal", True), ("pipe", False), ("no colours", False), ("NO_COLOR=1", False), ("TERM=dumb", False)],
+)
+def test_colour_in_a_terminal(terminal, monkeypatch, case, coloured):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    if "=" in case:
+        monkeypatch.setenv(*case.split("="))
+    names = ("NoColor", "Linux") if version_info < (9,) else ("nocolor", "linux")
+    terminal.shell.colors = names[case != "no colours"]
+    monkeypatch.setattr(sys, "stdout", io.StringIO() if case == "pipe" else Tty())
+    assert is_terminal(terminal.shell)
+    assert coloured_terminal(terminal.shell) is coloured
+
+
+def test_the_line_in_a_terminal(terminal, monkeypatch):
+    """What a person sees: IPython's own publisher prints the text."""
+    from IPython.core.displaypub import DisplayPublisher
+
+    shell = terminal.shell
+    captured = shell.display_pub
+    shell.display_pub = DisplayPublisher(shell=shell, parent=shell)
+    shell.display_pub.outputs = []
+    try:
+        ran = terminal.run(TAKE)
+    finally:
+        shell.display_pub = captured
+    assert re.fullmatch(
+        r"cuda:0  \+100\.0 MiB held · peak \+100\.0 MiB · 0\.\d of 139\.8 GiB used   In \[1\], \d+\.\d ms\n", ran.stdout
+    )
+
+
+def test_a_notebook_is_no_terminal(loaded):
+    assert not is_terminal(loaded.shell)
+    assert not coloured_terminal(loaded.shell)
+
+
+@pytest.mark.parametrize(("cell", "limit"), [(TAKE, 4096), (f"%%gpumem\n{TAKE}", 16384), ("%gpumem", 16384)])
+def test_small_and_plain_html(gpu_notebook, cell, limit):
+    (bundle,) = gpu_notebook.run(cell).displays
+    assert set(bundle) == {"text/plain", "text/html"}
+    html = bundle["text/html"]
+    assert len(html.encode()) <= limit
+    assert not re.search(r"<(script|style|svg|iframe|link|img)|\bon\w+=|javascript:", html)
+    assert "\x1b" not in bundle["text/plain"]
+
+
+def test_one_to_three_lines(two_gpus, make_notebook, tmp_path):
+    notebook = make_notebook()
+    notebook.run("import torch")
+    notebook.load()
+    assert notebook.run(TAKE).text.count("\n") == 0
+    first = notebook.run(f"more = {TAKE}; two = torch.ones(1 << 28, device='cuda:1')").text
+    assert first.count("\n") == 2
+    assert first.endswith("cuda:1: this process's CUDA context came with the first tensor there, and stays")
+    assert notebook.run("two = torch.ones(1 << 20, device='cuda:1')").text.count("\n") <= 1
+    notebook.run("%gpumem record start")
+    text = notebook.run("x = torch.ones(1 << 28, device='cuda:0'); y = torch.ones(1 << 28, device='cuda:1')").text
+    assert text.count("\n") == 2
+    assert "still recording" in text
+
+
+def test_the_callers_text_is_not_markup(gpu_notebook, tmp_path):
+    path = tmp_path / "<b>&.pickle"
+    (bundle,) = gpu_notebook.run(f"%%gpumem --snapshot '{path}'\n{TAKE}").displays
+    assert "&lt;b&gt;&amp;.pickle" in bundle["text/html"]
+    assert "<b>&.pickle" in bundle["text/plain"]
+
+
+@pytest.mark.parametrize("cell", ["%gpumem", "%gpumem 6 * 7", "%%gpumem\n6 * 7", "6 * 7"])
+def test_one_display_for_a_cell(loaded, cell):
+    """The books are the answer; a line about the memory that drawing them took is not."""
+    assert len(loaded.run(cell).texts) == 1

@@ -1,0 +1,299 @@
+"""Recordings: our own, a guest in the user's, taken over, dropped events, and what the file then says."""
+
+from __future__ import annotations
+
+import gc
+import json
+import linecache
+import pickle
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import ipygpumem
+from ipygpumem import OptionError, measure
+from ipygpumem.measurement.allocation_history import History, HistoryOptions
+from ipygpumem.measurement.recorder import Recorder
+from ipygpumem.measurement.recording_keys import CellFacts
+
+MIB = 1 << 20
+ROOT = Path(__file__).parents[2]
+
+
+def load(path):
+    return pickle.loads(path.read_bytes())
+
+
+def record(**options):
+    torch.cuda.memory._record_memory_history(**options)
+
+
+def test_a_file_that_torchs_readers_take_and_the_keys_beside(fake_gpu, tmp_path):
+    from torch.cuda import _memory_viz
+
+    path = tmp_path / "x.pickle"
+    fake_gpu.alloc(MIB)
+    before = time.time_ns() // 1000
+    with measure(snapshot=path) as m:
+        fake_gpu.alloc(30 * MIB)
+        fake_gpu.free(fake_gpu.alloc(40 * MIB))
+    after = time.time_ns() // 1000
+    snapshot = load(path)
+    assert [event["action"] for event in snapshot["device_traces"][0]] == [
+        "segment_alloc", "alloc", "segment_alloc", "alloc", "free_requested", "free_completed", "snapshot",
+    ]  # fmt: skip
+    assert "fake" not in _memory_viz.segsum(snapshot)
+    assert "30" in _memory_viz.trace(snapshot)
+    facts = m.report.recording
+    assert (facts.path, facts.size, facts.events, facts.dropped) == (str(path), path.stat().st_size, 7, 0)
+    assert (facts.own, facts.error) == (True, "")
+
+    ours = snapshot["ipygpumem"]
+    assert ours["schema"] == 1
+    assert ours["version"] == ipygpumem.__version__
+    assert ours["torch"] == torch.__version__
+    assert ours["host"] == platform.node()
+    assert before <= ours["started_us"] <= ours["ended_us"] <= after
+    assert ours["recording"] == {
+        "own": True, "stacks": "python", "context": "all", "max_entries": 1_000_000, "dropped": [0],
+    }  # fmt: skip
+    (cell,) = ours["cells"]
+    assert cell.keys() == {"number", "filename", "start_us", "end_us", "success"}
+    assert ours["started_us"] <= cell["start_us"] <= cell["end_us"]
+    assert (cell["number"], cell["success"]) == (None, True)
+    (device,) = ours["devices"]
+    assert (device["index"], device["name"], device["uuid"]) == (0, "NVIDIA H200", fake_gpu[0].uuid)
+    assert device["total"] == (143_771 - 615) * MIB
+    assert ours["readings"]["before"]["cuda:0"]["allocated"] == MIB
+    assert ours["readings"]["after"]["cuda:0"]["allocated"] == 31 * MIB
+    assert ours["readings"]["after"]["cuda:0"]["outside"] == 612 * MIB
+    assert ours["curves"] == {}
+    json.dumps(ours)
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+def test_the_text_of_cells_that_are_in_the_stacks_goes_along(fake_gpu, tmp_path):
+    cell = "def allocate(gpu):\n    return gpu.alloc(1 << 20)\n"
+    for name in ("/kernel/ipykernel_1/12.py", "/kernel/ipykernel_1/13.py"):
+        linecache.cache[name] = (len(cell), None, cell.splitlines(keepends=True), name)
+    try:
+        space = {}
+        exec(compile(cell, "/kernel/ipykernel_1/12.py", "exec"), space)  # noqa: S102 (as a kernel runs a cell)
+        with measure(snapshot=tmp_path / "x.pickle"):
+            space["allocate"](fake_gpu)
+        assert load(tmp_path / "x.pickle")["source_code"] == {"/kernel/ipykernel_1/12.py": cell}
+    finally:
+        for name in ("/kernel/ipykernel_1/12.py", "/kernel/ipykernel_1/13.py"):
+            del linecache.cache[name]
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ({}, {"context": "all", "stacks": "python", "max_entries": 1_000_000}),
+        ({"stacks": "all", "max_entries": 7}, {"context": "all", "stacks": "all", "max_entries": 7}),
+        ({"stacks": "none"}, {"context": None, "stacks": "python", "max_entries": 1_000_000}),
+        (
+            {"history": {"context": "alloc", "skip_actions": ["free_requested"]}},
+            {"context": "alloc", "stacks": "python", "max_entries": 1_000_000, "skip_actions": ("free_requested",)},
+        ),
+    ],
+)
+def test_options_reach_torch(fake_gpu, tmp_path, options, arguments):
+    with measure(snapshot=tmp_path / "x.pickle", **options):
+        assert fake_gpu.history == {"skip_actions": (), **arguments}
+
+
+def test_an_option_that_this_torch_has_not_names_those_it_has(fake_gpu):
+    with pytest.raises(OptionError, match=r"no recording option 'colour' here; it has .*skip_actions"):
+        Recorder(ipygpumem.measurement.session.current().watch, HistoryOptions(extra={"colour": "red"}))
+
+
+def test_dropped_allocations_are_counted(fake_gpu, tmp_path):
+    fake_gpu.alloc(MIB)
+    with measure(snapshot=tmp_path / "x.pickle", max_entries=10) as m:
+        for _ in range(20):
+            fake_gpu.free(fake_gpu.alloc(MIB))
+    snapshot = load(tmp_path / "x.pickle")
+    kept = sum(event["action"] == "alloc" for event in snapshot["device_traces"][0])
+    assert len(snapshot["device_traces"][0]) == 10
+    assert m.report.recording.dropped == 20 - kept
+    assert snapshot["ipygpumem"]["recording"]["dropped"] == [20 - kept]
+
+
+def test_what_cannot_be_counted_is_unknown(fake_gpu, tmp_path):
+    with measure(snapshot=tmp_path / "x.pickle", history={"skip_actions": ["alloc"]}) as m:
+        fake_gpu.alloc(MIB)
+    assert m.report.recording.dropped is None
+    fake_gpu.alloc(MIB)
+    with measure(snapshot=tmp_path / "x.pickle") as m:
+        torch.cuda.reset_accumulated_memory_stats()
+    assert m.report.recording.dropped is None
+
+
+def test_what_an_earlier_recording_left_is_not_in_the_file(fake_gpu, tmp_path):
+    record(enabled="all")
+    fake_gpu.alloc(MIB)
+    fake_gpu.history = None  # as torch leaves it after enabled="state": off, its trace still there
+    fake_gpu[0].allocator.history = None
+    with measure(snapshot=tmp_path / "x.pickle"):
+        pass
+    assert [event["action"] for event in load(tmp_path / "x.pickle")["device_traces"][0]] == ["snapshot"]
+
+
+def test_a_user_who_records_already_is_left_alone_and_the_block_is_cut_out(fake_gpu, tmp_path):
+    record(enabled="all", context="alloc", stacks="all", max_entries=777)
+    wanted = dict(fake_gpu.history)
+    fake_gpu.alloc(MIB)
+    time.sleep(0.002)
+    calls = fake_gpu.calls["record_memory_history"]
+    with measure(snapshot=tmp_path / "x.pickle") as m:
+        fake_gpu.alloc(30 * MIB)
+    assert fake_gpu.calls["record_memory_history"] == calls
+    assert fake_gpu.history == wanted
+    assert torch._C._cuda_isHistoryEnabled()
+    snapshot = load(tmp_path / "x.pickle")
+    assert [event["action"] for event in snapshot["device_traces"][0]] == ["segment_alloc", "alloc", "snapshot"]
+    assert snapshot["ipygpumem"]["recording"] == {
+        "own": False, "stacks": None, "context": None, "max_entries": None, "dropped": [0],
+    }  # fmt: skip
+    assert (m.report.recording.own, m.report.recording.dropped) == (False, 0)
+    theirs = torch.cuda.memory._snapshot()["device_traces"][0]
+    assert len([event for event in theirs if event["action"] == "alloc"]) == 2, "theirs is whole"
+
+
+def test_a_users_recording_of_the_state_alone_says_nothing_of_dropped_events(fake_gpu, tmp_path):
+    record(enabled="state")
+    with measure(snapshot=tmp_path / "x.pickle") as m:
+        fake_gpu.alloc(MIB)
+    assert m.report.recording.dropped is None
+
+
+def test_a_user_who_takes_over_within_the_block_keeps_his_recording(fake_gpu, tmp_path):
+    original = torch._C._cuda_record_memory_history
+    with (
+        pytest.warns(RuntimeWarning, match="switched PyTorch's recording itself"),
+        measure(snapshot=tmp_path / "x.pickle") as m,
+    ):
+        fake_gpu.alloc(MIB)
+        record(enabled="all", max_entries=55)
+        fake_gpu.alloc(30 * MIB)
+    assert fake_gpu.history["max_entries"] == 55, "still on, and theirs"
+    assert m.report.recording.dropped is None
+    assert (tmp_path / "x.pickle").exists()
+    assert torch._C._cuda_record_memory_history is original
+
+
+def test_a_user_who_switches_off_within_the_block(fake_gpu, tmp_path):
+    with (
+        pytest.warns(RuntimeWarning, match="switched PyTorch's recording itself"),
+        measure(snapshot=tmp_path / "x.pickle"),
+    ):
+        record(enabled=None)
+    assert not torch._C._cuda_isHistoryEnabled()
+    assert History._running is None
+
+
+def test_nested_recordings_share_one(fake_gpu, tmp_path):
+    with measure(snapshot=tmp_path / "outer.pickle") as outer:
+        fake_gpu.alloc(MIB)
+        time.sleep(0.002)
+        with measure(snapshot=tmp_path / "inner.pickle") as inner:
+            fake_gpu.alloc(30 * MIB)
+        assert torch._C._cuda_isHistoryEnabled()
+        fake_gpu.alloc(3 * MIB)
+
+    def sizes(name):
+        trace = load(tmp_path / f"{name}.pickle")["device_traces"][0]
+        return [event["size"] for event in trace if event["action"] == "alloc"]
+
+    assert sizes("inner") == [30 * MIB]
+    assert sizes("outer") == [MIB, 30 * MIB, 3 * MIB]
+    assert (inner.report.recording.own, outer.report.recording.own) == (False, True)
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+def test_a_recording_over_several_cells_is_saved_as_often_as_one_likes(fake_gpu, tmp_path):
+    recorder = Recorder(ipygpumem.measurement.session.current().watch)
+    recorder.start()
+    fake_gpu.alloc(MIB)
+    recorder.cells.append(CellFacts(3, "/kernel/ipykernel_1/3.py", 10, 20, True))
+    first = recorder.save(tmp_path / "x.pickle", sources={})
+    recorder.cells.append(CellFacts(4, None, 30, 40, False))
+    second = recorder.save(tmp_path / "x.pickle", sources={})
+    assert second.events > first.events
+    assert [cell["number"] for cell in load(tmp_path / "x.pickle")["ipygpumem"]["cells"]] == [3, 4]
+    assert torch._C._cuda_isHistoryEnabled()
+    recorder.stop()
+    recorder.stop()
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+@pytest.mark.parametrize("fault", ["folder vanishes", "becomes a folder", "torch fails"])
+def test_a_file_that_cannot_be_written_is_one_warning_and_the_result_stands(fake_gpu, tmp_path, fault):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    path = folder / "x.pickle"
+    with pytest.warns(RuntimeWarning) as caught, measure(snapshot=path) as m:
+        fake_gpu.alloc(MIB)
+        if fault == "folder vanishes":
+            folder.rmdir()
+        elif fault == "becomes a folder":
+            (path / "full").mkdir(parents=True)
+        else:
+            torch._C._cuda_memorySnapshot = _fail
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
+    assert m.report.recording.path is None
+    assert m.report.recording.error == str(caught[0].message)
+    assert m.report.devices["cuda:0"].held == MIB
+    assert not torch._C._cuda_isHistoryEnabled()
+    left = [one.name for one in folder.iterdir()] if folder.exists() else []
+    assert left == (["x.pickle"] if fault == "becomes a folder" else [])
+
+
+def _fail(*_):
+    raise RuntimeError("the driver is gone\nand more")
+
+
+def test_a_full_disk_leaves_the_old_file_whole(tmp_path):
+    path = tmp_path / "x.pickle"
+    path.write_text("old")
+    script = f"""
+import resource, sys, warnings
+sys.path.insert(0, {str(ROOT / "tests")!r})
+sys.path.insert(0, {str(ROOT)!r})
+from fakes.cuda import FakeGpu
+gpu = FakeGpu().install()
+import ipygpumem
+result = None
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    with ipygpumem.measure(snapshot={str(path)!r}) as m:
+        for _ in range(2000):
+            gpu.free(gpu.alloc(1 << 20))
+        result = 42
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+print(result, m.report.devices["cuda:0"].held, m.report.recording.path, len(caught))
+print(m.report.recording.error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.splitlines() == [
+        "42 0 None 1",
+        f"the snapshot {path} was not written: File too large",
+    ], done.stderr
+    assert path.read_text() == "old"
+    assert [one.name for one in tmp_path.iterdir()] == ["x.pickle"]
+
+
+def test_the_collector_is_as_it_was(fake_gpu, tmp_path):
+    for switch in (gc.disable, gc.enable):
+        switch()
+        with measure(snapshot=tmp_path / "x.pickle"):
+            fake_gpu.alloc(MIB)
+        assert gc.isenabled() is (switch is gc.enable)

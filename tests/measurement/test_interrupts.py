@@ -1,0 +1,75 @@
+"""An interrupt at a bad moment leaves no scope open, no recording on and no wrapper behind."""
+
+import pytest
+import torch
+
+import ipygpumem
+from ipygpumem.core.units import MIB
+from ipygpumem.measurement.peaks import PEAKS
+from ipygpumem.sources.device_monitor import Watch
+
+
+class Interrupted:
+    """Watch.read that is interrupted at the given look."""
+
+    def __init__(self, monkeypatch, at, error=KeyboardInterrupt):
+        self.left = at
+        read = Watch.read
+
+        def interrupted(watch, **options):
+            self.left -= 1
+            if self.left == 0:
+                raise error("now")
+            return read(watch, **options)
+
+        monkeypatch.setattr(Watch, "read", interrupted)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_nothing_stays(fake_gpu, monkeypatch, tmp_path, at):
+    fake_gpu.free(fake_gpu.alloc(MIB))
+    Interrupted(monkeypatch, at)
+    with pytest.raises(KeyboardInterrupt), ipygpumem.measure(snapshot=tmp_path / "x.pickle"):
+        fake_gpu.free(fake_gpu.alloc(20 * MIB))
+    assert torch._C._cuda_isHistoryEnabled() is False
+    assert PEAKS._scopes == []
+    monkeypatch.undo()
+    torch.cuda.reset_peak_memory_stats()
+    PEAKS.remove()
+    assert not hasattr(torch._C._cuda_memoryStats, "_torchdynamo_disable")
+
+
+def test_our_own_trouble_never_takes_the_place_of_the_users_error(fake_gpu, monkeypatch):
+    fake_gpu.free(fake_gpu.alloc(MIB))
+    Interrupted(monkeypatch, 2, RuntimeError)
+    warned, raised = pytest.warns(RuntimeWarning, match="no report: now"), pytest.raises(ValueError, match="mine")
+    with warned, raised, ipygpumem.measure():
+        raise ValueError("mine")
+
+
+def test_a_measurement_is_opened_once(fake_gpu):
+    block = ipygpumem.measure()
+    with block, pytest.raises(ipygpumem.OptionError, match="open already"), block:
+        pass
+    assert block.report.success is True
+
+
+def test_a_recording_that_ends_under_a_guest_is_told(fake_gpu, tmp_path):
+    fake_gpu.free(fake_gpu.alloc(MIB))
+    torch.cuda.memory._record_memory_history(max_entries=100)
+    with pytest.warns(RuntimeWarning, match="stopped before its end"), ipygpumem.measure(snapshot=tmp_path / "x") as m:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    assert "stopped before its end" in m.report.recording.error
+
+
+def test_words_for_devices(two_gpus):
+    two_gpus.free(two_gpus.alloc(MIB, 1))
+    with ipygpumem.measure(devices="0,1"):
+        pass
+    with ipygpumem.measure(devices=torch.device("cuda:1")) as m:
+        pass
+    assert list(m.report.devices) == ["cuda:1"]
+    with pytest.raises(ipygpumem.OptionError, match="no device"):
+        ipygpumem.measure(devices=[])
+    with pytest.raises(ipygpumem.OptionError, match="snapshot"):
+        ipygpumem.measure(history={"compile_context": True})

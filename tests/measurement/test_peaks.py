@@ -1,0 +1,427 @@
+"""Peaks against a naive model: exact for us, and for the user as if we were not there."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conftest import forget
+from fakes.allocator import Stat
+from fakes.cuda import FakeGpu
+from ipygpumem.core.reading import Counters
+from ipygpumem.measurement.peaks import PEAKS
+from ipygpumem.sources import pytorch
+
+MIB = 1 << 20
+FAMILIES = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+
+
+def opened(indexes, *, reset):
+    scope = PEAKS.scope()
+    for index in indexes:
+        with contextlib.suppress(RuntimeError):
+            PEAKS.enter(scope, index, reset=reset)
+    return scope
+
+
+def closed(scope, indexes):
+    for index in indexes:
+        with contextlib.suppress(RuntimeError):
+            PEAKS.leave(scope, index)
+    PEAKS.drop(scope)
+    return scope.peaks()
+
+
+def levels(allocator):
+    return Counters(*(allocator.stats[family]["all"].current for family in FAMILIES))
+
+
+def highest(one, other):
+    return Counters(*(max(getattr(one, f), getattr(other, f)) for f in Counters.__slots__))
+
+
+class TwoMachines:
+    """One with the extension, under torch; its twin, driven alike, never saw it. And a model of every open scope."""
+
+    def __init__(self):
+        self.gpu = FakeGpu().install()
+        self.twin = FakeGpu()
+        self.here, self.there = self.gpu[0].allocator, self.twin[0].allocator
+        torch.cuda.init()
+        self.gpu.alloc(1)
+        self.twin[0].allocator.alloc(1)
+        self.live = []
+        self.pending = []
+        self.scopes = []
+        self.foreign = []
+
+    def watch(self):
+        # the level only rises within alloc, whose new level stands at its end: a model needs no more than that
+        for entry in self.scopes:
+            entry["peak"] = highest(entry["peak"], levels(self.here))
+
+    def alloc(self, size, stream, pool):
+        pool = (0, 1) if pool else (0, 0)
+        self.live.append((self.here.alloc(size, stream, pool), self.there.alloc(size, stream, pool)))
+
+    def free(self, which, used_by):
+        if self.live:
+            mine, twins = self.live.pop(which % len(self.live))
+            self.here.free(mine, used_by=used_by)
+            self.there.free(twins, used_by=used_by)
+
+    def spike(self, size):
+        self.alloc(size, 0, False)
+        self.watch()
+        self.free(-1, None)
+
+    def done(self, stream):
+        self.here.stream_done(stream)
+        self.there.stream_done(stream)
+
+    def empty_cache(self):
+        torch.cuda.empty_cache()
+        self.there.empty_cache()
+
+    def open(self):
+        PEAKS.install()
+        self.scopes.append({"scope": opened([0], reset=True), "peak": levels(self.here)})
+
+    def close(self, which):
+        if self.scopes:
+            entry = self.scopes.pop(which % len(self.scopes))
+            peak = closed(entry["scope"], [0])[0]
+            assert peak.exact
+            assert peak.counters == entry["peak"]
+
+    def reset(self, accelerator):
+        (torch.accelerator if accelerator else torch.cuda).reset_peak_memory_stats(0)
+        self.there.reset_peaks()
+
+    def reset_accumulated(self):
+        torch.cuda.reset_accumulated_memory_stats(0)
+        self.there.reset_accumulated()
+
+    def load(self):
+        PEAKS.install()
+
+    def unload(self):
+        PEAKS.remove()
+
+    def wrap(self):
+        """Another library puts its own wrapper on top, and keeps it."""
+        for name in ("_cuda_memoryStats", "_cuda_resetPeakMemoryStats"):
+            inner = getattr(torch._C, name)
+            setattr(torch._C, name, functools.partial(inner))
+
+    def compare(self):
+        """Every reader of the user's shows what the twin's allocator holds."""
+        want = self.there.memory_stats()
+        assert torch.cuda.memory_stats_as_nested_dict(0) == want
+        flat = torch.cuda.memory_stats(0)
+        assert flat["reserved_bytes.large_pool.peak"] == want["reserved_bytes"]["large_pool"]["peak"]
+        assert torch.cuda.max_memory_allocated(0) == want["allocated_bytes"]["all"]["peak"]
+        assert torch.cuda.max_memory_reserved(0) == want["reserved_bytes"]["all"]["peak"]
+        assert torch.accelerator.max_memory_allocated(0) == want["allocated_bytes"]["all"]["peak"]
+        assert torch._C._accelerator_getDeviceStats(0) == self.there.memory_stats(accelerator=True)
+
+    def end(self):
+        PEAKS.remove()
+        self.compare()
+        self.alloc(30 * MIB, 0, False)
+        self.compare()
+        self.reset(False)
+        self.compare()
+        self.gpu.uninstall()
+        forget()
+
+
+size = st.one_of(st.integers(1, 3 * MIB), st.integers(1, 60 * MIB), st.sampled_from([1, 512, MIB, MIB + 1, 10 * MIB]))
+common = (
+    st.tuples(st.just("alloc"), size, st.just(0), st.just(False)),
+    st.tuples(st.just("free"), st.integers(0, 20), st.just(None)),
+    st.tuples(st.just("open")),
+    st.tuples(st.just("close"), st.integers(0, 3)),
+)
+step = st.one_of(
+    *common,
+    st.tuples(st.just("spike"), size),
+    st.tuples(st.just("spike"), st.integers(1, 2000 * MIB)),
+    st.tuples(st.just("open")),
+    st.tuples(st.just("close"), st.integers(0, 3)),
+    st.tuples(st.just("alloc"), size, st.integers(0, 1), st.booleans()),
+    st.tuples(st.just("free"), st.integers(0, 20), st.just(1)),
+    st.tuples(st.just("done"), st.just(1)),
+    st.tuples(st.just("empty_cache")),
+    st.tuples(st.just("reset"), st.booleans()),
+    st.tuples(st.just("reset_accumulated")),
+    st.tuples(st.just("load")),
+    st.tuples(st.just("unload")),
+    st.tuples(st.just("wrap")),
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(step, min_size=10, max_size=50))
+def test_peaks_are_exact_and_the_user_reads_what_he_would_read_without_us(steps):
+    machines = TwoMachines()
+    try:
+        for name, *arguments in steps:
+            getattr(machines, name)(*arguments)
+            machines.watch()
+            machines.compare()
+    finally:
+        machines.end()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("alloc"), size),
+            st.tuples(st.just("free"), st.integers(0, 20)),
+            st.just(("open",)),
+            st.tuples(st.just("close"), st.integers(0, 3)),
+            st.just(("reset",)),
+        ),
+        max_size=40,
+    )
+)
+def test_untouched_scopes_reset_nothing_and_label_what_they_cannot_know(steps):
+    machines = TwoMachines()
+    calls = machines.gpu.calls
+    try:
+        for name, *arguments in steps:
+            if name == "alloc":
+                machines.alloc(*arguments, 0, False)
+            elif name == "free":
+                machines.free(*arguments, None)
+            elif name == "open":
+                PEAKS.install()
+                record = machines.there.stats["allocated_bytes"]["all"].peak
+                scope = opened([0], reset=False)
+                machines.scopes.append({"scope": scope, "peak": levels(machines.here), "record": record})
+            elif name == "reset":
+                machines.reset(False)
+            elif machines.scopes:
+                entry = machines.scopes.pop(arguments[0] % len(machines.scopes))
+                peak = closed(entry["scope"], [0])[0]
+                truth = entry["peak"].allocated
+                assert peak.counters.allocated >= truth
+                if peak.exact:
+                    assert peak.counters.allocated == truth
+                else:
+                    assert truth <= entry["record"], "a new record is exact"
+            machines.watch()
+            machines.compare()
+        assert calls["resetPeakMemoryStats"] == sum(1 for one in steps if one == ("reset",))
+    finally:
+        machines.end()
+
+
+def test_each_of_nested_scopes_has_the_peak_of_its_own_time(fake_gpu):
+    def spike(mib):
+        fake_gpu.free(fake_gpu.alloc(mib * MIB))
+
+    fake_gpu.alloc(MIB)
+    PEAKS.install()
+    outer = opened([0], reset=True)
+    spike(50)
+    middle = opened([0], reset=True)
+    spike(100)
+    torch.cuda.reset_peak_memory_stats()
+    inner = opened([0], reset=True)
+    spike(20)
+    assert closed(inner, [0])[0].counters.allocated == 21 * MIB
+    spike(30)
+    torch.accelerator.reset_peak_memory_stats()
+    assert closed(middle, [0])[0].counters.allocated == 101 * MIB
+    assert closed(outer, [0])[0].counters.allocated == 101 * MIB
+    assert torch.cuda.max_memory_allocated() == 1 * MIB
+
+
+def test_what_came_before_an_inner_scope_is_the_outer_ones(fake_gpu):
+    torch.cuda.init()
+    outer = opened([0], reset=True)
+    fake_gpu.free(fake_gpu.alloc(50 * MIB))
+    inner = opened([0], reset=True)
+    assert closed(inner, [0])[0].counters.allocated == 0
+    assert closed(outer, [0])[0].counters.allocated == 50 * MIB
+
+
+def test_memory_summary_and_early_imports_show_the_users_peak(fake_gpu):
+    early = torch.cuda.memory.memory_stats_as_nested_dict
+    block = fake_gpu.alloc(100 * MIB)
+    fake_gpu.free(block)
+    before = torch.cuda.memory_summary(0)
+    PEAKS.install()
+    scope = opened([0], reset=True)
+    assert fake_gpu[0].allocator.stats["allocated_bytes"]["all"].peak == 0, "the counter itself was reset"
+    assert torch.cuda.memory_summary(0) == before
+    assert early(0)["allocated_bytes"]["all"]["peak"] == 100 * MIB
+    closed(scope, [0])
+    assert torch.cuda.memory_summary(0) == before
+
+
+def test_a_wrapper_that_owes_a_peak_stays_until_the_users_reset(fake_gpu):
+    original = torch._C._cuda_memoryStats
+    fake_gpu.free(fake_gpu.alloc(100 * MIB))
+    PEAKS.install()
+    closed(opened([0], reset=True), [0])
+    PEAKS.remove()
+    assert torch._C._cuda_memoryStats is not original
+    assert torch.cuda.max_memory_allocated() == 100 * MIB
+    torch.cuda.reset_peak_memory_stats()
+    assert torch._C._cuda_memoryStats is original
+    assert torch.cuda.max_memory_allocated() == 0
+
+
+def test_removal_without_debt_leaves_the_very_functions_of_torch(fake_gpu):
+    names = [
+        "_cuda_memoryStats",
+        "_cuda_resetPeakMemoryStats",
+        "_accelerator_getDeviceStats",
+        "_accelerator_resetPeakStats",
+    ]
+    before = [getattr(torch._C, name) for name in names]
+    fake_gpu.alloc(MIB)
+    PEAKS.install()
+    assert all(getattr(torch._C, name) is not old for name, old in zip(names, before, strict=True))
+    PEAKS.install()
+    closed(opened([0], reset=True), [0])
+    PEAKS.remove()
+    assert [getattr(torch._C, name) for name in names] == before
+    assert pytorch._originals == {}
+
+
+def test_a_scope_that_is_open_at_removal_still_sees_the_users_reset(fake_gpu):
+    original = torch._C._cuda_resetPeakMemoryStats
+    torch.cuda.init()
+    PEAKS.install()
+    scope = opened([0], reset=True)
+    fake_gpu.free(fake_gpu.alloc(40 * MIB))
+    PEAKS.remove()
+    torch.cuda.reset_peak_memory_stats()
+    assert closed(scope, [0])[0].counters.allocated == 40 * MIB
+    assert torch._C._cuda_resetPeakMemoryStats is original
+
+
+def test_another_librarys_later_wrapper_is_left_alone(fake_gpu):
+    fake_gpu.alloc(MIB)
+    PEAKS.install()
+    ours = torch._C._cuda_memoryStats
+
+    def theirs(index):
+        return ours(index)
+
+    torch._C._cuda_memoryStats = theirs
+    PEAKS.remove()
+    assert torch._C._cuda_memoryStats is theirs
+    assert torch.cuda.memory_allocated() == MIB
+    PEAKS.install()
+    assert torch._C._cuda_memoryStats is theirs, "behind it already"
+
+
+def test_devices_have_peaks_of_their_own(two_gpus):
+    two_gpus.alloc(MIB, 0)
+    two_gpus.alloc(MIB, 1)
+    PEAKS.install()
+    scope = opened([0, 1], reset=True)
+    two_gpus.free(two_gpus.alloc(40 * MIB, 0), used_by=None)
+    two_gpus.free(two_gpus.alloc(90 * MIB, 1), used_by=None)
+    torch.cuda.reset_peak_memory_stats(1)
+    peaks = closed(scope, [0, 1])
+    assert peaks[0].counters.allocated == 41 * MIB
+    assert peaks[1].counters.allocated == 91 * MIB
+
+
+def test_a_device_that_appears_meanwhile_is_exact(two_gpus):
+    two_gpus.alloc(MIB, 0)
+    PEAKS.install()
+    scope = opened([0], reset=True)
+    two_gpus.free(two_gpus.alloc(50 * MIB, 1))
+    assert closed(scope, [0, 1])[1].counters.allocated == 50 * MIB
+
+
+def test_a_users_bad_reset_fails_as_it_would_without_us(fake_gpu):
+    fake_gpu.alloc(MIB)
+    with pytest.raises(RuntimeError) as plain:
+        torch.cuda.reset_peak_memory_stats(7)
+    PEAKS.install()
+    scope = opened([0], reset=True)
+    with pytest.raises(RuntimeError) as wrapped:
+        torch.cuda.reset_peak_memory_stats(7)
+    assert str(wrapped.value) == str(plain.value)
+    with pytest.raises(TypeError):
+        torch._C._cuda_resetPeakMemoryStats()
+    PEAKS.drop(scope)
+
+
+def test_a_pluggable_allocator_has_no_peaks_and_raises_its_own_errors(make_gpu):
+    make_gpu(backend="pluggable")
+    torch.cuda.init()
+    PEAKS.install()
+    scope = opened([0], reset=True)
+    with pytest.raises(RuntimeError, match="resetPeakStats"):
+        torch.cuda.reset_peak_memory_stats(0)
+    assert closed(scope, [0]) == {}
+
+
+def test_counters_that_fail_at_the_end_give_no_peak(fake_gpu):
+    fake_gpu.alloc(MIB)
+    PEAKS.install()
+    scope = opened([0], reset=True)
+    fake_gpu.backend = "pluggable"
+    assert closed(scope, [0]) == {}, "the level at the start is no peak"
+
+
+def test_untouched_a_record_at_the_start_is_exact(fake_gpu):
+    block = fake_gpu.alloc(100 * MIB)
+    PEAKS.install()
+    scope = opened([0], reset=False)
+    fake_gpu.free(block)
+    peak = closed(scope, [0])[0]
+    assert (peak.counters.allocated, peak.exact) == (100 * MIB, True)
+
+
+def test_untouched_a_new_record_is_exact_whatever_the_cache_held_before(fake_gpu):
+    for stream in range(3):
+        fake_gpu.free(fake_gpu.alloc(100 * MIB, stream=stream))
+    torch.cuda.empty_cache()
+    PEAKS.install()
+    scope = opened([0], reset=False)
+    fake_gpu.alloc(150 * MIB)
+    peak = closed(scope, [0])[0]
+    assert (peak.counters.allocated, peak.exact) == (150 * MIB, True)
+
+
+def test_a_warm_up_of_ours_is_in_nobodys_peak(fake_gpu):
+    fake_gpu.alloc(10 * MIB)
+    PEAKS.install()
+    outer = opened([0], reset=True)
+    inner = opened([0], reset=True)
+    fake_gpu.free(fake_gpu.alloc(500 * MIB))
+    PEAKS.drop(inner)
+    PEAKS.excuse(0)
+    assert torch.cuda.max_memory_allocated() == 10 * MIB
+    assert closed(outer, [0])[0].counters.allocated == 10 * MIB
+
+
+def test_counters_that_a_later_torch_may_bring_are_kept_for_the_user(fake_gpu):
+    allocator = fake_gpu[0].allocator
+    allocator.stats["padding_bytes"] = {"all": Stat(), "huge_pool": Stat()}
+    fake_gpu.alloc(MIB)
+    allocator.stats["padding_bytes"]["huge_pool"].move(77)
+    allocator.stats["padding_bytes"]["huge_pool"].move(-77)
+    before = torch.cuda.memory_stats(0)
+    PEAKS.install()
+    scope = PEAKS.scope()
+    PEAKS.enter(scope, 0, reset=True)
+    assert allocator.stats["padding_bytes"]["huge_pool"].peak == 0
+    assert torch.cuda.memory_stats(0) == before
+    PEAKS.drop(scope)

@@ -1,0 +1,135 @@
+"""The baseline: what stands there before the first block, told apart where it can be."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import torch
+
+import ipygpumem
+from fakes.cuda import CONTEXT, KERNELS, WORKSPACE
+from fakes.nvml import FakeCard
+from ipygpumem import measure
+from ipygpumem.display.line import baseline_line, text_line
+from ipygpumem.measurement.peaks import PEAKS
+from ipygpumem.measurement.session import current
+
+MIB = 1 << 20
+
+
+def test_context_kernels_and_workspace_are_told_apart(fake_gpu):
+    baseline = ipygpumem.preload_pytorch()
+    assert (baseline.device, baseline.label, baseline.note) == ("cuda:0", "NVIDIA H200", "")
+    assert (baseline.context, baseline.kernels, baseline.workspace) == (CONTEXT, KERNELS, WORKSPACE)
+    assert baseline.outside == CONTEXT + KERNELS
+    assert current().baseline is baseline
+    assert json.loads(json.dumps(baseline.to_dict()))["outside"] == CONTEXT + KERNELS
+    with measure() as m:
+        x = torch.full((64, 64), 1.0, device="cuda")
+        x @ x
+    assert m.report.devices["cuda:0"].outside == 0, "the first matmul is not blamed"
+
+
+def test_in_mode_device_the_parts_come_from_the_card(make_gpu):
+    make_gpu(cards=[FakeCard(regime="hidden", others={1: 500 * MIB})])
+    baseline = ipygpumem.preload_pytorch()
+    assert (baseline.context, baseline.kernels) == (CONTEXT + 8 * MIB, KERNELS)
+    assert "known for the whole card only" in baseline_line(baseline)
+
+
+def test_where_cuda_had_started_the_context_cannot_be_told(fake_gpu):
+    fake_gpu.alloc(100 * MIB)
+    baseline = ipygpumem.preload_pytorch()
+    assert (baseline.context, baseline.kernels, baseline.outside) == (None, KERNELS, CONTEXT + KERNELS)
+
+
+def test_only_the_current_device_is_started(two_gpus):
+    torch.cuda.init()
+    two_gpus.current = 1
+    baseline = ipygpumem.preload_pytorch()
+    assert baseline.device == "cuda:1"
+    assert [device.context for device in two_gpus.devices] == [False, True]
+
+
+def test_the_users_peaks_do_not_show_the_warm_up(fake_gpu):
+    fake_gpu.free(fake_gpu.alloc(10 * MIB))
+    ipygpumem.preload_pytorch()
+    assert torch.cuda.max_memory_allocated() == max(10 * MIB, WORKSPACE)
+    PEAKS.remove()
+    assert torch.cuda.max_memory_allocated() == max(10 * MIB, WORKSPACE)
+
+
+def test_an_open_block_is_not_charged_with_the_warm_up_but_with_what_stays(fake_gpu):
+    with measure() as m:
+        ipygpumem.preload_pytorch()
+    device = m.report.devices["cuda:0"]
+    assert (device.held, device.started) == (WORKSPACE, True)
+
+
+@pytest.mark.parametrize(("mode", "kernels"), [("context", 0), ("kernels", KERNELS)])
+def test_modes(fake_gpu, mode, kernels):
+    baseline = current().preload(mode)
+    assert (baseline.context, baseline.kernels) == (CONTEXT, kernels)
+
+
+def test_off_never_touches_cuda(fake_gpu):
+    baseline = current().preload("off")
+    assert baseline.note == "preload is off"
+    assert not torch.cuda.is_initialized()
+    assert (fake_gpu.initialised, fake_gpu[0].context) == (False, False)
+
+
+def test_the_users_recording_is_not_filled_with_ours(fake_gpu):
+    torch.cuda.memory._record_memory_history()
+    baseline = ipygpumem.preload_pytorch()
+    assert "PyTorch's history is being recorded" in baseline.note
+    assert fake_gpu[0].allocator.trace == []
+
+
+def test_cuda_that_does_not_start_is_one_line(fake_gpu):
+    def fail():
+        raise RuntimeError("CUDA driver initialization failed\nand a stack")
+
+    torch._C._cuda_init = fail
+    baseline = ipygpumem.preload_pytorch()
+    assert baseline.note == "CUDA does not start: CUDA driver initialization failed"
+    assert baseline_line(baseline).count("\n") == 0
+
+
+def test_without_a_gpu_or_torch_the_hosts(monkeypatch):
+    assert ipygpumem.preload_pytorch().note == f"torch {torch.__version__} is built without CUDA"
+    monkeypatch.setitem(sys.modules, "torch", None)
+    baseline = ipygpumem.preload_pytorch()
+    assert "torch cannot be imported" in baseline.note
+    assert baseline.reading.host.rss > 0
+
+
+def test_the_reading_of_now(fake_gpu):
+    fake_gpu.alloc(100 * MIB)
+    fake_gpu.card.others[1] = 70 * MIB
+    reading = ipygpumem.reading()
+    device = reading.devices["cuda:0"]
+    assert (device.allocated, device.reserved, device.cached) == (100 * MIB, 100 * MIB, 0)
+    assert (device.process, device.outside, device.others) == (CONTEXT + 100 * MIB, CONTEXT, 70 * MIB)
+    assert (device.used, device.total) == ((612 + 100 + 70 + 8 + 615) * MIB, 143_771 * MIB)
+    assert reading.host.rss > 0
+    assert reading.host.available > 0
+    json.dumps(reading.to_dict())
+
+
+def test_nothing_measured_nothing_last():
+    assert ipygpumem.last is None
+    assert len(ipygpumem.reports) == 0
+
+
+def test_a_context_on_another_device_is_found_and_the_idle_one_untouched(make_gpu):
+    gpu = make_gpu(3)
+    ipygpumem.preload_pytorch()
+    with ipygpumem.measure() as m:
+        gpu.outside(5 * MIB, device=1)
+    assert m.report.devices["cuda:1"].started
+    assert "cuda:1: a CUDA context of this process came without a tensor, and stays" in text_line(m.report)
+    assert list(m.report.devices) == ["cuda:0", "cuda:1"]
+    assert not gpu[2].context, "nobody touched the third"

@@ -1,0 +1,195 @@
+"""Tensors that are made of tensors: whose they are, and what they are called."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from ipygpumem.features.holders.search import Root, walk
+
+SIZE = 50_021
+BYTES = SIZE * 4
+
+
+class Wrapper(torch.Tensor):
+    """Without memory of its own."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, requires_grad=inner.requires_grad
+        )
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), options=None):
+        assert function is torch.ops.aten.detach.default, function  # of which parameters are made
+        return cls(arguments[0].inner)
+
+
+def look(space):
+    found = walk([Root("", space, "variable", "names")], torch, lambda name: name == "cpu", threads=False)
+    assert found.complete
+    return {one.name: one.kind for one in found.reached if one.memory.size == BYTES}
+
+
+def big(**options):
+    return torch.ones(SIZE, **options)
+
+
+def test_what_a_parameter_is_made_of_is_a_parameter():
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(Wrapper(big()))
+    module.register_buffer("kept", Wrapper(big()))
+    assert look({"module": module}) == {"module.weight.inner": "parameter", "module.kept.inner": "buffer"}
+
+
+def test_a_wrapper_in_a_wrapper():
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(Wrapper(Wrapper(big())))
+    assert look({"module": module}) == {"module.weight.inner.inner": "parameter"}
+
+
+def test_what_an_optimizer_keeps_of_it_is_named_by_it():
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(Wrapper(big()))
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    optimizer.state[module.weight]["momentum_buffer"] = Wrapper(big())
+    assert look({"module": module, "optimizer": optimizer}) == {
+        "module.weight.inner": "parameter",
+        'optimizer.state[module.weight]["momentum_buffer"].inner': "optimizer state",
+    }
+
+
+def test_what_is_somebodys_by_itself_stays_so():
+    module = torch.nn.Module()
+    module.weight = torch.nn.Parameter(Wrapper(big()))
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    module.weight.kept = optimizer.state[module.weight]["s"] = Wrapper(big())
+    found = look({"module": module, "optimizer": optimizer})
+    assert sorted(found.values()) == ["optimizer state", "parameter"]
+
+
+def test_a_class_names_what_it_is_made_of():
+    calls = []
+
+    class Named(Wrapper):
+        def __tensor_flatten__(self):
+            calls.append(self)
+            return ["inner"], None
+
+    class Listed(Wrapper):
+        tensor_data_names = ["inner"]  # noqa: RUF012 (as torchao has it)
+
+    module = torch.nn.Module()
+    for name, kind in (("one", Named), ("two", Listed)):
+        setattr(module, name, torch.nn.Parameter(kind(big())))
+        getattr(module, name).main_grad = big()
+    assert look({"module": module}) == {
+        "module.one.inner": "parameter",
+        "module.one.main_grad": "plain",
+        "module.two.inner": "parameter",
+        "module.two.main_grad": "plain",
+    }
+    assert calls == []
+
+
+def test_its_class_is_not_asked():
+    calls = []
+
+    class Meta(type(torch.Tensor)):
+        def __getattribute__(cls, name):
+            calls.append(name)
+            return super().__getattribute__(name)
+
+    class Odd(Wrapper, metaclass=Meta):
+        pass
+
+    x = Odd(big())
+    calls.clear()
+    assert look({"x": x}) == {"x.inner": "plain"}
+    assert calls == []
+
+
+def test_one_that_holds_itself_and_one_that_holds_nothing():
+    x = Wrapper(big())
+    x.me = x
+    empty = Wrapper(torch.ones(3, device="meta"))
+    empty.me = empty
+    nest = x
+    for _ in range(2000):
+        nest = Wrapper(nest)
+    assert look({"x": x, "empty": empty, "nest": nest}) == {"x.inner": "plain"}
+
+
+def script(text):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+SHOW = """
+import sys, torch, ipygpumem
+def show(bytes):
+    found = ipygpumem.holders(host=True)
+    assert found.complete
+    for holder in found.holders:
+        for part in holder.parts:
+            if part.amount == bytes:
+                print(holder.name, '|', part.kind, '|', part.name)
+"""
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="a torch without distributed")
+def test_modules_that_are_distributed():
+    told = script(
+        SHOW
+        + """
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+mesh = init_device_mesh("cpu", (1,))
+batch = distribute_tensor(torch.ones(300, 301), mesh, [Shard(0)])
+model = torch.nn.Linear(301, 300, bias=False)
+fully_shard(model, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.ones(2, 301)).sum().backward()
+optimizer.step()
+show(300 * 301 * 4)
+dist.destroy_process_group()
+"""
+    )
+    assert set(told.splitlines()) == {
+        "batch | plain | batch._local_tensor",
+        "model | parameter | model.weight._local_tensor",
+        "model | gradient | model.weight.grad._local_tensor",
+        'optimizer | optimizer state | optimizer.state[model.weight]["exp_avg"]._local_tensor',
+        'optimizer | optimizer state | optimizer.state[model.weight]["exp_avg_sq"]._local_tensor',
+    }
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="no torchao")
+def test_modules_that_torchao_quantized():
+    told = script(
+        SHOW
+        + """
+from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+model = torch.nn.Sequential(torch.nn.Linear(1024, 1021, bias=False)).bfloat16()
+quantize_(model, Int8WeightOnlyConfig())
+show(1024 * 1021)
+"""
+    )
+    assert told == "model | parameter | model[0].weight.qdata\n"

@@ -1,0 +1,135 @@
+"""The two native functions that CUPTI calls, called as CUPTI does."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from fakes.cupti import _COMPLETE, _REQUEST
+from ipygpumem.core.errors import CuptiError
+from ipygpumem.sources.cupti import buffers
+
+pytest.importorskip("llvmlite")
+
+
+@pytest.fixture
+def pool():
+    return buffers.Buffers()  # one of the test's own: the process's may have lost some to other tests
+
+
+def request(pool):
+    at, size, most = ctypes.c_void_p(1), ctypes.c_size_t(2), ctypes.c_size_t(3)
+    _REQUEST(pool.request)(at, size, most)
+    assert most.value == 0
+    return at.value, size.value
+
+
+def complete(pool, address, valid, size=1 << 17):
+    _COMPLETE(pool.complete)(None, 0, address, size, valid)
+
+
+def test_one_pool_for_the_process():
+    assert buffers.Buffers.pool() is buffers.Buffers.pool()
+
+
+def test_a_buffer_goes_round(pool):
+    address, size = request(pool)
+    assert size == 1 << 17
+    assert address % 8 == 0
+    ctypes.memset(address, 7, size)
+    complete(pool, address, 640)
+    assert pool.full() == [(address, 640)]
+    assert pool.full() == []
+    pool.give_back(address)
+
+
+def test_without_a_free_buffer_cupti_is_told_so_and_it_is_counted(pool):
+    lost = pool.lost
+    taken = [request(pool)[0] for _ in range(256)]
+    assert len(set(taken)) == 256
+    assert request(pool) == (None, 0)
+    assert pool.lost == lost + 1
+    for address in taken:
+        complete(pool, address, 128)
+    assert pool.lost == lost + 1, "all messages have room, whatever the pipe"
+    for address, _ in pool.full():
+        pool.give_back(address)
+    assert request(pool)[0] is not None
+
+
+def test_a_buffer_of_somebody_elses_is_not_touched(pool):
+    complete(pool, 0xDEAD000, 128)
+    pool.wake()
+    address, _ = request(pool)
+    complete(pool, address, (1 << 17) + 1)
+    assert pool.full() == []
+    pool.give_back(address)
+
+
+def test_eight_threads_lose_nothing_and_mix_nothing_up(pool):
+    lost, seen, stop = pool.lost, [], threading.Event()
+
+    def use():
+        for _ in range(3000):
+            address, _ = request(pool)
+            if address is None:
+                continue
+            ctypes.c_uint64.from_address(address).value = address
+            complete(pool, address, 8)
+
+    def fetch():
+        while not stop.is_set():
+            look()
+
+    def look():
+        for address, valid in pool.full():
+            assert valid == 8
+            assert ctypes.c_uint64.from_address(address).value == address
+            seen.append(address)
+            pool.give_back(address)
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    reader = threading.Thread(target=fetch)
+    for one in (*threads, reader):
+        one.start()
+    for one in threads:
+        one.join()
+    stop.set()
+    reader.join()
+    look()
+    assert len(seen) + (pool.lost - lost) == 8 * 3000
+    assert len(seen) >= 256, "each was out at least once"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_reaches_nobody(pool):
+    address, _ = request(pool)
+    pid = os.fork()
+    if pid == 0:
+        complete(pool, address, 128)
+        os._exit(0 if request(pool) == (None, 0) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert pool.full() == []
+    pool.give_back(address)
+
+
+def test_without_llvmlite_the_pip_line_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(CuptiError, match=r"^llvmlite is not installed: pip install 'ipygpumem\[outside\]'$"):
+        buffers.Buffers()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_code_that_does_not_compile_leaves_no_descriptors(monkeypatch):
+    monkeypatch.setattr(buffers, "_CODE", "define nonsense")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(CuptiError, match=r"^llvmlite cannot compile here: "):
+        buffers.Buffers()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

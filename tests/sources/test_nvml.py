@@ -1,0 +1,189 @@
+"""NVML, spoken to through the real pynvml over a library that answers as a driver does."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+import pynvml
+import pytest
+
+from fakes.nvml import FakeCard
+from ipygpumem.core.errors import NvmlError
+from ipygpumem.core.reading import CardMemory
+from ipygpumem.sources.nvml import Nvml
+
+MIB = 1 << 20
+
+
+def opened(fake_nvml):
+    nvml = Nvml()
+    return nvml, nvml.handle(fake_nvml.cards[0].uuid)[0]
+
+
+def test_memory_v2_puts_the_drivers_part_into_used(fake_nvml):
+    fake_nvml.cards[0].own = 700 * MIB
+    nvml, handle = opened(fake_nvml)
+    assert nvml.memory(handle) == CardMemory(143_771 * MIB, 1315 * MIB, 615 * MIB, "NVML memory info v2")
+
+
+def test_memory_v2_of_a_driver_that_counts_its_part_into_used_means_the_same(fake_nvml):
+    fake_nvml.cards[0].own = 700 * MIB
+    fake_nvml.cards[0].reserved_in_used = True
+    nvml, handle = opened(fake_nvml)
+    assert nvml.memory(handle) == CardMemory(143_771 * MIB, 1315 * MIB, 615 * MIB, "NVML memory info v2")
+
+
+def test_a_driver_without_v2_is_read_by_v1_for_good(fake_nvml):
+    fake_nvml.cards[0].own = 700 * MIB
+    fake_nvml.missing.add("nvmlDeviceGetMemoryInfo_v2")
+    nvml, handle = opened(fake_nvml)
+    want = CardMemory(143_771 * MIB, 1315 * MIB, None, "NVML memory info v1")
+    assert nvml.memory(handle) == want
+    fake_nvml.missing.clear()
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    assert nvml.memory(handle) == want, "one source for a whole session"
+
+
+def test_a_driver_that_refuses_the_structs_version_is_read_by_v1(fake_nvml):
+    fake_nvml.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+    nvml, handle = opened(fake_nvml)
+    assert nvml.memory(handle).source == "NVML memory info v1"
+
+
+def test_any_other_failure_of_v2_is_no_reason_to_mix(fake_nvml):
+    nvml, handle = opened(fake_nvml)
+    fake_nvml.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_UNKNOWN, times=1)
+    with pytest.raises(NvmlError):
+        nvml.memory(handle)
+    assert nvml.memory(handle).source == "NVML memory info v2"
+
+
+def test_processes_by_v3_or_v2_and_those_that_draw(fake_nvml):
+    card = fake_nvml.cards[0]
+    card.own, card.others, card.drawing = 5 * MIB, {77: 9 * MIB}, {77: 9 * MIB, 88: MIB}
+    nvml, handle = opened(fake_nvml)
+    assert nvml.processes(handle) == {os.getpid(): 5 * MIB, 77: 9 * MIB}
+    assert nvml.processes(handle, graphics=True) == {os.getpid(): 5 * MIB, 77: 9 * MIB, 88: MIB}
+    fake_nvml.missing |= {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"}
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    assert nvml.processes(handle, graphics=True) == {os.getpid(): 5 * MIB, 77: 9 * MIB, 88: MIB}
+    assert fake_nvml.calls["nvmlDeviceGetComputeRunningProcesses_v2"] > 0
+
+
+def test_a_crowded_card_and_a_list_that_never_fits(fake_nvml):
+    fake_nvml.cards[0].others = dict.fromkeys(range(1, 101), MIB)
+    nvml, handle = opened(fake_nvml)
+    assert len(nvml.processes(handle)) == 100
+    fake_nvml.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+    with pytest.raises(NvmlError):
+        nvml.processes(handle)
+
+
+def test_an_idle_card_lists_nobody(fake_nvml):
+    nvml, handle = opened(fake_nvml)
+    assert nvml.processes(handle) == {}
+
+
+def test_bytes_that_are_not_available_are_none(fake_nvml):
+    fake_nvml.cards[0].own, fake_nvml.cards[0].regime = MIB, "wsl"
+    nvml, handle = opened(fake_nvml)
+    assert nvml.processes(handle) == {os.getpid(): None}
+
+
+def test_handles_by_uuid_bare_or_not_then_by_pci(fake_nvml):
+    fake_nvml.cards.append(FakeCard(uuid="GPU-2", pci="00000000:3B:00.0", total=MIB))
+    fake_nvml.cards.append(FakeCard(uuid="MIG-3", total=2 * MIB))
+    nvml = Nvml()
+    for name in ("2", "GPU-2"):
+        handle, parent = nvml.handle(name)
+        assert (nvml.memory(handle).total, parent) == (MIB, False)
+    handle, parent = nvml.handle("3")
+    assert (nvml.memory(handle).total, parent) == (2 * MIB, False)
+    handle, parent = nvml.handle("unheard of", "00000000:3B:00.0")
+    assert (nvml.memory(handle).total, parent) == (MIB, False)
+    with pytest.raises(NvmlError, match="does not find the device"):
+        nvml.handle("unheard of")
+
+
+def test_the_parent_of_a_mig_instance_is_told(fake_nvml):
+    fake_nvml.cards[0].mig = True
+    nvml = Nvml()
+    assert nvml.handle(fake_nvml.cards[0].uuid)[1] is True
+    assert nvml.handle("MIG-not listed", fake_nvml.cards[0].pci)[1] is True
+    fake_nvml.fail("nvmlDeviceGetMigMode", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert nvml.handle(fake_nvml.cards[0].uuid)[1] is False
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (pynvml.NVML_ERROR_UNINITIALIZED, "shut down"),
+        (pynvml.NVML_ERROR_NOT_SUPPORTED, "does not support"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "no permission"),
+        (pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost"),
+        (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "driver is too old"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "different versions"),
+        (pynvml.NVML_ERROR_UNKNOWN, "Unknown Error"),
+        (4711, "error 4711"),
+    ],
+)
+def test_errors_become_reasons_in_plain_words(fake_nvml, code, words):
+    nvml, handle = opened(fake_nvml)
+    fake_nvml.fail("nvmlDeviceGetComputeRunningProcesses_v3", code)
+    fake_nvml.fail("nvmlDeviceGetComputeRunningProcesses_v2", code)
+    with pytest.raises(NvmlError, match=words) as caught:
+        nvml.processes(handle)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_library_and_no_driver(fake_nvml):
+    fake_nvml.present = False
+    with pytest.raises(NvmlError, match="no NVIDIA driver library"):
+        Nvml()
+    fake_nvml.present = True
+    fake_nvml.fail("nvmlInitWithFlags", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+    with pytest.raises(NvmlError, match="driver is not loaded"):
+        Nvml()
+
+
+def _package(**names):
+    module = types.ModuleType("pynvml")
+    vars(module).update(names)
+    return module
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        _package(__file__="/site-packages/pynvml/__init__.py", nvmlMemory_v2=1),
+        _package(__file__="/site-packages/pynvml/__init__.py"),
+        _package(__file__="/site-packages/pynvml.py"),
+        _package(__file__=None),
+        _package(),
+    ],
+)
+def test_an_old_package_of_the_same_name_is_told(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    with pytest.raises(NvmlError, match="pip uninstall pynvml"):
+        Nvml()
+
+
+def test_nvidia_ml_py_that_is_not_there_or_cannot_be_imported(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(NvmlError, match="nvidia-ml-py is not installed"):
+        Nvml()
+    (tmp_path / "pynvml.py").write_text("raise OSError('broken')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pynvml")
+    with pytest.raises(NvmlError, match="cannot be imported: broken"):
+        Nvml()
+
+
+def test_the_deprecated_distributions_warning_is_not_repeated(monkeypatch, tmp_path):
+    (tmp_path / "pynvml.py").write_text("import warnings; warnings.warn('deprecated', FutureWarning)")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pynvml")
+    with pytest.raises(NvmlError, match="uninstall"):  # and not the FutureWarning, an error in these tests
+        Nvml()

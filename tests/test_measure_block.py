@@ -1,0 +1,386 @@
+"""Measuring without IPython, on the fake machine: figures, nesting, failures, forks, the user's own recording."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import tracemalloc
+import weakref
+
+import pynvml
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ipygpumem
+from conftest import forget
+from fakes.cuda import CONTEXT
+from fakes.nvml import FakeCard
+from ipygpumem import DeviceError, OptionError, RecordingError, measure
+from ipygpumem.core.breakdown import imbalance
+from ipygpumem.measurement.peaks import PEAKS
+
+MIB = 1 << 20
+
+
+def test_what_a_block_holds_reaches_and_takes_outside(fake_gpu):
+    kept = fake_gpu.alloc(100 * MIB)
+    with measure() as m:
+        fake_gpu.alloc(400 * MIB)
+        fake_gpu.free(fake_gpu.alloc(800 * MIB))
+        fake_gpu.free(kept)
+        fake_gpu.outside(256 * MIB)
+    device = m.report.devices["cuda:0"]
+    assert (device.held, device.peak) == (300 * MIB, 1200 * MIB)
+    assert (device.cached, device.pending) == (900 * MIB, 0)
+    assert (device.outside, device.others, device.unattributed) == (256 * MIB, 0, 0)
+    assert m.report.success is True
+    assert m.report.cell is None
+    assert ipygpumem.last is m.report
+
+
+def test_blocks_that_wait_for_a_stream_are_pending_and_not_cache(fake_gpu):
+    block = fake_gpu.alloc(40 * MIB)
+    with measure() as m:
+        fake_gpu.free(block, used_by=1)
+    device = m.report.devices["cuda:0"]
+    assert (device.held, device.pending, device.cached) == (-40 * MIB, 40 * MIB, 0)
+
+
+def test_another_process_is_another_process(fake_gpu):
+    fake_gpu.alloc(MIB)
+    with measure() as m:
+        fake_gpu.card.others[9000001] = 3000 * MIB
+        fake_gpu.card.unattributed += 50 * MIB
+    device = m.report.devices["cuda:0"]
+    assert (device.held, device.outside, device.others, device.unattributed) == (0, 0, 3000 * MIB, 50 * MIB)
+
+
+def test_the_block_that_starts_cuda_has_the_context_outside(fake_gpu):
+    with measure() as m:
+        x = torch.ones(1 << 20, device="cuda")
+    device = m.report.devices["cuda:0"]
+    assert (device.started, device.held, device.peak, device.outside) == (True, 4 * MIB, 4 * MIB, CONTEXT)
+    del x
+
+
+def test_nested_blocks_have_figures_of_their_own(fake_gpu):
+    fake_gpu.alloc(MIB)
+    with measure() as outer:
+        fake_gpu.free(fake_gpu.alloc(50 * MIB))
+        with measure() as inner:
+            fake_gpu.alloc(20 * MIB)
+            torch.cuda.reset_peak_memory_stats()
+        fake_gpu.alloc(5 * MIB)
+    assert inner.report.devices["cuda:0"].peak == 20 * MIB
+    assert (outer.report.devices["cuda:0"].held, outer.report.devices["cuda:0"].peak) == (25 * MIB, 50 * MIB)
+    assert list(ipygpumem.reports) == [inner.report, outer.report]
+
+
+def test_an_exception_passes_and_the_report_is_there(fake_gpu):
+    fake_gpu.alloc(MIB)
+    with pytest.raises(ZeroDivisionError), measure() as m:
+        fake_gpu.alloc(30 * MIB)
+        raise ZeroDivisionError
+    assert m.report.success is False
+    assert m.report.devices["cuda:0"].held == 30 * MIB
+
+
+def test_out_of_memory_is_the_users_own_error_and_is_told(fake_gpu, tmp_path):
+    fake_gpu.alloc(MIB)
+    with pytest.raises(torch.OutOfMemoryError), measure(snapshot=tmp_path / "oom.pickle") as m:
+        fake_gpu.alloc(1 << 40)
+    device = m.report.devices["cuda:0"]
+    assert (device.ooms, device.retries) == (1, 1)
+    actions = [event["action"] for event in pickle.loads((tmp_path / "oom.pickle").read_bytes())["device_traces"][0]]
+    assert actions[-2:] == ["oom", "snapshot"]
+
+
+def test_a_report_keeps_nothing_of_the_users(fake_gpu):
+    class Thing:
+        pass
+
+    thing = Thing()
+    gone = weakref.ref(thing)
+    with pytest.raises(ValueError, match="x"), measure() as m:
+        local = thing
+        raise ValueError("x", local)
+    del thing, local
+    gc.collect()
+    assert gone() is None
+    assert m.report.success is False
+
+
+def test_options_that_mean_nothing_are_refused_before_the_block_runs(fake_gpu, tmp_path):
+    bad = [
+        {"peaks": "maybe"},
+        {"host_peak": "maybe"},
+        {"stacks": "java"},
+        {"max_entries": 0},
+        {"max_entries": -1},
+        {"max_entries": "abc"},
+        {"max_entries": True},
+        {"snapshot": tmp_path / "x", "history": {"colour": "red"}},
+        {"snapshot": tmp_path / "x", "history": {"enabled": None}},
+        {"snapshot": ""},
+        {"snapshot": tmp_path},
+    ]
+    for options in bad:
+        with pytest.raises(OptionError) as caught:
+            measure(**options)
+        assert "\n" not in str(caught.value)
+    for devices in (["cuda:9"], [9], "cuda:9", ["cpu"]):
+        with pytest.raises(DeviceError):
+            measure(devices=devices)
+    assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.parametrize("devices", ["cuda:1", 1, ["cuda:1"], [1], ("cuda:1", 1)])
+def test_only_the_devices_that_were_asked_for(two_gpus, devices):
+    two_gpus.alloc(MIB, 0)
+    two_gpus.alloc(MIB, 1)
+    with measure(devices=devices) as m:
+        two_gpus.alloc(30 * MIB, 0)
+        two_gpus.alloc(40 * MIB, 1)
+    assert {name: one.held for name, one in m.report.devices.items()} == {"cuda:1": 40 * MIB}
+
+
+def test_untouched_peaks_reset_nothing(fake_gpu):
+    fake_gpu.free(fake_gpu.alloc(100 * MIB))
+    with measure(peaks="untouched") as below:
+        fake_gpu.free(fake_gpu.alloc(50 * MIB))
+    with measure(peaks="untouched") as above:
+        fake_gpu.free(fake_gpu.alloc(150 * MIB))
+    assert fake_gpu.calls["resetPeakMemoryStats"] == 0
+    one, other = below.report.devices["cuda:0"], above.report.devices["cuda:0"]
+    assert (one.peak, one.grades["peak"].trust) == (100 * MIB, "bound")
+    assert (other.peak, other.grades["peak"].trust) == (150 * MIB, "exact")
+
+
+def test_synchronise_only_when_it_is_asked_for(fake_gpu):
+    fake_gpu.alloc(MIB)
+    with measure() as m:
+        fake_gpu[0].busy = True
+    assert m.report.devices["cuda:0"].after.busy is True
+    with measure(synchronize=True) as m:
+        fake_gpu[0].busy = True
+    assert m.report.devices["cuda:0"].after.busy is False
+
+
+def test_no_call_that_would_void_a_capture(fake_gpu):
+    fake_gpu.alloc(MIB)
+    for stream in ("current", "side"):
+        with fake_gpu.capture(stream), measure(synchronize=True) as m:
+            fake_gpu.alloc(10 * MIB)
+        assert m.report.devices["cuda:0"].held == 10 * MIB
+    assert fake_gpu.violations == []
+
+
+@pytest.mark.parametrize("functions", [("nvmlDeviceGetComputeRunningProcesses_v3",), ("nvmlDeviceGetMemoryInfo_v2",)])
+def test_nvml_that_dies_within_a_block(fake_gpu, functions):
+    fake_gpu.alloc(MIB)
+    with measure():
+        pass
+    with measure() as m:
+        fake_gpu.alloc(30 * MIB)
+        for name in functions:
+            fake_gpu.nvml.fail(name, pynvml.NVML_ERROR_GPU_IS_LOST)
+    device = m.report.devices["cuda:0"]
+    assert (device.held, device.peak) == (30 * MIB, 30 * MIB)
+    lost = "others" if "Processes" in functions[0] else "used"
+    assert getattr(device, lost) is None
+    assert "GPU is lost" in device.grades[lost].reason
+
+
+def test_a_failed_kernel_within_a_block(fake_gpu):
+    fake_gpu.alloc(MIB)
+    with measure() as m:
+        fake_gpu.alloc(30 * MIB)
+        fake_gpu.break_device()
+    assert m.report.devices["cuda:0"].held == 30 * MIB
+
+
+@pytest.mark.parametrize("backend", ["cudaMallocAsync", "pluggable"])
+def test_other_allocators(make_gpu, backend, tmp_path):
+    gpu = make_gpu(backend=backend)
+    torch.cuda.init()
+    gpu.outside(2 * MIB)
+    with measure() as m:
+        gpu.outside(100 * MIB)
+    device = m.report.devices["cuda:0"]
+    if backend == "pluggable":
+        assert (device.held, device.peak, device.outside) == (None, None, None)
+        assert "keeps no counters" in device.grades["held"].reason
+    else:
+        assert (device.held, device.outside) == (0, 100 * MIB)
+        assert device.grades["held"].reason.startswith("cudaMallocAsync")
+    with pytest.raises(RecordingError, match="cannot record its history"):
+        measure(snapshot=tmp_path / "x.pickle")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_gpu_the_host(tmp_path):
+    with measure() as m:
+        held = bytearray(80 * MIB)
+    assert m.report.devices == {}
+    assert 78 * MIB < m.report.host.held < 90 * MIB
+    assert m.report.host.peak >= m.report.host.held
+    del held
+    with pytest.raises(RecordingError, match=r"PyTorch records the history of GPU memory only, and torch .* is built"):
+        measure(snapshot=tmp_path / "x.pickle")
+
+
+def test_a_hosts_peak_that_came_and_went(tmp_path):
+    held = bytearray(200 * MIB)
+    del held
+    with measure(host_peak="reset") as m:
+        held = bytearray(90 * MIB)
+        del held
+    assert m.report.host.exact
+    assert 85 * MIB < m.report.host.peak < 110 * MIB
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # from Python 3.12 on
+def test_a_forked_child_does_nothing_and_writes_nothing(fake_gpu, tmp_path):
+    path = tmp_path / "x.pickle"
+    fake_gpu.alloc(MIB)
+    read, write = os.pipe()
+    with measure(snapshot=path) as m:
+        fake_gpu.alloc(30 * MIB)
+        child = os.fork()
+        if child == 0:
+            calls = dict(fake_gpu.calls)
+            m.__exit__(None, None, None)
+            facts = [hasattr(m, "report"), path.exists(), len(ipygpumem.reports), dict(fake_gpu.calls) == calls]
+            os.write(write, json.dumps(facts).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+    assert json.loads(os.read(read, 1000)) == [False, False, 0, True]
+    assert m.report.devices["cuda:0"].held == 30 * MIB
+    assert path.exists()
+
+
+def test_reports_stay_small(fake_gpu):
+    fake_gpu.alloc(MIB)
+    kept = []
+    with measure():
+        pass
+    tracemalloc.start()
+    gc.collect()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(1000):
+        with measure():
+            fake_gpu.card.others[1] = fake_gpu.card.others.get(1, 0) + MIB + 512 * len(kept)
+            kept.append(None)
+            block = fake_gpu.alloc(30 * MIB)
+        fake_gpu.free(block)
+    gc.collect()
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert len(ipygpumem.reports) == 1001
+    assert grown / 1000 < 2048
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["bare", "A", "B", "C", "wsl", "hidden"]),
+    st.sampled_from(["v2", "v1", "none"]),
+    st.lists(
+        st.tuples(st.sampled_from(["alloc", "free", "wait", "outside", "other", "hidden"]), st.integers(1, 60 * MIB)),
+        max_size=12,
+    ),
+)
+def test_the_books_balance_whatever_a_block_does(regime, source, steps):
+    from fakes.cuda import FakeGpu
+
+    gpu = FakeGpu(cards=[FakeCard(regime=regime, others={1: 77 * MIB})]).install()
+    if source == "v1":
+        gpu.nvml.missing.add("nvmlDeviceGetMemoryInfo_v2")
+    gpu.nvml.present = source != "none"
+    try:
+        live = [gpu.alloc(5 * MIB)]
+        moved = {"outside": 0, "other": 0, "hidden": 0}
+        with measure() as m:
+            for kind, size in steps:
+                whole = -(-size // (2 * MIB)) * 2 * MIB
+                if kind == "alloc":
+                    live.append(gpu.alloc(size))
+                elif kind == "outside":
+                    gpu.outside(size)
+                elif kind == "other":
+                    gpu.card.others[1] += whole
+                elif kind == "hidden":
+                    gpu.card.unattributed += whole
+                elif live:
+                    gpu.free(live.pop(), used_by=1 if kind == "wait" else None)
+                if kind in moved:
+                    moved[kind] += whole
+        device = m.report.devices["cuda:0"]
+        assert imbalance(device.before) == imbalance(device.after) == 0
+        stats = gpu[0].allocator.stats
+        assert device.held == stats["allocated_bytes"]["all"].current - 5 * MIB
+        assert device.held + device.pending + device.cached == stats["reserved_bytes"]["all"].current - 20 * MIB
+        if regime in {"bare", "A", "C"} and source != "none":
+            unseen = moved["hidden"] + (moved["other"] if regime == "C" else 0)
+            assert device.outside == moved["outside"]
+            assert device.others == (0 if regime == "C" else moved["other"])
+            assert device.unattributed == unseen
+            assert device.grades["outside"].trust == "exact"
+        else:
+            assert device.outside == sum(moved.values())
+            assert device.others is device.unattributed is None
+            assert device.grades["outside"].trust == "device"
+        assert json.loads(m.report.to_json()) == m.report.to_dict()
+    finally:
+        forget()
+        gpu.uninstall()
+
+
+def test_a_recording_that_cannot_start_leaves_no_scope_open(fake_gpu, tmp_path):
+    fake_gpu.alloc(MIB)
+
+    def broken(*arguments):
+        raise RuntimeError("recording is out of order")
+
+    torch._C._cuda_record_memory_history = broken
+    with pytest.raises(RuntimeError, match="out of order"), measure(snapshot=tmp_path / "x.pickle"):
+        pass
+    assert PEAKS._scopes == []
+
+
+def test_the_blocks_own_error_goes_before_a_warning_that_is_one(fake_gpu, tmp_path):
+    (tmp_path / "here").mkdir()
+    with pytest.raises(ZeroDivisionError), measure(snapshot=tmp_path / "here" / "x.pickle") as m:
+        (tmp_path / "here").rmdir()
+        raise ZeroDivisionError
+    assert "was not written" in m.report.recording.error
+    (tmp_path / "here").mkdir()
+    with pytest.raises(RuntimeWarning, match="was not written"), measure(snapshot=tmp_path / "here" / "x.pickle"):
+        (tmp_path / "here").rmdir()
+
+
+@pytest.mark.parametrize("end", ["before", "after"])
+def test_another_threads_allocation_within_a_reading_is_on_one_side_of_it(fake_gpu, end):
+    fake_gpu.alloc(MIB)
+    with measure():
+        pass
+    original, todo = fake_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3, []
+
+    def another_thread(*arguments):
+        code = original(*arguments)
+        while todo:
+            fake_gpu.alloc(todo.pop())
+        return code
+
+    fake_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3 = another_thread
+    todo += [500 * MIB] if end == "before" else []
+    with measure() as m:
+        fake_gpu.alloc(30 * MIB)
+        todo += [500 * MIB] if end == "after" else []
+    device = m.report.devices["cuda:0"]
+    assert device.held == device.peak == (30 if end == "before" else 530) * MIB
+    assert (device.outside, device.unattributed) == (0, 0)
+    assert imbalance(device.before) == imbalance(device.after) == 0
