@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipygpumem.commands.output import each, print_json, say
-from ipygpumem.snapshot.files import one_line
-from ipygpumem.snapshot.table import COLUMNS, event_rows, write_csv, write_parquet
+from ipygpumem.snapshot.export.event_table import COLUMNS, event_rows, write_csv, write_parquet
+from ipygpumem.snapshot.reader.load import one_line
 
 if TYPE_CHECKING:
     import argparse

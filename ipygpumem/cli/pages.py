@@ -11,7 +11,7 @@ from ipygpumem.core.errors import SnapshotError
 from ipygpumem.core.files import check_path
 from ipygpumem.core.units import size
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.files import one_line
+from ipygpumem.snapshot.reader.load import one_line
 
 if TYPE_CHECKING:
     import argparse

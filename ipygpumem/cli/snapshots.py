@@ -10,16 +10,16 @@ from ipygpumem.commands.arguments import TOP, add_groups, size_word
 from ipygpumem.commands.output import BAD_FILE, complain, each, print_json, say, timelines
 from ipygpumem.core.errors import OptionError, SnapshotError
 from ipygpumem.snapshot import Snapshot, diff
-from ipygpumem.snapshot import text as lines
-from ipygpumem.snapshot.files import one_line
-from ipygpumem.snapshot.overview import overview
+from ipygpumem.snapshot.export import text as lines
+from ipygpumem.snapshot.queries.overview import overview
+from ipygpumem.snapshot.reader.load import one_line
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
     from ipygpumem.commands.arguments import Commands
-    from ipygpumem.snapshot.timeline import Timeline
+    from ipygpumem.snapshot.model.timeline import Timeline
 
 __all__ = ["add"]
 

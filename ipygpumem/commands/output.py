@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.cli.progress import progress
 from ipygpumem.core.errors import OptionError, SnapshotError
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.files import one_line
+from ipygpumem.snapshot.reader.load import one_line
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from ipygpumem.snapshot.timeline import Timeline
+    from ipygpumem.snapshot.model.timeline import Timeline
 
 __all__ = ["BAD_FILE", "BAD_WORDS", "INTERRUPTED", "complain", "each", "print_json", "say", "timelines"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.core.errors import RecordingError
-from ipygpumem.snapshot.trace import Action
+from ipygpumem.snapshot.model.trace import Action
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.measurement.event_position import Mark
     from ipygpumem.measurement.recorder import Recorder
-    from ipygpumem.snapshot.timeline import Timeline
+    from ipygpumem.snapshot.model.timeline import Timeline
 
 __all__ = ["Places"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ipygpumem.snapshot.diff import Change, Diff, diff
-from ipygpumem.snapshot.keys import KEYS
-from ipygpumem.snapshot.limits import Limits
+from ipygpumem.snapshot.export.event_table import to_frame
+from ipygpumem.snapshot.queries.diff import Change, Diff, diff
+from ipygpumem.snapshot.queries.group_keys import KEYS
+from ipygpumem.snapshot.reader.limits import Limits
 from ipygpumem.snapshot.snapshot import Snapshot
-from ipygpumem.snapshot.table import to_frame
 
 __all__ = ["KEYS", "Change", "Diff", "Limits", "Snapshot", "diff", "sample", "to_frame"]
 

@@ -10,37 +10,46 @@ import numpy as np
 
 from ipygpumem.core.errors import DeviceError, OptionError, SnapshotError, SnapshotLimitError
 from ipygpumem.core.units import MIB, parse_size
-from ipygpumem.snapshot.annotations import Annotation, read_annotations
-from ipygpumem.snapshot.book import Book
-from ipygpumem.snapshot.cells import Cells
-from ipygpumem.snapshot.encode import encode
-from ipygpumem.snapshot.files import one_line, read_objects
-from ipygpumem.snapshot.fragmentation import Fragmentation, fragmentation
-from ipygpumem.snapshot.limits import Limits
-from ipygpumem.snapshot.liveset import LiveSet, Peak
-from ipygpumem.snapshot.oom import Oom, explain_oom
-from ipygpumem.snapshot.overview import summary_text
-from ipygpumem.snapshot.own import Own, read_own, read_sources
-from ipygpumem.snapshot.root import device_traces, host_traces, plain_settings, top
-from ipygpumem.snapshot.segments import Blocks, Segments, read_segments
-from ipygpumem.snapshot.show import Shown
-from ipygpumem.snapshot.state import SegmentHistory, State
-from ipygpumem.snapshot.table import events_frame
-from ipygpumem.snapshot.tables import unpack_pool
-from ipygpumem.snapshot.timeline import Curve, Timeline
-from ipygpumem.snapshot.trace import Action, read_trace
-from ipygpumem.snapshot.window import Churn, DeviceCalls, Step, churn, device_calls, growth, leaks, short_lived
+from ipygpumem.snapshot.display_methods import DisplayMethods
+from ipygpumem.snapshot.export.encode import encode
+from ipygpumem.snapshot.export.event_table import events_frame
+from ipygpumem.snapshot.model.annotations import Annotation, read_annotations
+from ipygpumem.snapshot.model.cells import Cells
+from ipygpumem.snapshot.model.recorder_metadata import Own, read_own, read_sources
+from ipygpumem.snapshot.model.segment_history import SegmentHistory, State
+from ipygpumem.snapshot.model.segments import Blocks, Segments, read_segments
+from ipygpumem.snapshot.model.stacks import unpack_pool
+from ipygpumem.snapshot.model.timeline import Curve, Timeline
+from ipygpumem.snapshot.model.trace import Action, read_trace
+from ipygpumem.snapshot.queries.event_window import (
+    Churn,
+    DeviceCalls,
+    Step,
+    churn,
+    device_calls,
+    growth,
+    leaks,
+    short_lived,
+)
+from ipygpumem.snapshot.queries.fragmentation import Fragmentation, fragmentation
+from ipygpumem.snapshot.queries.live_set import LiveSet, Peak
+from ipygpumem.snapshot.queries.oom_reason import Oom, explain_oom
+from ipygpumem.snapshot.queries.overview import summary_text
+from ipygpumem.snapshot.reader.limits import Limits
+from ipygpumem.snapshot.reader.load import one_line, read_objects
+from ipygpumem.snapshot.reader.table_builder import Book
+from ipygpumem.snapshot.reader.top_level import device_traces, host_traces, plain_settings, top
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.groups import Group
-    from ipygpumem.snapshot.machine import Run
+    from ipygpumem.snapshot.queries.groups import Group
+    from ipygpumem.snapshot.reader.pickle_reader import Run
 
 __all__ = ["Snapshot"]
 
 
-class Snapshot(Shown):
+class Snapshot(DisplayMethods):
     """A memory snapshot. Make one with `load`.
 
     A moment is named by an event: its index in the device's trace. -1 is the moment before the first event. Bytes are
@@ -290,7 +299,7 @@ class Snapshot(Shown):
         self._split, self._histories = {}, {}
 
     def encode(self) -> bytes:
-        """All columns and tables packed, as `ipygpumem.snapshot.encode` describes."""
+        """All columns and tables packed, as `ipygpumem.snapshot.export.encode` describes."""
         return encode(self)
 
     def frame(self, device: int | None = None) -> Any:

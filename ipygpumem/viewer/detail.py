@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.timeline import Timeline
+    from ipygpumem.snapshot.model.timeline import Timeline
 
     Ints = NDArray[np.int64]
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipygpumem.snapshot.groups import add_up
-from ipygpumem.snapshot.keys import label_rows
-from ipygpumem.snapshot.text import many, share
+from ipygpumem.snapshot.export.text import many, share
+from ipygpumem.snapshot.queries.group_keys import label_rows
+from ipygpumem.snapshot.queries.groups import add_up
 from ipygpumem.viewer.detail import SMALL
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.groups import Group
+    from ipygpumem.snapshot.model.timeline import Timeline
+    from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.snapshot.snapshot import Snapshot
-    from ipygpumem.snapshot.timeline import Timeline
 
     Colour = tuple[int, int, int]
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.units import amount
-from ipygpumem.snapshot.text import clip
-from ipygpumem.snapshot.trace import Action
+from ipygpumem.snapshot.export.text import clip
+from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.viewer.axes import Box
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.own import Cell
+    from ipygpumem.snapshot.model.recorder_metadata import Cell
+    from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
-    from ipygpumem.snapshot.timeline import Timeline
     from ipygpumem.viewer.axes import Paper
     from ipygpumem.viewer.detail import Columns
 

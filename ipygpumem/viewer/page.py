@@ -57,7 +57,7 @@ class Source:
 
     Attributes:
         name: What they are called in the page.
-        data: What `ipygpumem.snapshot.encode.encode` makes of a snapshot, or what another bundle reads.
+        data: What `ipygpumem.snapshot.export.encode.encode` makes of a snapshot, or what another bundle reads.
     """
 
     name: str

@@ -14,8 +14,8 @@ import numpy as np
 
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.units import amount, duration, size
-from ipygpumem.snapshot.overview import overview
-from ipygpumem.snapshot.text import clip, many
+from ipygpumem.snapshot.export.text import clip, many
+from ipygpumem.snapshot.queries.overview import overview
 from ipygpumem.viewer import overlays
 from ipygpumem.viewer.axes import Box, Paper, own_style
 from ipygpumem.viewer.detail import NOTHING, SMALL, columns, strata
@@ -25,8 +25,8 @@ from ipygpumem.viewer.ticks import byte_ticks, count_ticks
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
-    from ipygpumem.snapshot.timeline import Timeline
     from ipygpumem.viewer.detail import Columns
 
 __all__ = ["MOST_BYTES", "WIDTH", "Picture", "packed", "picture"]

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.snapshot.encode import encode
-from ipygpumem.snapshot.share import on_one_clock, shared
+from ipygpumem.snapshot.export.encode import encode
+from ipygpumem.snapshot.export.sharing import on_one_clock, shared
 from ipygpumem.viewer.display_target import DisplayTarget, current_target
 from ipygpumem.viewer.page import check_sources, in_words
 from ipygpumem.viewer.picture import Picture, picture

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, replacing
-from ipygpumem.snapshot.encode import encode
-from ipygpumem.snapshot.share import on_one_clock, shared
+from ipygpumem.snapshot.export.encode import encode
+from ipygpumem.snapshot.export.sharing import on_one_clock, shared
 from ipygpumem.viewer.page import Source, check_sources, page
 from ipygpumem.viewer.picture import picture
 

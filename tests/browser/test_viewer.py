@@ -13,7 +13,7 @@ import pytest
 
 from ipygpumem.core.units import size
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.liveset import LiveSet
+from ipygpumem.snapshot.queries.live_set import LiveSet
 from snapshot.files import NAMES, path, raw
 
 AXE = Path(__file__).parents[2] / "ipygpumem" / "viewer" / "node_modules" / "axe-core" / "axe.min.js"

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from ipygpumem.core.errors import SnapshotError
-from ipygpumem.snapshot import Limits, Snapshot, machine
-from ipygpumem.snapshot import rows as rows_module
+from ipygpumem.snapshot import Limits, Snapshot
+from ipygpumem.snapshot.reader import batch_reader, pickle_reader
 from snapshot import hostile
 from snapshot.simulator import Simulator
 
@@ -52,8 +52,8 @@ def count(name, where, key):
     setattr(where, name, counted)
 
 
-count("_matrix", rows_module.Reader, "rows")
-count("_steps", rows_module.Reader, "steps")
+count("_matrix", batch_reader.Reader, "rows")
+count("_steps", batch_reader.Reader, "steps")
 
 
 class Plain(pickle.Unpickler):
@@ -65,7 +65,7 @@ class Plain(pickle.Unpickler):
 
 def check(data):
     """One input: read it, ask it what every reader asks first, and compare."""
-    machine._BULK, rows_module._MANY = WAYS[sum(data[-64:]) % len(WAYS)]
+    pickle_reader._BULK, batch_reader._MANY = WAYS[sum(data[-64:]) % len(WAYS)]
     try:
         snapshot = Snapshot.load(data, LIMITS)
     except SnapshotError as problem:

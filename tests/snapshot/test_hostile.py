@@ -62,7 +62,7 @@ def test_pickle_is_not_even_imported_for_reading():
     import subprocess
 
     code = "import sys; sys.modules['pickle'] = sys.modules['_pickle'] = None\n"
-    code += "from ipygpumem.snapshot.files import read_objects; from ipygpumem.snapshot import Limits\n"
+    code += "from ipygpumem.snapshot.reader.load import read_objects; from ipygpumem.snapshot import Limits\n"
     code += f"read_objects({str(files.path('gpt_small'))!r}, Limits())"
     # numpy takes pickle with it; ours come after
     code = "import numpy\n" + code

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpumem.snapshot import interning
-from ipygpumem.snapshot.distinct import among, distinct
-from ipygpumem.snapshot.interning import gathered, intern
+from ipygpumem.snapshot.model.unique_values import among, distinct
+from ipygpumem.snapshot.reader import byte_strings
+from ipygpumem.snapshot.reader.byte_strings import gathered, intern
 from snapshot import files
 
 strings = st.lists(st.text("ab", max_size=40).map(str.encode), min_size=1, max_size=60)
@@ -27,13 +27,13 @@ def numbered(texts, unique):
     return intern(data, first, last, gathered(words, first, last), unique).tolist()
 
 
-@pytest.mark.parametrize("factor", [interning._FACTOR, np.uint64(0), np.uint64(1)], ids=["lucky", "zero", "one"])
+@pytest.mark.parametrize("factor", [byte_strings._FACTOR, np.uint64(0), np.uint64(1)], ids=["lucky", "zero", "one"])
 def test_each_string_has_its_number(factor):
     @given(strings)
     def check(texts):
         unique = {b"ab": 0}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(interning, "_FACTOR", factor)
+            patch.setattr(byte_strings, "_FACTOR", factor)
             found = numbered(texts, unique)
         assert found == [unique[text] for text in texts]
         assert sorted(unique.values()) == list(range(len(unique)))

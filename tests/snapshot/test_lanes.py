@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipygpumem.core.errors import SnapshotError
-from ipygpumem.snapshot import Snapshot, machine
-from ipygpumem.snapshot import rows as rows_module
-from ipygpumem.snapshot.limits import Limits
-from ipygpumem.snapshot.machine import Machine
-from ipygpumem.snapshot.trace import ACTIONS
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.model.trace import ACTIONS
+from ipygpumem.snapshot.reader import batch_reader, pickle_reader
+from ipygpumem.snapshot.reader.limits import Limits
+from ipygpumem.snapshot.reader.pickle_reader import Machine
 
 OPTIONAL_TEXTS = {"compile_context", "user_metadata"}
 FRAMES = [{"filename": f"/home/user/f{n}.py", "line": n * 100, "name": "f" * n} for n in range(1, 5)]
@@ -25,8 +25,8 @@ texts = st.sampled_from(["", "N/A", "short", "a longer text of metadata", "äö�
 
 @pytest.fixture(autouse=True, params=[1, 1 << 40], ids=["matrix", "steps"])
 def lanes_from_the_first_byte(monkeypatch, request):
-    monkeypatch.setattr(machine, "_BULK", 0)
-    monkeypatch.setattr(rows_module, "_MANY", request.param)
+    monkeypatch.setattr(pickle_reader, "_BULK", 0)
+    monkeypatch.setattr(batch_reader, "_MANY", request.param)
 
 
 def runs(data):

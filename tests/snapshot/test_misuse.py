@@ -12,9 +12,9 @@ import pytest
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot import Snapshot, diff, to_frame
-from ipygpumem.snapshot import mapped as mapped_module
-from ipygpumem.snapshot.table import write_csv
-from ipygpumem.snapshot.tables import is_user_file
+from ipygpumem.snapshot.export.event_table import write_csv
+from ipygpumem.snapshot.model import mapped_ranges
+from ipygpumem.snapshot.model.stacks import is_user_file
 from snapshot.entries import block, event, segment
 
 MIB = 1 << 20
@@ -116,7 +116,7 @@ def test_ooms_are_the_last_hundred():
 
 @pytest.mark.parametrize("every", [1, 3, 8192])
 def test_mapped_ranges_at_every_event(monkeypatch, every):
-    monkeypatch.setattr(mapped_module, "_EVERY", every)
+    monkeypatch.setattr(mapped_ranges, "_EVERY", every)
     random = np.random.default_rng(0)
     pages: dict[int, set[int]] = {0: set(), 7: set()}
     trace, truth = [], []

@@ -6,10 +6,10 @@ import pytest
 
 from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.encode import decode
-from ipygpumem.snapshot.overview import overview
-from ipygpumem.snapshot.share import shared
-from ipygpumem.snapshot.text import fragmentation_lines
+from ipygpumem.snapshot.export.encode import decode
+from ipygpumem.snapshot.export.sharing import shared
+from ipygpumem.snapshot.export.text import fragmentation_lines
+from ipygpumem.snapshot.queries.overview import overview
 from snapshot.entries import block, event, segment
 
 MIB = 1 << 20

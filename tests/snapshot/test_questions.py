@@ -12,10 +12,10 @@ import pytest
 
 from ipygpumem.core.errors import DeviceError, OptionError, SnapshotError
 from ipygpumem.snapshot import KEYS, Snapshot, diff, sample, to_frame
-from ipygpumem.snapshot.encode import decode
-from ipygpumem.snapshot.overview import overview
-from ipygpumem.snapshot.table import COLUMNS, write_csv
-from ipygpumem.snapshot.tables import is_user_file
+from ipygpumem.snapshot.export.encode import decode
+from ipygpumem.snapshot.export.event_table import COLUMNS, write_csv
+from ipygpumem.snapshot.model.stacks import is_user_file
+from ipygpumem.snapshot.queries.overview import overview
 from snapshot import files
 from snapshot.entries import block, event, segment
 

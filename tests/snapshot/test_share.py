@@ -7,9 +7,9 @@ import json
 import pytest
 
 from ipygpumem import Snapshot
-from ipygpumem.snapshot.encode import decode
-from ipygpumem.snapshot.share import on_one_clock, shared, stripped
-from ipygpumem.snapshot.tables import is_user_file
+from ipygpumem.snapshot.export.encode import decode
+from ipygpumem.snapshot.export.sharing import on_one_clock, shared, stripped
+from ipygpumem.snapshot.model.stacks import is_user_file
 from snapshot import files
 
 CELL = "/scratch/ipykernel_77/123.py"

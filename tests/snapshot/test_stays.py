@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from ipygpumem.snapshot.stays import holder
+from ipygpumem.snapshot.model.segment_lookup import holder
 
 
 def plain(stays, address, event):

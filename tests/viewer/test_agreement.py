@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ipygpumem.snapshot import Snapshot, diff
-from ipygpumem.snapshot.fragmentation import fragmentation
-from ipygpumem.snapshot.keys import label_rows
+from ipygpumem.snapshot.queries.fragmentation import fragmentation
+from ipygpumem.snapshot.queries.group_keys import label_rows
 from snapshot.files import NAMES, path
 from snapshot.simulator import Simulator
 

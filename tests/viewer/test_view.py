@@ -11,7 +11,7 @@ import pytest
 
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
-from ipygpumem.snapshot.encode import decode
+from ipygpumem.snapshot.export.encode import decode
 from ipygpumem.viewer import View, view, widget
 from ipygpumem.viewer.display_target import DisplayTarget, current_target, shell_target
 from ipygpumem.viewer.page import script

@@ -12,7 +12,7 @@ import pytest
 
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
-from ipygpumem.snapshot.encode import decode
+from ipygpumem.snapshot.export.encode import decode
 from ipygpumem.viewer import browser
 from snapshot import files
 

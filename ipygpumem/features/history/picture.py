@@ -10,7 +10,7 @@ import numpy as np
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.units import duration, size
 from ipygpumem.features.history.model import HOST
-from ipygpumem.snapshot.text import clip, many
+from ipygpumem.snapshot.export.text import clip, many
 from ipygpumem.viewer.axes import Box, Paper, own_style
 from ipygpumem.viewer.picture import MOST_BYTES, WIDTH, Picture, packed
 from ipygpumem.viewer.ticks import byte_ticks

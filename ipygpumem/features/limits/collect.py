@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Report
     from ipygpumem.features.limits.model import Excess
     from ipygpumem.snapshot import Snapshot
-    from ipygpumem.snapshot.groups import Group
+    from ipygpumem.snapshot.queries.groups import Group
 
 __all__ = ["exceeded"]
 
@@ -50,7 +50,7 @@ def _line(excess: Excess, snapshot: Snapshot) -> str | None:
         return None if made is None else f"most of it by {_label(made)}"
     if excess.kind != "peak":
         return None
-    from ipygpumem.snapshot.liveset import LiveSet
+    from ipygpumem.snapshot.queries.live_set import LiveSet
 
     peak = snapshot.peak(index)
     timeline = snapshot.timelines[index]

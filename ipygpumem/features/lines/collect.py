@@ -15,8 +15,8 @@ from ipygpumem.features.lines.model import DeviceLines, LineUse, Listing, Source
 from ipygpumem.features.lines.source import Region, Texts, enclosing
 from ipygpumem.features.lines.threads import THREAD, outermost_files
 from ipygpumem.measurement.snapshot_events import Places
-from ipygpumem.snapshot.tables import Numbers
-from ipygpumem.snapshot.trace import Action
+from ipygpumem.snapshot.model.stacks import Numbers
+from ipygpumem.snapshot.model.trace import Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.backward_passes import Pass
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.snapshot import Snapshot
-    from ipygpumem.snapshot.timeline import Timeline
+    from ipygpumem.snapshot.model.timeline import Timeline
 
     Ints = NDArray[np.int64]
 

@@ -10,7 +10,7 @@ from ipygpumem.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from ipygpumem.core.report import DeviceReport, Report
-    from ipygpumem.snapshot.groups import Group
+    from ipygpumem.snapshot.queries.groups import Group
 
 __all__ = ["peak_lines"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.snapshot.codec import pack
+from ipygpumem.snapshot.export.column_codec import pack
 from ipygpumem.viewer.page import Source, document
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _VERSION = 1
 
 
 def encode_profile(profile: Profile, notes: Sequence[str] = ()) -> bytes:
-    """All timelines in the form of `ipygpumem.snapshot.encode`: a header, and columns named ``0/time``, ``0/size``...
+    """Encode all timelines as `ipygpumem.snapshot.export.encode` does, with columns named ``0/time``, ``0/size``...
 
     Times are nanoseconds since the earliest of them all; ``source`` and ``target`` are -1 where there is none.
     """

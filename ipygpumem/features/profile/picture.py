@@ -12,7 +12,7 @@ import numpy as np
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.units import amount, duration, size
 from ipygpumem.features.profile.categories import CATEGORIES
-from ipygpumem.snapshot.text import clip, many
+from ipygpumem.snapshot.export.text import clip, many
 from ipygpumem.viewer.axes import Box, Paper, own_style
 from ipygpumem.viewer.picture import MOST_BYTES, WIDTH, Picture, packed
 from ipygpumem.viewer.ticks import byte_ticks

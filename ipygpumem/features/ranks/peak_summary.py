@@ -13,7 +13,7 @@ from ipygpumem.snapshot import Snapshot
 if TYPE_CHECKING:
     import os
 
-    from ipygpumem.snapshot.timeline import Timeline
+    from ipygpumem.snapshot.model.timeline import Timeline
 
 __all__ = ["brief"]
 

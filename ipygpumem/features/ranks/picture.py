@@ -8,7 +8,7 @@ from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.files import check_path, replacing
 from ipygpumem.core.units import duration, size
 from ipygpumem.features.ranks.skew import compare_ranks
-from ipygpumem.snapshot.text import clip
+from ipygpumem.snapshot.export.text import clip
 from ipygpumem.viewer.axes import Box, Paper, own_style
 from ipygpumem.viewer.picture import WIDTH, Picture, packed
 from ipygpumem.viewer.ticks import byte_ticks

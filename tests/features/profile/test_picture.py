@@ -19,7 +19,7 @@ from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.page import encode_profile, timeline_page
 from ipygpumem.features.profile.picture import profile_picture
 from ipygpumem.features.profile.timeline import CategoryTimeline, Profile
-from ipygpumem.snapshot.encode import decode
+from ipygpumem.snapshot.export.encode import decode
 from ipygpumem.viewer.page import script
 from ipygpumem.viewer.picture import MOST_BYTES, WIDTH
 

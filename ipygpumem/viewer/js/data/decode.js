@@ -1,5 +1,5 @@
 /**
- * The encoded snapshot, as `ipygpumem.snapshot.encode` writes it: header and columns.
+ * The encoded snapshot, as `ipygpumem.snapshot.export.encode` writes it: header and columns.
  *
  * Columns of whole numbers become typed arrays. Numbers beyond 2^53, which no double holds, keep their differences: each
  * wide column has a `base` that was taken off.

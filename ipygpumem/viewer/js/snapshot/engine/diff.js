@@ -1,4 +1,4 @@
-/** Two moments compared, of one file or two. As `ipygpumem.snapshot.diff`. */
+/** Two moments compared, of one file or two. As `ipygpumem.snapshot.queries.diff`. */
 
 import { remember } from "../../data/collections.js";
 

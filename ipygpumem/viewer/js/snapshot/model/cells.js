@@ -1,4 +1,4 @@
-/** Which notebook cell an event belongs to: by time, and by the file names in its stack. As `ipygpumem.snapshot.cells`. */
+/** Which notebook cell an event belongs to: by time, and by the file names in its stack. As `ipygpumem.snapshot.model.cells`. */
 
 import { remember } from "../../data/collections.js";
 import { Spans } from "./spans.js";

@@ -1,4 +1,4 @@
-/** The allocator's segments and blocks at any event. As `ipygpumem.snapshot.state` and `fragmentation`. */
+/** The allocator's segments and blocks at any event. As `ipygpumem.snapshot.model.segment_history` and `fragmentation`. */
 
 import { remember } from "../../data/collections.js";
 import { ACTION, BEFORE } from "./trace.js";

@@ -1,4 +1,4 @@
-/** Which segment held an address at an event. As `ipygpumem.snapshot.stays`. */
+/** Which segment held an address at an event. As `ipygpumem.snapshot.model.segment_lookup`. */
 
 import { remember } from "../../data/collections.js";
 

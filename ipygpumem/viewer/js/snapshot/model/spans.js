@@ -1,4 +1,4 @@
-/** Spans of time that may lie in each other: which one is on top at a time. As `ipygpumem.snapshot.spans`. */
+/** Spans of time that may lie in each other: which one is on top at a time. As `ipygpumem.snapshot.model.intervals`. */
 
 export class Spans {
   /**

@@ -1,0 +1,1 @@
+"""Snapshots as text, tables and packed columns."""

@@ -1,0 +1,127 @@
+"""A whole snapshot in one small piece of bytes, for the viewer and the shareable page.
+
+Eight bytes ``ipgmsnap``, the length of the header as four bytes (little endian), the header as JSON in UTF-8 packed
+with zlib, then the packed columns, one behind the other in the order in which the header lists them (see `codec`).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.core.errors import SnapshotFormatError
+from ipygpumem.snapshot.export.column_codec import pack, unpack
+from ipygpumem.snapshot.model.segments import STATES
+from ipygpumem.snapshot.model.stacks import is_user_file
+from ipygpumem.snapshot.model.trace import ACTIONS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ipygpumem.snapshot.snapshot import Snapshot
+
+__all__ = ["decode", "encode"]
+
+_MAGIC = b"ipgmsnap"
+_VERSION = 2
+_LENGTH = 4
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """Pack all columns and tables of a snapshot.
+
+    The columns are named ``trace/0/size``, ``allocations/0/start`` (with the device's index), ``segments/size``,
+    ``blocks/state``, ``stacks/leaf`` and so on, after the attributes that they come from. Allocations are in the order
+    of their start, and instead of ``requested`` and ``end`` they have ``asked_after``, the events from the start to the
+    request for the free, and ``freed_after``, those from there to the
+    end. ``nth`` is left out. ``stacks/own`` has one row per frame: 1 for the user's own code.
+    """
+    described, packed = [], []
+    for name, column in _columns(snapshot):
+        facts, data = pack(column)
+        described.append({"name": name, **facts})
+        packed.append(data)
+    header = {
+        "version": _VERSION,
+        "name": snapshot.name,
+        "actions": ACTIONS,
+        "states": STATES,
+        "devices": [_device(snapshot, timeline.device) for timeline in snapshot.timelines],
+        "frames": [[frame.file, frame.line, frame.name] for frame in snapshot.stacks.frames],
+        "texts": snapshot.texts,
+        "pools": snapshot.pools,
+        "settings": snapshot.settings,
+        "annotations": [asdict(annotation) for annotation in snapshot.annotations()],
+        "cells": [asdict(cell) for cell in snapshot.own.cells],
+        "numbers": snapshot.own.numbers,
+        "sources": snapshot.sources,
+        "readings": snapshot.own.readings,
+        "curves": snapshot.own.curves,
+        "columns": described,
+    }
+    text = zlib.compress(json.dumps(header, separators=(",", ":")).encode("utf-8", "surrogatepass"), 9)
+    return b"".join([_MAGIC, len(text).to_bytes(_LENGTH, "little"), text, *packed])
+
+
+def decode(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]]:
+    """Header and columns of what `encode` made.
+
+    Raises:
+        SnapshotFormatError: The bytes come from elsewhere.
+    """
+    if not data.startswith(_MAGIC):
+        raise SnapshotFormatError("not an encoded snapshot")
+    begin = len(_MAGIC) + _LENGTH
+    at = begin + int.from_bytes(data[len(_MAGIC) : begin], "little")
+    header = json.loads(zlib.decompress(data[begin:at]))
+    columns = {}
+    for facts in header["columns"]:
+        columns[facts["name"]] = unpack(facts, data[at : at + facts["bytes"]])
+        at += facts["bytes"]
+    return header, columns
+
+
+def _columns(snapshot: Snapshot) -> list[tuple[str, NDArray[Any]]]:
+    tables: list[tuple[str, dict[str, NDArray[Any]]]] = []
+    for timeline in snapshot.timelines:
+        tables.append((f"trace/{timeline.device}", _arrays(timeline.trace)))
+        tables.append((f"allocations/{timeline.device}", _by_start(_arrays(timeline.allocations))))
+    tables += [(name, _arrays(getattr(snapshot, name))) for name in ("segments", "blocks", "stacks")]
+    own = [frame.line > 0 and is_user_file(frame.file) for frame in snapshot.stacks.frames]
+    tables.append(("stacks", {"own": np.asarray(own, np.int64)}))
+    return [(f"{name}/{field}", column) for name, table in tables for field, column in table.items()]
+
+
+def _arrays(table: Any) -> dict[str, NDArray[Any]]:
+    columns = {field.name: getattr(table, field.name) for field in fields(table)}
+    return {name: column for name, column in columns.items() if isinstance(column, np.ndarray)}
+
+
+def _by_start(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Allocations in the order of their beginning, their ends as differences: a quarter of the bytes."""
+    order = np.argsort(columns["start"], kind="stable")
+    ordered = {name: column[order] for name, column in columns.items()}
+    del ordered["nth"]  # a reader counts that on the way
+    requested = ordered.pop("requested")
+    ordered["asked_after"] = requested - ordered["start"]
+    ordered["freed_after"] = ordered.pop("end") - requested
+    return ordered
+
+
+def _device(snapshot: Snapshot, device: int) -> dict[str, Any]:
+    timeline = snapshot.timelines[device]
+    return {
+        "device": device,
+        "name": snapshot.own.device_names.get(device),
+        "total": snapshot.own.device_totals.get(device),
+        "dropped": snapshot.own.dropped_of(device),
+        "out_of_order": timeline.trace.out_of_order,
+        "device_free": timeline.trace.device_free,
+        "end_reserved": timeline.end_reserved,
+        **asdict(timeline.gaps),
+        **({} if snapshot.zero_us is None else {"zero_us": snapshot.zero_us}),
+    }

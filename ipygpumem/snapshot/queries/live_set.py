@@ -1,0 +1,96 @@
+"""What lives at one moment, and the peak."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.snapshot.queries.group_keys import group_rows
+from ipygpumem.snapshot.queries.groups import Group
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ipygpumem.snapshot.model.timeline import Timeline
+    from ipygpumem.snapshot.snapshot import Snapshot
+
+__all__ = ["LiveSet", "Peak"]
+
+ROUNDING = "(the allocator's rounding)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveSet:
+    """The allocations alive right after an event.
+
+    Attributes:
+        snapshot: Where they come from.
+        timeline: The device's history.
+        event: The event; -1 is the moment before the first.
+        rows: int64, rows of ``timeline.allocations``.
+    """
+
+    snapshot: Snapshot
+    timeline: Timeline
+    event: int
+    rows: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def bytes(self) -> int:
+        """Requested bytes."""
+        return int(self.timeline.allocations.size[self.rows].sum())
+
+    def by(self, key: str, allocated: int | None = None) -> tuple[Group, ...]:
+        """Groups by a key of `ipygpumem.snapshot.KEYS`, the largest first.
+
+        Args:
+            key: ``"line"``, ``"function"``, ``"cell"``, ``"stack"``, ...
+            allocated: The allocator's own counter at that moment, in rounded bytes. A last group then holds what is
+                missing to it, so that the sum of all is the counter.
+
+        Raises:
+            OptionError: There is no such key.
+        """
+        groups = group_rows(self.snapshot, self.timeline, self.rows, key)
+        if allocated is None:
+            return groups
+        return (*groups, Group(label=ROUNDING, bytes=allocated - self.bytes, count=0))
+
+    def to_dict(self, key: str = "line", top: int | None = None) -> dict[str, Any]:
+        """As plain values, with the ``top`` groups by a key."""
+        return {
+            "device": self.timeline.device,
+            "event": self.event,
+            "time_us": self.timeline.trace.time_of(self.event),
+            "bytes": self.bytes,
+            "count": len(self),
+            "groups": [group.to_dict() for group in self.by(key)[:top]],
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Peak:
+    """The highest point of a device's requested bytes.
+
+    Attributes:
+        device: The device's index.
+        requested: Bytes that the program asked for. Blocks that wait for a stream after their free count, as in
+            PyTorch's ``requested_bytes.all.peak``.
+        event: The first event after which it is reached; -1 is the moment before the first event.
+        time_us: Microseconds since 1970; None for -1, and where the file has no times.
+        live: What lived then.
+    """
+
+    device: int
+    requested: int
+    event: int
+    time_us: int | None
+    live: LiveSet
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, without the live set."""
+        return {"requested": self.requested, "event": self.event, "time_us": self.time_us}

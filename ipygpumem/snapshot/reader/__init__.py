@@ -1,0 +1,1 @@
+"""Reading an untrusted file into columns, without executing anything in it."""
