@@ -96,6 +96,16 @@ def two_gpus(make_gpu):
 
 
 @pytest.fixture
+def no_cupti(monkeypatch, tmp_path):
+    """A process that has not loaded CUPTI. PyTorch's CUDA build loads it when it is imported."""
+    from ipygpumem.sources.cupti import library
+
+    maps = tmp_path / "maps without cupti"
+    maps.write_text("7f00-7f01 r-xp 00000000 00:00 1 /usr/lib/libc.so.6\n")
+    monkeypatch.setattr(library, "Path", lambda name: maps)
+
+
+@pytest.fixture
 def fake_nvml():
     """An NVML library with one card, and no CUDA."""
     from fakes.nvml import FakeCard, FakeNvml

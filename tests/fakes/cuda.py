@@ -218,6 +218,9 @@ class FakeGpu:
     def c_accelerator_getDeviceIndex(self):  # noqa: N802
         return self.current
 
+    def c_accelerator_getAccelerator(self):  # noqa: N802
+        """None, as in the CPU build: a CUDA build would pass the streams of its real runtime to the compiler."""
+
     def c_cuda_hostMemoryStats(self):  # noqa: N802
         stat = {"current": self.pinned, "peak": self.pinned, "allocated": self.pinned, "freed": 0}
         return {"allocated_bytes": stat, "active_bytes": dict(stat), "num_host_alloc": 0, "num_host_free": 0}

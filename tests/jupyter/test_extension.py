@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import ipygpumem
+from fakes.builds import NO_GPU
 from ipygpumem.core.report import Report
 
 MIB = 1 << 20
 HOST_LINE = re.compile(
-    r"ipygpumem: no GPU \(torch \S+ is built without CUDA\): reporting host memory \(RSS\) instead, "
+    rf"ipygpumem: no GPU \({re.escape(NO_GPU)}\): reporting host memory \(RSS\) instead, "
     r"baseline \d+\.\d MiB; a report follows every cell that moves memory\n"
 )
 ALLOCATE = "kept = torch.ones(100 << 20, dtype=torch.uint8, device='cuda')"

@@ -55,7 +55,7 @@ def test_a_statement_tells_it_in_its_line(notebook):
     assert "cuda:0 outside PyTorch: NCCL +388.0 MiB" in ran.text
 
 
-def test_without_cupti_the_cell_runs_and_says_why(gpu_notebook):
+def test_without_cupti_the_cell_runs_and_says_why(gpu_notebook, no_cupti):
     ran = gpu_notebook.run("%%gpumem --outside\nx = 5\nx")
     assert ran.value == 5
     assert "memory outside PyTorch by library: no CUPTI is loaded" in ran.text
@@ -82,7 +82,7 @@ def test_what_a_library_gives_back_at_once_is_told_too(notebook):
     assert notebook.run("take(0x2000, 2 * MIB, CUPY)\ngive(0x2000)").displays == []
 
 
-def test_a_setting_that_cannot_be_had_is_said_once(gpu_notebook, fake_gpu):
+def test_a_setting_that_cannot_be_had_is_said_once(gpu_notebook, fake_gpu, no_cupti):
     ran = gpu_notebook.run("%config GPUMem.outside = 'library'")
     assert ran.stdout == (
         "ipygpumem: no names for memory outside PyTorch: no CUPTI is loaded: CUDA builds of PyTorch bring it\n"
@@ -106,7 +106,7 @@ def test_a_value_that_means_nothing(notebook, caplog):
     assert notebook.run("%config GPUMem.outside").value == "off"
 
 
-def test_env_says_what_is_missing(gpu_notebook, monkeypatch):
+def test_env_says_what_is_missing(gpu_notebook, no_cupti):
     ran = gpu_notebook.run("%gpumem env")
     assert "outside PyTorch, by library" in ran.stdout
     assert "unknown: no CUPTI is loaded: CUDA builds of PyTorch bring it" in ran.stdout

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import ipygpumem
+from fakes.builds import NO_GPU
 from fakes.cuda import CONTEXT, KERNELS, WORKSPACE
 from fakes.nvml import FakeCard
 from ipygpumem import measure
@@ -99,7 +100,7 @@ def test_cuda_that_does_not_start_is_one_line(fake_gpu):
 
 
 def test_without_a_gpu_or_torch_the_hosts(monkeypatch):
-    assert ipygpumem.preload_pytorch().note == f"torch {torch.__version__} is built without CUDA"
+    assert ipygpumem.preload_pytorch().note == NO_GPU
     monkeypatch.setitem(sys.modules, "torch", None)
     baseline = ipygpumem.preload_pytorch()
     assert "torch cannot be imported" in baseline.note

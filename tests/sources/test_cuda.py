@@ -46,9 +46,14 @@ class Runtime:
         return 0
 
 
+def _hide_bindings(monkeypatch):
+    for name in ("cuda", "cuda.bindings"):  # PyTorch's CUDA build has imported both
+        monkeypatch.setitem(sys.modules, name, None)
+
+
 @pytest.fixture
 def runtime(monkeypatch, fresh_package):
-    monkeypatch.setitem(sys.modules, "cuda", None)
+    _hide_bindings(monkeypatch)
     runtime = Runtime()
     cuda._runtime.cache_clear()
     monkeypatch.setattr(cuda, "_loaded_runtime", lambda: cuda._Loaded(runtime))
@@ -77,7 +82,8 @@ def test_no_memory_leaves_no_error_for_the_users_next_call(runtime):
 
 
 def test_no_runtime_nothing_taken(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cuda", None)
+    _hide_bindings(monkeypatch)
+    monkeypatch.setattr(cuda, "_loaded_runtime", lambda: None)
     cuda._runtime.cache_clear()
     with cuda.raw_allocation(SIZE) as taken, cuda.uncaptured() as excused:
         assert (taken, excused) == (False, False)

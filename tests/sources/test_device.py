@@ -126,7 +126,7 @@ def test_a_card_that_does_not_move_is_not_ours(make_gpu):
 
 def _properties(uuid):
     class Properties:
-        name, total_memory = "NVIDIA H200", 100 * MIB
+        name, total_memory, major, minor = "NVIDIA H200", 100 * MIB, 9, 0
 
     Properties.uuid = uuid
     return Properties

@@ -8,6 +8,7 @@ import types
 import pytest
 import torch
 
+from fakes.builds import NO_GPU
 from ipygpumem.core.errors import DeviceError
 from ipygpumem.sources import pytorch
 from ipygpumem.sources.device_monitor import Watch
@@ -135,8 +136,8 @@ def test_old_torch_torch_without_cuda_and_no_torch(monkeypatch, fake_gpu):
         assert pytorch.module() is None, "half-way through its own import"
 
 
-def test_torch_without_cuda():
-    assert pytorch.problem(load=True) == f"torch {torch.__version__} is built without CUDA"
+def test_a_machine_without_a_gpu():
+    assert pytorch.problem(load=True) == NO_GPU
     assert Watch().read().devices == {}
     with pytest.raises(DeviceError, match="this process sees 0"):
         Watch().check(["0"])

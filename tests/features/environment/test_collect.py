@@ -1,5 +1,6 @@
 """``ipygpumem env``: tried, not guessed."""
 
+from fakes.builds import NO_GPU
 from ipygpumem.features.environment.collect import environment, environment_lines
 
 
@@ -17,7 +18,7 @@ def test_a_machine_with_a_gpu(fake_gpu):
 
 def test_a_machine_without(fake_nvml):
     facts = environment()
-    assert "built without CUDA" in facts.torch
+    assert facts.torch == NO_GPU
     assert facts.mode is None
     assert facts.numbers["GPU memory"] == ("unknown", facts.torch)
     assert facts.driver in "\n".join(environment_lines(facts))

@@ -157,7 +157,7 @@ def test_another_profiler_is_one_note_and_the_figures_stand(gpu, cupti):
     assert note.startswith("memory outside PyTorch by library: another profiler holds CUPTI")
 
 
-def test_a_machine_without_cupti(gpu):
+def test_a_machine_without_cupti(gpu, no_cupti):
     with measure(outside=True) as m:
         gpu.outside(10 * MIB)
     assert told(m).grade.trust == "unknown"

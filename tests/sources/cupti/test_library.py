@@ -128,7 +128,7 @@ def test_what_cupti_refuses_is_one_line(library, code, words):
     assert "\n" not in str(caught.value)
 
 
-def test_no_library_is_loaded_here():
+def test_no_library_is_loaded(no_cupti):
     with pytest.raises(CuptiError, match="no CUPTI is loaded"):
         cupti.Cupti()
 

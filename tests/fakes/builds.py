@@ -1,0 +1,6 @@
+"""Differences between the CPU build and the CUDA build of PyTorch on a machine without a GPU; tests pass with both."""
+
+import torch
+
+NO_GPU = "torch finds no NVIDIA GPU" if torch.version.cuda else f"torch {torch.__version__} is built without CUDA"
+"""The reason that the package gives for having no GPU to report on."""
