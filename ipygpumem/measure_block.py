@@ -12,10 +12,16 @@ from ipygpumem.core.code_label import first_code
 from ipygpumem.core.device_names import device_words
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.features.limits.model import Limits
-from ipygpumem.features.lines.source import Region, Texts, code_of, region_of, with_block
-from ipygpumem.features.modules.watch import ModuleWatch
+from ipygpumem.features.lines.source import (
+    SourceRegion,
+    SourceTexts,
+    code_object,
+    function_region,
+    with_statement_region,
+)
+from ipygpumem.features.modules.tracker import ModuleTracker
 from ipygpumem.features.processes.collect import with_neighbours
-from ipygpumem.features.profile.collect import profile_question
+from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.rank_files import RankFiles
 from ipygpumem.measurement.allocation_history import HistoryOptions
 from ipygpumem.measurement.measurement import Measurement, MeasurementOptions
@@ -128,14 +134,14 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             lines=None if lines is False else _regions(lines),
             everywhere=lines is True,
             limits=limits,
-            modules=None if modules is None else ModuleWatch(modules, reset=peaks == "exact"),
+            modules=None if modules is None else ModuleTracker(modules, reset=peaks == "exact"),
             options=HistoryOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {})),
             path=path,
             outside=bool(outside),
-            profile=profile_question(trace, timeline, outside=bool(outside), snapshot=path),
+            profile=profile_collector(trace, timeline, outside=bool(outside), snapshot=path),
         )
         self._listed = lines is not False
-        self._block: Region | None = None
+        self._block: SourceRegion | None = None
         self._place = ("", 0, "")
         self._measurement: Measurement | None = None
 
@@ -147,8 +153,8 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         name = "<module>" if code.co_name.startswith("<cell line") else code.co_name  # as IPython 7.34 has it
         self._place = code.co_filename, caller.f_lineno, name
         if self._listed:
-            self._block = with_block(
-                code.co_filename, caller.f_lineno, Texts(notebook_sources()), f"with measure() in {code.co_name}"
+            self._block = with_statement_region(
+                code.co_filename, caller.f_lineno, SourceTexts(notebook_sources()), f"with measure() in {code.co_name}"
             )
         self._measurement = Measurement(self._watch, self._options)
         self._measurement.only = self._only
@@ -222,20 +228,20 @@ def _rank_files(folder: str | os.PathLike[str], rank: int | None, snapshot: Any)
     return RankFiles(folder, rank, record=snapshot is None)
 
 
-def _regions(lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]]) -> list[Region]:
+def _regions(lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]]) -> list[SourceRegion]:
     """The functions that are to be listed.
 
     Raises:
         OptionError: One that has no source.
     """
     functions = [] if isinstance(lines, bool) else list(lines) if isinstance(lines, Iterable) else [lines]
-    texts = Texts(notebook_sources())
+    texts = SourceTexts(notebook_sources())
     regions = []
     for function in functions:
-        code = code_of(function)
+        code = code_object(function)
         if code is None:
             raise OptionError(f"lines takes True, or functions written in Python, not {type(function).__name__}")
-        regions.append(region_of(code, texts))
+        regions.append(function_region(code, texts))
     return regions
 
 

@@ -53,7 +53,7 @@ class GPUMemLimitExceeded(IpyGpuMemError):  # noqa: N818 (it says what happened,
     """A cell or block took more memory than it was allowed.
 
     Attributes:
-        excesses: What was over its limit: `ipygpumem.features.limits.model.Excess`.
+        excesses: What was over its limit: `ipygpumem.features.limits.model.ExceededLimit`.
     """
 
     def __init__(self, message: str, excesses: tuple[Any, ...] = ()) -> None:

@@ -10,7 +10,7 @@ from ipygpumem.core.grade import Grade
 from ipygpumem.core.reading import Counters, DeviceReading, HostReading
 from ipygpumem.core.report import SCHEMA, DeviceReport, HostReport, Peak, ProfiledHost, Report
 from ipygpumem.core.samples import OutsidePeak
-from ipygpumem.features.limits.model import Excess
+from ipygpumem.features.limits.model import ExceededLimit
 from ipygpumem.features.lines.model import DeviceLines
 from ipygpumem.features.modules.model import ModuleTree
 from ipygpumem.features.outside.model import OutsideMemory
@@ -26,7 +26,7 @@ _NAMES: dict[str, Any] = {
     "Counters": Counters,
     "DeviceLines": DeviceLines,
     "DeviceReading": DeviceReading,
-    "Excess": Excess,
+    "ExceededLimit": ExceededLimit,
     "Grade": Grade,
     "HostReading": HostReading,
     "ModuleTree": ModuleTree,

@@ -13,7 +13,7 @@ from ipygpumem.core.units import MIB, duration, signed
 if TYPE_CHECKING:
     from ipygpumem.core.reading import Counters, DeviceReading, HostReading
     from ipygpumem.core.samples import OutsidePeak
-    from ipygpumem.features.limits.model import Excess
+    from ipygpumem.features.limits.model import ExceededLimit
     from ipygpumem.features.lines.model import DeviceLines
     from ipygpumem.features.modules.model import ModuleTree
     from ipygpumem.features.outside.model import OutsideMemory
@@ -393,7 +393,7 @@ class Report:
     notes: tuple[str, ...] = ()
     recording: RecordingFacts | None = field(default=None)
     lines: tuple[DeviceLines, ...] = ()
-    excesses: tuple[Excess, ...] = ()
+    excesses: tuple[ExceededLimit, ...] = ()
     modules: tuple[ModuleTree, ...] = ()
     libraries: tuple[OutsideMemory, ...] = ()
     profile: ProfileFacts | None = None

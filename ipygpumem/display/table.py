@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.grade import Grade
     from ipygpumem.core.reading import Reading
     from ipygpumem.core.report import DeviceReport, HostReport, Report
-    from ipygpumem.features.lines.peak_model import PeakLines
+    from ipygpumem.features.lines.model import PeakLines
 
 __all__ = ["Table", "TableRow", "books_tables", "report_tables", "text_tables"]
 

@@ -22,7 +22,7 @@ from ipygpumem.display.columns import recording_notes
 from ipygpumem.features.history.previous_run import last_run
 from ipygpumem.features.holders.cell_baseline import Marks
 from ipygpumem.features.limits.model import Limits
-from ipygpumem.features.lines.source import Region
+from ipygpumem.features.lines.source import SourceRegion
 from ipygpumem.features.live.cell_display import Live, LiveCell
 from ipygpumem.features.oom.history import Ring
 from ipygpumem.features.oom.panel import Ooms
@@ -303,7 +303,7 @@ class Cells:
             names = self.numbers.known()
             if filename is not None and frame.number is not None:
                 names[filename] = frame.number  # of two runs of one text this one
-            block = Region(filename, 1, len(sources[filename].splitlines())) if filename else None
+            block = SourceRegion(filename, 1, len(sources[filename].splitlines())) if filename else None
             report = study.finish(report, measurement, cells=sources, numbers=names, block=block)
         self.settle(report, measurement, frame.asked, muted=frame.muted, live=frame.live)
         return None if study is None else study.error

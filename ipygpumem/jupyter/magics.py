@@ -20,12 +20,12 @@ from ipygpumem.core.code_label import first_code
 from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.display.table import books_tables
 from ipygpumem.features.limits.model import Limits
-from ipygpumem.features.lines.source import resolve
+from ipygpumem.features.lines.source import resolve_name
 from ipygpumem.features.live.monitor import Monitoring
-from ipygpumem.features.modules.watch import ModuleWatch
+from ipygpumem.features.modules.tracker import ModuleTracker
 from ipygpumem.features.processes.collect import listed_neighbours
 from ipygpumem.features.processes.table import with_neighbour_rows
-from ipygpumem.features.profile.collect import profile_question
+from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.engines.cell import on_engines
 from ipygpumem.features.recordings.across_cells import AcrossCells
 from ipygpumem.features.release.collect import Debugger
@@ -187,7 +187,7 @@ class GPUMem(Magics, Settings):
             options=history_options(words),
             path=path,
             outside=words.outside or self.outside == "library",
-            profile=profile_question(
+            profile=profile_collector(
                 None if words.trace is None else filled(self.shell, words.trace),
                 None if words.timeline is None else filled(self.shell, words.timeline),
                 outside=words.outside,
@@ -195,8 +195,8 @@ class GPUMem(Magics, Settings):
             ),
         )
 
-    def _model(self, name: str) -> ModuleWatch:
-        return ModuleWatch(resolve(name, self.shell.user_ns.__getitem__), reset=self.peaks == "exact")
+    def _model(self, name: str) -> ModuleTracker:
+        return ModuleTracker(resolve_name(name, self.shell.user_ns.__getitem__), reset=self.peaks == "exact")
 
 
 GPUMem.gpumem.__doc__ = f"{GPUMem.gpumem.__doc__}\n\n{help_text()}"

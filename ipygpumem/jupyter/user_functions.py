@@ -8,7 +8,7 @@ from collections import ChainMap
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.lines.source import Region, Texts, code_of, region_of, resolve
+from ipygpumem.features.lines.source import SourceRegion, SourceTexts, code_object, function_region, resolve_name
 from ipygpumem.measure_block import notebook_sources
 
 if TYPE_CHECKING:
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
 __all__ = ["functions"]
 
 
-def functions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[Region]:
+def functions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
     """Where the functions and methods of these names stand; those that the code itself defines are listed with it.
 
     Raises:
         OptionError: A name that is no function, or one whose source nobody has.
     """
-    texts = Texts(notebook_sources())
+    texts = SourceTexts(notebook_sources())
     own = _defined(text)
     regions = []
     for name in dict.fromkeys(names):
         if name in own:
             continue
-        thing = resolve(name, ChainMap(dict(namespace), vars(builtins)).__getitem__)
-        code = code_of(thing)
+        thing = resolve_name(name, ChainMap(dict(namespace), vars(builtins)).__getitem__)
+        code = code_object(thing)
         if code is None:
             if issubclass(type(thing), type):
                 raise OptionError(f"{name!r} is a class: name a method, as in {name}.forward")
             raise OptionError(f"{name!r} is no function or method written in Python")
-        regions.append(region_of(code, texts))
+        regions.append(function_region(code, texts))
     return regions
 
 
 def _defined(text: str) -> set[str]:
     """Names of the functions and methods that some code will define: ``train``, ``Net.forward``."""
-    tree = Texts({"": text}).tree("")
+    tree = SourceTexts({"": text}).tree("")
     if tree is None:
         return set()
     found = set()

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.errors import GPUMemLimitExceeded
     from ipygpumem.core.report import Report
-    from ipygpumem.features.lines.collect import Scope
+    from ipygpumem.features.lines.collect import LineSelection
     from ipygpumem.features.lines.model import DeviceLines
-    from ipygpumem.features.lines.source import Region
+    from ipygpumem.features.lines.source import SourceRegion
     from ipygpumem.features.modules.model import ModuleTree
-    from ipygpumem.features.modules.watch import ModuleWatch
+    from ipygpumem.features.modules.tracker import ModuleTracker
     from ipygpumem.features.outside.model import OutsideMemory
-    from ipygpumem.features.profile.collect import ProfileQuestion
+    from ipygpumem.features.profile.collect import ProfileCollector
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.sources.device_monitor import Watch
@@ -62,15 +62,15 @@ class Study:
         self,
         watch: Watch,
         *,
-        lines: Sequence[Region] | None = None,
+        lines: Sequence[SourceRegion] | None = None,
         everywhere: bool = False,
         limits: Limits | None = None,
-        modules: ModuleWatch | None = None,
+        modules: ModuleTracker | None = None,
         options: HistoryOptions | None = None,
         path: Path | None = None,
         record: bool = True,
         outside: bool = False,
-        profile: ProfileQuestion | None = None,
+        profile: ProfileCollector | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.error: GPUMemLimitExceeded | None = None
@@ -124,14 +124,14 @@ class Study:
         *,
         cells: Mapping[str, str],
         numbers: Mapping[str, int] | None = None,
-        block: Region | None = None,
+        block: SourceRegion | None = None,
     ) -> Report:
         """The report with its answers; `error` is what a broken limit raises.
 
         Args:
             report: Of the measurement that has ended.
             measurement: That measurement.
-            cells: Texts of the notebook's cells by file name.
+            cells: SourceTexts of the notebook's cells by file name.
             numbers: In numbers by file name, as far as they are known.
             block: The code that was measured, to be listed first.
         """
@@ -175,9 +175,9 @@ class Study:
             profile=profile,
         )
         if excesses:
-            from ipygpumem.features.limits.collect import exceeded
+            from ipygpumem.features.limits.collect import limit_error
 
-            self.error = exceeded(report, snapshot, recorded=self._records)
+            self.error = limit_error(report, snapshot, recorded=self._records)
         return report
 
     def _unmeasured(self, report: Report) -> tuple[str, ...]:
@@ -214,17 +214,17 @@ class Study:
         report: Report,
         cells: Mapping[str, str],
         numbers: Mapping[str, int],
-        block: Region | None,
+        block: SourceRegion | None,
     ) -> tuple[DeviceLines, ...]:
-        from ipygpumem.features.lines.collect import Scope, device_lines
-        from ipygpumem.features.lines.source import Texts
+        from ipygpumem.features.lines.collect import LineSelection, device_lines
+        from ipygpumem.features.lines.source import SourceTexts
 
         regions = (*([block] if block else []), *(self._lines or ()))
-        scope: Scope = Scope(regions, self._everywhere, numbers)
+        scope: LineSelection = LineSelection(regions, self._everywhere, numbers)
         recorder: Any = self._recorder
         found = (
             device_lines(
-                snapshot, device, recorder=recorder, passes=self._passes.passes, scope=scope, texts=Texts(cells)
+                snapshot, device, recorder=recorder, passes=self._passes.passes, scope=scope, texts=SourceTexts(cells)
             )
             for device in report.devices.values()
         )

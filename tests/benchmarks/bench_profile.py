@@ -30,7 +30,7 @@ def _profiled(torch):
 def run():
     import torch
 
-    from ipygpumem.features.profile.event_tree import flow_of
+    from ipygpumem.features.profile.event_tree import read_flow
     from ipygpumem.features.profile.page import timeline_page
     from ipygpumem.features.profile.timeline import profile_of
     from ipygpumem.measurement.recording_file import collector_paused
@@ -40,7 +40,7 @@ def run():
     for _ in range(RUNS):
         start = time.perf_counter()
         with collector_paused():
-            profile = profile_of(flow_of(capture.result))
+            profile = profile_of(read_flow(capture.result))
         page = timeline_page(profile, "bench.html")
         ours = min(ours, time.perf_counter() - start)
     rows = [

@@ -16,16 +16,16 @@ from ipygpumem import ReportError
 from ipygpumem.core.grade import grade
 from ipygpumem.core.report import RecordingFacts, Report
 from ipygpumem.core.samples import OutsidePeak
-from ipygpumem.features.limits.model import Excess
-from ipygpumem.features.lines.model import DeviceLines, LineUse, Listing, SourceLine
-from ipygpumem.features.modules.model import ModuleRow, ModuleTree, Part, Phase
+from ipygpumem.features.limits.model import ExceededLimit
+from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, SourceListing
+from ipygpumem.features.modules.model import KindBytes, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory
 from ipygpumem.features.processes.model import Neighbour, NeighbourChange
 from ipygpumem.features.profile.model import CategoryPeak, ProfileFacts
 
 LINES = DeviceLines(
     device="cuda:0",
-    listings=(Listing("In [7]", (SourceLine(1, "\tx = f()", LineUse(5, 6, 7, 1, 2, 1, 3)), SourceLine(2, ""))),),
+    listings=(SourceListing("In [7]", (SourceLine(1, "\tx = f()", LineUse(5, 6, 7, 1, 2, 1, 3)), SourceLine(2, ""))),),
     before=1,
     elsewhere=LineUse(),
     end_requested=2,
@@ -39,8 +39,8 @@ LINES = DeviceLines(
 )
 TREE = ModuleTree(
     device="cuda:0",
-    phases=(Phase("forward", 2, 0.5, 10, 20, None),),
-    parts=(Part("activations", 3, 0),),
+    phases=(StepPhase("forward", 2, 0.5, 10, 20, None),),
+    parts=(KindBytes("activations", 3, 0),),
     rows=(ModuleRow("", "Net", 0, 1, 2, 3, 4, 5, None, 6, 7, 8, "compiled"),),
     rounding=(None, 1),
     pending=(0, -2),
@@ -72,7 +72,7 @@ FULL = dataclasses.replace(
         recording=RecordingFacts("x.pickle", 5, 6, None, own=False, error="e"),
     ),
     lines=(LINES,),
-    excesses=(Excess("cuda:0", "peak", 5, 4),),
+    excesses=(ExceededLimit("cuda:0", "peak", 5, 4),),
     modules=(TREE,),
     libraries=(OUTSIDE,),
     profile=PROFILE,

@@ -28,11 +28,11 @@ def profiled(torch, run):
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_every_category_as_in_torchs_own_export(torch, example, tmp_path):
-    from ipygpumem.features.profile.event_tree import flow_of
+    from ipygpumem.features.profile.event_tree import read_flow
     from ipygpumem.features.profile.timeline import profile_of
 
     capture = profiled(torch, example)
-    timelines = {one.device: one for one in profile_of(flow_of(capture.result)).timelines}
+    timelines = {one.device: one for one in profile_of(read_flow(capture.result)).timelines}
     assert next(iter(timelines)) == "cuda:0"
     for device in ("cuda:0", "cpu"):
         capture._profile.export_memory_timeline(str(tmp_path / "t.json"), device)
@@ -121,10 +121,10 @@ def test_libraries_by_setting_step_aside_and_say_so(fresh, tmp_path):
         ipygpumem.preload_pytorch()
         from ipygpumem.measurement.session import current
         from ipygpumem.measurement.plan import Study
-        from ipygpumem.features.profile.collect import profile_question
+        from ipygpumem.features.profile.collect import profile_collector
         from ipygpumem.measurement.measurement import Measurement
         watch = current().watch
-        study = Study(watch, record=False, outside=True, profile=profile_question({str(tmp_path / "t.json")!r}, None))
+        study = Study(watch, record=False, outside=True, profile=profile_collector({str(tmp_path / "t.json")!r}, None))
         measurement = Measurement(watch)
         study.attach(measurement)
         measurement.begin()

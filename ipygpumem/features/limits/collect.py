@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.core.report import Report
-    from ipygpumem.features.limits.model import Excess
+    from ipygpumem.features.limits.model import ExceededLimit
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.queries.groups import Group
 
-__all__ = ["exceeded"]
+__all__ = ["limit_error"]
 
 _CELL = re.compile(r"In\[(\d+)\](:\d+)(?: (.+))?")
 _HOLDERS = 3
 _WIDTH = 80
 
 
-def exceeded(report: Report, snapshot: Snapshot | None, *, recorded: bool = True) -> GPUMemLimitExceeded:
+def limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool = True) -> GPUMemLimitExceeded:
     """The exception for a report with excesses: one line that says it all.
 
     ``recorded`` False: nothing was meant to be recorded, and it says how to learn the line.
@@ -40,7 +40,7 @@ def exceeded(report: Report, snapshot: Snapshot | None, *, recorded: bool = True
     return GPUMemLimitExceeded(cell + "; ".join(parts), report.excesses)
 
 
-def _line(excess: Excess, snapshot: Snapshot) -> str | None:
+def _line(excess: ExceededLimit, snapshot: Snapshot) -> str | None:
     """The line that reached the peak, or that made most of what is held."""
     index = int(excess.where.rpartition(":")[2]) if excess.where != "host" else -1
     if not 0 <= index < len(snapshot.timelines) or not len(snapshot.timelines[index].trace):

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import DeviceReport, HostReport, Report
 
-__all__ = ["Excess", "Limits"]
+__all__ = ["ExceededLimit", "Limits"]
 
 
 @dataclass(frozen=True, slots=True)
-class Excess:
+class ExceededLimit:
     """One figure over its limit, both in bytes. ``kind`` is peak, held or outside; ``where`` a device or ``host``."""
 
     where: str
@@ -67,14 +67,14 @@ class Limits:
     def __bool__(self) -> bool:
         return any(limit is not None for limit in (self.peak, self.held, self.outside, self.host))
 
-    def check(self, report: Report) -> tuple[tuple[Excess, ...], tuple[str, ...]]:
+    def check(self, report: Report) -> tuple[tuple[ExceededLimit, ...], tuple[str, ...]]:
         """Every figure of a report that is over its limit for certain; and, in sentences, what could not be checked."""
-        excesses: list[Excess] = []
+        excesses: list[ExceededLimit] = []
         doubts: list[str] = []
         for where, kind, amount, limit, trust in self._figures(report):
             if trust.trust == "exact" and amount is not None:
                 if amount > limit:
-                    excesses.append(Excess(where, kind, amount, limit))
+                    excesses.append(ExceededLimit(where, kind, amount, limit))
             elif amount is None or trust.trust != "bound" or amount > limit:  # at most this, and that is allowed
                 word = "outside PyTorch" if kind == "outside" else kind
                 doubts.append(f"the limit of {amount_text(limit)} ({where}, {word}) was not checked: {trust.reason}")

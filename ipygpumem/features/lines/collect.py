@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipygpumem.features.lines.model import DeviceLines, LineUse, Listing, SourceLine
-from ipygpumem.features.lines.source import Region, Texts, enclosing
+from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, SourceListing
+from ipygpumem.features.lines.source import SourceRegion, SourceTexts, enclosing_functions
 from ipygpumem.features.lines.threads import THREAD, outermost_files
 from ipygpumem.measurement.snapshot_events import Places
 from ipygpumem.snapshot.model.stacks import Numbers
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["Scope", "device_lines"]
+__all__ = ["LineSelection", "device_lines"]
 
 
 _TIMED = ("<timed exec>", "<timed eval>")
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class LineSelection:
     """What is to be listed.
 
     Attributes:
@@ -47,7 +47,7 @@ class Scope:
         numbers: In numbers by cell file, as far as they are known.
     """
 
-    regions: tuple[Region, ...]
+    regions: tuple[SourceRegion, ...]
     everywhere: bool
     numbers: Mapping[str, int]
 
@@ -58,8 +58,8 @@ def device_lines(
     *,
     recorder: Recorder,
     passes: Sequence[Pass],
-    scope: Scope,
-    texts: Texts,
+    scope: LineSelection,
+    texts: SourceTexts,
 ) -> DeviceLines | None:
     """One device's lines; None for a device of which nothing was recorded.
 
@@ -82,7 +82,7 @@ def device_lines(
     return _with_counters(report, timeline, tuple(one for one in listings if one.lines), uses.elsewhere(shown))
 
 
-def _timed(scope: Scope, texts: Texts) -> dict[str, tuple[str, int]]:
+def _timed(scope: LineSelection, texts: SourceTexts) -> dict[str, tuple[str, int]]:
     """Under ``%%time`` a cell's code has another file, whose lines count from the one below that magic."""
     if not scope.regions or scope.regions[0].name:
         return {}
@@ -95,7 +95,7 @@ def _timed(scope: Scope, texts: Texts) -> dict[str, tuple[str, int]]:
     return {}
 
 
-def _others(ran: Iterable[tuple[str, int]], listed: list[Region], texts: Texts) -> list[Region]:
+def _others(ran: Iterable[tuple[str, int]], listed: list[SourceRegion], texts: SourceTexts) -> list[SourceRegion]:
     """Functions of the notebook that ran and are not listed yet, in the order of their cells.
 
     Of a cell whose own lines ran (another magic or the code ran it) everything.
@@ -105,23 +105,23 @@ def _others(ran: Iterable[tuple[str, int]], listed: list[Region], texts: Texts) 
     for file, line in ran:
         if file in texts.cells and file not in whole:
             by_file.setdefault(file, []).append(line)
-    found: list[Region] = []
+    found: list[SourceRegion] = []
     for file in texts.cells:
         lines = by_file.get(file, ())
-        functions = enclosing(file, lines, texts)
+        functions = enclosing_functions(file, lines, texts)
         if all(any(one.first <= line <= one.last for one in functions) for line in lines):
             found += functions
         else:
-            found.append(Region(file, 1, len(texts.lines(file))))
+            found.append(SourceRegion(file, 1, len(texts.lines(file))))
     return [one for one in found if one not in listed]
 
 
-def _listing(region: Region, uses: _Uses, texts: Texts, numbers: Mapping[str, int]) -> Listing:
+def _listing(region: SourceRegion, uses: _Uses, texts: SourceTexts, numbers: Mapping[str, int]) -> SourceListing:
     lines = texts.lines(region.file)[region.first - 1 : region.last]
     number = numbers.get(region.file)
     cell = None if region.file not in texts.cells else "a cell" if number is None else f"In [{number}]"
     where = cell or "/".join(region.file.replace("\\", "/").split("/")[-2:])
-    return Listing(
+    return SourceListing(
         f"{region.name}, {where}" if region.name else where,
         tuple(
             SourceLine(place, text, uses.of({(region.file, place)})) for place, text in enumerate(lines, region.first)
@@ -130,7 +130,7 @@ def _listing(region: Region, uses: _Uses, texts: Texts, numbers: Mapping[str, in
 
 
 def _with_counters(
-    report: DeviceReport, timeline: Timeline, listings: tuple[Listing, ...], elsewhere: LineUse | None
+    report: DeviceReport, timeline: Timeline, listings: tuple[SourceListing, ...], elsewhere: LineUse | None
 ) -> DeviceLines:
     after, curve = report.after, timeline.requested
     peak = curve.peak()[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["DeviceLines", "LineUse", "Listing", "SourceLine"]
+__all__ = ["CodeLine", "DeviceLines", "LineUse", "PeakLines", "SourceLine", "SourceListing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class SourceLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class SourceListing:
     """A cell, or a function, line by line. ``title``: ``"In [5]"``, ``"train, In [3]"``."""
 
     title: str
@@ -65,7 +65,7 @@ class DeviceLines:
     """
 
     device: str
-    listings: tuple[Listing, ...]
+    listings: tuple[SourceListing, ...]
     before: int
     elsewhere: LineUse | None
     end_requested: int
@@ -86,3 +86,28 @@ class DeviceLines:
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLine:
+    """One line's part of a peak: requested bytes, in so many blocks."""
+
+    label: str
+    amount: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeakLines:
+    """A device's peak by line, the largest first. All in bytes; the parts add up to ``allocated``, the counter.
+
+    ``rest``: the lines that are not named. ``rounding``: what the allocator added to the requests. ``pending``: blocks
+    that were freed and waited for a stream, which the history counts and the counter does not (0 or below).
+    """
+
+    device: str
+    lines: tuple[CodeLine, ...]
+    rest: CodeLine
+    rounding: int
+    pending: int
+    allocated: int

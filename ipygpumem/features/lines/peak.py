@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import SnapshotError
-from ipygpumem.features.lines.peak_model import CodeLine, PeakLines
+from ipygpumem.features.lines.model import CodeLine, PeakLines
 from ipygpumem.snapshot import Snapshot
 
 if TYPE_CHECKING:

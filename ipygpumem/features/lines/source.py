@@ -17,7 +17,16 @@ from ipygpumem.features.holders.labels import attributes, isinstance_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["Region", "Texts", "code_of", "enclosing", "region_of", "resolve", "static_attribute", "with_block"]
+__all__ = [
+    "SourceRegion",
+    "SourceTexts",
+    "code_object",
+    "enclosing_functions",
+    "function_region",
+    "resolve_name",
+    "static_attribute",
+    "with_statement_region",
+]
 
 _MOST_WRAPPERS = 20
 _NAME = re.compile(r"[^.\[\]]+")
@@ -26,7 +35,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class SourceRegion:
     """Lines ``first`` to ``last`` of a file, both inside, under a name (empty for a whole cell)."""
 
     file: str
@@ -35,7 +44,7 @@ class Region:
     name: str = ""
 
 
-class Texts:
+class SourceTexts:
     """Source by file name: the notebook's cells as they are known now, any other file as Python would show it."""
 
     def __init__(self, cells: Mapping[str, str]) -> None:
@@ -65,7 +74,7 @@ class Texts:
         return f"{line[: len(line) - len(bare)]}pass" if bare.startswith(("%", "!", "?")) else line
 
 
-def code_of(thing: Any) -> types.CodeType | None:
+def code_object(thing: Any) -> types.CodeType | None:
     """The code of a function, method, partial, decorated function, or a module's forward; None for anything else.
 
     Nothing of the object's own runs: its class is asked of Python, not of the object.
@@ -96,7 +105,7 @@ def _inner(thing: Any) -> Any:
     return method if isinstance(method, types.FunctionType) and not issubclass(kind, type) else None
 
 
-def region_of(code: types.CodeType, texts: Texts) -> Region:
+def function_region(code: types.CodeType, texts: SourceTexts) -> SourceRegion:
     """The region of a function.
 
     Raises:
@@ -106,10 +115,10 @@ def region_of(code: types.CodeType, texts: Texts) -> Region:
     name = getattr(code, "co_qualname", code.co_name)
     for node in ast.walk(texts.tree(file) or ast.Module([], [])):
         if isinstance(node, _FUNCTIONS) and first in {_first(node), node.lineno}:
-            return Region(file, _first(node), node.end_lineno or node.lineno, name)
+            return SourceRegion(file, _first(node), node.end_lineno or node.lineno, name)
     if not texts.lines(file):
         raise OptionError(f"{code.co_name} has no source to show: it stands in {file}")
-    return Region(file, first, _last(code), name)
+    return SourceRegion(file, first, _last(code), name)
 
 
 def _first(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -123,7 +132,7 @@ def _last(code: types.CodeType) -> int:
     return max([code.co_firstlineno, *lines, *inner])
 
 
-def enclosing(file: str, wanted: Iterable[int], texts: Texts) -> list[Region]:
+def enclosing_functions(file: str, wanted: Iterable[int], texts: SourceTexts) -> list[SourceRegion]:
     """The outermost functions and methods of a file that hold these lines, in the file's order."""
     tree = texts.tree(file)
     regions = [] if tree is None else list(_outermost(tree, file, ""))
@@ -131,17 +140,17 @@ def enclosing(file: str, wanted: Iterable[int], texts: Texts) -> list[Region]:
     return [one for one in regions if any(one.first <= line <= one.last for line in lines)]
 
 
-def _outermost(node: ast.AST, file: str, prefix: str) -> Iterable[Region]:
+def _outermost(node: ast.AST, file: str, prefix: str) -> Iterable[SourceRegion]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _FUNCTIONS):
-            yield Region(file, _first(child), child.end_lineno or child.lineno, prefix + child.name)
+            yield SourceRegion(file, _first(child), child.end_lineno or child.lineno, prefix + child.name)
         elif isinstance(child, ast.ClassDef):
             yield from _outermost(child, file, f"{prefix}{child.name}.")
         else:
             yield from _outermost(child, file, prefix)
 
 
-def with_block(file: str, line: int, texts: Texts, name: str) -> Region:
+def with_statement_region(file: str, line: int, texts: SourceTexts, name: str) -> SourceRegion:
     """The with statement that stands at a line; that line alone where it cannot be found."""
     found = [
         node
@@ -149,12 +158,12 @@ def with_block(file: str, line: int, texts: Texts, name: str) -> Region:
         if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= line <= node.body[0].lineno
     ]
     if not found:
-        return Region(file, line, line, name)
+        return SourceRegion(file, line, line, name)
     inner = max(found, key=lambda node: node.lineno)
-    return Region(file, inner.lineno, inner.end_lineno or line, name)
+    return SourceRegion(file, inner.lineno, inner.end_lineno or line, name)
 
 
-def resolve(name: str, look_up: Callable[[str], Any]) -> Any:
+def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
     """A dotted name as an object, its parts read without running anybody's code; also ``model.blocks[0]``.
 
     Raises:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.features.lines.threads import THREAD, outermost_files
-from ipygpumem.features.modules.model import KINDS_OF_BYTES, ModuleRow, ModuleTree, Part, Phase
+from ipygpumem.features.modules.model import MEMORY_KINDS, KindBytes, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.measurement.snapshot_events import Places
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.core.report import DeviceReport
-    from ipygpumem.features.modules.model import Kind
-    from ipygpumem.features.modules.owned import ModuleFacts
-    from ipygpumem.features.modules.watch import Call, ModuleWatch
+    from ipygpumem.features.modules.model import MemoryKind
+    from ipygpumem.features.modules.storages import ModuleFacts
+    from ipygpumem.features.modules.tracker import ModuleCall, ModuleTracker
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.snapshot import Snapshot
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["module_tree"]
 
-_CODE: dict[Kind, int] = {kind: code for code, kind in enumerate(KINDS_OF_BYTES)}
-_FORWARD = len(KINDS_OF_BYTES)
+_CODE: dict[MemoryKind, int] = {kind: code for code, kind in enumerate(MEMORY_KINDS)}
+_FORWARD = len(MEMORY_KINDS)
 """Made in a forward; its end decides between activation and temporary."""
-_OWNED: tuple[Kind, ...] = ("parameters", "buffers", "gradients", "optimizer state")
+_OWNED: tuple[MemoryKind, ...] = ("parameters", "buffers", "gradients", "optimizer state")
 _OTHERS = _CODE["not the model's"]
 _DDP = "DistributedDataParallel"
 _WRAPPERS = {
@@ -38,7 +38,9 @@ _WRAPPERS = {
 }
 
 
-def module_tree(snapshot: Snapshot, report: DeviceReport, recorder: Recorder, watch: ModuleWatch) -> ModuleTree | None:
+def module_tree(
+    snapshot: Snapshot, report: DeviceReport, recorder: Recorder, watch: ModuleTracker
+) -> ModuleTree | None:
     """One device's tree; None for a device of which nothing was recorded.
 
     Raises:
@@ -53,7 +55,7 @@ def module_tree(snapshot: Snapshot, report: DeviceReport, recorder: Recorder, wa
     end_event = len(timeline.trace) - 1
     at_peak, at_end = kinds.alive(peak_event), kinds.alive(end_event)
     parts = tuple(
-        Part(kind, kinds.total(at_peak & (kinds.kind == code)), kinds.total(at_end & (kinds.kind == code)))
+        KindBytes(kind, kinds.total(at_peak & (kinds.kind == code)), kinds.total(at_end & (kinds.kind == code)))
         for kind, code in _CODE.items()
     )
     high = report.high.counters if report.high is not None and report.high.exact else None
@@ -70,18 +72,18 @@ def module_tree(snapshot: Snapshot, report: DeviceReport, recorder: Recorder, wa
     )
 
 
-def _phases(watch: ModuleWatch, index: int) -> tuple[Phase, ...]:
+def _phases(watch: ModuleTracker, index: int) -> tuple[StepPhase, ...]:
     found = []
     for name in ("forward", "backward", "optimizer", "other"):
         total = watch.phases.totals.get(name)
         if total is None or index not in total.devices:
             continue
         sums = total.devices[index]
-        found.append(Phase(name, total.times, total.seconds, sums.change, sums.after, sums.peak))
+        found.append(StepPhase(name, total.times, total.seconds, sums.change, sums.after, sums.peak))
     return tuple(found)
 
 
-def _notes(watch: ModuleWatch) -> tuple[str, ...]:
+def _notes(watch: ModuleTracker) -> tuple[str, ...]:
     notes = []
     if watch.lost:
         notes.append(watch.lost)
@@ -99,11 +101,11 @@ class _Kinds:
     """What each allocation of a device was for, and which module's.
 
     Attributes:
-        kind: For each allocation its place in `KINDS_OF_BYTES`.
+        kind: For each allocation its place in `MEMORY_KINDS`.
         owner: For each allocation the number of a module; -1 for none.
     """
 
-    def __init__(self, snapshot: Snapshot, index: int, places: Places, watch: ModuleWatch) -> None:
+    def __init__(self, snapshot: Snapshot, index: int, places: Places, watch: ModuleTracker) -> None:
         self._timeline = timeline = snapshot.timelines[index]
         self._places = places
         self._watch = watch
@@ -225,10 +227,10 @@ class _Sweep:
 
     def __init__(self, kind: Ints, owner: Ints, outer: Ints, roots: NDArray[Any]) -> None:
         self._kind, self._owner, self._outer, self._roots = kind, owner, outer, roots
-        self._open: dict[int, list[Call]] = {}
+        self._open: dict[int, list[ModuleCall]] = {}
         self._inside: dict[int, list[tuple[int, int]]] = {}
 
-    def step(self, call: Call, first: int, last: int) -> None:
+    def step(self, call: ModuleCall, first: int, last: int) -> None:
         """A call begins or ends; then come the events from ``first`` to before ``last``."""
         stack = self._open.setdefault(call.thread, [])
         if call.enter:
@@ -253,7 +255,7 @@ class _Sweep:
             mine = self._owner[first:last] >= 0
             self._outer[first:last][mine] = event
 
-    def _assign(self, running: list[list[Call]], first: int, last: int) -> None:
+    def _assign(self, running: list[list[ModuleCall]], first: int, last: int) -> None:
         roots = self._roots[first:last]
         again = any("backward" in stack[-1].phases for stack in running)
         if not again:  # by itself a forward runs in one thread; in a backward pass PyTorch's own are at work beside it
@@ -269,7 +271,7 @@ class _Sweep:
             self._inside.setdefault(top.thread, []).append((first, last))
 
 
-def _rows(watch: ModuleWatch, kinds: _Kinds, at_peak: NDArray[np.bool_]) -> Iterable[ModuleRow]:
+def _rows(watch: ModuleTracker, kinds: _Kinds, at_peak: NDArray[np.bool_]) -> Iterable[ModuleRow]:
     modules = watch.modules
     count = len(modules)
     columns: dict[str, list[int]] = {}
@@ -320,7 +322,7 @@ def _note(module: ModuleFacts, again: int) -> str:
     return "; ".join(parts)
 
 
-def _inclusive(watch: ModuleWatch, own: list[int]) -> list[int]:
+def _inclusive(watch: ModuleTracker, own: list[int]) -> list[int]:
     """Each module with everything inside it: children have higher numbers than their parents."""
     for number in range(len(own) - 1, 0, -1):
         own[watch.modules[number].parent] += own[number]

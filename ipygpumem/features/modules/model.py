@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-__all__ = ["KINDS_OF_BYTES", "Kind", "ModuleRow", "ModuleTree", "Part", "Phase"]
+__all__ = ["MEMORY_KINDS", "KindBytes", "MemoryKind", "ModuleRow", "ModuleTree", "StepPhase"]
 
-Kind = Literal[
+MemoryKind = Literal[
     "parameters",
     "buffers",
     "gradients",
@@ -25,7 +25,7 @@ returned (its outputs included); ``forward, temporary``: gone by then; ``recompu
 a backward pass (checkpointing); ``backward`` and ``optimizer``: made there and none of the former; ``other threads``:
 made meanwhile by a thread that ran no module."""
 
-KINDS_OF_BYTES: tuple[Kind, ...] = (
+MEMORY_KINDS: tuple[MemoryKind, ...] = (
     "parameters",
     "buffers",
     "gradients",
@@ -41,7 +41,7 @@ KINDS_OF_BYTES: tuple[Kind, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class StepPhase:
     """One phase of a step, all its times together: bytes of the allocator's counter of allocated memory.
 
     Attributes:
@@ -62,10 +62,10 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KindBytes:
     """Bytes of one kind, requested: at the peak, and at the end."""
 
-    kind: Kind
+    kind: MemoryKind
     peak: int
     end: int
 
@@ -121,8 +121,8 @@ class ModuleTree:
     """
 
     device: str
-    phases: tuple[Phase, ...]
-    parts: tuple[Part, ...]
+    phases: tuple[StepPhase, ...]
+    parts: tuple[KindBytes, ...]
     rows: tuple[ModuleRow, ...]
     rounding: tuple[int | None, int]
     pending: tuple[int | None, int]

@@ -13,7 +13,7 @@ from ipygpumem.sources import pytorch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["PhaseSums", "Phases"]
+__all__ = ["PhaseSums", "PhaseTracker"]
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class _Times:
     devices: dict[int, PhaseSums] = field(default_factory=dict)
 
 
-class Phases:
+class PhaseTracker:
     """One phase at a time; entered phases lie in each other, and the innermost counts.
 
     A forward inside a backward pass is the backward's: that is how checkpointing computes again. ``reset`` False never

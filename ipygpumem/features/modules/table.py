@@ -10,7 +10,7 @@ from ipygpumem.display.table import Table, TableRow
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ipygpumem.features.modules.model import ModuleRow, ModuleTree, Phase
+    from ipygpumem.features.modules.model import ModuleRow, ModuleTree, StepPhase
 
 __all__ = ["module_tables"]
 
@@ -57,7 +57,7 @@ def _phases(tree: ModuleTree) -> Table:
     return Table(f"{tree.device} by phase", header, tuple(rows))
 
 
-def _all(phases: tuple[Phase, ...]) -> tuple[str, str, str, str]:
+def _all(phases: tuple[StepPhase, ...]) -> tuple[str, str, str, str]:
     peaks = [phase.peak for phase in phases]
     return (
         duration(sum(phase.seconds for phase in phases)),

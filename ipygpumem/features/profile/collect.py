@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.profile.timeline import CategoryTimeline, Profile
     from ipygpumem.measurement.measurement import Measurement
 
-__all__ = ["ProfileQuestion", "check_profile", "profile_question"]
+__all__ = ["ProfileCollector", "check_profile_paths", "profile_collector"]
 
 _FILES = (
     ("trace", "trace.json.gz", (".json", ".json.gz")),
@@ -34,13 +34,13 @@ _NO_ALLOCATIONS = f"{_NOTHING}on the thread that the profile followed"
 _NONE_BEFORE = f"{_NOTHING}before the code began a profile of its own"
 
 
-def profile_question(
+def profile_collector(
     trace: str | os.PathLike[str] | None,
     timeline: str | os.PathLike[str] | None,
     *,
     outside: bool = False,
     snapshot: Path | None = None,
-) -> ProfileQuestion | None:
+) -> ProfileCollector | None:
     """The question that two paths ask, both proved; None where neither is given.
 
     Raises:
@@ -54,14 +54,14 @@ def profile_question(
         None if given is None else check_path(given, what, example)
         for given, (what, example, _) in zip((trace, timeline), _FILES, strict=True)
     ]
-    check_profile(trace, timeline, outside=outside)
+    check_profile_paths(trace, timeline, outside=outside)
     written = [path for path in (*paths, snapshot) if path is not None]
     if len(set(written)) < len(written):
         raise OptionError(_ONE_NAME)
-    return ProfileQuestion(*paths)
+    return ProfileCollector(*paths)
 
 
-def check_profile(
+def check_profile_paths(
     trace: str | os.PathLike[str] | None, timeline: str | os.PathLike[str] | None, *, outside: bool = False
 ) -> None:
     """What can be said against a profile's paths without touching this machine: elsewhere they may be written.
@@ -79,7 +79,7 @@ def check_profile(
         check_ending(given, what, *endings)
 
 
-class ProfileQuestion:
+class ProfileCollector:
     """One measurement's.
 
     Attributes:
@@ -162,15 +162,15 @@ class ProfileQuestion:
         result = self._capture.result
         if result is None:
             raise OptionError(self._capture.error or "nothing was profiled")
-        from ipygpumem.features.profile.event_tree import flow_of, plain_flow
+        from ipygpumem.features.profile.event_tree import read_allocations, read_flow
         from ipygpumem.features.profile.timeline import profile_of
 
         try:
-            return profile_of(flow_of(result))
+            return profile_of(read_flow(result))
         except Exception as error:
             why = f"{_NO_CATEGORIES} ({type(error).__name__}: {first_line(error)})"
         try:
-            return profile_of(plain_flow(result), why)
+            return profile_of(read_allocations(result), why)
         except Exception as error:
             raise OptionError(f"the timeline was not written: {why}; nor has it allocations") from error
 

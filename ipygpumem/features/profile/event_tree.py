@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     _Event = tuple[int, Any, str, Any, int]
     _Touched = list[tuple[int, bool | None]]
 
-__all__ = ["flow_of", "plain_flow"]
+__all__ = ["read_allocations", "read_flow"]
 
 _OPERATOR, _ALLOCATION, _CALL = "TorchOp", "Allocation", "PyCall"
 _BACKWARD = "BACKWARD_FUNCTION"
@@ -29,19 +29,19 @@ _TENSOR, _OTHER = "tensor", "other"
 _SCALARS: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: "complex", type(None): "none"}
 
 
-def flow_of(result: Any) -> Flow:
+def read_flow(result: Any) -> Flow:
     """The operators of a profile that had memory and shapes.
 
     Args:
         result: torch's ``_ProfilerResult``: a profiler's ``profiler.kineto_results``.
 
     Raises:
-        Exception: This torch has another tree; `plain_flow` may still know something.
+        Exception: This torch has another tree; `read_allocations` may still know something.
     """
     return _Reader().read(result.experimental_event_tree())
 
 
-def plain_flow(result: Any) -> Flow:
+def read_allocations(result: Any) -> Flow:
     """Allocations and frees alone, of a result whose tree cannot be read.
 
     Raises:

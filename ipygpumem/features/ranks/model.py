@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.from_dict import Plain, mapping
 from ipygpumem.core.load import check_schema, report_from
-from ipygpumem.features.lines.peak_model import CodeLine
+from ipygpumem.features.lines.model import CodeLine
 
 if TYPE_CHECKING:
     from ipygpumem.core.report import DeviceReport, Report

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.features.lines.peak_model import CodeLine
+from ipygpumem.features.lines.model import CodeLine
 from ipygpumem.features.ranks.model import MemberPeak
 from ipygpumem.snapshot import Snapshot
 

@@ -15,7 +15,7 @@ from ipygpumem.features.history.model import HOST, Entry, entries
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ipygpumem.features.lines.peak_model import CodeLine
+    from ipygpumem.features.lines.model import CodeLine
     from ipygpumem.features.ranks.model import Member
 
 __all__ = [

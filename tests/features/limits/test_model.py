@@ -7,7 +7,7 @@ import pytest
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.reading import Counters, DeviceReading, HostReading
 from ipygpumem.core.report import DeviceReport, HostReport, Peak, Report
-from ipygpumem.features.limits.model import Excess, Limits
+from ipygpumem.features.limits.model import ExceededLimit, Limits
 
 MIB = 1 << 20
 
@@ -63,10 +63,10 @@ def test_the_context_is_nobodys_excess():
 
 
 def test_in_words():
-    assert str(Excess("cuda:0", "peak", 3 * MIB, 2 * MIB)) == "cuda:0 peak +3.0 MiB, over the limit of 2.0 MiB"
-    assert str(Excess("cuda:0", "held", 512, 0)) == "cuda:0 held +512 bytes, over the limit of 0 bytes"
+    assert str(ExceededLimit("cuda:0", "peak", 3 * MIB, 2 * MIB)) == "cuda:0 peak +3.0 MiB, over the limit of 2.0 MiB"
+    assert str(ExceededLimit("cuda:0", "held", 512, 0)) == "cuda:0 held +512 bytes, over the limit of 0 bytes"
     assert (
-        str(Excess("cuda:1", "outside", 2 * MIB + 512, 2 * MIB))
+        str(ExceededLimit("cuda:1", "outside", 2 * MIB + 512, 2 * MIB))
         == "cuda:1 memory outside PyTorch +2,097,664 bytes, over the limit of 2,097,152 bytes"
     )
 

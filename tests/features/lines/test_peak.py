@@ -24,7 +24,7 @@ def test_the_lines_add_up_to_the_counter(fake_gpu, tmp_path):
     assert sum(parts) == peak.allocated
     assert peak.rounding == 412
     assert [line.amount for line in peak.lines[:2]] == [20 * MIB, 5 * MIB]
-    assert "test_lines.py" in peak.lines[0].label
+    assert "test_peak.py" in peak.lines[0].label
     text = text_tables(report_tables(m.report, [peak]))
     assert "cuda:0 at its peak, by line of code" in text
     assert "rounding by the allocator" in text

@@ -8,7 +8,15 @@ import pytest
 from torch import nn
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.lines.source import Region, Texts, code_of, enclosing, region_of, resolve, with_block
+from ipygpumem.features.lines.source import (
+    SourceRegion,
+    SourceTexts,
+    code_object,
+    enclosing_functions,
+    function_region,
+    resolve_name,
+    with_statement_region,
+)
 
 CELL = """\
 %matplotlib inline
@@ -28,7 +36,7 @@ class Net:
 !ls
 y = lambda: 3
 """
-TEXTS = Texts({"cell": CELL})
+TEXTS = SourceTexts({"cell": CELL})
 
 
 def plain():
@@ -99,24 +107,24 @@ class Lazy:
     ],
 )
 def test_code_below_caches_and_wrappers(wrap):
-    assert code_of(wrap(plain)) is plain.__code__
+    assert code_object(wrap(plain)) is plain.__code__
 
 
 def test_code_below_the_descriptors_of_functools():
-    found = [code_of(vars(Lazy)[name]).co_name for name in ("size", "of", "part")]
+    found = [code_object(vars(Lazy)[name]).co_name for name in ("size", "of", "part")]
     assert found == ["size", "of", "of"]
 
 
 def test_code_of_what_can_be_named():
     model = Model()
-    assert code_of(plain) is plain.__code__
-    assert code_of(decorate(decorate(plain))) is plain.__code__
-    assert code_of(functools.partial(plain)) is plain.__code__
-    assert code_of(Model.forward) is code_of(model.forward) is code_of(model) is Model.forward.__code__
-    assert code_of(vars(Model)["static"]) is Model.static.__code__
-    assert code_of(vars(Model)["of_class"]).co_name == "of_class"
+    assert code_object(plain) is plain.__code__
+    assert code_object(decorate(decorate(plain))) is plain.__code__
+    assert code_object(functools.partial(plain)) is plain.__code__
+    assert code_object(Model.forward) is code_object(model.forward) is code_object(model) is Model.forward.__code__
+    assert code_object(vars(Model)["static"]) is Model.static.__code__
+    assert code_object(vars(Model)["of_class"]).co_name == "of_class"
     for nothing in (len, 3, Model, "plain", None, Hostile(), [plain].append):
-        assert code_of(nothing) is None
+        assert code_object(nothing) is None
 
 
 def test_wrappers_around_themselves_end():
@@ -124,46 +132,46 @@ def test_wrappers_around_themselves_end():
         return 1
 
     wrapper.__wrapped__ = wrapper
-    assert code_of(wrapper) is None
+    assert code_object(wrapper) is None
 
 
 def test_regions():
     first = plain.__code__.co_firstlineno
-    region = region_of(plain.__code__, Texts({}))
+    region = function_region(plain.__code__, SourceTexts({}))
     assert (region.file, region.first, region.last) == (__file__, first, first + 4), "to its closing bracket"
     code = compile("\n\ndef f():\n    return [\n    ]\n", "nowhere", "exec").co_consts[0]
     with pytest.raises(OptionError, match="no source to show: it stands in nowhere"):
-        region_of(code, Texts({}))
+        function_region(code, SourceTexts({}))
 
 
 def test_functions_around_lines():
     def names(*lines):
-        return [(one.name, one.first, one.last) for one in enclosing("cell", lines, TEXTS)]
+        return [(one.name, one.first, one.last) for one in enclosing_functions("cell", lines, TEXTS)]
 
     assert names(5) == [("first", 2, 8)], "the outermost, with its decorator"
     assert names(11, 14) == [("Net.forward", 11, 11), ("Net.size", 12, 14)]
     assert names(16, 1, 99) == []
-    assert enclosing("cell", [1], Texts({"cell": "def ("})) == [], "no Python, no functions"
+    assert enclosing_functions("cell", [1], SourceTexts({"cell": "def ("})) == [], "no Python, no functions"
 
 
 def test_a_with_statement():
     text = "with a:\n    with (\n        b\n    ):\n        c\n    d\n"
-    texts = Texts({"f": text})
-    assert with_block("f", 1, texts, "x") == Region("f", 1, 6, "x")
-    assert with_block("f", 3, texts, "x") == Region("f", 2, 5, "x")
-    assert with_block("f", 6, texts, "x") == Region("f", 6, 6, "x")
+    texts = SourceTexts({"f": text})
+    assert with_statement_region("f", 1, texts, "x") == SourceRegion("f", 1, 6, "x")
+    assert with_statement_region("f", 3, texts, "x") == SourceRegion("f", 2, 5, "x")
+    assert with_statement_region("f", 6, texts, "x") == SourceRegion("f", 6, 6, "x")
 
 
 def test_names():
     space = {"model": nn.Sequential(nn.Sequential(Model())), "Model": Model, "trap": Hostile()}
-    assert resolve("model.0.0", space.__getitem__) is space["model"][0][0]
-    assert resolve("Model.forward", space.__getitem__) is Model.forward
-    assert resolve("model[0][0]", space.__getitem__) is space["model"][0][0]
-    assert resolve("model[-1]", space.__getitem__) is space["model"][0]
+    assert resolve_name("model.0.0", space.__getitem__) is space["model"][0][0]
+    assert resolve_name("Model.forward", space.__getitem__) is Model.forward
+    assert resolve_name("model[0][0]", space.__getitem__) is space["model"][0][0]
+    assert resolve_name("model[-1]", space.__getitem__) is space["model"][0]
     space["parts"] = {"a": [space["model"]], "b": nn.ModuleDict({"x": space["model"]})}
     for name in ("parts['a'][0]", 'parts["b"]["x"]', "parts['b'].x"):
-        assert resolve(name, space.__getitem__) is space["model"]
+        assert resolve_name(name, space.__getitem__) is space["model"]
     odd = ("model[7]", "model[0", "model[Model]", "model[0]x", "trap[0]", "parts['a']['b']", "[0]", "model.", "model[]")
     for name in ("nothing", "model.7", "trap.anything", "Model.none", "", *odd):
         with pytest.raises(OptionError, match="there is no"):
-            resolve(name, space.__getitem__)
+            resolve_name(name, space.__getitem__)

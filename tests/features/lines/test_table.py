@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 
-from ipygpumem.features.lines.model import DeviceLines, LineUse, Listing, SourceLine
+from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, SourceListing
 from ipygpumem.features.lines.table import html_listings, text_listings
 
 MIB = 1 << 20
 DEVICE = DeviceLines(
     device="cuda:0",
     listings=(
-        Listing(
+        SourceListing(
             "In [5]",
             (
                 SourceLine(1, "%%gpumem --lines"),
@@ -20,7 +20,7 @@ DEVICE = DeviceLines(
                 SourceLine(3, "    y = f(x)", LineUse(30 * MIB, 40 * MIB, 60 * MIB, 6, 30 * MIB, 3, 20 * MIB)),
             ),
         ),
-        Listing("f, In [3]", (SourceLine(12, "    del big", LineUse(20 * MIB, None, 0, 0, 512, 1, 0)),)),
+        SourceListing("f, In [3]", (SourceLine(12, "    del big", LineUse(20 * MIB, None, 0, 0, 512, 1, 0)),)),
     ),
     before=0,
     elsewhere=LineUse(10 * MIB, 10 * MIB, 10 * MIB, 1, 0, 0, 0),

@@ -131,9 +131,9 @@ def test_a_training_step(traffic):
 
 def test_the_phases_add_up_to_the_time_of_the_code(traffic, monkeypatch):
     """Our own looking about is nobody's time."""
-    from ipygpumem.features.modules.owned import Owned
+    from ipygpumem.features.modules.storages import ModelStorages
 
-    look, find = Owned.addresses, Owned.find_optimizers
+    look, find = ModelStorages.addresses, ModelStorages.find_optimizers
 
     def slowly(self, **options):
         time.sleep(0.1)
@@ -143,8 +143,8 @@ def test_the_phases_add_up_to_the_time_of_the_code(traffic, monkeypatch):
         time.sleep(0.1)
         return find(self)
 
-    monkeypatch.setattr(Owned, "addresses", slowly)
-    monkeypatch.setattr(Owned, "find_optimizers", find_slowly)
+    monkeypatch.setattr(ModelStorages, "addresses", slowly)
+    monkeypatch.setattr(ModelStorages, "find_optimizers", find_slowly)
     model = make()
     optimizer = torch.optim.SGD(model.parameters())
     with ipygpumem.measure(modules=model) as m:
@@ -238,9 +238,9 @@ def test_hooks_cause_no_graph_break_and_no_recompilation():
     x = torch.randn(16, 32)
     compiled(x)
     assert len(graphs) == 1
-    from ipygpumem.features.modules.watch import ModuleWatch
+    from ipygpumem.features.modules.tracker import ModuleTracker
 
-    watch = ModuleWatch(compiled)
+    watch = ModuleTracker(compiled)
     watch.start()
     compiled(x)
     watch.stop()
@@ -506,7 +506,7 @@ def test_a_model_that_the_step_drops_is_freed(traffic):
 
 @pytest.mark.parametrize("how", ["model", "part", "function"])
 def test_what_is_compiled_in_the_cell_is_not_compiled_again(how):
-    from ipygpumem.features.modules.watch import ModuleWatch
+    from ipygpumem.features.modules.tracker import ModuleTracker
 
     torch._dynamo.reset()
     model, graphs = make(), []
@@ -526,7 +526,7 @@ def test_what_is_compiled_in_the_cell_is_not_compiled_again(how):
             return model(given) * 2
 
         call = torch.compile(call, backend=backend)
-    watch, x = ModuleWatch(model), torch.randn(16, 32)
+    watch, x = ModuleTracker(model), torch.randn(16, 32)
     watch.start()
     call(x)
     call(x)

@@ -1,10 +1,10 @@
-"""Phases: their changes add up, the highest of their peaks is the peak, and the innermost counts."""
+"""PhaseTracker: their changes add up, the highest of their peaks is the peak, and the innermost counts."""
 
 from __future__ import annotations
 
 import pytest
 
-from ipygpumem.features.modules.phases import Phases
+from ipygpumem.features.modules.phases import PhaseTracker
 from ipygpumem.measurement.peaks import PEAKS
 
 MIB = 1 << 20
@@ -20,7 +20,7 @@ def gpu(fake_gpu):
 def test_sums(gpu):
     outer = PEAKS.scope()
     before = PEAKS.enter(outer, 0, reset=True).now.allocated
-    phases = Phases(reset=True)
+    phases = PhaseTracker(reset=True)
     phases.begin()
     kept = []
     for _ in range(2):
@@ -63,7 +63,7 @@ def test_sums(gpu):
     ],
 )
 def test_the_innermost_counts(gpu, entered, shown):
-    phases = Phases(reset=True)
+    phases = PhaseTracker(reset=True)
     phases.begin()
     for name in entered:
         phases.enter(name)
@@ -77,7 +77,7 @@ def test_the_innermost_counts(gpu, entered, shown):
 def test_counters_that_are_left_alone(gpu):
     gpu.free(gpu.alloc(50 * MIB))
     resets = gpu.calls["resetPeakMemoryStats"]
-    phases = Phases(reset=False)
+    phases = PhaseTracker(reset=False)
     phases.begin()
     phases.enter("forward")
     gpu.free(gpu.alloc(30 * MIB))
@@ -89,7 +89,7 @@ def test_counters_that_are_left_alone(gpu):
 
 def test_a_device_that_starts_meanwhile(make_gpu):
     gpu = make_gpu(2)
-    phases = Phases(reset=True)
+    phases = PhaseTracker(reset=True)
     phases.begin()
     phases.enter("forward")
     gpu.alloc(5 * MIB, 1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ipygpumem.display.html import html_tables
 from ipygpumem.display.table import text_tables
-from ipygpumem.features.modules.model import ModuleRow, ModuleTree, Part, Phase
+from ipygpumem.features.modules.model import KindBytes, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.features.modules.table import module_tables
 
 MIB = 1 << 20
@@ -20,14 +20,14 @@ def row(path, kind, depth, peak, own, **facts):
 TREE = ModuleTree(
     device="cuda:0",
     phases=(
-        Phase("forward", 2, 0.010, 30 * MIB, 40 * MIB, 50 * MIB),
-        Phase("other", 3, 1.5, -20 * MIB, 20 * MIB, 25 * MIB),
+        StepPhase("forward", 2, 0.010, 30 * MIB, 40 * MIB, 50 * MIB),
+        StepPhase("other", 3, 1.5, -20 * MIB, 20 * MIB, 25 * MIB),
     ),
     parts=(
-        Part("parameters", 4 * MIB, 4 * MIB),
-        Part("gradients", 0, 0),
-        Part("activations", 40 * MIB, 0),
-        Part("not the model's", 512, 512),
+        KindBytes("parameters", 4 * MIB, 4 * MIB),
+        KindBytes("gradients", 0, 0),
+        KindBytes("activations", 40 * MIB, 0),
+        KindBytes("not the model's", 512, 512),
     ),
     rows=(
         row("", "Net<b>", 0, 44 * MIB, MIB, parameters=4 * MIB, activations=40 * MIB),

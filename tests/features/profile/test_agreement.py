@@ -12,7 +12,7 @@ import torch
 from fakes.programs import PROGRAMS, example
 from ipygpumem.features.profile.capture import Capture
 from ipygpumem.features.profile.categories import CATEGORIES, UNKNOWN
-from ipygpumem.features.profile.event_tree import flow_of, plain_flow
+from ipygpumem.features.profile.event_tree import read_allocations, read_flow
 from ipygpumem.features.profile.timeline import profile_of
 
 
@@ -40,7 +40,7 @@ def by_torch(capture, path, device):
 
 
 def check(capture, path):
-    timelines = profile_of(flow_of(capture.result)).timelines
+    timelines = profile_of(read_flow(capture.result)).timelines
     assert timelines
     for timeline in timelines:
         times, sizes = by_torch(capture, path, timeline.device)
@@ -88,20 +88,20 @@ class Strange:
 
 def test_an_event_of_a_kind_that_has_no_name():
     capture = captured(PROGRAMS["adam"]())
-    whole = profile_of(flow_of(capture.result)).timelines[0]
+    whole = profile_of(read_flow(capture.result)).timelines[0]
 
     class Result:
         @staticmethod
         def experimental_event_tree():
             return [Strange([]), Strange(capture.result.experimental_event_tree())]
 
-    assert (profile_of(flow_of(Result)).timelines[0].levels == whole.levels).all()
+    assert (profile_of(read_flow(Result)).timelines[0].levels == whole.levels).all()
 
 
 def test_a_tree_that_cannot_be_read_still_has_its_bytes(tmp_path):
     capture = captured(PROGRAMS["adam"]())
-    plain = profile_of(plain_flow(capture.result), "why").timelines
-    whole = profile_of(flow_of(capture.result)).timelines
+    plain = profile_of(read_allocations(capture.result), "why").timelines
+    whole = profile_of(read_flow(capture.result)).timelines
     (ours,), (full,) = plain, whole
     assert not ours.levels[:, :UNKNOWN].any()
     assert not ours.categorised

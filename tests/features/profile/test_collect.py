@@ -18,7 +18,7 @@ from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.features.profile import event_tree as tree
 from ipygpumem.features.profile.capture import Capture
 from ipygpumem.features.profile.categories import CATEGORIES
-from ipygpumem.features.profile.collect import profile_question
+from ipygpumem.features.profile.collect import profile_collector
 
 
 def work():
@@ -101,7 +101,7 @@ def test_what_is_refused_before_the_code_runs(options, message, tmp_path, monkey
 
 def test_files_of_their_own(tmp_path):
     with pytest.raises(OptionError, match="files of their own"):
-        profile_question(tmp_path / "a.json", None, snapshot=tmp_path / "a.json")
+        profile_collector(tmp_path / "a.json", None, snapshot=tmp_path / "a.json")
 
 
 def test_where_no_profile_can_be_taken(tmp_path):
@@ -134,7 +134,7 @@ def broken(monkeypatch, *names):
 
 
 def test_a_torch_whose_operators_cannot_be_read(tmp_path, monkeypatch):
-    broken(monkeypatch, "flow_of")
+    broken(monkeypatch, "read_flow")
     facts = measured(tmp_path).profile
     why = (
         "this torch's profile has no operators that can be read: every category is unknown (AttributeError: this torch)"
@@ -147,7 +147,7 @@ def test_a_torch_whose_operators_cannot_be_read(tmp_path, monkeypatch):
 
 
 def test_a_torch_that_tells_nothing_at_all(tmp_path, monkeypatch):
-    broken(monkeypatch, "flow_of", "plain_flow")
+    broken(monkeypatch, "read_flow", "read_allocations")
     with pytest.warns(RuntimeWarning, match="nor has it allocations"):
         facts = measured(tmp_path).profile
     assert facts.trace is not None
@@ -187,7 +187,7 @@ def test_a_profiler_without_a_result(tmp_path, monkeypatch):
 
 
 def test_nothing_is_kept(tmp_path):
-    question = profile_question(tmp_path / "a.json", None)
+    question = profile_collector(tmp_path / "a.json", None)
     question._capture.start()
     torch.ones(4)
     question.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from fakes.sessions import cell
 from ipygpumem.core.errors import ReportError
-from ipygpumem.features.lines.peak_model import CodeLine
+from ipygpumem.features.lines.model import CodeLine
 from ipygpumem.features.ranks.model import CardFacts, Member, MemberPeak, Origin, member_from
 from ipygpumem.features.ranks.skew import cards, compare_ranks, member_rows, skews, slow
 

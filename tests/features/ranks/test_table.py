@@ -7,7 +7,7 @@ import dataclasses
 from fakes.sessions import cell
 from ipygpumem.display.html import html_tables
 from ipygpumem.display.table import text_tables
-from ipygpumem.features.lines.peak_model import CodeLine
+from ipygpumem.features.lines.model import CodeLine
 from ipygpumem.features.ranks.model import CardFacts, Member, MemberPeak, Origin
 from ipygpumem.features.ranks.table import ranks_tables
 

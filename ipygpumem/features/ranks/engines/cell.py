@@ -11,7 +11,7 @@ from IPython.core.error import UsageError
 from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import IpyGpuMemError, OptionError
 from ipygpumem.features.limits.model import Limits
-from ipygpumem.features.profile.collect import check_profile
+from ipygpumem.features.profile.collect import check_profile_paths
 from ipygpumem.jupyter.options import split_words
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _check(words: argparse.Namespace) -> None:
     given = [path for path in paths.values() if path is not None]
     if len(set(given)) < len(given):
         raise OptionError("the trace, the timeline and the snapshot are files of their own: give each another name")
-    check_profile(words.trace, words.timeline, outside=words.outside)
+    check_profile_paths(words.trace, words.timeline, outside=words.outside)
     Limits.read(words.limit, words.limit_held, words.limit_outside, words.limit_host)
     device_names(words.device or ())
     if words.collect is not None:

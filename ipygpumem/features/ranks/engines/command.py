@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from IPython.core.error import UsageError
 
 from ipygpumem.commands.command import Command
-from ipygpumem.features.lines.source import resolve
+from ipygpumem.features.lines.source import resolve_name
 from ipygpumem.jupyter.options import Option, parse
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _run(magics: GPUMem, rest: str) -> None:
         told = "engines are no longer under watch" if engines is not None else "no engines were under watch"
         disable()
     elif words:
-        told = str(enable(resolve(words[0], magics.shell.user_ns.__getitem__)))
+        told = str(enable(resolve_name(words[0], magics.shell.user_ns.__getitem__)))
     elif engines is None:
         told = "no engines are under watch: %gpumem engines CLIENT begins it"
     else:

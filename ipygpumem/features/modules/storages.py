@@ -16,7 +16,7 @@ from ipygpumem.sources.storages import Types, mro
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Address", "ModuleFacts", "Owned", "is_module"]
+__all__ = ["ModelStorages", "ModuleFacts", "StorageAddress", "is_module"]
 
 _DEEPEST = 4
 _TABLES = (("parameters", "_parameters"), ("buffers", "_buffers"))
@@ -33,7 +33,7 @@ class ModuleFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class StorageAddress:
     """A storage that a module owns: what it is, where it lies, whose it is."""
 
     kind: str
@@ -42,7 +42,7 @@ class Address:
     module: int
 
 
-class Owned:
+class ModelStorages:
     """The modules of one model and what they own, looked at again and again.
 
     Attributes:
@@ -151,13 +151,13 @@ class Owned:
             if known:
                 self.add_optimizer(thing)
 
-    def addresses(self, *, states: bool) -> list[Address]:
+    def addresses(self, *, states: bool) -> list[StorageAddress]:
         """Where everything lies now; ``states`` of the optimizers, too."""
         self.look()
         with self.types.quiet():
             return list(self._addresses(states=states))
 
-    def _addresses(self, *, states: bool) -> Iterator[Address]:
+    def _addresses(self, *, states: bool) -> Iterator[StorageAddress]:
         for known, kind, number in list(self._tensors.values()):
             tensor = known()
             if tensor is None:
@@ -175,11 +175,11 @@ class Owned:
                     for tensor in self._inside(state.values(), _DEEPEST):
                         yield from self._of("optimizer state", tensor, owner[2])
 
-    def _of(self, kind: str, tensor: Any, number: int) -> Iterator[Address]:
+    def _of(self, kind: str, tensor: Any, number: int) -> Iterator[StorageAddress]:
         for one in self._inside([tensor], _DEEPEST):
             for memory in self.types.storages(one):
                 if memory.device.startswith("cuda"):
-                    yield Address(kind, memory.device, memory.address, number)
+                    yield StorageAddress(kind, memory.device, memory.address, number)
 
     def _inside(self, values: Iterable[Any], depth: int) -> Iterator[Any]:
         """Tensors, and those that tensors, lists and dicts are made of: DTensors and quantized ones hold others."""

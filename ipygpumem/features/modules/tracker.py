@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.modules.hooks import HOOKS
-from ipygpumem.features.modules.owned import Address, ModuleFacts, Owned, is_module
-from ipygpumem.features.modules.phases import Phases
+from ipygpumem.features.modules.phases import PhaseTracker
+from ipygpumem.features.modules.storages import ModelStorages, ModuleFacts, StorageAddress, is_module
 from ipygpumem.measurement.backward_passes import BACKWARD
 from ipygpumem.measurement.event_position import Mark, mark
 from ipygpumem.sources import pytorch
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["Address", "Call", "ModuleFacts", "ModuleWatch", "Scan"]
+__all__ = ["ModuleCall", "ModuleFacts", "ModuleTracker", "StorageAddress", "StorageScan"]
 
 _MOST_ADDRESSES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ModuleCall:
     """A module's forward began, or (``enter`` False) ended. ``root``: the outermost file of the thread's stack."""
 
     module: int
@@ -43,14 +43,14 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class StorageScan:
     """Storages as they lay at one moment."""
 
     at: Mark
-    found: tuple[Address, ...]
+    found: tuple[StorageAddress, ...]
 
 
-class ModuleWatch:
+class ModuleTracker:
     """An observer of a measurement that watches one model.
 
     Raises:
@@ -61,14 +61,14 @@ class ModuleWatch:
         torch = pytorch.module()
         if torch is None or not is_module(torch, type(model)):
             raise OptionError(f"modules takes a torch.nn.Module, not {type(model).__name__}")
-        self.calls: list[Call] = []
-        self.scans: list[Scan] = []
+        self.calls: list[ModuleCall] = []
+        self.scans: list[StorageScan] = []
         self.spans: list[tuple[str, Mark, Mark]] = []
-        self.phases = Phases(reset=reset)
+        self.phases = PhaseTracker(reset=reset)
         self.lost = ""
         self.raised = 0
         self._torch = torch
-        self._owned = Owned(torch, model)
+        self._owned = ModelStorages(torch, model)
         self._hooks: list[Any] = []
         self._handles: list[Any] = []
         self._compiled: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
@@ -198,7 +198,9 @@ class ModuleWatch:
 
     def _note(self, number: int, *, enter: bool) -> None:
         with self._lock:
-            self.calls.append(Call(number, enter, threading.get_ident(), self._local.root, mark(), self.phases.inside))
+            self.calls.append(
+                ModuleCall(number, enter, threading.get_ident(), self._local.root, mark(), self.phases.inside)
+            )
 
     # phases
 
@@ -265,7 +267,7 @@ class ModuleWatch:
         with self.phases.aside():
             found = tuple(self._owned.addresses(states=states))
             self._count += len(found)
-            self.scans.append(Scan(mark(), found))
+            self.scans.append(StorageScan(mark(), found))
 
 
 def _running() -> set[int]:
