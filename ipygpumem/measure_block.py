@@ -20,7 +20,7 @@ from ipygpumem.features.lines.source import (
     with_statement_region,
 )
 from ipygpumem.features.modules.tracker import ModuleTracker
-from ipygpumem.features.processes.collect import with_neighbours
+from ipygpumem.features.processes.collect import with_other_processes
 from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.rank_files import RankFiles
 from ipygpumem.measurement.allocation_history import HistoryOptions
@@ -113,13 +113,13 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             raise OptionError(f"peaks is exact or untouched, not {peaks!r}")
         if host_peak not in {"bound", "reset"}:
             raise OptionError(f"host_peak is bound or reset, not {host_peak!r}")
-        self._watch = current().watch
+        self._monitor = current().monitor
         self._options = MeasurementOptions(
             reset_peaks=peaks == "exact",
             reset_host_peak=host_peak == "reset" or limit_host is not None,
             synchronize=synchronize,
         )
-        self._only = None if devices is None else self._watch.check(device_words(devices, "devices"))
+        self._only = None if devices is None else self._monitor.parse_devices(device_words(devices, "devices"))
         limits = Limits.read(limit, limit_held, limit_outside, limit_host)
         path = None if snapshot is None or snapshot is False else check_path(snapshot)
         self._ranks = None if rank_reports is None else _rank_files(rank_reports, rank, snapshot)
@@ -130,7 +130,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         if path is None and history and lines is False and modules is None and self._ranks is None:
             raise OptionError("history is of a recording: name a file with snapshot")
         self._study = Study(
-            self._watch,
+            self._monitor,
             lines=None if lines is False else _regions(lines),
             everywhere=lines is True,
             limits=limits,
@@ -156,7 +156,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
             self._block = with_statement_region(
                 code.co_filename, caller.f_lineno, SourceTexts(notebook_sources()), f"with measure() in {code.co_name}"
             )
-        self._measurement = Measurement(self._watch, self._options)
+        self._measurement = Measurement(self._monitor, self._options)
         self._measurement.only = self._only
         self._study.attach(self._measurement)
         try:
@@ -185,7 +185,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
                 return
             cells = notebook_sources() if self._listed else {}
             report = self._study.finish(report, measurement, cells=cells, block=self._block)
-            self.report = report = with_neighbours(report)
+            self.report = report = with_other_processes(report)
             current().reports.append(report)
             trouble = self._trouble(report)
         if trouble:

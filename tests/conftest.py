@@ -65,7 +65,7 @@ def fresh_package():
 
 @pytest.fixture
 def make_gpu(fresh_package):
-    """Build machines: ``make_gpu(2)``, ``make_gpu(cards=[...], backend="cudaMallocAsync")``; one at a time."""
+    """Build machines: ``make_gpu(2)``, ``make_gpu(nvml_devices=[...], backend="cudaMallocAsync")``; one at a time."""
     from fakes.cuda import FakeGpu
 
     machines = []
@@ -108,8 +108,8 @@ def no_cupti(monkeypatch, tmp_path):
 @pytest.fixture
 def fake_nvml():
     """An NVML library with one card, and no CUDA."""
-    from fakes.nvml import FakeCard, FakeNvml
+    from fakes.nvml import FakeNvml, FakeNvmlDevice
 
-    nvml = FakeNvml([FakeCard()]).install()
+    nvml = FakeNvml([FakeNvmlDevice()]).install()
     yield nvml
     nvml.uninstall()

@@ -20,7 +20,7 @@ import ipygpumem
 from conftest import forget
 from fakes.builds import NO_GPU
 from fakes.cuda import CONTEXT
-from fakes.nvml import FakeCard
+from fakes.nvml import FakeNvmlDevice
 from ipygpumem import DeviceError, OptionError, RecordingError, measure
 from ipygpumem.core.breakdown import imbalance
 from ipygpumem.measurement.peaks import PEAKS
@@ -55,8 +55,8 @@ def test_blocks_that_wait_for_a_stream_are_pending_and_not_cache(fake_gpu):
 def test_another_process_is_another_process(fake_gpu):
     fake_gpu.alloc(MIB)
     with measure() as m:
-        fake_gpu.card.others[9000001] = 3000 * MIB
-        fake_gpu.card.unattributed += 50 * MIB
+        fake_gpu.nvml_device.others[9000001] = 3000 * MIB
+        fake_gpu.nvml_device.unattributed += 50 * MIB
     device = m.report.devices["cuda:0"]
     assert (device.held, device.outside, device.others, device.unattributed) == (0, 0, 3000 * MIB, 50 * MIB)
 
@@ -275,7 +275,7 @@ def test_reports_stay_small(fake_gpu):
     before = tracemalloc.get_traced_memory()[0]
     for _ in range(1000):
         with measure():
-            fake_gpu.card.others[1] = fake_gpu.card.others.get(1, 0) + MIB + 512 * len(kept)
+            fake_gpu.nvml_device.others[1] = fake_gpu.nvml_device.others.get(1, 0) + MIB + 512 * len(kept)
             kept.append(None)
             block = fake_gpu.alloc(30 * MIB)
         fake_gpu.free(block)
@@ -298,7 +298,7 @@ def test_reports_stay_small(fake_gpu):
 def test_the_books_balance_whatever_a_block_does(regime, source, steps):
     from fakes.cuda import FakeGpu
 
-    gpu = FakeGpu(cards=[FakeCard(regime=regime, others={1: 77 * MIB})]).install()
+    gpu = FakeGpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={1: 77 * MIB})]).install()
     if source == "v1":
         gpu.nvml.missing.add("nvmlDeviceGetMemoryInfo_v2")
     gpu.nvml.present = source != "none"
@@ -313,9 +313,9 @@ def test_the_books_balance_whatever_a_block_does(regime, source, steps):
                 elif kind == "outside":
                     gpu.outside(size)
                 elif kind == "other":
-                    gpu.card.others[1] += whole
+                    gpu.nvml_device.others[1] += whole
                 elif kind == "hidden":
-                    gpu.card.unattributed += whole
+                    gpu.nvml_device.unattributed += whole
                 elif live:
                     gpu.free(live.pop(), used_by=1 if kind == "wait" else None)
                 if kind in moved:

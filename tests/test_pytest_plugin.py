@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 FAKE = f"""\
 import sys
 sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent)!r}]
-from fakes.cuda import FakeCard, FakeGpu
+from fakes.cuda import FakeNvmlDevice, FakeGpu
 GPU = FakeGpu().install()
 """
 
@@ -224,7 +224,7 @@ def test_marks_of_class_and_method_add_up(pytester, run):
 
 
 def test_what_cannot_be_checked_is_a_warning(pytester, run):
-    pytester.makeconftest(FAKE.replace("FakeGpu()", "FakeGpu(cards=[FakeCard(regime='hidden')])"))
+    pytester.makeconftest(FAKE.replace("FakeGpu()", "FakeGpu(nvml_devices=[FakeNvmlDevice(regime='hidden')])"))
     pytester.makepyfile(
         """
         import pytest, torch

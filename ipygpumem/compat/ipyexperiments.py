@@ -54,7 +54,7 @@ def _torch() -> Any:
 def _card(device: int | None) -> DeviceReading:
     torch = _torch()
     index = torch.cuda.current_device() if device is None else int(device)
-    current().watch.check([str(index)])
+    current().monitor.parse_devices([str(index)])
     if not pytorch.has_context(torch, index):
         pytorch.start(torch, index)
     reading = current().reading().devices.get(f"cuda:{index}")

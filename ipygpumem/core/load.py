@@ -14,7 +14,7 @@ from ipygpumem.features.limits.model import ExceededLimit
 from ipygpumem.features.lines.model import DeviceLines
 from ipygpumem.features.modules.model import ModuleTree
 from ipygpumem.features.outside.model import OutsideMemory
-from ipygpumem.features.processes.model import NeighbourChange
+from ipygpumem.features.processes.model import OtherProcessChange
 from ipygpumem.features.profile.model import ProfileFacts
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _NAMES: dict[str, Any] = {
     "Grade": Grade,
     "HostReading": HostReading,
     "ModuleTree": ModuleTree,
-    "NeighbourChange": NeighbourChange,
+    "OtherProcessChange": OtherProcessChange,
     "OutsideMemory": OutsideMemory,
     "OutsidePeak": OutsidePeak,
     "ProfileFacts": ProfileFacts,

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Literal
 
-__all__ = ["CardMemory", "Counters", "DeviceReading", "HostReading", "Mode", "Reading", "shared"]
+__all__ = ["Counters", "DeviceMemory", "DeviceReading", "HostReading", "Mode", "Reading", "shared"]
 
 Mode = Literal["process", "device", "torch-only"]
 
@@ -26,7 +26,7 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class CardMemory:
+class DeviceMemory:
     """A whole card, in bytes. ``used`` includes ``reserved``, the driver's own part (None where not told apart)."""
 
     total: int

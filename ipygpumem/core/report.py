@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.lines.model import DeviceLines
     from ipygpumem.features.modules.model import ModuleTree
     from ipygpumem.features.outside.model import OutsideMemory
-    from ipygpumem.features.processes.model import NeighbourChange
+    from ipygpumem.features.processes.model import OtherProcessChange
     from ipygpumem.features.profile.model import ProfileFacts
 
 __all__ = ["SCHEMA", "DeviceReport", "HostReport", "Peak", "ProfiledHost", "RecordingFacts", "Report"]
@@ -397,7 +397,7 @@ class Report:
     modules: tuple[ModuleTree, ...] = ()
     libraries: tuple[OutsideMemory, ...] = ()
     profile: ProfileFacts | None = None
-    neighbours: tuple[NeighbourChange, ...] = ()
+    neighbours: tuple[OtherProcessChange, ...] = ()
     code: str = ""
 
     @classmethod

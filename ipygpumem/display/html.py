@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.display.columns import footer, notes, rows
 from ipygpumem.features.outside.table import outside_sentences
-from ipygpumem.features.processes.table import neighbour_sentences
+from ipygpumem.features.processes.table import other_process_sentences
 
 if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
@@ -95,7 +95,7 @@ def html_line(report: Report) -> str:
         }
         for row in rows(report)
     ]
-    said = [*outside_sentences(report), *neighbour_sentences(report), *notes(report)]
+    said = [*outside_sentences(report), *other_process_sentences(report), *notes(report)]
     text: str = _template(_LINE).render(rows=shown, footer=footer(report), notes=said, width=_BAR_PIXELS)
     return text
 

@@ -8,7 +8,7 @@ from ipygpumem.core.baseline import PRELOAD_OFF
 from ipygpumem.core.units import GIB, MIB, size
 from ipygpumem.display.columns import Row, footer, notes, rows
 from ipygpumem.features.outside.table import outside_sentences
-from ipygpumem.features.processes.table import neighbour_sentences
+from ipygpumem.features.processes.table import other_process_sentences
 
 if TYPE_CHECKING:
     from ipygpumem.core.baseline import Baseline
@@ -28,7 +28,7 @@ def text_line(report: Report, *, colour: bool = False) -> str:
     lines = [_row_text(row, colour=colour) for row in rows(report)]
     lines[0] += "   " + _paint(footer(report), _FAINT, colour)
     lines += [_paint(one, _COLOURS["outside"], colour) for one in outside_sentences(report)]
-    lines += [_paint(one, _COLOURS["others"], colour) for one in neighbour_sentences(report)]
+    lines += [_paint(one, _COLOURS["others"], colour) for one in other_process_sentences(report)]
     remarks = notes(report)
     if remarks:
         lines.append(_paint("; ".join(remarks), _FAINT, colour))

@@ -26,7 +26,7 @@ from ipygpumem.features.lines.source import SourceRegion
 from ipygpumem.features.live.cell_display import Live, LiveCell
 from ipygpumem.features.oom.history import Ring
 from ipygpumem.features.oom.panel import Ooms
-from ipygpumem.features.processes.collect import with_neighbours
+from ipygpumem.features.processes.collect import with_other_processes
 from ipygpumem.jupyter import display as show
 from ipygpumem.jupyter.cell_numbers import CellNumbers, calling_cell
 from ipygpumem.jupyter.clear_output import Clearing
@@ -220,7 +220,7 @@ class Cells:
             reset_host_peak=settings.host_peak == "reset",
             synchronize=settings.synchronize,
         )
-        measurement = Measurement(self._session.watch, options)
+        measurement = Measurement(self._session.monitor, options)
         if asked is not None:
             measurement.only = asked.devices
         if study is not None:
@@ -313,7 +313,7 @@ class Cells:
         limit, outside = self._settings.limit, self._settings.outside == "library"
         if limit is None and not outside:
             return None
-        return Study(self._session.watch, limits=Limits(peak=limit), record=False, outside=outside)
+        return Study(self._session.monitor, limits=Limits(peak=limit), record=False, outside=outside)
 
     def settle(
         self,
@@ -326,7 +326,7 @@ class Cells:
     ) -> None:
         """Keep a report, take a late baseline, and show what is to be shown; ``live`` is the display it replaces."""
         session, settings = self._session, self._settings
-        report = with_neighbours(report, standing=asked is not None)
+        report = with_other_processes(report, standing=asked is not None)
         losses = self._losses(report)
         again = self._again(report, asked)
         if losses or again:

@@ -69,7 +69,7 @@ class _Extension:
     def start(self) -> None:
         """Preload, take the baseline, say so in one line."""
         session, magics = current(), self.magics
-        session.watch.only = None  # the device that is preloaded need not be one that is watched
+        session.monitor.selected = None  # the device that is preloaded need not be one that is watched
         baseline = session.preload(magics.preload, reset_peaks=magics.peaks == "exact")
         print(baseline_line(baseline, reports=magics.report != "off"))  # noqa: T201 (the one line that %load_ext prints)
         try:
@@ -77,7 +77,7 @@ class _Extension:
         except TraitError as error:
             self._faults.append(f"GPUMem.devices is passed over, all are watched: {error}")
             magics.devices = None
-        session.watch.only = magics.devices
+        session.monitor.selected = magics.devices
         if magics.oom_snapshot is not None:
             self._changed({"name": "oom_snapshot", "new": magics.oom_snapshot})
         self.standing.set()
@@ -87,7 +87,7 @@ class _Extension:
 
     def _changed(self, change: Any) -> None:
         if change["name"] == "devices":
-            current().watch.only = change["new"]
+            current().monitor.selected = change["new"]
         elif change["name"] == "log":
             current().reports.log = change["new"]
         elif change["name"] == "oom_snapshot":
@@ -127,7 +127,7 @@ class _Extension:
         session = current()
         if magics.log is not None:
             session.reports.log = None
-        session.watch.only = None
+        session.monitor.selected = None
         session.roots, session.label = python_roots, frame_label
         SAMPLER.close()
         PEAKS.remove()

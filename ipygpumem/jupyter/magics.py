@@ -23,8 +23,8 @@ from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source import resolve_name
 from ipygpumem.features.live.monitor import Monitoring
 from ipygpumem.features.modules.tracker import ModuleTracker
-from ipygpumem.features.processes.collect import listed_neighbours
-from ipygpumem.features.processes.table import with_neighbour_rows
+from ipygpumem.features.processes.collect import other_processes_by_device
+from ipygpumem.features.processes.table import with_other_process_rows
 from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.engines.cell import on_engines
 from ipygpumem.features.recordings.across_cells import AcrossCells
@@ -114,7 +114,7 @@ class GPUMem(Magics, Settings):
         reading = self.session.reading()
         if asked.device:
             try:
-                names = self.session.watch.check(asked.device)
+                names = self.session.monitor.parse_devices(asked.device)
             except IpyGpuMemError as error:
                 raise UsageError(f"%gpumem: {error}") from error
             reading = reading.only(names)
@@ -123,7 +123,7 @@ class GPUMem(Magics, Settings):
             self.shell.user_ns[asked.var] = reading
         if not asked.quiet:
             tables = books_tables(reading, self.session.baseline)
-            show.show_tables(self.shell, with_neighbour_rows(tables, listed_neighbours(reading)))
+            show.show_tables(self.shell, with_other_process_rows(tables, other_processes_by_device(reading)))
         return reading if asked.o else None
 
     def _inert(self, line: str, cell: str | None, local_ns: Any) -> Any:
@@ -169,7 +169,7 @@ class GPUMem(Magics, Settings):
             UsageError: An option that means nothing here.
         """
         try:
-            devices = None if words.device is None else self.session.watch.check(words.device)
+            devices = None if words.device is None else self.session.monitor.parse_devices(words.device)
             study = self._study(words, text)
         except IpyGpuMemError as error:
             raise UsageError(f"{prog}: {error}") from error
@@ -179,7 +179,7 @@ class GPUMem(Magics, Settings):
         peak = self.limit if words.limit is None else words.limit
         path = None if words.snapshot is None else expanded(self.shell, words.snapshot)
         return Study(
-            self.session.watch,
+            self.session.monitor,
             lines=functions(words.function, self.shell.user_ns, text) if words.lines or words.function else None,
             everywhere=not words.function,
             limits=Limits.read(peak, words.limit_held, words.limit_outside, words.limit_host),

@@ -59,7 +59,7 @@ class Devices(TraitType[Any, Any]):
         if not words:
             raise TraitError("devices names none: write None to watch all")
         try:
-            return current().watch.check(str(word) for word in words)
+            return current().monitor.parse_devices(str(word) for word in words)
         except DeviceError as error:
             raise TraitError(str(error)) from error
 

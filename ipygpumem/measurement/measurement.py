@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import Reading
     from ipygpumem.core.report import Peak, RecordingFacts, Report
     from ipygpumem.measurement.recorder import Recorder
-    from ipygpumem.sources.device_monitor import Watch
+    from ipygpumem.sources.device_monitor import DeviceMonitor
 
 __all__ = ["Measurement", "MeasurementOptions", "Observer"]
 
@@ -55,7 +55,7 @@ class MeasurementOptions:
 
 
 class Measurement:
-    """One open interval over everything that a watch sees: `begin`, then `end`, or `abandon` instead of it.
+    """One open interval over everything that a monitor sees: `begin`, then `end`, or `abandon` instead of it.
 
     Attributes:
         only: Names of the devices to report on, None for all.
@@ -67,8 +67,8 @@ class Measurement:
         window: The samples of the cards; None where no card can be asked.
     """
 
-    def __init__(self, watch: Watch, options: MeasurementOptions | None = None) -> None:
-        self.watch = watch
+    def __init__(self, monitor: DeviceMonitor, options: MeasurementOptions | None = None) -> None:
+        self.monitor = monitor
         self.options = options or MeasurementOptions()
         self.only: tuple[str, ...] | None = None
         self.observers: list[Observer] = []
@@ -107,8 +107,8 @@ class Measurement:
         if pytorch.module() is not None:
             PEAKS.install()
         self._scope = scope = PEAKS.scope()
-        self._before = self.watch.read(
-            busy=False, look=lambda index: PEAKS.enter(scope, index, reset=options.reset_peaks)
+        self._before = self.monitor.read(
+            busy=False, read_allocator=lambda index: PEAKS.enter(scope, index, reset=options.reset_peaks)
         )
         if self._recorder is not None:
             self._start_recording(self._recorder)
@@ -116,14 +116,14 @@ class Measurement:
             observer.start()
         # a device that is not read now, though it could be, is one that nobody knows how much was on
         self._unwatched = tuple(
-            card.name for card in self.watch.cards.values() if card.name not in self._before.devices
+            card.name for card in self.monitor.devices.values() if card.name not in self._before.devices
         )
         self._spent = self._overhead()
         self._start_us = time.time_ns() // 1000
         self._start = time.perf_counter()
         in_use = [name for name, device in self._before.devices.items() if device.context]
         if in_use:
-            self.window = SAMPLER.open(card for card in self.watch.cards.values() if card.name in in_use)
+            self.window = SAMPLER.open(card for card in self.monitor.devices.values() if card.name in in_use)
 
     def _overhead(self) -> float:
         return sum(one() for one in self.overheads)
@@ -173,7 +173,7 @@ class Measurement:
         try:
             if self.options.synchronize:
                 pytorch.synchronize(self._contexts())
-            self.after = after = self.watch.read(look=lambda index: PEAKS.leave(scope, index))
+            self.after = after = self.monitor.read(read_allocator=lambda index: PEAKS.leave(scope, index))
             recording = self._save(facts, after, sources, numbers)
         finally:
             self.abandon()
@@ -200,7 +200,7 @@ class Measurement:
         found = []
         for name in self.only or ():
             here = [reading.devices[name] for reading in (before, after) if name in reading.devices]
-            if self.watch.only is not None and name not in self.watch.only:
+            if self.monitor.selected is not None and name not in self.monitor.selected:
                 found.append(f"{name}: not under watch")
             elif not any(device.context for device in here):
                 found.append(f"{name}: not used by this process")
@@ -254,5 +254,5 @@ class Measurement:
 
     def _contexts(self) -> list[int]:
         """Devices on which this process has a context, by index."""
-        torch = self.watch.find()
-        return [] if torch is None else [index for index in self.watch.cards if pytorch.has_context(torch, index)]
+        torch = self.monitor.find_devices()
+        return [] if torch is None else [index for index in self.monitor.devices if pytorch.has_context(torch, index)]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.profile.collect import ProfileCollector
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.snapshot import Snapshot
-    from ipygpumem.sources.device_monitor import Watch
+    from ipygpumem.sources.device_monitor import DeviceMonitor
 
 __all__ = ["Study"]
 
@@ -42,7 +42,7 @@ class Study:
     """The questions to one measurement.
 
     Args:
-        watch: The devices.
+        monitor: The devices.
         lines: The regions of code to list besides the cell itself; None lists nothing.
         everywhere: Whether every function of the notebook that ran is listed, too.
         limits: What the measurement may take.
@@ -60,7 +60,7 @@ class Study:
 
     def __init__(
         self,
-        watch: Watch,
+        monitor: DeviceMonitor,
         *,
         lines: Sequence[SourceRegion] | None = None,
         everywhere: bool = False,
@@ -81,11 +81,11 @@ class Study:
         self._everywhere = everywhere
         self._path = path
         self._passes = BackwardPasses()
-        self._outside = OutsideQuestion(watch, standing=not record) if outside else None
+        self._outside = OutsideQuestion(monitor, standing=not record) if outside else None
         if lines is not None and options is not None and options.stacks == "none":
             raise OptionError("lines need stacks: python, or all")
         needed = path is not None or lines is not None or modules is not None
-        self._recorder = Recorder(watch, options) if needed or (record and self._may_record()) else None
+        self._recorder = Recorder(monitor, options) if needed or (record and self._may_record()) else None
 
     def _may_record(self) -> bool:
         """Whether a recording can tell the line that broke a limit, without starting anything for it."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.reading import Reading
     from ipygpumem.measurement.sampler import SampleWindow
-    from ipygpumem.sources.device_monitor import Watch
+    from ipygpumem.sources.device_monitor import DeviceMonitor
 
 __all__ = ["Recorder"]
 
@@ -39,8 +39,8 @@ class Recorder:
         OptionError: An option that this torch does not have.
     """
 
-    def __init__(self, watch: Watch, options: HistoryOptions | None = None) -> None:
-        self.watch = watch
+    def __init__(self, monitor: DeviceMonitor, options: HistoryOptions | None = None) -> None:
+        self.monitor = monitor
         self.history = History(options or HistoryOptions())
         self.cells: list[CellFacts] = []
         self.keep = False
@@ -52,7 +52,7 @@ class Recorder:
 
     def start(self, before: Reading | None = None) -> None:
         """Switch recording on; ``before`` is the reading at this moment, where one was taken already."""
-        self._before = before or self.watch.read()
+        self._before = before or self.monitor.read()
         self.history.start()
         self.begun = mark()
 
@@ -74,7 +74,7 @@ class Recorder:
         """
         cells = [*self.cells, *([cell] if cell else [])]
         try:
-            return self._save(path, sources, numbers or {}, cells, after or self.watch.read())
+            return self._save(path, sources, numbers or {}, cells, after or self.monitor.read())
         except RecordingError as error:
             why = str(error)
         except Exception as error:
@@ -119,7 +119,7 @@ class Recorder:
         return RecordingFacts(name, size, events, lost, own=history.own, error=history.lost)
 
     def _devices(self) -> list[dict[str, Any]]:
-        cards = self.watch.cards.values()
+        cards = self.monitor.devices.values()
         return [{"index": card.index, "name": card.label, "uuid": card.uuid, "total": card.total} for card in cards]
 
     def stop(self) -> None:

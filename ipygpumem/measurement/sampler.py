@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ipygpumem.measurement.reserved_bound import Anchor, Steps
-    from ipygpumem.sources.device import Card
+    from ipygpumem.sources.device import Device
 
 __all__ = ["SAMPLER", "SampleWindow", "Sampler", "Track"]
 
@@ -111,7 +111,7 @@ class Track:
 class SampleWindow:
     """The samples of one measurement, by device index. Times count from its beginning."""
 
-    def __init__(self, cards: Iterable[Card]) -> None:
+    def __init__(self, cards: Iterable[Device]) -> None:
         self.cards = {card.index: card for card in cards}
         self.tracks = {index: Track() for index in self.cards}
         self.start = time.perf_counter()
@@ -144,7 +144,7 @@ class Sampler:
         self._thread = Parked("ipygpumem-sampler", self._look)
         self._pid = os.getpid()
 
-    def open(self, cards: Iterable[Card]) -> SampleWindow | None:
+    def open(self, cards: Iterable[Device]) -> SampleWindow | None:
         """A window from now on; None where there is no card that could be asked."""
         known = [card for card in cards if card.nvml is not None and card.handle is not None]
         if not known or os.getpid() != self._pid:

@@ -1,4 +1,4 @@
-"""What lives as long as the process: the devices under watch, the baseline and the reports."""
+"""What lives as long as the process: the devices, the baseline and the reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ipygpumem.features.history.reports import Reports
 from ipygpumem.features.holders.roots import frame_label, python_roots
 from ipygpumem.measurement.peaks import PEAKS
 from ipygpumem.sources import pytorch
-from ipygpumem.sources.device_monitor import Watch
+from ipygpumem.sources.device_monitor import DeviceMonitor
 from ipygpumem.sources.first_kernels import warm
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ Preload = Literal["kernels", "context", "off"]
 
 
 class Session:
-    """The watch, the baseline and the reports of this process."""
+    """The device monitor, the baseline and the reports of this process."""
 
     def __init__(self) -> None:
-        self.watch = Watch()
+        self.monitor = DeviceMonitor()
         self.baseline: Baseline | None = None
         self.reports = Reports()
         self.roots: Callable[[], list[Root]] = python_roots
@@ -52,13 +52,13 @@ class Session:
 
     def reading(self) -> Reading:
         """Every counter now."""
-        return self.watch.read(available=True)
+        return self.monitor.read(available=True)
 
     def take_baseline(self, reading: Reading | None = None, note: str = "") -> Baseline:
         """Deltas of the session are told against this moment from here on."""
         reading = reading or self.reading()
         device = next((name for name, one in reading.devices.items() if one.context), None)
-        self.watch.meet(reading.devices)
+        self.monitor.record_processes(reading.devices)
         self.baseline = Baseline(reading, device, self._label(device), note=note)
         return self.baseline
 
@@ -84,10 +84,10 @@ class Session:
         name = f"cuda:{index}"
         PEAKS.install()
         fresh = not pytorch.has_context(torch, index)
-        empty = self.watch.read().devices.get(name)
+        empty = self.monitor.read().devices.get(name)
         if fresh:
             pytorch.start(torch, index)
-        started = self.watch.read().devices.get(name)
+        started = self.monitor.read().devices.get(name)
         note = ""
         if kernels and torch._C._cuda_isHistoryEnabled():
             note = "first kernels not preloaded: PyTorch's history is being recorded, and is the user's"
@@ -120,12 +120,12 @@ class Session:
                 context = _grown(empty, started)
             kernels = _grown(started, now)
             workspace = _minus(now.allocated, started.allocated)
-        self.watch.meet(reading.devices)
+        self.monitor.record_processes(reading.devices)
         self.baseline = Baseline(reading, name, self._label(name), context, kernels, workspace, note)
         return self.baseline
 
     def _label(self, name: str | None) -> str:
-        return next((card.label for card in self.watch.cards.values() if card.name == name), "")
+        return next((card.label for card in self.monitor.devices.values() if card.name == name), "")
 
 
 def _grown(before: DeviceReading, after: DeviceReading) -> int | None:

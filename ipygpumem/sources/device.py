@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipygpumem.core.errors import NvmlError, first_line
-from ipygpumem.core.reading import CardMemory, DeviceReading
+from ipygpumem.core.reading import DeviceMemory, DeviceReading
 from ipygpumem.core.units import MIB
 from ipygpumem.sources import cuda, pytorch
 from ipygpumem.sources.host import namespace_pids
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipygpumem.sources.nvml import Nvml
     from ipygpumem.sources.pytorch import AllocatorState
 
-__all__ = ["Card", "Glance"]
+__all__ = ["Device", "DriverReading"]
 
 _STEPS = (34 * MIB, 38 * MIB)
 """Sizes of the growth probe: odd enough that no library takes just that, multiples of CUDA's 2 MiB granularity."""
@@ -24,11 +24,11 @@ _TOLERANCE = 2 * MIB
 _ROOM = 256 * MIB
 
 
-class Glance(NamedTuple):
+class DriverReading(NamedTuple):
     """What one card said at one moment: has this process a context, whose bytes are there, what went wrong."""
 
     context: bool
-    memory: CardMemory | None
+    memory: DeviceMemory | None
     process: int | None
     others: int | None
     trouble: str
@@ -38,7 +38,7 @@ class Glance(NamedTuple):
 
 
 @dataclass(slots=True)
-class Card:
+class Device:
     """One device of this process, named as PyTorch names it.
 
     ``own`` is the process id under which NVML lists us, once verified; ``mode`` and ``why`` say what can be claimed.
@@ -68,7 +68,7 @@ class Card:
         return f"cuda:{self.index}"
 
     @classmethod
-    def find(cls, torch: Any, index: int, nvml: Nvml | None, reason: str) -> Card:
+    def find(cls, torch: Any, index: int, nvml: Nvml | None, reason: str) -> Device:
         """The device with this torch index, paired with NVML's by UUID. Creates no context.
 
         ``reason`` is why there is no NVML, where there is none.
@@ -107,7 +107,7 @@ class Card:
     def _verify(self, torch: Any, nvml: Nvml, reserved: int | None) -> None:
         entries = nvml.processes(self.handle)
         # machines of unified memory tell the list but not the card
-        memory = _memory(nvml, self.handle) or pytorch.card_memory(torch, self.index)
+        memory = _memory(nvml, self.handle) or pytorch.device_memory(torch, self.index)
         if memory is not None and memory.total - memory.used < _ROOM:
             self._by_pid(entries, reserved, "the card is too full for a growth probe")
             return
@@ -171,7 +171,7 @@ class Card:
             raise NvmlError(self.why or "NVML does not know this device")
         return self.nvml.processes(self.handle, graphics=self.graphics)
 
-    def glance(self, torch: Any, *, capturing: bool, busy: bool) -> Glance:
+    def read_driver(self, torch: Any, *, capturing: bool, busy: bool) -> DriverReading:
         """What the card says now, apart from PyTorch's allocator; ``busy`` asks whether it is at work, too."""
         context = pytorch.has_context(torch, self.index)
         callable_now = context and not capturing
@@ -181,11 +181,11 @@ class Card:
         if self.accounts and process is not None and self.nvml is not None and self.own is not None:
             highest = self.nvml.highest(self.handle, self.own)
         listed = () if others is None else self.listed
-        return Glance(context, memory, process, others, trouble, at_work, listed, highest)
+        return DriverReading(context, memory, process, others, trouble, at_work, listed, highest)
 
-    def reading(self, glance: Glance, state: AllocatorState | None, torch_why: str) -> DeviceReading:
-        """A glance and the allocator's counters of the same moment as one; ``state`` None where there are none."""
-        context, memory, process, others, trouble, busy, listed, highest = glance
+    def reading(self, driver_reading: DriverReading, state: AllocatorState | None, torch_why: str) -> DeviceReading:
+        """Combine the driver's figures with the allocator's counters; ``state`` is None if there are none."""
+        context, memory, process, others, trouble, busy, listed, highest = driver_reading
         mode, why = self.mode, trouble or self.why
         if mode == "process" and process is None:
             mode, why = "device", trouble or "our own entry is missing from NVML's list"
@@ -223,7 +223,7 @@ class Card:
             highest=highest if mode == "process" else None,
         )
 
-    def _card(self, torch: Any, *, callable_now: bool) -> tuple[CardMemory | None, int | None, int | None, str]:
+    def _card(self, torch: Any, *, callable_now: bool) -> tuple[DeviceMemory | None, int | None, int | None, str]:
         """The card's memory, our entry, the sum of the others' and what went wrong."""
         trouble = ""
         if self.nvml is not None and self.handle is not None:
@@ -231,10 +231,10 @@ class Card:
             if memory is not None or process is not None:
                 return memory, process, others, trouble
         if callable_now:
-            return pytorch.card_memory(torch, self.index), None, None, trouble
+            return pytorch.device_memory(torch, self.index), None, None, trouble
         return None, None, None, trouble
 
-    def _from_nvml(self, nvml: Nvml) -> tuple[CardMemory | None, int | None, int | None, str]:
+    def _from_nvml(self, nvml: Nvml) -> tuple[DeviceMemory | None, int | None, int | None, str]:
         memory = process = others = None
         trouble = ""
         # apart, for each can fail alone: unified-memory machines tell the list but not the card's figure
@@ -257,7 +257,7 @@ class Card:
         return memory, process, others, trouble
 
 
-def _memory(nvml: Nvml, handle: Any) -> CardMemory | None:
+def _memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:
     try:
         return nvml.memory(handle)
     except NvmlError:

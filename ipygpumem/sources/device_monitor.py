@@ -9,46 +9,46 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ipygpumem.core.errors import DeviceError, NvmlError, first_line
 from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.sources import host, pytorch
-from ipygpumem.sources.device import Card
+from ipygpumem.sources.device import Device
 from ipygpumem.sources.nvml import Nvml
-from ipygpumem.sources.process_names import Directory, own_number
+from ipygpumem.sources.process_names import ProcessDirectory, own_pid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ipygpumem.features.processes.model import Neighbour
+    from ipygpumem.features.processes.model import OtherProcess
 
-    Look: TypeAlias = Callable[[int], pytorch.AllocatorState]
+    ReadAllocator: TypeAlias = Callable[[int], pytorch.AllocatorState]
 
-__all__ = ["Watch"]
+__all__ = ["DeviceMonitor"]
 
 _TRIES = 3
 """A reading is taken again when another thread moved segments between its parts."""
 _ASYNC = "cudaMallocAsync: CUDA's default memory pool, of PyTorch and of every other user of that pool"
 
 
-class Watch:
+class DeviceMonitor:
     """The devices of this process, found when CUDA has started and not before.
 
-    ``only`` names the devices to watch (``"cuda:0"``); None takes every device that this process has a context on.
+    ``selected`` names the devices to watch (``"cuda:0"``); None takes every device that this process has a context on.
     """
 
-    def __init__(self, only: Iterable[str] | None = None) -> None:
-        self.only = None if only is None else tuple(only)
-        self.cards: dict[int, Card] = {}
-        self.directory = Directory()
+    def __init__(self, selected: Iterable[str] | None = None) -> None:
+        self.selected = None if selected is None else tuple(selected)
+        self.devices: dict[int, Device] = {}
+        self.process_directory = ProcessDirectory()
         self._met: dict[str, object] = {}
         self._nvml: Nvml | None = None
         self._nvml_why = ""
         self._nvml_tried = False
 
-    def find(self) -> Any | None:
+    def find_devices(self) -> Any | None:
         """Torch, once CUDA has started, with its devices paired to NVML's; None before."""
         torch = pytorch.started()
-        if torch is not None and not self.cards:
+        if torch is not None and not self.devices:
             self._open_nvml()
             for index in range(torch.cuda.device_count()):
-                self.cards[index] = Card.find(torch, index, self._nvml, self._nvml_why)
+                self.devices[index] = Device.find(torch, index, self._nvml, self._nvml_why)
         return torch
 
     def _open_nvml(self) -> None:
@@ -60,13 +60,13 @@ class Watch:
         except NvmlError as error:
             self._nvml_why = str(error)
 
-    def watched(self) -> list[Card]:
+    def selected_devices(self) -> list[Device]:
         """The cards to read now."""
-        if self.only is not None:
-            return [card for card in self.cards.values() if card.name in self.only]
-        return list(self.cards.values())
+        if self.selected is not None:
+            return [card for card in self.devices.values() if card.name in self.selected]
+        return list(self.devices.values())
 
-    def check(self, names: Iterable[str]) -> tuple[str, ...]:
+    def parse_devices(self, names: Iterable[str]) -> tuple[str, ...]:
         """Device words (``0``, ``cuda:0``, ``cuda``) as names.
 
         Raises:
@@ -90,9 +90,9 @@ class Watch:
             raise DeviceError(f"there is no device cuda:{number}: {there}")
         return f"cuda:{int(number)}"
 
-    def neighbours(self, index: int) -> tuple[Neighbour, ...]:
+    def other_processes(self, index: int) -> tuple[OtherProcess, ...]:
         """Other processes on a device, the largest first; none where they cannot be told from this one."""
-        card = self.cards.get(index)
+        card = self.devices.get(index)
         if card is None or card.own is None:
             return ()
         try:
@@ -100,76 +100,80 @@ class Watch:
         except NvmlError:
             return ()
         entries.pop(card.own, None)
-        return self.named(card, entries.items())
+        return self.identify(card, entries.items())
 
-    def named(self, card: Card, listed: Iterable[tuple[int, int | None]]) -> tuple[Neighbour, ...]:
+    def identify(self, card: Device, listed: Iterable[tuple[int, int | None]]) -> tuple[OtherProcess, ...]:
         """Entries of a card's list by name, the largest first."""
-        trusted = self.trusted(card)
-        found = [self.directory.who(pid, amount, trusted=trusted) for pid, amount in listed]
+        trusted = self.has_local_pids(card)
+        found = [self.process_directory.lookup(pid, amount, trusted=trusted) for pid, amount in listed]
         return tuple(sorted(found, key=lambda one: (-(one.amount or 0), one.pid)))
 
-    def trusted(self, card: Card) -> bool:
+    def has_local_pids(self, card: Device) -> bool:
         """Whether the numbers in a card's list are those of this system: our own entry stands under our own."""
-        owns = {one.own for one in (card, *self.cards.values())} - {None}
-        return owns == {own_number()}
+        owns = {one.own for one in (card, *self.devices.values())} - {None}
+        return owns == {own_pid()}
 
-    def meet(self, devices: Mapping[str, DeviceReading]) -> None:
-        """Look at processes that are new on a card, so that they can be named once they have ended."""
-        for card in self.cards.values():
+    def record_processes(self, devices: Mapping[str, DeviceReading]) -> None:
+        """ReadAllocator at processes that are new on a card, so that they can be named once they have ended."""
+        for card in self.devices.values():
             device = devices.get(card.name)
-            if device is not None and not self.has_met(device):
-                self.directory.meet(device.listed, trusted=self.trusted(card))
+            if device is not None and not self.has_recorded_processes(device):
+                self.process_directory.record(device.listed, trusted=self.has_local_pids(card))
                 self._met[card.name] = device.listed
 
-    def has_met(self, device: DeviceReading) -> bool:
+    def has_recorded_processes(self, device: DeviceReading) -> bool:
         """Whether everybody on a device was looked at, as far as the very same list says."""
         return not device.listed or self._met.get(device.name) is device.listed
 
-    def read(self, *, available: bool = False, busy: bool = True, look: Look | None = None) -> Reading:
+    def read(
+        self, *, available: bool = False, busy: bool = True, read_allocator: ReadAllocator | None = None
+    ) -> Reading:
         """Every counter now. Never raises: what fails is None with its reason.
 
-        ``available`` and ``busy`` ask for what costs and is not always needed. ``look`` reads the allocator of one
+        ``available`` and ``busy`` ask for what costs and is not always needed. ``read_allocator`` reads the allocator of one
         device, where its caller has more to do with the counters at that moment.
         """
-        torch = self.find()
+        torch = self.find_devices()
         devices: dict[str, DeviceReading] = {}
         pinned = None
         if torch is not None:
             capturing = pytorch.capturing(torch)
-            for card in self.watched():
-                devices[card.name] = self._read_card(torch, card, look, capturing=capturing, busy=busy)
+            for card in self.selected_devices():
+                devices[card.name] = self._read_card(torch, card, read_allocator, capturing=capturing, busy=busy)
             pinned = pytorch.pinned(torch)
         return Reading(time=time.time(), devices=devices, host=host.read_host(pinned, available=available))
 
-    def _read_card(self, torch: Any, card: Card, look: Look | None, *, capturing: bool, busy: bool) -> DeviceReading:
+    def _read_card(
+        self, torch: Any, card: Device, read_allocator: ReadAllocator | None, *, capturing: bool, busy: bool
+    ) -> DeviceReading:
         try:
             if not card.verified and not capturing and pytorch.has_context(torch, card.index):
                 card.verify(torch, _reserved(torch, card))
-            glance = card.glance(torch, capturing=capturing, busy=busy)
-            state, why = _state(torch, card, look if glance.context else None)
-            # no segment has moved since the last reading, so none has between glance and look; else make sure of it
+            driver_reading = card.read_driver(torch, capturing=capturing, busy=busy)
+            state, why = _state(torch, card, read_allocator if driver_reading.context else None)
+            # segments unchanged since the last reading did not change between the two parts of this one either
             for _ in range(_TRIES):
                 segments = None if state is None else state.segments
                 if segments == card.segments:
                     break
                 card.segments = segments
-                glance = card.glance(torch, capturing=capturing, busy=busy)
+                driver_reading = card.read_driver(torch, capturing=capturing, busy=busy)
                 state, why = _state(torch, card, None)
-            return card.reading(glance, state, why)
+            return card.reading(driver_reading, state, why)
         except Exception as error:
             why = first_line(error)
             return DeviceReading(name=card.name, context=True, total=card.total, why=why, torch_why=why)
 
 
-def _state(torch: Any, card: Card, look: Look | None) -> tuple[pytorch.AllocatorState | None, str]:
+def _state(torch: Any, card: Device, read_allocator: ReadAllocator | None) -> tuple[pytorch.AllocatorState | None, str]:
     """The allocator's counters, and what is to be said of them."""
     try:
-        state = look(card.index) if look is not None else pytorch.state(torch, card.index)
+        state = read_allocator(card.index) if read_allocator is not None else pytorch.state(torch, card.index)
     except Exception as error:
         return None, f"this allocator keeps no counters: {first_line(error)}"
     return state, _ASYNC if pytorch.backend(torch) == "cudaMallocAsync" else ""
 
 
-def _reserved(torch: Any, card: Card) -> int | None:
+def _reserved(torch: Any, card: Device) -> int | None:
     state, _ = _state(torch, card, None)
     return None if state is None else state.now.reserved

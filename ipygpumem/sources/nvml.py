@@ -11,7 +11,7 @@ import warnings
 from typing import Any
 
 from ipygpumem.core.errors import NvmlError, first_line
-from ipygpumem.core.reading import CardMemory
+from ipygpumem.core.reading import DeviceMemory
 
 __all__ = ["Nvml"]
 
@@ -102,7 +102,7 @@ class Nvml:
         """
         return _text(self._call("nvmlSystemGetDriverVersion"))
 
-    def cards(self) -> tuple[tuple[str, int], ...]:
+    def devices(self) -> tuple[tuple[str, int], ...]:
         """Name and bytes of every card that this container may see, in NVML's own order.
 
         Raises:
@@ -149,7 +149,7 @@ class Nvml:
             return False
         return bool(current == self._pynvml.NVML_DEVICE_MIG_ENABLE)
 
-    def memory(self, handle: Any) -> CardMemory:
+    def memory(self, handle: Any) -> DeviceMemory:
         """The card's memory; v2 of the call where the driver has it, else v1. Never a mix within one session.
 
         Raises:
@@ -166,10 +166,10 @@ class Nvml:
                 reserved, used = info.reserved, info.used
                 if reserved + used + info.free > info.total:  # drivers that still count it in: the documents disagree
                     used -= reserved
-                return CardMemory(info.total, used + reserved, reserved, "NVML memory info v2")
+                return DeviceMemory(info.total, used + reserved, reserved, "NVML memory info v2")
         old = _MemoryV1()
         self._check(self._code("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(old)))
-        return CardMemory(old.total, old.used, None, "NVML memory info v1")
+        return DeviceMemory(old.total, old.used, None, "NVML memory info v1")
 
     def accounts(self, handle: Any) -> bool:
         """Whether the administrator has switched accounting mode on: the driver then keeps each process's record."""

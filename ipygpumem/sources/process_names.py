@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.from_dict import printable
-from ipygpumem.features.processes.model import Neighbour
+from ipygpumem.features.processes.model import OtherProcess
 from ipygpumem.sources.command_lines import command, short_name
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.processes.model import Relation
 
-__all__ = ["Directory", "own_number"]
+__all__ = ["ProcessDirectory", "own_pid"]
 
 _FIRST_NAMESPACE = "pid:[4026531836]"
 """The kernel's number of the outermost PID namespace."""
@@ -42,17 +42,17 @@ _DRIFT = 2.0
 class _Met:
     """A process that was looked up, with what makes sure that the number is still its own."""
 
-    neighbour: Neighbour
+    neighbour: OtherProcess
     trusted: bool
 
 
-class Directory:
+class ProcessDirectory:
     """The processes that were met on a card. Each is looked at once: one that has ended can still be named."""
 
     def __init__(self) -> None:
         self._met: dict[int, _Met] = {}
 
-    def meet(self, listed: Iterable[tuple[int, int | None]], *, trusted: bool) -> None:
+    def record(self, listed: Iterable[tuple[int, int | None]], *, trusted: bool) -> None:
         """Look at those that are new. ``trusted``: our own process stands in that list under our own number."""
         pids = [pid for pid, _ in listed]
         if len(self._met) > _MOST:
@@ -62,21 +62,21 @@ class Directory:
             if met is None or (trusted and not met.trusted):
                 self._met[pid] = _Met(_look(pid, trusted=trusted), trusted)
 
-    def who(self, pid: int, amount: int | None = None, *, trusted: bool) -> Neighbour:
+    def lookup(self, pid: int, amount: int | None = None, *, trusted: bool) -> OtherProcess:
         """A process that is on the card now."""
         met = self._met.get(pid)
         if met is None or (trusted and not met.trusted) or not _lives(met.neighbour):
             met = self._met[pid] = _Met(_look(pid, trusted=trusted), trusted)
         return met.neighbour if amount is None else replace(met.neighbour, amount=amount)
 
-    def was(self, pid: int, *, trusted: bool) -> tuple[Neighbour, bool]:
+    def lookup_ended(self, pid: int, *, trusted: bool) -> tuple[OtherProcess, bool]:
         """A process that is on the card no more, and whether it lives on; what was known of it while it was there."""
         met = self._met.pop(pid, None)
         neighbour = _look(pid, trusted=trusted) if met is None else met.neighbour
         return neighbour, _lives(neighbour)
 
 
-def own_number() -> int:
+def own_pid() -> int:
     """This process's number in the namespace of the mounted /proc, which is the one that others are looked up in."""
     return _number_of(os.getpid())
 
@@ -100,7 +100,7 @@ def _nested() -> bool:
         return True
 
 
-def _lives(known: Neighbour) -> bool:
+def _lives(known: OtherProcess) -> bool:
     """Whether a process is still there: numbers are given again, but not the same beginning with them."""
     import psutil
 
@@ -113,7 +113,7 @@ def _lives(known: Neighbour) -> bool:
     return abs(began - known.began) < _DRIFT
 
 
-def _look(pid: int, *, trusted: bool) -> Neighbour:
+def _look(pid: int, *, trusted: bool) -> OtherProcess:
     import psutil
 
     try:
@@ -121,12 +121,12 @@ def _look(pid: int, *, trusted: bool) -> Neighbour:
         with process.oneshot():
             mine = _same_user(process)
             if not (trusted and not _nested()) and not (mine and _drives(pid)):
-                return Neighbour(pid, None, why=_ELSEWHERE)
+                return OtherProcess(pid, None, why=_ELSEWHERE)
             return _facts(process, mine=mine)
     except psutil.NoSuchProcess:
-        return Neighbour(pid, None, why=_GONE if trusted else _ELSEWHERE)
+        return OtherProcess(pid, None, why=_GONE if trusted else _ELSEWHERE)
     except (psutil.Error, OSError, ValueError):
-        return Neighbour(pid, None, why="this system does not tell")
+        return OtherProcess(pid, None, why="this system does not tell")
 
 
 def _drives(pid: int) -> bool:
@@ -146,20 +146,20 @@ def _same_user(process: Any) -> bool:
     return bool(process.username() == psutil.Process().username())
 
 
-def _facts(process: Any, *, mine: bool) -> Neighbour:
+def _facts(process: Any, *, mine: bool) -> OtherProcess:
     pid, began = process.pid, float(process.create_time())
     user = _user(process)
     program = printable(str(process.name()))
     if not mine:
         # beyond these characters the name would be out of the command line, which may be anything
-        return Neighbour(pid, None, program[:_COMMAND], "other", user, began=began)
+        return OtherProcess(pid, None, program[:_COMMAND], "other", user, began=began)
     words, settings = _allowed(process.cmdline, []), _allowed(process.environ, {})
     relation: Relation = "child" if _descends(process) else "own"
     role = _role(process, program, settings, child=relation == "child")
     notebook = _clipped(settings.get("JPY_SESSION_NAME", ""))
     if relation == "child" and (role != "kernel" or notebook == _clipped(os.environ.get("JPY_SESSION_NAME", ""))):
         notebook = ""  # it inherits this one's
-    return Neighbour(
+    return OtherProcess(
         pid,
         None,
         short_name(words) or program,
@@ -203,7 +203,7 @@ def _descends(process: Any) -> bool:
     """Whether this process is among the parents of another one."""
     import psutil
 
-    here = own_number()
+    here = own_pid()
     for _ in range(_DEEP):
         parent = process.ppid()
         if parent == here:

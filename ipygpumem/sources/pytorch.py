@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
-from ipygpumem.core.reading import CardMemory, Counters
+from ipygpumem.core.reading import Counters, DeviceMemory
 from ipygpumem.sources.cuda import uncaptured
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ __all__ = [
     "backend",
     "busy",
     "capturing",
-    "card_memory",
     "cuda_version",
     "current_device",
+    "device_memory",
     "empty_cache",
     "expandable",
     "has_context",
@@ -181,7 +181,7 @@ def synchronize(indexes: Iterable[int]) -> None:
                 torch.cuda.current_stream(index).synchronize()
 
 
-def card_memory(torch: Any, index: int) -> CardMemory | None:
+def device_memory(torch: Any, index: int) -> DeviceMemory | None:
     """The card as CUDA itself tells it, for machines without NVML. Needs a context; None after a failed kernel."""
     try:
         with uncaptured() as excused:
@@ -190,7 +190,7 @@ def card_memory(torch: Any, index: int) -> CardMemory | None:
             free, total = torch.cuda.mem_get_info(index)
     except Exception:
         return None
-    return CardMemory(total=int(total), used=int(total - free), reserved=None, source="cudaMemGetInfo")
+    return DeviceMemory(total=int(total), used=int(total - free), reserved=None, source="cudaMemGetInfo")
 
 
 def stats(torch: Any, index: int) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from ipygpumem.core.units import MIB
 from ipygpumem.features.explain.cache import Cache
 from ipygpumem.features.explain.steps import device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
-from ipygpumem.features.processes.model import Neighbour
+from ipygpumem.features.processes.model import OtherProcess
 
 
 def fall():
     reading = dataclasses.replace(before(), others=70 * MIB)
     baseline = Baseline(Reading(1.0, {"cuda:0": reading}, HostReading()), "cuda:0", "H200", 518 * MIB, 158 * MIB)
-    hostile = Neighbour(7, 70 * MIB, "<img src=x onerror='window.broken = 1'>", "other", "ada")
+    hostile = OtherProcess(7, 70 * MIB, "<img src=x onerror='window.broken = 1'>", "other", "ada")
     cache = Cache(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1)
     return device_waterfall(reading, label="NVIDIA H200", baseline=baseline, neighbours=[hostile], cache=cache)
 

@@ -16,7 +16,7 @@ gpu = FakeGpu(2).install()
 import torch
 %load_ext ipygpumem
 torch.ones(1, device='cuda:1');"""
-WORK = """a = gpu.alloc(900 * MIB); time.sleep(1.3); gpu.outside(600 * MIB); gpu.card.others[9000001] = 700 * MIB
+WORK = """a = gpu.alloc(900 * MIB); time.sleep(1.3); gpu.outside(600 * MIB); gpu.nvml_device.others[9000001] = 700 * MIB
 b = gpu.alloc(2000 * MIB, 1); time.sleep(1.3); gpu.free(a); time.sleep(1.2); gpu.outside(-600 * MIB); time.sleep(1.2)"""
 THREADS = "print([one.name for one in threading.enumerate() if 'monitor' in one.name], gpu.nvml.calls.total())"
 

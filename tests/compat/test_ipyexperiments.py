@@ -7,7 +7,7 @@ import inspect
 import pytest
 import torch
 
-from fakes.nvml import FakeCard
+from fakes.nvml import FakeNvmlDevice
 from ipygpumem import IpyGpuMemError, RecordingError
 from ipygpumem.compat import ipyexperiments as mem
 
@@ -79,7 +79,7 @@ def test_memory_is_held_as_long_as_the_tensor(fake_gpu):
 
 
 def test_no_room_is_none_or_torchs_error(make_gpu):
-    make_gpu(cards=[FakeCard(total=4000 * MIB)])
+    make_gpu(nvml_devices=[FakeNvmlDevice(total=4000 * MIB)])
     assert mem.gpu_mem_allocate_mbs(5000) is None
     with pytest.raises(torch.cuda.OutOfMemoryError):
         mem.gpu_mem_allocate_mbs(5000, fatal=True)
@@ -93,7 +93,7 @@ def test_leave_so_much_free(fake_gpu, left):
 
 
 def test_less_is_free_to_begin_with(make_gpu):
-    make_gpu(cards=[FakeCard(total=2000 * MIB)])
+    make_gpu(nvml_devices=[FakeNvmlDevice(total=2000 * MIB)])
     with pytest.raises(AssertionError, match="already less available memory than requested: 765 MiB"):
         mem.gpu_mem_leave_free_mbs(3000)
 

@@ -20,7 +20,7 @@ from ipygpumem.features.limits.model import ExceededLimit
 from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, SourceListing
 from ipygpumem.features.modules.model import KindBytes, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory
-from ipygpumem.features.processes.model import Neighbour, NeighbourChange
+from ipygpumem.features.processes.model import OtherProcess, OtherProcessChange
 from ipygpumem.features.profile.model import CategoryPeak, ProfileFacts
 
 LINES = DeviceLines(
@@ -57,7 +57,7 @@ OUTSIDE = OutsideMemory(
     seconds=0.5,
     grade=grade("exact", "records"),
 )
-NEIGHBOUR = Neighbour(7, 5, "python a.py", "own", "ada", "kernel", "/home/ada/b.ipynb", "", 1.5, "")
+NEIGHBOUR = OtherProcess(7, 5, "python a.py", "own", "ada", "kernel", "/home/ada/b.ipynb", "", 1.5, "")
 PROFILE = ProfileFacts(
     *("t.json.gz", 5, "t.html", 6, 7),
     (CategoryPeak("cuda:0", 8, 0.5, (("parameter", 3), ("unknown", 5))),),
@@ -76,7 +76,7 @@ FULL = dataclasses.replace(
     modules=(TREE,),
     libraries=(OUTSIDE,),
     profile=PROFILE,
-    neighbours=(NeighbourChange("cuda:0", NEIGHBOUR, 0, 5, "began"),),
+    neighbours=(OtherProcessChange("cuda:0", NEIGHBOUR, 0, 5, "began"),),
     code="x = f()",
 )
 

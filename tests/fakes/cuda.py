@@ -1,4 +1,4 @@
-"""A fake CUDA machine under the real CPU build of torch, with its cards seen by a fake NVML.
+"""A fake CUDA machine under the real CPU build of torch, with its devices seen by a fake NVML.
 
 ::
 
@@ -8,7 +8,7 @@
     gpu.free(block)
     x = torch.ones(1000, device="cuda")   # a tensor whose death frees its block
     gpu.outside(256 << 20)           # another library of this process takes memory past PyTorch
-    gpu.nvml.cards[0].others[4711] = 1 << 30
+    gpu.nvml.devices[0].others[4711] = 1 << 30
     gpu.uninstall()
 
 Only what a machine without a GPU cannot have is replaced: the C functions of torch._C below torch's own Python, the
@@ -26,7 +26,7 @@ import types
 import weakref
 
 from fakes.allocator import Allocator
-from fakes.nvml import FakeCard, FakeNvml
+from fakes.nvml import FakeNvml, FakeNvmlDevice
 from fakes.patches import Patches
 
 MIB = 1 << 20
@@ -38,10 +38,10 @@ _GRANULE = 2 * MIB
 
 
 class FakeDevice:
-    """One GPU as this process has it: its card, its allocator, whether there is a context."""
+    """One GPU of this process: its NVML device, its allocator, whether there is a context."""
 
-    def __init__(self, index, card, *, name="NVIDIA H200"):
-        self.index, self.card, self.name = index, card, name
+    def __init__(self, index, nvml_device, *, name="NVIDIA H200"):
+        self.index, self.nvml_device, self.name = index, nvml_device, name
         self.context = False
         self.context_by = None
         self.warm = False
@@ -50,29 +50,29 @@ class FakeDevice:
         self.allocator = Allocator(index, self.take, self.give)
 
     def take(self, size):
-        if size > self.card.free:
+        if size > self.nvml_device.free:
             return False
-        self.card.own += size
+        self.nvml_device.own += size
         return True
 
     def give(self, size):
-        self.card.own -= size
+        self.nvml_device.own -= size
 
     @property
     def uuid(self):
-        return self.card.uuid.removeprefix("GPU-").removeprefix("MIG-")
+        return self.nvml_device.uuid.removeprefix("GPU-").removeprefix("MIG-")
 
 
 class FakeGpu:
-    """The machine. ``count`` devices, or one for each of ``cards``."""
+    """The machine. ``count`` devices, or one for each of ``nvml_devices``."""
 
-    def __init__(self, count=1, cards=None, *, backend="native"):
-        cards = cards or [
-            FakeCard(uuid=f"GPU-{index:08x}-1111-2222-3333-444455556666", pci=f"00000000:{0x18 + index:02X}:00.0")
+    def __init__(self, count=1, nvml_devices=None, *, backend="native"):
+        nvml_devices = nvml_devices or [
+            FakeNvmlDevice(uuid=f"GPU-{index:08x}-1111-2222-3333-444455556666", pci=f"00000000:{0x18 + index:02X}:00.0")
             for index in range(count)
         ]
-        self.nvml = FakeNvml(cards)
-        self.devices = [FakeDevice(index, card) for index, card in enumerate(cards)]
+        self.nvml = FakeNvml(nvml_devices)
+        self.devices = [FakeDevice(index, nvml_device) for index, nvml_device in enumerate(nvml_devices)]
         self.backend = backend
         self.current = 0
         self.capturing = ""
@@ -93,8 +93,8 @@ class FakeGpu:
         return self.devices[index]
 
     @property
-    def card(self):
-        return self.devices[0].card
+    def nvml_device(self):
+        return self.devices[0].nvml_device
 
     def alloc(self, size, device=0, *, stream=0, pool=(0, 0)):
         """A block of PyTorch's allocator, as a tensor would take it.
@@ -108,9 +108,9 @@ class FakeGpu:
         self._context(device, "alloc")
         block = self.devices[device].allocator.alloc(size, stream, pool)
         if block is None:
-            card = self.devices[device].card
+            nvml_device = self.devices[device].nvml_device
             for observer in self.oom_observers:
-                observer(device, size, card.total - card.driver_reserved, card.free)
+                observer(device, size, nvml_device.total - nvml_device.driver_reserved, nvml_device.free)
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size / MIB:.2f} MiB. GPU {device}")
         return block
 
@@ -121,7 +121,7 @@ class FakeGpu:
     def outside(self, size, device=0):
         """Another library of this process takes (or with a negative size gives back) memory past PyTorch."""
         self._context(device, "another library")
-        self.devices[device].card.own += -(-size // _GRANULE) * _GRANULE
+        self.devices[device].nvml_device.own += -(-size // _GRANULE) * _GRANULE
 
     def break_device(self, device=0, error="CUDA error: an illegal memory access was encountered"):
         """A kernel has failed: from now on every CUDA call of this process raises."""
@@ -138,8 +138,8 @@ class FakeGpu:
             raise torch.AcceleratorError(device.broken)
         if not device.context:
             device.context, device.context_by = True, by
-            device.card.own += CONTEXT
-            device.card.unattributed += PAGE_TABLES
+            device.nvml_device.own += CONTEXT
+            device.nvml_device.unattributed += PAGE_TABLES
 
     def _forbidden(self, by):
         # allocations of a captured graph are legal, and so is what touches no stream; a thread in relaxed mode may ask
@@ -297,19 +297,19 @@ class FakeGpu:
         return types.SimpleNamespace(
             name=device.name,
             uuid=device.uuid,
-            total_memory=device.card.total - device.card.driver_reserved,
+            total_memory=device.nvml_device.total - device.nvml_device.driver_reserved,
             major=9,
             minor=0,
-            pci_domain_id=int(device.card.pci[:8], 16),
-            pci_bus_id=int(device.card.pci[9:11], 16),
-            pci_device_id=int(device.card.pci[12:14], 16),
+            pci_domain_id=int(device.nvml_device.pci[:8], 16),
+            pci_bus_id=int(device.nvml_device.pci[9:11], 16),
+            pci_device_id=int(device.nvml_device.pci[12:14], 16),
         )
 
     def mem_get_info(self, index):
         self._call("cudaMemGetInfo")
         self._context(index, "cudaMemGetInfo")
-        card = self.devices[index].card
-        return card.free, card.total - card.driver_reserved
+        nvml_device = self.devices[index].nvml_device
+        return nvml_device.free, nvml_device.total - nvml_device.driver_reserved
 
     def malloc(self, size):
         self._call("cudaMalloc")

@@ -2,14 +2,14 @@
 
 ::
 
-    nvml = FakeNvml([FakeCard(uuid="GPU-1")])
+    nvml = FakeNvml([FakeNvmlDevice(uuid="GPU-1")])
     nvml.install()                  # pynvml opens this library instead of libnvidia-ml.so.1
     nvml.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_GPU_IS_LOST)
     nvml.missing.add("nvmlDeviceGetMemoryInfo_v2")   # an old driver
     nvml.present = False            # no driver library on this machine
     nvml.uninstall()
 
-How this process stands in the list is the card's ``regime``: ``bare`` (own pid, right bytes, everybody listed),
+How this process stands in the list is the device's ``regime``: ``bare`` (own pid, right bytes, everybody listed),
 ``A`` (host pids, right bytes, everybody), ``B`` (own pid with 0 bytes, others hidden), ``C`` (own pid, right bytes,
 others hidden), ``wsl`` (own pid, bytes not available), ``hidden`` (empty list), ``shared`` (two entries move together).
 """
@@ -30,8 +30,8 @@ NOT_AVAILABLE = (1 << 64) - 1
 
 
 @dataclass
-class FakeCard:
-    """One card or MIG instance. ``own``: bytes of this process, a list so that all fakes move the same number."""
+class FakeNvmlDevice:
+    """One device or MIG instance. ``own``: bytes of this process, a list so that all fakes move the same number."""
 
     uuid: str = "GPU-00000000-0000-0000-0000-000000000000"
     total: int = 143_771 * MIB
@@ -86,8 +86,8 @@ class FakeCard:
 class FakeNvml:
     """The library: one attribute for each C function that it has."""
 
-    def __init__(self, cards=()):
-        self.cards = list(cards)
+    def __init__(self, devices=()):
+        self.devices = list(devices)
         self.missing = set()
         self.present = True
         self.initialised = 0
@@ -136,8 +136,8 @@ class FakeNvml:
             return pynvml.NVML_ERROR_UNINITIALIZED
         return None
 
-    def _card(self, handle):
-        return self.cards[ctypes.cast(handle, ctypes.c_void_p).value // 0x1000 - 1]
+    def _device(self, handle):
+        return self.devices[ctypes.cast(handle, ctypes.c_void_p).value // 0x1000 - 1]
 
     def _give(self, out, index):
         ctypes.cast(out, ctypes.POINTER(ctypes.c_void_p))[0] = (index + 1) * 0x1000
@@ -145,8 +145,8 @@ class FakeNvml:
     def _find(self, out, matches):
         import pynvml
 
-        for index, card in enumerate(self.cards):
-            if matches(card):
+        for index, device in enumerate(self.devices):
+            if matches(device):
                 self._give(out, index)
                 return 0
         return pynvml.NVML_ERROR_NOT_FOUND
@@ -165,7 +165,7 @@ class FakeNvml:
         return b"error %d" % code
 
     def nvmlDeviceGetCount_v2(self, out):  # noqa: N802
-        out._obj.value = len(self.cards)
+        out._obj.value = len(self.devices)
         return 0
 
     def nvmlSystemGetDriverVersion(self, out, length):  # noqa: N802
@@ -177,50 +177,50 @@ class FakeNvml:
         return 0
 
     def nvmlDeviceGetHandleByIndex_v2(self, index, out):  # noqa: N802
-        return self._find(out, lambda card: self.cards.index(card) == index.value)
+        return self._find(out, lambda device: self.devices.index(device) == index.value)
 
     def nvmlDeviceGetHandleByUUID(self, uuid, out):  # noqa: N802
-        return self._find(out, lambda card: card.uuid.encode() == uuid.value)
+        return self._find(out, lambda device: device.uuid.encode() == uuid.value)
 
     def nvmlDeviceGetHandleByPciBusId_v2(self, pci, out):  # noqa: N802
-        return self._find(out, lambda card: card.pci.encode() == pci.value)
+        return self._find(out, lambda device: device.pci.encode() == pci.value)
 
     def nvmlDeviceGetMigMode(self, handle, current, pending):  # noqa: N802
-        current._obj.value = pending._obj.value = int(self._card(handle).mig)
+        current._obj.value = pending._obj.value = int(self._device(handle).mig)
         return 0
 
     def nvmlDeviceGetAccountingMode(self, handle, out):  # noqa: N802
-        out._obj.value = self._card(handle).highest is not None
+        out._obj.value = self._device(handle).highest is not None
         return 0
 
     def nvmlDeviceGetAccountingStats(self, handle, pid, out):  # noqa: N802
         import pynvml
 
-        card = self._card(handle)
-        if pid.value not in dict(card.processes()):
+        device = self._device(handle)
+        if pid.value not in dict(device.processes()):
             return pynvml.NVML_ERROR_NOT_FOUND
-        out._obj.maxMemoryUsage = card.highest
+        out._obj.maxMemoryUsage = device.highest
         return 0
 
     def nvmlDeviceGetMemoryInfo(self, handle, out):  # noqa: N802
         import pynvml
 
-        card, memory = self._card(handle), _as(out, pynvml.c_nvmlMemory_t)
-        memory.total = card.total
-        memory.used = card.used + card.driver_reserved
-        memory.free = card.free
+        device, memory = self._device(handle), _as(out, pynvml.c_nvmlMemory_t)
+        memory.total = device.total
+        memory.used = device.used + device.driver_reserved
+        memory.free = device.free
         return 0
 
     def nvmlDeviceGetMemoryInfo_v2(self, handle, out):  # noqa: N802
         import pynvml
 
-        card, memory = self._card(handle), _as(out, pynvml.c_nvmlMemory_v2_t)
+        device, memory = self._device(handle), _as(out, pynvml.c_nvmlMemory_v2_t)
         if memory.version != pynvml.nvmlMemory_v2:
             return pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
-        memory.total = card.total
-        memory.reserved = card.driver_reserved
-        memory.used = card.used + (card.driver_reserved if card.reserved_in_used else 0)
-        memory.free = card.free
+        memory.total = device.total
+        memory.reserved = device.driver_reserved
+        memory.used = device.used + (device.driver_reserved if device.reserved_in_used else 0)
+        memory.free = device.free
         return 0
 
     def _list(self, processes, count, array):
@@ -240,12 +240,12 @@ class FakeNvml:
         return 0
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, handle, count, array):  # noqa: N802
-        return self._list(self._card(handle).processes(), count, array)
+        return self._list(self._device(handle).processes(), count, array)
 
     nvmlDeviceGetComputeRunningProcesses_v2 = nvmlDeviceGetComputeRunningProcesses_v3  # noqa: N815
 
     def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle, count, array):  # noqa: N802
-        return self._list(self._card(handle).graphics(), count, array)
+        return self._list(self._device(handle).graphics(), count, array)
 
     nvmlDeviceGetGraphicsRunningProcesses_v2 = nvmlDeviceGetGraphicsRunningProcesses_v3  # noqa: N815
 

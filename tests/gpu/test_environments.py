@@ -14,7 +14,7 @@ with ipygpumem.measure() as m:
 from ipygpumem.core.breakdown import imbalance
 from ipygpumem.display.line import text_line, baseline_line
 device = m.report.devices["cuda:0"]
-card = ipygpumem.measurement.session.current().watch.cards[0]
+card = ipygpumem.measurement.session.current().monitor.devices[0]
 tell(mode=device.after.mode, why=device.after.why, held=device.held, outside=device.outside, uuid=str(card.uuid),
      imbalance=imbalance(device.after), count=torch.cuda.device_count(), line=baseline_line(baseline),
      torch_why=device.after.torch_why, text=text_line(m.report), process=device.after.process,
@@ -220,7 +220,7 @@ def test_the_growth_probe_without_cuda_bindings(torch, fresh):
         from ipygpumem.sources import cuda
         ipygpumem.preload_pytorch()
         before = torch.cuda.memory_stats()["segment.all.allocated"]
-        card = ipygpumem.measurement.session.current().watch.cards[0]
+        card = ipygpumem.measurement.session.current().monitor.devices[0]
         card.verify(torch, torch.cuda.memory_reserved())
         tell(mode=card.mode, why=card.why, how=type(cuda._runtime()).__name__,
              moved=torch.cuda.memory_stats()["segment.all.allocated"] - before)

@@ -123,9 +123,9 @@ def test_libraries_by_setting_step_aside_and_say_so(fresh, tmp_path):
         from ipygpumem.measurement.plan import Study
         from ipygpumem.features.profile.collect import profile_collector
         from ipygpumem.measurement.measurement import Measurement
-        watch = current().watch
-        study = Study(watch, record=False, outside=True, profile=profile_collector({str(tmp_path / "t.json")!r}, None))
-        measurement = Measurement(watch)
+        monitor = current().monitor
+        study = Study(monitor, record=False, outside=True, profile=profile_collector({str(tmp_path / "t.json")!r}, None))
+        measurement = Measurement(monitor)
         study.attach(measurement)
         measurement.begin()
         torch.ones(1000, 1000, device="cuda") @ torch.ones(1000, 1000, device="cuda")

@@ -11,7 +11,7 @@ import ipygpumem
 from fakes.builds import NO_GPU
 from fakes.cuda import CONTEXT, KERNELS
 from fakes.cupti import CUPY, NCCL, FakeCupti, put_under
-from fakes.nvml import FakeCard
+from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.units import MIB
 
 
@@ -26,7 +26,7 @@ def heap(gpu_notebook, fake_gpu):
     fake_gpu.free(blocks[1])
     fake_gpu.free(blocks[3])
     fake_gpu.free(fake_gpu.alloc(64 * MIB, pool=(0, 1)))
-    fake_gpu.card.others[4194303] = 500 * MIB
+    fake_gpu.nvml_device.others[4194303] = 500 * MIB
     return gpu_notebook
 
 
@@ -36,7 +36,7 @@ def test_the_whole(heap, fake_gpu):
     (fall,) = ipygpumem.explain().devices
     assert fall.imbalance == 0
     found = steps(fall)
-    assert found["nvidia-smi shows"] == fake_gpu.card.used
+    assert found["nvidia-smi shows"] == fake_gpu.nvml_device.used
     assert found["allocated (tensors)"] == torch.cuda.memory_allocated()
     assert (found["CUDA context"], found["first kernels"]) == (CONTEXT, KERNELS)
     assert found["libraries, kernel code, stacks, graphs"] == 256 * MIB
@@ -80,10 +80,10 @@ class heap_as_it_was:  # noqa: N801 (a context manager reads as a verb)
         self.gpu = gpu
 
     def __enter__(self):
-        self.before = torch.cuda.memory_stats(), self.gpu.calls["emptyCache"], self.gpu.card.used
+        self.before = torch.cuda.memory_stats(), self.gpu.calls["emptyCache"], self.gpu.nvml_device.used
 
     def __exit__(self, *error):
-        assert (torch.cuda.memory_stats(), self.gpu.calls["emptyCache"], self.gpu.card.used) == self.before
+        assert (torch.cuda.memory_stats(), self.gpu.calls["emptyCache"], self.gpu.nvml_device.used) == self.before
 
 
 def test_a_recording_of_the_users_gets_no_event(heap, fake_gpu):
@@ -119,7 +119,7 @@ def test_libraries_by_name_while_cupti_records(cupti, heap, fake_gpu):
     cupti.free(0x3000)
     fake_gpu.outside(-9 * MIB - MIB)  # the granule
     cupti.alloc(0x4000, 512 * MIB, CUPY, memory=5)
-    fake_gpu.card.unattributed += 512 * MIB
+    fake_gpu.nvml_device.unattributed += 512 * MIB
     explanation = ipygpumem.explain()
     (fall,) = explanation.devices
     found = steps(fall)
@@ -158,7 +158,7 @@ def test_records_that_fail_leave_the_rest(cupti, heap, fake_gpu):
 
 @pytest.mark.parametrize("regime", ["A", "B", "C", "wsl", "hidden", "shared"])
 def test_in_every_regime_of_driver_and_container_the_books_balance(make_gpu, regime):
-    gpu = make_gpu(cards=[FakeCard(regime=regime, others={9000001: 300 * MIB})])
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={9000001: 300 * MIB})])
     gpu.alloc(100 * MIB)
     (fall,) = ipygpumem.explain().devices
     assert fall.imbalance == 0
@@ -240,11 +240,11 @@ def test_words_options_and_what_comes_back(heap):
 
 
 def test_names_of_strangers_stay_text(heap, fake_gpu, monkeypatch):
-    from ipygpumem.features.processes.model import Neighbour
-    from ipygpumem.sources.process_names import Directory
+    from ipygpumem.features.processes.model import OtherProcess
+    from ipygpumem.sources.process_names import ProcessDirectory
 
-    hostile = Neighbour(1, 5 * MIB, "</table><script>window.broken = 1</script>", "other", "x")
-    monkeypatch.setattr(Directory, "who", lambda *_, **__: hostile)
+    hostile = OtherProcess(1, 5 * MIB, "</table><script>window.broken = 1</script>", "other", "x")
+    monkeypatch.setattr(ProcessDirectory, "lookup", lambda *_, **__: hostile)
     html = heap.run("%gpumem explain").displays[0]["text/html"]
     assert "<script" not in html
     assert "&lt;script&gt;" in html

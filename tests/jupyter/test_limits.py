@@ -121,9 +121,9 @@ def test_a_statement(gpu_notebook):
 
 
 def test_what_was_not_checked_is_told(make_gpu, make_notebook):
-    from fakes.cuda import FakeCard
+    from fakes.cuda import FakeNvmlDevice
 
-    make_gpu(cards=[FakeCard(regime="hidden")])
+    make_gpu(nvml_devices=[FakeNvmlDevice(regime="hidden")])
     nb = make_notebook()
     nb.run("import torch", store_history=False)
     nb.load()

@@ -26,7 +26,7 @@ def panels(ran):
 
 
 def test_the_panel(oom_notebook, fake_gpu):
-    fake_gpu.nvml.cards[0].others[NOBODY] = 50 << 30
+    fake_gpu.nvml.devices[0].others[NOBODY] = 50 << 30
     ran = oom_notebook.run("step(40)")
     assert type(ran.error) is torch.OutOfMemoryError
     (panel,) = ran.texts

@@ -26,8 +26,8 @@ def child(monkeypatch):
 @pytest.fixture
 def notebook(gpu_notebook, fake_gpu, child):
     def others(**amounts):
-        fake_gpu.card.others.clear()
-        fake_gpu.card.others.update({int(name[1:]): size for name, size in amounts.items()})
+        fake_gpu.nvml_device.others.clear()
+        fake_gpu.nvml_device.others.update({int(name[1:]): size for name, size in amounts.items()})
 
     gpu_notebook.shell.user_ns.update(others=others, child=f"p{child.pid}", GIB=GIB)
     return gpu_notebook
@@ -132,7 +132,7 @@ def test_words_that_mean_nothing_are_one_line(notebook, words):
 
 
 def test_before_cuda_starts_every_card_is_told(fake_gpu, make_notebook, child):
-    fake_gpu.card.others[child.pid] = 3 * GIB
+    fake_gpu.nvml_device.others[child.pid] = 3 * GIB
     notebook = make_notebook(GPUMem={"preload": "off"})
     notebook.load()
     ran = notebook.run("%gpumem processes")
@@ -160,7 +160,7 @@ def test_a_driver_that_refuses_is_told_with_its_card(notebook, fake_gpu):
 
 
 def test_names_that_cannot_be_had_cost_no_report(notebook, monkeypatch):
-    monkeypatch.setattr(processes.Directory, "who", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(processes.ProcessDirectory, "lookup", lambda *_, **__: 1 / 0)
     ran = notebook.run("others(p4194303=GIB)\nv = torch.ones(1 << 22, device='cuda')")
     assert "other processes have no names: division by zero" in ran.text
     assert notebook.last.devices["cuda:0"].others == GIB
@@ -175,13 +175,13 @@ def test_looking_costs_nothing_where_nobody_moves(notebook, monkeypatch):
 
 def test_who_was_there_before_anything_began_is_known_when_it_ends(fake_gpu, child):
     fake_gpu.alloc(1 << 20)
-    fake_gpu.card.others[child.pid] = 3 * GIB
+    fake_gpu.nvml_device.others[child.pid] = 3 * GIB
     with ipygpumem.measure():
         pass
     child.kill()
     child.wait()
     with ipygpumem.measure() as m:
-        fake_gpu.card.others.clear()
+        fake_gpu.nvml_device.others.clear()
     assert [(one.neighbour.name, one.event) for one in m.report.neighbours] == [("sleep", "ended")]
 
 

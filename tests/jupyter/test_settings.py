@@ -183,9 +183,9 @@ def test_unload_watches_everything_again(two_gpus, configured):
     from ipygpumem.measurement.session import current
 
     notebook = configured(devices="cuda:1")
-    assert current().watch.only == ("cuda:1",)
+    assert current().monitor.selected == ("cuda:1",)
     notebook.run("%unload_ext ipygpumem")
-    assert current().watch.only is None
+    assert current().monitor.selected is None
 
 
 def test_preload_context(fake_gpu, configured):

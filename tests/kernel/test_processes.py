@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from ipygpumem.sources import process_names as processes
-from ipygpumem.sources.process_names import Directory
+from ipygpumem.sources.process_names import ProcessDirectory
 
 pytest.importorskip("ipykernel")
 
@@ -32,7 +32,7 @@ def kernel(monkeypatch):
 
 def test_a_kernel_and_what_it_starts(kernel):
     client, pid = kernel
-    one = Directory().who(pid, trusted=True)
+    one = ProcessDirectory().lookup(pid, trusted=True)
     assert (one.role, one.notebook, one.label) == ("kernel", "/home/me/train.ipynb", "kernel of train.ipynb")
     assert "-m ipykernel" in one.name
     found = []
@@ -41,7 +41,7 @@ def test_a_kernel_and_what_it_starts(kernel):
         code, timeout=60, output_hook=lambda message: found.append(message["content"].get("text", ""))
     )
     started = int("".join(found))
-    below = Directory().who(started, trusted=True)
+    below = ProcessDirectory().lookup(started, trusted=True)
     assert (below.role, below.name) == ("", "sleep"), "what a kernel starts is not a kernel, whatever it inherits"
     assert processes._descends(psutil.Process(started)), "a child's child"
     client.execute_interactive("child.kill()", timeout=60)

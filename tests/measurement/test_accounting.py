@@ -9,7 +9,7 @@ import pytest
 
 import ipygpumem
 from fakes.cuda import MIB
-from fakes.nvml import FakeCard
+from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.report import Report
 from ipygpumem.display.line import text_line
 from ipygpumem.display.table import report_tables, text_tables
@@ -19,7 +19,7 @@ ASKED = "nvmlDeviceGetAccountingStats"
 
 @pytest.fixture
 def gpu(make_gpu):
-    made = make_gpu(cards=[FakeCard(highest=0)])
+    made = make_gpu(nvml_devices=[FakeNvmlDevice(highest=0)])
     ipygpumem.preload_pytorch()
     return made
 
@@ -72,8 +72,8 @@ def test_what_pytorch_took_is_not_called_outside(gpu):
 
 def test_another_process_is_not_in_it(gpu):
     with ipygpumem.measure() as block:
-        gpu.card.others[77] = 9000 * MIB
-        del gpu.card.others[77]
+        gpu.nvml_device.others[77] = 9000 * MIB
+        del gpu.nvml_device.others[77]
     assert block.report.devices["cuda:0"].outside_peak is None
 
 

@@ -40,13 +40,13 @@ def test_device_used_and_outside(gpu, tmp_path):
     gpu[0].allocator.empty_cache()
     path = tmp_path / "x.pickle"
     begin = time.time() * 1e6
-    base = gpu.card.own
+    base = gpu.nvml_device.own
     with ipygpumem.measure(snapshot=path) as block:
         work(gpu)
     used = curve(path, "device used")
     assert used["device"] == 0
     assert begin < used["time_us"][0] < used["time_us"][-1] < time.time() * 1e6
-    here = base + gpu.card.driver_reserved + gpu.card.unattributed
+    here = base + gpu.nvml_device.driver_reserved + gpu.nvml_device.unattributed
     assert sorted(set(used["bytes"])) == [here, here + 400 * MIB, here + 700 * MIB]
     outside = curve(path, "outside PyTorch")
     start = block.report.devices["cuda:0"].before.outside
@@ -95,7 +95,7 @@ def test_several_devices_and_a_block_too_short(two_gpus, tmp_path):
 
 def test_where_processes_cannot_be_told_apart_the_name_says_so(make_gpu, tmp_path):
     gpu = make_gpu()
-    gpu.card.regime = "hidden"
+    gpu.nvml_device.regime = "hidden"
     ipygpumem.preload_pytorch()
     with ipygpumem.measure(snapshot=tmp_path / "x.pickle"):
         work(gpu)

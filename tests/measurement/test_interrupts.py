@@ -6,23 +6,23 @@ import torch
 import ipygpumem
 from ipygpumem.core.units import MIB
 from ipygpumem.measurement.peaks import PEAKS
-from ipygpumem.sources.device_monitor import Watch
+from ipygpumem.sources.device_monitor import DeviceMonitor
 
 
 class Interrupted:
-    """Watch.read that is interrupted at the given look."""
+    """DeviceMonitor.read that is interrupted at the given look."""
 
     def __init__(self, monkeypatch, at, error=KeyboardInterrupt):
         self.left = at
-        read = Watch.read
+        read = DeviceMonitor.read
 
-        def interrupted(watch, **options):
+        def interrupted(monitor, **options):
             self.left -= 1
             if self.left == 0:
                 raise error("now")
-            return read(watch, **options)
+            return read(monitor, **options)
 
-        monkeypatch.setattr(Watch, "read", interrupted)
+        monkeypatch.setattr(DeviceMonitor, "read", interrupted)
 
 
 @pytest.mark.parametrize("at", [1, 2])

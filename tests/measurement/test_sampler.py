@@ -160,9 +160,9 @@ def test_it_goes_on_after_a_failed_kernel(gpu):
     with ipygpumem.measure() as block:
         time.sleep(0.06)
         gpu.break_device()
-        gpu.card.own += 640 * MIB
+        gpu.nvml_device.own += 640 * MIB
         time.sleep(0.06)
-        gpu.card.own -= 640 * MIB
+        gpu.nvml_device.own -= 640 * MIB
     assert block.report.devices["cuda:0"].outside_peak == 640 * MIB
 
 
@@ -282,9 +282,9 @@ def test_a_stranger_who_came_and_went_is_not_called_ours(gpu):
 
     with ipygpumem.measure() as block:
         time.sleep(0.08)
-        gpu.card.others[77] = 30_000 * MIB
+        gpu.nvml_device.others[77] = 30_000 * MIB
         time.sleep(0.06)
-        del gpu.card.others[77]
+        del gpu.nvml_device.others[77]
     assert block.report.devices["cuda:0"].outside_peak == 30_000 * MIB
     assert "; this process or one that came and went)" in text_line(block.report)
     assert "; this process or one that came and went" in text_tables(report_tables(block.report))

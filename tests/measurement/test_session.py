@@ -11,7 +11,7 @@ import torch
 import ipygpumem
 from fakes.builds import NO_GPU
 from fakes.cuda import CONTEXT, KERNELS, WORKSPACE
-from fakes.nvml import FakeCard
+from fakes.nvml import FakeNvmlDevice
 from ipygpumem import measure
 from ipygpumem.display.line import baseline_line, text_line
 from ipygpumem.measurement.peaks import PEAKS
@@ -34,7 +34,7 @@ def test_context_kernels_and_workspace_are_told_apart(fake_gpu):
 
 
 def test_in_mode_device_the_parts_come_from_the_card(make_gpu):
-    make_gpu(cards=[FakeCard(regime="hidden", others={1: 500 * MIB})])
+    make_gpu(nvml_devices=[FakeNvmlDevice(regime="hidden", others={1: 500 * MIB})])
     baseline = ipygpumem.preload_pytorch()
     assert (baseline.context, baseline.kernels) == (CONTEXT + 8 * MIB, KERNELS)
     assert "known for the whole card only" in baseline_line(baseline)
@@ -109,7 +109,7 @@ def test_without_a_gpu_or_torch_the_hosts(monkeypatch):
 
 def test_the_reading_of_now(fake_gpu):
     fake_gpu.alloc(100 * MIB)
-    fake_gpu.card.others[1] = 70 * MIB
+    fake_gpu.nvml_device.others[1] = 70 * MIB
     reading = ipygpumem.reading()
     device = reading.devices["cuda:0"]
     assert (device.allocated, device.reserved, device.cached) == (100 * MIB, 100 * MIB, 0)

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from fakes.cuda import CONTEXT
-from fakes.nvml import FakeCard
+from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.breakdown import imbalance
-from ipygpumem.sources.device_monitor import Watch
+from ipygpumem.sources.device_monitor import DeviceMonitor
 
 MIB = 1 << 20
 CODES = [
@@ -28,35 +28,35 @@ MEMORY = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo")
 
 
 def start(gpu, size=100 * MIB):
-    """CUDA started with one block on cuda:0, and a watch that has never read."""
-    return gpu.alloc(size), Watch()
+    """CUDA started with one block on cuda:0, and a monitor that has never read."""
+    return gpu.alloc(size), DeviceMonitor()
 
 
-def read(watch, name="cuda:0"):
-    device = watch.read().devices[name]
+def read(monitor, name="cuda:0"):
+    device = monitor.read().devices[name]
     assert imbalance(device) in {0, None}
     return device
 
 
 @pytest.mark.parametrize("regime", ["bare", "A", "C"])
 def test_our_entry_is_found_wherever_it_stands(make_gpu, regime):
-    gpu = make_gpu(cards=[FakeCard(regime=regime, others={9000001: 300 * MIB})])
-    _, watch = start(gpu)
-    device = read(watch)
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={9000001: 300 * MIB})])
+    _, monitor = start(gpu)
+    device = read(monitor)
     assert (device.mode, device.why) == ("process", "own entry verified by a growth probe")
     assert device.process == CONTEXT + 100 * MIB
     assert device.outside == CONTEXT
     assert device.others == (0 if regime == "C" else 300 * MIB)
     assert device.unattributed == 8 * MIB + (300 * MIB if regime == "C" else 0)
     assert imbalance(device) == 0
-    assert gpu.card.own == CONTEXT + 100 * MIB, "the probe's memory was given back"
+    assert gpu.nvml_device.own == CONTEXT + 100 * MIB, "the probe's memory was given back"
     assert gpu[0].allocator.stats["reserved_bytes"]["all"].peak == 100 * MIB, "and never PyTorch's"
 
 
 def test_another_process_with_our_number_is_not_taken_for_us(make_gpu):
-    card = FakeCard(regime="A", others={os.getpid() - 3_000_000: 50 * MIB})
-    _, watch = start(make_gpu(cards=[card]))
-    device = read(watch)
+    card = FakeNvmlDevice(regime="A", others={os.getpid() - 3_000_000: 50 * MIB})
+    _, monitor = start(make_gpu(nvml_devices=[card]))
+    device = read(monitor)
     assert (device.process, device.others) == (CONTEXT + 100 * MIB, 50 * MIB)
 
 
@@ -70,9 +70,9 @@ def test_another_process_with_our_number_is_not_taken_for_us(make_gpu):
     ],
 )
 def test_an_entry_that_cannot_be_found_is_unknown_and_says_why(make_gpu, regime, words):
-    gpu = make_gpu(cards=[FakeCard(regime=regime, others={9000001: 300 * MIB})])
-    _, watch = start(gpu)
-    device = read(watch)
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={9000001: 300 * MIB})])
+    _, monitor = start(gpu)
+    device = read(monitor)
     assert device.mode == "device"
     assert words in device.why
     assert (device.process, device.others, device.unattributed) == (None, None, None)
@@ -82,43 +82,43 @@ def test_an_entry_that_cannot_be_found_is_unknown_and_says_why(make_gpu, regime,
 
 
 def test_nobody_of_this_process_in_the_list(make_gpu):
-    gpu = make_gpu(cards=[FakeCard(regime="hidden", drawing={5: 3 * MIB})])
-    gpu.card.processes = lambda: [(9000001, 300 * MIB)]
-    _, watch = start(gpu)
-    assert "this process is not in NVML's list" in read(watch).why
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime="hidden", drawing={5: 3 * MIB})])
+    gpu.nvml_device.processes = lambda: [(9000001, 300 * MIB)]
+    _, monitor = start(gpu)
+    assert "this process is not in NVML's list" in read(monitor).why
 
 
 def test_a_card_too_full_for_the_probe_goes_by_the_process_id(make_gpu):
-    gpu = make_gpu(cards=[FakeCard(total=1500 * MIB)])
-    _, watch = start(gpu)
-    device = read(watch)
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(total=1500 * MIB)])
+    _, monitor = start(gpu)
+    device = read(monitor)
     assert gpu.calls["cudaMalloc"] == 0
     assert device.mode == "process"
     assert device.why == "own entry by process id (the card is too full for a growth probe)"
 
 
 def test_a_card_too_full_and_a_strangers_list_stay_unknown(make_gpu):
-    _, watch = start(make_gpu(cards=[FakeCard(total=1500 * MIB, regime="A")]))
-    device = read(watch)
+    _, monitor = start(make_gpu(nvml_devices=[FakeNvmlDevice(total=1500 * MIB, regime="A")]))
+    device = read(monitor)
     assert (device.mode, device.process) == ("device", None)
     assert "too full" in device.why
 
 
 def test_no_runtime_to_allocate_with_goes_by_the_process_id(fake_gpu, monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    _, watch = start(fake_gpu)
-    device = read(watch)
+    _, monitor = start(fake_gpu)
+    device = read(monitor)
     assert device.why == "own entry by process id (no memory outside PyTorch could be taken for a growth probe)"
 
 
 def test_a_card_that_does_not_move_is_not_ours(make_gpu):
-    gpu = make_gpu(cards=[FakeCard(uuid="GPU-a", regime="hidden"), FakeCard(uuid="GPU-b")])
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="GPU-a", regime="hidden"), FakeNvmlDevice(uuid="GPU-b")])
     # a virtualisation layer that gives NVML's cards in another order than CUDA's
-    gpu[0].card, gpu[1].card = gpu[1].card, gpu[0].card
+    gpu[0].nvml_device, gpu[1].nvml_device = gpu[1].nvml_device, gpu[0].nvml_device
     gpu.properties = None
     torch.cuda._get_device_properties = lambda index: _properties("ab"[index])
-    _, watch = start(gpu)
-    device = read(watch)
+    _, monitor = start(gpu)
+    device = read(monitor)
     assert device.why == "NVML's card of that UUID did not move with our own allocation"
     assert device.source == "cudaMemGetInfo"
     assert device.mode == "device"
@@ -133,54 +133,54 @@ def _properties(uuid):
 
 
 def test_cards_are_paired_by_uuid_whatever_their_order(make_gpu):
-    gpu = make_gpu(cards=[FakeCard(uuid="GPU-a"), FakeCard(uuid="GPU-b", others={1: 77 * MIB})])
-    gpu.nvml.cards.reverse()
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="GPU-a"), FakeNvmlDevice(uuid="GPU-b", others={1: 77 * MIB})])
+    gpu.nvml.devices.reverse()
     gpu.alloc(MIB, 1)
-    assert read(Watch(), "cuda:1").others == 77 * MIB
+    assert read(DeviceMonitor(), "cuda:1").others == 77 * MIB
 
 
 def test_a_mig_instance_is_read_by_its_own_handle(make_gpu):
-    gpu = make_gpu(cards=[FakeCard(uuid="MIG-a", total=10_000 * MIB)])
-    gpu.nvml.cards.append(FakeCard(uuid="GPU-parent", mig=True))
-    _, watch = start(gpu)
-    device = read(watch)
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="MIG-a", total=10_000 * MIB)])
+    gpu.nvml.devices.append(FakeNvmlDevice(uuid="GPU-parent", mig=True))
+    _, monitor = start(gpu)
+    device = read(monitor)
     assert (device.mode, device.total) == ("process", 10_000 * MIB)
 
 
 def test_the_parent_of_a_mig_instance_is_never_shown_as_ours(make_gpu):
-    gpu = make_gpu(cards=[FakeCard(uuid="GPU-a", mig=True)])
-    _, watch = start(gpu)
-    device = read(watch)
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="GPU-a", mig=True)])
+    _, monitor = start(gpu)
+    device = read(monitor)
     assert device.mode == "device"
     assert "parent card of this MIG instance" in device.why
     assert device.source == "cudaMemGetInfo"
 
 
 def test_an_entry_below_what_pytorch_holds_is_never_shown(fake_gpu):
-    _, watch = start(fake_gpu)
-    assert read(watch).mode == "process"
-    fake_gpu.card.own = 99 * MIB
-    device = read(watch)
+    _, monitor = start(fake_gpu)
+    assert read(monitor).mode == "process"
+    fake_gpu.nvml_device.own = 99 * MIB
+    device = read(monitor)
     assert (device.mode, device.process, device.others) == ("device", None, None)
     assert device.why == "NVML's entry is smaller than what PyTorch holds"
 
 
 def test_an_entry_that_vanishes_or_turns_0_is_unknown(fake_gpu):
-    _, watch = start(fake_gpu)
-    read(watch)
+    _, monitor = start(fake_gpu)
+    read(monitor)
     for regime in ("hidden", "B"):
-        fake_gpu.card.regime = regime
-        device = read(watch)
+        fake_gpu.nvml_device.regime = regime
+        device = read(monitor)
         assert (device.mode, device.process) == ("device", None)
         assert device.why == "our own entry is missing from NVML's list"
-    fake_gpu.card.regime = "bare"
-    assert read(watch).mode == "process", "and it comes back with the entry"
+    fake_gpu.nvml_device.regime = "bare"
+    assert read(monitor).mode == "process", "and it comes back with the entry"
 
 
 def test_those_who_draw_count_once(make_gpu):
-    gpu = make_gpu(cards=[FakeCard(drawing={9: 40 * MIB})])
-    _, watch = start(gpu)
-    device = read(watch)
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(drawing={9: 40 * MIB})])
+    _, monitor = start(gpu)
+    device = read(monitor)
     assert (device.others, imbalance(device)) == (40 * MIB, 0)
 
 
@@ -192,8 +192,8 @@ def test_nvml_that_refuses_from_the_start_costs_a_mode_and_never_an_exception(ma
         gpu.nvml.fail(name, code)
     if functions == ("nvmlDeviceGetHandleByUUID",):
         gpu.nvml.fail("nvmlDeviceGetHandleByPciBusId_v2", code)
-    _, watch = start(gpu)
-    device = read(watch)
+    _, monitor = start(gpu)
+    device = read(monitor)
     assert device.allocated == 100 * MIB
     assert device.used is not None or functions == MEMORY
     assert device.why
@@ -207,18 +207,18 @@ def test_nvml_that_refuses_from_the_start_costs_a_mode_and_never_an_exception(ma
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("functions", [LISTS, MEMORY, LISTS + MEMORY])
 def test_nvml_that_dies_in_mid_session(fake_gpu, functions, code):
-    _, watch = start(fake_gpu)
-    assert read(watch).mode == "process"
+    _, monitor = start(fake_gpu)
+    assert read(monitor).mode == "process"
     for name in functions:
         fake_gpu.nvml.fail(name, code)
-    device = read(watch)
+    device = read(monitor)
     assert device.allocated == 100 * MIB
     assert device.why != "own entry verified by a growth probe"
     assert (device.process is None) == (functions != MEMORY)
     if functions == LISTS + MEMORY:
         assert (device.mode, device.source) == ("device", "cudaMemGetInfo")
     fake_gpu.nvml.heal()
-    assert read(watch).mode == "process"
+    assert read(monitor).mode == "process"
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,8 @@ def test_without_nvml_cuda_itself_tells_the_card(make_gpu, present, code, words)
     gpu.nvml.present = present
     if code:
         gpu.nvml.fail("nvmlInitWithFlags", code)
-    _, watch = start(gpu)
-    device = read(watch)
+    _, monitor = start(gpu)
+    device = read(monitor)
     assert (device.mode, device.source) == ("device", "cudaMemGetInfo")
     assert words in device.why
     assert device.driver_reserved is None
@@ -244,18 +244,18 @@ def test_without_nvml_cuda_itself_tells_the_card(make_gpu, present, code, words)
 
 def test_a_device_without_a_context_gets_no_cuda_call_and_no_context(two_gpus):
     two_gpus.nvml.present = False
-    _, watch = start(two_gpus)
+    _, monitor = start(two_gpus)
     for _ in range(3):
-        device = read(watch, "cuda:1")
+        device = read(monitor, "cuda:1")
     assert not two_gpus[1].context
     assert (device.context, device.process, device.used, device.mode) == (False, 0, None, "torch-only")
     assert device.total is not None, "from its properties"
 
 
 def test_a_device_without_a_context_is_still_read_by_nvml(two_gpus):
-    two_gpus[1].card.others[5] = 50 * MIB
-    _, watch = start(two_gpus)
-    device = read(watch, "cuda:1")
+    two_gpus[1].nvml_device.others[5] = 50 * MIB
+    _, monitor = start(two_gpus)
+    device = read(monitor, "cuda:1")
     assert (device.used, device.process, device.mode) == (665 * MIB, 0, "device")
     assert not two_gpus[1].context
 
@@ -264,33 +264,33 @@ def test_a_device_without_a_context_is_still_read_by_nvml(two_gpus):
 def test_no_forbidden_call_while_a_graph_is_captured(two_gpus, stream):
     two_gpus.alloc(MIB, 0)
     two_gpus.alloc(MIB, 1)
-    watch = Watch()
+    monitor = DeviceMonitor()
     with two_gpus.capture(stream):
-        first = read(watch)
+        first = read(monitor)
     assert two_gpus.violations == []
     assert first.allocated == MIB
-    device = read(watch)
+    device = read(monitor)
     assert device.mode == "process", "the probe waited for the end of the capture"
     two_gpus.nvml.present = False
     for name in LISTS + MEMORY:
         two_gpus.nvml.fail(name, pynvml.NVML_ERROR_GPU_IS_LOST)
     with two_gpus.capture(stream):
-        read(watch)
+        read(monitor)
     assert two_gpus.violations == []
 
 
 def test_a_failed_kernel_leaves_what_still_can_be_read(fake_gpu):
-    _, watch = start(fake_gpu)
-    read(watch)
+    _, monitor = start(fake_gpu)
+    read(monitor)
     fake_gpu.break_device()
-    device = read(watch)
+    device = read(monitor)
     assert (device.allocated, device.process, device.busy) == (100 * MIB, CONTEXT + 100 * MIB, None)
 
 
 def test_a_failed_kernel_before_the_first_reading(fake_gpu):
-    _, watch = start(fake_gpu)
+    _, monitor = start(fake_gpu)
     fake_gpu.break_device()
-    device = read(watch)
+    device = read(monitor)
     assert device.allocated == 100 * MIB
     assert device.why
 
@@ -303,13 +303,13 @@ def _accompany(gpu, monkeypatch, *movers):
     def cuda_malloc(size):
         if waiting:
             moved.append((waiting.pop(0), size))
-            gpu.card.others[moved[-1][0]] += size
+            gpu.nvml_device.others[moved[-1][0]] += size
         return malloc(size)
 
     def cuda_free(pointer):
         while moved:
             pid, size = moved.pop()
-            gpu.card.others[pid] -= size
+            gpu.nvml_device.others[pid] -= size
         return free(pointer)
 
     monkeypatch.setattr(runtime, "cudaMalloc", cuda_malloc)
@@ -317,15 +317,15 @@ def _accompany(gpu, monkeypatch, *movers):
 
 
 def test_a_chance_companion_of_one_step_is_not_one_of_both(make_gpu, monkeypatch):
-    gpu = make_gpu(cards=[FakeCard(others={7: 100 * MIB, 8: 100 * MIB})])
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(others={7: 100 * MIB, 8: 100 * MIB})])
     _accompany(gpu, monkeypatch, 7, 8)
-    _, watch = start(gpu)
-    assert read(watch).others == 200 * MIB
+    _, monitor = start(gpu)
+    assert read(monitor).others == 200 * MIB
 
 
 def test_a_chance_companion_is_not_taken_for_us_where_we_are_hidden(make_gpu, monkeypatch):
-    gpu = make_gpu(cards=[FakeCard(others={7: 100 * MIB}, regime="hidden")])
-    gpu.card.processes = lambda: list(gpu.card.others.items())
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(others={7: 100 * MIB}, regime="hidden")])
+    gpu.nvml_device.processes = lambda: list(gpu.nvml_device.others.items())
     _accompany(gpu, monkeypatch, 7)
-    _, watch = start(gpu)
-    assert read(watch).process is None
+    _, monitor = start(gpu)
+    assert read(monitor).process is None

@@ -11,13 +11,13 @@ import torch
 from fakes.builds import NO_GPU
 from ipygpumem.core.errors import DeviceError
 from ipygpumem.sources import pytorch
-from ipygpumem.sources.device_monitor import Watch
+from ipygpumem.sources.device_monitor import DeviceMonitor
 
 MIB = 1 << 20
 
 
 def test_before_cuda_starts_there_is_the_host_and_cuda_stays_off(fake_gpu):
-    reading = Watch().read()
+    reading = DeviceMonitor().read()
     assert reading.devices == {}
     assert reading.host.rss > MIB
     assert not torch.cuda.is_initialized()
@@ -27,31 +27,31 @@ def test_before_cuda_starts_there_is_the_host_and_cuda_stays_off(fake_gpu):
 def test_every_device_has_its_reading(two_gpus):
     two_gpus.alloc(3 * MIB, 0)
     two_gpus.alloc(30 * MIB, 1)
-    devices = Watch().read().devices
+    devices = DeviceMonitor().read().devices
     assert {name: one.allocated for name, one in devices.items()} == {"cuda:0": 3 * MIB, "cuda:1": 30 * MIB}
-    assert list(Watch(only=["cuda:1"]).read().devices) == ["cuda:1"]
+    assert list(DeviceMonitor(selected=["cuda:1"]).read().devices) == ["cuda:1"]
 
 
 @pytest.mark.parametrize("word", ["1", "cuda:1", " cuda:1 ", "cuda:01", 1])
 def test_words_for_a_device(two_gpus, word):
-    assert Watch().check([word, word]) == ("cuda:1",)
+    assert DeviceMonitor().parse_devices([word, word]) == ("cuda:1",)
 
 
 def test_cuda_alone_is_the_first(two_gpus):
-    assert Watch().check(["cuda"]) == ("cuda:0",)
+    assert DeviceMonitor().parse_devices(["cuda"]) == ("cuda:0",)
 
 
 @pytest.mark.parametrize("word", ["cuda:2", "7", "cpu", "-1", "cuda:-1", "", "cuda:a", "xcuda:0", "1.0"])
 def test_words_for_no_device(two_gpus, word):
     with pytest.raises(DeviceError) as caught:
-        Watch().check([word])
+        DeviceMonitor().parse_devices([word])
     assert "\n" not in str(caught.value)
 
 
 def test_segments_that_move_within_a_reading_make_it_read_again(fake_gpu, monkeypatch):
     fake_gpu.alloc(MIB)
-    watch = Watch()
-    watch.read()
+    monitor = DeviceMonitor()
+    monitor.read()
     original, at = fake_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3, []
 
     def another_thread(*arguments):
@@ -61,17 +61,17 @@ def test_segments_that_move_within_a_reading_make_it_read_again(fake_gpu, monkey
         return code
 
     fake_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3 = another_thread
-    device = watch.read().devices["cuda:0"]
+    device = monitor.read().devices["cuda:0"]
     assert device.reserved == 502 * MIB
     assert device.outside == 612 * MIB
 
 
 def test_a_reading_that_fails_is_none_with_its_reason(fake_gpu, monkeypatch):
     fake_gpu.alloc(MIB)
-    watch = Watch()
-    watch.read()
+    monitor = DeviceMonitor()
+    monitor.read()
     monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", _raise)
-    device = watch.read().devices["cuda:0"]
+    device = monitor.read().devices["cuda:0"]
     assert (device.allocated, device.used, device.why) == (None, None, "driver shut down")
 
 
@@ -82,7 +82,7 @@ def _raise(*_):
 def test_cuda_malloc_async_says_whose_pool_it_is(make_gpu):
     gpu = make_gpu(backend="cudaMallocAsync")
     gpu.alloc(MIB)
-    device = Watch().read().devices["cuda:0"]
+    device = DeviceMonitor().read().devices["cuda:0"]
     assert device.reserved == 2 * MIB
     assert device.torch_why.startswith("cudaMallocAsync")
 
@@ -91,7 +91,7 @@ def test_a_pluggable_allocator_is_unknown_and_not_nothing(make_gpu):
     gpu = make_gpu(backend="pluggable")
     torch.cuda.init()
     gpu.outside(500 * MIB)
-    device = Watch().read().devices["cuda:0"]
+    device = DeviceMonitor().read().devices["cuda:0"]
     assert (device.allocated, device.reserved, device.outside) == (None, None, None)
     assert device.torch_why.startswith("this allocator keeps no counters")
     assert device.process == 1112 * MIB
@@ -100,20 +100,20 @@ def test_a_pluggable_allocator_is_unknown_and_not_nothing(make_gpu):
 def test_pinned_memory_where_torch_counts_it(fake_gpu, monkeypatch):
     fake_gpu.alloc(MIB)
     fake_gpu.pinned = 7 * MIB
-    assert Watch().read().host.pinned == 7 * MIB
+    assert DeviceMonitor().read().host.pinned == 7 * MIB
     monkeypatch.delattr(torch._C, "_cuda_hostMemoryStats")
-    assert Watch().read().host.pinned is None
+    assert DeviceMonitor().read().host.pinned is None
 
 
 def test_busy_is_asked_not_waited_for(fake_gpu):
     fake_gpu.alloc(MIB)
-    watch = Watch()
-    watch.read()
+    monitor = DeviceMonitor()
+    monitor.read()
     fake_gpu[0].busy = True
-    assert watch.read().devices["cuda:0"].busy is True
+    assert monitor.read().devices["cuda:0"].busy is True
     assert (fake_gpu.calls["synchronize"], fake_gpu.calls["cudaStreamSynchronize"]) == (0, 0)
     pytorch.synchronize([0])
-    assert watch.read().devices["cuda:0"].busy is False
+    assert monitor.read().devices["cuda:0"].busy is False
 
 
 def test_old_torch_torch_without_cuda_and_no_torch(monkeypatch, fake_gpu):
@@ -130,7 +130,7 @@ def test_old_torch_torch_without_cuda_and_no_torch(monkeypatch, fake_gpu):
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "torch", None)
         assert "torch cannot be imported" in pytorch.problem(load=True)
-        assert Watch().read().devices == {}
+        assert DeviceMonitor().read().devices == {}
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "torch", types.ModuleType("torch"))
         assert pytorch.module() is None, "half-way through its own import"
@@ -138,6 +138,6 @@ def test_old_torch_torch_without_cuda_and_no_torch(monkeypatch, fake_gpu):
 
 def test_a_machine_without_a_gpu():
     assert pytorch.problem(load=True) == NO_GPU
-    assert Watch().read().devices == {}
+    assert DeviceMonitor().read().devices == {}
     with pytest.raises(DeviceError, match="this process sees 0"):
-        Watch().check(["0"])
+        DeviceMonitor().parse_devices(["0"])

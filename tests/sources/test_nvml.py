@@ -9,9 +9,9 @@ import types
 import pynvml
 import pytest
 
-from fakes.nvml import FakeCard
+from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.errors import NvmlError
-from ipygpumem.core.reading import CardMemory
+from ipygpumem.core.reading import DeviceMemory
 from ipygpumem.sources.nvml import Nvml
 
 MIB = 1 << 20
@@ -19,27 +19,27 @@ MIB = 1 << 20
 
 def opened(fake_nvml):
     nvml = Nvml()
-    return nvml, nvml.handle(fake_nvml.cards[0].uuid)[0]
+    return nvml, nvml.handle(fake_nvml.devices[0].uuid)[0]
 
 
 def test_memory_v2_puts_the_drivers_part_into_used(fake_nvml):
-    fake_nvml.cards[0].own = 700 * MIB
+    fake_nvml.devices[0].own = 700 * MIB
     nvml, handle = opened(fake_nvml)
-    assert nvml.memory(handle) == CardMemory(143_771 * MIB, 1315 * MIB, 615 * MIB, "NVML memory info v2")
+    assert nvml.memory(handle) == DeviceMemory(143_771 * MIB, 1315 * MIB, 615 * MIB, "NVML memory info v2")
 
 
 def test_memory_v2_of_a_driver_that_counts_its_part_into_used_means_the_same(fake_nvml):
-    fake_nvml.cards[0].own = 700 * MIB
-    fake_nvml.cards[0].reserved_in_used = True
+    fake_nvml.devices[0].own = 700 * MIB
+    fake_nvml.devices[0].reserved_in_used = True
     nvml, handle = opened(fake_nvml)
-    assert nvml.memory(handle) == CardMemory(143_771 * MIB, 1315 * MIB, 615 * MIB, "NVML memory info v2")
+    assert nvml.memory(handle) == DeviceMemory(143_771 * MIB, 1315 * MIB, 615 * MIB, "NVML memory info v2")
 
 
 def test_a_driver_without_v2_is_read_by_v1_for_good(fake_nvml):
-    fake_nvml.cards[0].own = 700 * MIB
+    fake_nvml.devices[0].own = 700 * MIB
     fake_nvml.missing.add("nvmlDeviceGetMemoryInfo_v2")
     nvml, handle = opened(fake_nvml)
-    want = CardMemory(143_771 * MIB, 1315 * MIB, None, "NVML memory info v1")
+    want = DeviceMemory(143_771 * MIB, 1315 * MIB, None, "NVML memory info v1")
     assert nvml.memory(handle) == want
     fake_nvml.missing.clear()
     pynvml._nvmlGetFunctionPointer_cache.clear()
@@ -61,7 +61,7 @@ def test_any_other_failure_of_v2_is_no_reason_to_mix(fake_nvml):
 
 
 def test_processes_by_v3_or_v2_and_those_that_draw(fake_nvml):
-    card = fake_nvml.cards[0]
+    card = fake_nvml.devices[0]
     card.own, card.others, card.drawing = 5 * MIB, {77: 9 * MIB}, {77: 9 * MIB, 88: MIB}
     nvml, handle = opened(fake_nvml)
     assert nvml.processes(handle) == {os.getpid(): 5 * MIB, 77: 9 * MIB}
@@ -73,7 +73,7 @@ def test_processes_by_v3_or_v2_and_those_that_draw(fake_nvml):
 
 
 def test_a_crowded_card_and_a_list_that_never_fits(fake_nvml):
-    fake_nvml.cards[0].others = dict.fromkeys(range(1, 101), MIB)
+    fake_nvml.devices[0].others = dict.fromkeys(range(1, 101), MIB)
     nvml, handle = opened(fake_nvml)
     assert len(nvml.processes(handle)) == 100
     fake_nvml.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
@@ -87,14 +87,14 @@ def test_an_idle_card_lists_nobody(fake_nvml):
 
 
 def test_bytes_that_are_not_available_are_none(fake_nvml):
-    fake_nvml.cards[0].own, fake_nvml.cards[0].regime = MIB, "wsl"
+    fake_nvml.devices[0].own, fake_nvml.devices[0].regime = MIB, "wsl"
     nvml, handle = opened(fake_nvml)
     assert nvml.processes(handle) == {os.getpid(): None}
 
 
 def test_handles_by_uuid_bare_or_not_then_by_pci(fake_nvml):
-    fake_nvml.cards.append(FakeCard(uuid="GPU-2", pci="00000000:3B:00.0", total=MIB))
-    fake_nvml.cards.append(FakeCard(uuid="MIG-3", total=2 * MIB))
+    fake_nvml.devices.append(FakeNvmlDevice(uuid="GPU-2", pci="00000000:3B:00.0", total=MIB))
+    fake_nvml.devices.append(FakeNvmlDevice(uuid="MIG-3", total=2 * MIB))
     nvml = Nvml()
     for name in ("2", "GPU-2"):
         handle, parent = nvml.handle(name)
@@ -108,12 +108,12 @@ def test_handles_by_uuid_bare_or_not_then_by_pci(fake_nvml):
 
 
 def test_the_parent_of_a_mig_instance_is_told(fake_nvml):
-    fake_nvml.cards[0].mig = True
+    fake_nvml.devices[0].mig = True
     nvml = Nvml()
-    assert nvml.handle(fake_nvml.cards[0].uuid)[1] is True
-    assert nvml.handle("MIG-not listed", fake_nvml.cards[0].pci)[1] is True
+    assert nvml.handle(fake_nvml.devices[0].uuid)[1] is True
+    assert nvml.handle("MIG-not listed", fake_nvml.devices[0].pci)[1] is True
     fake_nvml.fail("nvmlDeviceGetMigMode", pynvml.NVML_ERROR_NOT_SUPPORTED)
-    assert nvml.handle(fake_nvml.cards[0].uuid)[1] is False
+    assert nvml.handle(fake_nvml.devices[0].uuid)[1] is False
 
 
 @pytest.mark.parametrize(

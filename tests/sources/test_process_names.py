@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fakes.nvml import FakeCard
+from fakes.nvml import FakeNvmlDevice
 from ipygpumem.sources import process_names as processes
-from ipygpumem.sources.device_monitor import Watch
-from ipygpumem.sources.process_names import Directory, own_number
+from ipygpumem.sources.device_monitor import DeviceMonitor
+from ipygpumem.sources.process_names import ProcessDirectory, own_pid
 
 MIB = 1 << 20
 SLEEP = "import time; time.sleep(60)"
@@ -66,12 +66,12 @@ def stranger(monkeypatch):
 
 
 def test_our_own_number_is_that_of_proc():
-    assert own_number() == os.getpid()
+    assert own_pid() == os.getpid()
 
 
 def test_a_child_is_told_from_others(start, outermost):
     child = start(sys.executable, "-c", SLEEP, "--hf-token", "hunter2", "--lr=3", "--password=hunter2")
-    one = Directory().who(child.pid, 5, trusted=True)
+    one = ProcessDirectory().lookup(child.pid, 5, trusted=True)
     assert (one.pid, one.amount, one.relation, one.role, one.notebook, one.why) == (child.pid, 5, "child", "", "", "")
     assert one.name == f"{Path(sys.executable).name} -c"
     assert one.command.endswith("--hf-token *** --lr=3 --password=***")
@@ -86,7 +86,7 @@ def test_a_grandchild_is_a_child(start, outermost):
         if below:
             break
         time.sleep(0.01)
-    assert Directory().who(below[0].pid, trusted=True).relation == "child"
+    assert ProcessDirectory().lookup(below[0].pid, trusted=True).relation == "child"
     below[0].kill()
 
 
@@ -99,9 +99,9 @@ def test_a_parent_that_is_hidden_hides_nobody_below_it(start, outermost, monkeyp
                 raise psutil.NoSuchProcess(pid)
             super().__init__(pid)
 
-    monkeypatch.setattr(processes, "own_number", lambda: 1 << 22)  # or the search would end with the parent
+    monkeypatch.setattr(processes, "own_pid", lambda: 1 << 22)  # or the search would end with the parent
     monkeypatch.setattr(psutil, "Process", Process)
-    one = Directory().who(child.pid, trusted=True)
+    one = ProcessDirectory().lookup(child.pid, trusted=True)
     assert (one.name, one.relation, one.why) == ("sleep", "own", "")
 
 
@@ -114,14 +114,14 @@ def unrelated(monkeypatch):
 def test_a_kernel_is_named_by_its_notebook(start, outermost, unrelated):
     here = str(os.getpid())
     kernel = start(JPY_SESSION_NAME="/home/me/train.ipynb", JPY_PARENT_PID=here)
-    one = Directory().who(kernel.pid, trusted=True)
+    one = ProcessDirectory().lookup(kernel.pid, trusted=True)
     assert (one.relation, one.role, one.notebook) == ("own", "kernel", "/home/me/train.ipynb")
     assert one.label == "kernel of train.ipynb"
 
 
 def test_what_a_notebook_started_is_not_its_kernel(start, outermost, unrelated):
     script = start(JPY_SESSION_NAME="/home/me/train.ipynb", JPY_PARENT_PID="1", RANK="3", WORLD_SIZE="4")
-    one = Directory().who(script.pid, trusted=True)
+    one = ProcessDirectory().lookup(script.pid, trusted=True)
     assert (one.role, one.notebook) == ("rank 3", "/home/me/train.ipynb")
     assert one.label.endswith("-c, from train.ipynb")
 
@@ -129,19 +129,19 @@ def test_what_a_notebook_started_is_not_its_kernel(start, outermost, unrelated):
 def test_names_of_any_length_stay_short(start, outermost, unrelated):
     here = str(os.getpid())
     kernel = start(JPY_SESSION_NAME=f"/a/{'x' * 4000}\t1.ipynb", JPY_PARENT_PID=here)
-    one = Directory().who(kernel.pid, trusted=True)
+    one = ProcessDirectory().lookup(kernel.pid, trusted=True)
     assert len(one.notebook) == 100
     assert one.notebook.endswith("xxx 1.ipynb")
     for rank in ("9" * 300, "\u0663"):
         script = start(JPY_PARENT_PID="1", RANK=rank, WORLD_SIZE="4")
-        assert Directory().who(script.pid, trusted=True).role == ""
+        assert ProcessDirectory().lookup(script.pid, trusted=True).role == ""
 
 
 def test_of_another_user_the_programs_name_is_all(start, outermost, stranger, monkeypatch):
     other = start("/bin/sleep", "60", JPY_SESSION_NAME="secret.ipynb")
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: pytest.fail("another user's command line"))
     monkeypatch.setattr(psutil.Process, "environ", lambda self: pytest.fail("another user's environment"))
-    one = Directory().who(other.pid, trusted=True)
+    one = ProcessDirectory().lookup(other.pid, trusted=True)
     assert (one.name, one.relation, one.notebook, one.command) == ("sleep", "other", "", "")
     assert one.label == f"sleep, of user {one.user}"
 
@@ -149,31 +149,31 @@ def test_of_another_user_the_programs_name_is_all(start, outermost, stranger, mo
 def test_a_long_name_of_another_users_is_cut_where_the_kernel_cuts_it(start, outermost, stranger, monkeypatch):
     other = start()
     monkeypatch.setattr(psutil.Process, "name", lambda self: "trainer-of-my-secret-model --token 5")
-    assert Directory().who(other.pid, trusted=True).name == "trainer-of-my-s"
+    assert ProcessDirectory().lookup(other.pid, trusted=True).name == "trainer-of-my-s"
 
 
 def test_names_and_users_do_not_move_anybodys_cursor(start, outermost, monkeypatch):
     other = start()
     monkeypatch.setattr(psutil.Process, "name", lambda self: "py\x1b[2Jthon\n")
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: ["py\x1b[2J", "a\nb", "c\td"])
-    one = Directory().who(other.pid, trusted=True)
+    one = ProcessDirectory().lookup(other.pid, trusted=True)
     assert "\x1b" not in repr(one) and "\\x1b" not in repr(one)
     assert one.command == "py?[2J *** ***"
 
 
 def test_a_number_is_not_looked_up_where_it_may_be_another_namespaces(start, outermost):
     child = start()
-    one = Directory().who(child.pid, 5, trusted=False)
+    one = ProcessDirectory().lookup(child.pid, 5, trusted=False)
     assert (one.name, one.relation, one.command, one.amount) == ("", "unknown", "", 5)
     assert one.why == "NVML's numbers are of another PID namespace, or may be: not looked up"
 
 
 def test_in_a_container_only_a_process_that_has_the_driver_open_is_named(start, nested, monkeypatch, tmp_path):
     child = start()
-    assert Directory().who(child.pid, trusted=True).relation == "unknown"
+    assert ProcessDirectory().lookup(child.pid, trusted=True).relation == "unknown"
     monkeypatch.setattr(processes, "_drives", lambda pid: pid == child.pid)
-    assert Directory().who(child.pid, trusted=True).relation == "child"
-    assert Directory().who(child.pid, trusted=False).relation == "child"
+    assert ProcessDirectory().lookup(child.pid, trusted=True).relation == "child"
+    assert ProcessDirectory().lookup(child.pid, trusted=False).relation == "child"
 
 
 def test_whether_a_process_has_the_driver_open(start, tmp_path, monkeypatch):
@@ -189,37 +189,37 @@ def test_whether_a_process_has_the_driver_open(start, tmp_path, monkeypatch):
 
 def test_who_has_ended_keeps_the_name_it_had(start, outermost):
     child = start()
-    directory = Directory()
-    directory.meet(((child.pid, MIB),), trusted=True)
+    directory = ProcessDirectory()
+    directory.record(((child.pid, MIB),), trusted=True)
     child.kill()
     child.wait()
-    one, lives = directory.was(child.pid, trusted=True)
+    one, lives = directory.lookup_ended(child.pid, trusted=True)
     assert (one.relation, lives) == ("child", False)
-    again, lives = directory.was(child.pid, trusted=True)
+    again, lives = directory.lookup_ended(child.pid, trusted=True)
     assert (again.name, again.relation, lives) == ("", "unknown", False)
     assert again.why == "it has ended, or this system hides it"
 
 
 def test_a_number_that_was_given_again_is_another_process(start, outermost):
-    directory = Directory()
+    directory = ProcessDirectory()
     first = start("/bin/sleep", "60")
-    directory.meet(((first.pid, MIB),), trusted=True)
+    directory.record(((first.pid, MIB),), trusted=True)
     met = directory._met[first.pid]
     met.neighbour = processes.replace(met.neighbour, name="the one before", began=met.neighbour.began - 100)
-    assert directory.who(first.pid, trusted=True).name == "sleep"
+    assert directory.lookup(first.pid, trusted=True).name == "sleep"
 
 
 def test_who_was_met_too_early_is_looked_at_again(start, outermost):
-    child, directory = start(), Directory()
-    directory.meet(((child.pid, MIB),), trusted=False)
-    assert directory.who(child.pid, trusted=False).relation == "unknown"
-    assert directory.who(child.pid, trusted=True).relation == "child"
+    child, directory = start(), ProcessDirectory()
+    directory.record(((child.pid, MIB),), trusted=False)
+    assert directory.lookup(child.pid, trusted=False).relation == "unknown"
+    assert directory.lookup(child.pid, trusted=True).relation == "child"
 
 
 def test_those_that_were_met_do_not_pile_up(start, outermost):
-    child, directory = start(), Directory()
-    directory.meet([(pid, 1) for pid in range(1 << 22, (1 << 22) + 5000)], trusted=False)
-    directory.meet([(child.pid, 1)], trusted=True)
+    child, directory = start(), ProcessDirectory()
+    directory.record([(pid, 1) for pid in range(1 << 22, (1 << 22) + 5000)], trusted=False)
+    directory.record([(child.pid, 1)], trusted=True)
     assert list(directory._met) == [child.pid]
 
 
@@ -239,7 +239,7 @@ def test_a_process_that_cannot_be_looked_at(start, outermost, monkeypatch, error
         raise error
 
     monkeypatch.setattr(psutil.Process, "create_time", refuse)
-    assert Directory().who(child.pid, trusted=True).why == why
+    assert ProcessDirectory().lookup(child.pid, trusted=True).why == why
 
 
 def test_a_process_that_hides_its_environment_has_its_name(start, outermost, monkeypatch):
@@ -249,7 +249,7 @@ def test_a_process_that_hides_its_environment_has_its_name(start, outermost, mon
         raise psutil.AccessDenied
 
     monkeypatch.setattr(psutil.Process, "environ", refuse)
-    one = Directory().who(child.pid, trusted=True)
+    one = ProcessDirectory().lookup(child.pid, trusted=True)
     assert (one.name, one.relation, one.notebook) == ("sleep", "child", "")
 
 
@@ -257,9 +257,9 @@ def test_workers_of_multiprocessing_and_of_a_dataloader(start, outermost, monkey
     process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,), name="Feeder-7")
     process.start()
     try:
-        assert Directory().who(process.pid, trusted=True).role == "Feeder-7"
+        assert ProcessDirectory().lookup(process.pid, trusted=True).role == "Feeder-7"
         monkeypatch.setattr(psutil.Process, "name", lambda self: "pt_data_worker")
-        assert Directory().who(process.pid, trusted=True).role == "DataLoader worker"
+        assert ProcessDirectory().lookup(process.pid, trusted=True).role == "DataLoader worker"
     finally:
         process.kill()
         process.join()
@@ -270,23 +270,23 @@ def test_workers_of_multiprocessing_and_of_a_dataloader(start, outermost, monkey
 
 def test_names_on_a_card_in_each_regime(make_gpu, start, outermost):
     child = start("/bin/sleep", "60")
-    gpu = make_gpu(cards=[FakeCard(others={child.pid: 300 * MIB})])
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(others={child.pid: 300 * MIB})])
     gpu.alloc(MIB)
-    watch = Watch()
-    reading = watch.read().devices["cuda:0"]
+    monitor = DeviceMonitor()
+    reading = monitor.read().devices["cuda:0"]
     assert reading.listed == ((child.pid, 300 * MIB),)
-    (one,) = watch.neighbours(0)
+    (one,) = monitor.other_processes(0)
     assert (one.name, one.relation, one.amount) == ("sleep", "child", 300 * MIB)
 
 
 def test_host_numbers_in_a_container_are_never_matched_with_ours(make_gpu, start, outermost):
     child = start("/bin/sleep", "60")
     # regime A adds 3,000,000 to every number: this one stands in the list as that of our own child
-    gpu = make_gpu(cards=[FakeCard(regime="A", others={child.pid - 3_000_000: 300 * MIB})])
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime="A", others={child.pid - 3_000_000: 300 * MIB})])
     gpu.alloc(MIB)
-    watch = Watch()
-    watch.read()
-    (one,) = watch.neighbours(0)
+    monitor = DeviceMonitor()
+    monitor.read()
+    (one,) = monitor.other_processes(0)
     assert (one.pid, one.name, one.relation, one.amount) == (child.pid, "", "unknown", 300 * MIB)
     assert one.why
 
@@ -294,32 +294,32 @@ def test_host_numbers_in_a_container_are_never_matched_with_ours(make_gpu, start
 @pytest.mark.parametrize("regime", ["B", "wsl", "hidden", "shared"])
 def test_where_our_entry_is_unknown_nobody_is_a_neighbour(make_gpu, start, outermost, regime):
     child = start("/bin/sleep", "60")
-    gpu = make_gpu(cards=[FakeCard(regime=regime, others={child.pid: 300 * MIB})])
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={child.pid: 300 * MIB})])
     gpu.alloc(MIB)
-    watch = Watch()
-    assert watch.read().devices["cuda:0"].listed == ()
-    assert watch.neighbours(0) == ()
+    monitor = DeviceMonitor()
+    assert monitor.read().devices["cuda:0"].listed == ()
+    assert monitor.other_processes(0) == ()
 
 
 def test_two_cards_that_do_not_agree_are_not_trusted(make_gpu, start, outermost):
     child = start("/bin/sleep", "60")
     cards = [
-        FakeCard(uuid="GPU-1", others={child.pid: MIB}),
-        FakeCard(uuid="GPU-2", regime="A", pci="00000000:19:00.0"),
+        FakeNvmlDevice(uuid="GPU-1", others={child.pid: MIB}),
+        FakeNvmlDevice(uuid="GPU-2", regime="A", pci="00000000:19:00.0"),
     ]
-    gpu = make_gpu(cards=cards)
+    gpu = make_gpu(nvml_devices=cards)
     gpu.alloc(MIB)
-    watch = Watch()
-    watch.read()
-    assert watch.neighbours(0)[0].relation == "child"
+    monitor = DeviceMonitor()
+    monitor.read()
+    assert monitor.other_processes(0)[0].relation == "child"
     gpu.alloc(MIB, 1)
-    watch.read()
-    assert not watch.trusted(watch.cards[0])
+    monitor.read()
+    assert not monitor.has_local_pids(monitor.devices[0])
 
 
 def test_equal_lists_are_one(make_gpu):
-    gpu = make_gpu(cards=[FakeCard(others={9000001: 300 * MIB})])
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(others={9000001: 300 * MIB})])
     gpu.alloc(MIB)
-    watch = Watch()
-    first, second = (watch.read().devices["cuda:0"].listed for _ in range(2))
+    monitor = DeviceMonitor()
+    first, second = (monitor.read().devices["cuda:0"].listed for _ in range(2))
     assert first is second

@@ -118,7 +118,7 @@ def _nvml() -> tuple[str | None, str | None, tuple[tuple[str, int], ...]]:
     """What is wrong with NVML, the driver, the cards."""
     try:
         nvml = Nvml()
-        return None, nvml.driver(), nvml.cards()
+        return None, nvml.driver(), nvml.devices()
     except NvmlError as problem:
         return str(problem), None, ()
 

@@ -14,7 +14,7 @@ from ipygpumem.features.explain.model import Waterfall, host_waterfall
 from ipygpumem.features.explain.steps import Standing, device_waterfall
 from ipygpumem.features.outside.cupti_records import OUTSIDE
 from ipygpumem.features.outside.libraries import ALLOCATOR
-from ipygpumem.features.processes.collect import listed_neighbours
+from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.measurement.allocation_history import History
 from ipygpumem.measurement.session import current
 from ipygpumem.sources import pytorch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading, Reading
     from ipygpumem.features.explain.cache import Cache
     from ipygpumem.features.outside.accounts import Owner
-    from ipygpumem.features.processes.model import Neighbour
+    from ipygpumem.features.processes.model import OtherProcess
     from ipygpumem.measurement.session import Session
 
 __all__ = ["Explanation", "explain"]
@@ -82,8 +82,8 @@ def explain(*, device: Iterable[str | int] | None = None) -> Explanation:
         DeviceError: No such device here.
     """
     session = current()
-    names = None if device is None else session.watch.check(str(one) for one in device)
-    if session.watch.find() is None:
+    names = None if device is None else session.monitor.parse_devices(str(one) for one in device)
+    if session.monitor.find_devices() is None:
         return _without_cuda(session)
     look = _look(session)
     devices = look.reading.devices.values()
@@ -112,7 +112,7 @@ class _Look:
     """What was there at one moment, as near as can be: the books, who else, PyTorch's cache, CUPTI's records."""
 
     reading: Reading
-    neighbours: dict[str, tuple[Neighbour, ...]]
+    neighbours: dict[str, tuple[OtherProcess, ...]]
     caches: dict[str, Cache]
     why_no_cache: str
     owners: dict[Owner, int]
@@ -130,7 +130,7 @@ def _look(session: Session) -> _Look:
     since, owners = (None, {}) if recorded is None else recorded
     if since is not None:
         told = f"libraries: what they took since {time.strftime('%H:%M:%S', time.localtime(since))}"
-    return _Look(reading, listed_neighbours(reading), caches, why, owners, since, told)
+    return _Look(reading, other_processes_by_device(reading), caches, why, owners, since, told)
 
 
 def _books(session: Session) -> tuple[Reading, dict[str, Cache], str]:
@@ -158,7 +158,7 @@ def _device(session: Session, look: _Look, reading: DeviceReading) -> Waterfall:
     pools = _pools(_index(reading.name), here, shared=bool(reading.torch_why)) if reading.context else []
     return device_waterfall(
         reading,
-        label=next((card.label for card in session.watch.cards.values() if card.name == reading.name), ""),
+        label=next((card.label for card in session.monitor.devices.values() if card.name == reading.name), ""),
         baseline=baseline,
         # records that began before them have their names
         kernels=since is None or baseline is None or since >= baseline.reading.time,

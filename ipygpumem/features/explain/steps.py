@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.baseline import Baseline
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.features.explain.cache import Cache
-    from ipygpumem.features.processes.model import Neighbour
+    from ipygpumem.features.processes.model import OtherProcess
 
 __all__ = ["Standing", "device_waterfall"]
 
@@ -60,7 +60,7 @@ def device_waterfall(
     baseline: Baseline | None = None,
     kernels: bool = True,
     recorded: bool = False,
-    neighbours: Sequence[Neighbour] = (),
+    neighbours: Sequence[OtherProcess] = (),
     standing: Sequence[Standing] = (),
     cache: Cache | None = None,
     why_no_cache: str = "",
@@ -98,7 +98,7 @@ def _card(reading: DeviceReading) -> list[Step]:
     return [Step("device used", "total", reading.used, trust), driver, Step(told, "total", reading.in_use, trust)]
 
 
-def _others(reading: DeviceReading, neighbours: Sequence[Neighbour], standing: Sequence[Standing]) -> list[Step]:
+def _others(reading: DeviceReading, neighbours: Sequence[OtherProcess], standing: Sequence[Standing]) -> list[Step]:
     if reading.process is None:
         return []
     own = Step("this process", "total", reading.process, grade("exact", reading.why))
@@ -127,7 +127,7 @@ def _others(reading: DeviceReading, neighbours: Sequence[Neighbour], standing: S
     return [*steps, own]
 
 
-def _remedy(one: Neighbour) -> str:
+def _remedy(one: OtherProcess) -> str:
     if one.role == "kernel":
         return "shut that kernel down, if it is not needed"
     if one.role == "DataLoader worker":

@@ -102,7 +102,7 @@ def _check(roots: Any, since: Any, limit: Any) -> None:
 
 def _devices(device: Any, session: Session) -> tuple[str, ...]:
     words = device_words(device, "device")
-    cards = session.watch.check(word for word in words if word.strip() != _MAIN)
+    cards = session.monitor.parse_devices(word for word in words if word.strip() != _MAIN)
     return (*cards, _MAIN) if any(word.strip() == _MAIN for word in words) else cards
 
 

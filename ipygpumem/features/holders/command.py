@@ -45,7 +45,7 @@ def _run(magics: GPUMem, rest: str) -> Any:
 
 def _holders(magics: GPUMem, words: argparse.Namespace) -> Holders:
     host = True if words.host else None
-    device = None if not words.device else magics.session.watch.check(words.device)
+    device = None if not words.device else magics.session.monitor.parse_devices(words.device)
     since, told = None, ""
     if words.new:
         since, told = magics.cells.marks.since()

@@ -155,7 +155,7 @@ class Live:
     def __init__(self, shell: Any, session: Session, clearing: Clearing) -> None:
         self._shell = shell
         self._clearing = clearing
-        self._follower = Follower(session.watch)
+        self._follower = Follower(session.monitor)
         self._cells: tuple[LiveCell, ...] = ()
         self._lock = threading.Lock()
         self._thread = Parked("ipygpumem-live", self._look)

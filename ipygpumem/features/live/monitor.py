@@ -32,7 +32,7 @@ class Monitoring:
         self._shell = shell
         self._session = session
         self._running = running
-        self._follower = Follower(session.watch)
+        self._follower = Follower(session.monitor)
         self._past = Past(EVERY)
         self._told = 0.0
         self._widget: MonitorWidget | None = None
@@ -64,7 +64,7 @@ class Monitoring:
         target.publish(*bundle)
 
     def _data(self) -> dict[str, Any]:
-        labels = {card.name: card.label for card in self._session.watch.cards.values()}
+        labels = {card.name: card.label for card in self._session.monitor.devices.values()}
         return {**self._past.data(self._session.reports, self._running()), "labels": labels}
 
     def _looked(self, views: int) -> None:

@@ -17,9 +17,9 @@ from ipygpumem.measurement.sampler import SAMPLER
 from ipygpumem.sources import host, pytorch
 
 if TYPE_CHECKING:
-    from ipygpumem.core.reading import CardMemory
-    from ipygpumem.sources.device import Card
-    from ipygpumem.sources.device_monitor import Watch
+    from ipygpumem.core.reading import DeviceMemory
+    from ipygpumem.sources.device import Device
+    from ipygpumem.sources.device_monitor import DeviceMonitor
 
 __all__ = ["Follower"]
 
@@ -38,17 +38,17 @@ class _Elsewhere:
 
 
 class Follower:
-    """One who follows a watch. Never raises, makes no CUDA call but the question whether there is a context."""
+    """Reads memory levels. Never raises, and makes no CUDA call except to ask whether there is a context."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, monitor: DeviceMonitor) -> None:
+        self._monitor = monitor
         self._elsewhere: dict[int, _Elsewhere] = {}
 
     def levels(self) -> Levels:
         """The books now."""
         torch = pytorch.started()
         devices = []
-        for card in self._watch.watched() if torch is not None else ():
+        for card in self._monitor.selected_devices() if torch is not None else ():
             try:
                 if pytorch.has_context(torch, card.index):
                     devices.append(self._level(torch, card))
@@ -57,8 +57,8 @@ class Follower:
         reading = host.read_host(None, available=False)
         return Levels(time.time(), tuple(devices), reading.rss, reading.total)
 
-    def _level(self, torch: Any, card: Card) -> Level:
-        memory: CardMemory | None = None
+    def _level(self, torch: Any, card: Device) -> Level:
+        memory: DeviceMemory | None = None
         for _ in range(_TRIES):
             stats = self._stats(torch, card.index)
             memory = _memory(card)
@@ -83,7 +83,7 @@ class Follower:
         )
 
     @staticmethod
-    def _partly(card: Card, stats: dict[str, Any] | None, memory: CardMemory | None) -> Level:
+    def _partly(card: Device, stats: dict[str, Any] | None, memory: DeviceMemory | None) -> Level:
         now = None if stats is None else pytorch.allocator_state(stats).now
         driver = 0 if memory is None else memory.reserved or 0
         return Level(
@@ -106,7 +106,7 @@ class Follower:
             window.anchor(index, Anchor(begin, end, reserved["current"], reserved["allocated"], reserved["freed"]))
         return stats
 
-    def _others(self, card: Card, memory: CardMemory, around: int) -> int | None:
+    def _others(self, card: Device, memory: DeviceMemory, around: int) -> int | None:
         """What is not this process's; None where nobody can tell."""
         if card.own is None:
             return None
@@ -123,7 +123,7 @@ class Follower:
         return known.amount
 
 
-def _memory(card: Card) -> CardMemory | None:
+def _memory(card: Device) -> DeviceMemory | None:
     if card.nvml is None or card.handle is None:
         return None
     try:

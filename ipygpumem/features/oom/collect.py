@@ -26,7 +26,7 @@ _CELLS = 3
 
 def listen(save: Callable[[Failure], str] | None = None) -> bool:
     """Take down every allocation that fails from here on, once CUDA has started; ``save`` as in `Failures.listen`."""
-    return FAILURES.listen(current().watch, _quickly, save)
+    return FAILURES.listen(current().monitor, _quickly, save)
 
 
 def _quickly() -> Holders:

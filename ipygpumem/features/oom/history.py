@@ -85,7 +85,7 @@ class Ring:
             return
         if pytorch.records() or History.obstacle():
             return
-        recorder = Recorder(self._session.watch, HistoryOptions(max_entries=_EVENTS))
+        recorder = Recorder(self._session.monitor, HistoryOptions(max_entries=_EVENTS))
         recorder.start()
         self._recorder = recorder
 

@@ -10,7 +10,7 @@ from ipygpumem.core.units import size
 if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.features.holders.model import Holders
-    from ipygpumem.features.processes.model import Neighbour
+    from ipygpumem.features.processes.model import OtherProcess
 
 __all__ = ["Failure", "Frame", "FreePieces", "OutOfMemory", "advice", "free_pieces"]
 
@@ -61,7 +61,7 @@ class Failure:
     frames: tuple[Frame, ...] = ()
     reading: DeviceReading | None = None
     pieces: FreePieces | None = None
-    neighbours: tuple[Neighbour, ...] = ()
+    neighbours: tuple[OtherProcess, ...] = ()
     holders: Holders | None = None
     saved: str = ""
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.features.holders.model import Holders
-    from ipygpumem.features.processes.model import Neighbour
-    from ipygpumem.sources.device_monitor import Watch
+    from ipygpumem.features.processes.model import OtherProcess
+    from ipygpumem.sources.device_monitor import DeviceMonitor
 
 __all__ = ["FAILURES", "Failures"]
 
@@ -43,7 +43,7 @@ class Failures:
     """
 
     def __init__(self) -> None:
-        self._watch: Watch | None = None
+        self._monitor: DeviceMonitor | None = None
         self._holders: Callable[[], Holders] | None = None
         self._save: Callable[[Failure], str] | None = None
         self._kept: list[Failure] = []
@@ -53,20 +53,23 @@ class Failures:
         self._pid = 0
 
     def listen(
-        self, watch: Watch, holders: Callable[[], Holders] | None, save: Callable[[Failure], str] | None = None
+        self,
+        monitor: DeviceMonitor,
+        holders: Callable[[], Holders] | None,
+        save: Callable[[Failure], str] | None = None,
     ) -> bool:
-        """Take down every failure from here on, with the books of a watch; whether this PyTorch tells of them.
+        """Take down every failure from here on, with a reading of the device monitor; whether this PyTorch tells of them.
 
         ``holders`` walks the heap, once a cell; ``save`` writes a history, and says where. Before CUDA has started
         nothing is attached: try again later.
         """
-        self._watch, self._holders, self._save = watch, holders, save
+        self._monitor, self._holders, self._save = monitor, holders, save
         self._pid = os.getpid()
         return pytorch.listen_for_ooms(self._failed)
 
     def deafen(self) -> None:
         """Take no more down. PyTorch goes on calling, and nobody listens."""
-        self._watch = self._holders = self._save = None
+        self._monitor = self._holders = self._save = None
         pytorch.listen_for_ooms(None)
         self.take()
 
@@ -77,16 +80,16 @@ class Failures:
         return kept
 
     def _failed(self, index: int, asked: int, allowed: int, free: int) -> None:
-        watch = self._watch
-        if watch is None or getattr(self._inside, "here", False) or os.getpid() != self._pid:
+        monitor = self._monitor
+        if monitor is None or getattr(self._inside, "here", False) or os.getpid() != self._pid:
             return  # what we do here may itself run out of memory
         self._inside.here = True
         try:
-            self._take_down(watch, index, asked, allowed, free)
+            self._take_down(monitor, index, asked, allowed, free)
         finally:
             self._inside.here = False
 
-    def _take_down(self, watch: Watch, index: int, asked: int, allowed: int, free: int) -> None:
+    def _take_down(self, monitor: DeviceMonitor, index: int, asked: int, allowed: int, free: int) -> None:
         self.count += 1
         first = Failure(f"cuda:{index}", asked, allowed, free, time.time())
         self._kept.append(first)
@@ -95,9 +98,9 @@ class Failures:
         bare = replace(first, thread=_try(_thread) or "")
         self._keep(first, bare)
         frames = _try(_stack) or ()
-        reading: DeviceReading | None = _try(lambda: watch.read(busy=False).devices.get(bare.device))
+        reading: DeviceReading | None = _try(lambda: monitor.read(busy=False).devices.get(bare.device))
         pieces: FreePieces | None = _try(lambda: free_pieces(pytorch.segments(), index))
-        neighbours: tuple[Neighbour, ...] = _try(lambda: watch.neighbours(index)) or ()
+        neighbours: tuple[OtherProcess, ...] = _try(lambda: monitor.other_processes(index)) or ()
         found = Failure(bare.device, asked, allowed, free, bare.time, bare.thread, frames, reading, pieces, neighbours)
         self._keep(bare, found)
         if self._walked:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import DeviceReport, Report
     from ipygpumem.features.outside.accounts import Owner, Window
     from ipygpumem.measurement.measurement import Measurement
-    from ipygpumem.sources.device_monitor import Watch
+    from ipygpumem.sources.device_monitor import DeviceMonitor
 
 __all__ = ["OutsideQuestion", "exact_first"]
 
@@ -37,8 +37,8 @@ class OutsideQuestion:
     ``standing``: it is asked of every measurement; why something cannot be had at all is then told once.
     """
 
-    def __init__(self, watch: Watch, *, standing: bool = False) -> None:
-        self._watch = watch
+    def __init__(self, monitor: DeviceMonitor, *, standing: bool = False) -> None:
+        self._monitor = monitor
         self._standing = standing
         self._why = ""
         self._held = False
@@ -80,10 +80,10 @@ class OutsideQuestion:
                 OUTSIDE.release()
 
     def _pools(self) -> _Pools:
-        torch = self._watch.find()
+        torch = self._monitor.find_devices()
         if torch is None:
             return {}
-        devices = [index for index in self._watch.cards if pytorch.has_context(torch, index)]
+        devices = [index for index in self._monitor.devices if pytorch.has_context(torch, index)]
         return {(one.name, one.device): one for one in pool_readings(devices)}
 
     def answer(self, report: Report) -> tuple[tuple[OutsideMemory, ...], tuple[str, ...]]:

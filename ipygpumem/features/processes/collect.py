@@ -6,27 +6,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import DeviceError, NvmlError, first_line
-from ipygpumem.features.processes.model import CardProcesses, Neighbour, neighbour_changes
+from ipygpumem.features.processes.model import DeviceProcesses, OtherProcess, other_process_changes
 from ipygpumem.measurement.session import current
 from ipygpumem.sources.nvml import Nvml
-from ipygpumem.sources.process_names import own_number
+from ipygpumem.sources.process_names import own_pid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ipygpumem.core.reading import DeviceReading, Reading
     from ipygpumem.core.report import DeviceReport, Report
-    from ipygpumem.features.processes.model import Event, NeighbourChange
-    from ipygpumem.sources.device import Card
-    from ipygpumem.sources.device_monitor import Watch
+    from ipygpumem.features.processes.model import Event, OtherProcessChange
+    from ipygpumem.sources.device import Device
+    from ipygpumem.sources.device_monitor import DeviceMonitor
 
-__all__ = ["Processes", "listed_neighbours", "processes", "with_neighbours"]
+__all__ = ["Processes", "other_processes_by_device", "processes", "with_other_processes"]
 
 _EARLY = 1.0
 """Seconds within which a process that came into the list with a cell began with it."""
 
 
-class Processes(tuple[CardProcesses, ...]):
+class Processes(tuple[DeviceProcesses, ...]):
     """Every card with everybody on it; at the end of a cell, a table."""
 
     __slots__ = ()
@@ -62,14 +62,14 @@ def processes(*, device: Iterable[str | int] | None = None) -> Processes:
         DeviceError: No such device here.
         NvmlError: Nobody can tell: there is no driver, or it refuses.
     """
-    watch = current().watch
-    names = None if device is None else watch.check(str(one) for one in device)
-    if watch.find() is None:
-        return Processes(_every_card(watch, names))
-    reading = watch.read(busy=False)
-    wanted = (card for card in watch.cards.values() if names is None or card.name in names)
+    monitor = current().monitor
+    names = None if device is None else monitor.parse_devices(str(one) for one in device)
+    if monitor.find_devices() is None:
+        return Processes(_every_card(monitor, names))
+    reading = monitor.read(busy=False)
+    wanted = (card for card in monitor.devices.values() if names is None or card.name in names)
     return Processes(
-        replace(_card(watch, card, one), label=card.label, source=_source(one))
+        replace(_card(monitor, card, one), label=card.label, source=_source(one))
         for card in wanted
         for one in [reading.devices.get(card.name)]
     )
@@ -80,42 +80,46 @@ def _source(reading: DeviceReading | None) -> str:
     return "" if "NVML" in told else told
 
 
-def _card(watch: Watch, card: Card, reading: DeviceReading | None) -> CardProcesses:
+def _card(monitor: DeviceMonitor, card: Device, reading: DeviceReading | None) -> DeviceProcesses:
     own = None if reading is None else reading.process
     number = card.own
     try:
         entries = card.entries()
     except NvmlError as error:
-        return CardProcesses(card.name, own, None, (), None if reading is None else reading.in_use, why=str(error))
+        return DeviceProcesses(card.name, own, None, (), None if reading is None else reading.in_use, why=str(error))
     if number is not None and own is not None:
         entries.pop(number, None)
         unattributed = None if reading is None else reading.unattributed
         # the same instant for all, so that they add up
         listed = dict(() if reading is None else reading.listed) or entries
-        why = "" if watch.trusted(card) else f"pids are not of this PID namespace: this process is {number} there"
-        return CardProcesses(
+        why = (
+            ""
+            if monitor.has_local_pids(card)
+            else f"pids are not of this PID namespace: this process is {number} there"
+        )
+        return DeviceProcesses(
             card.name,
             own,
             number,
-            watch.named(card, listed.items()),
+            monitor.identify(card, listed.items()),
             None if reading is None else reading.in_use,
             unattributed,
             why,
         )
     context = reading is not None and reading.context
     why = f"which entry is this process's is not known: {card.why}" if context else "this process is not on this card"
-    neighbours = tuple(map(_perhaps_ours, watch.named(card, entries.items())))
-    return CardProcesses(card.name, own, None, neighbours, None if reading is None else reading.in_use, why=why)
+    neighbours = tuple(map(_perhaps_ours, monitor.identify(card, entries.items())))
+    return DeviceProcesses(card.name, own, None, neighbours, None if reading is None else reading.in_use, why=why)
 
 
-def _perhaps_ours(one: Neighbour) -> Neighbour:
+def _perhaps_ours(one: OtherProcess) -> OtherProcess:
     """Of a list in which our own entry is not known, the entry that has our number is not called a neighbour."""
-    if one.pid != own_number():
+    if one.pid != own_pid():
         return one
-    return Neighbour(one.pid, one.amount, why="this process, if NVML's numbers are this system's")
+    return OtherProcess(one.pid, one.amount, why="this process, if NVML's numbers are this system's")
 
 
-def _every_card(watch: Watch, names: tuple[str, ...] | None) -> tuple[CardProcesses, ...]:
+def _every_card(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> tuple[DeviceProcesses, ...]:
     nvml = Nvml()
     found = []
     handles = list(nvml.handles())
@@ -128,12 +132,12 @@ def _every_card(watch: Watch, names: tuple[str, ...] | None) -> tuple[CardProces
         try:
             entries, memory = nvml.processes(handle, graphics=True), nvml.memory(handle)
         except NvmlError as error:
-            found.append(CardProcesses(f"card {index}", None, None, (), why=str(error), label=label))
+            found.append(DeviceProcesses(f"card {index}", None, None, (), why=str(error), label=label))
             continue
-        directory = watch.directory
-        neighbours = [directory.who(pid, amount, trusted=False) for pid, amount in entries.items()]
+        directory = monitor.process_directory
+        neighbours = [directory.lookup(pid, amount, trusted=False) for pid, amount in entries.items()]
         found.append(
-            CardProcesses(
+            DeviceProcesses(
                 f"card {index}",
                 0,
                 None,
@@ -146,24 +150,27 @@ def _every_card(watch: Watch, names: tuple[str, ...] | None) -> tuple[CardProces
     return tuple(found)
 
 
-def listed_neighbours(reading: Reading) -> dict[str, tuple[Neighbour, ...]]:
+def other_processes_by_device(reading: Reading) -> dict[str, tuple[OtherProcess, ...]]:
     """The other processes of a reading by name, for each device."""
-    watch = current().watch
+    monitor = current().monitor
     return {
-        card.name: watch.named(card, reading.devices[card.name].listed)
-        for card in watch.cards.values()
+        card.name: monitor.identify(card, reading.devices[card.name].listed)
+        for card in monitor.devices.values()
         if card.name in reading.devices and reading.devices[card.name].listed
     }
 
 
-def with_neighbours(report: Report, *, standing: bool = False) -> Report:
+def with_other_processes(report: Report, *, standing: bool = False) -> Report:
     """A report with the other processes that moved meanwhile; ``standing``: and those that did not."""
-    watch = current().watch
-    lists = ((one.before.listed is one.after.listed, watch.has_met(one.after)) for one in report.devices.values())
+    monitor = current().monitor
+    lists = (
+        (one.before.listed is one.after.listed, monitor.has_recorded_processes(one.after))
+        for one in report.devices.values()
+    )
     if not standing and all(still and met for still, met in lists):
         return report
     try:
-        found = _moved(report, watch, standing=standing)
+        found = _moved(report, monitor, standing=standing)
     except Exception as error:  # names are no reason to lose a report
         return replace(report, notes=(*report.notes, f"other processes have no names: {first_line(error)}"))
     devices = {name: _without_list(device) for name, device in report.devices.items()}
@@ -178,27 +185,29 @@ def _without_list(device: DeviceReport) -> DeviceReport:
     return replace(device, before=replace(before, listed=()), after=replace(after, listed=()))
 
 
-def _moved(report: Report, watch: Watch, *, standing: bool) -> tuple[NeighbourChange, ...]:
-    found: list[NeighbourChange] = []
-    for card in watch.cards.values():
+def _moved(report: Report, monitor: DeviceMonitor, *, standing: bool) -> tuple[OtherProcessChange, ...]:
+    found: list[OtherProcessChange] = []
+    for card in monitor.devices.values():
         device = report.devices.get(card.name)
         if device is None:
             continue
-        trusted = watch.trusted(card)
+        trusted = monitor.has_local_pids(card)
 
-        def who(pid: int, listed: Event, *, trusted: bool = trusted) -> tuple[Neighbour, Event]:
-            return _became(watch, pid, listed, report.time, trusted=trusted)
+        def who(pid: int, listed: Event, *, trusted: bool = trusted) -> tuple[OtherProcess, Event]:
+            return _became(monitor, pid, listed, report.time, trusted=trusted)
 
-        found += neighbour_changes(device, who, standing=standing)
-    watch.meet({name: device.after for name, device in report.devices.items()})  # whoever ends later is known by then
+        found += other_process_changes(device, who, standing=standing)
+    monitor.record_processes({name: device.after for name, device in report.devices.items()})
     return tuple(found)
 
 
-def _became(watch: Watch, pid: int, listed: Event, start: float, *, trusted: bool) -> tuple[Neighbour, Event]:
+def _became(
+    monitor: DeviceMonitor, pid: int, listed: Event, start: float, *, trusted: bool
+) -> tuple[OtherProcess, Event]:
     """Who a process of a list is, and whether it came or left with its life."""
     if listed == "left":
-        neighbour, lives = watch.directory.was(pid, trusted=trusted)
+        neighbour, lives = monitor.process_directory.lookup_ended(pid, trusted=trusted)
         return neighbour, "left" if lives or neighbour.began is None else "ended"
-    neighbour = watch.directory.who(pid, trusted=trusted)
+    neighbour = monitor.process_directory.lookup(pid, trusted=trusted)
     late = neighbour.began is not None and neighbour.began >= start - _EARLY
     return neighbour, "began" if listed and late else listed

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import DeviceReport
 
-__all__ = ["CardProcesses", "Event", "Neighbour", "NeighbourChange", "Relation", "neighbour_changes"]
+__all__ = ["DeviceProcesses", "Event", "OtherProcess", "OtherProcessChange", "Relation", "other_process_changes"]
 
 Relation = Literal["child", "own", "other", "unknown"]
 """``child``: this process started it, or its parent; ``own``: of the same user; ``other``: of another user."""
@@ -21,12 +21,12 @@ Event = Literal["", "began", "came", "left", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class OtherProcess:
     """Another process on the card.
 
     Attributes:
         pid: Its number in NVML's list.
-        amount: Its bytes on the card; None where the driver does not tell, and in a `NeighbourChange`, which has two.
+        amount: Its bytes on the card; None where the driver does not tell, and in an `OtherProcessChange`.
         name: Program and script of this user's processes (``python train.py``), of others' the program alone.
         relation: Whose it is.
         user: The user's name.
@@ -70,14 +70,14 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
-class NeighbourChange:
+class OtherProcessChange:
     """What a neighbour did on one device during a measurement; bytes.
 
     ``before`` and ``after``: what it had; 0 where it was not in the list.
     """
 
     device: str
-    neighbour: Neighbour
+    neighbour: OtherProcess
     before: int
     after: int
     event: Event = ""
@@ -94,7 +94,7 @@ class NeighbourChange:
 
 
 @dataclass(frozen=True, slots=True)
-class CardProcesses:
+class DeviceProcesses:
     """Every process on one card at one instant; bytes.
 
     Attributes:
@@ -112,7 +112,7 @@ class CardProcesses:
     device: str
     own: int | None
     pid: int | None
-    neighbours: tuple[Neighbour, ...]
+    neighbours: tuple[OtherProcess, ...]
     used: int | None = None
     unattributed: int | None = None
     why: str = ""
@@ -124,9 +124,9 @@ class CardProcesses:
         return asdict(self)
 
 
-def neighbour_changes(
-    device: DeviceReport, who: Callable[[int, Event], tuple[Neighbour, Event]], *, standing: bool = False
-) -> tuple[NeighbourChange, ...]:
+def other_process_changes(
+    device: DeviceReport, who: Callable[[int, Event], tuple[OtherProcess, Event]], *, standing: bool = False
+) -> tuple[OtherProcessChange, ...]:
     """Each neighbour that moved, the largest change first; their changes add up to the device's `others`.
 
     Args:
@@ -145,11 +145,11 @@ def neighbour_changes(
             neighbour, event = who(pid, listed)
             if before.keys() == after.keys() == {pid}:  # the sums are these very numbers: one object for many reports
                 old, new = device.before.others, device.after.others
-            found.append(NeighbourChange(device.name, _public(neighbour), old, new, event))
+            found.append(OtherProcessChange(device.name, _public(neighbour), old, new, event))
     return tuple(sorted(found, key=lambda one: (-abs(one.change), -one.after, one.neighbour.pid)))
 
 
 @lru_cache(maxsize=256)
-def _public(one: Neighbour) -> Neighbour:
+def _public(one: OtherProcess) -> OtherProcess:
     """Without its command line, for a report is logged and given away; thousands of reports share the one object."""
     return replace(one, amount=None, command="")

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ipygpumem.core.report import Report
-    from ipygpumem.features.processes.model import CardProcesses, Neighbour, NeighbourChange
+    from ipygpumem.features.processes.model import DeviceProcesses, OtherProcess, OtherProcessChange
 
-__all__ = ["neighbour_sentences", "processes_tables", "with_change_rows", "with_neighbour_rows"]
+__all__ = ["other_process_sentences", "processes_tables", "with_change_rows", "with_other_process_rows"]
 
 _ROW = "other processes"
 _MOST = 5
@@ -24,7 +24,7 @@ _NAMED = 3
 """Neighbours that a cell's sentence names."""
 
 
-def neighbour_sentences(report: Report) -> list[str]:
+def other_process_sentences(report: Report) -> list[str]:
     """One line for each device where others moved: ``cuda:0 other processes: pid 7 (python a.py) began, +3.0 GiB``."""
     found = []
     for device in dict.fromkeys(one.device for one in report.neighbours):
@@ -38,7 +38,7 @@ def neighbour_sentences(report: Report) -> list[str]:
     return found
 
 
-def _words(one: NeighbourChange) -> str:
+def _words(one: OtherProcessChange) -> str:
     event = f" {one.event}," if one.event else ""
     return f"{one.neighbour.title}{event} {signed(one.change)}"
 
@@ -52,7 +52,7 @@ def with_change_rows(tables: Iterable[Table], report: Report) -> list[Table]:
     return found
 
 
-def _change_rows(changes: Sequence[NeighbourChange]) -> list[TableRow]:
+def _change_rows(changes: Sequence[OtherProcessChange]) -> list[TableRow]:
     rows = [_change_row(one) for one in changes[:_MOST]]
     rest = changes[_MOST:]
     if rest:
@@ -61,11 +61,11 @@ def _change_rows(changes: Sequence[NeighbourChange]) -> list[TableRow]:
     return rows
 
 
-def _change_row(one: NeighbourChange) -> TableRow:
+def _change_row(one: OtherProcessChange) -> TableRow:
     return TableRow(one.neighbour.title, (_change(one.change), "", size(one.after)), 2, remark=one.event)
 
 
-def with_neighbour_rows(tables: Iterable[Table], neighbours: dict[str, tuple[Neighbour, ...]]) -> list[Table]:
+def with_other_process_rows(tables: Iterable[Table], neighbours: dict[str, tuple[OtherProcess, ...]]) -> list[Table]:
     """The books of now with a row for each neighbour below that of all of them; by device."""
     return [
         _below(table, [_level_row(one) for one in _shortened(neighbours.get(table.title.partition(" ")[0], ()))])
@@ -73,7 +73,7 @@ def with_neighbour_rows(tables: Iterable[Table], neighbours: dict[str, tuple[Nei
     ]
 
 
-def _shortened(neighbours: Sequence[Neighbour]) -> list[tuple[str, int | None]]:
+def _shortened(neighbours: Sequence[OtherProcess]) -> list[tuple[str, int | None]]:
     found: list[tuple[str, int | None]] = [(one.title, one.amount) for one in neighbours[:_MOST]]
     rest = neighbours[_MOST:]
     return [*found, (f"{len(rest)} more", sum(one.amount or 0 for one in rest))] if rest else found
@@ -90,12 +90,12 @@ def _below(table: Table, rows: Sequence[TableRow]) -> Table:
     return Table(table.title, table.header, (*table.rows[:at], *rows, *table.rows[at:]), table.remarks)
 
 
-def processes_tables(cards: Iterable[CardProcesses]) -> list[Table]:
+def processes_tables(cards: Iterable[DeviceProcesses]) -> list[Table]:
     """Each card with everybody on it, this process first: what they have, whose they are, and what they run."""
     return [_card(card) for card in cards]
 
 
-def _card(card: CardProcesses) -> Table:
+def _card(card: DeviceProcesses) -> Table:
     whole = card.used or sum(one.amount or 0 for one in card.neighbours) + (card.own or 0)
     wide = max((len(str(one)) for one in (card.pid or 0, *(one.pid for one in card.neighbours))), default=0)
     rows = []
@@ -126,7 +126,7 @@ def _row(label: str, user: str, amount: int | None, whole: int, remark: str = ""
     return TableRow(label, (user, _level(amount)), 1, bar=share or None, remark=remark)
 
 
-def _relation(one: Neighbour) -> str:
+def _relation(one: OtherProcess) -> str:
     """Whose it is, and what for."""
     if one.role == "kernel":
         return one.label

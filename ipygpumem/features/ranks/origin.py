@@ -67,9 +67,9 @@ def origin(*, rank: int | None = None, clock: float | None = None, began: float 
     from ipygpumem import __version__
 
     number, world = rank_and_world()
-    watch = current().watch
-    watch.find()
-    cards = tuple(CardFacts(card.name, card.uuid, card.label, card.total) for card in watch.cards.values())
+    monitor = current().monitor
+    monitor.find_devices()
+    cards = tuple(CardFacts(card.name, card.uuid, card.label, card.total) for card in monitor.devices.values())
     return Origin(
         rank=number if rank is None else rank,
         world=world,

@@ -46,7 +46,7 @@ class AcrossCells:
         """
         if self._recorder is not None:
             raise UsageError("%gpumem record: already recording; %gpumem record stop ends it")
-        recorder = Recorder(self._session.watch, options)
+        recorder = Recorder(self._session.monitor, options)
         recorder.start()
         if not recorder.history.own:
             raise UsageError(

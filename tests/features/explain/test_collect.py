@@ -10,7 +10,7 @@ import pytest
 
 import ipygpumem
 from fakes.cupti import CUPY, FakeCupti, put_under
-from fakes.nvml import FakeCard
+from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.units import MIB
 from ipygpumem.features.outside.cupti_records import OUTSIDE
 
@@ -92,7 +92,7 @@ def test_a_pool_with_more_than_the_card_shows_is_told_as_counted_twice(gpu, cupy
 
 
 def test_the_parent_of_a_mig_instance_is_not_our_card(make_gpu):
-    gpu = make_gpu(cards=[FakeCard(mig=True)])
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(mig=True)])
     gpu.alloc(100 * MIB)
     (fall,) = ipygpumem.explain().devices
     assert fall.imbalance == 0

@@ -15,7 +15,7 @@ from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.features.explain.cache import Cache
 from ipygpumem.features.explain.model import host_waterfall
 from ipygpumem.features.explain.steps import Standing, device_waterfall
-from ipygpumem.features.processes.model import Neighbour
+from ipygpumem.features.processes.model import OtherProcess
 
 MIB = 1 << 20
 EXACT = grade("exact", "records")
@@ -35,7 +35,7 @@ def test_everything_that_is_known():
         before(others=70 * MIB),
         baseline=baseline(),
         recorded=True,
-        neighbours=[Neighbour(7, 60 * MIB, "python a.py", "own"), Neighbour(8, 6 * MIB), Neighbour(9, None)],
+        neighbours=[OtherProcess(7, 60 * MIB, "python a.py", "own"), OtherProcess(8, 6 * MIB), OtherProcess(9, None)],
         standing=[Standing("NCCL", 100 * MIB, EXACT), Standing("CuPy", 2 * MIB, EXACT, managed=True)],
         cache=Cache(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1),
     )
@@ -155,7 +155,7 @@ def test_the_baseline_of_another_device_says_nothing_here():
     ],
 )
 def test_what_can_be_done_about_a_neighbour(facts, todo):
-    fall = device_waterfall(before(), neighbours=[Neighbour(7, 70 * MIB, **facts)])
+    fall = device_waterfall(before(), neighbours=[OtherProcess(7, 70 * MIB, **facts)])
     assert next(step for step in fall.steps if step.kind == "others").todo == todo
 
 
@@ -211,7 +211,7 @@ def test_books_balance_to_the_byte(  # noqa: PLR0917 (one draw each)
         baseline=None if start is None else baseline(*start),
         kernels=kernels,
         recorded=recorded,
-        neighbours=[Neighbour(i, amount) for i, amount in enumerate(neighbours)],
+        neighbours=[OtherProcess(i, amount) for i, amount in enumerate(neighbours)],
         standing=[Standing(f"lib{i}", amount, EXACT, managed) for i, (amount, managed) in enumerate(named)],
         cache=None if split is None else Cache(*split),
     )

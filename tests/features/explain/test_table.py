@@ -13,7 +13,7 @@ from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.features.explain.cache import Cache
 from ipygpumem.features.explain.steps import device_waterfall
 from ipygpumem.features.explain.table import _rows, html_waterfalls, text_waterfalls
-from ipygpumem.features.processes.model import Neighbour
+from ipygpumem.features.processes.model import OtherProcess
 
 MIB = 1 << 20
 BASE = Baseline(Reading(1.0, {"cuda:0": before()}, HostReading()), "cuda:0", "NVIDIA H200", 518 * MIB, 158 * MIB)
@@ -23,7 +23,7 @@ def fall(**changes):
     facts = {
         "label": "NVIDIA H200",
         "baseline": BASE,
-        "neighbours": [Neighbour(7, 70 * MIB, "python a.py", "own")],
+        "neighbours": [OtherProcess(7, 70 * MIB, "python a.py", "own")],
         "cache": Cache(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1),
         "notes": ("a note",),
     }
@@ -130,7 +130,7 @@ def test_a_card_that_is_used_by_nobody():
 
 
 def test_a_long_name_leaves_room():
-    long = fall(neighbours=[Neighbour(7, 70 * MIB, "x" * 60, "own")])
+    long = fall(neighbours=[OtherProcess(7, 70 * MIB, "x" * 60, "own")])
     assert max(len(line.partition("-")[0]) for line in text_waterfalls([long]).splitlines() if "…" in line) < 60
     html = html_waterfalls([long])
     assert f">pid 7 ({'x' * 36}…</td>" in html

@@ -23,11 +23,11 @@ def gpu(fake_gpu):
 @pytest.fixture
 def follower(gpu, monkeypatch):
     monkeypatch.setattr(module, "_PAUSE", 0.0)
-    return Follower(current().watch)
+    return Follower(current().monitor)
 
 
 def test_the_books_add_up_and_are_those_of_a_reading(gpu, follower):
-    gpu.card.others[1] = 300 * MIB
+    gpu.nvml_device.others[1] = 300 * MIB
     gpu.alloc(100 * MIB)
     gpu.outside(50 * MIB)
     (level,) = follower.levels().devices
@@ -45,7 +45,7 @@ def test_the_list_of_processes_is_asked_only_when_something_moved_without_pytorc
     for _ in range(5):
         follower.levels()
     assert gpu.nvml.calls[LIST] == 0
-    gpu.card.others[1] = 300 * MIB
+    gpu.nvml_device.others[1] = 300 * MIB
     gpu.outside(20 * MIB)
     second = follower.levels().devices[0]
     assert gpu.nvml.calls[LIST] == 1
@@ -65,10 +65,10 @@ def test_it_makes_no_call_of_cudas(gpu, follower):
 
 def test_without_attribution_it_is_everybodys(make_gpu):
     gpu = make_gpu()
-    gpu.card.regime = "hidden"
-    gpu.card.others[1] = 300 * MIB
+    gpu.nvml_device.regime = "hidden"
+    gpu.nvml_device.others[1] = 300 * MIB
     ipygpumem.preload_pytorch()
-    (level,) = Follower(current().watch).levels().devices
+    (level,) = Follower(current().monitor).levels().devices
     assert (level.own, level.others) == (False, None)
     assert level.outside > 300 * MIB
 
@@ -86,13 +86,13 @@ def test_what_fails_is_unknown(gpu, follower):
 def test_an_allocator_without_counters(make_gpu):
     make_gpu(backend="pluggable")
     ipygpumem.preload_pytorch()
-    (level,) = Follower(current().watch).levels().devices
+    (level,) = Follower(current().monitor).levels().devices
     assert (level.allocated, level.cached, level.outside) == (None, None, None)
     assert level.used is not None
 
 
 def test_without_a_gpu_there_is_the_host():
-    levels = Follower(current().watch).levels()
+    levels = Follower(current().monitor).levels()
     assert levels.devices == ()
     assert 0 < levels.rss < levels.total
 

@@ -7,7 +7,7 @@ import pytest
 from fakes.facts import before
 from ipygpumem.core.units import GIB, MIB
 from ipygpumem.features.oom.model import Failure, FreePieces, advice, free_pieces
-from ipygpumem.features.processes.model import Neighbour
+from ipygpumem.features.processes.model import OtherProcess
 
 CARD = 140 * GIB
 
@@ -33,12 +33,12 @@ def test_nothing_follows_from_a_card_that_is_full_of_ones_own():
             "fragmentation: PyTorch has 35.0 GiB free, but in 90",
         ),
         (
-            {"neighbours": (Neighbour(7, 33 * GIB, "python"),)},
+            {"neighbours": (OtherProcess(7, 33 * GIB, "python"),)},
             0,
             "another process is in the way: pid 7 (python) holds 33.0",
         ),
         (
-            {"free": 60 * GIB, "allowed": 110 * GIB, "neighbours": (Neighbour(7, 33 * GIB, "python"),)},
+            {"free": 60 * GIB, "allowed": 110 * GIB, "neighbours": (OtherProcess(7, 33 * GIB, "python"),)},
             0,
             "the card had 60.0 GiB left: the limit of 110.0 GiB is in the way",
         ),
@@ -51,7 +51,7 @@ def test_one_cause_one_sentence(changes, freeable, start):
 
 
 def test_what_is_too_little_is_no_advice():
-    some = failure(pieces=FreePieces(1 * GIB, 9, 5 * GIB, 5 * GIB), neighbours=(Neighbour(7, 2 * GIB),))
+    some = failure(pieces=FreePieces(1 * GIB, 9, 5 * GIB, 5 * GIB), neighbours=(OtherProcess(7, 2 * GIB),))
     assert advice(some, freeable=1 * GIB, freeable_out=2 * GIB) == []
 
 

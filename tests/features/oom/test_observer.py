@@ -30,7 +30,7 @@ def test_before_cuda_has_started_nothing_is_attached(fake_gpu):
 def test_the_books_at_the_failure(fake_gpu, monkeypatch):
     monkeypatch.setattr("ipygpumem.features.oom.collect._QUICK", 30.0)  # how fast the walk is, is not asked here
     x = torch.ones(9 * GIB, dtype=torch.uint8, device="cuda")
-    fake_gpu.nvml.cards[0].others[9000001] = 3 * GIB
+    fake_gpu.nvml.devices[0].others[9000001] = 3 * GIB
     assert oom.listen()
     fail(fake_gpu)
     (one,) = FAILURES.take()
@@ -39,7 +39,7 @@ def test_the_books_at_the_failure(fake_gpu, monkeypatch):
     assert one.reading.others == 3 * GIB
     assert [(other.pid, other.amount) for other in one.neighbours] == [(9000001, 3 * GIB)]
     assert one.pieces.total == 0
-    assert one.free == fake_gpu.card.free
+    assert one.free == fake_gpu.nvml_device.free
     assert [holder.amount for holder in one.holders.holders] == [9 * GIB]
     assert any(frame[2] == "fail" for frame in one.frames)
     assert FAILURES.take() == []
@@ -65,7 +65,7 @@ def test_after_deafen_nobody_listens(fake_gpu):
     assert FAILURES.count == 0
 
 
-@pytest.mark.parametrize("part", ["read", "neighbours"])
+@pytest.mark.parametrize("part", ["read", "other_processes"])
 def test_a_part_that_fails_leaves_the_others(fake_gpu, monkeypatch, part):
     torch.cuda.init()
     oom.listen()
@@ -73,7 +73,7 @@ def test_a_part_that_fails_leaves_the_others(fake_gpu, monkeypatch, part):
     def broken(*arguments, **options):
         raise MemoryError
 
-    monkeypatch.setattr(current().watch, part, broken)
+    monkeypatch.setattr(current().monitor, part, broken)
     fail(fake_gpu)
     (one,) = FAILURES.take()
     assert one.asked == 200 * GIB
@@ -104,7 +104,7 @@ def test_out_of_memory_inside_the_observer_is_not_taken_down(fake_gpu, monkeypat
     def again(*arguments, **options):
         fake_gpu.alloc(300 * GIB)
 
-    monkeypatch.setattr(current().watch, "read", again)
+    monkeypatch.setattr(current().monitor, "read", again)
     fail(fake_gpu)
     assert [one.asked for one in FAILURES.take()] == [200 * GIB]
 
@@ -112,7 +112,7 @@ def test_out_of_memory_inside_the_observer_is_not_taken_down(fake_gpu, monkeypat
 def test_a_loop_of_failures_is_bounded_and_walks_once(fake_gpu, monkeypatch):
     torch.cuda.init()
     walks = []
-    FAILURES.listen(current().watch, lambda: walks.append(1))
+    FAILURES.listen(current().monitor, lambda: walks.append(1))
     for _ in range(150):
         fail(fake_gpu)
     assert FAILURES.count == 150

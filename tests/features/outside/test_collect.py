@@ -17,7 +17,7 @@ from ipygpumem.features.outside.cupti_records import OUTSIDE
 from ipygpumem.measurement.measurement import Measurement
 from ipygpumem.sources import library_pools as pools
 from ipygpumem.sources.cuda import CudaPool
-from ipygpumem.sources.device_monitor import Watch
+from ipygpumem.sources.device_monitor import DeviceMonitor
 from ipygpumem.sources.library_pools import pool_readings
 
 pytest.importorskip("llvmlite")
@@ -74,7 +74,7 @@ def test_each_library_and_the_rest(gpu, cupti):
 def test_managed_memory_and_kernels_variables(gpu, cupti):
     with measure(outside=True) as m:
         cupti.alloc(0x1000, 512 * MIB, CTYPES, memory=MANAGED)
-        gpu.card.unattributed += 512 * MIB
+        gpu.nvml_device.unattributed += 512 * MIB
         take(gpu, cupti, 0x2000, 8 * MIB, NCCL, memory=STATIC)
     one = told(m)
     assert (one.named, one.rest) == (8 * MIB, 0)
@@ -184,10 +184,10 @@ def test_the_profiler_in_the_block(gpu, cupti):
 
 
 def test_a_question_that_did_not_begin_ends(gpu, cupti):
-    question = OutsideQuestion(Watch())
+    question = OutsideQuestion(DeviceMonitor())
     question.stop()
     question.stop()
-    measurement = Measurement(Watch())
+    measurement = Measurement(DeviceMonitor())
     question.attach(measurement)
     assert cupti.enabled
     measurement.observers.append(types.SimpleNamespace(start=lambda: 1 / 0, stop=lambda: None))

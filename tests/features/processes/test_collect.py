@@ -7,13 +7,13 @@ import os
 import pytest
 
 import ipygpumem
-from fakes.nvml import FakeCard
+from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.units import MIB
 from ipygpumem.sources import process_names as processes
 
 
 def test_the_parent_of_a_mig_instance_is_not_our_card(make_gpu):
-    gpu = make_gpu(cards=[FakeCard(mig=True)])
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(mig=True)])
     gpu.alloc(100 * MIB)
     (card,) = ipygpumem.processes()
     assert card.neighbours == ()
@@ -23,7 +23,7 @@ def test_the_parent_of_a_mig_instance_is_not_our_card(make_gpu):
 @pytest.mark.parametrize(("regime", "amount"), [("B", 0), ("wsl", None)])
 def test_where_our_entry_is_not_known_it_is_not_called_a_neighbour(make_gpu, monkeypatch, regime, amount):
     monkeypatch.setattr(processes, "_drives", lambda pid: pid == os.getpid())
-    gpu = make_gpu(cards=[FakeCard(regime=regime)])
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime)])
     gpu.alloc(100 * MIB)
     (card,) = ipygpumem.processes()
     (one,) = card.neighbours
@@ -33,7 +33,7 @@ def test_where_our_entry_is_not_known_it_is_not_called_a_neighbour(make_gpu, mon
 
 
 def test_host_numbers_in_a_container_are_told_as_that(make_gpu):
-    gpu = make_gpu(cards=[FakeCard(regime="A", others={9000001: 300 * MIB})])
+    gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime="A", others={9000001: 300 * MIB})])
     gpu.alloc(100 * MIB)
     (card,) = ipygpumem.processes()
     number = os.getpid() + 3_000_000
@@ -51,7 +51,7 @@ def test_a_device_that_is_not_there(make_gpu):
 
 def test_a_card_that_this_process_does_not_use(two_gpus):
     two_gpus.alloc(MIB)
-    two_gpus[1].card.others[9000001] = 300 * MIB
+    two_gpus[1].nvml_device.others[9000001] = 300 * MIB
     first, second = ipygpumem.processes()
     assert second.why == "this process is not on this card"
     assert [one.amount for one in second.neighbours] == [300 * MIB]
@@ -60,7 +60,7 @@ def test_a_card_that_this_process_does_not_use(two_gpus):
 
 
 def test_a_card_is_chosen_before_cuda_has_started(two_gpus):
-    two_gpus[1].card.others[9000001] = 300 * MIB
+    two_gpus[1].nvml_device.others[9000001] = 300 * MIB
     assert [card.device for card in ipygpumem.processes()] == ["card 0", "card 1"]
     (card,) = ipygpumem.processes(device=[1])
     assert (card.device, [one.amount for one in card.neighbours]) == ("card 1", [300 * MIB])
@@ -72,7 +72,7 @@ def test_a_card_is_chosen_before_cuda_has_started(two_gpus):
 def test_entries_that_add_up_to_more_than_is_used(make_gpu):
     gpu = make_gpu()
     gpu.alloc(100 * MIB)
-    gpu.card.unattributed = -50 * MIB
+    gpu.nvml_device.unattributed = -50 * MIB
     (card,) = found = ipygpumem.processes()
     assert card.unattributed == -50 * MIB
     assert "in two entries at once" in str(found)

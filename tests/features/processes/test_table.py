@@ -8,11 +8,11 @@ from fakes.facts import report
 from ipygpumem.display.html import html_line, html_tables
 from ipygpumem.display.line import text_line
 from ipygpumem.display.table import report_tables, text_tables
-from ipygpumem.features.processes.model import CardProcesses, Neighbour, NeighbourChange
-from ipygpumem.features.processes.table import neighbour_sentences, processes_tables, with_change_rows
+from ipygpumem.features.processes.model import DeviceProcesses, OtherProcess, OtherProcessChange
+from ipygpumem.features.processes.table import other_process_sentences, processes_tables, with_change_rows
 
 MIB, GIB = 1 << 20, 1 << 30
-KERNEL = Neighbour(4711, None, "python -m ipykernel_launcher", "own", "me", "kernel", "/home/me/train.ipynb")
+KERNEL = OtherProcess(4711, None, "python -m ipykernel_launcher", "own", "me", "kernel", "/home/me/train.ipynb")
 
 
 def with_changes(*changes):
@@ -21,29 +21,29 @@ def with_changes(*changes):
 
 def test_one_sentence_a_device_and_nothing_for_what_does_not_show():
     one = with_changes(
-        NeighbourChange("cuda:0", KERNEL, 0, 3 * GIB, "began"),
-        NeighbourChange("cuda:0", Neighbour(8, None), 2 * GIB, GIB),
-        NeighbourChange("cuda:0", Neighbour(9, None), GIB, GIB + 1000),
-        NeighbourChange("cuda:1", Neighbour(8, None, "sleep", "child"), GIB, 0, "ended"),
-        NeighbourChange("cuda:2", Neighbour(8, None), GIB, GIB),
+        OtherProcessChange("cuda:0", KERNEL, 0, 3 * GIB, "began"),
+        OtherProcessChange("cuda:0", OtherProcess(8, None), 2 * GIB, GIB),
+        OtherProcessChange("cuda:0", OtherProcess(9, None), GIB, GIB + 1000),
+        OtherProcessChange("cuda:1", OtherProcess(8, None, "sleep", "child"), GIB, 0, "ended"),
+        OtherProcessChange("cuda:2", OtherProcess(8, None), GIB, GIB),
     )
-    assert neighbour_sentences(one) == [
+    assert other_process_sentences(one) == [
         "cuda:0 other processes: pid 4711 (kernel of train.ipynb) began, +3.0 GiB · pid 8 -1.0 GiB",
         "cuda:1 other processes: pid 8 (sleep, child of this process) ended, -1.0 GiB",
     ]
-    for line in neighbour_sentences(one):
+    for line in other_process_sentences(one):
         assert line in text_line(one)
         assert line in html_line(one)
 
 
 def test_four_and_more_are_summed():
-    one = with_changes(*(NeighbourChange("cuda:0", Neighbour(i, None), 0, (9 - i) * GIB) for i in range(1, 7)))
-    (line,) = neighbour_sentences(one)
+    one = with_changes(*(OtherProcessChange("cuda:0", OtherProcess(i, None), 0, (9 - i) * GIB) for i in range(1, 7)))
+    (line,) = other_process_sentences(one)
     assert line == "cuda:0 other processes: pid 1 +8.0 GiB · pid 2 +7.0 GiB · pid 3 +6.0 GiB · 3 more +12.0 GiB"
 
 
 def test_rows_stand_below_those_of_all():
-    one = with_changes(NeighbourChange("cuda:0", KERNEL, 3 * GIB, 2 * GIB))
+    one = with_changes(OtherProcessChange("cuda:0", KERNEL, 3 * GIB, 2 * GIB))
     device, host = with_change_rows(report_tables(one), one)
     labels = [row.label for row in device.rows]
     assert labels[labels.index("other processes") + 1] == "pid 4711 (kernel of train.ipynb)"
@@ -65,22 +65,22 @@ a remark"""
 def test_the_table():
     neighbours = (
         dataclasses.replace(KERNEL, amount=3 * GIB, command="/usr/bin/python -m ipykernel_launcher"),
-        Neighbour(99, 512 * MIB, "python", "child", "me", "DataLoader worker"),
-        Neighbour(7, None, "sleep", "other", "ada"),
+        OtherProcess(99, 512 * MIB, "python", "child", "me", "DataLoader worker"),
+        OtherProcess(7, None, "sleep", "other", "ada"),
     )
-    card = CardProcesses("cuda:0", GIB, 12, neighbours, 6 * GIB, 512 * MIB, "a remark", "NVIDIA H200")
+    card = DeviceProcesses("cuda:0", GIB, 12, neighbours, 6 * GIB, 512 * MIB, "a remark", "NVIDIA H200")
     lines = [" ".join(line.split()) for line in text_tables(processes_tables([card])).splitlines()]
     assert lines == [" ".join(line.split()) for line in TABLE.splitlines()]
 
 
 def test_nobody_else():
-    (table,) = processes_tables([CardProcesses("cuda:0", GIB, 12, (), GIB, 0)])
+    (table,) = processes_tables([DeviceProcesses("cuda:0", GIB, 12, (), GIB, 0)])
     assert table.remarks == ("nobody else is on this card",)
 
 
 def test_a_long_command_is_wrapped_and_the_table_never_wider_than_its_place():
-    long = Neighbour(8, GIB, "app", "own", "me", command="app " + "--option value " * 12)
-    html = html_tables(processes_tables([CardProcesses("cuda:0", GIB, 7, (long,), 3 * GIB, 0)]))
+    long = OtherProcess(8, GIB, "app", "own", "me", command="app " + "--option value " * 12)
+    html = html_tables(processes_tables([DeviceProcesses("cuda:0", GIB, 7, (long,), 3 * GIB, 0)]))
     assert "overflow-x:auto" in html
     cell = html[: html.index("--option value")].rpartition("<td")[2]
     assert "overflow-wrap:anywhere" in cell

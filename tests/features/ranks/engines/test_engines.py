@@ -303,11 +303,13 @@ def test_snapshots_on_engines_with_a_gpu(shell, client, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     client[:].execute(
         f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, {str(FAKES)!r})\n"
-        "import torch; from fakes.cuda import FakeGpu; from fakes.nvml import FakeCard",
+        "import torch; from fakes.cuda import FakeGpu; from fakes.nvml import FakeNvmlDevice",
         block=True,
     )
     for number, card in enumerate("aabc"):
-        client[number].execute(f"gpu = FakeGpu(cards=[FakeCard(uuid='GPU-{card * 8}-1')]).install()", block=True)
+        client[number].execute(
+            f"gpu = FakeGpu(nvml_devices=[FakeNvmlDevice(uuid='GPU-{card * 8}-1')]).install()", block=True
+        )
     _, text = run(shell, "%gpumem engines rc")
     assert "4 engines under watch on 1 host, 3 GPUs" in text
     body = """
