@@ -58,7 +58,7 @@ class Failures:
         holders: Callable[[], Holders] | None,
         save: Callable[[Failure], str] | None = None,
     ) -> bool:
-        """Take down every failure from here on, with a reading of the device monitor; whether this PyTorch tells of them.
+        """Record every failure from now on, with a device reading; whether this PyTorch reports failures.
 
         ``holders`` walks the heap, once a cell; ``save`` writes a history, and says where. Before CUDA has started
         nothing is attached: try again later.
