@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ipygpumem.core.errors import OptionError, RecordingError
-from ipygpumem.measurement.recording_file import collector_paused
+from ipygpumem.core.garbage_collection import collector_paused
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
+from ipygpumem.core.garbage_collection import collector_paused
 from ipygpumem.core.report import ProfiledHost
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.outside.collect import OutsideQuestion, exact_first
 from ipygpumem.measurement.allocation_history import History, HistoryOptions
 from ipygpumem.measurement.backward_passes import BackwardPasses
 from ipygpumem.measurement.recorder import Recorder
-from ipygpumem.measurement.recording_file import collector_paused
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:

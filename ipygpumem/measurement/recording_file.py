@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import pickle
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.files import check_path, replacing
+from ipygpumem.core.garbage_collection import collector_paused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["check_path", "collector_paused", "write"]
+__all__ = ["check_path", "write"]
 
 _PROTOCOL = 4
 """pytorch.org/memory_viz refuses protocol 5, the default from Python 3.14 on (pytorch#183842)."""
-
-
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """No garbage collection meanwhile: a million dicts without one cycle would be walked over and over."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()
 
 
 def write(path: Path, snapshot: dict[str, Any]) -> int:

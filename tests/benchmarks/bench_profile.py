@@ -30,10 +30,10 @@ def _profiled(torch):
 def run():
     import torch
 
+    from ipygpumem.core.garbage_collection import collector_paused
     from ipygpumem.features.profile.event_tree import read_flow
     from ipygpumem.features.profile.page import timeline_page
     from ipygpumem.features.profile.timeline import profile_of
-    from ipygpumem.measurement.recording_file import collector_paused
 
     capture = _profiled(torch)
     ours = theirs = float("inf")

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from ipygpumem.core.errors import OptionError, RecordingError
-from ipygpumem.measurement.recording_file import check_path, collector_paused, write
+from ipygpumem.core.garbage_collection import collector_paused
+from ipygpumem.measurement.recording_file import check_path, write
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.garbage_collection import collector_paused
 from ipygpumem.features.holders.autograd_graph import AutogradGraph
 from ipygpumem.features.holders.frames import locals_of, running
 from ipygpumem.features.holders.heap import Heap
@@ -21,7 +22,6 @@ from ipygpumem.features.holders.referrers import Ways
 from ipygpumem.features.holders.targets import Targets
 from ipygpumem.features.holders.unreachable import alive, outermost
 from ipygpumem.features.holders.untracked import through_arrays, through_classes
-from ipygpumem.measurement.recording_file import collector_paused
 from ipygpumem.sources.storages import Types
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.garbage_collection import collector_paused
 from ipygpumem.features.holders.autograd_graph import AutogradGraph
 from ipygpumem.features.holders.heap import Heap
-from ipygpumem.measurement.recording_file import collector_paused
 from ipygpumem.sources import pytorch
 from ipygpumem.sources.allocator_blocks import layout
 from ipygpumem.sources.storages import Types

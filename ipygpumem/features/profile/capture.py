@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ipygpumem.core.errors import RecordingError, first_line
 from ipygpumem.core.files import replacing
+from ipygpumem.core.garbage_collection import collector_paused
 from ipygpumem.features.profile.trace_file import write_trace
 from ipygpumem.measurement.profiler_handover import profiling, release_profiler, watch_profiler
-from ipygpumem.measurement.recording_file import collector_paused
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:

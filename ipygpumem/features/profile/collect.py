@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.files import check_ending, check_path, replacing
+from ipygpumem.core.garbage_collection import collector_paused
 from ipygpumem.features.profile.capture import Capture
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.model import CategoryPeak, ProfileFacts
-from ipygpumem.measurement.recording_file import collector_paused
 
 if TYPE_CHECKING:
     import os
