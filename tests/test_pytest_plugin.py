@@ -83,7 +83,7 @@ def test_limits_on_a_gpu(pytester, run):
     text = result.stdout.str()
     assert "GPUMemLimitExceeded: cuda:0 peak +66.0 MiB, over the limit of 64.0 MiB (reached by " in text
     assert "test_limits_on_a_gpu.py:5 make" in text
-    assert "GPUMemLimitExceeded: cuda:0 held +2.0 MiB, over the limit of 1.0 MiB (most of it by " in text
+    assert "GPUMemLimitExceeded: cuda:0 held +2.0 MiB, over the limit of 1.0 MiB (most of it allocated by " in text
     assert "GPUMemLimitExceeded: cuda:0 memory outside PyTorch +60.0 MiB, over the limit of 50.0 MiB" in text
     assert "the test's own" in text
     assert text.count("GPUMemLimitExceeded: ") >= 4
@@ -155,7 +155,7 @@ def test_the_report_of_every_test(pytester, run):
     ("mark", "why"),
     [
         ("gpumem_limit('much')", "'much' is no size"),
-        ("gpumem_limit(-1)", "not below zero"),
+        ("gpumem_limit(-1)", "cannot be negative"),
         ("gpumem_limit()", "sets no limit"),
         ("gpumem_limit(peek='1 GiB')", "there is no limit 'peek': there are peak, held, outside, host"),
         ("gpumem_limit('1 GiB', '2 GiB')", "it takes one size, the peak, without a name: not 2"),

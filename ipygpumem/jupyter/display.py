@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.errors import first_line
+from ipygpumem.core.errors import SnapshotError, first_line
 from ipygpumem.display.html import html_line, html_tables
 from ipygpumem.display.line import text_line
 from ipygpumem.display.table import report_tables, text_tables
 from ipygpumem.features.history.output_metadata import MIME, summary
 from ipygpumem.features.history.table import Page, history_tables
 from ipygpumem.features.holders.table import holders_tables
-from ipygpumem.features.lines.peak import peak_lines
 from ipygpumem.features.lines.table import html_listings, text_listings
 from ipygpumem.features.modules.table import module_tables
 from ipygpumem.features.outside.table import with_outside
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from ipygpumem.display.table import Table
     from ipygpumem.features.history.model import Entry
     from ipygpumem.features.holders.model import Holders
+    from ipygpumem.features.lines.model import PeakLines
     from ipygpumem.features.profile.model import CategoryPeak
     from ipygpumem.features.profile.timeline import Profile
     from ipygpumem.features.ranks.collect import Ranks
@@ -98,10 +98,23 @@ def show_table(shell: Any, report: Report, new: Holders | None = None, place: st
     ``place`` is as for `show_line`.
     """
     # a listing has the lines at the peak, too
-    lines = () if report.lines else peak_lines(report)
+    lines = () if report.lines else _saved_peak_lines(report)
     tables = with_outside(with_change_rows(report_tables(report, lines), report), report)
     tables = [*tables[:-1], *_new(new), *tables[-1:]]  # what is to be said of the cell stands last
     _publish(shell, _with_answers(report, _tables_bundle(tables)), report, place)
+
+
+def _saved_peak_lines(report: Report) -> tuple[PeakLines, ...]:
+    recording = report.recording
+    if recording is None or recording.path is None or recording.dropped or recording.error:
+        return ()
+    from ipygpumem.features.lines.peak import peak_lines
+    from ipygpumem.snapshot import Snapshot
+
+    try:
+        return peak_lines(Snapshot.load(recording.path), report.devices.values())
+    except SnapshotError:  # the file was replaced in the meantime
+        return ()
 
 
 def _new(holders: Holders | None) -> list[Table]:

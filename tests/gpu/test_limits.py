@@ -45,7 +45,7 @@ def test_a_peak_over_its_limit_stops_the_notebook():
 
 def test_held_and_outside():
     _, error = execute(LOAD, f"%%gpumem --limit-held 0\nx = {TAKE.format(8)}")
-    assert "cuda:0 held +8.0 MiB, over the limit of 0 (most of it by In [2]:2" in str(error)
+    assert "cuda:0 held +8.0 MiB, over the limit of 0 (most of it allocated by In [2]:2" in str(error)
     assert "largest holders now: x 8.0 MiB" in str(error)
     _, error = execute(LOAD, f"%%gpumem --limit-held 0\nx = {TAKE.format(8)}; del x")
     assert error is None

@@ -39,7 +39,7 @@ def test_a_peak_over_its_limit_ends_the_cell_and_keeps_its_value(gpu_notebook):
 
 def test_held(gpu_notebook):
     ran = gpu_notebook.run(f"%%gpumem --limit-held 0\nkept = {TAKE.format(8)}")
-    assert "held +8.0 MiB, over the limit of 0 (most of it by In [1]:2" in words(ran)
+    assert "held +8.0 MiB, over the limit of 0 (most of it allocated by In [1]:2" in words(ran)
     assert gpu_notebook.run(f"%%gpumem --limit-held 0\nx = {TAKE.format(8)}; del x").success
 
 
@@ -101,7 +101,7 @@ def test_the_setting_holds_for_every_cell_and_records_nothing(gpu_notebook, fake
     assert nb.run(f"x = {TAKE.format(8)}; del x").success
     ran = nb.run(f"x = {TAKE.format(12)}; del x\n3")
     assert words(ran) == (
-        "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB; %%gpumem --limit on this cell names the line"
+        "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB; run this cell with %%gpumem --limit to see the line"
     )
     assert ran.value == 3
     assert fake_gpu.calls["record_memory_history"] == before
@@ -137,7 +137,7 @@ def test_what_was_not_checked_is_told(make_gpu, make_notebook):
     [
         ("--limit", "expected one argument"),
         ("--limit lots", "'lots' is no size"),
-        ("--limit-held -1", "not below zero"),
+        ("--limit-held -1", "cannot be negative"),
         ("--modules net", "there is no 'net' here"),
         ("--modules x", "modules takes a torch.nn.Module, not int"),
         ("--modules", "expected one argument"),

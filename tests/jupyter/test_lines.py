@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from IPython.core.error import UsageError
 
+from ipygpumem import Snapshot
+from ipygpumem.features.lines.peak import lines_at_peak
+
 MAKE = """\
 def make(n):
     x = torch.ones(n << 20, dtype=torch.uint8, device='cuda')
@@ -185,3 +188,15 @@ def test_no_gpu(loaded):
     ran = loaded.run("%%gpumem --lines\nran = True")
     assert isinstance(ran.error, UsageError)
     assert "GPU memory only" in str(ran.error)
+
+
+def test_labels_of_lines_at_the_peak(gpu_notebook, tmp_path):
+    path = tmp_path / "x.pickle"
+    make = "def make():\n    return torch.ones(40 << 20, dtype=torch.uint8, device='cuda')\n"
+    long_line = f"ones = torch.ones(33 << 20, dtype=torch.uint8, device='cuda')  # {'long ' * 20}"
+    gpu_notebook.run(f"%%gpumem --snapshot {path}\n{make}kept = make()\n{long_line}")
+    in_function, in_cell, *_ = (line.label for line in lines_at_peak(Snapshot.load(path), 0))
+    assert in_function == "In [1]:3 make(): return torch.ones(40 << 20, dtype=torch.uint8, device='cuda')"
+    assert in_cell.startswith("In [1]:5: ones = torch.ones(33 << 20")
+    assert len(in_cell) == 90
+    assert in_cell.endswith("…")

@@ -1,1 +1,1 @@
-"""Memory limits of a measurement."""
+"""Limits on the memory that a measurement may use."""

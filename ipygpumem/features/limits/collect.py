@@ -1,89 +1,74 @@
-"""A broken limit in words: what was measured, by which line, and who holds the most now."""
+"""The exception for exceeded limits: the figures, the responsible lines of code and the largest holders."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import GPUMemLimitExceeded
+from ipygpumem.features.lines.peak import code_lines, lines_at_peak, lines_reaching_peak
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.core.report import Report
     from ipygpumem.features.limits.model import ExceededLimit
+    from ipygpumem.features.lines.model import CodeLine
     from ipygpumem.snapshot import Snapshot
-    from ipygpumem.snapshot.queries.groups import Group
 
 __all__ = ["limit_error"]
 
-_CELL = re.compile(r"In\[(\d+)\](:\d+)(?: (.+))?")
-_HOLDERS = 3
-_WIDTH = 80
+_HOLDERS_NAMED = 3
 
 
 def limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool = True) -> GPUMemLimitExceeded:
-    """The exception for a report with excesses: one line that says it all.
+    """Return the exception for a report that exceeds its limits; its message is one line.
 
-    ``recorded`` False: nothing was meant to be recorded, and it says how to learn the line.
+    Args:
+        report: The report; it has at least one exceeded limit.
+        snapshot: The recording of the measurement, used to name lines of code; None if there is none.
+        recorded: False if the measurement was not meant to be recorded: then the message says how to find the line.
     """
     cell = "" if report.cell is None else f"In [{report.cell}]: "
     parts = []
     for excess in report.excesses:
-        line = None if snapshot is None else _line(excess, snapshot)
-        parts.append(f"{excess}{f' ({line})' if line else ''}")
-    holders = _holders() if any(excess.where != "host" for excess in report.excesses) else []
+        lines = None if snapshot is None else _responsible_lines(excess, snapshot)
+        parts.append(f"{excess} ({lines})" if lines else str(excess))
+    on_gpu = [excess for excess in report.excesses if excess.where != "host"]
+    holders = _largest_holders() if on_gpu else []
     if holders:
         parts.append(f"largest holders now: {', '.join(holders)}")
-    if not recorded and any(excess.kind in {"peak", "held"} and excess.where != "host" for excess in report.excesses):
-        parts.append("%%gpumem --limit on this cell names the line")
+    if not recorded and any(excess.kind in {"peak", "held"} for excess in on_gpu):
+        parts.append("run this cell with %%gpumem --limit to see the line")
     return GPUMemLimitExceeded(cell + "; ".join(parts), report.excesses)
 
 
-def _line(excess: ExceededLimit, snapshot: Snapshot) -> str | None:
-    """The line that reached the peak, or that made most of what is held."""
-    index = int(excess.where.rpartition(":")[2]) if excess.where != "host" else -1
+def _responsible_lines(excess: ExceededLimit, snapshot: Snapshot) -> str:
+    """The lines that reached the peak or allocated most of the memory; empty if they are unknown."""
+    index = -1 if excess.where == "host" else int(excess.where.rpartition(":")[2])
     if not 0 <= index < len(snapshot.timelines) or not len(snapshot.timelines[index].trace):
-        return None
+        return ""
     if excess.kind == "held":
-        made = _named(snapshot.leaks(device=index).by("line"))
-        return None if made is None else f"most of it by {_label(made)}"
+        largest = _first_known(code_lines(snapshot.leaks(device=index)))
+        return "" if largest is None else f"most of it allocated by {largest.label}"
     if excess.kind != "peak":
-        return None
-    from ipygpumem.snapshot.queries.live_set import LiveSet
-
-    peak = snapshot.peak(index)
-    timeline = snapshot.timelines[index]
-    rows = peak.live.rows[timeline.allocations.start[peak.live.rows] == peak.event]
-    reached = _named(LiveSet(snapshot, timeline, peak.event, rows).by("line"))
-    most = _named(peak.live.by("line"))
-    texts = [] if reached is None else [f"reached by {_label(reached)}"]
-    if most is not None and (reached is None or most.label != reached.label):
-        texts.append(f"most of it by {_label(most)}")
-    return "; ".join(texts) or None
+        return ""
+    reached_by = _first_known(lines_reaching_peak(snapshot, index))
+    largest = _first_known(lines_at_peak(snapshot, index))
+    texts = [] if reached_by is None else [f"reached by {reached_by.label}"]
+    if largest is not None and (reached_by is None or largest.label != reached_by.label):
+        texts.append(f"most of it allocated by {largest.label}")
+    return "; ".join(texts)
 
 
-def _named(groups: Sequence[Group]) -> Group | None:
-    """The largest group that is a line of somebody's code."""
-    return next((group for group in groups if group.line is not None), None)
+def _first_known(lines: Sequence[CodeLine]) -> CodeLine | None:
+    return next((line for line in lines if line.known), None)
 
 
-def _label(group: Group) -> str:
-    match = _CELL.fullmatch(group.label)
-    # as in the tables of this session
-    function = "" if match is None or match[3] in {None, "<module>"} else f" {match[3]}()"
-    label = group.label if match is None else f"In [{match[1]}]{match[2]}{function}"
-    text = f"{label}: {group.source}" if group.source else label
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
-
-
-def _holders() -> list[str]:
-    """The largest holders of this process by name; none where they cannot be told."""
+def _largest_holders() -> list[str]:
+    """The largest holders of this process by name; empty if the search fails, so that the limit is still reported."""
     try:
         from ipygpumem.features.holders.collect import holders
-    except ImportError:
-        return []
-    try:
-        return [str(one) for one in holders().largest(_HOLDERS)]
+
+        return [str(holder) for holder in holders().largest(_HOLDERS_NAMED)]
     except Exception:
         return []

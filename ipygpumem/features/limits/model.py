@@ -1,4 +1,4 @@
-"""Limits of a measurement, and what exceeded them."""
+"""Limits on the memory that a measurement may use, and the figures that exceeded them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ from ipygpumem.core.units import amount as amount_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipygpumem.core.report import DeviceReport, HostReport, Report
+    from ipygpumem.core.report import DeviceReport, Report
 
 __all__ = ["ExceededLimit", "Limits"]
 
 
 @dataclass(frozen=True, slots=True)
 class ExceededLimit:
-    """One figure over its limit, both in bytes. ``kind`` is peak, held or outside; ``where`` a device or ``host``."""
+    """A figure that is over its limit.
+
+    Attributes:
+        where: A device, or ``host``.
+        kind: ``peak``, ``held`` or ``outside``.
+        amount: The measured change in bytes.
+        limit: The limit in bytes.
+    """
 
     where: str
     kind: str
@@ -28,9 +35,9 @@ class ExceededLimit:
     limit: int
 
     def __str__(self) -> str:
-        """As a phrase: ``"cuda:0 peak +3.1 GiB, over the limit of 2.0 GiB"``."""
+        """Return a phrase like ``"cuda:0 peak +3.1 GiB, over the limit of 2.0 GiB"``."""
         amount, limit = signed(self.amount), amount_text(self.limit)
-        if amount[1:] == limit or self.amount < MIB // 20:  # 512 bytes too much must not read as 2.0 GiB over 2.0 GiB
+        if amount[1:] == limit or self.amount < MIB // 20:  # avoid "+2.0 GiB, over the limit of 2.0 GiB"
             amount, limit = in_bytes(self.amount, "+"), in_bytes(self.limit)
         figure = "memory outside PyTorch" if self.kind == "outside" else self.kind
         return f"{self.where} {figure} {amount}, over the limit of {limit}"
@@ -38,10 +45,10 @@ class ExceededLimit:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a measurement may take at most, in bytes; None is no limit.
+    """The memory that a measurement may use, in bytes; None is no limit.
 
-    ``peak``, ``held`` and ``outside`` are those of the report, of each device by itself; ``host`` is the peak of this
-    process's resident memory. All are changes against the start of the measurement.
+    ``peak``, ``held`` and ``outside`` limit these figures of every device, ``host`` limits the peak resident memory of
+    this process. All are changes relative to the start of the measurement.
     """
 
     peak: int | None = None
@@ -57,10 +64,10 @@ class Limits:
         outside: str | int | None = None,
         host: str | int | None = None,
     ) -> Limits:
-        """Limits from sizes as people write them: ``"2 GiB"``, ``0``.
+        """Create limits from sizes such as ``"2 GiB"`` or 0.
 
         Raises:
-            OptionError: One is no size, or below zero.
+            OptionError: A value is not a size, or is negative.
         """
         return cls(*map(_size, (peak, held, outside, host)))
 
@@ -68,53 +75,52 @@ class Limits:
         return any(limit is not None for limit in (self.peak, self.held, self.outside, self.host))
 
     def check(self, report: Report) -> tuple[tuple[ExceededLimit, ...], tuple[str, ...]]:
-        """Every figure of a report that is over its limit for certain; and, in sentences, what could not be checked."""
+        """Return the figures that are certainly over their limits, and a note for each limit that was not checked."""
         excesses: list[ExceededLimit] = []
-        doubts: list[str] = []
-        for where, kind, amount, limit, trust in self._figures(report):
-            if trust.trust == "exact" and amount is not None:
+        notes: list[str] = []
+        for where, kind, amount, limit, accuracy in self._figures(report):
+            if accuracy.trust == "exact" and amount is not None:
                 if amount > limit:
                     excesses.append(ExceededLimit(where, kind, amount, limit))
-            elif amount is None or trust.trust != "bound" or amount > limit:  # at most this, and that is allowed
-                word = "outside PyTorch" if kind == "outside" else kind
-                doubts.append(f"the limit of {amount_text(limit)} ({where}, {word}) was not checked: {trust.reason}")
-        return tuple(excesses), tuple(doubts)
+            elif amount is None or accuracy.trust != "bound" or amount > limit:  # a bound within the limit is fine
+                figure = "outside PyTorch" if kind == "outside" else kind
+                notes.append(
+                    f"the limit of {amount_text(limit)} ({where}, {figure}) was not checked: {accuracy.reason}"
+                )
+        return tuple(excesses), tuple(notes)
 
-    def unmeasured(self, why: str) -> tuple[str, ...]:
-        """The same where there is no GPU to check them on."""
+    def unmeasured(self, reason: str) -> tuple[str, ...]:
+        """Return the note that the limits on GPUs were not checked because no GPU was measured."""
         kinds = (("peak", self.peak), ("held", self.held), ("outside PyTorch", self.outside))
-        given = ", ".join(f"{kind} {amount_text(limit)}" for kind, limit in kinds if limit is not None)
-        return (f"the limit on GPUs ({given}) was not checked, no GPU was measured: {why}",) if given else ()
+        limits = ", ".join(f"{kind} {amount_text(limit)}" for kind, limit in kinds if limit is not None)
+        return (f"the limit on GPUs ({limits}) was not checked, no GPU was measured: {reason}",) if limits else ()
 
     def _figures(self, report: Report) -> Iterator[tuple[str, str, int | None, int, Grade]]:
         for name, device in report.devices.items():
-            grades = device.grades
             for kind, amount, limit in (
                 ("peak", device.peak, self.peak),
                 ("held", device.held, self.held),
                 ("outside", device.outside, self.outside),
             ):
                 if limit is not None:
-                    yield name, kind, amount, limit, _trust(device, kind, grades[kind])
+                    yield name, kind, amount, limit, _accuracy(device, kind)
         if self.host is not None:
-            yield "host", "peak", report.host.peak, self.host, _host_trust(report.host)
+            yield "host", "peak", report.host.peak, self.host, report.host.grades["peak"]
 
 
 def _size(text: str | int | None) -> int | None:
     if text is None:
         return None
-    count = parse_size(text)
-    if count < 0:
-        raise OptionError(f"a limit is not below zero: {text!r}")
-    return count
+    nbytes = parse_size(text)
+    if nbytes < 0:
+        raise OptionError(f"a limit cannot be negative: {text!r}")
+    return nbytes
 
 
-def _trust(device: DeviceReport, kind: str, trust: Grade) -> Grade:
-    """The context that every program needs once is nobody's excess."""
-    if kind == "outside" and device.started:
-        return grade("unknown", "CUDA itself started meanwhile; ipygpumem.preload_pytorch() before it keeps them apart")
-    return trust
-
-
-def _host_trust(host: HostReport) -> Grade:
-    return host.grades["peak"]
+def _accuracy(device: DeviceReport, kind: str) -> Grade:
+    if kind == "outside" and device.started:  # the CUDA context is needed once per process: it breaks no limit
+        return grade(
+            "unknown",
+            "CUDA was initialized during the measurement; call ipygpumem.preload_pytorch() first to leave that out",
+        )
+    return device.grades[kind]

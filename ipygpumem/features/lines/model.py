@@ -1,4 +1,4 @@
-"""Source code with what each of its lines did to a device's memory."""
+"""What lines of source code did to the memory of a device."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["CodeLine", "DeviceLines", "LineUse", "PeakLines", "SourceLine", "Sou
 
 @dataclass(frozen=True, slots=True)
 class LineUse:
-    """What one line did, all its runs together, and whatever it called: requested bytes.
+    """What all runs of one line did, including the functions that it called. Requested bytes.
 
     Attributes:
-        after: Level of the device after its last run; None for a line that neither allocated nor freed.
-        peak: Highest level of the device while it ran; None for a line that did not allocate.
-        allocated: Bytes that it allocated, in ``allocations`` blocks.
-        freed: Bytes that it freed, in ``frees`` blocks.
-        kept: Of the allocated bytes those that were still there at the end.
+        after: Memory in use on the device after the last run; None if the line neither allocated nor freed.
+        peak: Highest memory in use on the device while the line ran; None if it did not allocate.
+        allocated: Bytes allocated, in ``allocations`` blocks.
+        freed: Bytes freed, in ``frees`` blocks.
+        kept: Allocated bytes that were still in use at the end.
     """
 
     after: int | None = None
@@ -31,7 +31,7 @@ class LineUse:
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """One line of source: its number in its file, its text, and what it did (None: nothing)."""
+    """A line of source code: its number in the file, its text and, if it used memory, how."""
 
     number: int
     text: str
@@ -40,7 +40,7 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class SourceListing:
-    """A cell, or a function, line by line. ``title``: ``"In [5]"``, ``"train, In [3]"``."""
+    """A cell or a function, line by line. ``title`` is, for example, ``"In [5]"`` or ``"train, In [3]"``."""
 
     title: str
     lines: tuple[SourceLine, ...]
@@ -48,20 +48,21 @@ class SourceListing:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLines:
-    """All that was listed of one device, up to the allocator's counters. Bytes; the parts of each end add up.
+    """The listings of one device. In bytes; requested + rounding + pending = allocated, at the end and at the peak.
 
     Attributes:
-        device: Its name.
+        device: Name, as in ``"cuda:0"``.
+        listings: The listed cells and functions.
         before: Requested bytes at the start.
-        elsewhere: What no line of the listings did: other threads, code that is not listed; None where that is nothing.
-        end_requested: At the end: requested bytes, blocks that wait for a stream included.
-        end_rounding: What the allocator added to them.
-        end_pending: Of these, blocks that wait for a stream (0 or below: they are no longer allocated).
-        end_allocated: The allocator's counter.
-        peak_requested: The same four at the peak; None where that is only a bound.
-        peak_rounding: As at the end.
+        elsewhere: Memory use outside the listed lines (other threads, other functions); None if there was none.
+        end_requested: Requested bytes at the end, including blocks that wait for a stream.
+        end_rounding: Bytes that the allocator added by rounding up.
+        end_pending: Minus the bytes of freed blocks that wait for a stream: the counter no longer includes them.
+        end_allocated: The allocator's counter at the end.
+        peak_requested: Requested bytes at the peak.
+        peak_rounding: As at the end. This and the next two are None if only an upper bound of the peak is known.
         peak_pending: As at the end.
-        peak_allocated: As at the end.
+        peak_allocated: The allocator's peak counter.
     """
 
     device: str
@@ -79,30 +80,45 @@ class DeviceLines:
 
     @property
     def busy(self) -> bool:
-        """Whether anything happened on the device."""
+        """Whether anything was allocated or freed on the device."""
         listed = any(line.use is not None for listing in self.listings for line in listing.lines)
         return listed or self.elsewhere is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the attributes as plain data."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class CodeLine:
-    """One line's part of a peak: requested bytes, in so many blocks."""
+    """A line of code and the memory that it had allocated: ``amount`` in requested bytes, in ``blocks`` blocks.
+
+    ``label``: ``"In [3]:2 train(): y = f(x)"``, or in parentheses the reason why the line is unknown.
+    """
 
     label: str
     amount: int
     blocks: int
 
+    @property
+    def known(self) -> bool:
+        """Whether the label names a line."""
+        return not self.label.startswith("(")
+
 
 @dataclass(frozen=True, slots=True)
 class PeakLines:
-    """A device's peak by line, the largest first. All in bytes; the parts add up to ``allocated``, the counter.
+    """The lines of code that had allocated the memory in use at the peak of a device, the largest first.
 
-    ``rest``: the lines that are not named. ``rounding``: what the allocator added to the requests. ``pending``: blocks
-    that were freed and waited for a stream, which the history counts and the counter does not (0 or below).
+    In bytes: the sum of ``lines``, ``rest``, ``rounding`` and ``pending`` is ``allocated``, the allocator's counter.
+
+    Attributes:
+        device: Name, as in ``"cuda:0"``.
+        lines: The largest lines.
+        rest: All other lines together.
+        rounding: Bytes that the allocator added by rounding up.
+        pending: Minus the bytes of freed blocks that waited for a stream.
+        allocated: The allocator's peak counter.
     """
 
     device: str

@@ -1,61 +1,89 @@
-"""From a measurement's own recording to the lines that held its peak."""
+"""The lines of code that had allocated the memory in use at a device's peak."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.errors import SnapshotError
 from ipygpumem.features.lines.model import CodeLine, PeakLines
-from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.export.text import clip
+from ipygpumem.snapshot.queries.live_set import LiveSet
 
 if TYPE_CHECKING:
-    from ipygpumem.core.report import DeviceReport, Report
+    from collections.abc import Iterable, Sequence
+
+    from ipygpumem.core.report import DeviceReport
+    from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.queries.groups import Group
 
-__all__ = ["peak_lines"]
+__all__ = ["code_lines", "largest_lines", "lines_at_peak", "lines_reaching_peak", "peak_lines"]
 
-_MOST = 5
-_WIDTH = 90
+_LINES_SHOWN = 5
+_LABEL_WIDTH = 90
 
 
-def peak_lines(report: Report) -> list[PeakLines]:
-    """Each device's peak by line, read from the file that the measurement has just written.
+def code_lines(live: LiveSet) -> tuple[CodeLine, ...]:
+    """Group live blocks by the line of the user's code that allocated them, the largest group first."""
+    return tuple(CodeLine(_label(group), group.bytes, group.count) for group in live.by("line"))
 
-    Empty where nothing was recorded, or no stacks; and where events are missing, for then it would not add up.
+
+def lines_at_peak(snapshot: Snapshot, device: int) -> tuple[CodeLine, ...]:
+    """Return the lines that had allocated the memory in use at the peak of a device, the largest first."""
+    return code_lines(snapshot.peak(device).live)
+
+
+def lines_reaching_peak(snapshot: Snapshot, device: int) -> tuple[CodeLine, ...]:
+    """Return the lines whose allocation raised the memory in use to its peak."""
+    peak = snapshot.peak(device)
+    timeline = peak.live.timeline
+    rows = peak.live.rows[timeline.allocations.start[peak.live.rows] == peak.event]
+    return code_lines(LiveSet(snapshot, timeline, peak.event, rows))
+
+
+def largest_lines(lines: Sequence[CodeLine], limit: int) -> tuple[tuple[CodeLine, ...], CodeLine]:
+    """Split lines into the first ``limit`` and the sum of all others."""
+    others = lines[limit:]
+    rest = CodeLine("other lines", sum(line.amount for line in others), sum(line.blocks for line in others))
+    return tuple(lines[:limit]), rest
+
+
+def peak_lines(snapshot: Snapshot, devices: Iterable[DeviceReport]) -> tuple[PeakLines, ...]:
+    """Return the lines at the peak of each device, completed to the allocator's counters.
+
+    Args:
+        snapshot: The complete recording of a measurement: without dropped events.
+        devices: The measurement's reports. Devices without an exact peak or without recorded stacks are left out.
     """
-    recording = report.recording
-    if recording is None or recording.path is None or recording.dropped or recording.error:
-        return []
-    try:
-        snapshot = Snapshot.load(recording.path)
-        found = (_device(snapshot, device) for device in report.devices.values())
-        return [lines for lines in found if lines is not None]
-    except SnapshotError:  # somebody else has written there since
-        return []
+    peaks = (_peak_of_device(snapshot, device) for device in devices)
+    return tuple(peak for peak in peaks if peak is not None)
 
 
-def _device(snapshot: Snapshot, device: DeviceReport) -> PeakLines | None:
+def _peak_of_device(snapshot: Snapshot, device: DeviceReport) -> PeakLines | None:
     index = int(device.name.rpartition(":")[2])
     if device.high is None or not device.high.exact or index >= len(snapshot.timelines):
         return None
     counters = device.high.counters
-    peak = snapshot.peak(index)
-    groups = peak.live.by("line")
-    if not any(group.line is not None for group in groups):
+    lines = lines_at_peak(snapshot, index)
+    if not any(line.known for line in lines):
         return None
-    lines = tuple(CodeLine(_label(group), group.bytes, group.count) for group in groups[:_MOST])
-    others = groups[_MOST:]
-    rest = CodeLine("other lines", sum(group.bytes for group in others), sum(group.count for group in others))
+    largest, rest = largest_lines(lines, _LINES_SHOWN)
     return PeakLines(
         device.name,
-        lines,
+        largest,
         rest,
-        rounding=counters.active - peak.requested,
+        rounding=counters.active - snapshot.timelines[index].requested.peak()[1],
         pending=counters.allocated - counters.active,
         allocated=counters.allocated,
     )
 
 
 def _label(group: Group) -> str:
-    text = f"{group.label}: {group.source}" if group.source else group.label
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+    if group.line is None:
+        return group.label
+    place = re.sub(r"\bIn\[(\d+)\]", r"In [\1]", group.label.removesuffix(f" {group.name}"))
+    function = "" if _is_top_level(group.name or "") else f" {group.name}()"
+    return clip(f"{place}{function}: {group.source}" if group.source else f"{place}{function}", _LABEL_WIDTH)
+
+
+def _is_top_level(name: str) -> bool:
+    return name == "<module>" or name.startswith("<cell line:")  # the latter in IPython 7.34 and 8

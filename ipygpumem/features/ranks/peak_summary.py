@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.features.lines.model import CodeLine
+from ipygpumem.features.lines.peak import largest_lines, lines_at_peak
 from ipygpumem.features.ranks.model import MemberPeak
 from ipygpumem.snapshot import Snapshot
 
@@ -19,7 +19,6 @@ __all__ = ["brief"]
 
 _LINES = 200
 _STRETCHES = 120
-_LABEL = 160
 
 
 def brief(path: str | os.PathLike[str]) -> tuple[MemberPeak, ...]:
@@ -33,24 +32,18 @@ def brief(path: str | os.PathLike[str]) -> tuple[MemberPeak, ...]:
 
 
 def _peak(snapshot: Snapshot, timeline: Timeline) -> MemberPeak:
-    peak = snapshot.peak(timeline.device)
-    groups = peak.live.by("line")
-    others = groups[_LINES:]
+    lines, rest = largest_lines(lines_at_peak(snapshot, timeline.device), _LINES)
     start = next((cell.start_us for cell in snapshot.own.cells if cell.start_us), None)
     return MemberPeak(
         device=timeline.device,
-        requested=peak.requested,
+        requested=timeline.requested.peak()[1],
         events=len(timeline.trace),
         dropped=snapshot.own.dropped_of(timeline.device),
-        lines=tuple(CodeLine(_clipped(group.label), group.bytes, group.count) for group in groups[:_LINES]),
-        rest=CodeLine("other lines", sum(one.bytes for one in others), sum(one.count for one in others)),
+        lines=lines,
+        rest=rest,
         curve=_curve(timeline, start),
         start_us=start,
     )
-
-
-def _clipped(label: str) -> str:
-    return label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…"
 
 
 def _curve(timeline: Timeline, start: int | None) -> tuple[tuple[float, int], ...]:

@@ -1,54 +1,69 @@
-"""The lines at the peak: they add up to the counter, and are left out where they would not."""
+"""Lines of code at the peak: they add up to the allocator's counter and have readable labels."""
+
+from __future__ import annotations
 
 import ipygpumem
+from ipygpumem import Snapshot
 from ipygpumem.core.units import MIB
 from ipygpumem.display.table import report_tables, text_tables
-from ipygpumem.features.lines.peak import peak_lines
+from ipygpumem.features.lines.model import CodeLine
+from ipygpumem.features.lines.peak import largest_lines, lines_at_peak, lines_reaching_peak, peak_lines
 
 
-def work(fake_gpu):
+def allocate_and_free(fake_gpu):
     kept = fake_gpu.alloc(3 * MIB + 100)
     for _ in range(4):
         fake_gpu.free(fake_gpu.alloc(20 * MIB))
     return kept
 
 
-def test_the_lines_add_up_to_the_counter(fake_gpu, tmp_path):
+def record(path, fake_gpu, **options):
+    """Measure `allocate_and_free` and return the report and the recording."""
+    with ipygpumem.measure(snapshot=path, **options) as m:
+        fake_gpu.free(allocate_and_free(fake_gpu))
+    return m.report, Snapshot.load(path)
+
+
+def test_lines_add_up_to_the_counter(fake_gpu, tmp_path):
     before = fake_gpu.alloc(5 * MIB)
-    with ipygpumem.measure(snapshot=tmp_path / "x.pickle") as m:
-        kept = work(fake_gpu)
-    [peak] = peak_lines(m.report)
+    report, snapshot = record(tmp_path / "x.pickle", fake_gpu)
+    [peak] = peak_lines(snapshot, report.devices.values())
     assert peak.device == "cuda:0"
-    assert peak.allocated == m.report.devices["cuda:0"].high.counters.allocated == 28 * MIB + 512
-    parts = [*(line.amount for line in peak.lines), peak.rest.amount, peak.rounding, peak.pending]
-    assert sum(parts) == peak.allocated
+    assert peak.allocated == report.devices["cuda:0"].high.counters.allocated == 28 * MIB + 512
+    assert sum(line.amount for line in (*peak.lines, peak.rest)) + peak.rounding + peak.pending == peak.allocated
     assert peak.rounding == 412
     assert [line.amount for line in peak.lines[:2]] == [20 * MIB, 5 * MIB]
-    assert "test_peak.py" in peak.lines[0].label
-    text = text_tables(report_tables(m.report, [peak]))
+    assert peak.lines[0].label.startswith("lines/test_peak.py:")
+    assert "allocate_and_free()" in peak.lines[0].label
+    text = text_tables(report_tables(report, [peak]))
     assert "cuda:0 at its peak, by line of code" in text
     assert "rounding by the allocator" in text
-    fake_gpu.free(kept)
     fake_gpu.free(before)
 
 
-def test_no_lines_without_a_recording_or_without_stacks(fake_gpu, tmp_path):
+def test_lines_at_the_peak_and_lines_that_reach_it(fake_gpu, tmp_path):
     fake_gpu.free(fake_gpu.alloc(MIB))
-    with ipygpumem.measure() as m:
-        fake_gpu.free(work(fake_gpu))
-    assert peak_lines(m.report) == []
-    with ipygpumem.measure(snapshot=tmp_path / "x.pickle", stacks="none") as m:
-        fake_gpu.free(work(fake_gpu))
-    assert peak_lines(m.report) == []
+    _, snapshot = record(tmp_path / "x.pickle", fake_gpu)
+    first, second = lines_at_peak(snapshot, 0)
+    assert (first.amount, first.blocks, second.amount) == (20 * MIB, 1, 3 * MIB + 100)
+    assert lines_reaching_peak(snapshot, 0) == (first,)
+    assert first.known
 
 
-def test_no_lines_where_events_are_missing_or_the_file_is_gone(fake_gpu, tmp_path):
+def test_without_stacks_the_lines_are_unknown(fake_gpu, tmp_path):
     fake_gpu.free(fake_gpu.alloc(MIB))
-    with ipygpumem.measure(snapshot=tmp_path / "x.pickle", max_entries=3) as m:
-        fake_gpu.free(work(fake_gpu))
-    assert m.report.recording.dropped > 0
-    assert peak_lines(m.report) == []
-    with ipygpumem.measure(snapshot=tmp_path / "y.pickle") as m:
-        fake_gpu.free(work(fake_gpu))
-    (tmp_path / "y.pickle").write_text("no snapshot")
-    assert peak_lines(m.report) == []
+    report, snapshot = record(tmp_path / "x.pickle", fake_gpu, stacks="none")
+    assert peak_lines(snapshot, report.devices.values()) == ()
+    assert not any(line.known for line in lines_at_peak(snapshot, 0))
+
+
+def test_no_lines_where_only_a_bound_of_the_peak_is_known(fake_gpu, tmp_path):
+    fake_gpu.free(fake_gpu.alloc(50 * MIB))
+    report, snapshot = record(tmp_path / "x.pickle", fake_gpu, peaks="untouched")
+    assert peak_lines(snapshot, report.devices.values()) == ()
+
+
+def test_largest_lines():
+    lines = [CodeLine(f"a.py:{number}", 10 - number, 1) for number in range(4)]
+    assert largest_lines(lines, 2) == ((lines[0], lines[1]), CodeLine("other lines", 8 + 7, 2))
+    assert largest_lines(lines, 9) == (tuple(lines), CodeLine("other lines", 0, 0))
