@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 
@@ -54,6 +55,25 @@ def _forget_outside():
     if sampler is not None:
         sampler.SAMPLER.close()
         sampler.SAMPLER.__init__()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen_imports():
+    """Put what pytest, PyTorch and earlier tests have created out of the collector's sight: a heap walk takes seconds."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def small_heap(request, monkeypatch):
+    """Hide that the imports are frozen, or the walk would look for them; ``@pytest.mark.whole_heap`` shows everything."""
+    if request.node.get_closest_marker("whole_heap"):
+        gc.unfreeze()
+        yield
+        gc.freeze()
+    else:
+        monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -448,6 +448,7 @@ def test_the_collector_does_not_run_and_is_left_as_it_was():
     assert [one["collections"] for one in gc.get_stats()][2] == before[2]["collections"]
 
 
+@pytest.mark.whole_heap
 def test_what_is_frozen_is_found(request):
     """The collector leaves it out of its list (gc.freeze, as before a fork)."""
     request.addfinalizer(gc.unfreeze)
@@ -462,6 +463,7 @@ def test_what_is_frozen_is_found(request):
     assert not walk([Root("", space, "variable", "names")], torch, lambda _: True, limit=0.0).complete
 
 
+@pytest.mark.whole_heap
 @pytest.mark.parametrize("frozen", [False, True])
 def test_asyncios_module_is_not_asked(monkeypatch, request, frozen):
     """On Python 3.12.3 that once ended no more, and took all of the memory (CPython #122695)."""
