@@ -59,14 +59,14 @@ def _forget_outside():
 
 @pytest.fixture(autouse=True, scope="module")
 def frozen_imports():
-    """Put what pytest, PyTorch and earlier tests have created out of the collector's sight: a heap walk takes seconds."""
+    """Freeze the objects of pytest, PyTorch and earlier tests: walking a heap with all of them takes a second."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def small_heap(request, monkeypatch):
-    """Hide that the imports are frozen, or the walk would look for them; ``@pytest.mark.whole_heap`` shows everything."""
+    """Make a heap walk skip frozen objects; ``@pytest.mark.whole_heap`` lets it visit everything."""
     if request.node.get_closest_marker("whole_heap"):
         gc.unfreeze()
         yield
