@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.history.model import HOST
 
-__all__ = ["device_names", "device_words"]
+__all__ = ["HOST", "device_names", "device_words"]
 
+HOST = "host"
+"""Name used in place of a device for the host memory of this process."""
 _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 
 

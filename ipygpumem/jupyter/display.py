@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import Report
     from ipygpumem.display.table import Table
-    from ipygpumem.features.history.model import Entry
+    from ipygpumem.features.history.model import ReportRow
     from ipygpumem.features.holders.model import Holders
     from ipygpumem.features.lines.model import PeakLines
     from ipygpumem.features.profile.model import CategoryPeak
@@ -59,7 +59,7 @@ def show_line(shell: Any, report: Report, place: str | None = None) -> None:
     _publish(shell, _with_answers(report, bundle), report, place)
 
 
-def show_levels(shell: Any, rows: Sequence[Entry], title: str) -> None:
+def show_levels(shell: Any, rows: Sequence[ReportRow], title: str) -> None:
     """Display the history of a session as a picture, with its table for those who see text only."""
     from ipygpumem.features.history.picture import history_picture
 

@@ -21,7 +21,7 @@ from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.display.table import books_tables
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source import resolve_name
-from ipygpumem.features.live.monitor import Monitoring
+from ipygpumem.features.live.monitor import Monitor
 from ipygpumem.features.modules.tracker import ModuleTracker
 from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.features.processes.table import with_other_process_rows
@@ -58,7 +58,7 @@ class GPUMem(Magics, Settings):
         self.session = session
         self.record = AcrossCells(session)
         self.cells = Cells(shell, session, self, self.record)
-        self.monitoring = Monitoring(shell, session, self.cells.open_cell)
+        self.monitoring = Monitor(shell, session, self.cells.open_cell)
         self.debugger = Debugger(shell)
         self.report_when_on = "changed"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.utils.text import EvalFormatter
 
-from ipygpumem.features.ranks.origin import rank_and_world
+from ipygpumem.features.ranks.rank_info import rank_and_world
 from ipygpumem.measurement.recording_file import check_path
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from traitlets.config import Config, Configurable
 
 from ipygpumem.core.errors import DeviceError, OptionError, RecordingError
 from ipygpumem.core.units import MIB, parse_size
-from ipygpumem.features.history.log import Log
+from ipygpumem.features.history.log import ReportLog
 from ipygpumem.features.oom.history import ring_path
 from ipygpumem.measurement.session import current
 
@@ -112,7 +112,7 @@ class LogPath(TraitType[Any, Any]):
         if not isinstance(value, (str, os.PathLike)):
             raise TraitError(f"log is a path, or None, not {value!r}")
         try:
-            return str(Log(value).path)
+            return str(ReportLog(value).path)
         except OptionError as error:
             raise TraitError(f"{os.fsdecode(value)!r}: {error}") from error
 

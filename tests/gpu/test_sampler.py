@@ -209,17 +209,17 @@ def test_the_live_display_in_a_kernel(fresh):
 
 
 def test_following_agrees_with_a_reading(torch):
-    from ipygpumem.features.live.poller import Follower
+    from ipygpumem.features.live.poller import Poller
     from ipygpumem.measurement.session import current
 
     kept = torch.ones(300 * MIB, dtype=torch.uint8, device="cuda")
     reading = current().reading().devices["cuda:0"]
-    (level,) = Follower(current().monitor).levels().devices
+    (level,) = Poller(current().monitor).levels().devices
     assert (level.allocated, level.reserved) == (reading.allocated, reading.reserved)
     assert abs(level.outside - reading.outside) <= 2 * MIB
     assert level.used == reading.in_use
     start = time.perf_counter()
     for _ in range(100):
-        Follower(current().monitor).levels()
+        Poller(current().monitor).levels()
     print(json.dumps({"us for one look, with the list": (time.perf_counter() - start) * 1e4}))
     del kept

@@ -8,8 +8,8 @@ import ipygpumem
 from ipygpumem.core.units import MIB
 from ipygpumem.display.line import text_line
 from ipygpumem.display.table import text_tables
-from ipygpumem.features.history.model import entries, moved_entries
-from ipygpumem.features.history.output_metadata import LIMIT, entries_from_summary, summary
+from ipygpumem.features.history.model import report_rows, changed_rows
+from ipygpumem.features.history.output_metadata import LIMIT, rows_from_summary, summary
 from ipygpumem.features.history.table import Page, history_tables
 
 TWO = """
@@ -68,7 +68,7 @@ def test_each_device_has_its_row_and_nobody_adds_peaks(two):
     with ipygpumem.measure() as m:
         for index, mib in ((0, 100), (1, 300)):
             kept.append(two.empty(mib * MIB, dtype=two.uint8, device=f"cuda:{index}"))
-    rows = {row.device: row for row in moved_entries([m.report])}
+    rows = {row.device: row for row in changed_rows([m.report])}
     assert {name: (row.held, row.peak) for name, row in rows.items()} == {
         "cuda:0": (100 * MIB, 100 * MIB),
         "cuda:1": (300 * MIB, 300 * MIB),
@@ -90,7 +90,7 @@ def test_the_figures_of_a_real_report_fit_and_come_back(torch, tmp_path):
     assert loaded == m.report
     data = json.dumps(summary(m.report))
     assert len(data.encode()) <= LIMIT
-    for row, original in zip(entries_from_summary(json.loads(data)), entries(m.report), strict=True):
+    for row, original in zip(rows_from_summary(json.loads(data)), report_rows(m.report), strict=True):
         assert (row.held, row.peak, row.outside, row.capacity) == (
             original.held,
             original.peak,

@@ -9,7 +9,7 @@ import pytest
 from IPython.core.error import UsageError
 
 from ipygpumem import load_reports
-from ipygpumem.features.history.output_metadata import MIME, entries_from_summary
+from ipygpumem.features.history.output_metadata import MIME, rows_from_summary
 
 MIB = 1 << 20
 TAKE = "{name} = torch.ones({mib} << 20, dtype=torch.uint8, device='cuda:{device}')"
@@ -68,8 +68,8 @@ def test_sorted_and_paged(worked):
         ("a b", "%gpumem history takes one file: %gpumem compare takes two"),
         ("none.jsonl", "%gpumem history: none.jsonl: No such file or directory"),
         ("-d xx", "%gpumem history: 'xx' is no device: write cuda:0, or 0"),
-        ("-d cuda:9", "%gpumem history: nothing of cuda:9 is here: there is cuda:0"),
-        ("-d 0,9,host", "%gpumem history: nothing of cuda:9, host is here: there is cuda:0"),
+        ("-d cuda:9", "%gpumem history: no measurements of cuda:9: the devices measured are cuda:0"),
+        ("-d 0,9,host", "%gpumem history: no measurements of cuda:9, host: the devices measured are cuda:0"),
         ("--plot --by peak", "%gpumem history: --plot draws every cell in the order in which they ran: no --by"),
         ("--plot --page 2", "%gpumem history: --plot draws every cell in the order in which they ran: no --by"),
         ("--fast", "%gpumem history: unrecognized arguments: --fast"),
@@ -95,7 +95,7 @@ def test_a_picture(worked):
 
 def test_a_page_beyond_the_last(worked):
     text = worked.run("%gpumem history -n 2 --page 7").text
-    assert text.splitlines()[-1] == "there is no page 7: the last is 2"
+    assert text.splitlines()[-1] == "page 7 does not exist: the last page is 2"
 
 
 def test_rows_on_a_page_by_both_names(worked):
@@ -111,7 +111,7 @@ def test_a_row_before_the_gpu_was_used_is_not_the_whole_session(worked):
     current().reports.append(first)
     text = worked.run("%gpumem history").text
     assert "without a GPU" not in text
-    assert text.endswith("rows of host: no GPU was in use yet, held and peak are of this process's resident memory")
+    assert text.endswith("rows of host: no GPU was in use yet, held and peak are this process's resident memory")
 
 
 def test_a_device_that_is_not_used(two_gpus, make_notebook):
@@ -127,7 +127,7 @@ def test_a_device_that_is_not_used(two_gpus, make_notebook):
 
 
 def test_before_anything_ran(gpu_notebook):
-    assert gpu_notebook.run("%gpumem history").text == "this session: nothing was measured yet"
+    assert gpu_notebook.run("%gpumem history").text == "this session: no measurements yet"
     assert set(gpu_notebook.run("%gpumem history --plot").displays[0]) == {"text/plain", "image/png"}
 
 
@@ -159,7 +159,7 @@ def test_the_log(gpu_notebook, tmp_path):
     found = load_reports(path)
     assert list(found) == list(gpu_notebook.reports)[-len(found) :]
     assert [one.code for one in found][-4:] == [take(100), "In [3]:2", "import ipygpumem", "z = 1"]
-    assert labels(gpu_notebook.run(f"%gpumem history {path}"))[:2] == ["In [1]", "In [2]"]
+    assert labels(gpu_notebook.run(f"%gpumem history {path}"))[:2] == ["In [2]", "In [3]"]
     gpu_notebook.run("%config GPUMem.log = None")
     gpu_notebook.run(take(7))
     assert len(load_reports(path)) == len(found)
@@ -187,8 +187,8 @@ def test_a_log_that_breaks_is_said_once_and_breaks_no_cell(gpu_notebook, tmp_pat
     first, second = gpu_notebook.run(take(5)), gpu_notebook.run(take(6))
     assert first.success and len(first.displays) == 1
     assert first.stderr == (
-        f"ipygpumem: the log {folder}/s.jsonl is not written: No such file or directory; "
-        "reports wait for it, said once\n"
+        f"ipygpumem: cannot write the log {folder}/s.jsonl: No such file or directory. "
+        "Reports are kept and written once it is possible\n"
     )
     assert second.stderr == ""
     folder.mkdir()
@@ -220,7 +220,7 @@ def test_a_run_that_did_the_same_is_no_news_unless_asked(gpu_notebook):
 def test_outputs_carry_the_figures(worked):
     worked.run(take(50, "z"))
     (output,) = worked.shell.display_pub.outputs
-    (row,) = entries_from_summary(json.loads(json.dumps(output["metadata"][MIME])))
+    (row,) = rows_from_summary(json.loads(json.dumps(output["metadata"][MIME])))
     report = worked.last
     assert (row.cell, row.held, row.peak) == (report.cell, 50 * MIB, report.devices["cuda:0"].peak)
 
@@ -241,7 +241,7 @@ def test_two_runs(worked, tmp_path):
     worked.run("%config GPUMem.log = None")
     ran = worked.run(f"%gpumem compare {logs[0]} {logs[1]}")
     lines = ran.text.splitlines()
-    assert lines[0].startswith("b.jsonl against a.jsonl: ")
+    assert lines[0].startswith("b.jsonl compared with a.jsonl: ")
     (found,) = [line for line in lines if line.startswith("  In [50]")]
     assert "+25.0 MiB" in found
     assert "+15.0 MiB" in found
@@ -249,7 +249,7 @@ def test_two_runs(worked, tmp_path):
     assert "earlier run" not in ran.text
     (again,) = [line for line in logs[1].read_text().splitlines() if '"cell": 50,' in line]
     logs[1].write_text(f"{logs[1].read_text()}{again}\n")
-    told = "b.jsonl: 1 earlier run of cells that ran again left out, the last counts"
+    told = "b.jsonl: 1 earlier run of repeated cells not compared, only the last"
     assert told in worked.run(f"%gpumem compare {logs[0]} {logs[1]}").text
     with logs[0].open("a") as file:
         file.write("half")

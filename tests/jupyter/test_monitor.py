@@ -10,7 +10,7 @@ import pytest
 import ipygpumem
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.live import monitor as module
-from ipygpumem.features.live.monitor import Monitoring
+from ipygpumem.features.live.monitor import Monitor
 from ipygpumem.measurement.session import current
 from ipygpumem.viewer.display_target import DisplayTarget
 
@@ -42,7 +42,7 @@ def sent(monkeypatch):
 def monitoring(fake_gpu, shown, sent):
     ipygpumem.preload_pytorch()
     cells = []
-    one = Monitoring(None, current(), lambda: cells[0] if cells else None)
+    one = Monitor(None, current(), lambda: cells[0] if cells else None)
     one.cells = cells
     yield one
     one.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from IPython.core.error import UsageError
 
-from ipygpumem.features.ranks import origin
+from ipygpumem.features.ranks import rank_info
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -59,7 +59,7 @@ def test_the_rank_in_a_path(notebook, tmp_path, monkeypatch):
 
     notebook.load()
     assert isinstance(notebook.run("%gpumem view x_{rank}.pickle").error, UsageError)
-    monkeypatch.setattr(origin, "_given", [7])
+    monkeypatch.setattr(rank_info, "_given", [7])
     assert filled(notebook.shell, "x_{rank}.pickle") == "x_7.pickle"
     notebook.shell.user_ns["rank"] = "mine"
     assert filled(notebook.shell, "x_{rank}.pickle") == "x_mine.pickle"

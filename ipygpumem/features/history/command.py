@@ -8,9 +8,9 @@ from IPython.core.error import UsageError
 
 from ipygpumem.commands.command import Command
 from ipygpumem.core.device_names import device_names
-from ipygpumem.features.history.model import moved_entries
-from ipygpumem.features.history.report_files import Rows, read_rows
-from ipygpumem.features.history.table import COLUMNS, PAGE, Page, history_tables, rows_of
+from ipygpumem.features.history.model import changed_rows
+from ipygpumem.features.history.report_files import ReportRows, read_rows
+from ipygpumem.features.history.table import COLUMNS, PAGE, Page, history_tables, select_devices
 from ipygpumem.jupyter import display as show
 from ipygpumem.jupyter.options import Option, parse
 from ipygpumem.jupyter.paths import filled
@@ -48,7 +48,7 @@ def _run(magics: GPUMem, rest: str) -> None:
     names = device_names(words.device or ())
     found = _rows(magics, words)
     magics.cells.claim()
-    rows, title = rows_of(found.rows, names), found.name
+    rows, title = select_devices(found.rows, names), found.name
     if words.plot:
         show.show_levels(magics.shell, rows, title)
     else:
@@ -57,10 +57,10 @@ def _run(magics: GPUMem, rest: str) -> None:
         print(f"ipygpumem: passed over: {fault}")  # noqa: T201 (what is missing is told)
 
 
-def _rows(magics: GPUMem, words: argparse.Namespace) -> Rows:
+def _rows(magics: GPUMem, words: argparse.Namespace) -> ReportRows:
     if not words.file:
         reports = magics.session.reports
-        return Rows("this session", moved_entries(reports), dropped=reports.dropped)
+        return ReportRows("this session", changed_rows(reports), dropped=reports.dropped)
     if len(words.file) > 1:
         raise UsageError("%gpumem history takes one file: %gpumem compare takes two")
     return read_rows(filled(magics.shell, words.file[0]))

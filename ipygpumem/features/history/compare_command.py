@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from IPython.core.error import UsageError
 
 from ipygpumem.commands.command import Command
-from ipygpumem.features.history.comparison import earlier_runs, pairs
+from ipygpumem.features.history.comparison import earlier_runs, pair_rows
 from ipygpumem.features.history.report_files import read_rows, short_names
 from ipygpumem.features.history.table import COLUMNS, comparison_tables
 from ipygpumem.jupyter import display as show
@@ -47,7 +47,7 @@ def _run(magics: GPUMem, rest: str) -> None:
     paths = [filled(magics.shell, word) for word in words.file]
     before, after = (read_rows(path) for path in paths)
     magics.cells.claim()
-    found = pairs(before.rows, after.rows)
+    found = pair_rows(before.rows, after.rows)
     earlier = earlier_runs(before.rows, after.rows)
     show.show_tables(magics.shell, comparison_tables(found, words.by, short_names(*paths), earlier))
     for fault in (*before.faults, *after.faults):

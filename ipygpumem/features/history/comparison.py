@@ -1,4 +1,4 @@
-"""Two runs, cell by cell."""
+"""Match the rows of two runs of a notebook, cell by cell."""
 
 from __future__ import annotations
 
@@ -8,91 +8,91 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ipygpumem.features.history.model import Entry
+    from ipygpumem.features.history.model import ReportRow
 
-__all__ = ["Pair", "earlier_runs", "pairs"]
+__all__ = ["RowPair", "earlier_runs", "pair_rows"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """The same code on the same device in two runs; None where one of them lacks it."""
+class RowPair:
+    """The same code on the same device in two runs; None for a run that lacks it."""
 
-    before: Entry | None
-    after: Entry | None
+    before: ReportRow | None
+    after: ReportRow | None
 
     @property
-    def entry(self) -> Entry:
-        """The newer of the two that are there."""
-        one = self.after or self.before
-        if one is None:
-            raise ValueError("a pair of nothing")
-        return one
+    def row(self) -> ReportRow:
+        """The row of the second run, or of the first if the second lacks it."""
+        row = self.after or self.before
+        if row is None:
+            raise ValueError("a pair needs at least one row")
+        return row
 
     def change(self, name: str) -> float | None:
-        """How much more a figure is in the second run; None where one of the two is unknown."""
+        """Difference of a figure between the runs; None if it is unknown in one of them."""
         if self.before is None or self.after is None:
             return None
         before, after = getattr(self.before, name), getattr(self.after, name)
         return None if before is None or after is None else after - before
 
 
-def pairs(before: Sequence[Entry], after: Sequence[Entry]) -> list[Pair]:
-    """Rows that belong together, in the order of the second run; then what only the first has.
+def pair_rows(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> list[RowPair]:
+    """Pair the rows of two runs, in the order of the second run; rows that only the first run has come last.
 
-    A cell is known by the front end's cell id where the runs share such ids, else by its In number (a notebook that is
-    made anew, or converted, gets other ids); what was measured outside a cell by its place among its like. Of a cell
-    that ran more than once its last run counts, of a log that several kernels wrote one after the other the last of
-    them that ran the cell.
+    Cells match by the front end's cell id if the runs share any, else by In number (a notebook that was recreated or
+    converted has other ids). Code outside cells matches by position. If a cell ran more than once, its last run
+    counts; if several kernels wrote one log, the last of them that ran the cell.
     """
-    by_id = _by_id(before, after)
-    first, second = _keyed(before, by_id=by_id), _keyed(after, by_id=by_id)
-    found = [Pair(first.get(key), row) for key, row in second.items()]
-    return found + [Pair(row, None) for key, row in first.items() if key not in second]
+    by_id = _share_ids(before, after)
+    first, second = _last_runs(before, by_id=by_id), _last_runs(after, by_id=by_id)
+    pairs = [RowPair(first.get(key), row) for key, row in second.items()]
+    return pairs + [RowPair(row, None) for key, row in first.items() if key not in second]
 
 
-def earlier_runs(before: Sequence[Entry], after: Sequence[Entry]) -> tuple[int, int]:
-    """How many runs of cells do not count in each of the two, because the cell ran again there."""
-    by_id = _by_id(before, after)
-    return _earlier(before, by_id=by_id), _earlier(after, by_id=by_id)
+def earlier_runs(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> tuple[int, int]:
+    """How many runs of cells `pair_rows` leaves out in each of the two, because the cell ran again."""
+    by_id = _share_ids(before, after)
+    return _count_earlier(before, by_id=by_id), _count_earlier(after, by_id=by_id)
 
 
-def _earlier(rows: Sequence[Entry], *, by_id: bool) -> int:
-    runs = {(_name(row, by_id=by_id), kernel, row.cell) for kernel, row in _kernels(rows) if row.cell is not None}
-    return len(runs) - len({name for name, _, _ in runs})
+def _count_earlier(rows: Sequence[ReportRow], *, by_id: bool) -> int:
+    numbered = [(kernel, row) for kernel, row in _with_kernel(rows) if row.cell is not None]
+    runs = {(_cell_key(row, by_id=by_id), kernel, row.cell) for kernel, row in numbered}
+    return len(runs) - len({key for key, _, _ in runs})
 
 
-def _by_id(before: Sequence[Entry], after: Sequence[Entry]) -> bool:
-    return not {one.cell_id for one in before if one.cell_id}.isdisjoint(one.cell_id for one in after)
+def _share_ids(before: Sequence[ReportRow], after: Sequence[ReportRow]) -> bool:
+    return not {row.cell_id for row in before if row.cell_id}.isdisjoint(row.cell_id for row in after)
 
 
-def _name(row: Entry, *, by_id: bool) -> str | int | None:
+def _cell_key(row: ReportRow, *, by_id: bool) -> str | int | None:
     return row.cell_id if by_id and row.cell_id else row.cell
 
 
-def _keyed(rows: Sequence[Entry], *, by_id: bool) -> dict[tuple[object, ...], Entry]:
-    """Each row under what it is known by: its cell, its place among the rows of that cell's last run, its device."""
-    runs = [(_name(row, by_id=by_id), kernel, row) for kernel, row in _kernels(rows)]
-    last = {name: (kernel, row.cell) for name, kernel, row in runs}
+def _last_runs(rows: Sequence[ReportRow], *, by_id: bool) -> dict[tuple[object, ...], ReportRow]:
+    """The rows of each cell's last run, by cell, device and position within that run."""
+    runs = [(_cell_key(row, by_id=by_id), kernel, row) for kernel, row in _with_kernel(rows)]
+    last = {key: (kernel, row.cell) for key, kernel, row in runs}
     counts: dict[tuple[object, ...], int] = {}
-    found: dict[tuple[object, ...], Entry] = {}
-    for name, kernel, row in runs:
-        if (kernel, row.cell) != last[name]:
+    keyed: dict[tuple[object, ...], ReportRow] = {}
+    for key, kernel, row in runs:
+        if (kernel, row.cell) != last[key]:
             continue
-        kind = (name, row.device)
-        counts[kind] = counts.get(kind, 0) + 1
-        found[name, row.device, counts[kind]] = row
-    return found
+        cell_and_device = (key, row.device)
+        counts[cell_and_device] = counts.get(cell_and_device, 0) + 1
+        keyed[key, row.device, counts[cell_and_device]] = row
+    return keyed
 
 
-def _kernels(rows: Sequence[Entry]) -> Iterator[tuple[int, Entry]]:
-    """Each row with the number of its kernel: where In numbers begin anew, another kernel went on with the log."""
-    kernel, number = 0, 0
-    waiting: list[Entry] = []  # a block inside a cell settles before the cell does
+def _with_kernel(rows: Sequence[ReportRow]) -> Iterator[tuple[int, ReportRow]]:
+    """Number the kernels that wrote the rows: when In numbers start again, another kernel has continued the log."""
+    kernel, last_number = 0, 0
+    pending: list[ReportRow] = []  # a block inside a cell is reported before the cell
     for row in rows:
-        waiting.append(row)
+        pending.append(row)
         if row.cell is not None:
-            kernel += row.cell < number
-            number = row.cell
-            yield from ((kernel, one) for one in waiting)
-            waiting = []
-    yield from ((kernel, one) for one in waiting)
+            kernel += row.cell < last_number
+            last_number = row.cell
+            yield from ((kernel, pending_row) for pending_row in pending)
+            pending = []
+    yield from ((kernel, row) for row in pending)

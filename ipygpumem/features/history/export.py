@@ -1,4 +1,4 @@
-"""Reports as tables for other programs: pandas, CSV, Parquet. A row for each report and device."""
+"""Export rows of reports to pandas, CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -8,57 +8,58 @@ from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.history.model import Entry
+from ipygpumem.features.history.model import ReportRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["COLUMNS", "frame", "write_csv", "write_parquet"]
+__all__ = ["COLUMNS", "data_frame", "write_csv", "write_parquet"]
 
-COLUMNS = tuple(field.name for field in dataclasses.fields(Entry))
-"""As `Entry` has them: bytes, seconds, and empty what is unknown."""
-_TYPES = {field.name: str(field.type).removesuffix(" | None") for field in dataclasses.fields(Entry)}
-_PANDAS = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "object", "Trust": "object"}
+_TYPES = {field.name: str(field.type).removesuffix(" | None") for field in dataclasses.fields(ReportRow)}
+COLUMNS = tuple(_TYPES)
+"""The fields of `ReportRow`: bytes and seconds; empty if unknown."""
+_PANDAS_TYPES = {"int": "Int64", "float": "float64", "bool": "boolean", "str": "object", "Trust": "object"}
 
 
-def _columns(rows: Iterable[Entry]) -> dict[str, list[Any]]:
+def _columns(rows: Iterable[ReportRow]) -> dict[str, list[Any]]:
     rows = list(rows)
     return {name: [getattr(row, name) for row in rows] for name in COLUMNS}
 
 
-def frame(rows: Iterable[Entry]) -> Any:
-    """A pandas DataFrame; ``time`` is a date in UTC.
+def data_frame(rows: Iterable[ReportRow]) -> Any:
+    """A pandas DataFrame; ``time`` is a UTC timestamp.
 
     Raises:
         OptionError: pandas is not installed.
     """
-    pandas = _need("pandas", "data frames")
-    columns = _columns(rows)
-    table = {name: pandas.Series(values, dtype=_PANDAS[_TYPES[name]]) for name, values in columns.items()}
-    table["time"] = pandas.to_datetime(table["time"], unit="s", utc=True)
-    return pandas.DataFrame(table)
+    pandas = _import("pandas", "data frames")
+    columns = {
+        name: pandas.Series(values, dtype=_PANDAS_TYPES[_TYPES[name]]) for name, values in _columns(rows).items()
+    }
+    columns["time"] = pandas.to_datetime(columns["time"], unit="s", utc=True)
+    return pandas.DataFrame(columns)
 
 
-def write_csv(rows: Iterable[Entry], file: IO[str]) -> None:
-    """Write a line of names, and a line for each row; what is unknown is empty."""
+def write_csv(rows: Iterable[ReportRow], file: IO[str]) -> None:
+    """Write a header and one line per row; unknown values are empty."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows([getattr(row, name) for name in COLUMNS] for row in rows)
 
 
-def write_parquet(rows: Sequence[Entry], file: Any) -> None:
-    """Write one table; what is unknown is null.
+def write_parquet(rows: Sequence[ReportRow], file: Any) -> None:
+    """Write one table; unknown values are null.
 
     Raises:
         OptionError: pyarrow is not installed.
     """
-    arrow, parquet = _need("pyarrow", "Parquet files"), _need("pyarrow.parquet", "Parquet files")
-    kinds = {"int": arrow.int64(), "float": arrow.float64(), "bool": arrow.bool_()}
-    schema = arrow.schema([(name, kinds.get(_TYPES[name], arrow.string())) for name in COLUMNS])
+    arrow, parquet = _import("pyarrow", "Parquet files"), _import("pyarrow.parquet", "Parquet files")
+    arrow_types = {"int": arrow.int64(), "float": arrow.float64(), "bool": arrow.bool_()}
+    schema = arrow.schema([(name, arrow_types.get(_TYPES[name], arrow.string())) for name in COLUMNS])
     parquet.write_table(arrow.table(_columns(rows), schema=schema), file)
 
 
-def _need(module: str, purpose: str) -> Any:
+def _import(module: str, purpose: str) -> Any:
     try:
         return import_module(module)
     except ImportError:

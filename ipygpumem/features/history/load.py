@@ -1,4 +1,4 @@
-"""Files of reports: the log's lines, or one JSON list. Read as what they may be: half-written, foreign or hostile."""
+"""Read files of reports: a log (JSON Lines) or one JSON list. The files may be truncated, unrelated or malicious."""
 
 from __future__ import annotations
 
@@ -19,129 +19,128 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import Report
 
-__all__ = ["LARGEST", "first_line_is_report", "opened", "parsed", "read_reports"]
+__all__ = ["MAX_JSON_BYTES", "open_regular_file", "parse_json", "read_reports", "starts_with_report"]
 
-LARGEST = 1 << 29
-"""Bytes of a file that is one JSON value."""
-_LONGEST_LINE = 1 << 26
-_MOST = 1_000_000
-_START = 1 << 16
+MAX_JSON_BYTES = 1 << 29
+"""Largest file that is read as a single JSON value."""
+_MAX_LINE_BYTES = 1 << 26
+_MAX_REPORTS = 1_000_000
+_PEEK_BYTES = 1 << 16
 _BOM = "\ufeff"
 
 
 def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iterator[Report]:
-    """The reports of a file, one by one.
+    """Read the reports of a file one by one.
 
     Args:
         path: The file.
-        faults: Gets a sentence for each broken line, which is passed over; None: such a line raises.
+        faults: Collects a message for each line that is invalid and therefore skipped; if None, such a line raises.
 
     Raises:
-        ReportError: The file cannot be read, or is none of reports; the message begins with its name.
+        ReportError: The file cannot be read or contains no reports; the message starts with its name.
     """
     name = printable(os.fsdecode(path))
-    with opened(path) as file:
-        listed = file.peek(_START).lstrip()[:1] == b"["  # type: ignore[attr-defined]
-        found = _listed(file, name) if listed else _lines(file, name)
-        for count, (place, text) in enumerate(found):
-            if count == _MOST:
-                raise ReportError(f"{name}: more than {_MOST:,} reports")
+    with open_regular_file(path) as file:
+        is_list = file.peek(_PEEK_BYTES).lstrip()[:1] == b"["  # type: ignore[attr-defined]
+        for count, (position, text) in enumerate(_list_items(file, name) if is_list else _lines(file, name)):
+            if count == _MAX_REPORTS:
+                raise ReportError(f"{name}: more than {_MAX_REPORTS:,} reports")
             try:
-                data = parsed(text) if isinstance(text, bytes) else text
+                data = parse_json(text) if isinstance(text, bytes) else text
                 check_schema(mapping(data, ""), SCHEMA)
                 report = report_from(data)
             except ReportError as error:
-                told = f"{name}: {place}: {error}"
+                message = f"{name}: {position}: {error}"
                 if faults is None:
-                    raise ReportError(told) from None
-                faults.append(told)
+                    raise ReportError(message) from None
+                faults.append(message)
             else:
                 yield report
 
 
 def _lines(file: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
     number = 0
-    while line := file.readline(_LONGEST_LINE + 1):
+    while line := file.readline(_MAX_LINE_BYTES + 1):
         number += 1
-        if len(line) > _LONGEST_LINE:
-            raise ReportError(f"{name}: line {number} is longer than {size(_LONGEST_LINE)}")
+        if len(line) > _MAX_LINE_BYTES:
+            raise ReportError(f"{name}: line {number} is longer than {size(_MAX_LINE_BYTES)}")
         if line.strip():
             yield f"line {number}", line
 
 
-def _listed(file: IO[bytes], name: str) -> Iterator[tuple[str, Any]]:
+def _list_items(file: IO[bytes], name: str) -> Iterator[tuple[str, Any]]:
     try:
-        data = parsed(file.read(LARGEST + 1))
+        items = parse_json(file.read(MAX_JSON_BYTES + 1))
     except ReportError as error:
         raise ReportError(f"{name}: {error}") from None
-    yield from ((f"report {number}", one) for number, one in enumerate(data, 1))
+    yield from ((f"report {number}", item) for number, item in enumerate(items, 1))
 
 
-def parsed(text: bytes) -> Any:
-    """JSON as plain data.
+def parse_json(text: bytes) -> Any:
+    """Parse JSON strictly: no NaN or infinity.
 
     Raises:
-        ReportError: It is none, in one line.
+        ReportError: The text is not valid JSON, or larger than `MAX_JSON_BYTES`.
     """
-    if len(text) > LARGEST:
-        raise ReportError(f"more than {size(LARGEST)}")
+    if len(text) > MAX_JSON_BYTES:
+        raise ReportError(f"larger than {size(MAX_JSON_BYTES)}")
     try:
-        return json.loads(text.decode().removeprefix(_BOM).rstrip(), parse_constant=_no_number)
+        return json.loads(text.decode().removeprefix(_BOM).rstrip(), parse_constant=_reject_constant)
     except UnicodeDecodeError:
-        raise ReportError("not a text in UTF-8") from None
+        raise ReportError("not UTF-8 text") from None
     except RecursionError:
-        raise ReportError("JSON that is nested too deep") from None
+        raise ReportError("JSON nested too deeply") from None
     except json.JSONDecodeError as error:
-        raise ReportError("broken JSON, cut off at the end" if _cut(error) else f"broken JSON: {error.msg}") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise ReportError(f"broken JSON: {first_line(error)}") from None
+        raise ReportError("incomplete JSON" if _is_truncated(error) else f"invalid JSON: {error.msg}") from None
+    except ValueError as error:  # a number with thousands of digits
+        raise ReportError(f"invalid JSON: {first_line(error)}") from None
 
 
-def _cut(error: json.JSONDecodeError) -> bool:
-    """Whether a text is the beginning of good JSON: a process died as it wrote it."""
+def _is_truncated(error: json.JSONDecodeError) -> bool:
+    """Whether the text is the beginning of valid JSON, as a process leaves it that dies while writing."""
     rest = error.doc[error.pos :]
     if error.doc.lstrip()[:1] not in {"{", "["}:
         return False
-    ends = not rest or error.msg.startswith("Unterminated string") or (error.pos > 0 and rest == "-")
-    words = any(word.startswith(rest) for word in ("true", "false", "null"))
-    return ends or words or ("escape" in error.msg and len(rest) < len(r"\u1234"))
+    at_end = not rest or error.msg.startswith("Unterminated string") or (error.pos > 0 and rest == "-")
+    in_constant = any(constant.startswith(rest) for constant in ("true", "false", "null"))
+    return at_end or in_constant or ("escape" in error.msg and len(rest) < len(r"\u1234"))
 
 
-def _no_number(word: str) -> NoReturn:
-    raise ReportError(f"broken JSON: {word} is no number")
+def _reject_constant(constant: str) -> NoReturn:
+    raise ReportError(f"invalid JSON: {constant} is not a number")
 
 
-def opened(path: str | os.PathLike[str]) -> IO[bytes]:
-    """A file to read, which is no pipe or device.
+def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a file for reading, unless it is a pipe or a device.
 
     Raises:
-        ReportError: It cannot be opened; the message begins with its name.
+        ReportError: It cannot be opened; the message starts with its name.
     """
     text = os.fsdecode(path)
     name = printable(text)
     try:
-        file = open(os.path.expanduser(text), "rb", opener=_without_waiting)  # noqa: SIM115, PTH111 (Path raises for a user who is not there)
+        file = open(os.path.expanduser(text), "rb", opener=_open_nonblocking)  # noqa: SIM115, PTH111 (Path raises for an unknown user)
     except OSError as error:
         raise ReportError(f"{name}: {error.strerror or 'cannot be read'}") from None
     except ValueError:
-        raise ReportError(f"{name}: no file can have this name") from None
+        raise ReportError(f"{name}: not a valid file name") from None
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise ReportError(f"{name}: not a regular file: a pipe or device may have no end")
+        raise ReportError(f"{name}: not a regular file: pipes and devices are not read")
     return file
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Open without waiting for somebody who writes into a pipe."""
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Open without waiting for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def first_line_is_report(path: Path) -> bool:
-    """Whether a file begins as a log does, or is empty.
+def starts_with_report(path: Path) -> bool:
+    """Whether a file is empty, or its first line looks like a report.
 
     Raises:
         ReportError: It cannot be read.
     """
-    with opened(path) as file:
-        line = file.readline(_START).lstrip()
+    with open_regular_file(path) as file:
+        line = file.readline(_PEEK_BYTES).lstrip()
     return not line or (line.startswith(b'{"schema": ') and b'"code": ' in line)

@@ -1,11 +1,12 @@
-"""A report as one flat row for each device: what a history lists, compares, draws and exports."""
+"""A report as one flat row per device: the form that histories, comparisons, pictures and exports use."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.units import MIB
+from ipygpumem.core.device_names import HOST
+from ipygpumem.display.columns import VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,44 +14,40 @@ if TYPE_CHECKING:
     from ipygpumem.core.grade import Trust
     from ipygpumem.core.report import DeviceReport, Report
 
-__all__ = ["HOST", "Entry", "entries", "moved_entries"]
-
-HOST = "host"
-"""The device of a row that tells of this process's main memory, where there was no GPU."""
-_VISIBLE = MIB // 20
+__all__ = ["ReportRow", "changed_rows", "report_rows"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What one measurement did to one device. Bytes; what is unknown is None.
+class ReportRow:
+    """One measurement on one device. Sizes are in bytes; None means unknown.
 
     Attributes:
-        cell: In number; None outside a stored cell.
-        cell_id: The front end's name of the cell, the same in every run.
+        cell: In number; None for code that does not run in a numbered cell.
+        cell_id: The front end's id of the cell, the same in every run.
         code: First line of the code.
-        time: When it began, in seconds since 1970.
-        seconds: How long it took.
-        success: False where the code raised.
+        time: Start of the measurement, in seconds since 1970.
+        seconds: Duration.
+        success: False if the code raised an exception.
         device: ``cuda:0``, or ``host``.
-        held: Change of allocated memory; of the host, of resident memory.
-        peak: Highest level above the level before.
+        held: Change in allocated memory; for the host, in resident memory.
+        peak: Highest level, relative to the level at the start.
         peak_trust: ``exact``, ``bound`` (at most) or ``unknown``.
-        cached: Change of PyTorch's cache.
-        pending: Change of blocks that wait for a stream.
-        outside: Change of memory outside PyTorch.
+        cached: Change in PyTorch's cache.
+        pending: Change in freed blocks that wait for a stream.
+        outside: Change in memory outside PyTorch.
         outside_trust: ``exact``, ``device`` (this process or another) or ``unknown``.
-        others: Change of other processes.
-        unattributed: Change of what is nobody's.
-        allocated: Level at the end; of the host, resident memory.
-        cache: Level of PyTorch's cache and of pending blocks at the end.
-        outside_level: Level of memory outside PyTorch at the end.
-        others_level: Level of everybody else at the end.
-        capacity: What programs can have of the device.
+        others: Change in the memory of other processes.
+        unattributed: Change in memory that cannot be attributed to any process.
+        allocated: Allocated memory at the end; for the host, resident memory.
+        cache: PyTorch's cache, including pending blocks, at the end.
+        outside_level: Memory outside PyTorch at the end.
+        others_level: Memory of other processes, including unattributed memory, at the end.
+        capacity: Memory of the device that programs can use.
         ooms: Allocations that failed.
-        retries: Allocations before which PyTorch gave its cache back.
-        started: Whether this brought the CUDA context of this process onto the device.
-        host_held: Change of this process's resident memory.
-        host_peak: Its peak above the level before.
+        retries: Allocations for which PyTorch first had to release its cache.
+        started: Whether this measurement created the process's CUDA context on the device.
+        host_held: Change in this process's resident memory.
+        host_peak: Peak of resident memory, relative to the level at the start.
         host_peak_trust: As ``peak_trust``.
     """
 
@@ -84,42 +81,37 @@ class Entry:
 
     @property
     def peak_level(self) -> int | None:
-        """Level of allocated memory at the peak."""
+        """Allocated memory at the peak."""
         if self.peak is None or self.allocated is None or self.held is None:
             return None
         return self.allocated - self.held + self.peak
 
     @property
-    def moved(self) -> bool:
-        """Whether this process moved anything that shows, or ran out of memory."""
+    def changed(self) -> bool:
+        """Whether this process changed any figure visibly, or ran out of memory."""
         figures = (self.held, self.peak, self.cached, self.outside)
-        return self.ooms > 0 or any(one is not None and abs(one) >= _VISIBLE for one in figures)
+        return self.ooms > 0 or any(figure is not None and abs(figure) >= VISIBLE for figure in figures)
 
 
-def entries(report: Report) -> list[Entry]:
-    """A row for each device that this process uses; for the host where there is none."""
-    used = [one for one in report.devices.values() if one.before.context or one.after.context]
-    return [_entry(report, device) for device in used] or [_host(report)]
+def report_rows(report: Report) -> list[ReportRow]:
+    """A row for each device that this process uses, or one for the host if it uses none."""
+    used = [device for device in report.devices.values() if device.before.context or device.after.context]
+    return [_device_row(report, device) for device in used] or [_host_row(report)]
 
 
-def moved_entries(reports: Iterable[Report]) -> list[Entry]:
-    """The rows of many reports: of each the devices that moved, or the first where none did."""
+def changed_rows(reports: Iterable[Report]) -> list[ReportRow]:
+    """The rows of the devices that each report changed, or its first row if it changed none."""
     rows = []
     for report in reports:
-        found = entries(report)
-        rows += [one for one in found if one.moved] or found[:1]
+        of_report = report_rows(report)
+        rows += [row for row in of_report if row.changed] or of_report[:1]
     return rows
 
 
-def _entry(report: Report, device: DeviceReport) -> Entry:
-    after, host, grades = device.after, report.host, device.grades
-    return Entry(
-        cell=report.cell,
-        cell_id=report.cell_id,
-        code=report.code,
-        time=report.time,
-        seconds=report.seconds,
-        success=report.success,
+def _device_row(report: Report, device: DeviceReport) -> ReportRow:
+    after, grades = device.after, device.grades
+    return ReportRow(
+        **_common(report),
         device=device.name,
         held=device.held,
         peak=device.peak,
@@ -138,32 +130,32 @@ def _entry(report: Report, device: DeviceReport) -> Entry:
         ooms=device.ooms,
         retries=device.retries,
         started=device.started,
-        host_held=host.held,
-        host_peak=host.peak,
-        host_peak_trust=host.grades["peak"].trust,
     )
 
 
-def _host(report: Report) -> Entry:
-    host = report.host
-    trust = host.grades["peak"].trust
-    return Entry(
-        cell=report.cell,
-        cell_id=report.cell_id,
-        code=report.code,
-        time=report.time,
-        seconds=report.seconds,
-        success=report.success,
+def _host_row(report: Report) -> ReportRow:
+    host, common = report.host, _common(report)
+    return ReportRow(
+        **common,
         held=host.held,
         peak=host.peak,
-        peak_trust=trust,
+        peak_trust=common["host_peak_trust"],
         allocated=host.after.rss,
         capacity=host.after.total,
-        host_held=host.held,
-        host_peak=host.peak,
-        host_peak_trust=trust,
     )
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
+def _common(report: Report) -> dict[str, Any]:
+    names = ("cell", "cell_id", "code", "time", "seconds", "success")
+    host = report.host
+    return {
+        **{name: getattr(report, name) for name in names},
+        "host_held": host.held,
+        "host_peak": host.peak,
+        "host_peak_trust": host.grades["peak"].trust,
+    }
+
+
+def _sum(*sizes: int | None) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None

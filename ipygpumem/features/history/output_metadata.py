@@ -1,4 +1,4 @@
-"""A report in at most 2 kB, for the metadata of a notebook's output; core/FORMAT.md describes it."""
+"""A report in at most 2 kB, for the metadata of a notebook output; core/FORMAT.md describes the format."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.from_dict import Plain, mapping, printable
 from ipygpumem.core.grade import Trust
 from ipygpumem.core.load import check_ranges, check_schema
-from ipygpumem.features.history.model import HOST, Entry, entries
+from ipygpumem.features.history.model import ReportRow, report_rows
 
 if TYPE_CHECKING:
     from ipygpumem.core.report import Report
 
-__all__ = ["LIMIT", "MIME", "entries_from_summary", "summary"]
+__all__ = ["LIMIT", "MIME", "rows_from_summary", "summary"]
 
 MIME = "application/vnd.ipygpumem+json"
 LIMIT = 2048
-"""Bytes of the summary as JSON, in UTF-8."""
+"""Maximum size of the summary as JSON, in bytes of UTF-8."""
 _SCHEMA = 1
 
-_OF_REPORT = ("cell", "time", "seconds", "success")
-_OF_DEVICE = (
+_REPORT_FIELDS = ("cell", "time", "seconds", "success")
+_DEVICE_FIELDS = (
     "held",
     "peak",
     "cached",
@@ -40,8 +41,8 @@ _plain = Plain({"Trust": Trust})
 
 
 def summary(report: Report) -> dict[str, Any]:
-    """The report's figures as plain data, of as many devices as fit, those that moved most first."""
-    rows = sorted(entries(report), key=lambda one: -_weight(one))
+    """The figures of a report as plain data. If not all devices fit, those with the largest changes are included."""
+    rows = sorted(report_rows(report), key=_largest_change, reverse=True)
     devices = {row.device: _figures(row) for row in rows}
     data: dict[str, Any] = {
         "schema": _SCHEMA,
@@ -59,43 +60,45 @@ def summary(report: Report) -> dict[str, Any]:
     return data
 
 
-def _weight(entry: Entry) -> int:
-    figures = (entry.held, entry.peak, entry.outside, entry.cached)
-    return max((abs(one) for one in figures if one is not None), default=-1)
+def _largest_change(row: ReportRow) -> int:
+    figures = (row.held, row.peak, row.outside, row.cached)
+    return max((abs(figure) for figure in figures if figure is not None), default=-1)
 
 
-def _figures(entry: Entry) -> dict[str, Any]:
-    values = ((name, getattr(entry, name)) for name in _OF_DEVICE)
-    found = {name: value for name, value in values if value is not None}  # a null takes bytes and tells nothing
-    for name in ("ooms", "started"):
-        if not found[name]:
-            del found[name]
-    for name, least in (("peak", "bound"), ("outside", "device")):
-        if getattr(entry, f"{name}_trust") == least:
-            found[f"{name}_trust"] = least
-    return found
+def _figures(row: ReportRow) -> dict[str, Any]:
+    """The known figures of a device; what equals the default is left out to save space."""
+    values = {name: getattr(row, name) for name in _DEVICE_FIELDS}
+    figures = {
+        name: value
+        for name, value in values.items()
+        if value is not None and (value or name not in {"ooms", "started"})
+    }
+    for name, trust in (("peak", "bound"), ("outside", "device")):
+        if getattr(row, f"{name}_trust") == trust:
+            figures[f"{name}_trust"] = trust
+    return figures
 
 
-def entries_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") -> list[Entry]:
-    """The rows that a summary tells of.
+def rows_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") -> list[ReportRow]:
+    """Rebuild the rows that `summary` was made from.
 
     Raises:
-        ReportError: It is none, or a broken one.
+        ReportError: The data is not a valid summary.
     """
     check_schema(mapping(data, ""), _SCHEMA)
     devices = mapping(data.get("devices"), "devices")
     if not devices:
         raise ReportError("devices is empty")
+    other_fields = tuple(field.name for field in dataclasses.fields(ReportRow) if field.name not in _REPORT_FIELDS)
     rows = []
-    for name, figures in devices.items():
+    for name, device in devices.items():
         where = f"devices.{printable(name)}"
-        given = {"peak_trust": "exact", "outside_trust": "exact", **mapping(figures, where)}
+        figures = {"peak_trust": "exact", "outside_trust": "exact", **mapping(device, where)}
         for figure in ("peak", "outside"):
-            if given.get(figure) is None:
-                given[f"{figure}_trust"] = "unknown"
-        found = _plain.fields(Entry, given, where, skip=("device", *_OF_REPORT, "cell_id", "code"))
-        rest = tuple(field.name for field in dataclasses.fields(Entry) if field.name not in _OF_REPORT)
-        found |= _plain.fields(Entry, data, skip=rest)
-        check_ranges(found)
-        rows.append(Entry(device=printable(name) or HOST, cell_id=cell_id, code=code, **found))
+            if figures.get(figure) is None:
+                figures[f"{figure}_trust"] = "unknown"
+        fields = _plain.fields(ReportRow, figures, where, skip=("device", *_REPORT_FIELDS, "cell_id", "code"))
+        fields |= _plain.fields(ReportRow, data, skip=other_fields)
+        check_ranges(fields)
+        rows.append(ReportRow(device=printable(name) or HOST, cell_id=cell_id, code=code, **fields))
     return rows

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.units import duration, size
-from ipygpumem.features.history.model import HOST
 from ipygpumem.snapshot.export.text import clip, many
 from ipygpumem.viewer.axes import Box, Paper, own_style
 from ipygpumem.viewer.picture import MOST_BYTES, WIDTH, Picture, packed
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ipygpumem.features.history.model import Entry
+    from ipygpumem.features.history.model import ReportRow
 
 __all__ = ["history_picture"]
 
@@ -49,7 +49,7 @@ class _Panel:
     """One device: its rows in their order, and the bytes at the upper edge of its plot."""
 
     device: str
-    rows: Sequence[Entry]
+    rows: Sequence[ReportRow]
     top: float
 
     @property
@@ -61,7 +61,7 @@ class _Panel:
         return max((row.capacity for row in self.rows if row.capacity is not None), default=None)
 
 
-def history_picture(rows: Sequence[Entry], title: str) -> Picture:
+def history_picture(rows: Sequence[ReportRow], title: str) -> Picture:
     """Draw a session: a plot for each device, a bar for each measurement.
 
     Where there are more measurements than columns of pixels, each column shows the highest of its own.
@@ -83,7 +83,7 @@ def history_picture(rows: Sequence[Entry], title: str) -> Picture:
     return Picture(png, paper.width, paper.height, "; ".join(words) or "nothing was measured yet")
 
 
-def _panels(rows: Sequence[Entry]) -> list[_Panel]:
+def _panels(rows: Sequence[ReportRow]) -> list[_Panel]:
     devices = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     panels = []
     for device in devices[:_MOST_DEVICES]:
@@ -96,24 +96,24 @@ def _panels(rows: Sequence[Entry]) -> list[_Panel]:
     return panels
 
 
-def _stack(rows: Sequence[Entry]) -> NDArray[np.float64]:
+def _stack(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
     """Shape (rows, parts): bytes up to the upper edge of each part; what is unknown takes no place."""
     amounts = [[max(getattr(row, name) or 0, 0) for name in _parts(rows)] for row in rows]
     return np.cumsum(np.array(amounts, np.float64), axis=1)
 
 
-def _parts(rows: Sequence[Entry]) -> dict[str, tuple[str, str]]:
+def _parts(rows: Sequence[ReportRow]) -> dict[str, tuple[str, str]]:
     return _HOST_PARTS if rows[0].device == HOST else _PARTS
 
 
-def _peaks(rows: Sequence[Entry]) -> NDArray[np.float64]:
+def _peaks(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
     """Level at each peak of allocated memory, on what else is there; NaN where it is unknown or only a bound."""
     known = (row.peak_level if row.peak_trust == "exact" else None for row in rows)
     below = np.array([(row.outside_level or 0) + (row.others_level or 0) for row in rows], np.float64)
     return below + np.array([np.nan if one is None else one for one in known], np.float64)
 
 
-def _highest(rows: Sequence[Entry]) -> NDArray[np.float64]:
+def _highest(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
     return np.fmax(_stack(rows)[:, -1], _peaks(rows))
 
 
@@ -149,7 +149,7 @@ def _plot(paper: Paper, plot: Box, panel: _Panel) -> None:
     _numbers(paper, plot, rows, bars, columns)
 
 
-def _columns(rows: Sequence[Entry], columns: int, widest: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def _columns(rows: Sequence[ReportRow], columns: int, widest: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Which row each column of pixels shows (-1: none), and where each row begins (one more: where the last ends)."""
     count = len(rows)
     width = min(columns / count, widest)
@@ -217,7 +217,7 @@ def _heading(paper: Paper, plot: Box, panel: _Panel) -> None:
     paper.text(end + 10, plot.top - 12, " · ".join(words), 12, _SOFT, most=WIDTH - _RIGHT - end - 10)
 
 
-def _numbers(paper: Paper, plot: Box, rows: Sequence[Entry], bars: NDArray[np.float64], columns: int) -> None:
+def _numbers(paper: Paper, plot: Box, rows: Sequence[ReportRow], bars: NDArray[np.float64], columns: int) -> None:
     """In numbers below some of the bars."""
     each = plot.width / columns * (bars[1] - bars[0])
     wide = _LABEL + _DIGIT * max(len(str(row.cell)) for row in rows)

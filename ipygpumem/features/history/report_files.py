@@ -1,100 +1,137 @@
-"""The rows of a file, be it a log of reports or an executed notebook."""
+"""Rows from the files that a session leaves: a log of reports, or an executed notebook. Needs no kernel or PyTorch."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.code_label import first_code
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.from_dict import printable
-from ipygpumem.features.history.load import LARGEST, opened, parsed, read_reports
-from ipygpumem.features.history.model import Entry, moved_entries
-from ipygpumem.features.history.notebook_file import notebook_rows
+from ipygpumem.features.history.load import MAX_JSON_BYTES, open_regular_file, parse_json, read_reports
+from ipygpumem.features.history.model import ReportRow, changed_rows
+from ipygpumem.features.history.output_metadata import MIME, rows_from_summary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["Rows", "is_notebook", "read_notebook", "read_rows", "short_names"]
+__all__ = ["ReportRows", "is_notebook", "read_notebook", "read_rows", "short_names"]
 
-_START = 1 << 12
+_PEEK_BYTES = 1 << 12
+_NOTEBOOK_FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """What a history is made of.
+class ReportRows:
+    """The rows of one session.
 
     Attributes:
-        name: Whose it is.
-        rows: A row for each measurement and device that moved.
-        faults: A sentence for each piece that was broken, and passed over.
-        dropped: Older rows, which are no longer there.
+        name: Name of the session or its file.
+        rows: A row for each measurement and each device that it changed.
+        faults: A message for each invalid part of the file that was skipped.
+        dropped: Number of older reports that the session has already discarded.
     """
 
     name: str
-    rows: Sequence[Entry]
+    rows: Sequence[ReportRow]
     faults: tuple[str, ...] = ()
     dropped: int = 0
 
 
-def read_rows(path: str | os.PathLike[str]) -> Rows:
-    """The rows of a log or of an executed notebook; lines that are broken are passed over, and told.
+def read_rows(path: str | os.PathLike[str]) -> ReportRows:
+    """Read a log or an executed notebook. Invalid lines are skipped and listed in ``faults``.
 
     Raises:
-        ReportError: The file cannot be read, or is neither; the message begins with its name.
+        ReportError: The file cannot be read, or is neither; the message starts with its name.
     """
     if is_notebook(path):
         return read_notebook(path)
     faults: list[str] = []
-    rows = moved_entries(read_reports(path, faults))
-    if faults and not rows:  # not one line: no log at all
+    rows = changed_rows(read_reports(path, faults))
+    if faults and not rows:
         raise ReportError(faults[0])
-    return Rows(_name(path), rows, tuple(faults))
+    return ReportRows(_file_name(path), rows, tuple(faults))
 
 
 def is_notebook(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a notebook, by its name or by how it begins.
+    """Whether a file is a notebook, judged by its extension or its first bytes.
 
     Raises:
         ReportError: It cannot be read.
     """
     if os.fsdecode(path).lower().endswith(".ipynb"):
         return True
-    with opened(path) as file:
-        start = file.read(_START).split()
+    with open_regular_file(path) as file:
+        start = file.read(_PEEK_BYTES).split()
     return start[:2] == [b"{", b'"cells":']
 
 
-def read_notebook(path: str | os.PathLike[str]) -> Rows:
-    """The rows that an executed notebook carries.
+def read_notebook(path: str | os.PathLike[str]) -> ReportRows:
+    """Read the figures in the output metadata of an executed notebook.
 
     Raises:
-        ReportError: The file cannot be read, or is no notebook; the message begins with its name.
+        ReportError: The file cannot be read, or is not a notebook; the message starts with its name.
     """
     faults: list[str] = []
     name = printable(os.fsdecode(path))
-    with opened(path) as file:
-        text = file.read(LARGEST + 1)
+    with open_regular_file(path) as file:
+        text = file.read(MAX_JSON_BYTES + 1)
     try:
-        data = parsed(text)
-        rows = list(notebook_rows(data, faults))
+        rows = list(_notebook_rows(parse_json(text), faults))
     except ReportError as error:
         raise ReportError(f"{name}: {error}") from None
-    return Rows(_name(path), rows, tuple(f"{name}: {fault}" for fault in faults))
+    return ReportRows(_file_name(path), rows, tuple(f"{name}: {fault}" for fault in faults))
 
 
-def _name(path: str | os.PathLike[str]) -> str:
+def _notebook_rows(data: Any, faults: list[str]) -> Iterator[ReportRow]:
+    cells = data.get("cells") if isinstance(data, dict) else None
+    if not isinstance(cells, list) or data.get("nbformat") != _NOTEBOOK_FORMAT:
+        raise ReportError("not a notebook of format 4")
+    for number, cell in enumerate(cells, 1):
+        if not isinstance(cell, dict):
+            faults.append(f"cell {number} is not an object")
+            continue
+        for summary in _summaries(cell):
+            try:
+                yield from _cell_rows(cell, summary)
+            except ReportError as error:
+                faults.append(f"cell {number}: {error}")
+
+
+def _summaries(cell: dict[str, Any]) -> Iterator[Any]:
+    outputs = cell.get("outputs")
+    for output in outputs if isinstance(outputs, list) else ():
+        metadata = output.get("metadata") if isinstance(output, dict) else None
+        if isinstance(metadata, dict) and MIME in metadata:
+            yield metadata[MIME]
+
+
+def _cell_rows(cell: dict[str, Any], summary: Any) -> Iterator[ReportRow]:
+    source, cell_id = cell.get("source"), cell.get("id")
+    if isinstance(source, list):
+        source = "".join(line for line in source if isinstance(line, str))
+    rows = rows_from_summary(
+        summary,
+        cell_id=printable(cell_id) if isinstance(cell_id, str) else None,
+        code=first_code(source) if isinstance(source, str) else "",
+    )
+    rows.sort(key=lambda row: (len(row.device), row.device))
+    yield from [row for row in rows if row.changed] or rows[:1]
+
+
+def _file_name(path: str | os.PathLike[str]) -> str:
     return printable(Path(os.fsdecode(path)).name)
 
 
-def short_names(one: str, other: str) -> tuple[str, str]:
-    """Two files by names that tell them apart."""
-    names = _name(one), _name(other)
+def short_names(first: str, second: str) -> tuple[str, str]:
+    """File names of two paths, with their folders if the names are the same."""
+    names = _file_name(first), _file_name(second)
     if names[0] != names[1]:
         return names
-    whole = [os.path.abspath(os.path.expanduser(path)) for path in (one, other)]  # noqa: PTH100, PTH111 (Path raises for a user who is not there)
-    if whole[0] == whole[1]:
+    paths = [os.path.abspath(os.path.expanduser(path)) for path in (first, second)]  # noqa: PTH100, PTH111 (Path raises for an unknown user)
+    if paths[0] == paths[1]:
         return names
-    parents = [printable(Path(path).parent.name) for path in whole]
-    return f"{parents[0]}/{names[0]}", f"{parents[1]}/{names[1]}"
+    folders = [printable(Path(path).parent.name) for path in paths]
+    return f"{folders[0]}/{names[0]}", f"{folders[1]}/{names[1]}"

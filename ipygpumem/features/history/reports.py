@@ -1,4 +1,4 @@
-"""The reports of a session, in the order in which they were settled."""
+"""The reports of a session, in the order of the measurements."""
 
 from __future__ import annotations
 
@@ -14,86 +14,86 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, replacing
 from ipygpumem.features.history import export
 from ipygpumem.features.history.load import read_reports
-from ipygpumem.features.history.log import Log
-from ipygpumem.features.history.model import entries
-from ipygpumem.features.history.runs import Runs
+from ipygpumem.features.history.log import ReportLog
+from ipygpumem.features.history.model import report_rows
+from ipygpumem.features.history.previous_run import CellRuns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ipygpumem.core.report import Report
-    from ipygpumem.features.history.model import Entry
+    from ipygpumem.features.history.model import ReportRow
 
 __all__ = ["Reports", "load_reports"]
 
-MOST = 10_000
-"""Reports that a session keeps: about 30 MB. A log has them all."""
-_DETAILED = 100
-"""The newest reports keep their lines and modules, which may be a thousand times as large as the rest."""
+MAX_REPORTS = 10_000
+"""Reports that a session keeps, about 30 MB. A log contains all of them."""
+_MAX_DETAILED = 100
+"""Reports that keep their lines and modules, which can be a thousand times as large as the rest."""
 
 _Path = str | os.PathLike[str]
 
 
 class Reports(Sequence["Report"]):
-    """A list of reports that also finds them by cell: ``reports[-1]``, ``reports.cell(7)``, ``reports.cell("a1b")``.
+    """A list of reports with lookup by cell: ``reports[-1]``, ``reports.cell(7)``, ``reports.cell("a1b")``.
 
-    A session keeps its newest 10,000, and the lines and modules of its newest 100.
+    A session keeps its newest 10,000 reports, and the lines and modules of its newest 100.
 
     Args:
-        reports: What is in it from the start.
-        most: How many are kept; None for all.
+        reports: Initial reports.
+        limit: Maximum number of reports; None keeps all.
 
     Attributes:
-        dropped: Reports that were older, and are no longer here.
-        faults: Of a file that was loaded: a sentence for each line that was passed over.
+        dropped: Number of older reports that are no longer in the list.
+        faults: For a file that was loaded: a message for each line that was skipped.
     """
 
-    def __init__(self, reports: Iterable[Report] = (), *, most: int | None = MOST) -> None:
+    def __init__(self, reports: Iterable[Report] = (), *, limit: int | None = MAX_REPORTS) -> None:
         self._reports: deque[Report] = deque()
-        self._runs = Runs()
-        self._log: Log | None = None
-        self._most = most
+        self._runs = CellRuns()
+        self._log: ReportLog | None = None
+        self._limit = limit
         self.dropped = 0
         self.faults: tuple[str, ...] = ()
         for report in reports:
             self.append(report)
 
     def append(self, report: Report) -> None:
-        """Add the newest."""
+        """Add a report at the end."""
         reports = self._reports
         reports.append(report)
         self._runs.add(report)
-        if self._most is not None:
-            if len(reports) > self._most:
-                self._runs.forget(reports.popleft())
+        if self._limit is not None:
+            if len(reports) > self._limit:
+                self._runs.discard(reports.popleft())
                 self.dropped += 1
-            if len(reports) > _DETAILED:
-                self._lighten(len(reports) - _DETAILED - 1)
+            if len(reports) > _MAX_DETAILED:
+                self._strip_details(len(reports) - _MAX_DETAILED - 1)
         if self._log is not None:
             self._log.write(report)
 
-    def _lighten(self, place: int) -> None:
-        report = self._reports[place]
+    def _strip_details(self, index: int) -> None:
+        report = self._reports[index]
         if report.lines or report.modules:
-            self._runs.forget(report)
-            self._reports[place] = replace(report, lines=(), modules=())
+            self._runs.discard(report)
+            self._reports[index] = replace(report, lines=(), modules=())
 
     def earlier(self, report: Report) -> Report | None:
-        """What the same cell gave when it ran before, of a report that is not in here yet; None where it did not."""
-        return self._runs.earlier(report)
+        """The report of the same cell's previous run, for a report that has not been added yet; None without one."""
+        return self._runs.previous(report)
 
     @property
     def log(self) -> str | None:
-        """The file to which each report is added as it settles, one line of JSON each; None for no file.
+        """File to which each new report is appended as one line of JSON; None for no file.
 
         Raises:
-            OptionError: On setting it: nothing can be written there, or the file holds something else.
+            OptionError: On assignment: the file cannot be written, or contains something else.
         """
         return None if self._log is None else str(self._log.path)
 
     @log.setter
     def log(self, path: _Path | None) -> None:
-        self._log = None if path is None else Log(path)
+        self._log = None if path is None else ReportLog(path)
 
     def __len__(self) -> int:
         return len(self._reports)
@@ -109,33 +109,33 @@ class Reports(Sequence["Report"]):
         return list(self._reports)[index] if isinstance(index, slice) else self._reports[index]
 
     def cell(self, key: int | str) -> Report:
-        """The newest report of a cell, by its In number or its front end's cell id.
+        """The newest report of a cell, by In number or by the front end's cell id.
 
         Raises:
-            KeyError: That cell was not measured.
+            KeyError: The cell was not measured.
         """
         for report in reversed(self._reports):
             if key is not None and key in (report.cell, report.cell_id):
                 return report
         raise KeyError(f"no report of cell {key!r}")
 
-    def rows(self) -> list[Entry]:
-        """A row for each report and device."""
-        return [row for report in self for row in entries(report)]
+    def rows(self) -> list[ReportRow]:
+        """One row per report and device."""
+        return [row for report in self for row in report_rows(report)]
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame, a row for each report and device: bytes as Int64, what is unknown as NA.
+        """A pandas DataFrame with one row per report and device: bytes as Int64, unknown values as NA.
 
         Raises:
             OptionError: pandas is not installed.
         """
-        return export.frame(self.rows())
+        return export.data_frame(self.rows())
 
     def to_csv(self, path: _Path | None = None) -> str | None:
-        """The rows of `to_pandas` as CSV: into a file, or as text.
+        """Write the rows of `to_pandas` as CSV; without a path, return the text.
 
         Raises:
-            OptionError: Nothing can be written there.
+            OptionError: The file cannot be written.
         """
         text = io.StringIO()
         export.write_csv(self.rows(), text)
@@ -145,17 +145,17 @@ class Reports(Sequence["Report"]):
         return None
 
     def to_json(self, path: _Path | None = None) -> str | None:
-        """Everything, as a JSON list of `Report.to_dict`: into a file, which `load_reports` reads, or as text.
+        """Write all reports as a JSON list, which `load_reports` reads; without a path, return the text.
 
         Raises:
-            OptionError: Nothing can be written there.
+            OptionError: The file cannot be written.
         """
         if path is not None:
-            _write(path, "reports.json", lambda file: file.writelines(self._json()))
+            _write(path, "reports.json", lambda file: file.writelines(self._json_parts()))
             return None
-        return b"".join(self._json()).decode()
+        return b"".join(self._json_parts()).decode()
 
-    def _json(self) -> Iterator[bytes]:
+    def _json_parts(self) -> Iterator[bytes]:
         yield b"["
         reports = iter(self)
         for report in islice(reports, 1):
@@ -165,10 +165,10 @@ class Reports(Sequence["Report"]):
         yield b"\n]\n"
 
     def to_parquet(self, path: _Path) -> None:
-        """The rows of `to_pandas` as a Parquet file.
+        """Write the rows of `to_pandas` as a Parquet file.
 
         Raises:
-            OptionError: Nothing can be written there, or pyarrow is not installed.
+            OptionError: The file cannot be written, or pyarrow is not installed.
         """
         rows = self.rows()
         _write(path, "reports.parquet", lambda file: export.write_parquet(rows, file))
@@ -178,26 +178,26 @@ class Reports(Sequence["Report"]):
 
 
 def _write(path: _Path, example: str, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write a file whole, or not at all."""
     target = check_path(path, "table", example)
     try:
         with replacing(target) as temporary, temporary.open("wb") as file:
             write(file)
     except OSError as error:
-        raise OptionError(f"{target} was not written: {error.strerror or error}") from error
+        raise OptionError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 def load_reports(path: _Path, *, strict: bool = True) -> Reports:
-    """The reports of a file that ``GPUMem.log`` or `Reports.to_json` wrote.
+    """Load a file that ``GPUMem.log`` or `Reports.to_json` wrote.
 
     Args:
         path: The file.
-        strict: False passes over lines that are broken, as a crash may leave one; `Reports.faults` tells of them.
+        strict: Whether an invalid line, as a crash can leave one, is an error. If False, such lines are skipped and
+            listed in `Reports.faults`.
 
     Raises:
-        ReportError: It cannot be read, or a line of it is no report; the message names the line.
+        ReportError: The file cannot be read, or a line is not a valid report; the message names the line.
     """
     faults: list[str] = []
-    reports = Reports(read_reports(path, None if strict else faults), most=None)
+    reports = Reports(read_reports(path, None if strict else faults), limit=None)
     reports.faults = tuple(faults)
     return reports

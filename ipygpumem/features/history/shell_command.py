@@ -12,9 +12,9 @@ from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import OptionError, ReportError
 from ipygpumem.core.files import check_ending, check_path, replacing
 from ipygpumem.display.table import text_tables
-from ipygpumem.features.history.comparison import Pair, earlier_runs, pairs
-from ipygpumem.features.history.report_files import Rows, read_notebook, read_rows, short_names
-from ipygpumem.features.history.table import COLUMNS, PAGE, Page, comparison_tables, history_tables, rows_of
+from ipygpumem.features.history.comparison import RowPair, earlier_runs, pair_rows
+from ipygpumem.features.history.report_files import ReportRows, read_notebook, read_rows, short_names
+from ipygpumem.features.history.table import COLUMNS, PAGE, Page, comparison_tables, history_tables, select_devices
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +56,7 @@ def _notebook(words: argparse.Namespace) -> int:
     return _show(words, read_notebook)
 
 
-def _show(words: argparse.Namespace, read: Callable[[str], Rows]) -> int:
+def _show(words: argparse.Namespace, read: Callable[[str], ReportRows]) -> int:
     if words.plot is not None:
         if len(words.files) > 1:
             raise OptionError("--plot draws one file")
@@ -72,7 +72,7 @@ def _show(words: argparse.Namespace, read: Callable[[str], Rows]) -> int:
             status = BAD_FILE
             continue
         status = BAD_FILE if found.faults else status
-        rows = rows_of(found.rows, names)
+        rows = select_devices(found.rows, names)
         found = dataclasses.replace(found, rows=rows)
         if words.json:
             print_json({"file": name, "rows": [dataclasses.asdict(row) for row in rows]})
@@ -83,7 +83,7 @@ def _show(words: argparse.Namespace, read: Callable[[str], Rows]) -> int:
     return status
 
 
-def _read(name: str, read: Callable[[str], Rows]) -> Rows | None:
+def _read(name: str, read: Callable[[str], ReportRows]) -> ReportRows | None:
     """The rows of a file; None, and the reason said, where it cannot be read. What was passed over is said, too."""
     try:
         with progress(f"reading {name}"):
@@ -96,14 +96,14 @@ def _read(name: str, read: Callable[[str], Rows]) -> Rows | None:
     return found
 
 
-def _lines(found: Rows, words: argparse.Namespace) -> Iterable[str]:
+def _lines(found: ReportRows, words: argparse.Namespace) -> Iterable[str]:
     if not found.rows and found.name.endswith(".ipynb"):
         return [f"{found.name}: no output carries figures: run it with %load_ext ipygpumem"]
     page = Page(words.by or "in", words.page or 1, words.top or PAGE)
     return text_tables(history_tables(found.rows, page, title=found.name)).splitlines()
 
 
-def _draw(target: str, found: Rows) -> None:
+def _draw(target: str, found: ReportRows) -> None:
     from ipygpumem.features.history.picture import history_picture
 
     still = history_picture(found.rows, found.name)
@@ -117,7 +117,7 @@ def _compare(words: argparse.Namespace) -> int:
     before, after = _read(words.before, read_rows), _read(words.after, read_rows)
     if before is None or after is None:
         return BAD_FILE
-    found = pairs(before.rows, after.rows)
+    found = pair_rows(before.rows, after.rows)
     if words.json:
         print_json({"a": words.before, "b": words.after, "cells": [_pair(pair) for pair in found]})
     else:
@@ -127,9 +127,9 @@ def _compare(words: argparse.Namespace) -> int:
     return BAD_FILE if before.faults or after.faults else 0
 
 
-def _pair(pair: Pair) -> dict[str, Any]:
-    entry = pair.entry
-    known = {name: getattr(entry, name) for name in ("cell", "cell_id", "code", "device")}
+def _pair(pair: RowPair) -> dict[str, Any]:
+    row = pair.row
+    known = {name: getattr(row, name) for name in ("cell", "cell_id", "code", "device")}
     return {
         **known,
         "a": None if pair.before is None else {name: getattr(pair.before, name) for name in _COMPARED},

@@ -1,4 +1,4 @@
-"""A session cell by cell, and two sessions side by side, as tables."""
+"""Tables of a session cell by cell, and of two runs compared."""
 
 from __future__ import annotations
 
@@ -6,31 +6,42 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import duration, signed
 from ipygpumem.display.columns import VISIBLE
 from ipygpumem.display.table import Table, TableRow
-from ipygpumem.features.history.model import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipygpumem.features.history.comparison import Pair
-    from ipygpumem.features.history.model import Entry
+    from ipygpumem.features.history.comparison import RowPair
+    from ipygpumem.features.history.model import ReportRow
 
-__all__ = ["COLUMNS", "PAGE", "Page", "comparison_tables", "history_tables", "merged_tables", "rows_of"]
+__all__ = [
+    "COLUMNS",
+    "PAGE",
+    "Page",
+    "change_text",
+    "comparison_tables",
+    "history_tables",
+    "row_figures",
+    "row_outcome",
+    "select_devices",
+]
 
 COLUMNS = {"in": "cell", "held": "held", "peak": "peak", "outside": "outside", "time": "seconds"}
-"""What a history may be sorted by, with the figure's name."""
+"""The columns by which a history can be sorted, with the field of `ReportRow` that each shows."""
 PAGE = 30
-_CODE, _CODE_COMPARED = 38, 30
+_CODE_WIDTH, _COMPARED_CODE_WIDTH = 38, 30
+_HEADER = ("held", "peak", "outside", "time")
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which rows to show: the ``number``-th ``size`` of them.
+    """Selection of rows: page ``number`` of pages with ``size`` rows.
 
-    ``by``: the column to sort by, the worst first; ``in``: as they ran, the newest page first.
+    ``by`` is the column to sort by, largest first; ``in`` keeps the order of execution, with the newest page first.
     """
 
     by: str = "in"
@@ -38,63 +49,76 @@ class Page:
     size: int = PAGE
 
     def pages(self, count: int) -> int:
-        """How many there are of so many rows."""
+        """Number of pages needed for ``count`` rows."""
         return max(-(-count // self.size), 1)
 
 
-def rows_of(rows: Sequence[Entry], names: Sequence[str]) -> Sequence[Entry]:
-    """The rows of some devices.
+def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
+    """Keep the rows of some devices.
 
     Args:
-        rows: Of all.
-        names: Of the devices (``cuda:0``, ``host``); none takes all.
+        rows: The rows of all devices.
+        names: Device names (``cuda:0``, ``host``); an empty sequence keeps all rows.
 
     Raises:
-        OptionError: There is none of a device: there are others.
+        OptionError: A device has no rows.
     """
-    there = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
-    missing = [name for name in names if name not in there]
-    if missing and there:
-        raise OptionError(f"nothing of {', '.join(missing)} is here: there is {', '.join(there)}")
+    available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
+    missing = [name for name in names if name not in available]
+    if missing and available:
+        raise OptionError(f"no measurements of {', '.join(missing)}: the devices measured are {', '.join(available)}")
     return [row for row in rows if row.device in names] if names else rows
 
 
 def history_tables(
-    rows: Sequence[Entry], page: Page, *, title: str = "this session", dropped: int = 0, more: str = "--page {}"
+    rows: Sequence[ReportRow],
+    page: Page,
+    *,
+    title: str = "this session",
+    dropped: int = 0,
+    next_page: str = "--page {}",
 ) -> list[Table]:
-    """A row for each cell and device.
+    """A row for each cell and device. Rows without any change are shown only if sorted by time.
 
     Args:
-        rows: In the order in which they ran.
-        page: What to show of them.
-        title: Of what this is the history.
-        dropped: Older reports, which are no longer there.
-        more: How the next page is asked for, with its number in braces.
+        rows: The rows in order of execution.
+        page: The rows to show.
+        title: Name of the session.
+        dropped: Number of older reports that are no longer available.
+        next_page: How to request another page, with its number in braces.
     """
-    figure = COLUMNS[page.by]
-    shown = _shown(rows, page)
+    if not rows:
+        return [Table(f"{title}: no measurements yet", (), (), _remarks(rows, 0, page, dropped, next_page))]
+    listed = rows if page.by == "time" else [row for row in rows if not _is_unchanged(row)]
+    shown = _select_page(listed, page)
     several = len({row.device for row in rows}) > 1
-    bar = "peak" if figure in {"cell", "seconds"} else figure
-    largest = max((abs(getattr(row, bar) or 0) for row in rows), default=0) or 1
-    width = max((len(_number(row)) for row in shown), default=0)
+    figure = COLUMNS[page.by]
+    bar_figure = "peak" if figure in {"cell", "seconds"} else figure
+    largest = max((abs(getattr(row, bar_figure) or 0) for row in rows), default=0) or 1
+    width = max((len(_cell_number(row)) for row in shown), default=0)
     body = tuple(
         TableRow(
-            _label(row, width),
-            (*((row.device,) if several else ()), *_figures(row)),
+            _label(row, width, _CODE_WIDTH),
+            (*((row.device,) if several else ()), *row_figures(row)),
             1,
-            bar=max(getattr(row, bar) or 0, 0) / largest,
-            remark=_remark(row),
+            bar=max(getattr(row, bar_figure) or 0, 0) / largest,
+            remark=row_outcome(row),
         )
         for row in shown
     )
-    header = (*(("device",) if several else ()), "held", "peak", "outside", "time")
-    remarks = _remarks(rows, page, dropped, more)
-    if not rows:
-        return [Table(f"{title}: nothing was measured yet", (), (), remarks)]
+    remarks = _remarks(listed, len(rows) - len(listed), page, dropped, next_page)
+    header = (*(("device",) if several else ()), *_HEADER)
     return [Table(f"{title}: {_count(rows, several)}", header, body, remarks)]
 
 
-def _shown(rows: Sequence[Entry], page: Page) -> Sequence[Entry]:
+def _is_unchanged(row: ReportRow) -> bool:
+    """Whether every figure is known to be zero, or too small to show, and the code succeeded."""
+    figures = (row.held, row.peak, *(() if row.device == HOST else (row.outside,)))
+    zero = all(figure is not None and abs(figure) < VISIBLE for figure in figures)
+    return zero and not row.changed and not row_outcome(row)
+
+
+def _select_page(rows: Sequence[ReportRow], page: Page) -> Sequence[ReportRow]:
     first = (page.number - 1) * page.size
     if page.by == "in":
         end = len(rows) - first
@@ -104,134 +128,116 @@ def _shown(rows: Sequence[Entry], page: Page) -> Sequence[Entry]:
     return [*known, *(row for row in rows if value(row) is None)][first : first + page.size]
 
 
-def _count(rows: Sequence[Entry], several: bool) -> str:
+def _count(rows: Sequence[ReportRow], several: bool) -> str:
     count = len({(row.time, row.cell, row.seconds) for row in rows})
-    return f"{count:,} measurement{'' if count == 1 else 's'}{', a row for each device that moved' if several else ''}"
+    return f"{count:,} measurement{'' if count == 1 else 's'}{', one row per device that changed' if several else ''}"
 
 
-def _remarks(rows: Sequence[Entry], page: Page, dropped: int, more: str) -> tuple[str, ...]:
-    sentences = []
+def _remarks(rows: Sequence[ReportRow], omitted: int, page: Page, dropped: int, next_page: str) -> tuple[str, ...]:
+    remarks = []
+    if omitted:
+        remarks.append(f"{omitted:,} row{'' if omitted == 1 else 's'} without a change not shown (--by time shows all)")
     hosts = sum(row.device == HOST for row in rows)
     if hosts and hosts == len(rows):
-        sentences.append("without a GPU: held and peak are of this process's resident memory")
+        remarks.append("without a GPU: held and peak are this process's resident memory")
     elif hosts:
-        sentences.append("rows of host: no GPU was in use yet, held and peak are of this process's resident memory")
+        remarks.append("rows of host: no GPU was in use yet, held and peak are this process's resident memory")
     pages = page.pages(len(rows))
     if page.number > pages:
-        sentences.append(f"there is no page {page.number:,}: the last is {pages:,}")
+        remarks.append(f"page {page.number:,} does not exist: the last page is {pages:,}")
     elif pages > 1:
-        goes_on = f": {more.format(page.number + 1)} goes on" if page.number < pages else ""
-        sentences.append(f"page {page.number:,} of {pages:,}{goes_on}")
+        hint = f": {next_page.format(page.number + 1)} shows the next" if page.number < pages else ""
+        remarks.append(f"page {page.number:,} of {pages:,}{hint}")
     if dropped:
-        sentences.append(f"{dropped:,} older reports are no longer kept: GPUMem.log writes all to a file")
-    return tuple(sentences)
+        remarks.append(f"{dropped:,} older reports have been discarded: set GPUMem.log to keep all reports in a file")
+    return tuple(remarks)
 
 
-def _label(row: Entry, width: int, most: int = _CODE) -> str:
-    code = row.code if len(row.code) <= most else f"{row.code[: most - 1]}…"
-    return f"{_number(row).ljust(width)}  {code}".rstrip()
+def _label(row: ReportRow, number_width: int, code_width: int) -> str:
+    code = row.code if len(row.code) <= code_width else f"{row.code[: code_width - 1]}…"
+    return f"{_cell_number(row).ljust(number_width)}  {code}".rstrip()
 
 
-def _number(row: Entry) -> str:
+def _cell_number(row: ReportRow) -> str:
     return "" if row.cell is None else f"In [{row.cell}]"
 
 
-def _figures(row: Entry) -> tuple[str, ...]:
-    outside = "" if row.device == HOST else _change(row.outside)
+def row_figures(row: ReportRow) -> tuple[str, ...]:
+    """Held, peak, memory outside PyTorch and time as text."""
+    outside = "" if row.device == HOST else change_text(row.outside)
     if row.outside_trust == "device":
         outside = f"~{outside}"
-    peak = _change(row.peak)
+    peak = change_text(row.peak)
     if row.peak_trust == "bound":
         peak = f"at most {peak}"
-    return (_change(row.held), peak, outside, duration(row.seconds))
+    return (change_text(row.held), peak, outside, duration(row.seconds))
 
 
-def _change(count: int | None) -> str:
+def change_text(count: int | None) -> str:
+    """A change in bytes as text: ``+1.2 MiB``, ``0``, ``<0.1 MiB`` or ``unknown``."""
     if count is None:
         return "unknown"
     return signed(count) if abs(count) >= VISIBLE else "0" if not count else "<0.1 MiB"
 
 
-def _remark(row: Entry) -> str:
-    words = []
+def row_outcome(row: ReportRow) -> str:
+    """What else happened: out of memory, failed, CUDA started."""
+    parts = []
     if row.ooms:
-        words.append("out of memory")
+        parts.append("out of memory")
     if row.success is False and not row.ooms:
-        words.append("failed")
+        parts.append("failed")
     if row.started:
-        words.append("CUDA started")
-    return ", ".join(words)
-
-
-def merged_tables(rows: Sequence[tuple[str, Entry]], lost: Sequence[str] = ()) -> list[Table]:
-    """A row for each source and device; the highest and the lowest peak are named, and nothing is added up.
-
-    Args:
-        rows: Each with its source.
-        lost: Sources that sent nothing.
-    """
-    known = [row.peak for _, row in rows if row.peak is not None]
-    whole = max(known, default=0) or 1
-    body = tuple(
-        TableRow(
-            source,
-            (row.device, *_figures(row)),
-            1,
-            bar=max(row.peak or 0, 0) / whole,
-            remark=", ".join(word for word in (_extreme(row, known), _remark(row)) if word),
-        )
-        for source, row in rows
-    )
-    sources = len({source for source, _ in rows})
-    missing = (f"sent nothing: {', '.join(lost)}",) if lost else ()
-    title = f"{sources:,} source{'' if sources == 1 else 's'}"
-    return [Table(title, ("device", "held", "peak", "outside", "time") if rows else (), body, missing)]
-
-
-def _extreme(row: Entry, known: Sequence[int]) -> str:
-    if row.peak is None or max(known) - min(known) < VISIBLE:
-        return ""
-    return "highest peak" if row.peak == max(known) else "lowest peak" if row.peak == min(known) else ""
+        parts.append("CUDA started")
+    return ", ".join(parts)
 
 
 def comparison_tables(
-    found: Sequence[Pair], by: str, names: tuple[str, str], earlier: tuple[int, int] = (0, 0)
+    pairs: Sequence[RowPair], by: str, names: tuple[str, str], earlier: tuple[int, int] = (0, 0)
 ) -> list[Table]:
-    """Each figure of the second run with its change against the first; sorted by the change, the largest first.
+    """The figures of the second run, each with its change from the first.
 
     Args:
-        found: Rows of the two runs.
-        by: A key of `COLUMNS`; ``in`` leaves the order.
-        names: Of the two runs.
-        earlier: How many runs of cells do not count in each of the two, for the cell ran again.
+        pairs: Rows of the two runs.
+        by: A key of `COLUMNS`, to sort by its change, largest first; ``in`` keeps the order.
+        names: Names of the two runs.
+        earlier: Number of runs left out of each, because the cell ran again.
     """
     if by != "in":
-        found = sorted(found, key=lambda pair: -abs(pair.change(COLUMNS[by]) or 0))
-    several = len({pair.entry.device for pair in found}) > 1
-    width = max((len(_number(pair.entry)) for pair in found), default=0)
+        pairs = sorted(pairs, key=lambda pair: -abs(pair.change(COLUMNS[by]) or 0))
+    listed = pairs if by == "time" else [pair for pair in pairs if not _is_unchanged_pair(pair)]
+    several = len({pair.row.device for pair in pairs}) > 1
+    width = max((len(_cell_number(pair.row)) for pair in listed), default=0)
     body = tuple(
         TableRow(
-            _label(pair.entry, width, _CODE_COMPARED),
-            (*((pair.entry.device,) if several else ()), *_compared(pair)),
+            _label(pair.row, width, _COMPARED_CODE_WIDTH),
+            (*((pair.row.device,) if several else ()), *_compared_figures(pair)),
             1,
-            remark=_only(pair, names),
+            remark=_pair_remark(pair, names),
         )
-        for pair in found
+        for pair in listed
     )
     header = (*(("device",) if several else ()), "held", "change", "peak", "change", "time", "change")
-    both = sum(pair.before is not None and pair.after is not None for pair in found)
-    changed = sum(_differs(pair) for pair in found)
-    title = f"{names[1]} against {names[0]}: {both:,} in both, {changed:,} of them differ"
-    remarks = tuple(
-        f"{name}: {count:,} earlier run{'' if count == 1 else 's'} of cells that ran again left out, the last counts"
-        for name, count in dict(zip(names, earlier, strict=True)).items()
+    both = sum(pair.before is not None and pair.after is not None for pair in pairs)
+    title = f"{names[1]} compared with {names[0]}: {both:,} rows in both, {sum(map(_differs, pairs)):,} differ"
+    remarks = [
+        f"{name}: {count:,} earlier run{'' if count == 1 else 's'} of repeated cells not compared, only the last"
+        for name, count in zip(names, earlier, strict=True)
         if count
-    )
-    return [Table(title, header, body, remarks)]
+    ]
+    omitted = len(pairs) - len(listed)
+    if omitted:
+        remarks.append(f"{omitted:,} row{'' if omitted == 1 else 's'} without memory use in either run not shown")
+    return [Table(title, header if body else (), body, tuple(remarks))]
 
 
-def _compared(pair: Pair) -> tuple[str, ...]:
-    held, peak, _, time = _figures(pair.entry)
+def _is_unchanged_pair(pair: RowPair) -> bool:
+    before, after = pair.before, pair.after
+    return before is not None and after is not None and _is_unchanged(before) and _is_unchanged(after)
+
+
+def _compared_figures(pair: RowPair) -> tuple[str, ...]:
+    held, peak, _, time = row_figures(pair.row)
     cells = []
     for text, name in ((held, "held"), (peak, "peak")):
         change = pair.change(name)
@@ -241,19 +247,19 @@ def _compared(pair: Pair) -> tuple[str, ...]:
     return tuple(cells)
 
 
-def _differs(pair: Pair) -> bool:
+def _differs(pair: RowPair) -> bool:
     changes = (pair.change(name) for name in ("held", "peak", "outside"))
     return any(change is not None and abs(change) >= VISIBLE for change in changes)
 
 
-def _only(pair: Pair, names: tuple[str, str]) -> str:
+def _pair_remark(pair: RowPair, names: tuple[str, str]) -> str:
     if pair.before is None:
         return f"only in {names[1]}"
     if pair.after is None:
         return f"only in {names[0]}"
-    failed = [name for name, one in zip(names, (pair.before, pair.after), strict=True) if one.success is False]
-    words = [] if not failed else ["failed in both" if len(failed) == len(names) else f"failed in {failed[0]}"]
+    failed = [name for name, row in zip(names, (pair.before, pair.after), strict=True) if row.success is False]
+    parts = [] if not failed else ["failed in both" if len(failed) == len(names) else f"failed in {failed[0]}"]
     outside = pair.change("outside")
     if outside is not None and abs(outside) >= VISIBLE:
-        words.append(f"outside PyTorch {signed(int(outside))}")
-    return ", ".join(words)
+        parts.append(f"outside PyTorch {signed(int(outside))}")
+    return ", ".join(parts)

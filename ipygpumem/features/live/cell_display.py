@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.live.poller import Follower
+from ipygpumem.features.live.poller import Poller
 from ipygpumem.features.live.table import live_bundle
 from ipygpumem.jupyter.output_widget import captured
 from ipygpumem.jupyter.stream_tail import Endings
@@ -155,7 +155,7 @@ class Live:
     def __init__(self, shell: Any, session: Session, clearing: Clearing) -> None:
         self._shell = shell
         self._clearing = clearing
-        self._follower = Follower(session.monitor)
+        self._follower = Poller(session.monitor)
         self._cells: tuple[LiveCell, ...] = ()
         self._lock = threading.Lock()
         self._thread = Parked("ipygpumem-live", self._look)

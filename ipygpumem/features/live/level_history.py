@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.core.report import Report
-    from ipygpumem.features.live.model import Level, Levels
+    from ipygpumem.features.live.model import DeviceLevels, Levels
 
-__all__ = ["Past", "point"]
+__all__ = ["LevelHistory", "point"]
 
 _PARTS = ("allocated", "cached", "outside", "others", "used", "capacity")
 _KEPT_CELLS = 1_000
 
 
-class Past:
+class LevelHistory:
     """The levels that were read, ``every`` so many seconds; kept for ``seconds``."""
 
     def __init__(self, every: float, seconds: float = 3600) -> None:
@@ -46,7 +46,7 @@ class Past:
         }
 
 
-def _columns(levels: list[Level | None]) -> dict[str, list[Any]]:
+def _columns(levels: list[DeviceLevels | None]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {
         part: [None if one is None else getattr(one, part) for one in levels] for part in _PARTS
     }

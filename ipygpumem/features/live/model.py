@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Level", "Levels"]
+__all__ = ["DeviceLevels", "Levels"]
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class DeviceLevels:
     """One device at one instant, in bytes; what is not known is None.
 
     ``outside`` is this process's where ``own``, else everybody's; ``others`` is then unknown. ``others``: what is
@@ -38,6 +38,6 @@ class Levels:
     """
 
     time: float
-    devices: tuple[Level, ...]
+    devices: tuple[DeviceLevels, ...]
     rss: int | None
     total: int | None

@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.features.live.level_history import Past, point
-from ipygpumem.features.live.poller import Follower
+from ipygpumem.features.live.level_history import LevelHistory, point
+from ipygpumem.features.live.poller import Poller
 from ipygpumem.measurement.worker_thread import Parked
 from ipygpumem.viewer.display_target import shell_target
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from ipygpumem.features.live.widget import MonitorWidget
     from ipygpumem.measurement.session import Session
 
-__all__ = ["EVERY", "Monitoring"]
+__all__ = ["EVERY", "Monitor"]
 
 EVERY = 1.0
 _AWAY = 20.0
 """A view that has not been heard of for so long is gone, unless the kernel was too busy to hear it."""
 
 
-class Monitoring:
+class Monitor:
     """The monitor of one shell. There is one: opened again, it goes on at the new place, with what it knows."""
 
     def __init__(self, shell: Any, session: Session, running: Callable[[], tuple[int | None, float] | None]) -> None:
         self._shell = shell
         self._session = session
         self._running = running
-        self._follower = Follower(session.monitor)
-        self._past = Past(EVERY)
+        self._follower = Poller(session.monitor)
+        self._past = LevelHistory(EVERY)
         self._told = 0.0
         self._widget: MonitorWidget | None = None
         self._thread = Parked("ipygpumem-monitor", self._look)
@@ -57,7 +57,7 @@ class Monitoring:
             raise OptionError(f"it needs anywidget: pip install anywidget ({first_line(error)})") from error
         self._take_away()
         if every is not None and every != self._past.every:
-            self._past = Past(every)
+            self._past = LevelHistory(every)
         self._widget = MonitorWidget(self._data, self._looked)
         bundle: Any = self._widget._repr_mimebundle_()
         self._follow()

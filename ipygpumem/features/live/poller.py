@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError
-from ipygpumem.features.live.model import Level, Levels
+from ipygpumem.features.live.model import DeviceLevels, Levels
 from ipygpumem.measurement.reserved_bound import Anchor
 from ipygpumem.measurement.sampler import SAMPLER
 from ipygpumem.sources import host, pytorch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ipygpumem.sources.device import Device
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
-__all__ = ["Follower"]
+__all__ = ["Poller"]
 
 _MOVED = 2 << 20
 _PAUSE = 1.0
@@ -37,7 +37,7 @@ class _Elsewhere:
     time: float
 
 
-class Follower:
+class Poller:
     """Reads memory levels. Never raises, and makes no CUDA call except to ask whether there is a context."""
 
     def __init__(self, monitor: DeviceMonitor) -> None:
@@ -53,11 +53,11 @@ class Follower:
                 if pytorch.has_context(torch, card.index):
                     devices.append(self._level(torch, card))
             except Exception:
-                devices.append(Level(card.name))
+                devices.append(DeviceLevels(card.name))
         reading = host.read_host(None, available=False)
         return Levels(time.time(), tuple(devices), reading.rss, reading.total)
 
-    def _level(self, torch: Any, card: Device) -> Level:
+    def _level(self, torch: Any, card: Device) -> DeviceLevels:
         memory: DeviceMemory | None = None
         for _ in range(_TRIES):
             stats = self._stats(torch, card.index)
@@ -71,7 +71,7 @@ class Follower:
         driver = memory.reserved or 0
         around = memory.used - driver - state.now.reserved
         elsewhere = self._others(card, memory, around)
-        return Level(
+        return DeviceLevels(
             card.name,
             state.now.allocated,
             state.now.reserved - state.now.allocated,
@@ -83,10 +83,10 @@ class Follower:
         )
 
     @staticmethod
-    def _partly(card: Device, stats: dict[str, Any] | None, memory: DeviceMemory | None) -> Level:
+    def _partly(card: Device, stats: dict[str, Any] | None, memory: DeviceMemory | None) -> DeviceLevels:
         now = None if stats is None else pytorch.allocator_state(stats).now
         driver = 0 if memory is None else memory.reserved or 0
-        return Level(
+        return DeviceLevels(
             card.name,
             None if now is None else now.allocated,
             None if now is None else now.reserved - now.allocated,

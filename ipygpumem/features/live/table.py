@@ -10,7 +10,7 @@ from ipygpumem.core.units import duration, pair, size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipygpumem.features.live.model import Level, Levels
+    from ipygpumem.features.live.model import DeviceLevels, Levels
 
 __all__ = ["live_bundle"]
 
@@ -37,7 +37,7 @@ def live_bundle(history: Sequence[Levels], seconds: float, cell: int | None) -> 
     return {"text/plain": "\n".join(lines), "text/html": _html(rows, where, more)}
 
 
-def _words(level: Level) -> list[str]:
+def _words(level: DeviceLevels) -> list[str]:
     figures = (("allocated", level.allocated), ("reserved", level.reserved))
     words = [f"{name} {size(amount)}" for name, amount in figures if amount is not None]
     if level.outside is not None:
@@ -58,7 +58,7 @@ def _clock(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 60 else duration(seconds)  # noqa: PLR2004 (a minute)
 
 
-def _chart(history: Sequence[Levels], level: Level) -> str:
+def _chart(history: Sequence[Levels], level: DeviceLevels) -> str:
     rows = []
     for levels in history:
         one = next((one for one in levels.devices if one.name == level.name), None)

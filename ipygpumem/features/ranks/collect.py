@@ -16,9 +16,9 @@ from ipygpumem.core.errors import OptionError, ReportError, SnapshotError, first
 from ipygpumem.core.from_dict import printable
 from ipygpumem.display.html import html_tables
 from ipygpumem.display.table import text_tables
-from ipygpumem.features.history.load import opened, parsed
-from ipygpumem.features.ranks.launch import newest_launch
-from ipygpumem.features.ranks.model import Member, MemberPeak, member_from
+from ipygpumem.features.history.load import open_regular_file, parse_json
+from ipygpumem.features.ranks.launch import earlier_launches
+from ipygpumem.features.ranks.model import RankPeak, RankResult, rank_result_from
 from ipygpumem.features.ranks.notes_table import named
 from ipygpumem.features.ranks.rank_files import REPORT, SNAPSHOT
 from ipygpumem.features.ranks.skew import Difference, compare_ranks
@@ -51,7 +51,7 @@ class Ranks:
         code: What they ran, where another cell than the newest sent it.
     """
 
-    members: tuple[Member, ...]
+    members: tuple[RankResult, ...]
     what: str = "rank"
     faults: tuple[str, ...] = ()
     snapshots: dict[str, str] | None = None
@@ -137,7 +137,7 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
         raise ReportError(f"{name}: {faults[0] if len(faults) == 1 else 'no reports or snapshots of ranks here'}")
     names = _names(files)
     for stem, found in _briefs(files, workers):
-        member = members.get(stem) or Member(names[stem], "missing", note="a snapshot, but no report")
+        member = members.get(stem) or RankResult(names[stem], "missing", note="a snapshot, but no report")
         if isinstance(found, str):
             faults.append(f"{printable(files[stem].name)}: {found}")
         elif _fits(member, found):
@@ -187,22 +187,22 @@ def _names(stems: Iterable[str]) -> dict[str, str]:
     return {stem: _label(stem) for stem in parts}
 
 
-def _reports(files: Sequence[Path], faults: list[str]) -> Iterator[tuple[str, Member]]:
+def _reports(files: Sequence[Path], faults: list[str]) -> Iterator[tuple[str, RankResult]]:
     for path in files:
         stem = _stem(path)
         if not stem.startswith("rank_"):
             continue
         try:
-            with opened(path) as file:
+            with open_regular_file(path) as file:
                 text = file.read(_LARGEST + 1)
             if len(text) > _LARGEST:
                 raise ReportError("larger than any report of a rank")  # noqa: TRY301 (told as the others are)
-            member = member_from(parsed(text), _label(stem))
+            member = rank_result_from(parse_json(text), _label(stem))
         except ReportError as error:
             told = str(error).removeprefix(f"{printable(str(path))}: ")
             faults.append(f"{printable(path.name)}: {told}")
             if _NUMBER.search(stem):
-                yield stem, Member(_label(stem), "missing", note="its report cannot be read")
+                yield stem, RankResult(_label(stem), "missing", note="its report cannot be read")
             continue
         rank = None if member.origin is None else member.origin.rank
         if rank is not None and member.name != str(rank):
@@ -211,16 +211,16 @@ def _reports(files: Sequence[Path], faults: list[str]) -> Iterator[tuple[str, Me
         yield stem, replace(member, peaks=())
 
 
-def _fits(member: Member, peaks: Sequence[MemberPeak]) -> bool:
+def _fits(member: RankResult, peaks: Sequence[RankPeak]) -> bool:
     """Whether a recording was written by the run that the report is of: an older one may lie there still."""
     began = None if member.origin is None else member.origin.began
     starts = [peak.start_us for peak in peaks if peak.start_us is not None]
     return not began or not starts or max(starts) / 1e6 >= began - 1
 
 
-def _one_run(members: dict[str, Member], files: dict[str, Path], faults: list[str]) -> dict[str, Member]:
+def _one_run(members: dict[str, RankResult], files: dict[str, Path], faults: list[str]) -> dict[str, RankResult]:
     """The ranks of the newest run, each once."""
-    old = newest_launch(members)
+    old = earlier_launches(members)
     for why in dict.fromkeys(old.values()):
         names = [f"{printable(stem)}{REPORT}" for stem in old if old[stem] == why]
         faults.append(f"{named(names)}: {why}")
@@ -236,13 +236,13 @@ def _one_run(members: dict[str, Member], files: dict[str, Path], faults: list[st
     return {stem: members[stem] for stem in chosen.values()}
 
 
-def _age(member: Member) -> tuple[bool, float]:
+def _age(member: RankResult) -> tuple[bool, float]:
     """By this the best that is known of a rank comes last."""
     one = member.origin
     return member.report is not None, 0.0 if one is None else one.began + (one.clock or 0.0)
 
 
-def _absent(members: Any, old: Iterable[str]) -> Iterator[Member]:
+def _absent(members: Any, old: Iterable[str]) -> Iterator[RankResult]:
     """The ranks that left nothing of this run."""
     members, earlier = list(members), set(old)
     worlds = [one.origin.world for one in members if one.origin is not None and one.origin.world]
@@ -250,15 +250,15 @@ def _absent(members: Any, old: Iterable[str]) -> Iterator[Member]:
     missing = [str(number) for number in range(min(max(worlds, default=0), _MOST)) if str(number) not in known]
     for name in missing:
         what = "its report is of an earlier run" if name in earlier else "nothing in the folder"
-        yield Member(name, "missing", note=what)
+        yield RankResult(name, "missing", note=what)
 
 
-def _order(member: Member) -> tuple[int, int, str]:
+def _order(member: RankResult) -> tuple[int, int, str]:
     number = member.name
     return (0, int(number), "") if number.isdecimal() and number.isascii() else (1, 0, number)
 
 
-def _briefs(files: dict[str, Path], workers: int) -> Iterator[tuple[str, tuple[MemberPeak, ...] | str]]:
+def _briefs(files: dict[str, Path], workers: int) -> Iterator[tuple[str, tuple[RankPeak, ...] | str]]:
     """Each recording in brief, or why there is nothing to tell. Few lie in memory at a time."""
     if workers <= 1 or len(files) < _ALONE:
         yield from ((stem, _brief(str(path))) for stem, path in files.items())
@@ -271,7 +271,7 @@ def _briefs(files: dict[str, Path], workers: int) -> Iterator[tuple[str, tuple[M
 
 def _pooled(
     pool: ProcessPoolExecutor, waiting: deque[tuple[str, Path]], workers: int
-) -> Iterator[tuple[str, tuple[MemberPeak, ...] | str]]:
+) -> Iterator[tuple[str, tuple[RankPeak, ...] | str]]:
     """Read until all are, or until a file has brought a worker down: the others are then read by new ones."""
     running: deque[tuple[str, Path, Future[Any]]] = deque()
     while waiting or running:
@@ -289,7 +289,7 @@ def _pooled(
         yield stem, found
 
 
-def _apart(path: Path) -> tuple[MemberPeak, ...] | str:
+def _apart(path: Path) -> tuple[RankPeak, ...] | str:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
             return pool.submit(_brief, str(path)).result()
@@ -297,7 +297,7 @@ def _apart(path: Path) -> tuple[MemberPeak, ...] | str:
             return "its reader was killed: there is not enough memory for it"
 
 
-def _brief(path: str) -> tuple[MemberPeak, ...] | str:
+def _brief(path: str) -> tuple[RankPeak, ...] | str:
     from ipygpumem.features.ranks.peak_summary import brief
 
     try:

@@ -12,9 +12,9 @@ from ipygpumem.sources.host import begin_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipygpumem.features.ranks.model import Member, Origin
+    from ipygpumem.features.ranks.model import RankInfo, RankResult
 
-__all__ = ["launch_of", "newest_launch"]
+__all__ = ["earlier_launches", "launch_ids"]
 
 _APART = 1.0
 """Seconds within which two clocks are one (see `RankFiles`)."""
@@ -23,7 +23,7 @@ _PROOFS = {_PROCESS, _PARENT, _JOB, _ELASTIC}
 """What two launches do not share. The master's address they may: its port is a default."""
 
 
-def launch_of(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, str], ...]:
+def launch_ids(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, str], ...]:
     """What tells this process's launch from others, as (what, value)."""
     found = [(_PROCESS, f"{os.getpid()} {begin_of(os.getpid())}")]
     elastic = environment.get("TORCHELASTIC_RUN_ID", "")
@@ -41,7 +41,7 @@ def launch_of(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, s
     return tuple(found)
 
 
-def newest_launch(members: Mapping[str, Member]) -> dict[str, str]:
+def earlier_launches(members: Mapping[str, RankResult]) -> dict[str, str]:
     """The members that belong to another launch than the one that began last, each with why, in words.
 
     Args:
@@ -59,11 +59,11 @@ def newest_launch(members: Mapping[str, Member]) -> dict[str, str]:
     return found
 
 
-def _begin(one: Origin) -> float:
+def _begin(one: RankInfo) -> float:
     return one.began + (one.clock or 0.0)
 
 
-def _another(member: Member, one: Origin, last: Member, newest: Origin) -> str:
+def _another(member: RankResult, one: RankInfo, last: RankResult, newest: RankInfo) -> str:
     """Why a member is of an earlier launch than the newest; empty where it is not, as far as can be told."""
     if one.world and newest.world and one.world != newest.world:
         return f"of another run, of {one.world:,} ranks and not {newest.world:,}"

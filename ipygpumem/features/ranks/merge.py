@@ -1,4 +1,4 @@
-"""Reports of several processes side by side: workers of Dask or Ray, a pool, ranks that sent theirs."""
+"""Reports of several processes side by side: workers of Dask or Ray, a process pool, ranks that sent their reports."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.report import Report
+from ipygpumem.display.columns import VISIBLE
 from ipygpumem.display.html import html_tables
-from ipygpumem.display.table import text_tables
+from ipygpumem.display.table import Table, TableRow, text_tables
 from ipygpumem.features.history import export
-from ipygpumem.features.history.model import Entry, moved_entries
-from ipygpumem.features.history.table import merged_tables
+from ipygpumem.features.history.model import ReportRow, changed_rows
+from ipygpumem.features.history.table import row_figures, row_outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 __all__ = ["Merged", "Spread", "merge_reports"]
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How far a figure lies apart: the highest and the lowest, in bytes, each with (source, device)."""
+    """The highest and the lowest value of a figure, in bytes, each with its (source, device)."""
 
     highest: int
     highest_of: tuple[str, str]
@@ -32,78 +33,104 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Reports by source. Peaks are never added: they were not at one time, and two sources may be on one card.
+    """Reports by source. Peaks are never added up: they occur at different times, and sources may share a device.
 
     Attributes:
-        reports: By source; None for one that sent nothing.
+        reports: By source; None for a source without a report.
     """
 
     reports: dict[str, Report | None]
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Sources that sent nothing."""
+        """Sources without a report."""
         return tuple(name for name, report in self.reports.items() if report is None)
 
     @property
-    def rows(self) -> list[tuple[str, Entry]]:
-        """A row for each source and device that moved."""
-        sent = ((name, report) for name, report in self.reports.items() if report is not None)
-        return [(name, row) for name, report in sent for row in moved_entries([report])]
+    def rows(self) -> list[tuple[str, ReportRow]]:
+        """A row for each source and each device that it changed."""
+        reported = ((name, report) for name, report in self.reports.items() if report is not None)
+        return [(name, row) for name, report in reported for row in changed_rows([report])]
 
     def spread(self, figure: str = "peak") -> Spread | None:
-        """The highest and the lowest of ``held``, ``peak`` or ``outside``; None where nobody knows it.
+        """The highest and the lowest ``held``, ``peak`` or ``outside``; None if it is unknown everywhere.
 
         Raises:
             OptionError: There is no such figure.
         """
         if figure not in {"held", "peak", "outside"}:
-            raise OptionError(f"{figure!r} is no figure: held, peak or outside")
-        known = [(getattr(row, figure), (name, row.device)) for name, row in self.rows]
-        known = [one for one in known if one[0] is not None]
-        if not known:
+            raise OptionError(f"unknown figure {figure!r}: expected held, peak or outside")
+        values = [(getattr(row, figure), (name, row.device)) for name, row in self.rows]
+        values = [value for value in values if value[0] is not None]
+        if not values:
             return None
-        (highest, highest_of), (lowest, lowest_of) = max(known), min(known)
+        (highest, highest_of), (lowest, lowest_of) = max(values), min(values)
         return Spread(highest, highest_of, lowest, lowest_of)
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas DataFrame, with a first column ``source``.
+        """The rows as a pandas DataFrame, with ``source`` as the first column.
 
         Raises:
             OptionError: pandas is not installed.
         """
-        frame = export.frame(row for _, row in self.rows)
+        frame = export.data_frame(row for _, row in self.rows)
         frame.insert(0, "source", [name for name, _ in self.rows])
         return frame
 
     def __str__(self) -> str:
-        return text_tables(merged_tables(self.rows, self.lost))
+        return text_tables(_tables(self.rows, self.lost))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 (IPython's signature)
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        return html_tables(merged_tables(self.rows, self.lost))
+        return html_tables(_tables(self.rows, self.lost))
 
 
 def merge_reports(reports: Mapping[str, Report | None] | Iterable[Report | None]) -> Merged:
-    """Put reports of several processes side by side.
+    """Put the reports of several processes side by side.
 
     Args:
-        reports: By a name of each source (a worker, a rank); without names they are numbered from 0. None stands for a
-            source that was lost: the others are told all the same.
+        reports: Reports by the name of their source (a worker, a rank); without names they are numbered from 0. None
+            stands for a source that sent no report.
 
     Raises:
-        OptionError: Something else than reports, or two sources of one name.
+        OptionError: A value is not a report, or two sources have the same name.
     """
     if isinstance(reports, Report):
-        raise OptionError("merge_reports takes several reports, by name or in a list")
-    found: dict[str, Report | None] = {}
+        raise OptionError("merge_reports takes several reports, in a dictionary or a list")
+    by_source: dict[str, Report | None] = {}
     for key, report in reports.items() if isinstance(reports, Mapping) else enumerate(reports):
         name = str(key)
-        if name in found:
-            raise OptionError(f"two sources are called {name}: give each another name")
-        found[name] = report
+        if name in by_source:
+            raise OptionError(f"two sources are named {name}: give each source its own name")
+        by_source[name] = report
         if report is not None and not isinstance(report, Report):
             raise OptionError(f"{name} is a {type(report).__name__}, not a report")
-    return Merged(found)
+    return Merged(by_source)
+
+
+def _tables(rows: Sequence[tuple[str, ReportRow]], lost: Sequence[str]) -> list[Table]:
+    """A row for each source and device, with the highest and the lowest peak marked."""
+    peaks = [row.peak for _, row in rows if row.peak is not None]
+    largest = max(peaks, default=0) or 1
+    body = tuple(
+        TableRow(
+            source,
+            (row.device, *row_figures(row)),
+            1,
+            bar=max(row.peak or 0, 0) / largest,
+            remark=", ".join(remark for remark in (_peak_rank(row, peaks), row_outcome(row)) if remark),
+        )
+        for source, row in rows
+    )
+    sources = len({source for source, _ in rows})
+    remarks = (f"no report from {', '.join(lost)}",) if lost else ()
+    title = f"{sources:,} source{'' if sources == 1 else 's'}"
+    return [Table(title, ("device", "held", "peak", "outside", "time") if rows else (), body, remarks)]
+
+
+def _peak_rank(row: ReportRow, peaks: Sequence[int]) -> str:
+    if row.peak is None or max(peaks) - min(peaks) < VISIBLE:
+        return ""
+    return "highest peak" if row.peak == max(peaks) else "lowest peak" if row.peak == min(peaks) else ""

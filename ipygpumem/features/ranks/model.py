@@ -14,7 +14,7 @@ from ipygpumem.features.lines.model import CodeLine
 if TYPE_CHECKING:
     from ipygpumem.core.report import DeviceReport, Report
 
-__all__ = ["MOST_RANKS", "SCHEMA", "CardFacts", "Member", "MemberPeak", "Origin", "State", "member_from"]
+__all__ = ["MOST_RANKS", "SCHEMA", "DeviceFacts", "RankInfo", "RankPeak", "RankResult", "State", "rank_result_from"]
 
 SCHEMA = 1
 """Of a member as plain data: ``{"schema", "state", "origin", "report"}``."""
@@ -25,7 +25,7 @@ process is gone. ``missing``: it sent nothing. ``absent``: it was never under wa
 
 
 @dataclass(frozen=True, slots=True)
-class CardFacts:
+class DeviceFacts:
     """A device of this process and the card that it is: ``uuid`` is the same in every process on the machine."""
 
     name: str
@@ -35,7 +35,7 @@ class CardFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RankInfo:
     """Whose report it is.
 
     Attributes:
@@ -55,18 +55,18 @@ class Origin:
     host: str = ""
     pid: int = 0
     version: str = ""
-    cards: tuple[CardFacts, ...] = ()
+    cards: tuple[DeviceFacts, ...] = ()
     clock: float | None = None
     began: float = 0.0
     launch: tuple[tuple[str, str], ...] = ()
 
-    def card(self, device: str) -> CardFacts | None:
+    def card(self, device: str) -> DeviceFacts | None:
         """The card behind a device's name; None where that is not known."""
         return next((one for one in self.cards if one.name == device), None)
 
 
 @dataclass(frozen=True, slots=True)
-class MemberPeak:
+class RankPeak:
     """One device's peak out of a recording, small whatever the recording was.
 
     Attributes:
@@ -91,7 +91,7 @@ class MemberPeak:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class RankResult:
     """One process of several, with what it measured.
 
     Attributes:
@@ -106,9 +106,9 @@ class Member:
 
     name: str
     state: State
-    origin: Origin | None = None
+    origin: RankInfo | None = None
     report: Report | None = None
-    peaks: tuple[MemberPeak, ...] = ()
+    peaks: tuple[RankPeak, ...] = ()
     note: str = ""
     snapshot: str | None = None
 
@@ -125,7 +125,7 @@ class Member:
         return "" if self.origin is None else self.origin.host
 
     @property
-    def highest(self) -> MemberPeak | None:
+    def highest(self) -> RankPeak | None:
         """The device with the highest recorded peak."""
         return max(self.peaks, key=lambda peak: peak.requested, default=None)
 
@@ -147,7 +147,7 @@ class Member:
         return json.dumps(self.to_dict())
 
 
-_PLAIN = Plain({"CodeLine": CodeLine, "Origin": Origin, "CardFacts": CardFacts, "MemberPeak": MemberPeak})
+_PLAIN = Plain({"CodeLine": CodeLine, "RankInfo": RankInfo, "DeviceFacts": DeviceFacts, "RankPeak": RankPeak})
 MOST_RANKS = 1 << 24
 """No rank is as high."""
 _WORDS = 200
@@ -159,14 +159,14 @@ class _Written:
     """A member as it is written, apart from its report."""
 
     state: State
-    origin: Origin | None = None
-    peaks: tuple[MemberPeak, ...] = ()
+    origin: RankInfo | None = None
+    peaks: tuple[RankPeak, ...] = ()
     note: str = ""
     snapshot: str | None = None
 
 
-def member_from(data: Any, name: str) -> Member:
-    """The member that `Member.to_dict` made this of.
+def rank_result_from(data: Any, name: str) -> RankResult:
+    """The member that `RankResult.to_dict` made this of.
 
     Raises:
         ReportError: It is none, or a broken one.
@@ -186,7 +186,7 @@ def member_from(data: Any, name: str) -> Member:
     report = data.get("report")
     if found.state == "done" and report is None:
         raise ReportError("report is missing")
-    return Member(
+    return RankResult(
         name,
         found.state,
         origin,

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ipygpumem.core.report import Report
-    from ipygpumem.features.ranks.model import Member
+    from ipygpumem.features.ranks.model import RankResult
 
-__all__ = ["answers_tables", "named"]
+__all__ = ["named", "notes_tables"]
 
 _NAMED = 8
 
 
-def answers_tables(members: Iterable[Member], what: str, most: int) -> list[Table]:
+def notes_tables(members: Iterable[RankResult], what: str, most: int) -> list[Table]:
     """A table of sentences, each with who says it; none where nobody has more to say than figures.
 
     Args:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.features.lines.peak import largest_lines, lines_at_peak
-from ipygpumem.features.ranks.model import MemberPeak
+from ipygpumem.features.ranks.model import RankPeak
 from ipygpumem.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _LINES = 200
 _STRETCHES = 120
 
 
-def brief(path: str | os.PathLike[str]) -> tuple[MemberPeak, ...]:
+def brief(path: str | os.PathLike[str]) -> tuple[RankPeak, ...]:
     """What each used device of a recording held at its peak, and how it got there.
 
     Raises:
@@ -31,10 +31,10 @@ def brief(path: str | os.PathLike[str]) -> tuple[MemberPeak, ...]:
     return tuple(_peak(snapshot, one) for one in snapshot.timelines if len(one.trace) or one.end_reserved)
 
 
-def _peak(snapshot: Snapshot, timeline: Timeline) -> MemberPeak:
+def _peak(snapshot: Snapshot, timeline: Timeline) -> RankPeak:
     lines, rest = largest_lines(lines_at_peak(snapshot, timeline.device), _LINES)
     start = next((cell.start_us for cell in snapshot.own.cells if cell.start_us), None)
-    return MemberPeak(
+    return RankPeak(
         device=timeline.device,
         requested=timeline.requested.peak()[1],
         events=len(timeline.trace),

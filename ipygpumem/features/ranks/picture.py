@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ipygpumem.features.ranks.model import Member, MemberPeak
+    from ipygpumem.features.ranks.model import RankPeak, RankResult
 
 __all__ = ["ranks_picture", "write_ranks_picture"]
 
@@ -30,7 +30,7 @@ _HEADROOM = 1.1
 _TICKS = 5
 
 
-def ranks_picture(members: Sequence[Member], what: str = "rank") -> Picture:
+def ranks_picture(members: Sequence[RankResult], what: str = "rank") -> Picture:
     """Draw each member's requested bytes over the seconds since its own measurement began.
 
     The rank that differs most and a typical one are drawn last, in colours of their own. A point is the highest level
@@ -54,7 +54,7 @@ def ranks_picture(members: Sequence[Member], what: str = "rank") -> Picture:
     return Picture(png, paper.width, paper.height, words)
 
 
-def write_ranks_picture(path: str | os.PathLike[str], members: Sequence[Member]) -> Path:
+def write_ranks_picture(path: str | os.PathLike[str], members: Sequence[RankResult]) -> Path:
     """Write that picture.
 
     Raises:
@@ -70,7 +70,7 @@ def write_ranks_picture(path: str | os.PathLike[str], members: Sequence[Member])
     return target
 
 
-def _drawn(drawn: Sequence[tuple[str, MemberPeak]], marked: dict[str, str], what: str) -> Paper:
+def _drawn(drawn: Sequence[tuple[str, RankPeak]], marked: dict[str, str], what: str) -> Paper:
     paper = Paper(WIDTH, _HEAD + _PLOT + _FOOT, _SCALE)
     plot = Box(_LEFT, _HEAD, WIDTH - _LEFT - _RIGHT, _PLOT)
     top = max(max(level for _, level in peak.curve) for _, peak in drawn) * _HEADROOM or 1.0

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, replacing
-from ipygpumem.features.ranks.model import MOST_RANKS, Member
-from ipygpumem.features.ranks.origin import origin
+from ipygpumem.features.ranks.model import MOST_RANKS, RankResult
+from ipygpumem.features.ranks.rank_info import origin
 from ipygpumem.measurement.allocation_history import History
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class RankFiles:
         """
         self._origin = origin(rank=self._rank, clock=self._clock(), began=time.time())
         try:
-            self._write(Member("", "running", self._origin))
+            self._write(RankResult("", "running", self._origin))
         except OSError as error:
             raise OptionError(f"nothing can be written into {self._folder}: {error.strerror or error}") from error
 
@@ -114,14 +114,14 @@ class RankFiles:
         recording = report.recording
         saved = None if recording is None else recording.path
         note = self.why and f"no snapshot: {self.why}"
-        member = Member("", "done", self._origin, report, note=note, snapshot=saved)
+        member = RankResult("", "done", self._origin, report, note=note, snapshot=saved)
         try:
             self._write(member)
         except OSError as error:
             return f"{self._path(REPORT)} was not written: {error.strerror or error}"
         return ""
 
-    def _write(self, member: Member) -> None:
+    def _write(self, member: RankResult) -> None:
         with replacing(self._path(REPORT)) as temporary:
             temporary.write_bytes(f"{member.to_json()}\n".encode())
 

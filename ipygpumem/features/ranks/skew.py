@@ -10,22 +10,23 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ipygpumem.features.history.model import HOST, Entry, entries
+from ipygpumem.core.device_names import HOST
+from ipygpumem.features.history.model import ReportRow, report_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ipygpumem.features.lines.model import CodeLine
-    from ipygpumem.features.ranks.model import Member
+    from ipygpumem.features.ranks.model import RankResult
 
 __all__ = [
     "FIGURES",
-    "CardBooks",
+    "DeviceUsage",
     "Difference",
     "Skew",
     "cards",
     "compare_ranks",
-    "member_rows",
+    "rank_rows",
     "skews",
     "slow",
 ]
@@ -51,7 +52,7 @@ class Skew:
 
 
 @dataclass(frozen=True, slots=True)
-class CardBooks:
+class DeviceUsage:
     """One card, told once however many processes use it. Bytes; what is not known is None.
 
     Attributes:
@@ -96,16 +97,16 @@ class Difference:
     alike: int
 
 
-def member_rows(members: Iterable[Member]) -> list[tuple[Member, Entry | None]]:
+def rank_rows(members: Iterable[RankResult]) -> list[tuple[RankResult, ReportRow | None]]:
     """A row for each member and device of its process; None stands for a member without a report."""
-    rows: list[tuple[Member, Entry | None]] = []
+    rows: list[tuple[RankResult, ReportRow | None]] = []
     for member in members:
-        found = entries(member.report) if member.report is not None else [None]
+        found = report_rows(member.report) if member.report is not None else [None]
         rows += [(member, row) for row in found]
     return rows
 
 
-def skews(rows: Sequence[tuple[Member, Entry | None]]) -> list[Skew]:
+def skews(rows: Sequence[tuple[RankResult, ReportRow | None]]) -> list[Skew]:
     """Each figure that two rows know or more."""
     found = []
     alone = all(row is None or row.device == HOST for _, row in rows)
@@ -128,7 +129,7 @@ def _value(pair: tuple[float, tuple[str, str]]) -> float:
     return pair[0]
 
 
-def slow(members: Iterable[Member]) -> list[tuple[Member, float]]:
+def slow(members: Iterable[RankResult]) -> list[tuple[RankResult, float]]:
     """Members that took half as long again as the middle one, and a second more; each with that middle's seconds."""
     done = [member for member in members if member.report is not None]
     times = {member.name: member.report.seconds for member in done if member.report is not None}
@@ -139,9 +140,9 @@ def slow(members: Iterable[Member]) -> list[tuple[Member, float]]:
     return [(one, middle) for one in sorted(late, key=lambda one: -times[one.name])]
 
 
-def cards(members: Iterable[Member]) -> list[CardBooks]:
+def cards(members: Iterable[RankResult]) -> list[DeviceUsage]:
     """The cards that these processes have a context on: the same UUID on the same machine is the same card."""
-    users: dict[tuple[str, str], list[tuple[Member, str]]] = defaultdict(list)
+    users: dict[tuple[str, str], list[tuple[RankResult, str]]] = defaultdict(list)
     for member in members:
         for device in member.devices:
             card = None if member.origin is None else member.origin.card(device.name)
@@ -150,7 +151,7 @@ def cards(members: Iterable[Member]) -> list[CardBooks]:
     return [_books(host, uuid, found) for (host, uuid), found in users.items()]
 
 
-def _books(host: str, uuid: str, found: list[tuple[Member, str]]) -> CardBooks:
+def _books(host: str, uuid: str, found: list[tuple[RankResult, str]]) -> DeviceUsage:
     ends = []
     for member, name in found:
         if member.report is not None:
@@ -164,10 +165,10 @@ def _books(host: str, uuid: str, found: list[tuple[Member, str]]) -> CardBooks:
         others = rest if rest >= 0 else None  # one gave memory back before the other was read
     origin = found[0][0].origin
     card = None if origin is None else origin.card(found[0][1])
-    return CardBooks(host, uuid, "" if card is None else card.label, own, newest.used, newest.total, others)
+    return DeviceUsage(host, uuid, "" if card is None else card.label, own, newest.used, newest.total, others)
 
 
-def compare_ranks(members: Iterable[Member], most: int = 20) -> Difference | None:
+def compare_ranks(members: Iterable[RankResult], most: int = 20) -> Difference | None:
     """Which rank differs, and by which line of code: what their recordings held at each one's highest peak.
 
     Args:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ipygpumem.core.device_names import HOST
 from ipygpumem.core.units import duration, pair, signed, size
 from ipygpumem.display.columns import VISIBLE
 from ipygpumem.display.table import Table, TableRow
-from ipygpumem.features.history.model import HOST, Entry
-from ipygpumem.features.ranks.notes_table import answers_tables, named
-from ipygpumem.features.ranks.skew import CardBooks, Difference, Skew, cards, compare_ranks, member_rows, skews, slow
+from ipygpumem.features.history.model import ReportRow
+from ipygpumem.features.ranks.notes_table import named, notes_tables
+from ipygpumem.features.ranks.skew import DeviceUsage, Difference, Skew, cards, compare_ranks, rank_rows, skews, slow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ipygpumem.features.ranks.model import Member
+    from ipygpumem.features.ranks.model import RankResult
 
 __all__ = ["MOST", "ranks_tables"]
 
@@ -43,7 +44,7 @@ _CLOCKS = 4
 
 
 def ranks_tables(
-    members: Sequence[Member], what: str = "rank", *, by: str = "rank", most: int = MOST, code: str = ""
+    members: Sequence[RankResult], what: str = "rank", *, by: str = "rank", most: int = MOST, code: str = ""
 ) -> list[Table]:
     """All that is to be told of several processes.
 
@@ -54,7 +55,7 @@ def ranks_tables(
         most: Rows of each table; how many there are further is told.
         code: What they ran, where that has to be said.
     """
-    rows = member_rows(members)
+    rows = rank_rows(members)
     figures = _figures(members, rows, what, by, most)
     tables = [replace(figures, title=f"{figures.title} ran: {code}") if code else figures]
     spread = [one for one in skews(rows) if not _brief(one)]
@@ -66,11 +67,11 @@ def ranks_tables(
     difference = compare_ranks(members)
     if difference is not None:
         tables.append(_difference_table(difference, what))
-    return [*tables, *answers_tables(members, what, most)]
+    return [*tables, *notes_tables(members, what, most)]
 
 
 def _figures(
-    members: Sequence[Member], rows: Sequence[tuple[Member, Entry | None]], what: str, by: str, most: int
+    members: Sequence[RankResult], rows: Sequence[tuple[RankResult, ReportRow | None]], what: str, by: str, most: int
 ) -> Table:
     hosts = list(dict.fromkeys(member.host for member in members if member.host))
     several = len(hosts) > 1
@@ -98,19 +99,21 @@ def _several(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _sorted(rows: Sequence[tuple[Member, Entry | None]], by: str) -> Sequence[tuple[Member, Entry | None]]:
+def _sorted(
+    rows: Sequence[tuple[RankResult, ReportRow | None]], by: str
+) -> Sequence[tuple[RankResult, ReportRow | None]]:
     if by == "rank":
         return rows
     figure = "seconds" if by == "time" else by
 
-    def value(row: tuple[Member, Entry | None]) -> float:
+    def value(row: tuple[RankResult, ReportRow | None]) -> float:
         found = None if row[1] is None else getattr(row[1], figure)
         return float("inf") if found is None else -found
 
     return sorted(rows, key=value)
 
 
-def _cell(column: str, member: Member, row: Entry | None) -> str:
+def _cell(column: str, member: RankResult, row: ReportRow | None) -> str:
     if row is None or (row.device == HOST and column in {"cache", "outside"}):
         return ""
     if column == "device":
@@ -125,7 +128,7 @@ def _cell(column: str, member: Member, row: Entry | None) -> str:
     return f"{'at most ' if bound else '~' if whole else ''}{_change(value)}"
 
 
-def _device(member: Member, name: str) -> str:
+def _device(member: RankResult, name: str) -> str:
     card = None if member.origin is None else member.origin.card(name)
     return name if card is None or not card.uuid else f"{name} {_short(card.uuid)}"
 
@@ -144,7 +147,7 @@ _STATES = {
 }
 
 
-def _remark(member: Member, row: Entry | None) -> str:
+def _remark(member: RankResult, row: ReportRow | None) -> str:
     if row is None and member.note and member.state == "missing":
         words = [member.note]
     else:
@@ -160,7 +163,7 @@ def _remark(member: Member, row: Entry | None) -> str:
 
 
 def _said(
-    members: Sequence[Member], rows: Sequence[tuple[Member, Entry | None]], what: str, most: int
+    members: Sequence[RankResult], rows: Sequence[tuple[RankResult, ReportRow | None]], what: str, most: int
 ) -> Iterable[str]:
     """What stands below the figures."""
     if len(rows) > most:
@@ -179,7 +182,7 @@ def _said(
     yield from dict.fromkeys(member.note for member in members if member.report is not None and member.note)
 
 
-def _versions(members: Sequence[Member], what: str) -> Iterable[str]:
+def _versions(members: Sequence[RankResult], what: str) -> Iterable[str]:
     versions: dict[str, list[str]] = {}
     for member in members:
         if member.origin is not None and member.origin.version:
@@ -189,7 +192,7 @@ def _versions(members: Sequence[Member], what: str) -> Iterable[str]:
         yield f"different versions of ipygpumem: {told}"
 
 
-def _clocks(members: Sequence[Member], what: str) -> Iterable[str]:
+def _clocks(members: Sequence[RankResult], what: str) -> Iterable[str]:
     """Who began late; and whose clock is another one than the folder's, which is one for all."""
     origins = [(member, member.origin) for member in members if member.origin is not None and member.origin.began]
     wrong = {one.host: one.clock for _, one in origins if one.clock is not None and abs(one.clock) >= _ONE}
@@ -263,7 +266,7 @@ def _amount(figure: str, value: float) -> str:
     return duration(value) if figure == "seconds" else _change(round(value))
 
 
-def _cards_table(books: Sequence[CardBooks], what: str, most: int) -> Table:
+def _cards_table(books: Sequence[DeviceUsage], what: str, most: int) -> Table:
     several = len({one.host for one in books}) > 1
     body = tuple(
         TableRow(
@@ -284,13 +287,13 @@ def _cards_table(books: Sequence[CardBooks], what: str, most: int) -> Table:
     return Table("cards, at each one's end", (f"{what}s", "used", "by these", "others"), body, more)
 
 
-def _used(one: CardBooks) -> str:
+def _used(one: DeviceUsage) -> str:
     if one.used is None or one.total is None:
         return _level(one.used)
     return pair(one.used, one.total)
 
 
-def _sum(one: CardBooks) -> str:
+def _sum(one: DeviceUsage) -> str:
     amounts = [amount for _, _, amount in one.users]
     return "unknown" if None in amounts else size(sum(amount or 0 for amount in amounts))
 

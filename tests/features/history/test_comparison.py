@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from fakes.sessions import cell
-from ipygpumem.features.history.comparison import earlier_runs, pairs
-from ipygpumem.features.history.model import moved_entries
+from ipygpumem.features.history.comparison import earlier_runs, pair_rows
+from ipygpumem.features.history.model import changed_rows
 
 
 def found(before, after):
     return [
         (pair.before and pair.before.code, pair.after and pair.after.code, pair.change("held"))
-        for pair in pairs(moved_entries(before), moved_entries(after))
+        for pair in pair_rows(changed_rows(before), changed_rows(after))
     ]
 
 
@@ -63,9 +63,9 @@ def test_devices_are_kept_apart():
 
 
 def test_what_is_unknown_has_no_change():
-    (pair,) = pairs(moved_entries([cell(1, end={"process": None})]), moved_entries([cell(1)]))
+    (pair,) = pair_rows(changed_rows([cell(1, end={"process": None})]), changed_rows([cell(1)]))
     assert pair.change("outside") is not None
-    (pair,) = pairs(moved_entries([cell(1)]), [])
+    (pair,) = pair_rows(changed_rows([cell(1)]), [])
     assert pair.change("held") is None
 
 
@@ -84,6 +84,6 @@ def test_of_a_log_that_several_kernels_wrote_the_last_counts():
 def test_runs_that_do_not_count_are_counted():
     before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="b"), cell(3, held=7, cell_id="a")]
     after = [cell(1, held=5, cell_id="a"), cell(1, held=5, cell_id="a"), *(cell(n, cell_id="b") for n in (2, 3, 4))]
-    assert earlier_runs(moved_entries(before), moved_entries(after)) == (1, 2)
+    assert earlier_runs(changed_rows(before), changed_rows(after)) == (1, 2)
     nameless = [cell(n, held=5, cell_id=None) for n in (1, 2, 1)]
-    assert earlier_runs(moved_entries(before), moved_entries(nameless)) == (0, 1), "known by their numbers then"
+    assert earlier_runs(changed_rows(before), changed_rows(nameless)) == (0, 1), "known by their numbers then"

@@ -33,28 +33,28 @@ def told(path):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (LINES[1][:500], "broken JSON, cut off at the end"),
-        (LINES[1][:500] + "\n", "broken JSON, cut off at the end"),
-        ('{"schema": 1, "code": "x", "dev\n', "broken JSON, cut off at the end"),
-        ('{"schema": 1, "code": "\\u12\n', "broken JSON, cut off at the end"),
-        ('{"schema": 1, "success": fal\n', "broken JSON, cut off at the end"),
-        ('{"schema": 1\n', "broken JSON, cut off at the end"),
-        ('{"schema": 1 "code": 2}\n', "broken JSON: Expecting ',' delimiter"),
+        (LINES[1][:500], "incomplete JSON"),
+        (LINES[1][:500] + "\n", "incomplete JSON"),
+        ('{"schema": 1, "code": "x", "dev\n', "incomplete JSON"),
+        ('{"schema": 1, "code": "\\u12\n', "incomplete JSON"),
+        ('{"schema": 1, "success": fal\n', "incomplete JSON"),
+        ('{"schema": 1\n', "incomplete JSON"),
+        ('{"schema": 1 "code": 2}\n', "invalid JSON: Expecting ',' delimiter"),
         (
             LINES[1].replace('"schema": 1', '"schema": 2'),
             "written by a later version of ipygpumem (schema 2): this one knows up to 1",
         ),
         (LINES[1].replace('"seconds": 2.31', '"seconds": "long"'), "seconds is a text, not a number"),
-        (LINES[1].replace('"seconds": 2.31', '"seconds": Infinity'), "broken JSON: Infinity is no number"),
+        (LINES[1].replace('"seconds": 2.31', '"seconds": Infinity'), "invalid JSON: Infinity is not a number"),
         (LINES[1].replace('"seconds": 2.31', '"seconds": 1e999'), "seconds is no finite number"),
         (
             LINES[1].replace('"seconds": 2.31', f'"seconds": {"9" * 5000}'),
-            "broken JSON: Exceeds the limit (4300 digits)",
+            "invalid JSON: Exceeds the limit (4300 digits)",
         ),
-        ("[" * 100_000, "JSON that is nested too deep"),
-        ('{"a":' * 100_000, "JSON that is nested too deep"),
+        ("[" * 100_000, "JSON nested too deeply"),
+        ('{"a":' * 100_000, "JSON nested too deeply"),
         ("null\n", "the report is null, not an object"),
-        ("import torch\n", "broken JSON: Expecting value"),
+        ("import torch\n", "invalid JSON: Expecting value"),
         ('{"event": "loss", "value": 3}\n', "it has no schema: nothing that ipygpumem wrote"),
     ],
 )
@@ -71,12 +71,12 @@ def test_all_others_are_read(path):
     path.write_text(LINES[0] + "half\n" + LINES[1] + "\n  \n" + LINES[2].rstrip())
     found = load_reports(path, strict=False)
     assert [one.cell for one in found] == [1, 2, 3]
-    assert [fault.partition(": ")[2] for fault in found.faults] == ["line 2: broken JSON: Expecting value"]
+    assert [fault.partition(": ")[2] for fault in found.faults] == ["line 2: invalid JSON: Expecting value"]
 
 
 def test_not_a_text(path):
     path.write_bytes(b"\x80\x04\x95\n")
-    assert told(path) == "s.jsonl: line 1: not a text in UTF-8"
+    assert told(path) == "s.jsonl: line 1: not UTF-8 text"
 
 
 def test_a_mark_of_the_byte_order_is_no_fault(path):
@@ -96,7 +96,7 @@ def test_a_list_comes_back(path):
     path.write_text("[1, 2]")
     assert told(path) == "s.jsonl: report 1: the report is a whole number, not an object"
     path.write_text("[1, 2")
-    assert told(path) == "s.jsonl: broken JSON, cut off at the end"
+    assert told(path) == "s.jsonl: incomplete JSON"
     Reports().to_json(path)
     assert list(load_reports(path)) == []
 
@@ -106,25 +106,25 @@ def test_files_that_are_none(tmp_path):
         load_reports(tmp_path / "none.jsonl")
     with pytest.raises(ReportError, match=r"Is a directory|not a regular file"):
         load_reports(tmp_path)
-    with pytest.raises(ReportError, match="no file can have this name"):
+    with pytest.raises(ReportError, match="not a valid file name"):
         load_reports("a\0b")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ReportError, match="not a regular file: a pipe or device may have no end"):
+    with pytest.raises(ReportError, match="not a regular file: pipes and devices are not read"):
         load_reports(tmp_path / "pipe")
     with pytest.raises(ReportError, match="not a regular file"):
         load_reports("/dev/zero")
 
 
 def test_bounds(path, monkeypatch):
-    monkeypatch.setattr(load, "_LONGEST_LINE", len(LINES[0]) + 10)
+    monkeypatch.setattr(load, "_MAX_LINE_BYTES", len(LINES[0]) + 10)
     path.write_text(LINES[0] + "x" * 100_000)
     assert told(path).startswith("s.jsonl: line 2 is longer than ")
-    monkeypatch.setattr(load, "_MOST", 2)
+    monkeypatch.setattr(load, "_MAX_REPORTS", 2)
     path.write_text("".join(LINES))
     assert told(path) == "s.jsonl: more than 2 reports"
-    monkeypatch.setattr(load, "LARGEST", 100)
+    monkeypatch.setattr(load, "MAX_JSON_BYTES", 100)
     path.write_text(f"[{LINES[0]}]")
-    assert told(path).startswith("s.jsonl: more than 0.0 MiB")
+    assert told(path).startswith("s.jsonl: larger than 0.0 MiB")
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])

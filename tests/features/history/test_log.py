@@ -10,7 +10,7 @@ import pytest
 
 from fakes.sessions import cell
 from ipygpumem import OptionError, load_reports
-from ipygpumem.features.history.log import Log
+from ipygpumem.features.history.log import ReportLog
 from ipygpumem.features.history.reports import Reports
 
 TESTS = Path(__file__).parents[2]
@@ -75,7 +75,8 @@ def test_a_full_disk_is_said_once_and_nothing_is_lost_when_there_is_room_again(t
     path = tmp_path / "s.jsonl"
     ran = script(FULL, path)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr == f"ipygpumem: the log {path} is not written: File too large; reports wait for it, said once\n"
+    reason = "File too large. Reports are kept and written once it is possible"
+    assert ran.stderr == f"ipygpumem: cannot write the log {path}: {reason}\n"
     assert [one.cell for one in load_reports(path)] == [0, 1, 2, 3, 4]
 
 
@@ -84,7 +85,7 @@ def test_what_waits_is_bounded_and_what_is_lost_is_said(tmp_path, monkeypatch, c
 
     path = tmp_path / "gone" / "s.jsonl"
     path.parent.mkdir()
-    log = Log(path)
+    log = ReportLog(path)
     path.parent.rmdir()
     for number in range(1003):
         log.write(cell(number))
@@ -95,7 +96,7 @@ def test_what_waits_is_bounded_and_what_is_lost_is_said(tmp_path, monkeypatch, c
         capsys.readouterr().err == f"ipygpumem: the log {path} lacks 4 reports: it could not be written for too long\n"
     )
     assert [one.cell for one in load_reports(path)] == [*range(4, 1003), 5000]
-    assert module._WAITING == 1000
+    assert module._MAX_UNWRITTEN == 1000
 
 
 def test_after_half_a_line_comes_a_line(tmp_path):
@@ -108,7 +109,7 @@ def test_after_half_a_line_comes_a_line(tmp_path):
     reports.append(cell(2))
     found = load_reports(path, strict=False)
     assert [one.cell for one in found] == [1, 2]
-    assert found.faults == (f"{path}: line 2: broken JSON, cut off at the end",)
+    assert found.faults == (f"{path}: line 2: incomplete JSON",)
 
 
 def test_two_processes_in_one_log(tmp_path):
@@ -123,7 +124,7 @@ def test_two_processes_in_one_log(tmp_path):
 def test_other_peoples_files_are_left_alone(tmp_path, text):
     path = tmp_path / "train.py"
     path.write_text(text)
-    with pytest.raises(OptionError, match="holds no reports: the log does not add to other people's files"):
+    with pytest.raises(OptionError, match="is not a log of reports: the log only appends to"):
         Reports().log = path
     assert path.read_text() == text
 

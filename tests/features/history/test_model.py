@@ -3,13 +3,14 @@ from __future__ import annotations
 import dataclasses
 
 from fakes.facts import MIB, after, before, report
-from ipygpumem.features.history.model import HOST, entries, moved_entries
+from ipygpumem.core.device_names import HOST
+from ipygpumem.features.history.model import changed_rows, report_rows
 
 
 def test_a_row_has_the_reports_figures():
     one = report(cell=7, cell_id="a", code="x = f()")
     device = one.devices["cuda:0"]
-    (row,) = entries(one)
+    (row,) = report_rows(one)
     assert (row.cell, row.cell_id, row.code, row.seconds, row.device) == (7, "a", "x = f()", 2.31, "cuda:0")
     for name in ("held", "peak", "cached", "pending", "outside", "others", "unattributed"):
         assert getattr(row, name) == getattr(device, name)
@@ -26,12 +27,12 @@ def test_a_device_without_a_context_has_no_row():
     )
     assert both.devices["cuda:1"] is None
     both = dataclasses.replace(both, devices=one.devices)
-    assert [row.device for row in entries(both)] == ["cuda:0"]
+    assert [row.device for row in report_rows(both)] == ["cuda:0"]
 
 
 def test_where_there_is_no_gpu_the_row_is_the_hosts():
     one = dataclasses.replace(report(), devices={})
-    (row,) = entries(one)
+    (row,) = report_rows(one)
     assert (row.device, row.held, row.peak, row.peak_trust) == (HOST, 0, 100 * MIB, "bound")
     assert (row.outside, row.outside_trust) == (None, "unknown")
 
@@ -39,6 +40,6 @@ def test_where_there_is_no_gpu_the_row_is_the_hosts():
 def test_of_several_devices_those_that_moved_have_rows():
     still, moved = report(before(), before(), peak=100 * MIB), report(before("cuda:1"), after("cuda:1"))
     both = dataclasses.replace(still, devices={**still.devices, **moved.devices})
-    assert [row.device for row in moved_entries([both, still])] == ["cuda:1", "cuda:0"]
+    assert [row.device for row in changed_rows([both, still])] == ["cuda:1", "cuda:0"]
     failed = report(before(), before(ooms=1), peak=100 * MIB)
-    assert moved_entries([failed])[0].moved
+    assert changed_rows([failed])[0].changed

@@ -10,8 +10,8 @@ import ipygpumem
 from fakes.facts import MIB, after, before, report
 from ipygpumem import ReportError
 from ipygpumem.features.history.export import COLUMNS
-from ipygpumem.features.history.model import entries
-from ipygpumem.features.history.output_metadata import LIMIT, MIME, entries_from_summary, summary
+from ipygpumem.features.history.model import report_rows
+from ipygpumem.features.history.output_metadata import LIMIT, MIME, rows_from_summary, summary
 
 KEPT = ("cell", "seconds", "success", "device", "held", "peak", "peak_trust", "cached", "outside", "outside_trust")
 KEPT += ("allocated", "cache", "outside_level", "others_level", "capacity", "ooms", "started", "peak_level")
@@ -29,8 +29,8 @@ KEPT += ("allocated", "cache", "outside_level", "others_level", "capacity", "oom
     ],
 )
 def test_the_figures_come_back(one):
-    rows = entries_from_summary(json.loads(json.dumps(summary(one))))
-    for row, original in zip(rows, entries(one), strict=True):
+    rows = rows_from_summary(json.loads(json.dumps(summary(one))))
+    for row, original in zip(rows, report_rows(one), strict=True):
         assert {name: getattr(row, name) for name in KEPT} == {name: getattr(original, name) for name in KEPT}
 
 
@@ -95,7 +95,7 @@ def test_the_type_is_the_promised_one():
 )
 def test_what_is_none_is_told(data, told):
     with pytest.raises(ReportError) as caught:
-        entries_from_summary(data)
+        rows_from_summary(data)
     assert str(caught.value) == told
 
 

@@ -13,18 +13,18 @@ from fakes.facts import before, report
 from fakes.sessions import MIB, cell, session
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.history import picture as module
-from ipygpumem.features.history.model import moved_entries
+from ipygpumem.features.history.model import changed_rows
 from ipygpumem.features.history.picture import history_picture
 from ipygpumem.viewer.picture import MOST_BYTES, WIDTH
 
 
 def drawn(reports):
-    return history_picture(moved_entries(reports), "this session")
+    return history_picture(changed_rows(reports), "this session")
 
 
 def pixels(reports):
     """The picture of the plot alone, before it becomes a PNG: height 190, a column for each pixel."""
-    (panel,) = module._panels(moved_entries(reports))
+    (panel,) = module._panels(changed_rows(reports))
     chosen, _ = module._columns(panel.rows, 760, 34)
     return panel, chosen, module._pixels(panel, chosen, 1900, 2)
 
@@ -76,8 +76,8 @@ def test_what_failed_is_marked():
 
 def test_the_capacity_is_in_the_picture_where_it_is_near(monkeypatch):
     far, near = (
-        module._panels(moved_entries([cell(1)])),
-        module._panels(moved_entries([cell(1, held=60_000, peak=60_000)])),
+        module._panels(changed_rows([cell(1)])),
+        module._panels(changed_rows([cell(1, held=60_000, peak=60_000)])),
     )
     assert far[0].top < far[0].capacity
     assert near[0].top > near[0].capacity

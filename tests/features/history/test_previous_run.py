@@ -6,7 +6,7 @@ import pytest
 
 from fakes.facts import before, report
 from fakes.sessions import MIB, cell
-from ipygpumem.features.history.previous_run import last_run
+from ipygpumem.features.history.previous_run import CellRuns, last_run
 
 
 def test_what_differs_is_told():
@@ -51,3 +51,46 @@ def test_each_device_that_differs():
 @pytest.mark.parametrize("number", [None, 5])
 def test_a_run_without_a_number(number):
     assert last_run(cell(7, held=9), cell(number), MIB).startswith("last run" if number is None else "last run, In [5]")
+
+
+def test_a_cell_is_told_against_its_last_run():
+    runs = CellRuns()
+    first, second, third = (cell(number, cell_id="a") for number in (1, 5, 9))
+    assert runs.previous(first) is None
+    runs.add(first)
+    assert runs.previous(second) is first
+    assert runs.previous(cell(5, cell_id="b")) is None
+    assert runs.previous(cell(5, cell_id=None)) is None
+    runs.add(second)
+    assert runs.previous(third) is second
+
+
+def test_measurements_of_one_run_go_by_their_order():
+    runs = CellRuns()
+    old = [cell(1, cell_id="a", code=code) for code in ("s", "t", "whole")]
+    for one in old:
+        assert runs.previous(one) is None, "one run is not its own last"
+        runs.add(one)
+    new = [cell(2, cell_id="a", code=code) for code in ("s", "t", "whole", "more")]
+    seen = []
+    for one in new:
+        seen.append(runs.previous(one))
+        runs.add(one)
+    assert seen == [*old, None]
+
+
+def test_what_is_forgotten_is_kept_by_nobody():
+    runs = CellRuns()
+    one = cell(1, cell_id="a")
+    runs.add(one)
+    runs.discard(one)
+    assert runs._cells == {}
+    assert runs.previous(cell(2, cell_id="a")) is None
+    runs.discard(one)
+
+
+def test_thousands_of_statements_in_one_cell_are_not_all_kept():
+    runs = CellRuns()
+    for _ in range(1000):
+        runs.add(cell(1, cell_id="a"))
+    assert len(runs._cells["a"].current) == 50

@@ -56,9 +56,9 @@ def test_a_log_and_what_is_neither(tmp_path):
         file.write("half")
     found = read_rows(path)
     assert [row.code for row in found.rows] == ["step(1)"]
-    assert found.faults == (f"{path}: line 2: broken JSON: Expecting value",)
+    assert found.faults == (f"{path}: line 2: invalid JSON: Expecting value",)
     path.write_text("import torch\nimport numpy\n")
-    with pytest.raises(ReportError, match="line 1: broken JSON"):
+    with pytest.raises(ReportError, match="line 1: invalid JSON"):
         read_rows(path)
     path.write_text("")
     assert read_rows(path).rows == []
@@ -67,14 +67,14 @@ def test_a_log_and_what_is_neither(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "broken JSON: Expecting value"),
-        ('{"cells": [', "broken JSON, cut off at the end"),
+        ("", "invalid JSON: Expecting value"),
+        ('{"cells": [', "incomplete JSON"),
         ("[]", "not a notebook of format 4"),
         ("5", "not a notebook of format 4"),
         ('{"nbformat": 3, "worksheets": []}', "not a notebook of format 4"),
         ('{"nbformat": 4, "cells": {}}', "not a notebook of format 4"),
         ('{"nbformat": "4", "cells": []}', "not a notebook of format 4"),
-        ("[" * 200_000, "JSON that is nested too deep"),
+        ("[" * 200_000, "JSON nested too deeply"),
     ],
 )
 def test_what_is_no_notebook(path, text, told):
@@ -94,7 +94,7 @@ def test_one_broken_output_does_not_hide_the_others(path):
     found = read_notebook(path)
     assert [(row.cell, row.code) for row in found.rows] == [(1, "step(1)"), (2, "step(2)"), (9, "")]
     assert found.faults == (
-        f"{path}: cell 2 is none",
+        f"{path}: cell 2 is not an object",
         f"{path}: cell 4: devices.cuda:0?[2J.held is no number of 64 bits",
         f"{path}: cell 5: the report is null, not an object",
     )

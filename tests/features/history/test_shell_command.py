@@ -49,7 +49,7 @@ def test_history(capsys, log):
     assert (status, err) == (0, "")
     assert lines[0] == "s.jsonl: 40 measurements"
     assert lines[2].startswith("  In [11]  step(11)")
-    assert lines[-1] == "page 1 of 2: --page 2 goes on"
+    assert lines[-1] == "page 1 of 2: --page 2 shows the next"
     worst = run(capsys, "history", path, "--by", "peak", "--top", "1")[1].splitlines()
     assert worst[2].startswith("  In [30]  step(30)")
     assert run(capsys, "history", path, "--page", "2")[1].splitlines()[2].startswith("  In [1]   step(1)")
@@ -91,7 +91,7 @@ def test_broken_lines_are_told_and_the_rest_is_shown(capsys, log):
     assert status == 1
     assert out.startswith("s.jsonl: 2 measurements\n")
     assert err.splitlines() == [
-        f"ipygpumem: passed over: {path}: line 3: broken JSON, cut off at the end",
+        f"ipygpumem: passed over: {path}: line 3: incomplete JSON",
         f"ipygpumem: {path.parent}/none.jsonl: No such file or directory",
     ]
 
@@ -112,7 +112,7 @@ def test_notebooks(capsys, notebook, tmp_path):
     ]
     (tmp_path / "x.ipynb").write_text("nonsense")
     assert run(capsys, "notebook", tmp_path / "x.ipynb") == (
-        1, "", f"ipygpumem: {tmp_path}/x.ipynb: broken JSON: Expecting value\n",
+        1, "", f"ipygpumem: {tmp_path}/x.ipynb: invalid JSON: Expecting value\n",
     )  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def test_a_notebook_against_the_log_of_another_run(capsys, notebook, log):
     after = log("s.jsonl", [cell(1, held=5), cell(2, held=9)])
     status, out, err = run(capsys, "compare", before, after, "--by", "held")
     assert (status, err) == (0, "")
-    assert out.splitlines()[0] == "s.jsonl against run.ipynb: 2 in both, 1 of them differ"
+    assert out.splitlines()[0] == "s.jsonl compared with run.ipynb: 2 rows in both, 1 differ"
     assert out.splitlines()[2].startswith("  In [2]  step(2)  +9.0 MiB  +3.0 MiB")
     facts = json.loads(run(capsys, "compare", before, after, "--json")[1])
     assert [one["change"]["held"] for one in facts["cells"]] == [0, 3 << 20]

@@ -6,13 +6,13 @@ from fakes.facts import before, report
 from fakes.sessions import cell, session
 from ipygpumem.display.html import html_tables
 from ipygpumem.display.table import text_tables
-from ipygpumem.features.history.comparison import pairs
-from ipygpumem.features.history.model import moved_entries
+from ipygpumem.features.history.comparison import pair_rows
+from ipygpumem.features.history.model import changed_rows
 from ipygpumem.features.history.table import Page, comparison_tables, history_tables
 
 
 def text(reports, page=None, **options):
-    return text_tables(history_tables(moved_entries(reports), page or Page(), **options))
+    return text_tables(history_tables(changed_rows(reports), page or Page(), **options))
 
 
 FEW = [
@@ -42,19 +42,19 @@ def test_the_table():
 
 
 def column(reports, page):
-    (table,) = history_tables(moved_entries(reports), page)
+    (table,) = history_tables(changed_rows(reports), page)
     return [row.label.split()[1] for row in table.rows]
 
 
 def test_sorted_by_each_column_the_worst_first():
     reports = session(9)
     for by, name in (("held", "held"), ("peak", "peak"), ("time", "seconds")):
-        rows = moved_entries(reports)
+        rows = changed_rows(reports)
         expected = [f"[{row.cell}]" for row in sorted(rows, key=lambda row, name=name: -getattr(row, name))]
         values = {f"[{row.cell}]": getattr(row, name) for row in rows}
         assert [values[one] for one in column(reports, Page(by))] == [values[one] for one in expected]
     assert column(reports, Page("in")) == [f"[{number}]" for number in range(1, 10)]
-    assert column([cell(1), cell(2, outside=5), cell(3, outside=-9)], Page("outside")) == ["[2]", "[1]", "[3]"]
+    assert column([cell(1), cell(2, outside=5), cell(3, outside=-9)], Page("outside")) == ["[2]", "[3]"]
 
 
 def test_what_is_unknown_comes_last():
@@ -64,12 +64,19 @@ def test_what_is_unknown_comes_last():
     assert "unknown" in text([unknown])
 
 
+def test_rows_without_a_change_are_shown_only_by_time():
+    reports = [cell(1, held=5), cell(2, seconds=9), cell(3, success=False), cell(4, outside=-3)]
+    assert column(reports, Page()) == ["[1]", "[3]", "[4]"]
+    assert text(reports).endswith("1 row without a change not shown (--by time shows all)")
+    assert column(reports, Page("time"))[0] == "[2]"
+
+
 def test_pages():
     reports = session(70)
     assert column(reports, Page("in", 1, 30)) == [f"[{number}]" for number in range(41, 71)]
     assert column(reports, Page("in", 3, 30)) == [f"[{number}]" for number in range(1, 11)]
     assert column(reports, Page("in", 4, 30)) == []
-    assert text(reports).endswith("page 1 of 3: --page 2 goes on")
+    assert text(reports).endswith("page 1 of 3: --page 2 shows the next")
     assert text(reports, Page("in", 3)).endswith("page 3 of 3")
     seen = [one for number in (1, 2, 3) for one in column(reports, Page("peak", number, 30))]
     assert sorted(seen) == sorted(f"[{number}]" for number in range(1, 71)), "each row is on one page"
@@ -77,24 +84,24 @@ def test_pages():
 
 
 def test_ten_thousand_rows_are_one_page():
-    (table,) = history_tables(moved_entries(session(10_000)), Page())
+    (table,) = history_tables(changed_rows(session(10_000)), Page())
     assert len(table.rows) == 30
-    assert table.remarks == ("page 1 of 334: --page 2 goes on",)
+    assert table.remarks == ("page 1 of 334: --page 2 shows the next",)
 
 
 def test_several_devices_have_a_row_each():
     one, other = cell(1, held=5), cell(1, held=7, name="cuda:1")
     both = dataclasses.replace(one, devices={**one.devices, **other.devices})
     found = text([both]).splitlines()
-    assert found[0] == "this session: 1 measurement, a row for each device that moved"
+    assert found[0] == "this session: 1 measurement, one row per device that changed"
     assert [line.split()[3] for line in found[2:]] == ["cuda:0", "cuda:1"]
 
 
 def test_the_host_and_nothing_at_all():
     found = text([dataclasses.replace(cell(3), devices={})])
     assert "at most +100.0 MiB" in found
-    assert found.endswith("without a GPU: held and peak are of this process's resident memory")
-    assert text([]) == "this session: nothing was measured yet"
+    assert found.endswith("without a GPU: held and peak are this process's resident memory")
+    assert text([]) == "this session: no measurements yet"
 
 
 def test_what_is_true_of_the_card_is_marked():
@@ -103,19 +110,20 @@ def test_what_is_true_of_the_card_is_marked():
 
 
 def test_what_is_no_longer_kept_is_told():
-    assert text(FEW, dropped=1234).endswith("1,234 older reports are no longer kept: GPUMem.log writes all to a file")
+    remark = "1,234 older reports have been discarded: set GPUMem.log to keep all reports in a file"
+    assert text(FEW, dropped=1234).endswith(remark)
 
 
 def test_code_is_escaped_in_html():
-    evil = cell(1, code="<script>alert(1)</script>")
-    shown = html_tables(history_tables(moved_entries([evil]), Page(), title="<b>"))
+    evil = cell(1, held=5, code="<script>alert(1)</script>")
+    shown = html_tables(history_tables(changed_rows([evil]), Page(), title="<b>"))
     assert "<script" not in shown
     assert "&lt;script&gt;" in shown
     assert "&lt;b&gt;" in shown
 
 
 def compared(before, after, by="in"):
-    found = pairs(moved_entries(before), moved_entries(after))
+    found = pair_rows(changed_rows(before), changed_rows(after))
     return text_tables(comparison_tables(found, by, ("a.jsonl", "b.jsonl"))).splitlines()
 
 
@@ -125,7 +133,7 @@ AFTER = [cell(1, held=400, peak=900), cell(2, held=50, seconds=1.31), cell(3, he
 
 def test_two_runs():
     assert compared(BEFORE, AFTER) == [
-        "b.jsonl against a.jsonl: 4 in both, 3 of them differ",
+        "b.jsonl compared with a.jsonl: 4 rows in both, 3 differ",
         "                         held     change        peak      change    time   change",
         "  In [1]  step(1)  +400.0 MiB          =  +900.0 MiB  -300.0 MiB  2.31 s  +0.0 ms",
         "  In [2]  step(2)   +50.0 MiB  +45.0 MiB   +50.0 MiB   +45.0 MiB  1.31 s  -1.00 s",
@@ -133,6 +141,12 @@ def test_two_runs():
         "  In [4]  step(4)    +1.0 MiB          =    +1.0 MiB           =  2.31 s  +0.0 ms  outside PyTorch -66.0 MiB",
         "  In [5]  step(5)    +8.0 MiB               +8.0 MiB              2.31 s           only in b.jsonl",
     ]
+
+
+def test_rows_without_memory_use_in_either_run_are_left_out():
+    lines = compared([cell(1), cell(2, held=5)], [cell(1), cell(2)])
+    assert [line.split()[1] for line in lines[2:3]] == ["[2]"]
+    assert lines[3:] == ["1 row without memory use in either run not shown"]
 
 
 def test_two_runs_sorted():

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 
 from fakes.facts import report
-from ipygpumem.features.live.level_history import Past, point
-from ipygpumem.features.live.model import Level, Levels
+from ipygpumem.features.live.level_history import LevelHistory, point
+from ipygpumem.features.live.model import DeviceLevels, Levels
 
 
 def levels(time, *names):
-    devices = tuple(Level(name, 1, 2, 3, None, 6, 10, own=False) for name in names)
+    devices = tuple(DeviceLevels(name, 1, 2, 3, None, 6, 10, own=False) for name in names)
     return Levels(time, devices, 5, 100)
 
 
 def test_columns_of_one_length_whatever_came_and_went():
-    past = Past(1.0)
+    past = LevelHistory(1.0)
     past.add(levels(10.0, "cuda:0"))
     past.add(levels(11.0, "cuda:0", "cuda:1"))
     past.add(levels(12.0))
@@ -29,12 +29,12 @@ def test_columns_of_one_length_whatever_came_and_went():
 
 
 def test_nothing_yet():
-    data = Past(1.0).data([report()], None)
+    data = LevelHistory(1.0).data([report()], None)
     assert (data["time"], data["devices"], data["cells"], data["running"]) == ([], {}, [], None)
 
 
 def test_it_keeps_an_hour():
-    past = Past(2.0)
+    past = LevelHistory(2.0)
     for i in range(5000):
         past.add(levels(float(i)))
     assert len(past.data([], None)["time"]) == 1800

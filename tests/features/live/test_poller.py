@@ -8,7 +8,7 @@ import pytest
 import ipygpumem
 from fakes.cuda import MIB
 from ipygpumem.features.live import poller as module
-from ipygpumem.features.live.poller import Follower
+from ipygpumem.features.live.poller import Poller
 from ipygpumem.measurement.session import current
 
 LIST = "nvmlDeviceGetComputeRunningProcesses_v3"
@@ -23,7 +23,7 @@ def gpu(fake_gpu):
 @pytest.fixture
 def follower(gpu, monkeypatch):
     monkeypatch.setattr(module, "_PAUSE", 0.0)
-    return Follower(current().monitor)
+    return Poller(current().monitor)
 
 
 def test_the_books_add_up_and_are_those_of_a_reading(gpu, follower):
@@ -68,7 +68,7 @@ def test_without_attribution_it_is_everybodys(make_gpu):
     gpu.nvml_device.regime = "hidden"
     gpu.nvml_device.others[1] = 300 * MIB
     ipygpumem.preload_pytorch()
-    (level,) = Follower(current().monitor).levels().devices
+    (level,) = Poller(current().monitor).levels().devices
     assert (level.own, level.others) == (False, None)
     assert level.outside > 300 * MIB
 
@@ -86,13 +86,13 @@ def test_what_fails_is_unknown(gpu, follower):
 def test_an_allocator_without_counters(make_gpu):
     make_gpu(backend="pluggable")
     ipygpumem.preload_pytorch()
-    (level,) = Follower(current().monitor).levels().devices
+    (level,) = Poller(current().monitor).levels().devices
     assert (level.allocated, level.cached, level.outside) == (None, None, None)
     assert level.used is not None
 
 
 def test_without_a_gpu_there_is_the_host():
-    levels = Follower(current().monitor).levels()
+    levels = Poller(current().monitor).levels()
     assert levels.devices == ()
     assert 0 < levels.rss < levels.total
 

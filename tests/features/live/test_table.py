@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ipygpumem.features.live.model import Level, Levels
+from ipygpumem.features.live.model import DeviceLevels, Levels
 from ipygpumem.features.live.table import live_bundle
 
 MIB = 1 << 20
@@ -13,7 +13,7 @@ GIB = 1 << 30
 
 def level(allocated, name="cuda:0", **facts):
     figures = {"cached": 64 * MIB, "outside": 686 * MIB, "others": 0, "used": 2 * GIB, "capacity": 140 * GIB, **facts}
-    return Level(name, allocated * MIB, **figures)
+    return DeviceLevels(name, allocated * MIB, **figures)
 
 
 def levels(time, *devices):
@@ -29,7 +29,7 @@ def test_the_books_of_now():
 
 
 def test_where_less_is_known():
-    unknown = Level("cuda:0")
+    unknown = DeviceLevels("cuda:0")
     assert live_bundle([levels(1.0, unknown)], 125, None)["text/plain"] == "cuda:0  unknown   running for 2 min 05 s"
     whole = level(1, own=False, others=None)
     assert (
@@ -56,7 +56,7 @@ def test_the_chart_is_well_formed_and_stays_inside():
         points = [tuple(map(float, one.split(","))) for one in shape.split()]
         assert all(0 <= x <= 220 and 0 <= y <= 36 for x, y in points)
     assert "script" not in html
-    assert live_bundle([levels(1.0, Level("<b>"))], 3, 1)["text/html"].count("<b>") == 1, "a name is text"
+    assert live_bundle([levels(1.0, DeviceLevels("<b>"))], 3, 1)["text/html"].count("<b>") == 1, "a name is text"
 
 
 def test_one_instant_alone():

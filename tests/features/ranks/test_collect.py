@@ -20,9 +20,9 @@ import pytest
 import ipygpumem
 from ipygpumem import OptionError, ReportError, measure, read_ranks
 from ipygpumem.features.ranks import rank_files
-from ipygpumem.features.ranks.launch import launch_of
-from ipygpumem.features.ranks.origin import rank_and_world
-from ipygpumem.features.ranks.skew import member_rows, skews
+from ipygpumem.features.ranks.launch import launch_ids
+from ipygpumem.features.ranks.rank_info import rank_and_world
+from ipygpumem.features.ranks.skew import rank_rows, skews
 
 DATA = Path(__file__).parents[2] / "data"
 MIB = 1 << 20
@@ -99,10 +99,10 @@ def test_missing_ranks_are_named(run):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"", "broken JSON"),
-        (b'{"schema": 1, "state": "done", "ori', "cut off"),
-        (b"\x00\xff\xfe", "not a text in UTF-8"),
-        (b"[" * 100_000, "nested too deep"),
+        (b"", "invalid JSON"),
+        (b'{"schema": 1, "state": "done", "ori', "incomplete JSON"),
+        (b"\x00\xff\xfe", "not UTF-8 text"),
+        (b"[" * 100_000, "nested too deeply"),
         (b'{"schema": 1}', "no report of a rank"),
         (b'{"schema": 1, "state": "done", "report": {"devices": {"\\u001b[2J": 5}}}', "schema"),
         (b"null", "not an object"),
@@ -229,18 +229,18 @@ def test_the_same_rank_twice(run):
 
 
 def test_what_tells_a_launch(monkeypatch):
-    ((what, process),) = here = launch_of({})
+    ((what, process),) = here = launch_ids({})
     assert (what, process.split()[0]) == ("process", str(os.getpid()))
-    assert launch_of({"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "1"}) == (
+    assert launch_ids({"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "1"}) == (
         *here,
         ("job", "77.1"),
         ("master", "node0:29500"),
     )
-    _, (name, run), (what, parent) = launch_of({"TORCHELASTIC_RUN_ID": "abc"})
+    _, (name, run), (what, parent) = launch_ids({"TORCHELASTIC_RUN_ID": "abc"})
     assert (name, run, what) == ("elastic", "abc", "parent")
     number, began = parent.split()
     assert int(number) == os.getppid() and int(began) > 0
-    assert launch_of({"TORCHELASTIC_RUN_ID": "none"}) == (*here, ("parent", parent))
+    assert launch_ids({"TORCHELASTIC_RUN_ID": "none"}) == (*here, ("parent", parent))
 
 
 def test_snapshots_alone(tmp_path):
@@ -359,7 +359,7 @@ def test_torchrun(tmp_path, ranks):
     assert [member.name for member in found.members] == [str(rank) for rank in range(ranks)]
     assert {member.origin.world for member in found.members} == {ranks}
     assert found.members[-1].report.host.held >= ranks * 16 * MIB
-    (peak,) = [one for one in skews(member_rows(found.members)) if one.figure == "peak"]
+    (peak,) = [one for one in skews(rank_rows(found.members)) if one.figure == "peak"]
     assert peak.highest_of == (str(ranks - 1), "host")
 
 

@@ -63,7 +63,7 @@ def test_the_table_adds_nothing_up():
         "  a  cuda:0  +100.0 MiB  +300.0 MiB        0  2.31 s  ███",
         "  b  cuda:0   +50.0 MiB  +900.0 MiB        0  2.31 s  ██████████  highest peak",
         "  b  cuda:1    +5.0 MiB    +5.0 MiB        0  2.31 s  █           lowest peak",
-        "sent nothing: dead",
+        "no report from dead",
     ]
     assert "highest peak" in merge_reports(WORKERS)._repr_html_()
 
@@ -74,14 +74,14 @@ def test_the_spread():
     assert (found.highest, found.highest_of) == (900 * MIB, ("b", "cuda:0"))
     assert (found.lowest, found.lowest_of) == (5 * MIB, ("b", "cuda:1"))
     assert merged.lost == ("dead",)
-    with pytest.raises(OptionError, match="'colour' is no figure"):
+    with pytest.raises(OptionError, match="unknown figure 'colour'"):
         merged.spread("colour")
 
 
 def test_a_list_is_numbered_and_nothing_is_nothing():
     assert [source for source, _ in merge_reports([cell(1), None, cell(2)]).rows] == ["0", "2"]
     assert str(merge_reports([])) == "0 sources"
-    assert str(merge_reports([None])) == "0 sources\nsent nothing: 0"
+    assert str(merge_reports([None])) == "0 sources\nno report from 0"
     assert merge_reports([]).spread() is None
 
 
@@ -97,7 +97,7 @@ def test_pandas():
 
 
 def test_no_source_takes_anothers_place():
-    with pytest.raises(OptionError, match="two sources are called 1"):
+    with pytest.raises(OptionError, match="two sources are named 1"):
         merge_reports({1: cell(1), "1": cell(2)})
 
 

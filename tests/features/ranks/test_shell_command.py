@@ -11,7 +11,7 @@ import pytest
 from fakes.sessions import cell
 from ipygpumem import measure
 from ipygpumem.cli import main
-from ipygpumem.features.ranks.model import CardFacts, Member, Origin
+from ipygpumem.features.ranks.model import DeviceFacts, RankInfo, RankResult
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -21,9 +21,9 @@ def run(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     for rank in range(3):
-        card = CardFacts("cuda:0", f"GPU-{rank}234567-89", "H200", 1 << 37)
-        origin = Origin(rank, 3, "node", 100 + rank, "0.1.0", (card,))
-        member = Member("", "done", origin, cell(None, held=10, peak=100 * (rank + 1)))
+        card = DeviceFacts("cuda:0", f"GPU-{rank}234567-89", "H200", 1 << 37)
+        origin = RankInfo(rank, 3, "node", 100 + rank, "0.1.0", (card,))
+        member = RankResult("", "done", origin, cell(None, held=10, peak=100 * (rank + 1)))
         (folder / f"rank_0000{rank}.json").write_text(member.to_json())
     for rank in range(3):
         source = "gpt_small" if rank < 2 else "resnet50"
@@ -66,7 +66,7 @@ def test_faults_are_said_and_cost_nothing(run, capsys):
     (run / "rank_00001.json").write_text("{")
     assert main(["ranks", str(run)]) == 1
     out, err = capsys.readouterr()
-    assert err == "ipygpumem: passed over: rank_00001.json: broken JSON, cut off at the end\n"
+    assert err == "ipygpumem: passed over: rank_00001.json: incomplete JSON\n"
     assert "without a report: rank 1" in out and "  2  cuda:0" in out
 
 

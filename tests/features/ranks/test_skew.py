@@ -10,20 +10,20 @@ import pytest
 from fakes.sessions import cell
 from ipygpumem.core.errors import ReportError
 from ipygpumem.features.lines.model import CodeLine
-from ipygpumem.features.ranks.model import CardFacts, Member, MemberPeak, Origin, member_from
-from ipygpumem.features.ranks.skew import cards, compare_ranks, member_rows, skews, slow
+from ipygpumem.features.ranks.model import DeviceFacts, RankResult, RankPeak, RankInfo, rank_result_from
+from ipygpumem.features.ranks.skew import cards, compare_ranks, rank_rows, skews, slow
 
 MIB = 1 << 20
 
 
 def member(name, report=None, *, uuid=None, host="a", lines=None, **options):
-    origin = Origin(int(name), 4, host, 100 + int(name), "0.1.0", (CardFacts("cuda:0", uuid, "H200", 1 << 37),))
+    origin = RankInfo(int(name), 4, host, 100 + int(name), "0.1.0", (DeviceFacts("cuda:0", uuid, "H200", 1 << 37),))
     peaks = ()
     if lines is not None:
         parts = tuple(CodeLine(label, mib * MIB, 1) for label, mib in lines.items())
         whole = sum(lines.values()) * MIB
-        peaks = (MemberPeak(0, whole, 10, 0, parts, CodeLine("other lines", 0, 0), ((0.0, whole),), 5),)
-    return Member(name, "missing" if report is None else "done", origin, report, peaks, **options)
+        peaks = (RankPeak(0, whole, 10, 0, parts, CodeLine("other lines", 0, 0), ((0.0, whole),), 5),)
+    return RankResult(name, "missing" if report is None else "done", origin, report, peaks, **options)
 
 
 def test_skew_names_who():
@@ -33,14 +33,14 @@ def test_skew_names_who():
         member("2", cell(1, peak=200)),
         member("3"),
     ]
-    (peak,) = [one for one in skews(member_rows(found)) if one.figure == "peak"]
+    (peak,) = [one for one in skews(rank_rows(found)) if one.figure == "peak"]
     assert (peak.lowest, peak.lowest_of) == (100 * MIB, ("0", "cuda:0"))
     assert (peak.highest, peak.highest_of) == (900 * MIB, ("1", "cuda:0"))
     assert (peak.middle, peak.known) == (200 * MIB, 3)
 
 
 def test_of_one_there_is_no_skew():
-    assert skews(member_rows([member("0", cell(1)), member("1")])) == []
+    assert skews(rank_rows([member("0", cell(1)), member("1")])) == []
     assert slow([member("0", cell(1))]) == []
 
 
@@ -106,7 +106,7 @@ def test_of_two_the_second_against_the_first():
 
 def test_there_and_back():
     one = member("3", cell(2, held=5), uuid="GPU-x", lines={"a.py:1": 5}, snapshot="/x/y.pickle")
-    again = member_from(json.loads(one.to_json()), "3")
+    again = rank_result_from(json.loads(one.to_json()), "3")
     assert again == one
     assert again.report.devices["cuda:0"].held == 5 * MIB
 
@@ -128,16 +128,16 @@ def test_there_and_back():
 )
 def test_broken(change, words):
     with pytest.raises(ReportError, match=words):
-        member_from({**member("0", cell(1)).to_dict(), **change}, "0")
+        rank_result_from({**member("0", cell(1)).to_dict(), **change}, "0")
 
 
 def test_long_words_are_cut():
     data = member("0", cell(1)).to_dict()
     data["origin"]["host"] = data["note"] = "x" * 100_000
-    found = member_from(data, "0")
+    found = rank_result_from(data, "0")
     assert (len(found.host), len(found.note)) == (200, 200)
 
 
 def test_a_plain_report_is_no_ranks():
     with pytest.raises(ReportError, match="no report of a rank"):
-        member_from(cell(1).to_dict(), "0")
+        rank_result_from(cell(1).to_dict(), "0")

@@ -8,19 +8,19 @@ from fakes.sessions import cell
 from ipygpumem.display.html import html_tables
 from ipygpumem.display.table import text_tables
 from ipygpumem.features.lines.model import CodeLine
-from ipygpumem.features.ranks.model import CardFacts, Member, MemberPeak, Origin
+from ipygpumem.features.ranks.model import DeviceFacts, RankResult, RankPeak, RankInfo
 from ipygpumem.features.ranks.table import ranks_tables
 
 MIB = 1 << 20
 
 
 def member(rank, report, *, card="GPU-aaaa1111-2", lines=(), **origin):
-    facts = Origin(rank, 4, **{"host": "node", "pid": 7, "version": "0.1.0", **origin})
-    facts = dataclasses.replace(facts, cards=(CardFacts("cuda:0", card, "H200", 143_771 * MIB),))
+    facts = RankInfo(rank, 4, **{"host": "node", "pid": 7, "version": "0.1.0", **origin})
+    facts = dataclasses.replace(facts, cards=(DeviceFacts("cuda:0", card, "H200", 143_771 * MIB),))
     parts = tuple(CodeLine(label, mib * MIB, 1) for label, mib in lines)
     whole = sum(mib for _, mib in lines) * MIB
-    peaks = (MemberPeak(0, whole, 9, 0, parts, CodeLine("other lines", 0, 0)),) if lines else ()
-    return Member(str(rank), "done", facts, report, peaks)
+    peaks = (RankPeak(0, whole, 9, 0, parts, CodeLine("other lines", 0, 0)),) if lines else ()
+    return RankResult(str(rank), "done", facts, report, peaks)
 
 
 def text(members, **options):
@@ -33,7 +33,7 @@ def test_engines_on_one_card_a_dead_one_and_a_slow_one():
         member(0, cell(1, held=100, peak=300), lines=lines),
         member(1, cell(1, held=100, peak=310, seconds=9.0), lines=[lines[0], ("train.py:9 loss", 90)]),
         member(2, cell(1, held=100, peak=900), card="GPU-bbbb2222-2", lines=lines),
-        Member("3", "died", Origin(3, 4, "node"), note="in the middle of the cell"),
+        RankResult("3", "died", RankInfo(3, 4, "node"), note="in the middle of the cell"),
     ]
     assert text(members, what="engine") == [
         "4 engines on node",
@@ -79,7 +79,7 @@ def test_a_short_time_is_neither_alike_nor_apart_and_what_is_one_time_is_no_rati
 
 
 def test_html_escapes_what_others_wrote():
-    evil = Member("<script>", "missing", Origin(host="<b>"), note="<img>")
+    evil = RankResult("<script>", "missing", RankInfo(host="<b>"), note="<img>")
     html = html_tables(ranks_tables([evil, member(1, cell(1))]))
     assert "<script>" not in html and "<img>" not in html and "<b>" not in html
 

@@ -20,7 +20,7 @@ from ipygpumem.features.ranks.table import ranks_tables
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipygpumem.features.ranks.model import Member, Origin
+    from ipygpumem.features.ranks.model import RankInfo, RankResult
 
 __all__ = ["Engines", "active", "disable", "enable"]
 
@@ -44,7 +44,7 @@ class Engines:
         self.client, self._targets = client_of(target)
         self.view = self.client.direct_view(self._targets if self._targets is not None else "all")
         self.last: Ranks | None = None
-        self.origins: dict[int, Origin] = {}
+        self.origins: dict[int, RankInfo] = {}
         self.notes: dict[int, str] = {}
         self._shell = shell
         self._runs: list[Run] = []
@@ -182,7 +182,7 @@ class Engines:
             self.last = found[-1]
         return found
 
-    def _heard(self, members: tuple[Member, ...]) -> None:
+    def _heard(self, members: tuple[RankResult, ...]) -> None:
         """An engine that was busy has joined by now; one whose CUDA has started knows its cards."""
         for member in members:
             if member.report is not None and member.origin is not None:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import SnapshotError, first_line
-from ipygpumem.features.ranks.model import Member
-from ipygpumem.features.ranks.origin import name_rank, origin
+from ipygpumem.features.ranks.model import RankResult
+from ipygpumem.features.ranks.rank_info import origin, set_fallback_rank
 
 if TYPE_CHECKING:
     from ipygpumem.core.report import Report
@@ -34,7 +34,7 @@ class _Courier:
     def __call__(self, report: Report) -> None:
         recording = report.recording
         path = None if recording is None else recording.path
-        member = Member("", "done", origin(began=report.time), report, snapshot=path)
+        member = RankResult("", "done", origin(began=report.time), report, snapshot=path)
         if path is not None:
             member = _with_peaks(member, path)
         self._count += 1
@@ -44,7 +44,7 @@ class _Courier:
         self.shell.data_pub.publish_data({key: json.dumps(value)})
 
 
-def _with_peaks(member: Member, path: str) -> Member:
+def _with_peaks(member: RankResult, path: str) -> RankResult:
     from ipygpumem.features.ranks.peak_summary import brief
 
     try:
@@ -72,9 +72,9 @@ def join(number: int) -> None:
     load(shell)
     if _courier is None:
         _courier = _Courier(shell, loaded=before is None)
-    name_rank(number)
+    set_fallback_rank(number)
     shell.magics_manager.registry["GPUMem"].cells.courier = _courier
-    _courier.send(KEY, Member("", "running", origin()).to_dict())
+    _courier.send(KEY, RankResult("", "running", origin()).to_dict())
 
 
 def leave() -> None:
@@ -83,7 +83,7 @@ def leave() -> None:
     courier, _courier = _courier, None
     if courier is None:
         return
-    name_rank(None)
+    set_fallback_rank(None)
     magics = courier.shell.magics_manager.registry.get("GPUMem")
     if magics is not None:
         magics.cells.courier = None

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, ReportError
 from ipygpumem.features.ranks.engines.engine import KEY
-from ipygpumem.features.ranks.model import member_from
+from ipygpumem.features.ranks.model import rank_result_from
 
 if TYPE_CHECKING:
-    from ipygpumem.features.ranks.model import Member
+    from ipygpumem.features.ranks.model import RankResult
 
 __all__ = ["client_of", "first_word", "wait", "why"]
 
@@ -49,7 +49,7 @@ def wait(answers: Any, timeout: float) -> None:
             answer.wait(min(_STEP, max(end - time.monotonic(), 0)))
 
 
-def first_word(answer: Any) -> Member:
+def first_word(answer: Any) -> RankResult:
     """What an engine told of itself when it joined.
 
     Raises:
@@ -58,7 +58,7 @@ def first_word(answer: Any) -> Member:
     data = answer.metadata["data"]
     if not isinstance(data, dict) or not isinstance(data.get(KEY), str):
         raise ReportError("it sent nothing when it joined")
-    return member_from(json.loads(data[KEY]), "")
+    return rank_result_from(json.loads(data[KEY]), "")
 
 
 def why(error: Exception) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import ReportError
 from ipygpumem.features.ranks.engines.engine import KEY
-from ipygpumem.features.ranks.model import Member, Origin, member_from
+from ipygpumem.features.ranks.model import RankInfo, RankResult, rank_result_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ def settle(run: Run) -> None:
         time.sleep(_STEP)
 
 
-def member_of(number: int, reply: Any, known: Mapping[int, Origin], notes: Mapping[int, str]) -> Member:
+def member_of(number: int, reply: Any, known: Mapping[int, RankInfo], notes: Mapping[int, str]) -> RankResult:
     """What one engine had to tell.
 
     Args:
@@ -84,23 +84,23 @@ def member_of(number: int, reply: Any, known: Mapping[int, Origin], notes: Mappi
     if origin is not None:
         origin = replace(origin, began=0.0)  # when it joined, or began another cell, is not when it began this one
     if not reply.done():
-        return Member(name, "late", origin)
+        return RankResult(name, "late", origin)
     if _died(reply):
-        return Member(name, "died", origin, note="in the middle of the cell")
+        return RankResult(name, "died", origin, note="in the middle of the cell")
     if number in notes:
-        return Member(name, "absent", origin, note=notes[number])
-    return Member(name, "missing", origin, note="ran the cell, and sent no report")
+        return RankResult(name, "absent", origin, note=notes[number])
+    return RankResult(name, "missing", origin, note="ran the cell, and sent no report")
 
 
-def _report(name: str, reply: Any) -> Member | None:
+def _report(name: str, reply: Any) -> RankResult | None:
     """The newest report among an engine's data; of one that cannot be read, why."""
     texts = _texts(reply)
     if not texts:
         return None
     try:
-        member = member_from(json.loads(texts[-1]), name)
+        member = rank_result_from(json.loads(texts[-1]), name)
     except (ReportError, ValueError) as error:
-        return Member(name, "missing", note=f"its report cannot be read: {error}")
+        return RankResult(name, "missing", note=f"its report cannot be read: {error}")
     return replace(member, name=name)
 
 

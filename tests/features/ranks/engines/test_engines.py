@@ -68,7 +68,7 @@ def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     engines = active()
 
     # a row for each engine, and which one lies apart
-    _, text = run(shell, "%%px --no-stream\nimport os\nfrom ipygpumem.features.ranks.origin import rank_and_world\n"
+    _, text = run(shell, "%%px --no-stream\nimport os\nfrom ipygpumem.features.ranks.rank_info import rank_and_world\n"
                          "kept = os.urandom((1 + rank_and_world()[0]) * 16 << 20)")  # fmt: skip
     assert [member.name for member in engines.last.members] == ["0", "1", "2", "3"]
     assert [round(one.report.host.held / (16 * MIB)) for one in engines.last.members] == [1, 2, 3, 4]
@@ -289,10 +289,10 @@ def test_without_ipyparallel(monkeypatch):
 def test_a_member_travels_as_json(shell):
     """What an engine sends is text: versions of Python and of this package may differ."""
     from fakes.sessions import cell
-    from ipygpumem.features.ranks.model import Member, member_from
+    from ipygpumem.features.ranks.model import RankResult, rank_result_from
 
-    member = Member("", "done", None, cell(1, held=3))
-    assert member_from(json.loads(json.dumps(member.to_dict())), "").report.devices["cuda:0"].held == 3 * MIB
+    member = RankResult("", "done", None, cell(1, held=3))
+    assert rank_result_from(json.loads(json.dumps(member.to_dict())), "").report.devices["cuda:0"].held == 3 * MIB
 
 
 FAKES = Path(__file__).parents[3]
@@ -318,7 +318,7 @@ def usual():
 def odd():
     return torch.ones(32 << 20, dtype=torch.uint8, device='cuda')
 kept = usual()
-from ipygpumem.features.ranks.origin import rank_and_world
+from ipygpumem.features.ranks.rank_info import rank_and_world
 if rank_and_world()[0] == 2:
     more = odd()
 """

@@ -8,14 +8,14 @@ import platform
 import sys
 from typing import TYPE_CHECKING
 
-from ipygpumem.features.ranks.launch import launch_of
-from ipygpumem.features.ranks.model import CardFacts, Origin
+from ipygpumem.features.ranks.launch import launch_ids
+from ipygpumem.features.ranks.model import DeviceFacts, RankInfo
 from ipygpumem.measurement.session import current
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["name_rank", "origin", "rank_and_world"]
+__all__ = ["origin", "rank_and_world", "set_fallback_rank"]
 
 _VARIABLES = (
     ("RANK", "WORLD_SIZE"),  # torchrun, accelerate
@@ -28,7 +28,7 @@ _VARIABLES = (
 _given: list[int] = []
 
 
-def name_rank(number: int | None) -> None:
+def set_fallback_rank(number: int | None) -> None:
     """What this process is called where nobody else gave it a rank, such as an engine's number; None takes it back."""
     _given[:] = [] if number is None else [number]
 
@@ -56,21 +56,21 @@ def _number(text: str | None) -> int | None:
     )
 
 
-def origin(*, rank: int | None = None, clock: float | None = None, began: float = 0.0) -> Origin:
+def origin(*, rank: int | None = None, clock: float | None = None, began: float = 0.0) -> RankInfo:
     """This process. No device is touched: cards are told once CUDA has started here.
 
     Args:
         rank: Its rank, where the caller knows better.
-        clock: See `Origin`.
-        began: See `Origin`.
+        clock: See `RankInfo`.
+        began: See `RankInfo`.
     """
     from ipygpumem import __version__
 
     number, world = rank_and_world()
     monitor = current().monitor
     monitor.find_devices()
-    cards = tuple(CardFacts(card.name, card.uuid, card.label, card.total) for card in monitor.devices.values())
-    return Origin(
+    cards = tuple(DeviceFacts(card.name, card.uuid, card.label, card.total) for card in monitor.devices.values())
+    return RankInfo(
         rank=number if rank is None else rank,
         world=world,
         host=platform.node(),
@@ -79,5 +79,5 @@ def origin(*, rank: int | None = None, clock: float | None = None, began: float 
         cards=cards,
         clock=clock,
         began=began,
-        launch=launch_of(),
+        launch=launch_ids(),
     )
