@@ -1,46 +1,49 @@
-# `make demo` and `make test` need python3, make and the package registry only; everything else they bring themselves.
+# Needs python3, make and a package index; everything else is installed into virtual environments in this folder.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+JOBS ?= 2
+PYTEST := -m pytest -n $(JOBS) --dist loadscope
 
-# Where no NVIDIA GPU is present a CPU build will do; other versions fetch gigabytes of CUDA.
+# Without an NVIDIA GPU, the CPU build of PyTorch is enough and saves a download of several gigabytes. pip finds it among
+# its configured indexes and links (PIP_FIND_LINKS), or in PyTorch's own index; otherwise it installs the CUDA build.
 GPU := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -c GPU)
+CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 ifeq ($(filter-out 0,$(GPU)),)
 TORCH ?= torch==2.13.0
+CPU_TORCH ?= $(if $(filter Linux,$(shell uname -s)),torch==2.13.0+cpu)
 else
 TORCH ?= torch
 endif
+# PyTorch's CUDA build even where the CPU build could be installed: `===` does not match the version 2.13.0+cpu.
+CUDA_TORCH := torch===2.13.0
 
-# The same tests under the IPython of Colab and Kaggle, of 2024, and of today (the main environment).
+# The IPython of Colab and Kaggle, and that of 2024; the main environment has the current one.
 OLD_IPYTHONS := ipython7 ipython8
 PINS_ipython7 := ipython==7.34.0 ipykernel==6.17.1 ipywidgets==7.7.1 anywidget==0.9.21
 PINS_ipython8 := ipython==8.* ipykernel==6.29.* ipywidgets==8.*
-OLD_TESTS := tests/notebook tests/kernel
-# the longest first
-ROOMS := $(sort $(patsubst tests/%/,%,$(dir $(wildcard tests/*/test_*.py))))
-ROOMS := browser notebook $(filter-out browser notebook,$(ROOMS))
-JOBS ?= 2
-SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+FAST := not browser and not node and not kernel and not cluster
 
-.PHONY: demo test lint docs docs-links bench bench-viewer fuzz gpu viewer clean room $(OLD_IPYTHONS:%=test-%) $(ROOMS:%=room-%)
+.PHONY: demo test fast test-cuda lint docs docs-links bench bench-viewer fuzz gpu viewer clean $(OLD_IPYTHONS:%=test-%)
 
 demo: $(VENV)/.package
 	$(BIN)/python notebooks/demo.py
 
-# Each room in a process of its own: the walks over the heap would pass through what all others left behind. Two rooms at a
-# time; what one says is shown when it has ended.
-test: $(VENV)/.browser $(VENV)/.node $(OLD_IPYTHONS:%=.venv-%/.ready)
-	$(MAKE) --no-print-directory -j$(JOBS) $(SYNC) $(OLD_IPYTHONS:%=test-%) $(ROOMS:%=room-%) room
+test: $(VENV)/.browser $(VENV)/.node $(OLD_IPYTHONS:%=test-%)
+	$(BIN)/python $(PYTEST)
 
+# What needs no browser, Node, kernel or cluster.
+fast: $(VENV)/.test
+	$(BIN)/python $(PYTEST) -m "$(FAST)"
+
+# The tests that depend on the version of IPython.
 $(OLD_IPYTHONS:%=test-%): test-%: .venv-%/.ready
-	.venv-$*/bin/python -m pytest $(OLD_TESTS)
+	.venv-$*/bin/python $(PYTEST) -m ipython
 
-$(ROOMS:%=room-%): room-%: $(VENV)/.browser $(VENV)/.node
-	$(BIN)/python -m pytest tests/$*
-
-room: $(VENV)/.test
-	$(BIN)/python -m pytest $(wildcard tests/test_*.py)
+# The fast tests with PyTorch's CUDA build, with or without a GPU.
+test-cuda: .venv-cuda/.ready
+	.venv-cuda/bin/python $(PYTEST) -m "$(FAST)"
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -73,6 +76,8 @@ gpu: $(VENV)/.test
 
 $(VENV)/.torch:
 	$(PYTHON) -m venv $(VENV)
+	$(if $(CPU_TORCH),$(BIN)/python -m pip install -q --retries 0 --no-deps --index-url $(CPU_INDEX) $(CPU_TORCH) \
+		2>/dev/null || echo "No CPU build of PyTorch was found; installing the default build.")
 	$(BIN)/python -m pip install -q "$(TORCH)"
 	touch $@
 
@@ -81,15 +86,16 @@ $(VENV)/.package: $(VENV)/.torch pyproject.toml
 	touch $@
 
 $(VENV)/.test: $(VENV)/.package
-	$(BIN)/python -m pip install -q -e ".[test,browser]"
+	$(BIN)/python -m pip install -q -e ".[test]"
 	touch $@
 
-# A Chromium for the tests in a browser, where one can be had: Debian's package for root, else Playwright's own.
+# Chromium for the browser tests: Debian's package for root, otherwise Playwright's build.
 $(VENV)/.browser: $(VENV)/.test
+	$(BIN)/python -m pip install -q -e ".[test,browser]"
 	$(BIN)/python tests/browser/chromium.py
 	touch $@
 
-# What bundles and tests the viewer's JavaScript, where there is Node; without it those tests say that they are skipped.
+# The tools that build and test the viewer's JavaScript. Without Node those tests are skipped.
 $(VENV)/.node: ipygpumem/viewer/package-lock.json $(VENV)/.torch
 	if command -v npm >/dev/null; then cd ipygpumem/viewer && npm ci --no-audit --no-fund --silent; fi
 	touch $@
@@ -98,12 +104,18 @@ $(VENV)/.lint: $(VENV)/.package
 	$(BIN)/python -m pip install -q -e ".[test,lint]"
 	touch $@
 
-# An old IPython with its own kernel; torch and what has no opinion on IPython come from the main environment.
+# The environments below import everything but IPython, or PyTorch, from the main one.
+.venv-cuda/.ready: $(VENV)/.test
+	$(PYTHON) -m venv .venv-cuda
+	.venv-cuda/bin/python -m pip install -q "$(CUDA_TORCH)"
+	.venv-cuda/bin/python tests/borrow.py $(VENV)
+	touch $@
+
 .venv-%/.ready: $(VENV)/.test
 	$(PYTHON) -m venv .venv-$*
-	.venv-$*/bin/python -m pip install -q $(PINS_$*) nbclient nbformat pytest pytest-timeout hypothesis
+	.venv-$*/bin/python -m pip install -q $(PINS_$*)
 	.venv-$*/bin/python tests/borrow.py $(VENV)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLD_IPYTHONS:%=.venv-%) demo build dist docs/_build docs/made *.egg-info
+	rm -rf $(VENV) .venv-cuda $(OLD_IPYTHONS:%=.venv-%) demo build dist docs/_build docs/made *.egg-info

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 import signal
 import sys
 
@@ -11,6 +13,13 @@ import pytest
 # a script's shell has SIGINT ignored in what it starts behind it, and here tests interrupt
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("node") and shutil.which("npm") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("Node is not installed, and tests are not skipped in CI")
+        pytest.skip("Node is not installed: the viewer's JavaScript is not tested")
 
 
 def forget():

@@ -12,7 +12,8 @@ from IPython.core.error import UsageError
 
 LARGE = "b'x' * (128 << 20)"
 
-pytestmark = pytest.mark.filterwarnings("ignore:To exit")  # IPython's advice to who raises SystemExit
+# IPython's advice to who raises SystemExit
+pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:To exit")]
 
 # cell, value, error type, reports (report = "always")
 TRAPS = {

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.ipython
+
 TAKE = "kept = [bytearray(30 << 20)]\nimport sys\nfrom IPython.display import clear_output, display\n"
 
 

@@ -6,6 +6,8 @@ from IPython.core.completer import provisionalcompleter
 
 from ipygpumem.jupyter.completion import candidates, matcher
 
+pytestmark = pytest.mark.ipython
+
 CELL = [
     "--collect",
     "--device",

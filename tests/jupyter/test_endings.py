@@ -9,6 +9,8 @@ import pytest
 
 from ipygpumem.jupyter.stream_tail import Endings
 
+pytestmark = pytest.mark.ipython
+
 
 class Stream(io.StringIO):
     """With a place for attributes, as a kernel's streams have."""

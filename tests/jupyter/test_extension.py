@@ -12,6 +12,8 @@ import ipygpumem
 from fakes.builds import NO_GPU
 from ipygpumem.core.report import Report
 
+pytestmark = pytest.mark.ipython
+
 MIB = 1 << 20
 HOST_LINE = re.compile(
     rf"ipygpumem: no GPU \({re.escape(NO_GPU)}\): reporting host memory \(RSS\) instead, "

@@ -19,6 +19,8 @@ from ipygpumem.jupyter import error_boundary as boundary
 from ipygpumem.measurement import fork
 from ipygpumem.measurement.peaks import PEAKS
 
+pytestmark = pytest.mark.ipython
+
 MIB = 1 << 20
 
 

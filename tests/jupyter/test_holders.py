@@ -11,6 +11,8 @@ import pytest
 
 import ipygpumem
 
+pytestmark = pytest.mark.ipython
+
 MIB = 1 << 20
 GPU = "dtype=torch.uint8, device='cuda')"
 FAIL = f"def fail(n):\n    x = torch.ones(n << 20, {GPU}\n    raise ValueError('no')\nfail(30)"

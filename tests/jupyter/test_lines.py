@@ -8,6 +8,8 @@ from IPython.core.error import UsageError
 from ipygpumem import Snapshot
 from ipygpumem.features.lines.peak import lines_at_peak
 
+pytestmark = pytest.mark.ipython
+
 MAKE = """\
 def make(n):
     x = torch.ones(n << 20, dtype=torch.uint8, device='cuda')

@@ -18,6 +18,8 @@ from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import Report
 from ipygpumem.jupyter.help import help_text
 
+pytestmark = pytest.mark.ipython
+
 MIB = 1 << 20
 
 

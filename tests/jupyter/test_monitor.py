@@ -14,7 +14,7 @@ from ipygpumem.features.live.monitor import Monitor
 from ipygpumem.measurement.session import current
 from ipygpumem.viewer.display_target import DisplayTarget
 
-pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")
+pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")]
 pytest.importorskip("anywidget")
 
 

@@ -7,6 +7,8 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from ipygpumem.jupyter.input_transformer import rewrite
 
+pytestmark = pytest.mark.ipython
+
 CALL = "get_ipython().run_line_magic('_gpumem_begin', {!r})\n"
 HELP = "get_ipython().run_line_magic('gpumem', '--help')\n"
 

@@ -10,6 +10,8 @@ from traitlets.config import Config
 
 from ipygpumem.jupyter.settings import Settings, without_faults
 
+pytestmark = pytest.mark.ipython
+
 MIB = 1 << 20
 
 

@@ -11,6 +11,8 @@ from IPython import version_info
 
 from ipygpumem.jupyter.terminal import coloured_terminal, is_terminal
 
+pytestmark = pytest.mark.ipython
+
 TAKE = "kept = torch.ones(100 << 20, dtype=torch.uint8, device='cuda')"
 
 

@@ -13,7 +13,7 @@ from ipygpumem.viewer.display_target import DisplayTarget
 from snapshot import files
 
 # ipywidgets 7, which Colab has, asks traitlets in the old way
-pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")
+pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")]
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 HINT = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"

@@ -12,7 +12,7 @@ from ipygpumem import load_reports
 from ipygpumem.features.history.output_metadata import LIMIT, MIME
 from ipygpumem.features.history.report_files import read_notebook, read_rows
 
-pytestmark = pytest.mark.filterwarnings("ignore:Proactor")
+pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:Proactor")]
 LOAD = "get_ipython().config.GPUMem.update(preload='off', report='always', log={log!r})\n%load_ext ipygpumem"
 CELLS = ("x = b'x' * (64 << 20)", "%%gpumem\n# why\ny = b'y' * (32 << 20)", "%gpumem 6 * 7", "1/0")
 

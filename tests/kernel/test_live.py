@@ -7,6 +7,8 @@ import time
 import ipykernel
 import pytest
 
+pytestmark = pytest.mark.ipython
+
 LIVE = "running for "
 
 

@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.ipython
+
 TABLE = "host memory of this process   In ["
 
 

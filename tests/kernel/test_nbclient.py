@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
 
-pytestmark = pytest.mark.filterwarnings("ignore:Proactor")
+pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:Proactor")]
 
 
 def execute(*cells, **options):

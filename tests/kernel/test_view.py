@@ -9,6 +9,8 @@ import nbclient
 import nbformat
 import pytest
 
+pytestmark = pytest.mark.ipython
+
 SAMPLE = "from ipygpumem.snapshot import Snapshot, sample\nsnapshot = Snapshot.load(sample())\n"
 LOAD = "get_ipython().config.GPUMem.preload = 'off'\n%load_ext ipygpumem"
 WIDGET = "application/vnd.jupyter.widget-view+json"

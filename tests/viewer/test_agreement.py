@@ -20,7 +20,7 @@ from snapshot.simulator import Simulator
 ASK = Path(__file__).parents[2] / "ipygpumem" / "viewer" / "js" / "test" / "query.mjs"
 KEYS = ("line", "function", "file", "cell", "stack", "annotation", "pool", "stream", "context", "metadata", "size")
 
-pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="no Node")
+pytestmark = pytest.mark.node
 
 
 def ask(folder, snapshots, questions):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,14 +11,12 @@ import pytest
 VIEWER = Path(__file__).parents[2] / "ipygpumem" / "viewer"
 LARGEST = 200_000
 
+pytestmark = pytest.mark.node
+
 
 @pytest.fixture(scope="session")
 def node():
     """Runs a command in the viewer's folder, with its packages installed."""
-    if shutil.which("npm") is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("no Node, and CI skips nothing that can be installed")
-        pytest.skip("no Node: the viewer's JavaScript is not tested")
     installed = VIEWER / "node_modules" / ".package-lock.json"
     lock = VIEWER / "package-lock.json"
     if not installed.is_file() or installed.stat().st_mtime < lock.stat().st_mtime:

@@ -346,6 +346,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_torchrun(tmp_path, ranks):
     script = tmp_path / "train.py"
@@ -373,6 +374,7 @@ def spawned(rank, folder):
     dist.destroy_process_group()
 
 
+@pytest.mark.cluster
 def test_spawned_ranks_are_known_at_the_end(tmp_path, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:

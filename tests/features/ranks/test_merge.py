@@ -34,6 +34,7 @@ def test_reports_of_workers():
     assert all(isinstance(one, Report) and pickle.loads(pickle.dumps(one)) == one for one in reports.values())
 
 
+@pytest.mark.cluster
 @pytest.mark.filterwarnings("ignore")
 def test_reports_of_a_dask_cluster():
     distributed = pytest.importorskip("distributed")

@@ -60,6 +60,7 @@ def run(shell, code):
     return result, "\n".join([shown.stdout, shown.stderr, *texts])
 
 
+@pytest.mark.cluster
 def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     """One cluster for all: it takes seconds to start."""
     monkeypatch.chdir(tmp_path)
@@ -206,6 +207,7 @@ def _loaded():
     return "GPUMem" in get_ipython().magics_manager.registry
 
 
+@pytest.mark.cluster
 def test_busy_engines_without_the_package(shell, client):
     client[0:2].execute("import sys; sys.modules['ipygpumem'] = None", block=True)
     client[2].execute("import sys, types; sys.modules['ipygpumem'] = types.ModuleType('ipygpumem')", block=True)
@@ -298,6 +300,7 @@ def test_a_member_travels_as_json(shell):
 FAKES = Path(__file__).parents[3]
 
 
+@pytest.mark.cluster
 def test_snapshots_on_engines_with_a_gpu(shell, client, tmp_path, monkeypatch):
     """Each engine has the fake H200 under its own torch: two on one card, two on cards of their own."""
     monkeypatch.chdir(tmp_path)
