@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ipygpumem.viewer.browser import open_page
 from ipygpumem.viewer.page import Source, page
-from ipygpumem.viewer.picture import Picture, picture
+from ipygpumem.viewer.picture import picture
+from ipygpumem.viewer.still import Picture
 from ipygpumem.viewer.view import View
 from ipygpumem.viewer.write import write_page, write_picture
 

@@ -1,231 +1,258 @@
-"""A sheet to draw on, in CSS pixels from the upper left corner: matplotlib's Agg behind a few strokes.
+"""Figures and axes for still pictures, drawn by matplotlib's Agg backend without pyplot.
 
-No pyplot, and none of the user's settings: a figure with a style of their own must not change ours, nor ours theirs.
+matplotlib is imported when the first picture is drawn: it is slow to import and may not be installed.
 """
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["Box", "Paper", "own_style"]
+    Ticks = list[tuple[float, str]]
+    LegendItem = tuple[str, str, Any]
 
-_BELOW, _IMAGE, _ABOVE = 0.5, 1, 2
-_INCH = 100
-_POINT = 0.72
-"""Points of a CSS pixel, where an inch is 100 of them."""
-_STYLE = ("agg.", "axes.", "figure.", "font.", "image.", "lines.", "mathtext.", "patch.", "path.", "text.")
+__all__ = [
+    "INK",
+    "LEFT",
+    "PLOT_WIDTH",
+    "POINT",
+    "RIGHT",
+    "SOFT",
+    "STYLE",
+    "WIDTH",
+    "Sheet",
+    "byte_ticks",
+    "event_ticks",
+    "fill",
+    "mark_peak",
+    "printable",
+    "time_ticks",
+]
+
+WIDTH = 880
+"""Width of every picture in CSS pixels."""
+LEFT, RIGHT = 70, 16
+"""Margins beside a plot in CSS pixels."""
+PLOT_WIDTH = WIDTH - LEFT - RIGHT
+INK, SOFT = "#1b1f24", "#59636e"
+_DPI = 100
+POINT = 72 / _DPI
+"""Points per CSS pixel: matplotlib measures fonts and lines in points."""
+STYLE: dict[str, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": SOFT,
+    "axes.linewidth": POINT,
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 12 * POINT,
+    "grid.color": "#e3e6ea",
+    "grid.linewidth": POINT,
+    "legend.borderaxespad": 0,
+    "legend.borderpad": 0,
+    "legend.columnspacing": 1.5,
+    "legend.fontsize": 12 * POINT,
+    "legend.frameon": False,
+    "legend.handletextpad": 0.5,
+    "legend.labelcolor": SOFT,
+    "text.parse_math": False,  # names of files and devices may contain dollar signs
+    "xtick.color": SOFT,
+    "xtick.labelsize": 11 * POINT,
+    "xtick.major.size": 4 * POINT,
+    "xtick.major.width": POINT,
+    "ytick.color": SOFT,
+    "ytick.labelsize": 11 * POINT,
+    "ytick.major.pad": 8 * POINT,
+    "ytick.major.size": 0,
+}
+"""matplotlib settings of all pictures, on top of its defaults."""
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_MAX_BYTE_INTERVALS = 6
+_MAX_TICKS = 9
+_NICE_STEPS = (1, 2, 5, 10)
+_TIME_UNITS = ((7200.0, 3600.0, "h"), (180.0, 60.0, "min"), (1.0, 1.0, "s"), (0.0, 1e-3, "ms"))
+"""For each unit: the shortest span that uses it, its seconds, its symbol."""
 
 
-@contextlib.contextmanager
-def own_style() -> Iterator[None]:
-    """The settings that matplotlib comes with, not the user's: a figure is made and drawn inside.
+class Sheet:
+    """A white figure whose texts, legends and plots are placed in CSS pixels from the upper left corner.
 
-    Raises:
-        ImportError: matplotlib is not installed.
+    Args:
+        height: Height in CSS pixels.
+        scale: Pixels of the image per CSS pixel.
     """
-    import matplotlib as mpl
 
-    style = {key: mpl.rcParamsDefault[key] for key in mpl.rcParamsDefault if key.startswith(_STYLE)}
-    with mpl.rc_context(style):
-        yield
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A rectangle; its upper left corner, width and height."""
-
-    left: float
-    top: float
-    width: float
-    height: float
-
-    @property
-    def bottom(self) -> float:
-        """The lower edge."""
-        return self.top + self.height
-
-
-class Paper:
-    """A white sheet.
-
-    Attributes:
-        width: In CSS pixels.
-        height: In CSS pixels.
-
-    """
-
-    def __init__(self, width: int, height: int, scale: float) -> None:
+    def __init__(self, height: int, scale: float) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.transforms import Affine2D
 
-        self.width, self.height, self._scale = width, height, scale
-        self._figure: Any = Figure(figsize=(width / _INCH, height / _INCH), dpi=_INCH * scale, facecolor="white")
-        canvas: Any = FigureCanvasAgg(self._figure)
-        self._canvas = canvas
-        self._renderer = canvas.get_renderer()
-        self._axes: Any = None
+        self.height, self.scale = height, scale
+        self.figure: Any = Figure(figsize=(WIDTH / _DPI, height / _DPI), dpi=_DPI * scale, facecolor="white")
+        self._canvas: Any = FigureCanvasAgg(self.figure)
+        self._css = Affine2D().scale(1 / WIDTH, -1 / height).translate(0, 1) + self.figure.transFigure
 
-    def pixels_of(self, length: float) -> int:
-        """How many of the picture's own pixels a length has."""
-        return round(length * self._scale)
+    @property
+    def columns(self) -> int:
+        """Width of a plot in pixels of the image."""
+        return round(PLOT_WIDTH * self.scale)
 
     def pixels(self) -> NDArray[np.uint8]:
-        """The finished picture: uint8, shape (height, width, 4)."""
+        """Draw the figure: uint8, shape (height, width, 4)."""
         self._canvas.draw()
-        found: NDArray[np.uint8] = np.asarray(self._canvas.buffer_rgba())
-        return found
+        return np.asarray(self._canvas.buffer_rgba())
 
-    def text(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        pixels: float,
-        colour: str,
-        *,
-        across: str = "left",
-        weight: str = "normal",
-        most: float | None = None,
-        veil: bool = False,
-    ) -> float:
-        """Write a line, its middle at the height ``y``, cut to ``most`` pixels; its right end comes back.
+    def _extent(self, artist: Any) -> Any:
+        return artist.get_window_extent(self._canvas.get_renderer())
 
-        With a veil, what lies below it shines through only faintly.
-        """
-        text = _printable(text)
-        made = self._figure.text(
-            x / self.width,
-            1 - y / self.height,
-            text,
-            fontsize=pixels * _POINT,
-            color=colour,
-            ha=across,
-            va="center_baseline",
-            fontweight=weight,
-            parse_math=False,  # a dollar in a name is a dollar
-            bbox={"facecolor": "white", "alpha": 0.88, "linewidth": 0, "pad": 1.5} if veil else None,
+    def text(self, x: float, y: float, text: str, *, limit: float | None = None, **options: Any) -> float:
+        """Write one line with its middle at ``y``, shortened to ``limit`` pixels, and return where it ends."""
+        text = printable(text)
+        artist = self.figure.text(
+            x, y, text, transform=self._css, **{"color": SOFT, "va": "center_baseline", **options}
         )
-        while most is not None and text and self._width(made) > most:
-            text = text[: min(len(text) - 1, int(len(text) * most / self._width(made)))]
-            made.set_text(f"{text.rstrip()}…")
-        return float(made.get_window_extent(self._renderer).x1) / self._scale
+        while limit is not None and text and (width := self._extent(artist).width / self.scale) > limit:
+            text = text[: min(len(text) - 1, int(len(text) * limit / width))]
+            artist.set_text(f"{text.rstrip()}…")
+        return float(self._extent(artist).x1) / self.scale
 
-    def _width(self, text: Any) -> float:
-        return float(text.get_window_extent(self._renderer).width) / self._scale
+    def title(self, x: float, y: float, name: str, facts: str, *, size: float = 12) -> None:
+        """Write a name in bold, followed by facts about it."""
+        end = self.text(x, y, name, color=INK, weight="bold", size=size * POINT)
+        self.text(end + size, y, facts, limit=WIDTH - RIGHT - end - size)
 
-    def fill(self, box: Box, colour: str) -> None:
-        """A rectangle."""
+    def swatch(self, x: float, y: float, color: str) -> None:
+        """Draw a small square with its middle at ``y``."""
         from matplotlib.patches import Rectangle
 
-        corner = (box.left / self.width, 1 - box.bottom / self.height)
-        size = (box.width / self.width, box.height / self.height)
-        transform = self._figure.transFigure
-        self._figure.add_artist(Rectangle(corner, *size, facecolor=colour, linewidth=0, transform=transform))
+        self.figure.add_artist(Rectangle((x, y - 6), 12, 12, facecolor=color, linewidth=0, transform=self._css))
 
-    def stroke(
-        self,
-        points: Sequence[tuple[float, float]],
-        colour: str,
-        pixels: float,
-        *,
-        dashes: tuple[int, int] | None = None,
-        below: bool = False,
-    ) -> None:
-        """A line through points of the sheet; below the image, if asked."""
+    def legend(self, x: float, y: float, items: Iterable[LegendItem]) -> None:
+        """Write a legend on one line.
+
+        Args:
+            x: Where it begins.
+            y: Its middle.
+            items: For each entry its color, its label and matplotlib's style of its line; None for a filled area.
+        """
         from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
 
-        x, y = [x / self.width for x, _ in points], [1 - y / self.height for _, y in points]
-        self._figure.add_artist(
-            Line2D(
-                x,
-                y,
-                color=colour,
-                linewidth=pixels * _POINT,
-                transform=self._figure.transFigure,
-                zorder=_BELOW if below else _ABOVE,
-                **_dashed(dashes),
-            )
+        handles: list[Any] = [
+            Patch(color=color, label=printable(label), linewidth=0)
+            if style is None
+            else Line2D([], [], color=color, label=printable(label), linestyle=style, linewidth=1.8 * POINT)
+            for color, label, style in items
+        ]
+        self.figure.legend(
+            handles=handles,
+            ncols=len(handles),
+            loc="center left",
+            bbox_to_anchor=(x, y),
+            bbox_transform=self._css,
+            handlelength=1.5 if any(isinstance(handle, Line2D) for handle in handles) else 1,
+            handleheight=1,
         )
 
-    def frame(self, box: Box, columns: int, top: float) -> None:
-        """Where the plot is: what follows is drawn in columns and bytes."""
-        axes = self._figure.add_axes(
-            (box.left / self.width, 1 - box.bottom / self.height, box.width / self.width, box.height / self.height)
-        )
+    def strip(self, top: float, height: float, x_limits: tuple[float, float]) -> Any:
+        """Add axes as wide as a plot and from 0 to 1 high, without frame and ticks."""
+        bottom = 1 - (top + height) / self.height
+        axes = self.figure.add_axes((LEFT / WIDTH, bottom, PLOT_WIDTH / WIDTH, height / self.height))
+        axes.set(xlim=x_limits, ylim=(0, 1))
         axes.set_axis_off()
-        axes.set_zorder(_ABOVE)
-        axes.set_xlim(0, columns)
-        axes.set_ylim(0, top)
-        self._axes = axes
-        self.stroke([(box.left, box.bottom), (box.left + box.width, box.bottom)], "#59636e", 1)
+        return axes
 
-    def image(self, box: Box, pixels: NDArray[np.uint8]) -> None:
-        """Pixels of the picture's own, as many as the box has."""
-        self._figure.figimage(
-            pixels,
-            xo=box.left * self._scale,
-            yo=(self.height - box.bottom) * self._scale,
-            origin="upper",
-            zorder=_IMAGE,
-        )
+    def plot(
+        self, top: float, height: float, x_limits: tuple[float, float], bytes_limit: float, tick_limit: float = 1.0
+    ) -> Any:
+        """Add axes for 0 to ``bytes_limit`` bytes with ticks up to ``tick_limit`` times ``bytes_limit``."""
+        axes = self.strip(top, height, x_limits)
+        axes.set_axis_on()
+        axes.set_ylim(0, bytes_limit)
+        ticks = [(value, label) for value, label in byte_ticks(bytes_limit) if value <= bytes_limit * tick_limit]
+        axes.set_yticks(*zip(*ticks, strict=True))
+        axes.grid(axis="y")
+        return axes
 
-    def steps(self, values: NDArray[Any], colour: str, pixels: float) -> None:
-        """A curve of steps: one value per column."""
-        x = np.repeat(np.arange(len(values) + 1), 2)[1:-1]
-        self._axes.plot(x, np.repeat(values, 2), color=colour, linewidth=pixels * _POINT, solid_joinstyle="miter")
-
-    def line(
-        self, x: NDArray[Any], y: NDArray[Any], colour: str, pixels: float, dashes: tuple[int, int] | None = None
-    ) -> None:
-        """A line through points: columns and bytes."""
-        self._axes.plot(x, y, color=colour, linewidth=pixels * _POINT, **_dashed(dashes))
-
-    def rule(self, value: float, colour: str, dashes: tuple[int, int] | None = None) -> None:
-        """A level line at so many bytes."""
-        self._axes.axhline(value, color=colour, linewidth=_POINT, **_dashed(dashes))
-
-    def upright(
-        self, column: float, colour: str, pixels: float, low: float = 0, dashes: tuple[int, int] | None = None
-    ) -> None:
-        """A vertical line from so many bytes to the top."""
-        _, top = self._axes.get_ylim()
-        self._axes.plot([column, column], [low, top], color=colour, linewidth=pixels * _POINT, **_dashed(dashes))
-
-    def dot(self, column: float, value: float, colour: str) -> None:
-        """A ring around a point."""
-        self._axes.plot(
-            [column],
-            [value],
-            "o",
-            markersize=5 * _POINT,
-            markerfacecolor="white",
-            markeredgecolor=colour,
-            clip_on=False,
-        )
+    def label_x(self, axes: Any, ticks: Ticks, **options: Any) -> None:
+        """Set the ticks of the horizontal axis; a last label that would cross the sheet's edge ends at its tick."""
+        axes.set_xticks([value for value, _ in ticks], [label for _, label in ticks], **options)
+        if ticks:
+            label = axes.xaxis.get_ticklabels()[-1]
+            if self._extent(label).x1 > WIDTH * self.scale:
+                label.set_horizontalalignment("right")
 
 
-def _dashed(dashes: tuple[int, int] | None) -> dict[str, Any]:
-    return {} if dashes is None else {"linestyle": (0, dashes)}
+def fill(axes: Any, edges: Any, lower: Any, upper: Any, color: str) -> None:
+    """Fill the area between two step curves with sharp edges; NaN in ``upper`` leaves a gap."""
+    axes.stairs(upper, edges, baseline=lower, fill=True, color=color, linewidth=0, antialiased=False)
 
 
-def _printable(text: str) -> str:
-    """Without the characters that the font lacks: matplotlib would warn of each."""
-    known = _characters()
-    return "".join(sign if ord(sign) in known else "?" for sign in text)
+def mark_peak(axes: Any, x: float, level: float, label: str) -> None:
+    """Draw a ring at the peak and its label at the top of the plot."""
+    axes.plot([x], [level], "o", markersize=5 * POINT, markerfacecolor="white", markeredgecolor=INK, clip_on=False)
+    first, last = axes.get_xlim()
+    right = (x - first) / (last - first) < 0.7  # noqa: PLR2004 (the label needs the rest of the width)
+    axes.annotate(
+        label,
+        (x, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=((6 if right else -6) * POINT, -12 * POINT),
+        textcoords="offset points",
+        ha="left" if right else "right",
+        va="center_baseline",
+        color=INK,
+        weight="bold",
+        bbox={"facecolor": "white", "alpha": 0.88, "linewidth": 0, "pad": 1.5},
+    )
+
+
+def byte_ticks(limit: float) -> Ticks:
+    """Multiples of a power of two from 0 up to ``limit`` bytes, at most seven."""
+    step = 1
+    while limit / step > _MAX_BYTE_INTERVALS:
+        step *= 2
+    power = min((step.bit_length() - 1) // 10, len(_BYTE_UNITS) - 1)
+    if limit >= 1 << (power + 1) * 10 and power + 1 < len(_BYTE_UNITS):
+        power += 1  # 0.5 GiB beside 1.5 GiB, not 512 MiB
+    unit = 1 << power * 10
+    values = range(0, int(limit) + 1, step)
+    return [(value, f"{value / unit:g} {_BYTE_UNITS[power]}" if value else "0") for value in values]
+
+
+def event_ticks(count: int) -> Ticks:
+    """Round event numbers below ``count``."""
+    return [(value, f"{value:,.0f}") for value in _round_values(0, count - 1, integer=True)] if count else []
+
+
+def time_ticks(first: float, last: float) -> Ticks:
+    """Round times from ``first`` to ``last`` seconds, all in one unit."""
+    unit, symbol = next((unit, symbol) for shortest, unit, symbol in _TIME_UNITS if last - first >= shortest)
+    values = _round_values(first / unit, last / unit)
+    return [(value * unit, f"{value:g} {symbol}" if value else "0") for value in values]
+
+
+def _round_values(first: float, last: float, *, integer: bool = False) -> list[float]:
+    from matplotlib.ticker import MaxNLocator
+
+    values: Sequence[float] = MaxNLocator(_MAX_TICKS, integer=integer, steps=_NICE_STEPS).tick_values(first, last)
+    return [float(value) for value in values if first <= value <= last]
+
+
+def printable(text: str) -> str:
+    """Replace characters that the font lacks, which matplotlib would warn about."""
+    return "".join(character if ord(character) in _font_characters() else "?" for character in text)
 
 
 @cache
-def _characters() -> frozenset[int]:
+def _font_characters() -> frozenset[int]:
     from matplotlib import font_manager
 
     return frozenset(font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap())

@@ -1,8 +1,8 @@
-"""Level of detail for a picture of fixed width: nothing is dropped, what is lower than a pixel is summed.
+"""Level of detail for a picture of fixed width: every peak stays visible, and small allocations are added up.
 
-Each pixel column stands for some events and shows the instant of its highest bytes, so that no peak is missed. There
-the live allocations lie on one another in the order in which they were made. One that is a pixel high or more is drawn
-as itself; runs of smaller ones become a band in their place.
+Each pixel column represents a range of events and shows the instant with the most requested bytes, so that no peak is
+missed. There the live allocations are stacked in the order in which they were made. An allocation at least one pixel
+high is drawn individually; runs of smaller ones are merged into bands.
 """
 
 from __future__ import annotations
@@ -21,70 +21,72 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["NOTHING", "SMALL", "Columns", "columns", "strata"]
+__all__ = ["EMPTY", "SMALL", "Columns", "columns", "strata"]
 
-NOTHING = 0
-"""In a stratum: above everything."""
+EMPTY = 0
+"""Pixel value above all allocations."""
 SMALL = 1
-"""In a stratum: allocations that are lower than a pixel."""
+"""Pixel value of mixed allocations that are less than one pixel high."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """One row per pixel column.
+    """Pixel columns and the events that they represent.
 
     Attributes:
-        first: int64, the first event that it stands for; -1 is the moment before the first event.
-        event: int64, the event after which its bytes are highest: that instant is shown.
+        first: int64, first event of each column; -1 is the state before the first event.
+        event: int64, event after which requested bytes are highest: the instant that is shown.
         requested: int64, bytes at that instant.
-        reserved: int64, the most bytes reserved at any instant that it stands for; None where that is not known: also
-            where the segments at the end and the events do not fit together.
+        reserved: int64, most bytes reserved at any instant of the column; None if unknown or inconsistent.
+        edges: float64, one more than columns: their borders on an axis of events.
     """
 
     first: Ints
     event: Ints
     requested: Ints
     reserved: Ints | None
+    edges: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.first)
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Borders of the picture on an axis of events."""
+        return float(self.edges[0]), float(self.edges[-1])
+
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """The columns that stand for events ``first`` to ``last``, and the one behind them."""
+        """Return the first column that represents events ``first`` to ``last`` and the column after them."""
         begin = int(np.searchsorted(self.first, first, side="left"))
         if begin == len(self) or self.first[begin] > first:
-            begin -= 1  # it begins inside a column
+            begin -= 1  # the range starts within a column
         return begin, max(int(np.searchsorted(self.first, last, side="right")), begin + 1)
 
-    def of(self, event: int) -> int:
-        """The column that stands for an event: the middle one, where the event is as wide as several."""
+    def center(self, event: int) -> float:
+        """Return the center of the column that represents an event, the middle one if there are several."""
         begin, end = self.span(event, event)
-        return (begin + end - 1) // 2
+        middle = (begin + end - 1) // 2
+        return float(self.edges[middle] + self.edges[middle + 1]) / 2
 
 
 def columns(timeline: Timeline, width: int) -> Columns:
-    """Part a device's events evenly into ``width`` pixel columns."""
-    requested = timeline.requested
+    """Divide a device's events evenly into ``width`` pixel columns."""
+    requested, reserved = timeline.requested, timeline.reserved
     points = len(requested)
-    edges = np.arange(width + 1) * points // width
-    first = edges[:-1]
-    last = np.maximum(edges[1:], first + 1)
-    shown = np.fromiter(
-        (a + int(np.argmax(requested.bytes[a:b])) for a, b in zip(first.tolist(), last.tolist(), strict=True)),
-        np.int64,
-        width,
-    )
-    reserved = timeline.reserved
+    borders = np.arange(width + 1) * points // width
+    first, last = borders[:-1], np.maximum(borders[1:], borders[:-1] + 1)
+    ranges = list(zip(first.tolist(), last.tolist(), strict=True))
+    highest = np.array([start + int(np.argmax(requested.bytes[start:stop])) for start, stop in ranges], np.int64)
+    reserved_bytes = None
+    if reserved is not None and (reserved.bytes >= 0).all():
+        reserved_bytes = np.array([reserved.bytes[start:stop].max() for start, stop in ranges], np.int64)
     return Columns(
         first=requested.event[first],
-        event=requested.event[shown],
-        requested=requested.bytes[shown],
-        reserved=None if reserved is None or (reserved.bytes < 0).any() else _highest(reserved.bytes, first, last),
+        event=requested.event[highest],
+        requested=requested.bytes[highest],
+        reserved=reserved_bytes,
+        edges=np.linspace(-1.5, points - 1.5, width + 1),
     )
-
-
-def _highest(values: Ints, first: Ints, last: Ints) -> Ints:
-    return np.fromiter((values[a:b].max() for a, b in zip(first.tolist(), last.tolist(), strict=True)), np.int64)
 
 
 def strata(
@@ -93,51 +95,51 @@ def strata(
     height: int,
     unit: float,
     *,
-    kind: NDArray[np.uint8],
+    single: NDArray[np.uint8],
     band: NDArray[np.uint8],
 ) -> NDArray[np.uint8]:
-    """The picture: for each pixel what lies there.
+    """Compute what each pixel shows.
 
     Args:
-        timeline: The device's history.
-        chosen: Its columns.
-        height: Pixels from nothing to the top.
-        unit: Bytes of a pixel.
-        kind: For each allocation what to write where it is drawn as itself, above `SMALL`.
-        band: For each allocation what to write for a run of low ones that have this in common; a run that is lower
-            than a pixel itself goes into `SMALL`.
+        timeline: A device's allocations.
+        chosen: The pixel columns.
+        height: Height in pixels.
+        unit: Bytes per pixel.
+        single: Pixel value of each allocation where it is drawn individually, above `SMALL`.
+        band: Pixel value of each allocation in a run of small ones with equal values. A run that is itself less than
+            one pixel high becomes `SMALL`.
 
     Returns:
         uint8, shape (height, columns), the top row first.
     """
-    picture = np.zeros((height, len(chosen)), np.uint8)
+    pixels = np.full((height, len(chosen)), EMPTY, np.uint8)
     sizes = timeline.allocations.size
-    for column, rows in enumerate(_living(timeline, chosen)):
+    for column, rows in enumerate(_live_rows(timeline, chosen)):
         size = sizes[rows]
-        tall, same = size >= unit, band[rows]
-        begins = np.ones(len(rows), np.bool_)
-        begins[1:] = tall[1:] | tall[:-1] | (same[1:] != same[:-1])
-        first = np.flatnonzero(begins)
+        tall, bands = size >= unit, band[rows]
+        starts_run = np.ones(len(rows), np.bool_)
+        starts_run[1:] = tall[1:] | tall[:-1] | (bands[1:] != bands[:-1])
+        first = np.flatnonzero(starts_run)
         ends = np.cumsum(np.add.reduceat(size, first)) if len(rows) else size
         edges = np.minimum(np.rint(ends / unit), height).astype(np.int64)
-        drawn = np.diff(ends, prepend=0) >= unit
-        value = np.where(drawn, np.where(tall[first], kind[rows[first]], same[first]), SMALL)
-        strip = np.repeat(value, np.diff(edges, prepend=0))
-        picture[height - len(strip) :, column] = strip[::-1]
-    return picture
+        visible = np.diff(ends, prepend=0) >= unit
+        values = np.where(visible, np.where(tall[first], single[rows[first]], bands[first]), SMALL)
+        stack = np.repeat(values, np.diff(edges, prepend=0))
+        pixels[height - len(stack) :, column] = stack[::-1]
+    return pixels
 
 
-def _living(timeline: Timeline, chosen: Columns) -> Iterator[Ints]:
-    """Rows of the allocations alive at each column's instant, in the order in which they were made."""
+def _live_rows(timeline: Timeline, chosen: Columns) -> Iterator[Ints]:
+    """Yield the allocations that are live at each column's instant, in the order in which they were made."""
     allocations = timeline.allocations
     order = np.argsort(allocations.start, kind="stable")
     start, end = allocations.start[order], allocations.end[order]
-    alive = np.zeros(0, np.int64)
+    live = np.zeros(0, np.int64)
     made = 0
     for event in chosen.event.tolist():
+        # columns are in the order of events, so an allocation that was freed never becomes live again
         until = int(np.searchsorted(start, event, side="right"))
-        # what is gone never comes back, as the columns go forward
-        alive = np.concatenate([alive, np.arange(made, until)])
-        alive = alive[end[alive] > event]
+        live = np.concatenate([live, np.arange(made, until)])
+        live = live[end[live] > event]
         made = until
-        yield order[alive]
+        yield order[live]

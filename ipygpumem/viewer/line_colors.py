@@ -1,4 +1,4 @@
-"""What is drawn in which colour: the lines of code that hold most of the peak, each with a colour of its own."""
+"""Colors of allocations: each line of code that holds most of the peak has its own."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.snapshot.snapshot import Snapshot
 
-    Colour = tuple[int, int, int]
+    Color = tuple[int, int, int]
 
-__all__ = ["Entry", "Parts", "parts"]
+__all__ = ["LegendEntry", "LineColors", "line_colors"]
 
-# The viewer's own colours (js/snapshot/palette.js): told apart by every kind of colour vision, calm on large areas
-_COLOURS: tuple[Colour, ...] = (
+# the same colors as in the viewer (js/snapshot/model/palette.js): distinguishable with any color vision
+_LINE_COLORS: tuple[Color, ...] = (
     (119, 170, 221),
     (238, 136, 102),
     (68, 187, 153),
@@ -37,109 +37,113 @@ _COLOURS: tuple[Colour, ...] = (
     (255, 170, 187),
     (143, 183, 168),
 )
-# what has no line, by the beginning of its label
-_UNNAMED: dict[str, Colour] = {
+# for allocations without a line of code, by the start of their label
+_LABEL_COLORS: dict[str, Color] = {
     "(older": (180, 191, 204),
     "(no stack": (201, 194, 180),
     "(no frame": (191, 200, 210),
     "(no Python": (216, 207, 180),
 }
-_OTHERS: Colour = (196, 201, 208)
+_REST_COLOR: Color = (196, 201, 208)
+_SMALL_COLOR: Color = (154, 161, 171)
 _SHADES = (0.0, 0.14, 0.28, 0.5)
-"""How much white is mixed in: by turns, so that neighbours of one colour are told apart; the last is a band's."""
-_TURNS = len(_SHADES) - 1
+"""Share of white: allocations of one line alternate between all but the last, which is for bands."""
+_ALTERNATING = len(_SHADES) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LegendEntry:
     """One line of the legend.
 
     Attributes:
         label: The line of code.
-        share: Its share of the peak, in words.
+        share: Percentage of the peak, as text.
         bytes: Requested bytes at the peak.
-        colour: ``#rrggbb``.
+        color: ``#rrggbb``.
     """
 
     label: str
     share: str
     bytes: int
-    colour: str
+    color: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parts:
-    """The colours of a device's allocations.
+class LineColors:
+    """Colors of a device's allocations.
 
     Attributes:
-        kind: uint8 for each allocation: what `strata` writes where it is drawn as itself.
-        band: uint8 for each allocation: what it writes for a run of low ones of one line.
-        colours: Red, green, blue by kind.
-        entries: The legend.
+        single: uint8 for each allocation: pixel value where it is drawn individually (see `detail.strata`).
+        band: uint8 for each allocation: pixel value in a run of small allocations of one line.
+        palette: uint8, shape (256, 4): red, green, blue and alpha by pixel value.
+        legend: Entries, the largest first.
     """
 
-    kind: NDArray[np.uint8]
+    single: NDArray[np.uint8]
     band: NDArray[np.uint8]
-    colours: dict[int, Colour]
-    entries: tuple[Entry, ...]
+    palette: NDArray[np.uint8]
+    legend: tuple[LegendEntry, ...]
 
 
-def parts(snapshot: Snapshot, timeline: Timeline) -> Parts:
-    """Colour a device's allocations by line."""
+def line_colors(snapshot: Snapshot, timeline: Timeline) -> LineColors:
+    """Color a device's allocations by the line of code that made them."""
     allocations = timeline.allocations
     rows = np.arange(len(allocations))
     _, line = label_rows(snapshot, timeline, rows, "line")
     live = snapshot.live(device=timeline.device)
-    # both are ordered by bytes, and equal ones in the same way
+    # groups and totals have the same order: by bytes, and equal ones alike
     groups = live.by("line")
-    sums = add_up(line[live.rows], allocations.size[live.rows])
-    place = np.full(int(line.max(initial=-1)) + 1, len(_COLOURS), np.int64)
-    for number, (code, _, _) in enumerate(sums[: len(_COLOURS)]):
-        place[code] = number
-    rank = np.empty(len(allocations), np.int64)
-    rank[np.argsort(allocations.start, kind="stable")] = rows
-    first = SMALL + 1 + place[line] * len(_SHADES)
-    whole = live.bytes
-    shown = _coloured(groups[: len(_COLOURS)])
-    entries = [
-        Entry(group.label, _share(group.bytes, whole), group.bytes, _hexadecimal(colour))
-        for group, colour in zip(groups, shown, strict=False)
+    totals = add_up(line[live.rows], allocations.size[live.rows])
+    colors = _group_colors(groups[: len(_LINE_COLORS)])
+    rank = np.full(int(line.max(initial=-1)) + 1, len(colors), np.int64)
+    for number, (code, _, _) in enumerate(totals[: len(colors)]):
+        rank[code] = number
+    order = np.empty(len(allocations), np.int64)
+    order[np.argsort(allocations.start, kind="stable")] = rows
+    base = SMALL + 1 + rank[line] * len(_SHADES)
+    legend = [
+        LegendEntry(group.label, _percentage(group.bytes, live.bytes), group.bytes, _hexadecimal(color))
+        for group, color in zip(groups, colors, strict=False)
     ]
-    shown += [_OTHERS] * (len(_COLOURS) + 1 - len(shown))
-    others = groups[len(_COLOURS) :]
-    if others:
-        held = sum(group.bytes for group in others)
-        entries.append(Entry(f"{many(len(others), 'other line')}", _share(held, whole), held, _hexadecimal(_OTHERS)))
-    gone = len(np.unique(line)) - len(groups)
-    if gone > 0:
-        label = f"{many(gone, 'line')} not alive at the peak"
-        entries.append(Entry(label, "", 0, _hexadecimal(_OTHERS)))
-    colours = {
-        SMALL + 1 + number * len(_SHADES) + turn: _lighter(colour, white)
-        for number, colour in enumerate(shown)
-        for turn, white in enumerate(_SHADES)
-    }
-    kind, band = (first + rank % _TURNS).astype(np.uint8), (first + _TURNS).astype(np.uint8)
-    return Parts(kind, band, colours, tuple(entries))
+    rest = groups[len(colors) :]
+    if rest:
+        size = sum(group.bytes for group in rest)
+        label = many(len(rest), "other line")
+        legend.append(LegendEntry(label, _percentage(size, live.bytes), size, _hexadecimal(_REST_COLOR)))
+    freed = len(np.unique(line)) - len(groups)
+    if freed > 0:
+        label = f"{many(freed, 'line')} not alive at the peak"
+        legend.append(LegendEntry(label, "", 0, _hexadecimal(_REST_COLOR)))
+    return LineColors(
+        (base + order % _ALTERNATING).astype(np.uint8),
+        (base + _ALTERNATING).astype(np.uint8),
+        _palette([*colors, _REST_COLOR]),
+        tuple(legend),
+    )
 
 
-def _coloured(groups: Sequence[Group]) -> list[Colour]:
-    """Lines have strong colours, the largest the first; what has no line a dull one of its own."""
-    strong = iter(_COLOURS)
-    dull = (next((one for begin, one in _UNNAMED.items() if group.label.startswith(begin)), None) for group in groups)
-    return [
-        one if one is not None and group.line is None else next(strong) for group, one in zip(groups, dull, strict=True)
-    ]
+def _group_colors(groups: Sequence[Group]) -> list[Color]:
+    """Give lines of code strong colors in their order, and allocations without a line their own muted color."""
+    strong = iter(_LINE_COLORS)
+    colors = []
+    for group in groups:
+        muted = [color for start, color in _LABEL_COLORS.items() if group.label.startswith(start)]
+        colors.append(muted[0] if muted and group.line is None else next(strong))
+    return colors
 
 
-def _share(part: int, whole: int) -> str:
+def _palette(colors: list[Color]) -> NDArray[np.uint8]:
+    palette = np.zeros((256, 4), np.uint8)
+    palette[SMALL] = (*_SMALL_COLOR, 255)
+    shades = [[part + (255 - part) * white for part in color] for color in colors for white in _SHADES]
+    palette[SMALL + 1 : SMALL + 1 + len(shades), :3] = np.rint(shades)
+    palette[SMALL + 1 : SMALL + 1 + len(shades), 3] = 255
+    return palette
+
+
+def _percentage(part: int, whole: int) -> str:
     return "< 1 %" if 0 < part < whole // 100 else share(part, whole).strip()
 
 
-def _lighter(colour: Colour, white: float) -> Colour:
-    red, green, blue = (round(part + (255 - part) * white) for part in colour)
-    return red, green, blue
-
-
-def _hexadecimal(colour: Colour) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*colour)
+def _hexadecimal(color: Color) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*color)

@@ -1,240 +1,200 @@
-"""The still picture of a snapshot: a PNG for nbconvert, GitHub, untrusted notebooks and reports.
+"""The still picture of a snapshot, for nbconvert, GitHub, untrusted notebooks and reports.
 
-It is as true as the viewer (see `columns`): every pixel column shows the instant of its highest bytes. The paper is
-white, so that it reads the same in light and dark notebooks.
+It is as exact as the viewer (see `detail`): every pixel column shows the instant with the most bytes. Its background is
+white in light and dark notebooks.
 """
 
 from __future__ import annotations
 
-import io
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.units import amount, duration, size
 from ipygpumem.snapshot.export.text import clip, many
+from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.snapshot.queries.overview import overview
-from ipygpumem.viewer import overlays
-from ipygpumem.viewer.axes import Box, Paper, own_style
-from ipygpumem.viewer.detail import NOTHING, SMALL, columns, strata
-from ipygpumem.viewer.line_colors import Parts, parts
-from ipygpumem.viewer.ticks import byte_ticks, count_ticks
+from ipygpumem.viewer.axes import INK, POINT, RIGHT, SOFT, WIDTH, event_ticks, mark_peak, printable
+from ipygpumem.viewer.detail import columns, strata
+from ipygpumem.viewer.line_colors import line_colors
+from ipygpumem.viewer.sampled import highest, sampled_curves
+from ipygpumem.viewer.still import SCALES, Picture, render
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from ipygpumem.snapshot.model.recorder_metadata import Cell
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
+    from ipygpumem.viewer.axes import LegendItem, Sheet
     from ipygpumem.viewer.detail import Columns
+    from ipygpumem.viewer.line_colors import LineColors
+    from ipygpumem.viewer.sampled import SampledCurve
 
-__all__ = ["MOST_BYTES", "WIDTH", "Picture", "packed", "picture"]
+__all__ = ["picture"]
 
-MOST_BYTES = 60_000
-"""A picture is never larger: notebooks stay small."""
-WIDTH = 880
-"""In CSS pixels."""
-
-_SCALES = (2.0, 1.5, 1.0)
-_CROWD = 50_000
-_HEADROOM = 1.16
-_HIGHEST_TICK = 0.91
-"""Above it stands the peak's label."""
-_CAPACITY_SEEN = 0.35
-_LEFT, _RIGHT, _PLOT_TOP, _PLOT_HEIGHT = 70, 16, 62, 300
-_LEGEND_ROW = 20
+_MANY_LIVE = 50_000
+"""From so many live allocations on, each column takes noticeable time."""
+_HEADROOM, _TICK_LIMIT = 1.16, 0.91
+"""The label of the peak is above the data and the ticks."""
+_CAPACITY_SHARE = 0.35
+"""The capacity is in the picture from this usage on."""
+_TOP, _PLOT_HEIGHT, _SAMPLED_HEIGHT, _CELLS_HEIGHT, _LEGEND_ROW = 62, 300, 18, 16, 20
 _LEGEND_COLUMNS = 2
-_LETTER = 6.6
-_LEVELS = 18
-"""The line that names what was sampled."""
-
-_INK, _SOFT, _FAINT = "#1b1f24", "#59636e", "#e3e6ea"
-_SMALL_COLOUR = (154, 161, 171)
-_WHITE = 255
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A PNG.
-
-    Attributes:
-        png: Its bytes, at most `MOST_BYTES`.
-        width: In CSS pixels; the PNG itself may have twice as many.
-        height: As the width.
-        text: What it shows, in words.
-    """
-
-    png: bytes
-    width: int
-    height: int
-    text: str
+_CELL_COLORS = ("#dbe4ee", "#e9eef4")
+_CELL_LABEL, _LETTER_WIDTH = 12, 6.0
+_RESERVED, _OOM, _SAMPLED = "#c2410c", "#b91c1c", "#6b4aa0"
+_DASHES: Any = (0, (3, 2))
 
 
 def picture(snapshot: Snapshot, device: int | None = None) -> Picture:
-    """Draw a device's history; without a number that of the device with the highest peak.
+    """Draw a device's history, by default that of the device with the highest peak.
 
     Raises:
-        DeviceError: The file has no such device.
+        DeviceError: The snapshot has no such device.
         OptionError: matplotlib is not installed.
     """
     text = snapshot.summary(device)
-    timeline = snapshot.timeline(device) if device is not None or snapshot.timelines else None
-    try:
-        with own_style():
-            for scale in _SCALES if timeline is None or not _crowded(timeline) else _SCALES[-1:]:
-                paper = _blank(snapshot.name, scale) if timeline is None else _drawn(snapshot, timeline, scale)
-                png = packed(paper.pixels())
-                if len(png) <= MOST_BYTES:
-                    break
-    except ImportError as error:
-        raise OptionError(f"a picture needs matplotlib: pip install matplotlib ({first_line(error)})") from error
-    return Picture(png, paper.width, paper.height, text)
+    if device is None and not snapshot.timelines:
+        return render(80, lambda sheet: _draw_blank(sheet, snapshot.name), text)
+    drawing = _Drawing(snapshot, snapshot.timeline(device))
+    return render(drawing.height, drawing.draw, text, SCALES[-1:] if _has_many_live(drawing.timeline) else SCALES)
 
 
-def _crowded(timeline: Timeline) -> bool:
-    """Whether so much lives at once that every column takes its time."""
-    allocations = timeline.allocations
-    lives = float((allocations.end - allocations.start).sum(dtype=np.float64))
-    return lives / len(timeline.requested) > _CROWD
+def _has_many_live(timeline: Timeline) -> bool:
+    lifetimes = timeline.allocations.end - timeline.allocations.start
+    return float(lifetimes.sum(dtype=np.float64)) / len(timeline.requested) > _MANY_LIVE
 
 
-def packed(pixels: NDArray[np.uint8]) -> bytes:
-    """As a PNG of few colours: a fraction of the bytes."""
-    from PIL import Image
-
-    image = Image.fromarray(pixels[:, :, :3]).quantize(128, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    file = io.BytesIO()
-    image.save(file, "PNG", optimize=True)
-    return file.getvalue()
+def _draw_blank(sheet: Sheet, name: str) -> None:
+    sheet.title(16, 30, clip(name), "", size=14)
+    sheet.text(16, 56, "no device used memory")
 
 
-def _blank(name: str, scale: float) -> Paper:
-    paper = Paper(WIDTH, 80, scale)
-    paper.text(_RIGHT, 30, clip(name), 14, _INK, weight="bold")
-    paper.text(_RIGHT, 56, "no device used memory", 12, _SOFT)
-    return paper
+class _Drawing:
+    """The history of one device."""
+
+    def __init__(self, snapshot: Snapshot, timeline: Timeline) -> None:
+        self.snapshot, self.timeline = snapshot, timeline
+        self.colors: LineColors = line_colors(snapshot, timeline)
+        self.sampled: list[SampledCurve] = sampled_curves(snapshot, timeline)
+        self.cells = snapshot.own.cells if timeline.trace.timed else ()
+        self.capacity = snapshot.own.device_totals.get(timeline.device)
+        self.facts = overview(snapshot, timeline.device)
+        self.top = _TOP + (_CELLS_HEIGHT if self.cells else 0) + (_SAMPLED_HEIGHT if self.sampled else 0)
+        self.legend_rows = -(-len(self.colors.legend) // _LEGEND_COLUMNS)
+        self.height = self.top + _PLOT_HEIGHT + 58 + self.legend_rows * _LEGEND_ROW
+
+    def draw(self, sheet: Sheet) -> None:
+        timeline, colors = self.timeline, self.colors
+        chosen = columns(timeline, sheet.columns)
+        limit = self._bytes_limit(chosen)
+        axes = sheet.plot(self.top, _PLOT_HEIGHT, chosen.limits, limit, _TICK_LIMIT)
+        sheet.label_x(axes, event_ticks(len(timeline.trace)))
+        rows = round(_PLOT_HEIGHT * sheet.scale)
+        pixels = strata(timeline, chosen, rows, limit / rows, single=colors.single, band=colors.band)
+        extent = (*axes.get_xlim(), *axes.get_ylim())
+        axes.imshow(colors.palette[pixels], extent=extent, aspect="auto", interpolation="nearest", zorder=1)
+        self._draw_curves(axes, chosen, limit)
+        if self.cells:
+            self._draw_cells(sheet, chosen)
+        self._draw_peak(axes, chosen, limit)
+        self._draw_heading(sheet, limit, reserved=chosen.reserved is not None)
+        self._draw_legend(sheet, limit / rows)
+
+    def _bytes_limit(self, chosen: Columns) -> float:
+        level = max(self.timeline.requested.peak()[1], 1)
+        if chosen.reserved is not None:
+            level = max(level, int(chosen.reserved.max()))
+        level = highest(self.sampled, level)
+        if self.capacity and level >= _CAPACITY_SHARE * self.capacity:
+            level = max(level, self.capacity)
+        return level * _HEADROOM
+
+    def _draw_curves(self, axes: Any, chosen: Columns, limit: float) -> None:
+        if self.capacity is not None and self.capacity <= limit:
+            axes.axhline(self.capacity, color=SOFT, linewidth=POINT, linestyle=_DASHES)
+        for curve in self.sampled:
+            x, level = curve.by_column(chosen)
+            axes.plot(x, level, color=_SAMPLED, linewidth=1.1 * POINT, linestyle=curve.style)
+        if chosen.reserved is not None:
+            axes.stairs(chosen.reserved, chosen.edges, baseline=None, color=_RESERVED, linewidth=1.4 * POINT)
+        axes.stairs(chosen.requested, chosen.edges, baseline=None, color=INK, linewidth=0.7 * POINT)
+        for x in sorted({chosen.center(event) for event in self.timeline.trace.events(Action.OOM).tolist()}):
+            axes.axvline(x, color=_OOM, linewidth=1.2 * POINT, linestyle=_DASHES)
+
+    def _draw_cells(self, sheet: Sheet, chosen: Columns) -> None:
+        """Draw a band above the plot for each cell, from its first to its last event."""
+        strip = sheet.strip(self.top - _CELLS_HEIGHT, _CELLS_HEIGHT - 3, (0, len(chosen)))
+        time = self.timeline.trace.time
+        labels: list[tuple[int, int, str]] = []
+        for number, cell in enumerate(self.cells):
+            first, after = np.searchsorted(time, [cell.start_us, cell.end_us])
+            if first == after:
+                continue
+            begin, end = chosen.span(int(first), int(after) - 1)
+            strip.axvspan(begin, end, color=_CELL_COLORS[number % 2], linewidth=0, antialiased=False)
+            if labels and labels[-1][1] > begin:
+                labels.pop()  # covered by this cell's band
+            labels.append((begin, end, printable(clip(_cell_label(cell), _CELL_LABEL))))
+        for begin, end, label in labels:
+            if (end - begin) / sheet.scale >= _LETTER_WIDTH * len(label) + 4:
+                options = {"size": 10 * POINT, "color": SOFT, "ha": "center", "va": "center_baseline"}
+                strip.text((begin + end) / 2, 0.5, label, **options)
+
+    def _draw_peak(self, axes: Any, chosen: Columns, limit: float) -> None:
+        event, level = self.timeline.requested.peak()
+        x = chosen.center(event)
+        axes.plot([x, x], [level, limit], color=INK, linewidth=0.8 * POINT, linestyle=(0, (1, 2)))
+        label = f"peak {amount(level)}" + (f" at event {event:,}" if event >= 0 else "")
+        mark_peak(axes, x, level, label)
+
+    def _draw_heading(self, sheet: Sheet, limit: float, *, reserved: bool) -> None:
+        snapshot, facts, trace = self.snapshot, self.facts, self.timeline.trace
+        device = f"GPU {self.timeline.device} {snapshot.own.device_names.get(self.timeline.device, '')}".rstrip()
+        others = sum(1 for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved) - 1
+        if others > 0:
+            device += f" (and {many(others, 'other')} with a lower peak)"
+        length = many(facts.events, "event")
+        if trace.timed and len(trace) > 1:
+            length += f" in {duration(int(trace.time[-1] - trace.time[0]) / 1e6).replace('.0 ', ' ')}"
+        sheet.title(RIGHT, 20, clip(snapshot.name, 48), clip(f"{length} · {device}"), size=14)
+        entries: list[LegendItem] = [(INK, f"requested, at the end {amount(facts.end_requested)}", "solid")]
+        if reserved and facts.reserved_peak is not None:
+            entries.append((_RESERVED, f"reserved, at most {amount(facts.reserved_peak)}", "solid"))
+        if self.capacity:
+            entries.append((SOFT, f"capacity {size(self.capacity)}", _DASHES))
+        if facts.oom_events:
+            entries.append((_OOM, "out of memory", _DASHES))
+        sheet.legend(RIGHT, 44, entries)
+        if self.sampled:
+            sheet.legend(RIGHT, 62, [(_SAMPLED, _sampled_label(curve, limit), curve.style) for curve in self.sampled])
+
+    def _draw_legend(self, sheet: Sheet, unit: float) -> None:
+        """List the lines of code with their bytes at the peak."""
+        allocations = self.timeline.allocations
+        sizes = allocations.size[allocations.live(self.timeline.requested.peak()[0])]
+        small = sizes[sizes < unit]
+        y = self.top + _PLOT_HEIGHT + 32
+        heading = "at the peak, by line"
+        if len(small):
+            heading += f"; {many(len(small), 'block')} less than a pixel high ({amount(int(small.sum()))}) in bands"
+        sheet.text(RIGHT, y, heading, size=11 * POINT)
+        sheet.text(WIDTH - RIGHT, y, "event", size=11 * POINT, ha="right")
+        width = (WIDTH - 2 * RIGHT) / _LEGEND_COLUMNS
+        for number, entry in enumerate(self.colors.legend):
+            x = RIGHT + width * (number // self.legend_rows)
+            y = self.top + _PLOT_HEIGHT + 56 + _LEGEND_ROW * (number % self.legend_rows)
+            sheet.swatch(x, y, entry.color)
+            sheet.text(x + 84, y, amount(entry.bytes), color=INK, ha="right")
+            sheet.text(x + 130, y, entry.share, ha="right")
+            sheet.text(x + 140, y, clip(entry.label), limit=width - 152, color=INK)
 
 
-def _drawn(snapshot: Snapshot, timeline: Timeline, scale: float) -> Paper:
-    found = parts(snapshot, timeline)
-    sampled = overlays.levels(snapshot, timeline)
-    strip = overlays.CELL_STRIP if snapshot.own.cells and timeline.trace.timed else 0
-    head = _PLOT_TOP + strip + (_LEVELS if sampled else 0)
-    rows = -(-len(found.entries) // _LEGEND_COLUMNS)
-    paper = Paper(WIDTH, head + _PLOT_HEIGHT + 50 + rows * _LEGEND_ROW + 8, scale)
-    plot = Box(_LEFT, head, WIDTH - _LEFT - _RIGHT, _PLOT_HEIGHT)
-    chosen = columns(timeline, paper.pixels_of(plot.width))
-    top = _top(snapshot, timeline, chosen, sampled)
-    unit = top / paper.pixels_of(plot.height)
-    kinds = strata(timeline, chosen, paper.pixels_of(plot.height), unit, kind=found.kind, band=found.band)
-    paper.frame(plot, len(chosen), top)
-    _axes(paper, plot, timeline, chosen, top)
-    paper.image(plot, _palette(found)[kinds])
-    if strip:
-        overlays.cells(paper, plot, snapshot, timeline, chosen)
-    total = snapshot.own.device_totals.get(timeline.device)
-    overlays.curves(paper, timeline, chosen, sampled, total=total, top=top)
-    overlays.peak(paper, plot, timeline, chosen)
-    _heading(paper, snapshot, timeline, reserved=chosen.reserved is not None)
-    _sampled(paper, sampled, top)
-    _legend(paper, found, plot, _low(timeline, unit))
-    return paper
+def _sampled_label(curve: SampledCurve, limit: float) -> str:
+    label = f"{clip(curve.name, 30)}, at most {size(int(curve.bytes.max()))} (sampled)"
+    return f"{label}, above the picture" if curve.bytes.min() > limit else label
 
 
-def _top(snapshot: Snapshot, timeline: Timeline, chosen: Columns, sampled: list[overlays.Level]) -> float:
-    """The bytes at the upper edge: the card's capacity is in sight only where it is near."""
-    highest = max(timeline.requested.peak()[1], 1)
-    if chosen.reserved is not None:
-        highest = max(highest, int(chosen.reserved.max()))
-    highest = overlays.highest(sampled, highest)
-    total = snapshot.own.device_totals.get(timeline.device)
-    if total and highest >= _CAPACITY_SEEN * total:
-        highest = max(highest, total)
-    return highest * _HEADROOM
-
-
-def _palette(found: Parts) -> NDArray[np.uint8]:
-    """RGBA by kind."""
-    colours = np.zeros((256, 4), np.uint8)
-    colours[NOTHING] = 0
-    colours[SMALL] = (*_SMALL_COLOUR, _WHITE)
-    for number, shade in found.colours.items():
-        colours[number] = (*shade, _WHITE)
-    return colours
-
-
-def _axes(paper: Paper, plot: Box, timeline: Timeline, chosen: Columns, top: float) -> None:
-    for value, label in byte_ticks(top):
-        if value > top * _HIGHEST_TICK:
-            break
-        y = plot.bottom - plot.height * value / top
-        paper.stroke([(plot.left, y), (plot.left + plot.width, y)], _FAINT, 1, below=True)
-        paper.text(plot.left - 8, y, label, 11, _SOFT, across="right")
-    for event, label in count_ticks(len(timeline.trace)):
-        at = plot.left + plot.width * (chosen.of(event) + 0.5) / len(chosen)
-        paper.stroke([(at, plot.bottom), (at, plot.bottom + 4)], _SOFT, 1)
-        most = plot.left + plot.width + _RIGHT - _LETTER * len(label) / 2
-        paper.text(min(at, most), plot.bottom + 13, label, 11, _SOFT, across="center")
-    paper.text(plot.left + plot.width, plot.bottom + 32, "event", 11, _SOFT, across="right")
-
-
-def _sampled(paper: Paper, sampled: list[overlays.Level], top: float) -> None:
-    x: float = _RIGHT
-    for level in sampled:
-        above = ", above the picture" if level.bytes.min() > top else ""
-        paper.stroke([(x, 62), (x + 18, 62)], overlays.SAMPLED, 1.8, dashes=level.dashes)
-        words = f"{level.name}, at most {size(int(level.bytes.max()))} (sampled){above}"
-        x = paper.text(x + 24, 62, words, 12, _SOFT, most=WIDTH - _RIGHT - x - 24) + 18
-
-
-def _heading(paper: Paper, snapshot: Snapshot, timeline: Timeline, *, reserved: bool) -> None:
-    facts = overview(snapshot, timeline.device)
-    trace = timeline.trace
-    name = snapshot.own.device_names.get(timeline.device)
-    device = f"GPU {timeline.device}" + (f" {name}" if name else "")
-    others = sum(1 for one in snapshot.timelines if len(one.trace) or one.end_reserved) - 1
-    if others > 0:
-        device += f" (and {many(others, 'other')} with a lower peak)"
-    length = many(facts.events, "event")
-    if trace.timed and len(trace) > 1:
-        length += f" in {duration(int(trace.time[-1] - trace.time[0]) / 1e6).replace('.0 ', ' ')}"
-    end = paper.text(_RIGHT, 20, clip(snapshot.name, 48), 14, _INK, weight="bold")
-    paper.text(end + 14, 20, clip(f"{length} · {device}"), 12, _SOFT, most=WIDTH - _RIGHT - end - 14)
-    x: float = _RIGHT
-    entries: list[tuple[str, str, tuple[int, int] | None]] = [
-        (overlays.TOTAL, f"requested, at the end {amount(facts.end_requested)}", None)
-    ]
-    if reserved and facts.reserved_peak is not None:
-        entries.append((overlays.RESERVED, f"reserved, at most {amount(facts.reserved_peak)}", None))
-    total = snapshot.own.device_totals.get(timeline.device)
-    if total:
-        entries.append((overlays.CAPACITY, f"capacity {size(total)}", (3, 2)))
-    if facts.oom_events:
-        entries.append((overlays.OOM, "out of memory", (3, 2)))
-    for colour, label, dashes in entries:
-        paper.stroke([(x, 44), (x + 18, 44)], colour, 1.8, dashes=dashes)
-        x = paper.text(x + 24, 44, label, 12, _SOFT) + 18
-
-
-def _low(timeline: Timeline, unit: float) -> str:
-    """What of the peak is lower than a pixel."""
-    rows = timeline.allocations.live(timeline.requested.peak()[0])
-    low = timeline.allocations.size[rows]
-    low = low[low < unit]
-    words = f"; {many(len(low), 'block')} lower than a pixel ({amount(int(low.sum()))}) in bands"
-    return "at the peak, by line" + (words if len(low) else "")
-
-
-def _legend(paper: Paper, found: Parts, plot: Box, heading: str) -> None:
-    """The lines of code at the peak, with their bytes there."""
-    paper.text(_RIGHT, plot.bottom + 32, heading, 11, _SOFT)
-    wide = (WIDTH - 2 * _RIGHT) / _LEGEND_COLUMNS
-    rows = -(-len(found.entries) // _LEGEND_COLUMNS)
-    for number, entry in enumerate(found.entries):
-        x = _RIGHT + wide * (number // rows)
-        y = plot.bottom + 56 + _LEGEND_ROW * (number % rows)
-        paper.fill(Box(x, y - 6, 12, 12), entry.colour)
-        paper.text(x + 84, y, amount(entry.bytes), 12, _INK, across="right")
-        paper.text(x + 130, y, entry.share, 12, _SOFT, across="right")
-        paper.text(x + 140, y, clip(entry.label), 12, _INK, most=wide - 152)
+def _cell_label(cell: Cell) -> str:
+    """Label a cell; one without a number by the name of its file."""
+    return cell.label if cell.number is not None else re.split(r"[/\\]", cell.label)[-1]

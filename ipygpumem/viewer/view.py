@@ -11,12 +11,13 @@ from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.sharing import on_one_clock, shared
 from ipygpumem.viewer.display_target import DisplayTarget, current_target
 from ipygpumem.viewer.page import check_sources, in_words
-from ipygpumem.viewer.picture import Picture, picture
+from ipygpumem.viewer.picture import picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ipygpumem.snapshot.snapshot import Snapshot
+    from ipygpumem.viewer.still import Picture
     from ipygpumem.viewer.widget import Widget
 
 __all__ = ["View"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["write_page", "write_picture"]
+__all__ = ["write_file", "write_page", "write_picture"]
 
 
 def write_page(
@@ -48,7 +48,7 @@ def write_page(
     check_sources(len(snapshots))
     given = [shared(snapshot, source=source, paths=paths) for snapshot in on_one_clock(snapshots)]
     text = page([Source(snapshot.name, encode(snapshot)) for snapshot in given], theme=theme)
-    return _write(target, text.encode("utf-8"))
+    return write_file(target, text.encode("utf-8"))
 
 
 def write_picture(path: str | os.PathLike[str], snapshot: Snapshot, device: int | None = None) -> Path:
@@ -59,10 +59,15 @@ def write_picture(path: str | os.PathLike[str], snapshot: Snapshot, device: int 
         DeviceError: The file has no such device.
     """
     target = check_path(path, "picture", "snapshot.png")
-    return _write(target, picture(snapshot, device).png)
+    return write_file(target, picture(snapshot, device).png)
 
 
-def _write(target: Path, data: bytes) -> Path:
+def write_file(target: Path, data: bytes) -> Path:
+    """Write a file atomically.
+
+    Raises:
+        OptionError: The file cannot be written.
+    """
     try:
         with replacing(target) as temporary:
             temporary.write_bytes(data)

@@ -1,19 +1,17 @@
-"""A session as a picture: the level of memory after each cell, its peak, and the card's capacity."""
+"""A session as a still picture: for each device the memory after each measurement, the peaks and the capacity."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import itertools
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipygpumem.core.device_names import HOST
-from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.units import duration, size
+from ipygpumem.core.device_names import HOST
 from ipygpumem.snapshot.export.text import clip, many
-from ipygpumem.viewer.axes import Box, Paper, own_style
-from ipygpumem.viewer.picture import MOST_BYTES, WIDTH, Picture, packed
-from ipygpumem.viewer.ticks import byte_ticks
+from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, POINT, RIGHT, SOFT, fill
+from ipygpumem.viewer.still import render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,227 +19,153 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.features.history.model import ReportRow
+    from ipygpumem.viewer.axes import LegendItem, Sheet
+    from ipygpumem.viewer.still import Picture
 
 __all__ = ["history_picture"]
 
-_SCALES = (2.0, 1.5, 1.0)
-_LEFT, _RIGHT, _HEAD, _PANEL_HEAD, _PLOT, _FOOT, _LEGEND = 70, 16, 36, 26, 190, 34, 30
-_MOST_DEVICES = 8
-_HEADROOM = 1.1
-_HIGHEST_TICK = 0.98
-_CAPACITY_SEEN = 0.35
-_WIDEST, _GAP, _LEAST_GAPPED = 34, 2, 5
+_TOP, _PANEL_TOP, _PLOT_HEIGHT, _PANEL_HEIGHT, _LEGEND = 36, 26, 190, 250, 30
+_MAX_DEVICES = 8
+_HEADROOM, _TICK_LIMIT = 1.1, 0.98
+_CAPACITY_SHARE = 0.35
+"""The capacity is in the picture from this usage on."""
+_MAX_BAR, _GAP, _MIN_BAR_WITH_GAP = 34, 1, 3
 _DIGIT, _LABEL = 7, 30
-_INK, _SOFT, _FAINT, _BAD = "#1b1f24", "#59636e", "#e3e6ea", "#b91c1c"
-_UP_TO_PEAK = "#dbeafe"
-_PARTS = {
+_FAILED, _UP_TO_PEAK = "#b91c1c", "#dbeafe"
+_LEVELS = {
     "others_level": ("#9ca3af", "other processes, unattributed"),
     "outside_level": ("#f59e0b", "outside PyTorch"),
     "allocated": ("#3b82f6", "tensors"),
     "cache": ("#93c5fd", "PyTorch's cache"),
 }
-"""From below: so the peak of the tensors stands on what else is there, and can be read against the capacity."""
-_HOST_PARTS = {"allocated": ("#3b82f6", "resident memory of this process")}
+"""Attributes of an entry from the bottom up: the peak of the tensors then shows how close the device was to its
+capacity."""
+_HOST_LEVELS = {"allocated": ("#3b82f6", "resident memory of this process")}
 
 
-@dataclass(frozen=True, slots=True)
 class _Panel:
-    """One device: its rows in their order, and the bytes at the upper edge of its plot."""
+    """The measurements of one device, in their order."""
 
-    device: str
-    rows: Sequence[ReportRow]
-    top: float
-
-    @property
-    def parts(self) -> dict[str, tuple[str, str]]:
-        return _parts(self.rows)
-
-    @property
-    def capacity(self) -> int | None:
-        return max((row.capacity for row in self.rows if row.capacity is not None), default=None)
+    def __init__(self, device: str, rows: Sequence[ReportRow]) -> None:
+        self.device, self.rows = device, rows
+        self.levels = _HOST_LEVELS if device == HOST else _LEVELS
+        self.capacity = max((row.capacity for row in rows if row.capacity is not None), default=None)
+        values = [[max(getattr(row, name) or 0, 0) for name in self.levels] for row in rows]
+        self.stack = np.cumsum(np.array(values, np.float64), axis=1)
+        """Shape (rows, levels): bytes up to the upper edge of each level; unknown levels count as 0."""
+        # an upper bound of the peak is not drawn
+        peaks = [row.peak_level if row.peak_trust == "exact" else None for row in rows]
+        below = [(row.outside_level or 0) + (row.others_level or 0) for row in rows]
+        self.peaks = np.array([np.nan if peak is None else peak for peak in peaks]) + np.array(below)
+        """Total level at the peak of allocated memory; NaN where the peak is unknown."""
+        self.highest = np.fmax(self.stack[:, -1], self.peaks)
+        limit = max(float(self.highest.max()), 1.0)
+        if self.capacity is not None and limit >= _CAPACITY_SHARE * self.capacity:
+            limit = max(limit, self.capacity)
+        self.limit = limit * _HEADROOM
+        self.failed = np.array([row.ooms > 0 or row.success is False for row in rows])
 
 
 def history_picture(rows: Sequence[ReportRow], title: str) -> Picture:
     """Draw a session: a plot for each device, a bar for each measurement.
 
-    Where there are more measurements than columns of pixels, each column shows the highest of its own.
+    Where there are more measurements than pixels, each column of pixels shows the highest of its measurements.
 
     Raises:
         OptionError: matplotlib is not installed.
     """
-    panels = _panels(rows)
-    try:
-        with own_style():
-            for scale in _SCALES:
-                paper = _drawn(panels, title, scale)
-                png = packed(paper.pixels())
-                if len(png) <= MOST_BYTES:
-                    break
-    except ImportError as error:
-        raise OptionError(f"a picture needs matplotlib: pip install matplotlib ({first_line(error)})") from error
-    words = [f"{one.device}: highest level {size(int(_highest(one.rows).max()))}" for one in panels]
-    return Picture(png, paper.width, paper.height, "; ".join(words) or "nothing was measured yet")
-
-
-def _panels(rows: Sequence[ReportRow]) -> list[_Panel]:
     devices = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
-    panels = []
-    for device in devices[:_MOST_DEVICES]:
-        own = [row for row in rows if row.device == device]
-        highest = max(float(_highest(own).max()), 1.0)
-        capacity = max((row.capacity for row in own if row.capacity is not None), default=0)
-        if highest >= _CAPACITY_SEEN * capacity:
-            highest = max(highest, capacity)
-        panels.append(_Panel(device, own, highest * _HEADROOM))
-    return panels
+    panels = [_Panel(device, [row for row in rows if row.device == device]) for device in devices[:_MAX_DEVICES]]
+    highest = [f"{panel.device}: highest level {size(int(panel.highest.max()))}" for panel in panels]
+    height = _TOP + (_PANEL_HEIGHT * len(panels) + _LEGEND if panels else 30)
+    return render(
+        height, lambda sheet: _draw(sheet, panels, title), "; ".join(highest) or "nothing has been measured yet"
+    )
 
 
-def _stack(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
-    """Shape (rows, parts): bytes up to the upper edge of each part; what is unknown takes no place."""
-    amounts = [[max(getattr(row, name) or 0, 0) for name in _parts(rows)] for row in rows]
-    return np.cumsum(np.array(amounts, np.float64), axis=1)
-
-
-def _parts(rows: Sequence[ReportRow]) -> dict[str, tuple[str, str]]:
-    return _HOST_PARTS if rows[0].device == HOST else _PARTS
-
-
-def _peaks(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
-    """Level at each peak of allocated memory, on what else is there; NaN where it is unknown or only a bound."""
-    known = (row.peak_level if row.peak_trust == "exact" else None for row in rows)
-    below = np.array([(row.outside_level or 0) + (row.others_level or 0) for row in rows], np.float64)
-    return below + np.array([np.nan if one is None else one for one in known], np.float64)
-
-
-def _highest(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
-    return np.fmax(_stack(rows)[:, -1], _peaks(rows))
-
-
-def _drawn(panels: list[_Panel], title: str, scale: float) -> Paper:
-    each = _PANEL_HEAD + _PLOT + _FOOT
-    paper = Paper(WIDTH, _HEAD + (each * len(panels) + _LEGEND if panels else 30), scale)
-    measured = {(row.time, row.cell, row.seconds) for one in panels for row in one.rows}
-    end = paper.text(_RIGHT, 20, clip(title, 48), 14, _INK, weight="bold")
-    work = duration(sum(seconds for _, _, seconds in measured))
-    facts = f"{many(len(measured), 'measurement')}, {work} of work" if panels else "nothing was measured yet"
-    paper.text(end + 14, 20, facts, 12, _SOFT)
+def _draw(sheet: Sheet, panels: list[_Panel], title: str) -> None:
+    measurements = {(row.time, row.cell, row.seconds) for panel in panels for row in panel.rows}
+    total = duration(sum(seconds for _, _, seconds in measurements))
+    facts = f"{many(len(measurements), 'measurement')}, {total} in total" if panels else "nothing has been measured yet"
+    sheet.title(RIGHT, 20, clip(title, 48), facts, size=14)
     for number, panel in enumerate(panels):
-        plot = Box(_LEFT, _HEAD + each * number + _PANEL_HEAD, WIDTH - _LEFT - _RIGHT, _PLOT)
-        _plot(paper, plot, panel)
+        _draw_panel(sheet, panel, _TOP + _PANEL_HEIGHT * number + _PANEL_TOP)
     if panels:
-        _legend(paper, panels, _HEAD + each * len(panels) + 10)
-    return paper
+        _draw_legend(sheet, panels, _TOP + _PANEL_HEIGHT * len(panels) + 10)
 
 
-def _plot(paper: Paper, plot: Box, panel: _Panel) -> None:
-    rows, top = panel.rows, panel.top
-    columns = paper.pixels_of(plot.width)
-    chosen, bars = _columns(rows, columns, paper.pixels_of(_WIDEST))
-    paper.frame(plot, columns, top)
-    for value, label in byte_ticks(top):
-        if value > top * _HIGHEST_TICK:
-            break
-        y = plot.bottom - plot.height * value / top
-        paper.stroke([(plot.left, y), (plot.left + plot.width, y)], _FAINT, 1, below=True)
-        paper.text(plot.left - 8, y, label, 11, _SOFT, across="right")
-    paper.image(plot, _pixels(panel, chosen, paper.pixels_of(plot.height), paper.pixels_of(2)))
-    _heading(paper, plot, panel)
-    _numbers(paper, plot, rows, bars, columns)
-
-
-def _columns(rows: Sequence[ReportRow], columns: int, widest: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Which row each column of pixels shows (-1: none), and where each row begins (one more: where the last ends)."""
-    count = len(rows)
-    width = min(columns / count, widest)
-    bars = np.arange(count + 1) * width
-    chosen: NDArray[np.int64] = np.full(columns, -1, np.int64)
-    if width >= 1:
-        edges = bars.astype(np.int64)
-        gap = _GAP if width >= _LEAST_GAPPED * _GAP else 1 if width >= _LEAST_GAPPED else 0
-        for number in range(count):
-            chosen[edges[number] : edges[number + 1] - gap] = number
-        return chosen, bars
-    highest = _highest(rows)
-    ends = np.linspace(0, count, columns + 1).astype(np.int64)
-    for column in range(columns):
-        first, after = ends[column], max(ends[column + 1], ends[column] + 1)
-        chosen[column] = first + int(np.argmax(highest[first:after]))
-    return chosen, bars
-
-
-def _pixels(panel: _Panel, chosen: NDArray[np.int64], height: int, thick: int) -> NDArray[np.uint8]:
-    """RGBA, shape (height, columns): the stack of each column, and a dark mark at its peak."""
-    shown = chosen >= 0
-    rows = np.maximum(chosen, 0)
-    unit = height / panel.top
-    level = (np.arange(height, 0, -1) - 0.5)[:, None]  # of each line of pixels, the lowest last
-    image = np.zeros((height, len(chosen), 4), np.uint8)
-    edges = _stack(panel.rows)[rows] * unit
-    lower = np.zeros(len(chosen))
-    for part, (colour, _) in enumerate(panel.parts.values()):
-        inside = (level > lower) & (level <= edges[:, part]) & shown
-        image[inside] = (*_rgb(colour), 255)
-        lower = edges[:, part]
-    peaks = _peaks(panel.rows)[rows] * unit
-    with np.errstate(invalid="ignore"):
-        low = np.minimum(peaks, height - thick)
-        image[(level > lower) & (level <= peaks) & shown] = (*_rgb(_UP_TO_PEAK), 255)
-        mark = (level > low - thick / 2) & (level <= low + thick / 2) & shown & (peaks > thick)
-    image[mark] = (*_rgb(_INK), 255)
-    failed = np.array([row.ooms > 0 or row.success is False for row in panel.rows])[rows] & shown
-    image[: 2 * thick, failed] = (*_rgb(_BAD), 255)
-    return image
-
-
-def _rgb(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
-
-
-def _heading(paper: Paper, plot: Box, panel: _Panel) -> None:
-    end = paper.text(plot.left, plot.top - 12, clip(panel.device, 24), 12, _INK, weight="bold")
-    highest = float(_highest(panel.rows).max())
-    words = [f"highest {size(int(highest))}"]
-    capacity = panel.capacity
-    if capacity is not None and capacity > panel.top:
-        words.append(f"capacity {size(capacity)}, above the picture")
-    elif capacity is not None:
-        paper.rule(capacity, _SOFT, dashes=(4, 3))
-        words.append(f"capacity {size(capacity)} (dashed)")
-    lacks = [
-        word
-        for word, name in (("outside PyTorch", "outside_level"), ("other processes", "others_level"))
+def _draw_panel(sheet: Sheet, panel: _Panel, top: float) -> None:
+    shown, edges, bar = _bars(panel.highest, sheet.columns, round(_MAX_BAR * sheet.scale))
+    axes = sheet.plot(top, _PLOT_HEIGHT, (0, sheet.columns), panel.limit, _TICK_LIMIT)
+    lower = np.zeros(len(edges) - 1)
+    for part, (color, _) in enumerate(panel.levels.values()):
+        upper = _with_gaps(panel.stack[shown, part], edges)
+        fill(axes, edges, lower, upper, color)
+        lower = np.nan_to_num(upper)
+    pixel = panel.limit / _PLOT_HEIGHT
+    peaks = _with_gaps(panel.peaks[shown], edges)
+    fill(axes, edges, np.fmin(lower, np.nan_to_num(peaks)), peaks, _UP_TO_PEAK)
+    peaks[peaks <= 2 * pixel] = np.nan
+    fill(axes, edges, np.nan_to_num(peaks) - pixel, peaks + pixel, INK)
+    failed = _with_gaps(np.where(panel.failed[shown], panel.limit, np.nan), edges)
+    fill(axes, edges, np.full(len(failed), panel.limit - 4 * pixel), failed, _FAILED)
+    facts = [f"highest {size(int(panel.highest.max()))}"]
+    if panel.capacity is not None and panel.capacity > panel.limit:
+        facts.append(f"capacity {size(panel.capacity)}, above the picture")
+    elif panel.capacity is not None:
+        axes.axhline(panel.capacity, color=SOFT, linewidth=POINT, linestyle=(0, (4, 3)))
+        facts.append(f"capacity {size(panel.capacity)} (dashed)")
+    unknown = [
+        label
+        for label, name in (("outside PyTorch", "outside_level"), ("other processes", "others_level"))
         if panel.device != HOST and any(getattr(row, name) is None for row in panel.rows)
     ]
-    if lacks:
-        words.append(f"{' and '.join(lacks)} not always known")
-    paper.text(end + 10, plot.top - 12, " · ".join(words), 12, _SOFT, most=WIDTH - _RIGHT - end - 10)
+    if unknown:
+        facts.append(f"{' and '.join(unknown)} not always known")
+    sheet.title(LEFT, top - 12, clip(panel.device, 24), " · ".join(facts))
+    sheet.label_x(axes, _cell_ticks(panel.rows, bar, sheet.scale), fontsize=10 * POINT)
+    axes.tick_params(axis="x", length=0, pad=8 * POINT)
 
 
-def _numbers(paper: Paper, plot: Box, rows: Sequence[ReportRow], bars: NDArray[np.float64], columns: int) -> None:
-    """In numbers below some of the bars."""
-    each = plot.width / columns * (bars[1] - bars[0])
-    wide = _LABEL + _DIGIT * max(len(str(row.cell)) for row in rows)
-    step = max(int(-(-wide // each)), 1)
-    for number in range(0, len(rows), step):
-        row = rows[number]
-        if row.cell is None:
-            continue
-        at = plot.left + plot.width * (bars[number] + bars[number + 1]) / 2 / columns
-        if at + wide / 2 - _DIGIT > plot.left + plot.width + _RIGHT:
-            break
-        paper.text(at, plot.bottom + 13, f"In [{row.cell}]", 10, _SOFT, across="center")
+def _bars(
+    highest: NDArray[np.float64], columns: int, max_width: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
+    """Lay out the bars of all measurements, or of the highest one of each column where there are too many.
+
+    Returns:
+        The rows that are shown; for each the left and the right edge of its bar, in columns; and the distance from one
+        measurement to the next.
+    """
+    count = len(highest)
+    distance = min(columns / count, max_width)
+    if count <= columns:
+        left = np.arange(count + 1) * distance // 1
+        gap = _GAP * (columns // PLOT_WIDTH) if distance >= _MIN_BAR_WITH_GAP * 2 else 0
+        return np.arange(count), np.stack([left[:-1], left[1:] - gap], axis=1).ravel(), distance
+    ends = np.linspace(0, count, columns + 1).astype(np.int64)
+    rows = [first + int(np.argmax(highest[first:after])) for first, after in itertools.pairwise(ends)]
+    return np.array(rows), np.repeat(np.arange(columns + 1.0), 2)[1:-1], distance
 
 
-def _legend(paper: Paper, panels: list[_Panel], y: float) -> None:
-    x: float = _LEFT
-    parts = {label: colour for panel in panels for colour, label in panel.parts.values()}
-    for label, colour in parts.items():
-        paper.fill(Box(x, y - 6, 12, 12), colour)
-        x = paper.text(x + 18, y, label, 12, _SOFT) + 18
-    paper.fill(Box(x, y - 6, 14, 12), _UP_TO_PEAK)
-    paper.stroke([(x, y - 5), (x + 14, y - 5)], _INK, 2)
-    word = "peak" if panels[0].device == HOST else "peak of tensors"
-    x = paper.text(x + 20, y, word, 12, _SOFT) + 18
-    if any(row.ooms or row.success is False for panel in panels for row in panel.rows):
-        paper.fill(Box(x, y - 2, 14, 4), _BAD)
-        paper.text(x + 20, y, "failed", 12, _SOFT)
+def _with_gaps(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Put a gap between each two bars."""
+    steps = np.full(len(edges) - 1, np.nan)
+    steps[::2] = values
+    return steps
+
+
+def _cell_ticks(rows: Sequence[ReportRow], bar: float, scale: float) -> list[tuple[float, str]]:
+    """Label bars with their In numbers, as far as there is space."""
+    width = _LABEL + _DIGIT * max(len(str(row.cell)) for row in rows)
+    step = max(int(-(-width * scale // bar)), 1)
+    numbered = [(number, row.cell) for number, row in enumerate(rows) if number % step == 0 and row.cell is not None]
+    return [((number + 0.5) * bar, f"In [{cell}]") for number, cell in numbered]
+
+
+def _draw_legend(sheet: Sheet, panels: list[_Panel], y: float) -> None:
+    areas = {label: color for panel in panels for color, label in panel.levels.values()}
+    items: list[LegendItem] = [(color, label, None) for label, color in areas.items()]
+    items.append((INK, "peak" if panels[0].device == HOST else "peak of tensors", "solid"))
+    if any(panel.failed.any() for panel in panels):
+        items.append((_FAILED, "failed", "solid"))
+    sheet.legend(LEFT, y, items)

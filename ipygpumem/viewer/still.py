@@ -1,0 +1,78 @@
+"""Still pictures as small PNG files."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ipygpumem.core.errors import OptionError, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ipygpumem.viewer.axes import Sheet
+
+__all__ = ["MAX_BYTES", "SCALES", "Picture", "render"]
+
+MAX_BYTES = 60_000
+"""Target size of a PNG: a picture that exceeds it is drawn again with fewer pixels."""
+SCALES = (2.0, 1.5, 1.0)
+"""Pixels per CSS pixel, in the order in which they are tried."""
+_COLORS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A PNG image.
+
+    Attributes:
+        png: Content of the file, usually at most `MAX_BYTES`.
+        width: Width in CSS pixels; the image itself may have twice as many pixels.
+        height: Height in CSS pixels.
+        text: Description for displays without images.
+    """
+
+    png: bytes
+    width: int
+    height: int
+    text: str
+
+
+def render(height: int, draw: Callable[[Sheet], None], text: str, scales: Sequence[float] = SCALES) -> Picture:
+    """Draw a picture with the first of ``scales`` whose file is small enough.
+
+    The style is matplotlib's default, whatever the user has set, and the user's settings are restored afterwards.
+
+    Raises:
+        OptionError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib import style
+
+        from ipygpumem.viewer.axes import STYLE, WIDTH, Sheet
+
+        with style.context(["default", STYLE]):
+            for scale in scales:
+                sheet = Sheet(height, scale)
+                draw(sheet)
+                png = _compressed(sheet.pixels())
+                if len(png) <= MAX_BYTES:
+                    break
+    except ImportError as error:
+        message = f"pictures require matplotlib: install it with pip install matplotlib ({first_line(error)})"
+        raise OptionError(message) from error
+    return Picture(png, WIDTH, height, text)
+
+
+def _compressed(pixels: NDArray[np.uint8]) -> bytes:
+    """Encode as a PNG with a palette, which takes a fraction of the space."""
+    from PIL import Image
+
+    image = Image.fromarray(pixels[:, :, :3]).quantize(_COLORS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    file = io.BytesIO()
+    image.save(file, "PNG", optimize=True)
+    return file.getvalue()
