@@ -45,9 +45,9 @@ def _loaded(words: argparse.Namespace) -> list[Snapshot] | None:
     Raises:
         OptionError: They are too many.
     """
-    from ipygpumem.viewer.page import check_sources
+    from ipygpumem.viewer.page import check_snapshot_count
 
-    check_sources(1 + len(words.others))
+    check_snapshot_count(1 + len(words.others))
     try:
         with progress("reading"):
             return [Snapshot.load(name) for name in (words.file, *words.others)]

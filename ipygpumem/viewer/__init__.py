@@ -1,12 +1,12 @@
-"""Seeing a snapshot: in the notebook, as a page of its own, as a still picture."""
+"""Views of a snapshot: in a notebook, as a stand-alone page and as a still picture."""
 
 from __future__ import annotations
 
 from ipygpumem.viewer.browser import open_page
-from ipygpumem.viewer.page import Source, page
+from ipygpumem.viewer.page import PageData, page
 from ipygpumem.viewer.picture import picture
 from ipygpumem.viewer.still import Picture
 from ipygpumem.viewer.view import View
 from ipygpumem.viewer.write import write_page, write_picture
 
-__all__ = ["Picture", "Source", "View", "open_page", "page", "picture", "write_page", "write_picture"]
+__all__ = ["PageData", "Picture", "View", "open_page", "page", "picture", "write_page", "write_picture"]

@@ -29,6 +29,7 @@ __all__ = [
     "WIDTH",
     "Sheet",
     "byte_ticks",
+    "draw_steps",
     "event_ticks",
     "fill",
     "mark_peak",
@@ -192,7 +193,18 @@ class Sheet:
 
 def fill(axes: Any, edges: Any, lower: Any, upper: Any, color: str) -> None:
     """Fill the area between two step curves with sharp edges; NaN in ``upper`` leaves a gap."""
-    axes.stairs(upper, edges, baseline=lower, fill=True, color=color, linewidth=0, antialiased=False)
+    _add_steps(axes, upper, edges, baseline=lower, fill=True, color=color, linewidth=0, antialiased=False)
+
+
+def draw_steps(axes: Any, edges: Any, values: Any, color: str, width: float) -> None:
+    """Draw a step curve that is ``width`` CSS pixels wide; NaN leaves a gap."""
+    _add_steps(axes, values, edges, baseline=None, fill=False, edgecolor=color, linewidth=width * POINT)
+
+
+def _add_steps(axes: Any, values: Any, edges: Any, **options: Any) -> None:
+    from matplotlib.patches import StepPatch
+
+    axes.add_artist(StepPatch(values, edges, **options))  # Axes.stairs spends most of its time on data limits
 
 
 def mark_peak(axes: Any, x: float, level: float, label: str) -> None:

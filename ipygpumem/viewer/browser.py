@@ -1,4 +1,4 @@
-"""A page in the person's browser: a file in a temporary folder, no server."""
+"""The viewer in a browser: a page in a temporary folder, without a server."""
 
 from __future__ import annotations
 
@@ -20,36 +20,35 @@ if TYPE_CHECKING:
 __all__ = ["open_page"]
 
 _TEXT_BROWSERS = {"www-browser", "links", "elinks", "lynx", "w3m"}
-_PLAIN = 60
+_MAX_STEM = 60
 
 
 def open_page(
     snapshots: Sequence[Snapshot], *, source: bool = True, paths: bool = True, theme: str = "auto"
 ) -> tuple[Path, bool]:
-    """Write the page of up to eight snapshots into a new temporary folder and open it.
+    """Write the page of up to eight snapshots to a new temporary folder and open it.
 
     Returns:
-        The page, and whether a browser took it.
+        The path of the page, and whether a browser was opened.
 
     Raises:
-        OptionError: There is no room for it.
+        OptionError: The page cannot be written.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix="ipygpumem-"))
     except OSError as error:
-        raise OptionError(f"the page was not written: {error.strerror or error}") from error
-    stem = "".join(sign if sign.isalnum() or sign in "-_" else "-" for sign in snapshots[0].name.split(".")[0])
-    path = write_page(
-        folder / f"{stem[:_PLAIN] or 'snapshot'}.html", snapshots, source=source, paths=paths, theme=theme
-    )
+        raise OptionError(f"cannot create a temporary folder for the page: {error.strerror or error}") from error
+    name = snapshots[0].name.split(".")[0]
+    stem = "".join(character if character.isalnum() or character in "-_" else "-" for character in name)[:_MAX_STEM]
+    path = write_page(folder / f"{stem or 'snapshot'}.html", snapshots, source=source, paths=paths, theme=theme)
     return path, _open(path.as_uri())
 
 
 def _open(address: str) -> bool:
-    """Hand an address to a browser that draws; False where there is none."""
+    """Open an address in a graphical browser, and return False if there is none."""
     posix = sys.platform not in {"win32", "darwin", "cygwin"}
     if posix and not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):
-        return False  # Python would take a browser for text, in this very terminal
+        return False  # webbrowser would start a text browser in this terminal
     try:
         browser = webbrowser.get()
         if getattr(browser, "name", "").rpartition("/")[2] in _TEXT_BROWSERS:

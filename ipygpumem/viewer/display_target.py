@@ -1,4 +1,4 @@
-"""Where a display will be seen: the one file of this room that asks IPython."""
+"""Where displays appear: a notebook that shows widgets, one that runs unattended, a terminal, or plain Python."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["DisplayTarget", "current_target", "shell_target"]
 
 @dataclass(frozen=True, slots=True)
 class DisplayTarget:
-    """What stands at the other end.
+    """Where a display appears.
 
     Attributes:
-        kind: ``live``: a front end that can show widgets. ``batch``: a notebook that is run with nobody in front of it
-            (nbclient, papermill, ``jupyter execute``). ``text``: a terminal. ``none``: no IPython.
-        publish: Shows a mime bundle with its metadata.
-        cell: The cell that is running, as the front end calls it; None where it does not say.
-        request: The run of that cell.
-        updates: Whether a display can surely be changed after it was shown. A console that knows no updates shows its
-            first state for ever: so only who names his cells, as notebooks do, or Colab.
+        kind: ``live``: a front end that shows widgets. ``batch``: a notebook that runs unattended (nbclient, papermill,
+            ``jupyter execute``). ``text``: a terminal. ``none``: no IPython.
+        publish: Displays a MIME bundle with its metadata.
+        cell: The front end's id of the running cell, if it sends one.
+        request: Message id of the cell's execution.
+        updates: Whether displays can certainly be updated. A console without updates would show the first state
+            forever, so this requires a cell id, which notebooks send, or Colab.
     """
 
     kind: Literal["live", "batch", "text", "none"]
@@ -37,7 +37,7 @@ class DisplayTarget:
 
 
 def current_target() -> DisplayTarget:
-    """The place of what is displayed now."""
+    """Return the target of displays in the current process."""
     if sys.modules.get("IPython") is None:
         return DisplayTarget("none", _print)
     from IPython import get_ipython
@@ -47,28 +47,28 @@ def current_target() -> DisplayTarget:
 
 
 def shell_target(shell: Any) -> DisplayTarget:
-    """The place of what a shell displays now."""
+    """Return the target of a shell's displays during the current execution."""
 
     def publish(data: dict[str, Any], metadata: dict[str, Any]) -> None:
         shell.display_pub.publish(data=data, metadata=metadata)
 
-    kernel = getattr(shell, "kernel", None)
-    if kernel is None:
+    if getattr(shell, "kernel", None) is None:
         return DisplayTarget("text", publish)
     parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
-    # Who runs a notebook in the background says that it cannot be asked for input; every front end can. Voila can not,
-    # and shows widgets all the same.
-    watched = parent.get("content", {}).get("allow_stdin", True) or "voila" in os.environ.get("SERVER_SOFTWARE", "")
+    # programs that run notebooks in the background do not allow input, and every interactive front end does; only
+    # Voila shows widgets without input
+    allows_input = parent.get("content", {}).get("allow_stdin", True)
+    live = allows_input or "voila" in os.environ.get("SERVER_SOFTWARE", "")
     cell = parent.get("metadata", {}).get("cellId")
     return DisplayTarget(
-        "live" if watched else "batch",
+        "live" if live else "batch",
         publish,
         cell,
         parent.get("header", {}).get("msg_id"),
-        updates=bool(watched and (cell or type(shell).__module__.startswith("google.colab"))),
+        updates=bool(live and (cell or type(shell).__module__.startswith("google.colab"))),
     )
 
 
 def _print(data: dict[str, Any], metadata: dict[str, Any]) -> None:
     del metadata
-    print(data["text/plain"])  # noqa: T201 (what a display is without IPython)
+    print(data["text/plain"])  # noqa: T201 (the display of plain Python)

@@ -1,7 +1,7 @@
-"""A snapshot as one HTML file that opens from a disk, without a network and without Python.
+"""Snapshots as one HTML file that opens without a network and without Python.
 
-The file holds the viewer's script and the encoded data as base64. Its Content-Security-Policy names the script by
-its hash (``blob:`` is for the part of it that runs in a worker) and forbids every connection.
+The file contains the viewer's script and the encoded data as base64. Its Content-Security-Policy allows only this
+script, identified by its hash (and by ``blob:``, for the part that runs in a worker), and forbids every connection.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ipygpumem.core.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MAX_SNAPSHOTS", "Source", "check_sources", "document", "in_words", "page", "script"]
+__all__ = ["MAX_SNAPSHOTS", "PageData", "check_snapshot_count", "document", "join_names", "page", "script"]
 
 MAX_SNAPSHOTS = 8
-"""Snapshots side by side: as many as a node has GPUs."""
-_NAMED = 2
+"""Limit of snapshots side by side: the usual number of GPUs in a machine."""
+_MAX_NAMES = 2
 _PAGE = """<!DOCTYPE html>
 <html lang="en" data-theme="{theme}">
 <head>
@@ -42,8 +42,8 @@ noscript, .plain {{ display: block; margin: 3rem auto; max-width: 40rem; font: 1
 </head>
 <body>
 <main id="ipygpumem" data-state="{state}"></main>
-<noscript>This page draws {what} with JavaScript, which is switched off here. It loads nothing from any
-network.</noscript>
+<noscript>This page needs JavaScript to show {what}, but JavaScript is disabled in this browser. The page loads nothing
+from any network.</noscript>
 {data}
 <script>{script}</script>
 </body>
@@ -52,12 +52,12 @@ network.</noscript>
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PageData:
     """Data for a page.
 
     Attributes:
-        name: What they are called in the page.
-        data: What `ipygpumem.snapshot.export.encode.encode` makes of a snapshot, or what another bundle reads.
+        name: The name that the page shows.
+        data: A snapshot as encoded by `ipygpumem.snapshot.export.encode.encode`, or another bundle's data.
     """
 
     name: str
@@ -66,66 +66,60 @@ class Source:
 
 @cache
 def script(name: str) -> str:
-    """The text of a built bundle: ``"page.js"``, ``"widget.js"`` or another."""
+    """Return the text of a JavaScript bundle, such as ``"page.js"`` or ``"widget.js"``."""
     return files(__package__).joinpath("static", name).read_text(encoding="utf-8")
 
 
-def page(sources: Sequence[Source], *, title: str | None = None, theme: str = "auto", state: str = "") -> str:
-    """The whole page.
+def page(snapshots: Sequence[PageData], *, title: str | None = None, theme: str = "auto", state: str = "") -> str:
+    """Return the HTML of the viewer.
 
     Args:
-        sources: One snapshot, or up to eight beside each other.
-        title: The page's title; without one the names of the snapshots.
-        theme: ``"auto"`` (as the reader's system), ``"light"`` or ``"dark"``.
-        state: The view to begin with, as the page itself writes it behind the ``#`` of its address.
+        snapshots: One snapshot, or up to eight to show side by side.
+        title: Title of the page, by default the names of the snapshots.
+        theme: ``"auto"`` (follows the system), ``"light"`` or ``"dark"``.
+        state: Initial view, as the page itself writes it after the ``#`` of its address.
 
     Raises:
-        OptionError: No snapshot, more than eight, or another theme.
+        OptionError: There is no snapshot or more than eight, or the theme is unknown.
     """
-    check_sources(len(sources))
-    return document(
-        "page.js",
-        "a memory snapshot",
-        sources,
-        title=title or in_words([source.name for source in sources]),
-        theme=theme,
-        state=state,
-    )
+    check_snapshot_count(len(snapshots))
+    title = title or join_names([snapshot.name for snapshot in snapshots])
+    return document("page.js", "a memory snapshot", snapshots, title=title, theme=theme, state=state)
 
 
-def check_sources(count: int) -> None:
-    """Whether so many can be seen at once.
+def check_snapshot_count(count: int) -> None:
+    """Check that the viewer can show so many snapshots.
 
     Raises:
-        OptionError: None, or more than eight.
+        OptionError: There is none, or there are more than eight.
     """
     if not 1 <= count <= MAX_SNAPSHOTS:
-        raise OptionError(f"the viewer shows one snapshot, or up to {MAX_SNAPSHOTS} side by side: {count} were given")
+        raise OptionError(f"the viewer shows 1 to {MAX_SNAPSHOTS} snapshots side by side, got {count}")
 
 
-def in_words(names: Sequence[str]) -> str:
-    """What is shown, in one phrase: ``a and b``, ``a, b and 6 more``."""
-    if len(names) <= _NAMED:
+def join_names(names: Sequence[str]) -> str:
+    """Join names into one phrase: ``a and b``, ``a, b and 6 more``."""
+    if len(names) <= _MAX_NAMES:
         return " and ".join(names)
-    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+    return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES} more"
 
 
-def document(bundle: str, what: str, sources: Sequence[Source], *, title: str, theme: str, state: str = "") -> str:
-    """A page of one bundle and its data.
+def document(bundle: str, what: str, data: Sequence[PageData], *, title: str, theme: str, state: str = "") -> str:
+    """Return the HTML of a page with one bundle and its data.
 
     Args:
-        bundle: The script, as `script` has it.
-        what: What it draws, in words.
-        sources: Its data.
-        title: The page's title.
+        bundle: File name of the bundle (see `script`).
+        what: What the page shows, for readers without JavaScript.
+        data: Data of the bundle.
+        title: Title of the page.
         theme: ``"auto"``, ``"light"`` or ``"dark"``.
-        state: The view to begin with.
+        state: Initial view.
 
     Raises:
-        OptionError: Another theme.
+        OptionError: The theme is unknown.
     """
     if theme not in {"auto", "light", "dark"}:
-        raise OptionError(f"the theme {theme!r} is none of auto, light, dark")
+        raise OptionError(f"unknown theme {theme!r}: choose auto, light or dark")
     text = script(bundle)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     policy = (
@@ -136,20 +130,20 @@ def document(bundle: str, what: str, sources: Sequence[Source], *, title: str, t
         theme=theme,
         policy=html.escape(policy),
         scheme="light dark" if theme == "auto" else theme,
-        title=_escaped(title),
+        title=_escape(title),
         what=what,
-        state=_escaped(state),
-        data="\n".join(map(_holder, sources)),
+        state=_escape(state),
+        data="\n".join(map(_data_element, data)),
         script=text,
     )
 
 
-def _holder(source: Source) -> str:
-    data = base64.b64encode(source.data).decode()
-    name = _escaped(source.name)
+def _data_element(page_data: PageData) -> str:
+    data = base64.b64encode(page_data.data).decode()
+    name = _escape(page_data.name)
     return f'<script type="application/octet-stream" class="ipygpumem-data" data-name="{name}">{data}</script>'
 
 
-def _escaped(text: str) -> str:
-    """Text for an attribute or an element; halves of characters, which no file can hold, become question marks."""
+def _escape(text: str) -> str:
+    """Escape text for an element or an attribute; unpaired surrogates become question marks."""
     return html.escape(text.encode("utf-8", "replace").decode())

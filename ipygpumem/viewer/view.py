@@ -1,4 +1,4 @@
-"""What ``snapshot.view()`` gives: the viewer where there is somebody to use it, the still picture in any case."""
+"""The result of ``snapshot.view()``: the live viewer where a front end shows it, and a still picture in any case."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.sharing import on_one_clock, shared
 from ipygpumem.viewer.display_target import DisplayTarget, current_target
-from ipygpumem.viewer.page import check_sources, in_words
+from ipygpumem.viewer.page import check_snapshot_count, join_names
 from ipygpumem.viewer.picture import picture
 
 if TYPE_CHECKING:
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 __all__ = ["View"]
 
 _STILL_END = 64
-_STILLS = 2
-_IN_A_BROWSER = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
-_published: dict[str, tuple[str | None, list[View]]] = {}
-"""By cell: the run that displayed them, and what it displayed."""
+_MAX_STILLS = 2
+_BROWSER_HINT = "(ipygpumem view FILE, in a shell, opens the viewer in a browser)"
+_displayed: dict[str, tuple[str | None, list[View]]] = {}
+"""For each cell the message id of its last execution and the views that it displayed."""
 
 
 class View:
-    """One snapshot to look at, or up to eight beside each other.
+    """One snapshot to look at, or up to eight side by side.
 
-    It displays twice: first text and the still picture in one bundle, then the widget. A widget cannot be shown once
-    its kernel is gone, and JupyterLab then says so in the place of everything that stands in the same bundle. So the
-    picture has a place of its own, in which the widget hides it for as long as it works.
+    It creates two displays: text with the still picture, then the widget. A widget cannot be restored without its
+    kernel, and JupyterLab then replaces its whole MIME bundle by an error message, so the picture has a display of its
+    own, which the widget hides while it works.
 
-    Of more than two the notebook keeps the text and the pictures of the first two: it is to stay small.
+    The displays contain the text and the pictures of the first two snapshots only, to keep notebooks small.
 
     Raises:
-        DeviceError: The file has no such device.
-        OptionError: No snapshot, or more than eight.
+        DeviceError: The snapshot has no such device.
+        OptionError: There is no snapshot, or there are more than eight.
     """
 
     def __init__(
         self, snapshots: Sequence[Snapshot], device: int | None = None, *, source: bool = True, paths: bool = True
     ) -> None:
-        check_sources(len(snapshots))
+        check_snapshot_count(len(snapshots))
         self._snapshots = [shared(snapshot, source=source, paths=paths) for snapshot in on_one_clock(snapshots)]
         self._device = device
         self._widget: Widget | None = None
@@ -58,27 +58,27 @@ class View:
 
     @property
     def _names(self) -> str:
-        return in_words([snapshot.name for snapshot in self._snapshots])
+        return join_names([snapshot.name for snapshot in self._snapshots])
 
     @property
     def text(self) -> str:
-        """What it shows, in words."""
-        told = [snapshot.summary(self._device) for snapshot in self._snapshots[:_STILLS]]
-        more = len(self._snapshots) - len(told)
-        return "\n\n".join([*told, *([f"({more} more in the viewer)"] if more else [])])
+        """Summaries of the snapshots."""
+        summaries = [snapshot.summary(self._device) for snapshot in self._snapshots[:_MAX_STILLS]]
+        rest = len(self._snapshots) - len(summaries)
+        return "\n\n".join([*summaries, *([f"({rest} more in the viewer)"] if rest else [])])
 
     @cached_property
     def pictures(self) -> tuple[Picture, ...]:
-        """The still pictures: of each snapshot, as far as two.
+        """The still pictures of the first two snapshots.
 
         Raises:
             OptionError: matplotlib is not installed.
         """
-        return tuple(picture(snapshot, self._device) for snapshot in self._snapshots[:_STILLS])
+        return tuple(picture(snapshot, self._device) for snapshot in self._snapshots[:_MAX_STILLS])
 
     @property
     def widget(self) -> Widget:
-        """The widget itself, to be placed among others; made when it is first asked for.
+        """The widget, for layouts with other widgets; created on first use.
 
         Raises:
             OptionError: anywidget is not installed.
@@ -87,66 +87,63 @@ class View:
             try:
                 from ipygpumem.viewer.widget import Widget
             except ImportError as error:
-                raise OptionError(
-                    f"the live viewer needs anywidget: pip install anywidget ({first_line(error)})"
-                ) from error
-            sources = [(snapshot.name, _maker(snapshot)) for snapshot in self._snapshots]
-            self._widget = Widget(sources, [_base64(one)[-_STILL_END:] for one in self._stills()])
+                message = f"the live viewer requires anywidget: install it with pip install anywidget ({error})"
+                raise OptionError(message) from error
+            sources = [(snapshot.name, _encoder(snapshot)) for snapshot in self._snapshots]
+            try:
+                stills = [_base64(still)[-_STILL_END:] for still in self.pictures]
+            except OptionError:  # the viewer does not depend on matplotlib
+                stills = []
+            self._widget = Widget(sources, stills)
         return self._widget
 
     def close(self) -> None:
-        """Take the widget away from every display of it; the still picture stays."""
+        """Remove the widget from all of its displays; the still pictures stay."""
         if self._widget is not None:
             self._widget.close()
             self._widget = None
 
-    def publish(self, where: DisplayTarget) -> None:
-        """Display it. What cannot be shown is told in a line."""
-        if where.kind in {"text", "none"}:
-            where.publish({"text/plain": f"{self.text}\n{_IN_A_BROWSER}"}, {})
+    def publish(self, target: DisplayTarget) -> None:
+        """Display the view; problems are displayed as one line each."""
+        if target.kind in {"text", "none"}:
+            target.publish({"text/plain": f"{self.text}\n{_BROWSER_HINT}"}, {})
             return
-        notes = []
+        problems = []
         try:
             for number, still in enumerate(self.pictures):
                 data = {"text/plain": "" if number else self.text, "image/png": _base64(still)}
-                where.publish(data, {"image/png": {"width": still.width, "height": still.height}})
-        except OptionError as problem:
-            where.publish({"text/plain": self.text}, {})
-            notes.append(str(problem))
-        if where.kind == "live":
-            self._replace(where)
+                target.publish(data, {"image/png": {"width": still.width, "height": still.height}})
+        except OptionError as error:
+            target.publish({"text/plain": self.text}, {})
+            problems.append(str(error))
+        if target.kind == "live":
+            self._close_previous(target)
             try:
-                where.publish(*self._live())
-            except OptionError as problem:
-                notes.append(str(problem))
-            except Exception as problem:
-                notes.append(f"no live viewer here: {type(problem).__name__}: {first_line(problem)}")
-        for note in notes:
-            where.publish({"text/plain": f"ipygpumem: {note}"}, {})
+                target.publish(*self._widget_bundle())
+            except OptionError as error:
+                problems.append(str(error))
+            except Exception as error:
+                problems.append(f"the live viewer cannot be displayed: {type(error).__name__}: {first_line(error)}")
+        for problem in problems:
+            target.publish({"text/plain": f"ipygpumem: {problem}"}, {})
 
-    def _stills(self) -> tuple[Picture, ...]:
-        try:
-            return self.pictures
-        except OptionError:  # without matplotlib there is none, and the viewer works all the same
-            return ()
-
-    def _live(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _widget_bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle: Any = self.widget._repr_mimebundle_()  # IPython's own protocol
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
         return {**data, "text/plain": f"(run this cell for the live viewer of {self._names})"}, metadata
 
-    def _replace(self, where: DisplayTarget) -> None:
-        """Close what the cell displayed when it last ran: its widgets are gone from the page, but not from here."""
-        if where.cell is None:
+    def _close_previous(self, target: DisplayTarget) -> None:
+        """Close the views of the cell's previous execution: their displays are gone, but their widgets are not."""
+        if target.cell is None:
             return
-        request, earlier = _published.pop(where.cell, (None, []))
-        _published[where.cell] = (where.request, [self])
-        if request == where.request:
-            _published[where.cell][1].extend(earlier)
+        request, views = _displayed.pop(target.cell, (None, []))
+        _displayed[target.cell] = (target.request, [self])
+        if request == target.request:
+            _displayed[target.cell][1].extend(views)
             return
-        elsewhere = [view for _, views in _published.values() for view in views]
-        for view in earlier:
-            if view not in elsewhere:
+        still_displayed = [view for _, others in _displayed.values() for view in others]
+        for view in views:
+            if view not in still_displayed:
                 view.close()
 
     def _ipython_display_(self) -> None:
@@ -157,5 +154,5 @@ def _base64(still: Picture) -> str:
     return base64.b64encode(still.png).decode()
 
 
-def _maker(snapshot: Snapshot) -> Callable[[], bytes]:
+def _encoder(snapshot: Snapshot) -> Callable[[], bytes]:
     return lambda: encode(snapshot)

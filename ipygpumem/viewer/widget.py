@@ -1,80 +1,65 @@
-"""The viewer in a notebook: an anywidget that holds almost nothing and answers when it is asked.
+"""The viewer in a notebook: an anywidget whose page requests its script and its data (see `messages`).
 
-What a widget synchronises is written into notebooks, the script included. So what is synchronised here is a loader of
-two kilobytes and the view's state; the viewer's script and the snapshots are asked for by custom messages, which are
-written nowhere. Front ends may ask in a thread of their own while a cell runs (ipykernel's subshells): an answer reads
-bytes that are made once, under a lock, and touches neither CUDA nor the shell.
+Front ends may send requests in a separate thread while a cell runs (ipykernel's subshells). Answers are therefore
+encoded once, under a lock, and use neither CUDA nor the shell.
 """
 
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets
 
-from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.errors import OptionError
+from ipygpumem.viewer.messages import answer_request, slice_of
 from ipygpumem.viewer.page import script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["MOST_BYTES", "Widget"]
+    from ipygpumem.viewer.messages import Answer
 
-MOST_BYTES = 4_000_000
-"""Of one message: some servers cut off what is larger than 5 MB."""
+__all__ = ["Widget"]
 
 
 class Widget(anywidget.AnyWidget):
-    """Answers a viewer's questions.
+    """The viewer of one or more snapshots.
 
-    A question is ``{"id": ..., "get": "about"}``, or with ``"script"`` or a snapshot's number, and ``"from"``, the byte
-    to begin with. The answer has the same id, and ``"error"`` in words where there is none to give.
+    A request is ``{"id": ..., "get": "about"}``; instead of ``"about"`` it can name ``"script"`` or a snapshot's
+    number, with ``"from"``, the first byte.
 
     Args:
-        sources: Name of each snapshot and what makes its encoded bytes.
-        stills: The end of each still picture as base64, by which the page finds them.
+        sources: Name of each snapshot and a function that encodes it.
+        stills: The end of each still picture as base64, by which the page finds the pictures.
     """
 
     _esm = script("loader.js")
     state = traitlets.Unicode("").tag(sync=True)
-    """What is in sight, as behind the ``#`` of a page's address."""
+    """The current view, in the form of the ``#`` part of a page's address."""
 
     def __init__(self, sources: Sequence[tuple[str, Callable[[], bytes]]], stills: Sequence[str]) -> None:
         super().__init__()
         self._lock = threading.Lock()
         self._names = [name for name, _ in sources]
-        self._makers = {str(number): make for number, (_, make) in enumerate(sources)}
-        self._makers["script"] = lambda: script("widget.js").encode()
-        self._made: dict[str, bytes] = {}
+        self._encoders = {str(number): encode for number, (_, encode) in enumerate(sources)}
+        self._encoders["script"] = lambda: script("widget.js").encode()
+        self._encoded: dict[str, bytes] = {}
         self._stills = list(stills)
-        self.on_msg(self._asked)
+        self.on_msg(partial(answer_request, answer=self._answer))
 
     def __repr__(self) -> str:
         return f"<viewer of {' and '.join(self._names)}>"
 
-    def _asked(self, widget: Any, content: Any, buffers: Any) -> None:
-        del widget, buffers
-        identity = content.get("id") if isinstance(content, dict) else None
-        try:
-            facts, parts = self._answer(content)
-        except Exception as error:
-            facts, parts = {"error": first_line(error)}, []
-        self.send({"id": identity, **facts}, buffers=parts)
-
-    def _answer(self, content: Any) -> tuple[dict[str, Any], list[memoryview]]:
-        if not isinstance(content, dict):
-            raise OptionError(f"{content!r} is no question")
-        wanted, begin = content.get("get"), content.get("from", 0)
-        if wanted == "about":
+    def _answer(self, request: dict[str, Any]) -> Answer:
+        name = request.get("get")
+        if name == "about":
             return {"names": self._names, "stills": self._stills}, []
-        if not isinstance(wanted, str) or wanted not in self._makers:
-            raise OptionError(f"there is no {wanted!r} here")
+        if not isinstance(name, str) or name not in self._encoders:
+            raise OptionError(f"unknown request: {name!r}")
         with self._lock:
-            if wanted not in self._made:
-                self._made[wanted] = self._makers[wanted]()
-            data = self._made[wanted]
-        if not isinstance(begin, int) or not 0 <= begin <= len(data):
-            raise OptionError(f"{wanted!r} has no byte {begin!r}: it has {len(data)}")
-        return {"size": len(data)}, [memoryview(data)[begin : begin + MOST_BYTES]]
+            if name not in self._encoded:
+                self._encoded[name] = self._encoders[name]()
+        return slice_of(name, self._encoded[name], request.get("from", 0))

@@ -1,4 +1,4 @@
-"""Pages and pictures as files: written whole or not at all."""
+"""Pages and pictures as files, written atomically."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, replacing
 from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.sharing import on_one_clock, shared
-from ipygpumem.viewer.page import Source, check_sources, page
+from ipygpumem.viewer.page import PageData, check_snapshot_count, page
 from ipygpumem.viewer.picture import picture
 
 if TYPE_CHECKING:
@@ -29,25 +29,26 @@ def write_page(
     paths: bool = True,
     theme: str = "auto",
 ) -> Path:
-    """Write the page of one snapshot, or of several beside each other.
+    """Write the viewer's page of one snapshot, or of up to eight side by side.
 
     Args:
-        path: Where to write.
-        snapshots: One, or up to eight.
-        source: Whether the text of the recorded cells goes into it.
+        path: File to write.
+        snapshots: One to eight snapshots.
+        source: Whether to include the source code of the recorded cells.
         paths: Whether file names keep their folders.
         theme: ``"auto"``, ``"light"`` or ``"dark"``.
 
     Returns:
-        The path, absolute.
+        The absolute path.
 
     Raises:
-        OptionError: Nothing can be written there, no snapshot, more than eight, or another theme.
+        OptionError: The file cannot be written, the number of snapshots is not between 1 and 8, or the theme is
+            unknown.
     """
     target = check_path(path, "page", "snapshot.html")
-    check_sources(len(snapshots))
-    given = [shared(snapshot, source=source, paths=paths) for snapshot in on_one_clock(snapshots)]
-    text = page([Source(snapshot.name, encode(snapshot)) for snapshot in given], theme=theme)
+    check_snapshot_count(len(snapshots))
+    exported = [shared(snapshot, source=source, paths=paths) for snapshot in on_one_clock(snapshots)]
+    text = page([PageData(snapshot.name, encode(snapshot)) for snapshot in exported], theme=theme)
     return write_file(target, text.encode("utf-8"))
 
 
@@ -55,15 +56,15 @@ def write_picture(path: str | os.PathLike[str], snapshot: Snapshot, device: int 
     """Write the still picture of a snapshot.
 
     Raises:
-        OptionError: Nothing can be written there, or matplotlib is not installed.
-        DeviceError: The file has no such device.
+        OptionError: The file cannot be written, or matplotlib is not installed.
+        DeviceError: The snapshot has no such device.
     """
     target = check_path(path, "picture", "snapshot.png")
     return write_file(target, picture(snapshot, device).png)
 
 
 def write_file(target: Path, data: bytes) -> Path:
-    """Write a file atomically.
+    """Write a file atomically and return its path.
 
     Raises:
         OptionError: The file cannot be written.

@@ -34,10 +34,10 @@ PYTHON = """
 import json, sys, time
 from pathlib import Path
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.viewer.page import Source, page
+from ipygpumem.viewer.page import PageData, page
 began = time.perf_counter()
 snapshot = Snapshot.load(sys.argv[1])
-text = page([Source(snapshot.name, snapshot.encode())])
+text = page([PageData(snapshot.name, snapshot.encode())])
 seconds = time.perf_counter() - began
 Path(sys.argv[2]).write_text(text, encoding="utf-8")
 print(json.dumps({"seconds": seconds, "bytes": len(text.encode()), "events": len(snapshot.timeline().trace)}))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fakes.timelines import made
+from fakes.timelines import random_timeline
 from ipygpumem.core.units import size
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.page import timeline_page
@@ -18,7 +18,7 @@ from ipygpumem.features.profile.timeline import Profile
 
 AXE = Path(__file__).parents[2] / "ipygpumem" / "viewer" / "node_modules" / "axe-core" / "axe.min.js"
 UNITS = {"GiB": 1 << 30, "MiB": 1 << 20}
-CUDA, HOST = made(3000), made(40, "cpu", 2, told=False)
+CUDA, HOST = random_timeline(3000), random_timeline(40, "cpu", 2, reserved=False)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_help_on_a_page_that_was_just_opened(opened):
 
 def test_no_change_is_counted_that_is_not_there(page, tmp_path):
     file = tmp_path / "one.html"
-    file.write_text(timeline_page(Profile((made(1),)), "one.html"), encoding="utf-8")
+    file.write_text(timeline_page(Profile((random_timeline(1),)), "one.html"), encoding="utf-8")
     page.goto(file.as_uri())
     page.wait_for_function("window.ipygpumem")
     page.evaluate("""() => {
@@ -245,7 +245,7 @@ def test_damaged_data_are_told(page, tmp_path):
 
 
 def test_half_a_million_allocations(page, tmp_path):
-    many = made(500_000)
+    many = random_timeline(500_000)
     file = tmp_path / "many.html"
     file.write_text(timeline_page(Profile((many,)), "many.html"), encoding="utf-8")
     page.goto(file.as_uri())

@@ -10,7 +10,7 @@ import pytest
 
 from browser.viewing import Viewing
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.viewer.page import Source, page
+from ipygpumem.viewer.page import PageData, page
 
 HOSTILE = "</script><img src=x onerror='window.broken = 1'>=cmd|'x'!A1\u202e\x00\U0001f600\ud800"
 BASE = 0x7F0000000000
@@ -199,7 +199,7 @@ def test_hostile_names_stay_text(viewing):
 
 def test_a_hostile_file_name_stays_text(viewing):
     snapshot = Snapshot.load(CASES["one event"])
-    view = viewing(text=page([Source(HOSTILE, snapshot.encode())])).drawn()
+    view = viewing(text=page([PageData(HOSTILE, snapshot.encode())])).drawn()
     assert "onerror" in view.page.title()
     assert view.page.evaluate("window.broken") is None
     assert view.problems == []
@@ -219,7 +219,7 @@ def test_damaged_data_say_so(viewing, damage):
         "turned": data[:-2000] + bytes(byte ^ 0x55 for byte in data[-2000:]),
         "foreign": b"PK" + data,
     }[damage]
-    view = viewing(text=page([Source("x", broken)]))
+    view = viewing(text=page([PageData("x", broken)]))
     view.page.get_by_role("alert").wait_for()
     text = view.page.get_by_role("alert").inner_text()
     assert re.search("damaged|no encoded snapshot", text), text
@@ -228,7 +228,7 @@ def test_damaged_data_say_so(viewing, damage):
 
 def replaced(script):
     """The page where a script has run before its own."""
-    text = page([Source("made", Snapshot.load(CASES["hostile names"]).encode())])
+    text = page([PageData("made", Snapshot.load(CASES["hostile names"]).encode())])
     # the policy names the page's script by its hash: another one needs a policy of its own
     return re.sub('content="default-src[^"]*"', 'content=""', text).replace(
         "<style>", f"<script>{script}</script><style>", 1
@@ -257,7 +257,7 @@ def test_without_scripts_the_page_says_what_it_is(browser, tmp_path):
     context = browser.new_context(java_script_enabled=False)
     opened = context.new_page()
     path = tmp_path / "page.html"
-    path.write_text(page([Source("x", Snapshot.load(CASES["one event"]).encode())]), encoding="utf-8")
+    path.write_text(page([PageData("x", Snapshot.load(CASES["one event"]).encode())]), encoding="utf-8")
     opened.goto(path.as_uri())
     assert "switched off" in opened.locator("noscript").inner_text()
     context.close()
@@ -286,7 +286,7 @@ def test_the_policy_forbids_every_connection(viewing):
 
 def test_data_are_base64_and_nothing_else(tmp_path):
     data = Snapshot.load(CASES["hostile names"]).encode()
-    text = page([Source("a", data)])
+    text = page([PageData("a", data)])
     (held,) = re.findall(r'class="ipygpumem-data"[^>]*>([^<]*)<', text)
     assert base64.b64decode(held, validate=True) == data
 

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.viewer.page import Source, page
+from ipygpumem.viewer.page import PageData, page
 from snapshot.files import path
 
 
@@ -149,7 +149,7 @@ def test_a_cursor_that_followed_goes_home(viewing, small):
 
 
 def test_without_blob_addresses_it_draws_all_the_same(browser, small, tmp_path):
-    text = page([Source("gpt_small", small.encode())])
+    text = page([PageData("gpt_small", small.encode())])
     context = browser.new_context()
     opened = context.new_page()
     opened.add_init_script("URL.createObjectURL = () => { throw new TypeError('not here'); };")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ipygpumem.viewer.page import Source, page
+from ipygpumem.viewer.page import PageData, page
 
 DRAWN = "performance.getEntriesByName('ipygpumem:drawn').length"
 
@@ -24,7 +24,7 @@ class Viewing:
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.path = folder / f"viewer{len(list(folder.iterdir()))}.html"
         if text is None:
-            text = page([Source(snapshot.name, snapshot.encode()) for snapshot in snapshots])
+            text = page([PageData(snapshot.name, snapshot.encode()) for snapshot in snapshots])
         self.path.write_text(text, encoding="utf-8")
         self.address = self.path.as_uri()
         self.page.goto(self.address + hash_)

@@ -1,6 +1,8 @@
-"""Timelines of random allocations."""
+"""Memory timelines of random allocations."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 
@@ -10,19 +12,19 @@ from ipygpumem.features.profile.timeline import CategoryTimeline
 MIB = 1 << 20
 
 
-def made(count=1000, device="cuda:0", seed=1, told=True):
-    """A timeline of random allocations and frees, each freed once."""
+def random_timeline(count=1000, device="cuda:0", seed=1, reserved=True):
+    """Make ``count`` allocations, most of which are freed once; ``reserved`` adds the allocator's own counters."""
     random = np.random.default_rng(seed)
     size = random.integers(1, 10 * MIB, count)
     category = random.integers(0, len(CATEGORIES), count)
-    free = np.flatnonzero(random.random(count) < 0.7)
+    freed = np.flatnonzero(random.random(count) < 0.7)
     rows = [(i, -1, category[i], size[i]) for i in range(count)]
-    rows += [(i + random.integers(1, 50), category[i], -1, size[i]) for i in free]
+    rows += [(i + random.integers(1, 50), category[i], -1, size[i]) for i in freed]
     table = np.array(sorted(rows, key=lambda row: row[0]), np.int64)
     time = 1_795_000_000_000_000_000 + 1000 * table[:, 0]
     base = np.zeros(len(CATEGORIES), np.int64)
     base[0] = 50 * MIB
-    found = CategoryTimeline(
+    timeline = CategoryTimeline(
         device,
         base,
         time,
@@ -31,11 +33,7 @@ def made(count=1000, device="cuda:0", seed=1, told=True):
         table[:, 3],
         span=(int(time[0]) - 500, int(time[-1]) + 700),
     )
-    if not told:
-        return found
-    counted = found.total[1:] + 5
-    return CategoryTimeline(
-        **{one: getattr(found, one) for one in ("device", "base", "time", "source", "target", "size", "span")},
-        allocated=counted,
-        reserved=np.maximum.accumulate(counted),
-    )
+    if not reserved:
+        return timeline
+    allocated = timeline.total[1:] + 5
+    return dataclasses.replace(timeline, allocated=allocated, reserved=np.maximum.accumulate(allocated))

@@ -61,13 +61,13 @@ def until(condition, seconds=5):
 
 def test_it_tells_what_is_new_while_a_page_looks(monitoring, shown, sent, fake_gpu):
     monitoring.open(0.25)
-    assert shown[0][0]["text/plain"] == "(run this cell to follow the memory)"
+    assert shown[0][0]["text/plain"] == "(run this cell to monitor memory)"
     until(lambda: len(sent) >= 2)
     fake_gpu.outside(64 << 20)
     until(lambda: len(sent) >= 5)
     points = [content["now"] for content, _ in sent]
     assert points[-1]["devices"]["cuda:0"]["outside"] - points[0]["devices"]["cuda:0"]["outside"] == 64 << 20
-    monitoring._widget._heard(None, {"id": "a", "get": "past"}, None)
+    monitoring._widget._receive(monitoring._widget, {"id": "a", "get": "past"}, None)
     past = next(content for content, _ in sent if content.get("id") == "a")
     assert len(past["time"]) >= 5
     assert past["labels"] == {"cuda:0": "NVIDIA H200"}
@@ -76,24 +76,24 @@ def test_it_tells_what_is_new_while_a_page_looks(monitoring, shown, sent, fake_g
 def test_it_stops_with_the_last_page_and_goes_on_with_the_next(monitoring, sent):
     monitoring.open(0.25)
     widget = monitoring._widget
-    widget._heard(None, {"here": "a"}, None)
-    widget._heard(None, {"here": "b"}, None)
-    widget._heard(None, {"bye": "a"}, None)
+    widget._receive(widget, {"here": "a"}, None)
+    widget._receive(widget, {"here": "b"}, None)
+    widget._receive(widget, {"bye": "a"}, None)
     count = len(sent)
     until(lambda: len(sent) > count + 1)
-    widget._heard(None, {"bye": "b"}, None)
+    widget._receive(widget, {"bye": "b"}, None)
     time.sleep(0.1)
     count = len(sent)
     time.sleep(0.6)
     assert len(sent) == count
-    widget._heard(None, {"here": "c"}, None)
+    widget._receive(widget, {"here": "c"}, None)
     until(lambda: len(sent) > count)
 
 
 def test_a_page_that_is_gone_without_a_word(monitoring, sent, monkeypatch):
     monkeypatch.setattr(module, "_AWAY", 0.3)
     monitoring.open(0.25)
-    monitoring._widget._heard(None, {"here": "a"}, None)
+    monitoring._widget._receive(monitoring._widget, {"here": "a"}, None)
     monitoring.cells.append((7, time.time()))
     time.sleep(0.9)
     assert monitoring._on, "a kernel at work hears nobody"
@@ -126,10 +126,10 @@ def test_questions_that_mean_nothing(monitoring, sent):
     monitoring.open(60)
     widget = monitoring._widget
     for content in (None, 5, {}, {"id": 1, "get": "key"}, {"id": 2, "get": "script", "from": -1}):
-        widget._heard(None, content, None)
+        widget._receive(widget, content, None)
     told = [content for content, _ in sent if "error" in content]
     assert [one["error"].split(" ")[0] for one in told] == ["there", "the"]
-    widget._heard(None, {"id": 3, "get": "script", "from": 0}, None)
+    widget._receive(widget, {"id": 3, "get": "script", "from": 0}, None)
     content, (part,) = sent[-1]
     assert content["size"] == len(part) <= 30_000
 

@@ -86,7 +86,7 @@ def test_a_kernel_that_somebody_watches(kernel, answering):
     facts, data = ask(kernel, comm, {"id": "b", "get": "0"})
     assert facts == {"id": "b", "size": len(data)}
     assert data == Snapshot.load(sample()).encode()
-    assert ask(kernel, comm, {"id": "c", "get": "7"}) == ({"id": "c", "error": "there is no '7' here"}, b"")
+    assert ask(kernel, comm, {"id": "c", "get": "7"}) == ({"id": "c", "error": "unknown request: '7'"}, b"")
 
 
 def test_a_closed_view_is_silent(kernel, answering):

@@ -1,4 +1,4 @@
-"""Level of detail: nothing is lost between the events and the pixels."""
+"""Level of detail: no event and no allocation is lost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ipygpumem import Snapshot
-from ipygpumem.viewer.detail import NOTHING, SMALL, columns, strata
+from ipygpumem.viewer.detail import EMPTY, SMALL, columns, strata
 from snapshot import files
 
 
@@ -16,24 +16,24 @@ def timeline(request):
 
 
 @pytest.mark.parametrize(("events", "width"), [(3, 12), (12, 4), (7, 5), (5, 5), (0, 3)])
-def test_the_columns_of_events(events, width):
+def test_the_columns_that_represent_events(events, width):
     trace = [
         {"action": "alloc", "addr": 4096 * number, "size": 1, "stream": 0, "time_us": number, "frames": []}
         for number in range(events)
     ]
     chosen = columns(Snapshot.load({"segments": [], "device_traces": [trace]}).timeline(0), width)
     points = events + 1
-    held = [
+    ranges = [
         range(first := column * points // width, max((column + 1) * points // width, first + 1))
         for column in range(width)
     ]
-    for one in range(points):
-        mine = [column for column in range(width) if one in held[column]]
-        assert chosen.span(one - 1, one - 1) == (mine[0], mine[-1] + 1)
-        assert mine[0] <= chosen.of(one - 1) <= mine[-1]
-        for other in range(one, points):
-            last = max(column for column in range(width) if other in held[column])
-            assert chosen.span(one - 1, other - 1) == (mine[0], last + 1)
+    for point in range(points):
+        expected = [column for column in range(width) if point in ranges[column]]
+        assert chosen.span(point - 1, point - 1) == (expected[0], expected[-1] + 1)
+        assert chosen.edges[expected[0]] < chosen.center(point - 1) < chosen.edges[expected[-1] + 1]
+        for later in range(point, points):
+            last = max(column for column in range(width) if later in ranges[column])
+            assert chosen.span(point - 1, later - 1) == (expected[0], last + 1)
 
 
 @pytest.mark.parametrize("width", [1, 7, 500, 100_000])
@@ -53,23 +53,24 @@ def test_each_column_shows_the_instant_of_its_maximum(timeline, width):
     assert seen >= min(points, 300)
     assert chosen.requested.max() == timeline.requested.peak()[1]
     event = timeline.requested.peak()[0]
-    assert chosen.event[chosen.of(event)] == event
+    column = int(np.searchsorted(chosen.edges, chosen.center(event))) - 1
+    assert chosen.event[column] == event
 
 
-def test_every_pixel_is_what_lies_there(timeline):
+def test_every_pixel_shows_the_allocation_at_its_height(timeline):
     width, height = 90, 240
     chosen = columns(timeline, width)
     unit = timeline.requested.peak()[1] / 200
     allocations = timeline.allocations
-    kind = (np.arange(len(allocations)) % 100 + 2).astype(np.uint8)
-    line = (allocations.stack % 5 + 110).astype(np.uint8)
-    picture = strata(timeline, chosen, height, unit, kind=kind, band=line)
+    single = (np.arange(len(allocations)) % 100 + 2).astype(np.uint8)
+    band = (allocations.stack % 5 + 110).astype(np.uint8)
+    picture = strata(timeline, chosen, height, unit, single=single, band=band)
     assert picture.shape == (height, width)
     tall = 0
     for column in range(width):
         strip = picture[::-1, column]
         assert np.count_nonzero(strip) == round(int(chosen.requested[column]) / unit)
-        assert (strip[np.count_nonzero(strip) :] == NOTHING).all()
+        assert (strip[np.count_nonzero(strip) :] == EMPTY).all()
         live = [row for row in range(len(allocations)) if allocations.start[row] <= chosen.event[column]]
         live = [row for row in live if allocations.end[row] > chosen.event[column]]
         live.sort(key=lambda row: allocations.start[row])
@@ -77,15 +78,15 @@ def test_every_pixel_is_what_lies_there(timeline):
         for row in live:
             size = int(allocations.size[row])
             if size >= unit * 2:
-                assert strip[int((low + size / 2) / unit)] == kind[row]
+                assert strip[int((low + size / 2) / unit)] == single[row]
                 tall += 1
             low += size
-        few = {kind[row] for row in live if allocations.size[row] >= unit}
-        assert set(strip.tolist()) <= few | {line[row] for row in live} | {SMALL, NOTHING}
+        tall_values = {single[row] for row in live if allocations.size[row] >= unit}
+        assert set(strip.tolist()) <= tall_values | {band[row] for row in live} | {SMALL, EMPTY}
     assert tall > 100
 
 
-def test_low_ones_of_one_line_make_a_band_and_the_rest_is_small():
+def test_small_allocations_of_one_line_form_a_band():
     trace = [
         {"action": "alloc", "addr": 4096 * number, "size": size, "stream": 0, "time_us": number, "frames": frames}
         for number, (size, frames) in enumerate([(3, "a"), (4, "a"), (5, "b"), (20, "c"), (6, "a"), (6, "b"), (7, "b")])
@@ -95,7 +96,7 @@ def test_low_ones_of_one_line_make_a_band_and_the_rest_is_small():
     timeline = Snapshot.load({"segments": [], "device_traces": [trace]}).timeline()
     band = {0: 50, 1: 51, 2: 52}
     lines = np.asarray([band[stack] for stack in timeline.allocations.stack.tolist()], np.uint8)
-    kind = np.full(7, 9, np.uint8)
-    picture = strata(timeline, columns(timeline, 1), 7, 10.0, kind=kind, band=lines)
-    # from below: 7 of a and 5 of b are lower than a pixel each, c is drawn as itself, 6 of a is low, 13 of b a band
+    single = np.full(7, 9, np.uint8)
+    picture = strata(timeline, columns(timeline, 1), 7, 10.0, single=single, band=lines)
+    # from below: 7 of a and 5 of b are less than a pixel each, c is drawn individually, 6 of a is small, 13 of b a band
     assert picture[::-1, 0].tolist() == [SMALL, 9, 9, SMALL, 51, 0, 0]

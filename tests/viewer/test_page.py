@@ -1,4 +1,4 @@
-"""The stand-alone page as text."""
+"""The HTML of the stand-alone page."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.viewer.page import Source, page, script
+from ipygpumem.viewer.page import PageData, page, script
 from snapshot.files import path
 
 
 @pytest.fixture(scope="module")
-def source():
-    return Source("gpt_small.pickle", Snapshot.load(path("gpt_small")).encode())
+def data():
+    return PageData("gpt_small.pickle", Snapshot.load(path("gpt_small")).encode())
 
 
-def test_one_file_with_a_policy_without_network(source):
-    text = page([source])
+def test_one_file_with_a_policy_without_network(data):
+    text = page([data])
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
     digest = base64.b64encode(hashlib.sha256(script("page.js").encode()).digest()).decode()
     assert policy.replace("&#x27;", "'").split("; ") == [
@@ -37,9 +37,9 @@ def test_one_file_with_a_policy_without_network(source):
     assert len(text) < 260_000
 
 
-def test_names_are_escaped(source):
+def test_names_are_escaped(data):
     name = "</script><script>alert(1)</script>\"'&\ud800"
-    text = page([Source(name, source.data)], title="<b>&\udfff")
+    text = page([PageData(name, data.data)], title="<b>&\udfff")
     outside = text.replace(script("page.js"), "")
     assert "<script>alert" not in outside
     assert "&lt;b&gt;&amp;?" in outside
@@ -52,25 +52,25 @@ def test_the_bundle_ends_no_script():
     assert "<!--" not in script("page.js")
 
 
-def test_two_snapshots_are_held(source):
-    other = Source("second", source.data)
-    text = page([source, other], state="e=5", theme="dark")
+def test_a_page_with_two_snapshots(data):
+    second = PageData("second", data.data)
+    text = page([data, second], state="e=5", theme="dark")
     assert re.findall('data-name="([^"]*)"', text) == ["gpt_small.pickle", "second"]
     assert 'data-state="e=5"' in text
     assert 'data-theme="dark"' in text
     assert "<title>gpt_small.pickle and second</title>" in text
 
 
-def test_more_are_named_in_short(source):
-    assert "<title>a, b and 6 more</title>" in page([Source(name, source.data) for name in "abcdefgh"])
+def test_titles_with_many_names_are_short(data):
+    assert "<title>a, b and 6 more</title>" in page([PageData(name, data.data) for name in "abcdefgh"])
 
 
 @pytest.mark.parametrize("count", [0, 9])
-def test_other_numbers_are_refused(source, count):
-    with pytest.raises(OptionError, match=f"one snapshot, or up to 8 side by side: {count} were given"):
-        page([source] * count)
+def test_other_numbers_of_snapshots_are_rejected(data, count):
+    with pytest.raises(OptionError, match=f"the viewer shows 1 to 8 snapshots side by side, got {count}"):
+        page([data] * count)
 
 
-def test_other_themes_are_refused(source):
-    with pytest.raises(OptionError, match="the theme 'blue' is none of auto, light, dark"):
-        page([source], theme="blue")
+def test_unknown_themes_are_rejected(data):
+    with pytest.raises(OptionError, match="unknown theme 'blue': choose auto, light or dark"):
+        page([data], theme="blue")

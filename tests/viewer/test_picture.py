@@ -1,4 +1,4 @@
-"""The still picture: true, small, and the same whatever the user's figures look like."""
+"""The still picture of a snapshot: exact, small, and independent of the user's matplotlib settings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import sys
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from PIL import Image
 
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
-from ipygpumem.viewer.picture import MOST_BYTES, WIDTH, picture
+from ipygpumem.viewer.axes import WIDTH, Sheet
+from ipygpumem.viewer.detail import columns
+from ipygpumem.viewer.line_colors import line_colors
+from ipygpumem.viewer.picture import picture
+from ipygpumem.viewer.still import MAX_BYTES
 from snapshot import files
 
 FRAME = {"filename": "/x/a.py", "line": 1, "name": "f"}
@@ -23,32 +28,32 @@ def event(action="alloc", addr=4096, size=1 << 20, **more):
     return {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": 5, "frames": [FRAME], **more}
 
 
-def opened(made):
-    image = Image.open(io.BytesIO(made.png))
+def opened(still):
+    image = Image.open(io.BytesIO(still.png))
     image.load()
     return image
 
 
 @pytest.mark.parametrize("name", ["gpt_small", "gpt_cpp", "oom_fragmented", "resnet50", "gpt_100k", "gpt_500k"])
-def test_it_is_small_and_sharp(name):
+def test_the_file_is_small_and_has_a_high_resolution(name):
     snapshot = Snapshot.load(files.path(name))
-    made = picture(snapshot)
-    image = opened(made)
-    assert len(made.png) <= MOST_BYTES
-    assert made.width == WIDTH
+    still = picture(snapshot)
+    image = opened(still)
+    assert len(still.png) <= MAX_BYTES
+    assert still.width == WIDTH
     assert image.size[0] >= 1.5 * WIDTH
-    assert image.size[0] / image.size[1] == pytest.approx(made.width / made.height, rel=0.01)
-    assert made.text == snapshot.summary()
+    assert image.size[0] / image.size[1] == pytest.approx(still.width / still.height, rel=0.01)
+    assert still.text == snapshot.summary()
 
 
-def test_the_peak_is_where_it_is():
-    """One allocation among thousands: its colour begins at the axis and ends at its bytes, and is nowhere else."""
+def test_the_peak_is_at_its_event():
+    """One allocation among thousands: its color reaches from the axis up to its bytes and occurs nowhere else."""
     low = [event(addr=1 << 30, size=1), event("free_completed", addr=1 << 30, size=1)]
     trace = [event(addr=8192, size=100 << 20), *low * 30, event("free_completed", 8192, 100 << 20), *low * 2000]
-    made = picture(Snapshot.load({"segments": [], "device_traces": [trace]}))
-    pixels = np.asarray(opened(made).convert("RGB")).astype(int)
+    still = picture(Snapshot.load({"segments": [], "device_traces": [trace]}))
+    pixels = np.asarray(opened(still).convert("RGB")).astype(int)
     scale = pixels.shape[1] / WIDTH
-    # the paper from the axis to the highest byte: 100 MiB of 116
+    # the plot: 100 of 116 MiB
     plot = pixels[round(62 * scale) : round(362 * scale), round(70 * scale) : round(864 * scale)]
     blue = (np.abs(plot - [119, 170, 221]).sum(axis=2) < 130) & (plot[:, :, 2] - plot[:, :, 0] > 60)
     rows, columns = np.nonzero(blue)
@@ -58,14 +63,14 @@ def test_the_peak_is_where_it_is():
     assert rows.min() == pytest.approx(300 * scale * (1 - 1 / 1.16), abs=3)
 
 
-def test_the_users_style_is_neither_used_nor_changed():
+def test_the_users_settings_are_neither_used_nor_changed():
     snapshot = Snapshot.load(files.path("gpt_small"))
-    plain = picture(snapshot).png
+    expected = picture(snapshot).png
     changes = {"font.size": 31.0, "axes.facecolor": "black", "text.color": "red", "lines.linewidth": 9.0}
     with mpl.rc_context(changes):
         mpl.rcParams["path.sketch"] = (9, 9, 9)
         before = dict(mpl.rcParams)
-        assert picture(snapshot).png == plain
+        assert picture(snapshot).png == expected
         assert dict(mpl.rcParams) == before
     code = (
         "import sys; from ipygpumem import Snapshot; from ipygpumem.viewer import picture;"
@@ -75,17 +80,17 @@ def test_the_users_style_is_neither_used_nor_changed():
     assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout == "False\n"
 
 
-def test_a_crowd_of_blocks_has_a_coarser_picture():
+def test_many_live_blocks_have_a_coarser_picture():
     trace = [event(addr=512 * number, size=512, time_us=number) for number in range(120_000)]
-    made = picture(Snapshot.load({"segments": [], "device_traces": [trace]}))
-    assert opened(made).size[0] == WIDTH
+    still = picture(Snapshot.load({"segments": [], "device_traces": [trace]}))
+    assert opened(still).size[0] == WIDTH
 
 
 HOSTILE = "</script><img onerror=alert(1)>$\\frac{$ %s \x1b[31m \u202e \ud800 日本語 🔥 _^{"
 
 
 @pytest.mark.parametrize(
-    ("snapshot", "words"),
+    ("snapshot", "text"),
     [
         ({"segments": [], "device_traces": []}, "no device used memory"),
         ({"segments": [], "device_traces": [[]]}, "no device used memory"),
@@ -113,19 +118,133 @@ HOSTILE = "</script><img onerror=alert(1)>$\\frac{$ %s \x1b[31m \u202e \ud800 �
         ),
     ],
 )
-def test_odd_files_have_a_picture(snapshot, words):
-    made = picture(Snapshot.load(snapshot))
-    assert words in made.text
-    assert len(made.png) <= MOST_BYTES
-    assert opened(made).size[0] >= WIDTH
+def test_unusual_files_have_a_picture(snapshot, text):
+    still = picture(Snapshot.load(snapshot))
+    assert text in still.text
+    assert len(still.png) <= MAX_BYTES
+    assert opened(still).size[0] >= WIDTH
 
 
-def test_a_device_that_is_not_there():
+def test_an_unknown_device():
     with pytest.raises(DeviceError, match="no device 7"):
         picture(Snapshot.load(files.path("gpt_small")), 7)
 
 
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(OptionError, match="a picture needs matplotlib: pip install matplotlib"):
+    with pytest.raises(OptionError, match="pictures require matplotlib: install it with pip install matplotlib"):
         picture(Snapshot.load(files.path("gpt_small")))
+
+
+MIB = 1 << 20
+START = 1_700_000_000_000_000
+
+
+def numbered(number, action="alloc", size=MIB, **more):
+    return event(action, 4096 + MIB * number, size, **{"time_us": START + number, **more})
+
+
+def loaded(events, own=None):
+    return Snapshot.load({"segments": [], "device_traces": [events], **({"ipygpumem": own} if own else {})})
+
+
+def cell(number, start, end, filename=""):
+    return {"number": number, "filename": filename, "start_us": START + start, "end_us": START + end}
+
+
+@pytest.fixture
+def texts(monkeypatch):
+    """Return every text of a picture, with its center in CSS pixels."""
+    drawn = {}
+    pixels = Sheet.pixels
+
+    def spy(sheet):
+        image = pixels(sheet)
+        drawn.clear()
+        for text in sheet.figure.findobj(Text):
+            if text.get_text() and text.get_visible():
+                extent = text.get_window_extent()
+                drawn[text.get_text()] = (extent.x0 + extent.x1) / 2 / sheet.scale
+        return image
+
+    monkeypatch.setattr(Sheet, "pixels", spy)
+
+    def texts_of(snapshot):
+        picture(snapshot)
+        return drawn
+
+    return texts_of
+
+
+def test_every_cell_has_a_band_up_to_the_last():
+    cells = [cell(number + 1, number, number + 1) for number in range(300)]
+    still = picture(loaded([numbered(number) for number in range(300)], {"cells": cells}))
+    pixels = np.asarray(opened(still).convert("RGB")).astype(int)
+    scale = pixels.shape[1] / WIDTH
+    band = pixels[round(70 * scale), round(72 * scale) : round(862 * scale)]
+    # to the left of the first event is the state before the recording
+    assert (band[12:].sum(axis=1) < 3 * 250).all()
+
+
+def test_a_cell_without_a_number_has_the_name_of_its_file(texts):
+    own = {"cells": [cell(None, 0, 90, "/home/user/with/a/long/path/run.py")]}
+    assert "run.py" in texts(loaded([numbered(number) for number in range(100)], own))
+
+
+def test_tick_labels_are_at_their_events(texts):
+    ticks = {text: x for text, x in texts(loaded([numbered(number) for number in range(90)])).items() if text.isdigit()}
+    step = ticks["20"] - ticks["10"]
+    assert step == pytest.approx(794 / 91 * 10, abs=1)
+    assert ticks["80"] - ticks["70"] == pytest.approx(step, abs=1)
+
+
+def test_a_single_byte_is_not_rounded_to_zero(texts):
+    drawn = texts(loaded([numbered(0, size=1)]))
+    assert "peak 1 B at event 0" in drawn
+    assert "requested, at the end 1 B" in drawn
+    assert not any("0.0 MiB" in text for text in drawn)
+
+
+def test_the_legend_mentions_lines_that_are_freed_before_the_peak():
+    other = [{"filename": "/x/b.py", "line": 9, "name": "g"}]
+    events = [numbered(0, frames=other), numbered(0, "free_completed"), numbered(1, size=5 * MIB)]
+    snapshot = loaded(events)
+    legend = [(entry.label, entry.bytes) for entry in line_colors(snapshot, snapshot.timeline()).legend]
+    assert legend == [("x/a.py:1 f", 5 * MIB), ("1 line not alive at the peak", 0)]
+
+
+def test_sampled_curves_are_drawn_and_named(texts):
+    curve = {"device": 0, "time_us": [START, START + 50, START + 99], "bytes": [80 * MIB, 90 * MIB, 85 * MIB]}
+    outside = {**curve, "bytes": [30 * MIB] * 3}
+    events = [numbered(number) for number in range(100)]
+    snapshot = loaded(events, {"curves": {"device used": curve, "outside PyTorch": outside}})
+    pixels = np.asarray(opened(picture(snapshot)).convert("RGB")).astype(int)
+    assert (np.abs(pixels - [107, 74, 160]).sum(axis=2) < 60).sum() > 500
+    assert {"device used, at most 90.0 MiB (sampled)", "outside PyTorch, at most 30.0 MiB (sampled)"} <= {
+        *texts(snapshot)
+    }
+    far = {"curves": {"device used": {**curve, "bytes": [900 * MIB] * 3}}}
+    assert "device used, at most 900.0 MiB (sampled), above the picture" in texts(loaded(events, far))
+
+
+def test_negative_reserved_bytes_are_not_drawn():
+    events = [numbered(0, "segment_alloc", size=20 * MIB), numbered(1)]
+    assert columns(loaded(events).timeline(), 50).reserved is None
+
+
+def test_the_label_of_the_peak_is_readable_over_other_lines():
+    """Out-of-memory lines everywhere: the label's background hides them."""
+    still = picture(loaded([numbered(0), *(numbered(number, "oom") for number in range(1, 40))]))
+    pixels = np.asarray(opened(still).convert("RGB")).astype(int)
+    scale = pixels.shape[1] / WIDTH
+    red = (pixels[:, :, 0] > 150) & (pixels[:, :, 1] < 90)
+
+    def red_pixels(top):
+        return red[round(top * scale) : round((top + 10) * scale), round(110 * scale) : round(220 * scale)].sum()
+
+    assert red_pixels(90) > 100
+    assert red_pixels(69) < red_pixels(90) / 10
+
+
+def test_the_length_is_formatted_as_in_the_viewer(texts):
+    assert any("2 events in 326 ms" in text for text in texts(loaded([numbered(0), numbered(326_000)])))

@@ -1,4 +1,4 @@
-"""Pages and pictures as files."""
+"""Pages and pictures as files, and pages in a browser."""
 
 from __future__ import annotations
 
@@ -22,30 +22,32 @@ def snapshot():
     return Snapshot.load(files.path("gpt_small"))
 
 
-def held(path):
-    """What a page holds: name and decoded snapshot of each."""
-    found = re.findall(r'class="ipygpumem-data" data-name="([^"]*)">([^<]*)<', Path(path).read_text(encoding="utf-8"))
-    return [(name, *decode(base64.b64decode(data))) for name, data in found]
+def snapshots_of(path):
+    """Return the name and the decoded data of each snapshot in a page."""
+    elements = re.findall(
+        r'class="ipygpumem-data" data-name="([^"]*)">([^<]*)<', Path(path).read_text(encoding="utf-8")
+    )
+    return [(name, *decode(base64.b64decode(data))) for name, data in elements]
 
 
 def test_a_page(snapshot, tmp_path):
     path = snapshot.to_html(tmp_path / "x.html")
     assert path == tmp_path / "x.html"
-    ((name, header, columns),) = held(path)
+    ((name, header, columns),) = snapshots_of(path)
     assert name == "gpt_small.pickle.xz"
     assert len(columns["trace/0/size"]) == 8088
     assert ["/home/user/project/train_gpt.py", 26, "save"] in header["frames"]
-    assert [one.name for one in tmp_path.iterdir()] == ["x.html"]
+    assert [file.name for file in tmp_path.iterdir()] == ["x.html"]
 
 
 def test_a_page_of_two(snapshot, tmp_path):
     path = snapshot.to_html(tmp_path / "x.html", Snapshot.load(files.path("resnet50")))
-    assert [name for name, *_ in held(path)] == ["gpt_small.pickle.xz", "resnet50.pickle.xz"]
+    assert [name for name, *_ in snapshots_of(path)] == ["gpt_small.pickle.xz", "resnet50.pickle.xz"]
 
 
 def test_a_page_without_paths(snapshot, tmp_path):
     path = snapshot.to_html(tmp_path / "x.html", paths=False)
-    ((_, header, _),) = held(path)
+    ((_, header, _),) = snapshots_of(path)
     assert "/home/user" not in str(header)
     assert ["train_gpt.py", 26, "save"] in header["frames"]
 
@@ -55,13 +57,13 @@ def test_a_picture(snapshot, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
     with pytest.raises(DeviceError):
         snapshot.to_png(tmp_path / "y.png", device=3)
-    assert [one.name for one in tmp_path.iterdir()] == ["x.png"]
+    assert [file.name for file in tmp_path.iterdir()] == ["x.png"]
 
 
-def test_an_old_page_stays_where_a_new_one_fails(snapshot, tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_previous_page(snapshot, tmp_path, monkeypatch):
     path = tmp_path / "x.html"
     path.write_text("old")
-    with pytest.raises(OptionError, match="theme 'pink'"):
+    with pytest.raises(OptionError, match="unknown theme 'pink'"):
         snapshot.to_html(path, theme="pink")
 
     def full(self, data):
@@ -71,20 +73,20 @@ def test_an_old_page_stays_where_a_new_one_fails(snapshot, tmp_path, monkeypatch
     with pytest.raises(OptionError, match=r"x\.html was not written: No space left on device"):
         snapshot.to_html(path)
     assert path.read_text() == "old"
-    assert [one.name for one in tmp_path.iterdir()] == ["x.html"]
+    assert [file.name for file in tmp_path.iterdir()] == ["x.html"]
 
 
 @pytest.mark.parametrize("method", ["to_html", "to_png"])
-def test_a_bad_path_is_told_before_the_work(snapshot, tmp_path, method, monkeypatch):
+def test_an_invalid_path_is_rejected_at_once(snapshot, tmp_path, method, monkeypatch):
     monkeypatch.setattr("ipygpumem.viewer.write.encode", None)
     monkeypatch.setattr("ipygpumem.viewer.write.picture", None)
-    for path, words in ((tmp_path, "is a folder: name a file in it"), (tmp_path / "no" / "x", "does not exist")):
-        with pytest.raises(OptionError, match=words):
+    for path, message in ((tmp_path, "is a folder: name a file in it"), (tmp_path / "no" / "x", "does not exist")):
+        with pytest.raises(OptionError, match=message):
             getattr(snapshot, method)(path)
 
 
-def test_numpy_is_enough_for_a_page(tmp_path):
-    """A laptop without matplotlib, anywidget, IPython and torch."""
+def test_a_page_requires_only_numpy(tmp_path):
+    """As on a laptop without matplotlib, anywidget, IPython and torch."""
     code = (
         "import sys\n"
         "for name in ('matplotlib', 'PIL', 'anywidget', 'ipywidgets', 'traitlets', 'IPython', 'torch', 'jinja2'):\n"
@@ -95,23 +97,23 @@ def test_numpy_is_enough_for_a_page(tmp_path):
         "snapshot.view()._ipython_display_()\n"
     )
     command = [sys.executable, "-c", code, str(files.path("gpt_small")), str(tmp_path / "x.html")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.startswith("GPU 0: peak 1.8 GiB requested")
-    assert done.stdout.endswith("(ipygpumem view FILE, in a shell, opens the viewer in a browser)\n")
-    assert held(tmp_path / "x.html")
+    process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout.startswith("GPU 0: peak 1.8 GiB requested")
+    assert process.stdout.endswith("(ipygpumem view FILE, in a shell, opens the viewer in a browser)\n")
+    assert snapshots_of(tmp_path / "x.html")
 
 
 class Browser:
-    def __init__(self, name, answer):
-        self.name, self.answer, self.opened = name, answer, []
+    def __init__(self, name, succeeds):
+        self.name, self.succeeds, self.opened = name, succeeds, []
 
     def open(self, address):
         self.opened.append(address)
-        return self.answer
+        return self.succeeds
 
 
 @pytest.mark.parametrize(
-    ("display", "taken", "opened"),
+    ("display", "default", "opened"),
     [
         (":0", Browser("firefox", True), True),
         (":0", Browser("firefox", False), False),
@@ -119,26 +121,26 @@ class Browser:
         (None, Browser("firefox", True), False),
     ],
 )
-def test_the_browser(snapshot, monkeypatch, tmp_path, display, taken, opened):  # noqa: PLR0917 (fixtures)
+def test_the_browser(snapshot, monkeypatch, tmp_path, display, default, opened):  # noqa: PLR0917 (fixtures)
     for variable in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(variable, raising=False)
     if display:
         monkeypatch.setenv("DISPLAY", display)
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("webbrowser.get", lambda: taken)
-    path, done = browser.open_page([snapshot])
-    assert done is opened
+    monkeypatch.setattr("webbrowser.get", lambda: default)
+    path, success = browser.open_page([snapshot])
+    assert success is opened
     assert path.name == "gpt_small.html"
     assert path.parent.parent == tmp_path
-    assert held(path)
-    asked = display is not None and taken.name == "firefox"
-    assert taken.opened == ([path.as_uri()] if asked else [])
+    assert snapshots_of(path)
+    graphical = display is not None and default.name == "firefox"
+    assert default.opened == ([path.as_uri()] if graphical else [])
 
 
 def test_no_browser_at_all(snapshot, monkeypatch, tmp_path):
     monkeypatch.setenv("BROWSER", "/no/such/browser %s")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    path, done = browser.open_page([snapshot])
-    assert done is False
-    assert held(path)
+    path, success = browser.open_page([snapshot])
+    assert success is False
+    assert snapshots_of(path)

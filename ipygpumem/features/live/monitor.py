@@ -89,8 +89,8 @@ class Monitor:
             return
         running = self._running()
         if running is not None:
-            widget.wait()
-        elif not widget.forget(_AWAY) and self._told and time.time() - self._opened > _AWAY:
+            widget.keep_views()
+        elif not widget.forget_views(_AWAY) and self._told and time.time() - self._opened > _AWAY:
             self._park()
             return
         levels = self._follower.levels()

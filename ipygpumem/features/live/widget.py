@@ -1,7 +1,6 @@
-"""The monitor in a notebook: an anywidget that passes on what somebody follows, for as long as somebody looks.
+"""The monitor in a notebook: an anywidget that sends new readings while a page shows it.
 
-Nothing of what it shows is synchronised, and so written into notebooks: only the loader is. A page that looks says so
-now and then, for a kernel is not told when a page is closed.
+Pages report regularly that they are still visible, because a kernel is not notified when a page is closed.
 """
 
 from __future__ import annotations
@@ -11,83 +10,73 @@ from typing import TYPE_CHECKING, Any
 
 import anywidget
 
-from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.errors import OptionError
+from ipygpumem.viewer.messages import answer_request, slice_of
 from ipygpumem.viewer.page import script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MonitorWidget"]
+    from ipygpumem.viewer.messages import Answer
 
-_MOST_BYTES = 4_000_000
+__all__ = ["MonitorWidget"]
 
 
 class MonitorWidget(anywidget.AnyWidget):
-    """Answers a page's questions, and sends it what is new.
+    """A chart of memory over time.
 
-    A question is ``{"id": ..., "get": "script", "from": byte}`` or ``{"id": ..., "get": "past"}``; ``{"here": view}``
-    says that a view is still there, ``{"bye": view}`` that it is gone.
+    Requests are ``{"id": ..., "get": "script", "from": byte}`` and ``{"id": ..., "get": "past"}``. A page sends
+    ``{"here": view}`` while it is visible and ``{"bye": view}`` when it is closed.
 
     Args:
-        past: What has been followed so far, as plain data.
-        looked: Called when a page begins to look or looks on, with how many do; 0 when the last has gone.
+        history: Returns the levels so far, as plain data.
+        on_views: Called with the number of visible pages whenever one of them reports, and with 0 when the last one is
+            closed.
     """
 
     _esm = script("loader.js")
 
-    def __init__(self, past: Callable[[], dict[str, Any]], looked: Callable[[int], None]) -> None:
+    def __init__(self, history: Callable[[], dict[str, Any]], on_views: Callable[[int], None]) -> None:
         super().__init__()
-        self._past = past
-        self._looked = looked
-        self._views: dict[str, float] = {}
-        self.on_msg(self._heard)
+        self._history = history
+        self._on_views = on_views
+        self._last_seen: dict[str, float] = {}
+        self.on_msg(self._receive)
 
     def __repr__(self) -> str:
-        return "<monitor of the memory>"
+        return "<memory monitor>"
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         bundle: Any = super()._repr_mimebundle_(**options)
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        return {**(data or {}), "text/plain": "(run this cell to follow the memory)"}, metadata
+        return {**(data or {}), "text/plain": "(run this cell to monitor memory)"}, metadata
 
-    def _heard(self, widget: Any, content: Any, buffers: Any) -> None:
-        del widget, buffers
-        if not isinstance(content, dict):
+    def _receive(self, widget: Any, message: Any, buffers: Any) -> None:
+        if not isinstance(message, dict):
             return
-        if "here" in content:
-            self._views[str(content["here"])] = time.monotonic()
-            self._looked(len(self._views))
-        elif "bye" in content:
-            self._views.pop(str(content["bye"]), None)
-            if not self._views:
-                self._looked(0)
-        elif "get" in content:
-            self._answer(content)
+        if "here" in message:
+            self._last_seen[str(message["here"])] = time.monotonic()
+            self._on_views(len(self._last_seen))
+        elif "bye" in message:
+            self._last_seen.pop(str(message["bye"]), None)
+            if not self._last_seen:
+                self._on_views(0)
+        elif "get" in message:
+            answer_request(widget, message, buffers, self._answer)
 
-    def _answer(self, content: dict[str, Any]) -> None:
-        try:
-            facts, parts = self._found(content["get"], content.get("from", 0))
-        except Exception as error:
-            facts, parts = {"error": first_line(error)}, []
-        self.send({"id": content.get("id"), **facts}, buffers=parts)
+    def _answer(self, request: dict[str, Any]) -> Answer:
+        if request["get"] == "past":
+            return self._history(), []
+        if request["get"] != "script":
+            raise OptionError(f"unknown request: {request['get']!r}")
+        return slice_of("script", script("monitor.js").encode(), request.get("from", 0))
 
-    def _found(self, wanted: Any, begin: Any) -> tuple[dict[str, Any], list[memoryview]]:
-        if wanted == "past":
-            return self._past(), []
-        if wanted != "script":
-            raise OptionError(f"there is no {wanted!r} here")
-        data = script("monitor.js").encode()
-        if not isinstance(begin, int) or not 0 <= begin <= len(data):
-            raise OptionError(f"the script has no byte {begin!r}: it has {len(data)}")
-        return {"size": len(data)}, [memoryview(data)[begin : begin + _MOST_BYTES]]
-
-    def forget(self, seconds: float) -> int:
-        """Forget views that have not been heard of for so long; how many are left."""
+    def forget_views(self, seconds: float) -> int:
+        """Forget pages that have not reported for so long, and return how many are left."""
         now = time.monotonic()
-        self._views = {view: heard for view, heard in self._views.items() if now - heard < seconds}
-        return len(self._views)
+        self._last_seen = {view: seen for view, seen in self._last_seen.items() if now - seen < seconds}
+        return len(self._last_seen)
 
-    def wait(self) -> None:
-        """The kernel is busy, and could hear nobody: no view is gone for that."""
-        now = time.monotonic()
-        self._views = dict.fromkeys(self._views, now)
+    def keep_views(self) -> None:
+        """Restart the time-out of all pages: a busy kernel cannot receive their reports."""
+        self._last_seen = dict.fromkeys(self._last_seen, time.monotonic())

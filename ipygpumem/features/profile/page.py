@@ -1,4 +1,4 @@
-"""A profile's memory by category as one HTML file: offline, without Python."""
+"""A profile's memory by category as one HTML file that works offline and without Python."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.snapshot.export.column_codec import pack
-from ipygpumem.viewer.page import Source, document
+from ipygpumem.viewer.page import PageData, document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["encode_profile", "timeline_page"]
 
 _MAGIC = b"ipgmsnap"
-_LENGTH = 4
+_LENGTH_BYTES = 4
 _VERSION = 1
 
 
 def encode_profile(profile: Profile, notes: Sequence[str] = ()) -> bytes:
     """Encode all timelines as `ipygpumem.snapshot.export.encode` does, with columns named ``0/time``, ``0/size``...
 
-    Times are nanoseconds since the earliest of them all; ``source`` and ``target`` are -1 where there is none.
+    Times are nanoseconds since the earliest start; ``source`` and ``target`` are -1 where there is none.
     """
-    origin = min((one.start for one in profile.timelines), default=0)
-    described, packed, devices = [], [], []
+    origin = min((timeline.start for timeline in profile.timelines), default=0)
+    descriptions, packed, devices = [], [], []
     for number, timeline in enumerate(profile.timelines):
         devices.append(
             {
@@ -44,12 +44,12 @@ def encode_profile(profile: Profile, notes: Sequence[str] = ()) -> bytes:
             }
         )
         for name, column in _columns(timeline, origin):
-            facts, data = pack(column)
-            described.append({"name": f"{number}/{name}", **facts})
+            description, data = pack(column)
+            descriptions.append({"name": f"{number}/{name}", **description})
             packed.append(data)
-    header = {"version": _VERSION, "notes": list(notes), "devices": devices, "columns": described}
+    header = {"version": _VERSION, "notes": list(notes), "devices": devices, "columns": descriptions}
     text = zlib.compress(json.dumps(header, separators=(",", ":")).encode("utf-8", "surrogatepass"), 9)
-    return b"".join([_MAGIC, len(text).to_bytes(_LENGTH, "little"), text, *packed])
+    return b"".join([_MAGIC, len(text).to_bytes(_LENGTH_BYTES, "little"), text, *packed])
 
 
 def _columns(timeline: CategoryTimeline, origin: int) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -63,16 +63,16 @@ def _columns(timeline: CategoryTimeline, origin: int) -> Iterator[tuple[str, NDA
 
 
 def timeline_page(profile: Profile, name: str, notes: Sequence[str] = (), *, theme: str = "auto") -> str:
-    """The whole page.
+    """Return the HTML of a page that shows a profile.
 
     Args:
-        profile: At least one device.
-        name: What the page is called.
-        notes: Sentences that stand above the picture.
-        theme: ``"auto"`` (as the reader's system), ``"light"`` or ``"dark"``.
+        profile: Memory of at least one device.
+        name: Title of the page.
+        notes: Sentences above the chart.
+        theme: ``"auto"`` (follows the system), ``"light"`` or ``"dark"``.
 
     Raises:
-        OptionError: Another theme.
+        OptionError: The theme is unknown.
     """
-    data = encode_profile(profile, notes)
-    return document("categories.js", "memory by category", [Source(name, data)], title=name, theme=theme)
+    data = PageData(name, encode_profile(profile, notes))
+    return document("categories.js", "memory by category", [data], title=name, theme=theme)

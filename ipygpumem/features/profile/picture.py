@@ -9,7 +9,7 @@ import numpy as np
 from ipygpumem.core.units import amount, duration, size
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.snapshot.export.text import clip, many
-from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, POINT, RIGHT, fill, mark_peak, time_ticks
+from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, POINT, RIGHT, draw_steps, fill, mark_peak, time_ticks
 from ipygpumem.viewer.still import render
 
 if TYPE_CHECKING:
@@ -82,8 +82,7 @@ def _draw_panel(sheet: Sheet, timeline: CategoryTimeline, top: float) -> None:
     reserved = _highest_reserved(timeline.reserved, spans)
     if np.isfinite(reserved).any():
         facts.append(f"reserved at most {size(int(np.nanmax(reserved)))}")
-        visible = np.where(reserved <= limit, reserved, np.nan)
-        axes.stairs(visible, edges, baseline=None, color=_RESERVED, linewidth=1.2 * POINT)
+        draw_steps(axes, edges, np.where(reserved <= limit, reserved, np.nan), _RESERVED, 1.2)
     sheet.title(LEFT, top - 12, timeline.device, " · ".join(facts))
     row, level = timeline.peak
     column = int((rows == row).argmax())

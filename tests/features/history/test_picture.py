@@ -1,12 +1,15 @@
-"""The picture of a session: its pixels are the figures."""
+"""The picture of a session: the heights of its pixels are the report's values."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import itertools
 import sys
 
 import numpy as np
 import pytest
+from matplotlib import style
 from PIL import Image
 
 from fakes.facts import before, report
@@ -15,104 +18,108 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.features.history import picture as module
 from ipygpumem.features.history.model import changed_rows
 from ipygpumem.features.history.picture import history_picture
-from ipygpumem.viewer.picture import MOST_BYTES, WIDTH
+from ipygpumem.viewer.axes import INK, LEFT, RIGHT, STYLE, WIDTH, Sheet
+from ipygpumem.viewer.still import MAX_BYTES
+
+SCALE = 4
+HEIGHT = module._PLOT_HEIGHT * SCALE
 
 
-def drawn(reports):
+def render(reports):
     return history_picture(changed_rows(reports), "this session")
 
 
-def pixels(reports):
-    """The picture of the plot alone, before it becomes a PNG: height 190, a column for each pixel."""
-    (panel,) = module._panels(changed_rows(reports))
-    chosen, _ = module._columns(panel.rows, 760, 34)
-    return panel, chosen, module._pixels(panel, chosen, 1900, 2)
+class Plot:
+    """The plot of the only device: pixels, shape (height, columns, 3), and the center of each bar in columns."""
+
+    def __init__(self, reports):
+        rows = changed_rows(reports)
+        self.panel = module._Panel(rows[0].device, rows)
+        with style.context(["default", STYLE]):
+            sheet = Sheet(400, SCALE)
+            module._draw_panel(sheet, self.panel, 100)
+            pixels = sheet.pixels()
+        self.pixels = pixels[100 * SCALE : 100 * SCALE + HEIGHT, LEFT * SCALE : (WIDTH - RIGHT) * SCALE, :3]
+        _, edges, _ = module._bars(self.panel.highest, sheet.columns, module._MAX_BAR * SCALE)
+        self.centers = ((edges[::2] + edges[1::2]) / 2).astype(int)
+
+    def where(self, color):
+        """Pixels of a color."""
+        return (self.pixels == [int(color[at : at + 2], 16) for at in (1, 3, 5)]).all(axis=2)
+
+    def mib(self, color, column):
+        """MiB between the lowest and the highest pixel of a color."""
+        return float(self.where(color)[:, column].sum()) * self.panel.limit / HEIGHT / MIB
 
 
-def heights(panel, image, column):
-    """Bytes of each colour in one column of pixels."""
-    unit = panel.top / len(image)
-    return {
-        name: float((image[:, column] == (*module._rgb(colour), 255)).all(axis=1).sum()) * unit / MIB
-        for name, (colour, _) in panel.parts.items()
-    }
+def test_each_bar_has_the_height_of_its_levels():
+    plot = Plot([cell(1, held=500, peak=2000), cell(2, held=100, level=600, outside=300, peak=1900)])
+    tolerance = 2 * plot.panel.limit / HEIGHT
+    for row, column in zip(plot.panel.rows, plot.centers, strict=True):
+        for name, (color, _) in plot.panel.levels.items():
+            level = getattr(row, name) / MIB
+            # the line at the peak is two pixels thick
+            assert level - 2.5 * SCALE * tolerance / MIB < plot.mib(color, column) < level + tolerance / MIB, name
+        (line,) = np.nonzero(plot.where(INK)[:, column])
+        peak = (HEIGHT - line[line < HEIGHT - SCALE].mean() - 0.5) / HEIGHT * plot.panel.limit
+        assert peak == pytest.approx(row.peak_level + row.outside_level + row.others_level, abs=tolerance)
 
 
-def test_each_bar_has_the_heights_of_its_figures():
-    reports = [cell(1, held=500, peak=1500), cell(2, held=100, level=600, outside=300, peak=100)]
-    panel, chosen, image = pixels(reports)
-    for number, row in enumerate(panel.rows):
-        column = int(np.flatnonzero(chosen == number)[5])
-        found = heights(panel, image, column)
-        for name in panel.parts:
-            assert found[name] == pytest.approx(getattr(row, name) / MIB, abs=3 * panel.top / MIB / 1900), name
-        dark = np.flatnonzero((image[:, column] == (*module._rgb(module._INK), 255)).all(axis=1))
-        peak = (1900 - dark.mean() - 0.5) / 1900 * panel.top
-        expected = row.peak_level + row.outside_level + row.others_level
-        assert peak == pytest.approx(expected, abs=3 * panel.top / 1900)
-
-
-def test_where_bars_are_narrower_than_a_pixel_the_highest_is_shown():
-    panel, chosen, _ = pixels([cell(number, outside=number * 37 % 101) for number in range(5000)])
-    highest = module._highest(panel.rows)
-    assert (chosen >= 0).all()
-    assert highest[chosen].max() == highest.max()
+def test_bars_narrower_than_a_pixel_show_the_highest():
+    highest = np.random.default_rng(1).random(5000)
+    rows, edges, distance = module._bars(highest, 760, 34)
     ends = np.linspace(0, 5000, 761).astype(int)
-    for column in range(0, 760, 50):
-        assert highest[chosen[column]] == highest[ends[column] : ends[column + 1]].max()
+    assert highest[rows].tolist() == [highest[a:b].max() for a, b in itertools.pairwise(ends)]
+    assert (edges[::2].tolist(), edges[1::2].tolist()) == ([*range(760)], [*range(1, 761)])
+    assert distance == pytest.approx(760 / 5000)
 
 
-def test_every_bar_is_there_while_there_is_room():
-    for count in (1, 2, 30, 200, 760):
-        _, chosen, _ = pixels(session(count))
-        assert set(chosen.tolist()) - {-1} == set(range(count))
+@pytest.mark.parametrize("count", [1, 2, 30, 200, 760])
+def test_every_bar_is_visible_while_there_is_space(count):
+    rows, edges, _ = module._bars(np.ones(count), 760, 34)
+    assert rows.tolist() == [*range(count)]
+    assert (edges[1::2] - edges[::2] >= 1).all()
+    assert (np.diff(edges) >= 0).all()
 
 
-def test_what_failed_is_marked():
-    panel, chosen, image = pixels([cell(1), cell(2, success=False), cell(3, end={"ooms": 1})])
-    marked = (image[0] == (*module._rgb(module._BAD), 255)).all(axis=1)
-    assert {panel.rows[number].cell for number in chosen[marked]} == {2, 3}
+def test_failed_cells_are_marked():
+    plot = Plot([cell(1), cell(2, success=False), cell(3, end={"ooms": 1})])
+    assert plot.where(module._FAILED)[0, plot.centers].tolist() == [False, True, True]
 
 
-def test_the_capacity_is_in_the_picture_where_it_is_near(monkeypatch):
-    far, near = (
-        module._panels(changed_rows([cell(1)])),
-        module._panels(changed_rows([cell(1, held=60_000, peak=60_000)])),
-    )
-    assert far[0].top < far[0].capacity
-    assert near[0].top > near[0].capacity
+def test_the_capacity_is_visible_if_usage_is_near():
+    far, near = (Plot([report]).panel for report in (cell(1), cell(1, held=60_000, peak=60_000)))
+    assert far.limit < far.capacity
+    assert near.limit > near.capacity
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 300, 10_000])
-def test_the_file_is_small_whatever_the_session(count):
-    still = drawn(session(count))
-    assert len(still.png) <= MOST_BYTES
-    image = Image.open(io.BytesIO(still.png))
-    assert still.width == WIDTH
-    assert image.size[0] >= WIDTH
-    assert ("cuda:0: highest level" in still.text) is bool(count)
+def test_the_file_is_small_for_any_session(count):
+    picture = render(session(count))
+    assert len(picture.png) <= MAX_BYTES
+    assert picture.width == WIDTH
+    assert Image.open(io.BytesIO(picture.png)).size[0] >= WIDTH
+    assert ("cuda:0: highest level" in picture.text) is bool(count)
 
 
-def test_devices_and_the_host_have_a_plot_each():
-    import dataclasses
-
+def test_each_device_and_the_host_have_a_plot():
     host = dataclasses.replace(cell(3), devices={})
-    one, two = drawn([cell(1)]), drawn([cell(1), cell(2, name="cuda:1")])
-    assert two.height > one.height
-    assert two.text.count("highest level") == 2
-    assert drawn([host]).text.startswith("host: highest level 200.0 MiB")
+    one_device, two_devices = render([cell(1)]), render([cell(1), cell(2, name="cuda:1")])
+    assert two_devices.height > one_device.height
+    assert two_devices.text.count("highest level") == 2
+    assert render([host]).text.startswith("host: highest level 200.0 MiB")
 
 
-def test_what_is_unknown_takes_no_place_and_is_told():
-    unknown = report(before(), before(process=None, others=None, mode="torch-only"), peak=None)
-    panel, chosen, image = pixels([unknown])
-    found = heights(panel, image, int(np.flatnonzero(chosen == 0)[5]))
-    assert found["outside_level"] == found["others_level"] == 0
-    assert found["allocated"] > 0
-    assert not (image == (*module._rgb(module._INK), 255)).all(axis=2).any(), "no peak is drawn that nobody knows"
+def test_unknown_levels_are_not_drawn():
+    plot = Plot([report(before(), before(process=None, others=None, mode="torch-only"), peak=None)])
+    (column,) = plot.centers
+    levels = {name: plot.mib(color, column) for name, (color, _) in plot.panel.levels.items()}
+    assert levels["outside_level"] == levels["others_level"] == 0
+    assert levels["allocated"] > 0
+    assert not plot.where(INK).any(), "the peak is unknown"
 
 
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(OptionError, match="pip install matplotlib"):
-        drawn([cell(1)])
+        render([cell(1)])

@@ -1,0 +1,68 @@
+"""The page of a profile contains what the timeline contains."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+
+import pytest
+
+from fakes.timelines import random_timeline
+from ipygpumem import viewer
+from ipygpumem.core.errors import OptionError
+from ipygpumem.features.profile.categories import CATEGORIES
+from ipygpumem.features.profile.page import encode_profile, timeline_page
+from ipygpumem.features.profile.timeline import Profile
+from ipygpumem.snapshot.export.encode import decode
+from ipygpumem.viewer.page import script
+
+MAX_SCRIPT = 60_000
+JAVASCRIPT = Path(viewer.__file__).parent / "js" / "profile"
+
+
+def test_javascript_numbers_the_categories_alike():
+    names = re.search(r"export const NAMES = \[(.*?)\]", (JAVASCRIPT / "model.js").read_text(), re.DOTALL)[1]
+    assert tuple(re.findall(r'"(.+?)"', names)) == CATEGORIES
+
+
+def test_the_encoded_columns_can_be_decoded():
+    profile = Profile((random_timeline(), random_timeline(20, "cpu", 2, reserved=False)))
+    header, columns = decode(encode_profile(profile, ["a note"]))
+    assert header["notes"] == ["a note"]
+    assert [device["name"] for device in header["devices"]] == ["cuda:0", "cpu"]
+    assert [device["told"] for device in header["devices"]] == [True, False]
+    origin = min(timeline.start for timeline in profile.timelines)
+    for number, timeline in enumerate(profile.timelines):
+        device = header["devices"][number]
+        assert device["base"] == timeline.base.tolist()
+        assert device["end"] == timeline.end - origin
+        assert (columns[f"{number}/time"] == timeline.time - origin).all()
+        for name in ("source", "target", "size"):
+            assert (columns[f"{number}/{name}"] == getattr(timeline, name)).all()
+    assert (columns["0/allocated"] == profile.timelines[0].allocated).all()
+    assert "1/allocated" not in columns
+
+
+def test_one_file_with_a_policy_without_network():
+    text = timeline_page(Profile((random_timeline(),)), "<x>.html", ["</script><b>"])
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
+    assert "default-src &#x27;none&#x27;" in policy
+    assert "http" not in policy
+    outside = text.replace(script("categories.js"), "")
+    assert not re.search(r'(src|href)="(?!data:)', outside)
+    assert "&lt;x&gt;.html" in outside
+    assert "<b>" not in outside
+    data = re.search(r'class="ipygpumem-data"[^>]*>([^<]*)</script>', text)[1]
+    assert decode(base64.b64decode(data))[0]["notes"] == ["</script><b>"]
+
+
+def test_unknown_themes_are_rejected():
+    with pytest.raises(OptionError, match="unknown theme 'blue': choose auto, light or dark"):
+        timeline_page(Profile((random_timeline(),)), "x", theme="blue")
+
+
+def test_the_bundle_is_small_and_ends_no_script():
+    assert len(script("categories.js").encode()) <= MAX_SCRIPT
+    assert "</script" not in script("categories.js")
+    assert "<!--" not in script("categories.js")
