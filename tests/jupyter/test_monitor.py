@@ -128,7 +128,7 @@ def test_questions_that_mean_nothing(monitoring, sent):
     for content in (None, 5, {}, {"id": 1, "get": "key"}, {"id": 2, "get": "script", "from": -1}):
         widget._receive(widget, content, None)
     told = [content for content, _ in sent if "error" in content]
-    assert [one["error"].split(" ")[0] for one in told] == ["there", "the"]
+    assert [one["error"].split(" ")[0] for one in told] == ["unknown", "'script'"]
     widget._receive(widget, {"id": 3, "get": "script", "from": 0}, None)
     content, (part,) = sent[-1]
     assert content["size"] == len(part) <= 30_000

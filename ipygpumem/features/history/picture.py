@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipygpumem.core.units import duration, size
 from ipygpumem.core.device_names import HOST
+from ipygpumem.core.units import duration, size
 from ipygpumem.snapshot.export.text import clip, many
 from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, POINT, RIGHT, SOFT, fill
 from ipygpumem.viewer.still import render

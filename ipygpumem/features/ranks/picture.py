@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ipygpumem.features.ranks.model import RankResult, RankPeak
+    from ipygpumem.features.ranks.model import RankPeak, RankResult
     from ipygpumem.viewer.axes import Sheet
     from ipygpumem.viewer.still import Picture
 

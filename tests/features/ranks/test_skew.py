@@ -10,7 +10,7 @@ import pytest
 from fakes.sessions import cell
 from ipygpumem.core.errors import ReportError
 from ipygpumem.features.lines.model import CodeLine
-from ipygpumem.features.ranks.model import DeviceFacts, RankResult, RankPeak, RankInfo, rank_result_from
+from ipygpumem.features.ranks.model import DeviceFacts, RankInfo, RankPeak, RankResult, rank_result_from
 from ipygpumem.features.ranks.skew import cards, compare_ranks, rank_rows, skews, slow
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ from fakes.sessions import cell
 from ipygpumem.display.html import html_tables
 from ipygpumem.display.table import text_tables
 from ipygpumem.features.lines.model import CodeLine
-from ipygpumem.features.ranks.model import DeviceFacts, RankResult, RankPeak, RankInfo
+from ipygpumem.features.ranks.model import DeviceFacts, RankInfo, RankPeak, RankResult
 from ipygpumem.features.ranks.table import ranks_tables
 
 MIB = 1 << 20
