@@ -112,7 +112,7 @@ def _saved_peak_lines(report: Report) -> tuple[PeakLines, ...]:
     from ipygpumem.snapshot import Snapshot
 
     try:
-        return peak_lines(Snapshot.load(recording.path), report.devices.values())
+        return peak_lines(Snapshot.load(recording.path), report)
     except SnapshotError:  # the file was replaced in the meantime
         return ()
 

@@ -254,7 +254,7 @@ def test_a_notebook(torch):
     assert "step, In [2]" in text
     backward = next(line for line in text.splitlines() if "backward()" in line)
     assert "MiB ×" in backward  # noqa: RUF001 (so many times)
-    assert "the model: Linear" in text
+    assert "model: Linear" in text
     (value,) = [out["data"]["text/plain"] for out in notebook.cells[3].outputs if out.output_type == "execute_result"]
     assert value == str(2048 * 2048 * 4)
 

@@ -138,7 +138,7 @@ def test_what_was_not_checked_is_told(make_gpu, make_notebook):
         ("--limit", "expected one argument"),
         ("--limit lots", "'lots' is no size"),
         ("--limit-held -1", "cannot be negative"),
-        ("--modules net", "there is no 'net' here"),
+        ("--modules net", "'net' is not defined"),
         ("--modules x", "modules takes a torch.nn.Module, not int"),
         ("--modules", "expected one argument"),
         ("--stacks all --limit 1GiB", "are of a recording"),
@@ -166,7 +166,7 @@ def test_a_model(gpu_notebook):
     (tree,) = nb.last.modules
     assert [(row.path, row.type, row.calls) for row in tree.rows] == [("", "Net", 1), ("inner", "Identity", 1)]
     assert tree.row("").activations == 12 << 20
-    for part in ("cuda:0 by phase", "cuda:0 at its peak and at the end, by kind", "the model: Net"):
+    for part in ("cuda:0 by phase", "cuda:0 at its peak and at the end, by kind", "model: Net"):
         assert part in ran.text
         assert part in ran.displays[0]["text/html"]
     assert not nb.shell.user_ns["torch"].nn.modules.module._global_forward_hooks

@@ -157,8 +157,8 @@ def test_options_of_a_recording_go_with_lines(nb):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("-f nope", "there is no 'nope' here"),
-        ("-f net.nope", "there is no 'net.nope' here"),
+        ("-f nope", "'nope' is not defined"),
+        ("-f net.nope", "'net.nope' is not defined"),
         ("-f Net", "'Net' is a class: name a method, as in Net.forward"),
         ("-f len", "'len' is no function or method written in Python"),
         ("-f torch.sum", "'torch.sum' is no function or method written in Python"),

@@ -1,1 +1,1 @@
-"""Memory by source line."""
+"""Memory use by line of source code."""

@@ -1,7 +1,7 @@
-"""From a recording to source code: what each line did.
+"""Memory use of each line of source code, computed from a recording.
 
-An event belongs to every line of its Python stack, so that a line has what it called. PyTorch's backward threads have
-no such stack: their events belong to the line that waited for them. Nothing is traced while the code runs.
+An allocation or a free counts for every line of its Python stack, so that a line includes the functions it calls.
+PyTorch's backward threads have no Python stack: their events count for the line that waited for the backward pass.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, SourceListing
 from ipygpumem.features.lines.source import SourceRegion, SourceTexts, enclosing_functions
-from ipygpumem.features.lines.threads import THREAD, outermost_files
+from ipygpumem.features.lines.stack_roots import THREAD_FILE, outermost_files
 from ipygpumem.measurement.snapshot_events import Places
 from ipygpumem.snapshot.model.stacks import Numbers
 from ipygpumem.snapshot.model.trace import Action
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Timeline
 
     Ints = NDArray[np.int64]
+    Line = tuple[str, int]
 
 __all__ = ["LineSelection", "device_lines"]
 
-
-_TIMED = ("<timed exec>", "<timed eval>")
+_TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
 
 
 @dataclass(frozen=True, slots=True)
 class LineSelection:
-    """What is to be listed.
+    """The source code to list.
 
     Attributes:
-        regions: The cell first, then the functions that were asked for.
-        everywhere: Whether functions of other cells that ran are listed, too.
-        numbers: In numbers by cell file, as far as they are known.
+        regions: The cell first, then the functions that the user named.
+        everywhere: Whether to add all functions of the notebook that ran.
+        numbers: Execution counts (the ``n`` of ``In [n]``) by file name of the cell, where known.
     """
 
     regions: tuple[SourceRegion, ...]
@@ -61,70 +61,73 @@ def device_lines(
     scope: LineSelection,
     texts: SourceTexts,
 ) -> DeviceLines | None:
-    """One device's lines; None for a device of which nothing was recorded.
+    """Return the listings of one device; None if nothing was recorded there.
 
     Raises:
-        RecordingError: Marks and events do not fit.
+        RecordingError: The positions of the backward passes do not fit the recorded events.
     """
     index = int(report.name.rpartition(":")[2])
     if index >= len(snapshot.timelines):
         return None
     timeline = snapshot.timelines[index]
     files = {region.file for region in scope.regions} | (set(texts.cells) if scope.everywhere else set())
-    uses = _Uses(snapshot, timeline, files, _timed(scope, texts))
+    uses = _LineUses(snapshot, timeline, files, _time_magic_offset(scope, texts))
     if passes:
         uses.add_backward(passes, Places(timeline, recorder))
     regions = list(scope.regions)
     if scope.everywhere:
-        regions += _others(uses.lines(), regions, texts)
-    shown = {(region.file, number) for region in regions for number in range(region.first, region.last + 1)}
-    listings = tuple(_listing(region, uses, texts, scope.numbers) for region in regions)
-    return _with_counters(report, timeline, tuple(one for one in listings if one.lines), uses.elsewhere(shown))
+        regions += _regions_that_ran(uses.lines(), regions, texts)
+    listings = [_listing(region, uses, texts, scope.numbers) for region in regions]
+    listed = {(region.file, number) for region in regions for number in range(region.first, region.last + 1)}
+    shown = tuple(listing for listing in listings if listing.lines)
+    return _with_counters(report, timeline, shown, uses.outside(listed))
 
 
-def _timed(scope: LineSelection, texts: SourceTexts) -> dict[str, tuple[str, int]]:
-    """Under ``%%time`` a cell's code has another file, whose lines count from the one below that magic."""
+def _time_magic_offset(scope: LineSelection, texts: SourceTexts) -> dict[str, Line]:
+    """Map the files that ``%%time`` runs code under to the cell and the line that their numbering starts below."""
     if not scope.regions or scope.regions[0].name:
         return {}
     cell = scope.regions[0].file
-    for place, line in enumerate(texts.lines(cell), 1):
+    for number, line in enumerate(texts.lines(cell), 1):
         if line.startswith("%%time"):
-            return dict.fromkeys(_TIMED, (cell, place))
+            return dict.fromkeys(_TIME_MAGIC_FILES, (cell, number))
         if line.strip() and not line.startswith("%%"):
             break
     return {}
 
 
-def _others(ran: Iterable[tuple[str, int]], listed: list[SourceRegion], texts: SourceTexts) -> list[SourceRegion]:
-    """Functions of the notebook that ran and are not listed yet, in the order of their cells.
+def _regions_that_ran(lines: Iterable[Line], listed: list[SourceRegion], texts: SourceTexts) -> list[SourceRegion]:
+    """The notebook's functions that contain these lines and are not listed yet, in the order of their cells.
 
-    Of a cell whose own lines ran (another magic or the code ran it) everything.
+    A cell with such lines outside functions (run by another magic or by the code) is listed whole.
     """
-    whole = {region.file for region in listed if not region.name}
-    by_file: dict[str, list[int]] = {}
-    for file, line in ran:
-        if file in texts.cells and file not in whole:
-            by_file.setdefault(file, []).append(line)
-    found: list[SourceRegion] = []
+    whole_cells = {region.file for region in listed if not region.name}
+    lines_by_file: dict[str, list[int]] = {}
+    for file, number in lines:
+        if file in texts.cells and file not in whole_cells:
+            lines_by_file.setdefault(file, []).append(number)
+    regions: list[SourceRegion] = []
     for file in texts.cells:
-        lines = by_file.get(file, ())
-        functions = enclosing_functions(file, lines, texts)
-        if all(any(one.first <= line <= one.last for one in functions) for line in lines):
-            found += functions
+        numbers = lines_by_file.get(file, ())
+        functions = enclosing_functions(file, numbers, texts)
+        if all(any(function.first <= number <= function.last for function in functions) for number in numbers):
+            regions += functions
         else:
-            found.append(SourceRegion(file, 1, len(texts.lines(file))))
-    return [one for one in found if one not in listed]
+            regions.append(SourceRegion(file, 1, len(texts.lines(file))))
+    return [region for region in regions if region not in listed]
 
 
-def _listing(region: SourceRegion, uses: _Uses, texts: SourceTexts, numbers: Mapping[str, int]) -> SourceListing:
+def _listing(region: SourceRegion, uses: _LineUses, texts: SourceTexts, numbers: Mapping[str, int]) -> SourceListing:
+    if region.file not in texts.cells:
+        place = "/".join(region.file.replace("\\", "/").split("/")[-2:])
+    else:
+        place = f"In [{numbers[region.file]}]" if region.file in numbers else "a cell"
     lines = texts.lines(region.file)[region.first - 1 : region.last]
-    number = numbers.get(region.file)
-    cell = None if region.file not in texts.cells else "a cell" if number is None else f"In [{number}]"
-    where = cell or "/".join(region.file.replace("\\", "/").split("/")[-2:])
     return SourceListing(
-        f"{region.name}, {where}" if region.name else where,
+        f"{region.name}, {place}" if region.name else place,
         tuple(
-            SourceLine(place, text, uses.of({(region.file, place)})) for place, text in enumerate(lines, region.first)
+            SourceLine(number, text, uses.of_line((region.file, number)))
+            for number, text in enumerate(lines, region.first)
         ),
     )
 
@@ -153,100 +156,107 @@ def _with_counters(
     )
 
 
-class _Uses:
-    """What the lines of some files did. Events with the same set of such lines are added up first."""
+class _LineUses:
+    """Memory use by line, for the lines of some files.
 
-    def __init__(
-        self, snapshot: Snapshot, timeline: Timeline, files: set[str], aliases: Mapping[str, tuple[str, int]]
-    ) -> None:
+    Each event belongs to a line set: the lines of these files in its stack. There are far fewer sets than events, so
+    events are added up by set, and then sets by line.
+    """
+
+    def __init__(self, snapshot: Snapshot, timeline: Timeline, files: set[str], offsets: Mapping[str, Line]) -> None:
         self._snapshot = snapshot
         self._timeline = timeline
         self._files = files
-        self._aliases = aliases
-        self._keys = Numbers()
+        self._offsets = offsets
+        self._line_numbers = Numbers()
         self._sets = Numbers()
         self._sets.number(())
         trace = timeline.trace
-        table = np.append(self._of_stacks(), 0)  # the last one is that of an event without a stack
+        set_of_stack = np.append(self._sets_of_stacks(), 0)  # the last element is for events without a stack
         self._events = trace.events(Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-        self._set = table[trace.stack[self._events]]
-        self._sums: dict[int, LineUse] | None = None
-        self._lasts: dict[int, int] = {}
+        self._event_set = set_of_stack[trace.stack[self._events]]
+        self._sums: tuple[dict[int, LineUse], dict[int, int]] | None = None
 
-    def _of_stacks(self) -> Ints:
-        """The number of the set of lines of each stack."""
+    def _locate(self, file: str, number: int) -> Line | None:
+        """The line of a stack frame in the listed files; None if it is in another file."""
+        file, offset = self._offsets.get(file, (file, 0))
+        return (file, number + offset) if file in self._files and number else None
+
+    def _sets_of_stacks(self) -> Ints:
         stacks = self._snapshot.stacks
-        wanted = np.full(len(stacks.frames) + 1, -1, np.int64)
+        line_of_frame = np.full(len(stacks.frames) + 1, -1, np.int64)
         for number, frame in enumerate(stacks.frames):
-            file, shift = self._aliases.get(frame.file, (frame.file, 0))
-            if file in self._files and frame.line:
-                wanted[number] = self._keys.number((file, frame.line + shift))
-        key = wanted[stacks.node_frame].tolist()
-        sets: list[tuple[int, ...]] = []
-        for mine, parent in zip(key, stacks.node_parent.tolist(), strict=True):  # a parent comes before its children
-            above = sets[parent] if parent >= 0 else ()
-            sets.append(above if mine < 0 or mine in above else (*above, mine))
-        numbers = [self._sets.number(tuple(sorted(one))) for one in sets]
-        leaf = stacks.leaf
-        return np.where(leaf < 0, 0, np.asarray([*numbers, 0], np.int64)[leaf])
+            line = self._locate(frame.file, frame.line)
+            if line is not None:
+                line_of_frame[number] = self._line_numbers.number(line)
+        node_lines = line_of_frame[stacks.node_frame].tolist()
+        node_sets: list[tuple[int, ...]] = []
+        for line, parent in zip(node_lines, stacks.node_parent.tolist(), strict=True):  # parents before their children
+            callers = node_sets[parent] if parent >= 0 else ()
+            node_sets.append(callers if line < 0 or line in callers else (*callers, line))
+        set_numbers = [self._sets.number(tuple(sorted(lines))) for lines in node_sets]
+        return np.where(stacks.leaf < 0, 0, np.asarray([*set_numbers, 0], np.int64)[stacks.leaf])
 
     def add_backward(self, passes: Sequence[Pass], places: Places) -> None:
-        """Give what PyTorch's own threads did during a backward pass to the lines that waited for it."""
-        names = list(self._sets)
-        foreign = outermost_files(self._snapshot)
-        for one in passes:
-            stack = ((*self._aliases.get(file, (file, 0)), line) for file, line in one.stack)
-            lines = {self._keys.number((file, line + shift)) for file, shift, line in stack if file in self._files}
-            first, last = np.searchsorted(self._events, [places.event(one.begin), places.event(one.end)], side="right")
-            inside = np.arange(first, last)
-            root = foreign[self._timeline.trace.stack[self._events[inside]]]
-            mine = inside[[name is None or (name != one.root and not name.endswith(THREAD)) for name in root]]
-            for number in np.unique(self._set[mine]).tolist():
-                both = self._sets.number(tuple(sorted({*names[number], *lines})))
-                names.extend(list(self._sets)[len(names) :])
-                self._set[mine[self._set[mine] == number]] = both
+        """Count the events of PyTorch's own threads during a backward pass for the lines that waited for it."""
+        roots = outermost_files(self._snapshot)
+        for backward in passes:
+            lines = {self._locate(file, number) for file, number in backward.stack} - {None}
+            waiting = {self._line_numbers.number(line) for line in lines}
+            positions = [places.event(backward.begin), places.event(backward.end)]
+            during = np.arange(*np.searchsorted(self._events, positions, side="right"))
+            root = roots[self._timeline.trace.stack[self._events[during]]]
+            own = [name is None or (name != backward.root and not name.endswith(THREAD_FILE)) for name in root]
+            during = during[own]
+            before = self._event_set[during]
+            line_sets = list(self._sets)
+            for number in np.unique(before).tolist():
+                extended = self._sets.number(tuple(sorted({*line_sets[number], *waiting})))
+                self._event_set[during[before == number]] = extended
 
-    def lines(self) -> list[tuple[str, int]]:
-        """Every line of these files that an event passed; blocks from before have stacks, too."""
-        sets, keys = list(self._sets), list(self._keys)
-        used = {key for number in np.unique(self._set).tolist() for key in sets[number]}
-        return [keys[key] for key in sorted(used)]
+    def lines(self) -> list[Line]:
+        """All lines of these files that occur in the stack of an event."""
+        sets, lines = list(self._sets), list(self._line_numbers)
+        used = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
+        return [lines[number] for number in sorted(used)]
 
-    def of(self, places: set[tuple[str, int]]) -> LineUse | None:
-        """What these lines did together; None for nothing."""
-        keys = {self._keys[place] for place in places if place in self._keys}
-        return self._joined(number for lines, number in self._sets.items() if not keys.isdisjoint(lines))
-
-    def elsewhere(self, shown: set[tuple[str, int]]) -> LineUse | None:
-        """What happened in none of these lines."""
-        keys = {number for place, number in self._keys.items() if place in shown}
-        return self._joined(number for lines, number in self._sets.items() if keys.isdisjoint(lines))
-
-    def _joined(self, numbers: Iterable[int]) -> LineUse | None:
-        if self._sums is None:
-            self._sums, self._lasts = self._add_up()
-        sums, lasts = self._sums, self._lasts
-        mine = [number for number in numbers if number in sums]
-        if not mine:
+    def of_line(self, line: Line) -> LineUse | None:
+        """What one line did; None if it neither allocated nor freed."""
+        if line not in self._line_numbers:
             return None
-        parts = [sums[number] for number in mine]
-        peaks = [part.peak for part in parts if part.peak is not None]
+        line_number = self._line_numbers[line]
+        return self._total(number for lines, number in self._sets.items() if line_number in lines)
+
+    def outside(self, listed: set[Line]) -> LineUse | None:
+        """What happened outside the listed lines; None if nothing did."""
+        line_numbers = {number for line, number in self._line_numbers.items() if line in listed}
+        return self._total(number for lines, number in self._sets.items() if line_numbers.isdisjoint(lines))
+
+    def _total(self, set_numbers: Iterable[int]) -> LineUse | None:
+        if self._sums is None:
+            self._sums = self._sum_by_set()
+        sums, last_events = self._sums
+        used = [number for number in set_numbers if number in sums]
+        if not used:
+            return None
+        parts = [sums[number] for number in used]
+        allocations = sum(part.allocations for part in parts)
         return LineUse(
-            after=sums[max(mine, key=lasts.__getitem__)].after,
-            peak=max(peaks) if peaks and any(part.allocations for part in parts) else None,
+            after=sums[max(used, key=last_events.__getitem__)].after,
+            peak=max(part.peak or 0 for part in parts) if allocations else None,
             allocated=sum(part.allocated for part in parts),
-            allocations=sum(part.allocations for part in parts),
+            allocations=allocations,
             freed=sum(part.freed for part in parts),
             frees=sum(part.frees for part in parts),
             kept=sum(part.kept for part in parts),
         )
 
-    def _add_up(self) -> tuple[dict[int, LineUse], dict[int, int]]:
-        """The sums of each set, and its last event. Here every set has a peak: a line that does not allocate drops it.
+    def _sum_by_set(self) -> tuple[dict[int, LineUse], dict[int, int]]:
+        """The use and the last event of each line set that occurs.
 
-        The highest level while a line ran is that before or after one of its events.
+        The peak of a set is the highest level before or after one of its events.
         """
-        events, sets = self._events, self._set
+        events, sets = self._events, self._event_set
         trace, level = self._timeline.trace, self._timeline.requested.bytes
         count = len(self._sets)
         action, size = trace.action[events], trace.size[events]
@@ -254,27 +264,26 @@ class _Uses:
         np.maximum.at(peak, sets, np.maximum(level[events], level[events + 1]))
         last = np.full(count, -1, np.int64)
         np.maximum.at(last, sets, events)
-        made, freed = action == Action.ALLOC, action == Action.FREE_REQUESTED
 
-        def total(mask: NDArray[np.bool_], weights: Ints) -> list[int]:
+        def total(set_numbers: Ints, weights: Ints | None = None) -> Ints:
             sums = np.zeros(count, np.int64)
-            np.add.at(sums, sets[mask], weights[mask])
-            return [int(one) for one in sums]
+            np.add.at(sums, set_numbers, 1 if weights is None else weights)
+            return sums
 
-        ones = np.ones(len(events), np.int64)
-        columns = (total(made, size), total(made, ones), total(freed, size), total(freed, ones), self._kept(count))
-        used = np.flatnonzero(last >= 0).tolist()
-        sums = {
-            number: LineUse(int(level[last[number] + 1]), int(peak[number]), *(column[number] for column in columns))
-            for number in used
-        }
-        return sums, {number: int(last[number]) for number in used}
-
-    def _kept(self, count: int) -> list[int]:
-        """Bytes that each set allocated and that are there at the end."""
+        allocates, frees = action == Action.ALLOC, action == Action.FREE_REQUESTED
         allocations = self._timeline.allocations
-        alive = np.flatnonzero((allocations.end == len(self._timeline.trace)) & (allocations.start >= 0))
-        place = np.searchsorted(self._events, allocations.start[alive])
-        kept = np.zeros(count, np.int64)
-        np.add.at(kept, self._set[place], allocations.size[alive])
-        return [int(one) for one in kept]
+        alive = np.flatnonzero((allocations.end == len(trace)) & (allocations.start >= 0))
+        allocated_by = sets[np.searchsorted(events, allocations.start[alive])]
+        columns = (
+            level[last + 1],
+            peak,
+            total(sets[allocates], size[allocates]),
+            total(sets[allocates]),
+            total(sets[frees], size[frees]),
+            total(sets[frees]),
+            total(allocated_by, allocations.size[alive]),
+        )
+        used = np.flatnonzero(last >= 0)
+        rows = np.stack(columns, axis=1)[used].tolist()
+        sums = {number: LineUse(*row) for number, row in zip(used.tolist(), rows, strict=True)}
+        return sums, dict(zip(used.tolist(), last[used].tolist(), strict=True))

@@ -10,9 +10,9 @@ from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.queries.live_set import LiveSet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from ipygpumem.core.report import DeviceReport
+    from ipygpumem.core.report import DeviceReport, Report
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.queries.groups import Group
 
@@ -47,14 +47,13 @@ def largest_lines(lines: Sequence[CodeLine], limit: int) -> tuple[tuple[CodeLine
     return tuple(lines[:limit]), rest
 
 
-def peak_lines(snapshot: Snapshot, devices: Iterable[DeviceReport]) -> tuple[PeakLines, ...]:
+def peak_lines(snapshot: Snapshot, report: Report) -> tuple[PeakLines, ...]:
     """Return the lines at the peak of each device, completed to the allocator's counters.
 
-    Args:
-        snapshot: The complete recording of a measurement: without dropped events.
-        devices: The measurement's reports. Devices without an exact peak or without recorded stacks are left out.
+    The snapshot is the complete recording of the measurement, without dropped events. Devices without an exact peak or
+    without recorded stacks are left out.
     """
-    peaks = (_peak_of_device(snapshot, device) for device in devices)
+    peaks = (_peak_of_device(snapshot, device) for device in report.devices.values())
     return tuple(peak for peak in peaks if peak is not None)
 
 

@@ -1,4 +1,4 @@
-"""Stretches of source code: a cell, a function, the body of a with statement."""
+"""Regions of source code (cells, functions, with statements) and the objects that users name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.features.holders.labels import attributes, isinstance_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = [
     "SourceRegion",
@@ -24,19 +24,19 @@ __all__ = [
     "enclosing_functions",
     "function_region",
     "resolve_name",
-    "static_attribute",
     "with_statement_region",
 ]
 
-_MOST_WRAPPERS = 20
-_NAME = re.compile(r"[^.\[\]]+")
-_PART = re.compile(r"""\.([^.\[\]]+)|\[(-?[0-9]{1,9}|'[^']*'|"[^"]*")\]""")
+_MAX_WRAPPERS = 20
+_FIRST_NAME = re.compile(r"[^.\[\]]+")
+_NEXT_PART = re.compile(r"""\.([^.\[\]]+)|\[(-?[0-9]{1,9}|'[^']*'|"[^"]*")\]""")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_NO_CODE = ast.Module([], [])
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRegion:
-    """Lines ``first`` to ``last`` of a file, both inside, under a name (empty for a whole cell)."""
+    """Lines ``first`` to ``last`` (inclusive) of a file; ``name`` is the function's, or empty for a whole cell."""
 
     file: str
     first: int
@@ -45,169 +45,159 @@ class SourceRegion:
 
 
 class SourceTexts:
-    """Source by file name: the notebook's cells as they are known now, any other file as Python would show it."""
+    """Source code by file name: of notebook cells from ``cells``, of all other files from `linecache`."""
 
     def __init__(self, cells: Mapping[str, str]) -> None:
         self.cells = cells
-        self._trees: dict[str, ast.Module | None] = {}
+        self._trees: dict[str, ast.Module] = {}
 
     def lines(self, file: str) -> list[str]:
-        """All lines of a file; none where nobody has its source."""
+        """Return the lines of a file; empty if its source is not available."""
         if file in self.cells:
             return self.cells[file].splitlines()
         return [line.rstrip("\n") for line in linecache.getlines(file)]
 
-    def tree(self, file: str) -> ast.Module | None:
-        """The syntax tree; None for what is no plain Python."""
+    def tree(self, file: str) -> ast.Module:
+        """Return the syntax tree; empty if the file cannot be parsed."""
         if file not in self._trees:
-            # a magic in a cell is no Python: its line is passed over, and no line moves
-            lines = (self._python(line) for line in self.lines(file))
+            # lines with magics are replaced, so that the cell can be parsed and line numbers stay the same
+            code = "\n".join(re.sub(r"^(\s*)[%!?].*", r"\1pass", line) for line in self.lines(file))
             try:
-                self._trees[file] = ast.parse("\n".join(lines))
+                self._trees[file] = ast.parse(code)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
-                self._trees[file] = None
+                self._trees[file] = _NO_CODE
         return self._trees[file]
 
-    @staticmethod
-    def _python(line: str) -> str:
-        bare = line.lstrip()
-        return f"{line[: len(line) - len(bare)]}pass" if bare.startswith(("%", "!", "?")) else line
 
+def code_object(value: Any) -> types.CodeType | None:
+    """Return the code of a function, method, partial, decorated function or module's ``forward``; None for the rest.
 
-def code_object(thing: Any) -> types.CodeType | None:
-    """The code of a function, method, partial, decorated function, or a module's forward; None for anything else.
-
-    Nothing of the object's own runs: its class is asked of Python, not of the object.
+    Runs no code of the object: attributes are looked up statically.
     """
-    for _ in range(_MOST_WRAPPERS):
-        if issubclass(type(thing), types.FunctionType) and "__wrapped__" not in vars(thing):
-            code: types.CodeType = thing.__code__
+    for _ in range(_MAX_WRAPPERS):
+        if issubclass(type(value), types.FunctionType) and "__wrapped__" not in vars(value):
+            code: types.CodeType = value.__code__
             return code
-        thing = _inner(thing)
+        value = _unwrap(value)
     return None
 
 
-def _inner(thing: Any) -> Any:
-    """What a thing calls: what it is wrapped around, or of an object that is called a module's forward."""
-    kind = type(thing)
-    inner = (attributes(thing) or {}).get("__wrapped__")
-    if inner is not None:  # a decorated function, a cache
-        return inner
-    if issubclass(kind, functools.cached_property | functools.singledispatchmethod | functools.partialmethod):
-        return vars(thing).get("func")
-    if issubclass(kind, functools.partial):
-        return thing.func
-    if issubclass(kind, types.MethodType | classmethod | staticmethod):
-        return thing.__func__
-    if issubclass(kind, property):
-        return thing.fget
-    method = inspect.getattr_static(kind, "forward", None) or inspect.getattr_static(kind, "__call__", None)
-    return method if isinstance(method, types.FunctionType) and not issubclass(kind, type) else None
+def _unwrap(value: Any) -> Any:
+    """The next inner function of a wrapper, or the method that calling the object runs."""
+    cls = type(value)
+    wrapped = (attributes(value) or {}).get("__wrapped__")
+    if wrapped is not None:  # decorated functions and caches
+        return wrapped
+    if issubclass(cls, functools.cached_property | functools.singledispatchmethod | functools.partialmethod):
+        return vars(value).get("func")
+    if issubclass(cls, functools.partial):
+        return value.func
+    if issubclass(cls, types.MethodType | classmethod | staticmethod):
+        return value.__func__
+    if issubclass(cls, property):
+        return value.fget
+    method = inspect.getattr_static(cls, "forward", None) or inspect.getattr_static(cls, "__call__", None)
+    return method if isinstance(method, types.FunctionType) and not issubclass(cls, type) else None
 
 
 def function_region(code: types.CodeType, texts: SourceTexts) -> SourceRegion:
-    """The region of a function.
+    """Return the source region of a function.
 
     Raises:
-        OptionError: Nobody has its source.
+        OptionError: The source is not available.
     """
     file, first = code.co_filename, code.co_firstlineno
     name = getattr(code, "co_qualname", code.co_name)
-    for node in ast.walk(texts.tree(file) or ast.Module([], [])):
-        if isinstance(node, _FUNCTIONS) and first in {_first(node), node.lineno}:
-            return SourceRegion(file, _first(node), node.end_lineno or node.lineno, name)
+    for node in ast.walk(texts.tree(file)):
+        if isinstance(node, _FUNCTIONS) and first in {_first_line(node), node.lineno}:
+            return SourceRegion(file, _first_line(node), node.end_lineno or node.lineno, name)
     if not texts.lines(file):
-        raise OptionError(f"{code.co_name} has no source to show: it stands in {file}")
-    return SourceRegion(file, first, _last(code), name)
+        raise OptionError(f"the source of {code.co_name} is not available (file {file})")
+    return SourceRegion(file, first, _last_line(code), name)
 
 
-def _first(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """The line of the first decorator, or of the def."""
-    return min([node.lineno, *(one.lineno for one in node.decorator_list)])
+def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def _last(code: types.CodeType) -> int:
+def _last_line(code: types.CodeType) -> int:
     lines = [line for _, _, line in code.co_lines() if line is not None]
-    inner = (_last(one) for one in code.co_consts if isinstance(one, types.CodeType))
+    inner = (_last_line(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
     return max([code.co_firstlineno, *lines, *inner])
 
 
-def enclosing_functions(file: str, wanted: Iterable[int], texts: SourceTexts) -> list[SourceRegion]:
-    """The outermost functions and methods of a file that hold these lines, in the file's order."""
-    tree = texts.tree(file)
-    regions = [] if tree is None else list(_outermost(tree, file, ""))
-    lines = set(wanted)
-    return [one for one in regions if any(one.first <= line <= one.last for line in lines)]
+def enclosing_functions(file: str, lines: Iterable[int], texts: SourceTexts) -> list[SourceRegion]:
+    """Return the outermost functions and methods of a file that contain any of these lines."""
+    lines = set(lines)
+    functions = _outermost_functions(texts.tree(file), file, "")
+    return [function for function in functions if any(function.first <= line <= function.last for line in lines)]
 
 
-def _outermost(node: ast.AST, file: str, prefix: str) -> Iterable[SourceRegion]:
+def _outermost_functions(node: ast.AST, file: str, prefix: str) -> Iterator[SourceRegion]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _FUNCTIONS):
-            yield SourceRegion(file, _first(child), child.end_lineno or child.lineno, prefix + child.name)
-        elif isinstance(child, ast.ClassDef):
-            yield from _outermost(child, file, f"{prefix}{child.name}.")
+            yield SourceRegion(file, _first_line(child), child.end_lineno or child.lineno, prefix + child.name)
         else:
-            yield from _outermost(child, file, prefix)
+            inner = f"{prefix}{child.name}." if isinstance(child, ast.ClassDef) else prefix
+            yield from _outermost_functions(child, file, inner)
 
 
 def with_statement_region(file: str, line: int, texts: SourceTexts, name: str) -> SourceRegion:
-    """The with statement that stands at a line; that line alone where it cannot be found."""
-    found = [
+    """Return the innermost with statement whose header includes a line; only that line if there is none."""
+    statements = [
         node
-        for node in ast.walk(texts.tree(file) or ast.Module([], []))
+        for node in ast.walk(texts.tree(file))
         if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= line <= node.body[0].lineno
     ]
-    if not found:
+    if not statements:
         return SourceRegion(file, line, line, name)
-    inner = max(found, key=lambda node: node.lineno)
+    inner = max(statements, key=lambda node: node.lineno)
     return SourceRegion(file, inner.lineno, inner.end_lineno or line, name)
 
 
 def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
-    """A dotted name as an object, its parts read without running anybody's code; also ``model.blocks[0]``.
+    """Return the object that a name like ``net.forward`` or ``model.blocks[0]`` refers to.
+
+    Runs no code of the objects on the way. ``look_up`` returns the object of the first part.
 
     Raises:
-        OptionError: There is no such thing.
+        OptionError: The name is not defined.
     """
-    first, rest = _NAME.match(name), name
-    if first is None:
-        raise OptionError(f"there is no {name!r} here")
     try:
-        thing = look_up(first[0])
+        first = _FIRST_NAME.match(name)
+        if first is None:
+            raise KeyError(name)
+        value = look_up(first[0])
         rest = name[first.end() :]
         while rest:
-            part = _PART.match(rest)
+            part = _NEXT_PART.match(rest)
             if part is None:
                 raise KeyError(rest)
-            thing = static_attribute(thing, part[1]) if part[1] else _item(thing, part[2])
+            value = _static_attribute(value, part[1]) if part[1] else _item(value, part[2])
             rest = rest[part.end() :]
     except (LookupError, TypeError, AttributeError):
-        raise OptionError(f"there is no {name!r} here") from None
-    return thing
+        raise OptionError(f"{name!r} is not defined") from None
+    return value
 
 
-def _item(thing: Any, text: str) -> Any:
-    """What stands in a list, a dict, or a PyTorch module's list or dict of modules."""
+def _item(container: Any, text: str) -> Any:
+    """An item of a list, a tuple, a dict, or PyTorch's Sequential, ModuleList or ModuleDict."""
     key = ast.literal_eval(text)
-    modules: Any = (attributes(thing) or {}).get("_modules")
+    modules: Any = (attributes(container) or {}).get("_modules")
     if isinstance_of(modules, dict):
         return list(dict.values(modules))[key] if isinstance(key, int) else modules[key]
-    for kind in (dict, list, tuple):
-        if isinstance_of(thing, kind):
-            return kind.__getitem__(thing, key)
+    for cls in (dict, list, tuple):
+        if isinstance_of(container, cls):
+            return cls.__getitem__(container, key)
     raise KeyError(text)
 
 
-def static_attribute(thing: Any, name: str) -> Any:
-    """An attribute as it stands in an object, its class or, for a PyTorch module, among its submodules.
-
-    Raises:
-        AttributeError: There is none.
-    """
+def _static_attribute(value: Any, name: str) -> Any:
+    """An attribute, or a submodule of a PyTorch module, which only ``__getattr__`` would find."""
     try:
-        return inspect.getattr_static(thing, name)
+        return inspect.getattr_static(value, name)
     except AttributeError:
-        modules = inspect.getattr_static(thing, "_modules", None)
+        modules = inspect.getattr_static(value, "_modules", None)
         if isinstance(modules, dict) and name in modules:
             return modules[name]
         raise

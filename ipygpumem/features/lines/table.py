@@ -1,9 +1,11 @@
-"""Source code line by line, with bars: as text, and as small HTML."""
+"""Listings of source code with the memory that each line used, as text and as small HTML."""
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.units import amount
@@ -11,107 +13,117 @@ from ipygpumem.core.units import amount
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ipygpumem.features.lines.model import DeviceLines, LineUse
+    from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine
 
 __all__ = ["html_listings", "text_listings"]
 
 _HEADER = ("held after", "peak", "allocated", "freed", "kept")
+_EMPTY = ("",) * len(_HEADER)
 _REMARK = (
-    "held after and peak: levels of the device; allocated, freed and kept (there at the end): what the line did, with "
-    "what it called"
+    "held after, peak: memory in use on the device after and while the line ran; "
+    "allocated, freed, kept (still in use at the end): by the line and the functions it calls"
 )
-_WIDTH = 100
+_SOURCE_WIDTH = 100
+_LONG_LISTING = 40
+_CONTEXT_LINES = 3
 _BAR_CELLS = 10
 _BAR_PIXELS = 80
-_FULL, _LIGHT = "█", "░"
 _HELD_COLOUR, _PEAK_COLOUR = "#3b82f6", "#93c5fd"
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line, or (without a number) a heading or a sum. ``held`` and ``peak`` are parts of the bar's length."""
+    """A row of a listing. ``held`` and ``peak`` are fractions of a bar; ``kind``: title, line, unused, sum or total."""
 
     number: int | None
     cells: tuple[str, ...]
     source: str
+    kind: str
     held: float = 0.0
     peak: float = 0.0
-    kind: str = "line"
 
 
 def text_listings(devices: Iterable[DeviceLines]) -> str:
-    """One listing a device; a bar is the level after the line, its light end goes on to the peak."""
-    return "\n\n".join(_text(device) for device in devices)
+    """Return the listings as text. The dark part of a bar is the memory after the line, the light part the peak."""
+    return "\n\n".join(_text_listing(device) for device in devices)
 
 
-def _text(device: DeviceLines) -> str:
+def _text_listing(device: DeviceLines) -> str:
     rows = list(_rows(device))
-    widths = [max(len(name), *(len(row.cells[i]) for row in rows)) for i, name in enumerate(_HEADER)]
-    digits = max(len(str(row.number or "")) for row in rows)
-    head = "  ".join(["line".rjust(max(digits, 4)), *(name.rjust(w) for name, w in zip(_HEADER, widths, strict=True))])
-    lines = [_title(device), head]
+    widths = [max(map(len, column)) for column in zip(_HEADER, *(row.cells for row in rows), strict=True)]
+    digits = max(len("line"), *(len(str(row.number or "")) for row in rows))
+
+    def columns(first: str, cells: tuple[str, ...]) -> str:
+        return "  ".join(text.rjust(width) for text, width in zip((first, *cells), (digits, *widths), strict=True))
+
+    lines = [_title(device), columns("line", _HEADER)]
     for row in rows:
         if row.kind == "title":
             lines.append(row.source)
             continue
-        number = "" if row.number is None else str(row.number)
-        cells = (cell.rjust(width) for cell, width in zip(row.cells, widths, strict=True))
-        text = row.source if len(row.source) <= _WIDTH else row.source[: _WIDTH - 1] + "…"
-        lines.append("  ".join([number.rjust(max(digits, 4)), *cells, _text_bar(row), text]).rstrip())
+        held = round(row.held * _BAR_CELLS)
+        bar = ("█" * held + "░" * (round(row.peak * _BAR_CELLS) - held)).ljust(_BAR_CELLS)
+        source = row.source if len(row.source) <= _SOURCE_WIDTH else row.source[: _SOURCE_WIDTH - 1] + "…"
+        lines.append(f"{columns(str(row.number or ''), row.cells)}  {bar}  {source}".rstrip())
     return "\n".join([*lines, _REMARK])
 
 
-def _text_bar(row: _Row) -> str:
-    held = round(row.held * _BAR_CELLS)
-    return (_FULL * held + _LIGHT * (round(row.peak * _BAR_CELLS) - held)).ljust(_BAR_CELLS)
-
-
 def _title(device: DeviceLines) -> str:
-    return f"{device.device} by line of code, requested bytes; {amount(device.before)} before"
+    return f"{device.device} by line of code: requested bytes, {amount(device.before)} in use before"
 
 
 def _rows(device: DeviceLines) -> Iterator[_Row]:
     scale = max(device.peak_requested, 1)
     for listing in device.listings:
-        yield _Row(None, ("",) * len(_HEADER), listing.title, kind="title")
-        for line in listing.lines:
-            yield _row(line.number, line.text, line.use, scale)
-    yield _Row(None, ("",) * len(_HEADER), "all together", kind="title")
+        yield _Row(None, _EMPTY, listing.title, "title")
+        yield from _source_rows(listing.lines, scale)
     if device.elsewhere is not None:
-        yield _row(None, "(in none of these lines)", device.elsewhere, scale)
+        yield _Row(None, _EMPTY, "elsewhere", "title")
+        yield _use_row(None, "other code and threads", device.elsewhere, scale)
+    yield _Row(None, _EMPTY, "device at the end, and at its peak", "title")
     for label, end, peak in (
-        ("(requested at the end, at the peak)", device.end_requested, device.peak_requested),
-        ("(rounding by the allocator)", device.end_rounding, device.peak_rounding),
-        ("(freed, wait for a stream)", device.end_pending, device.peak_pending),
-        ("(allocated: the counter)", device.end_allocated, device.peak_allocated),
+        ("requested", device.end_requested, device.peak_requested),
+        ("rounding by the allocator", device.end_rounding, device.peak_rounding),
+        ("freed, waiting for a stream", device.end_pending, device.peak_pending),
+        ("allocated (allocator's counter)", device.end_allocated, device.peak_allocated),
     ):
-        if end or peak or "wait" not in label:
+        total = label.startswith("allocated")
+        if end or peak or total or (peak is None and "rounding" in label):
             cells = (amount(end), "unknown" if peak is None else amount(peak), "", "", "")
-            yield _Row(None, cells, label, kind="total" if "counter" in label else "sum")
+            yield _Row(None, cells, label, "total" if total else "sum")
 
 
-def _row(number: int | None, text: str, use: LineUse | None, scale: int) -> _Row:
+def _source_rows(lines: tuple[SourceLine, ...], scale: int) -> Iterator[_Row]:
+    """The lines without their common indentation; of long listings only the lines around those that used memory."""
+    texts = textwrap.dedent("\n".join(line.text for line in lines)).split("\n")
+    used = [index for index, line in enumerate(lines) if line.use is not None]
+    near = {index + offset for index in (0, *used) for offset in range(-_CONTEXT_LINES, _CONTEXT_LINES + 1)}
+    for skip, group in groupby(range(len(lines)), lambda index: len(lines) > _LONG_LISTING and index not in near):
+        indexes = list(group)
+        if skip and len(indexes) > 1:
+            yield _Row(None, _EMPTY, f"… {len(indexes):,} lines that neither allocate nor free", "unused")
+        else:
+            yield from (_use_row(lines[index].number, texts[index], lines[index].use, scale) for index in indexes)
+
+
+def _use_row(number: int | None, text: str, use: LineUse | None, scale: int) -> _Row:
     if use is None:
-        return _Row(number, ("",) * len(_HEADER), text, kind="still")
+        return _Row(number, _EMPTY, text, "unused")
     cells = (
-        _level(use.after),
-        _level(use.peak),
-        _many(use.allocated, use.allocations),
-        _many(use.freed, use.frees),
+        "" if use.after is None else amount(use.after),
+        "" if use.peak is None else amount(use.peak),
+        _bytes_and_count(use.allocated, use.allocations),
+        _bytes_and_count(use.freed, use.frees),
         amount(use.kept) if use.kept else "",
     )
     held = (use.after or 0) / scale
-    return _Row(number, cells, text, held, max(held, (use.peak or 0) / scale), "line" if number else "sum")
+    return _Row(number, cells, text, "line" if number else "sum", held, max(held, (use.peak or 0) / scale))
 
 
-def _level(level: int | None) -> str:
-    return "" if level is None else amount(level)
-
-
-def _many(total: int, count: int) -> str:
+def _bytes_and_count(nbytes: int, count: int) -> str:
     if not count:
         return ""
-    return amount(total) if count == 1 else f"{amount(total)} ×{count:,}"  # noqa: RUF001 (so many times)
+    return amount(nbytes) if count == 1 else f"{amount(nbytes)} ×{count:,}"  # noqa: RUF001 (multiplication sign)
 
 
 _HTML = """\
@@ -151,9 +163,9 @@ def _template() -> Any:
 
 
 def html_listings(devices: Iterable[DeviceLines]) -> str:
-    """The same as one table a device."""
-    shown = [{"title": _title(device), "rows": list(_rows(device))} for device in devices]
-    text: str = _template().render(
-        devices=shown, header=_HEADER, width=_BAR_PIXELS, held=_HELD_COLOUR, peak=_PEAK_COLOUR, remark=_REMARK
+    """Return the listings as HTML tables, one per device."""
+    tables = [{"title": _title(device), "rows": list(_rows(device))} for device in devices]
+    html: str = _template().render(
+        devices=tables, header=_HEADER, width=_BAR_PIXELS, held=_HELD_COLOUR, peak=_PEAK_COLOUR, remark=_REMARK
     )
-    return text
+    return html

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.features.lines.threads import THREAD, outermost_files
+from ipygpumem.features.lines.stack_roots import THREAD_FILE, outermost_files
 from ipygpumem.features.modules.model import MEMORY_KINDS, KindBytes, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.measurement.snapshot_events import Places
 
@@ -133,8 +133,8 @@ class _Kinds:
         owner = np.full(self._count, -1, np.int64)
         outer = np.full(self._count, self._count, np.int64)
         calls = self._watch.calls
-        threaded = np.asarray([root is not None and root.endswith(THREAD) for root in roots], np.bool_)
-        own_threads = any(call.root.endswith(THREAD) for call in calls)
+        threaded = np.asarray([root is not None and root.endswith(THREAD_FILE) for root in roots], np.bool_)
+        own_threads = any(call.root.endswith(THREAD_FILE) for call in calls)
         for name, begin, end in self._watch.spans:
             first, last = self._places.event(begin) + 1, self._places.event(end) + 1
             kind[first:last] = _CODE["backward" if name == "backward" else "optimizer"]

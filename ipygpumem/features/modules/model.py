@@ -1,9 +1,9 @@
-"""The memory of a model's step: its phases, what stood at the peak, and the tree of its modules."""
+"""Memory of a model on one device: by phase of a training step, by kind and by module."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 __all__ = ["MEMORY_KINDS", "KindBytes", "MemoryKind", "ModuleRow", "ModuleTree", "StepPhase"]
 
@@ -20,37 +20,27 @@ MemoryKind = Literal[
     "other threads",
     "not the model's",
 ]
-"""What an allocation was for. ``activations``: made in a module's forward, and still there when the outermost call had
-returned (its outputs included); ``forward, temporary``: gone by then; ``recomputed``: made in a forward that ran inside
-a backward pass (checkpointing); ``backward`` and ``optimizer``: made there and none of the former; ``other threads``:
-made meanwhile by a thread that ran no module."""
+"""What an allocation was made for.
 
-MEMORY_KINDS: tuple[MemoryKind, ...] = (
-    "parameters",
-    "buffers",
-    "gradients",
-    "optimizer state",
-    "activations",
-    "forward, temporary",
-    "recomputed",
-    "backward",
-    "optimizer",
-    "other threads",
-    "not the model's",
-)
+``activations`` are allocated in a module's forward and still in use when the outermost call returns, outputs included;
+``forward, temporary`` is freed before that; ``recomputed`` is allocated in a forward during a backward pass (activation
+checkpointing); ``backward`` and ``optimizer`` are allocated in these phases and are none of the former; ``other
+threads`` is allocated meanwhile by threads that run no module."""
+
+MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 
 
 @dataclass(frozen=True, slots=True)
 class StepPhase:
-    """One phase of a step, all its times together: bytes of the allocator's counter of allocated memory.
+    """All runs of one phase of a training step. Bytes are allocated memory by the allocator's counter.
 
     Attributes:
-        name: ``forward``, ``backward``, ``optimizer`` or ``other`` (whatever lies between).
-        times: How often it ran.
-        seconds: How long, all together, as the host saw it.
-        change: What it added, all together: the changes of all phases add up to what the measurement held.
-        after: Level at its last end.
-        peak: Highest level while it ran; the highest of all phases is the measurement's. None where it is only a bound.
+        name: ``forward``, ``backward``, ``optimizer`` or ``other`` (everything between these).
+        times: Number of runs.
+        seconds: Total time on the host.
+        change: Total change. The changes of all phases add up to what the measurement held.
+        after: Allocated memory at the end of the last run.
+        peak: Highest allocated memory during the runs; None if only an upper bound is known.
     """
 
     name: str
@@ -63,7 +53,7 @@ class StepPhase:
 
 @dataclass(frozen=True, slots=True)
 class KindBytes:
-    """Bytes of one kind, requested: at the peak, and at the end."""
+    """Requested bytes of one kind, at the peak and at the end."""
 
     kind: MemoryKind
     peak: int
@@ -72,22 +62,24 @@ class KindBytes:
 
 @dataclass(frozen=True, slots=True)
 class ModuleRow:
-    """One module with everything inside it. Requested bytes; None where nobody can tell.
+    """A module including its submodules. Requested bytes; None if they are unknown.
+
+    ``parameters`` to ``optimizer`` are each taken when the whole model's are largest, as is ``activations``.
 
     Attributes:
-        path: Its name in the model; empty for the model itself.
-        type: Its class.
-        depth: 0 for the model itself.
-        calls: How often its forward ran outside backward passes.
-        parameters: Of its parameters. This and the next two: the most at one time, for the model as a whole.
-        buffers: Of its buffers.
-        gradients: Of its parameters' gradients.
-        optimizer: Of what optimizers keep for its parameters.
-        activations: Of its activations, at the instant when the model's were most.
-        temporary: The most that its forward had at one time and did not keep. Modules reach this at different times.
+        path: Name in the model; empty for the model itself.
+        type: Class name.
+        depth: Level of nesting; 0 for the model itself.
+        calls: Number of forward calls outside backward passes.
+        parameters: Parameters.
+        buffers: Buffers.
+        gradients: Gradients of the parameters.
+        optimizer: State of optimizers for the parameters.
+        activations: Activations.
+        temporary: The most that its forward used at one time and freed. Modules reach this at different times.
         peak: Its part of the device's peak, of all kinds.
-        own: The part of ``peak`` that is in none of its children.
-        note: What a reader should know: compiled, recomputed, shared.
+        own: The part of ``peak`` that belongs to none of its submodules.
+        note: For example that the module is compiled, or recomputed in the backward pass.
     """
 
     path: str
@@ -110,12 +102,12 @@ class ModuleTree:
     """A model's memory on one device.
 
     Attributes:
-        device: Its name.
-        phases: The phases that ran, and what lay between them.
-        parts: What stood at the peak and at the end, by kind: with rounding and pending they add up to the counters.
-        rows: The modules, each before its children.
-        rounding: What the allocator added, at the peak (None where that is only a bound) and at the end.
-        pending: Blocks that waited for a stream, at the peak and at the end (0 or below).
+        device: Name, as in ``"cuda:0"``.
+        phases: The phases that ran.
+        parts: Memory by kind; together with rounding and pending it adds up to the allocator's counters.
+        rows: The modules, each before its submodules.
+        rounding: Bytes that the allocator added, at the peak (None if only an upper bound is known) and at the end.
+        pending: Minus the bytes of freed blocks that wait for a stream, at the peak and at the end.
         allocated: The allocator's counter, at the peak and at the end.
         notes: Sentences for the reader.
     """
@@ -131,14 +123,14 @@ class ModuleTree:
 
     @property
     def busy(self) -> bool:
-        """Whether the model has anything on the device."""
+        """Whether the model uses memory on the device."""
         return any(row.peak or row.parameters or row.activations for row in self.rows)
 
     def row(self, path: str) -> ModuleRow:
-        """The module of that name.
+        """Return the module with this path.
 
         Raises:
-            KeyError: There is none.
+            KeyError: The model has no such module.
         """
         for row in self.rows:
             if row.path == path:
@@ -146,5 +138,5 @@ class ModuleTree:
         raise KeyError(f"no module {path!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the attributes as plain data."""
         return asdict(self)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, SourceListing
 from ipygpumem.features.lines.table import html_listings, text_listings
@@ -34,21 +35,22 @@ DEVICE = DeviceLines(
     peak_allocated=None,
 )
 TEXT = """\
-cuda:0 by line of code, requested bytes; 0 before
+cuda:0 by line of code: requested bytes, 0 in use before
 line  held after      peak    allocated        freed      kept
 In [5]
    1                                                                        %%gpumem --lines
    2                                                                        for x in '<b>':
    3    30.0 MiB  40.0 MiB  60.0 MiB ×6  30.0 MiB ×3  20.0 MiB  ████████░░      y = f(x)
 f, In [3]
-  12    20.0 MiB                               512 B            █████           del big
-all together
-        10.0 MiB  10.0 MiB     10.0 MiB                         ██          (in none of these lines)
-        20.0 MiB  40.0 MiB                                                  (requested at the end, at the peak)
-           412 B   unknown                                                  (rounding by the allocator)
-        20.0 MiB   unknown                                                  (allocated: the counter)
-held after and peak: levels of the device; allocated, freed and kept (there at the end): what the line did, with what \
-it called"""
+  12    20.0 MiB                               512 B            █████       del big
+elsewhere
+        10.0 MiB  10.0 MiB     10.0 MiB                         ██          other code and threads
+device at the end, and at its peak
+        20.0 MiB  40.0 MiB                                                  requested
+           412 B   unknown                                                  rounding by the allocator
+        20.0 MiB   unknown                                                  allocated (allocator's counter)
+held after, peak: memory in use on the device after and while the line ran; allocated, freed, kept (still in use at \
+the end): by the line and the functions it calls"""
 
 
 def test_text():
@@ -67,4 +69,30 @@ def test_html_has_inline_style_only_and_escapes_the_source():
 
 def test_an_empty_listing():
     empty = DeviceLines("cuda:0", (), 0, None, 0, 0, 0, 0, 0, 0, 0, 0)
-    assert "(allocated: the counter)" in text_listings([empty])
+    text = text_listings([empty])
+    assert "allocated (allocator's counter)" in text
+    assert "rounding" not in text
+    assert "waiting" not in text
+    assert "elsewhere" not in text
+
+
+def listing_of(count, used):
+    use = LineUse(MIB, MIB, MIB, 1, 0, 0, MIB)
+    lines = [
+        SourceLine(number, f"    line {number}", use if number in used else None) for number in range(1, count + 1)
+    ]
+    text = text_listings([replace(DEVICE, listings=(SourceListing("In [1]", tuple(lines)),), elsewhere=None)])
+    return text.splitlines()[3:-5]
+
+
+def test_a_short_listing_is_complete():
+    assert len(listing_of(40, [20])) == 40
+
+
+def test_a_long_listing_shows_the_lines_around_those_that_use_memory():
+    rows = listing_of(100, [20, 28, 40])
+    sources = [" ".join(row.split()[-2:]) for row in rows]
+    shown = [*range(1, 5), *range(17, 32), *range(37, 44)]
+    assert [source for source in sources if "line" in source] == [f"line {number}" for number in shown]
+    gaps = [row.split("… ")[1] for row in rows if "…" in row]
+    assert gaps == [f"{count} lines that neither allocate nor free" for count in (12, 5, 57)]

@@ -1,20 +1,23 @@
-"""A model's step as tables, written out."""
+# ruff: noqa: RUF001 (multiplication signs)
+"""Tables of a model's memory: contents, folding of identical modules, size."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+
+import pytest
 
 from ipygpumem.display.html import html_tables
 from ipygpumem.display.table import text_tables
 from ipygpumem.features.modules.model import KindBytes, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.features.modules.table import module_tables
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 
 
-def row(path, kind, depth, peak, own, **facts):
+def row(path, class_name, depth, peak, own, **facts):
     sizes = dict.fromkeys(("parameters", "buffers", "gradients", "optimizer", "activations", "temporary"), 0)
-    return ModuleRow(path, kind, depth, 1, **{**sizes, "peak": peak, "own": own, **facts})
+    return ModuleRow(path, class_name, depth, 1, **{**sizes, "peak": peak, "own": own, **facts})
 
 
 TREE = ModuleTree(
@@ -48,56 +51,136 @@ cuda:0 by phase
 all                1.51 s  +10.0 MiB            50.0 MiB
 
 cuda:0 at its peak and at the end, by kind
-                                                     peak      end
-  parameters                                      4.0 MiB  4.0 MiB  █
-  activations (kept for backward, and outputs)   40.0 MiB        0  ██████████
-  not the model's (inputs, loss, anything else)     512 B    512 B  █
-  rounding by the allocator                       unknown    100 B
-allocated                                         unknown  4.0 MiB
+                                                    peak      end
+  parameters                                     4.0 MiB  4.0 MiB  █
+  activations (saved for backward, and outputs) 40.0 MiB        0  ██████████
+  outside the model (inputs, loss, other code)     512 B    512 B  █
+  rounding by the allocator                      unknown    100 B
+allocated                                        unknown  4.0 MiB
 
 cuda:0 by module
                          parameters  gradients  optimizer  activations  temporary  at the peak
-the model: Net<b>           4.0 MiB          -          -     40.0 MiB          -     44.0 MiB  ██████████
+model: Net<b>               4.0 MiB          -          -     40.0 MiB          -     44.0 MiB  ██████████
   (itself)                                                                             1.0 MiB  █
   blocks: ModuleList        4.0 MiB          -          -            -          -     43.0 MiB  ██████████
     0: OptimizedModule            -          -          -            -    3.0 MiB     43.0 MiB  ██████████  compiled
-      (itself)                                                                        43.0 MiB  ██████████
       _orig_mod: Linear           -          -          -      unknown    unknown      unknown              in \
 compiled code
 """
 
 
-def plain(text):
-    return [line.rstrip() for line in text.splitlines()]
+def without_padding(text):
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def module_table(rows):
+    return module_tables([replace(TREE, rows=tuple(rows))])[2]
+
+
+def labels(rows):
+    return [table_row.label for table_row in module_table(rows).rows]
 
 
 def test_text():
-    text = plain(text_tables(module_tables([TREE])))
-    assert text[: len(plain(TEXT))] == plain(TEXT)
-    assert text[-1] == "a note"
+    text = text_tables(module_tables([TREE]))
+    assert without_padding(text)[: len(without_padding(TEXT))] == without_padding(TEXT)
+    assert text.splitlines()[-1] == "a note"
 
 
 def test_html_escapes_names():
     html = html_tables(module_tables([TREE]))
-    assert "the model: Net&lt;b&gt;" in html
+    assert "model: Net&lt;b&gt;" in html
     assert "background-color" in html
 
 
 def test_buffers_have_a_column_where_there_are_any():
     rows = (replace(TREE.rows[0], buffers=MIB), *TREE.rows[1:])
-    assert "buffers" in module_tables([replace(TREE, rows=rows)])[2].header
-    assert "buffers" not in module_tables([TREE])[2].header
+    assert "buffers" in module_table(rows).header
+    assert "buffers" not in module_table(TREE.rows).header
+
+
+def transformer(blocks=12, **last_block):
+    """A model with a list of identical blocks, in each an attention and an MLP."""
+    yield row("", "GPT", 0, blocks * 10 * MIB, 0)
+    yield row("h", "ModuleList", 1, blocks * 10 * MIB, 0)
+    for number in range(blocks):
+        facts = last_block if number == blocks - 1 else {}
+        yield replace(row(f"h.{number}", "Block", 2, 10 * MIB, 3 * MIB, parameters=MIB, temporary=5 * MIB), **facts)
+        yield row(f"h.{number}.attn", "Attention", 3, 4 * MIB, 4 * MIB, temporary=(5 if number else 6) * KIB)
+        yield row(f"h.{number}.mlp", "MLP", 3, 3 * MIB, 3 * MIB)
+
+
+def test_identical_modules_are_folded_with_sums():
+    table = module_table(transformer())
+    assert [(table_row.label, table_row.cells[0], table_row.cells[-2:]) for table_row in table.rows] == [
+        ("model: GPT", "-", ("-", "120.0 MiB")),
+        ("h: ModuleList", "-", ("-", "120.0 MiB")),
+        ("0-11: Block ×12", "12.0 MiB", ("5.0 MiB", "120.0 MiB")),  # the temporary memory of one at a time
+        ("(itself)", "", ("", "36.0 MiB")),
+        ("attn: Attention ×12", "-", ("6.0 KiB", "48.0 MiB")),
+        ("mlp: MLP ×12", "-", ("-", "36.0 MiB")),
+    ]
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [{"peak": 11 * MIB}, {"type": "OtherBlock"}, {"note": "compiled"}, {"activations": None}, {"calls": 2}],
+)
+def test_a_different_module_is_not_folded(difference):
+    names = [label for label in labels(transformer(**difference)) if "Block" in label]
+    assert names == ["0-10: Block ×11", f"11: {difference.get('type', 'Block')}"]
+
+
+def test_modules_with_different_contents_are_not_folded():
+    rows = [*transformer(3), row("h.2.extra", "Linear", 3, 0, 0, parameters=1)]
+    assert [label for label in labels(rows) if "Block" in label] == ["0-1: Block ×2", "2: Block"]
+
+
+def test_differences_that_a_table_does_not_show_are_ignored():
+    assert "0-11: Block ×12" in labels(transformer(peak=10 * MIB + 50 * KIB))
+
+
+def test_only_numbered_modules_are_folded():
+    rows = [row("", "Attention", 0, 2 * MIB, 0), row("q", "Linear", 1, MIB, MIB), row("k", "Linear", 1, MIB, MIB)]
+    assert labels(rows) == ["model: Attention", "q: Linear", "k: Linear"]
+
+
+def test_lists_inside_folded_modules():
+    rows = [row("", "Net", 0, 6 * MIB, 0)]
+    for number in range(2):
+        rows.append(row(f"{number}", "Sequential", 1, 3 * MIB, 0))
+        rows += [row(f"{number}.{inner}", "Linear", 2, MIB, MIB) for inner in range(3)]
+    assert labels(rows) == ["model: Net", "0-1: Sequential ×2", "0-2: Linear ×6"]
+    assert module_table(rows).rows[-1].cells[-1] == "6.0 MiB"
+
+
+def test_modules_without_memory_are_left_out():
+    rows = [row("", "Net", 0, MIB, 0), row("drop", "Dropout", 1, 0, 0), row("out", "Linear", 1, MIB, MIB)]
+    table = module_table(rows)
+    assert [table_row.label for table_row in table.rows] == ["model: Net", "out: Linear"]
+    assert table.remarks[0] == "not listed: 1 deeper or without memory (report.modules has all modules)"
+
+
+def test_itself_only_where_it_is_a_noticeable_part_of_listed_submodules():
+    rows = [
+        row("", "Net", 0, 101 * MIB, MIB // 2),
+        row("a", "Custom", 1, 60 * MIB, 60 * MIB),
+        row("a.b", "Linear", 2, 0, 0),
+        row("c", "Custom", 1, 40 * MIB, 10 * MIB),
+        row("c.d", "Linear", 2, 30 * MIB, 30 * MIB),
+    ]
+    assert labels(rows) == ["model: Net", "a: Custom", "c: Custom", "(itself)", "d: Linear"]
 
 
 def test_a_large_model_fits_a_screen():
     rows = [row("", "Net", 0, 10**9, 0)]
     for block in range(30):
-        rows.append(row(f"{block}", "Block", 1, 10**7 + block, 0))
-        rows += [row(f"{block}.{part}", "Linear", 2, 10**6, 10**6) for part in range(8)]
-    table = module_tables([replace(TREE, rows=tuple(rows))])[2]
+        rows.append(row(f"{block}", "Block", 1, 10**7 * (block + 1), 0))
+        rows += [row(f"{block}.part{part}", "Linear", 2, 10**6, 10**6) for part in range(8)]
+    table = module_table(rows)
     assert len(table.rows) == 31
-    assert table.remarks[0] == "240 modules further inside are counted in those above: report.modules has all"
-    rows = [rows[0], *(row(f"{n}", "Linear", 1, n, n) for n in range(500))]
-    table = module_tables([replace(TREE, rows=tuple(rows))])[2]
+    assert table.remarks[0] == "not listed: 240 deeper or without memory (report.modules has all modules)"
+    rows = [rows[0], *(row(f"{n}", "Linear", 1, n * 10**6, n) for n in range(500))]
+    table = module_table(rows)
     assert len(table.rows) == 60
     assert table.rows[-1].label == "499: Linear"
