@@ -119,8 +119,8 @@ class _Drawing:
         if chosen.reserved is not None:
             draw_steps(axes, chosen.edges, chosen.reserved, _RESERVED, 1.4)
         draw_steps(axes, chosen.edges, chosen.requested, INK, 0.7)
-        for x in sorted({chosen.center(event) for event in self.timeline.trace.events(Action.OOM).tolist()}):
-            axes.axvline(x, color=_OOM, linewidth=1.2 * POINT, linestyle=_DASHES)
+        for center in sorted({chosen.center(event) for event in self.timeline.trace.events(Action.OOM).tolist()}):
+            axes.axvline(center, color=_OOM, linewidth=1.2 * POINT, linestyle=_DASHES)
 
     def _draw_cells(self, sheet: Sheet, chosen: Columns) -> None:
         """Draw a band above the plot for each cell, from its first to its last event."""

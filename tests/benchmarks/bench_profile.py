@@ -33,14 +33,14 @@ def run():
     from ipygpumem.core.garbage_collection import collector_paused
     from ipygpumem.features.profile.event_tree import read_flow
     from ipygpumem.features.profile.page import timeline_page
-    from ipygpumem.features.profile.timeline import profile_of
+    from ipygpumem.features.profile.timeline import build_profile
 
     capture = _profiled(torch)
     ours = theirs = float("inf")
     for _ in range(RUNS):
         start = time.perf_counter()
         with collector_paused():
-            profile = profile_of(read_flow(capture.result))
+            profile = build_profile(read_flow(capture.result))
         page = timeline_page(profile, "bench.html")
         ours = min(ours, time.perf_counter() - start)
     rows = [

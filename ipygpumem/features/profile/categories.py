@@ -1,8 +1,8 @@
-"""What each tensor is for: parameter, gradient, activation and so on, told from who uses it.
+"""The category of each tensor (parameter, gradient, activation ...), derived from the operators that use it.
 
-The rules are those of torch's own (and deprecated) memory timeline, so that both tell the same; see
-``torch/profiler/_memory_profiler.py`` for where they come from. What is here needs one pass over the operators where
-that needs many, and does not stop at a program that it does not understand.
+The rules are those of torch's own, deprecated memory timeline (``torch/profiler/_memory_profiler.py``), so that both
+give the same result. This implementation needs one pass over the operators where torch's needs many, and accepts
+programs that torch's rejects.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ipygpumem.features.profile.flow import Flow, Node
+    from collections.abc import Iterable
+
+    from ipygpumem.features.profile.data_flow import DataFlow, Node
 
 __all__ = [
     "ACTIVATION",
@@ -23,8 +25,8 @@ __all__ = [
     "TEMPORARY",
     "UNKNOWN",
     "Categories",
+    "all_versions",
     "classify",
-    "versions_of",
 ]
 
 CATEGORIES = (
@@ -40,135 +42,141 @@ CATEGORIES = (
 """In the order in which torch stacks them."""
 PARAMETER, STATE, INPUT, TEMPORARY, ACTIVATION, GRADIENT, AUTOGRAD, UNKNOWN = range(len(CATEGORIES))
 
-_FLOWS_ON = frozenset({INPUT, ACTIVATION})
-_BESIDE = frozenset({INPUT, ACTIVATION, PARAMETER, TEMPORARY})
+_ACTIVATION_SOURCES = frozenset({INPUT, ACTIVATION})
+_ACTIVATION_OPERANDS = frozenset({INPUT, ACTIVATION, PARAMETER, TEMPORARY})
+_LEARNED = frozenset({PARAMETER, GRADIENT})
 _Version = tuple[int, int]
 
 
 class Categories:
-    """Answers `of`: what a version of a tensor is for."""
+    """Categories of the versions of all tensors.
 
-    def __init__(self, flow: Flow) -> None:
+    Attributes:
+        assigned: Tensors whose category applies to all of their versions, including version 0.
+    """
+
+    def __init__(self, flow: DataFlow) -> None:
         self._identities = flow.identities
+        self._temporary = {tensor for node in flow.nodes for tensor in node.allocated & node.freed}
         self._by_identity: dict[int, int] = {}
-        self._temporary = {tensor for node in flow.nodes if node.died for tensor in node.born if tensor in node.died}
         self._by_version: dict[_Version, int] = {}
-        self.named: set[int] = set()
-        """Tensors whose category is that of their identity: each has a version 0, whether or not an operator saw it."""
+        self.assigned: set[int] = set()
 
-    def of(self, tensor: int, version: int) -> int:
-        """The category, as an index into `CATEGORIES`."""
-        found = self._by_identity.get(self._identities[tensor])
-        if found is not None:
-            return found
-        if tensor in self._temporary:
-            return TEMPORARY
-        return self._by_version.get((tensor, version), UNKNOWN)
+    def category_of(self, tensor: int, version: int) -> int:
+        """Return an index into `CATEGORIES`."""
+        category = self._by_identity.get(self._identities[tensor])
+        if category is not None:
+            return category
+        return TEMPORARY if tensor in self._temporary else self._by_version.get((tensor, version), UNKNOWN)
 
-    def name(self, tensors: set[int], category: int) -> None:
-        """These, and whatever shares their identity, are of a category, whatever was said before."""
-        self.named |= tensors
+    def assign(self, tensors: set[int], category: int) -> None:
+        """Set the category of tensors and of all tensors with the same identities."""
+        self.assigned |= tensors
         self._by_identity.update((self._identities[tensor], category) for tensor in tensors)
 
-    def suggest(self, versions: list[_Version] | set[_Version], category: int) -> None:
-        """These are of a category, unless something was said before."""
+    def assign_default(self, versions: Iterable[_Version], category: int) -> None:
+        """Set the category of versions that have none yet."""
         for version in versions:
             self._by_version.setdefault(version, category)
 
+    def any_in(self, versions: Iterable[_Version], categories: frozenset[int]) -> bool:
+        """Return whether a version has one of the categories."""
+        return any(self.category_of(*version) in categories for version in versions)
 
-def classify(flow: Flow) -> Categories:
-    """Categories of all tensors of a program."""
+
+def classify(flow: DataFlow) -> Categories:
+    """Determine the categories of all tensors of a program."""
     categories = Categories(flow)
-    categories.name(flow.gradients, GRADIENT)
-    categories.name(flow.parameters, PARAMETER)
-    learned = _learned(flow, categories)
-    inputs = {one for one in _leads_to_gradients(flow, categories) if flow.identities[one[0]] not in learned}
-    categories.suggest(inputs, INPUT)
-    categories.name(_silent_parameters(flow, categories, learned), PARAMETER)
+    categories.assign(flow.gradients, GRADIENT)
+    categories.assign(flow.parameters, PARAMETER)
+    learned = _depending_on_learned(flow, categories)
+    required = _required_for_learned(flow, categories)
+    categories.assign_default({version for version in required if flow.identities[version[0]] not in learned}, INPUT)
+    categories.assign(_inferred_parameters(flow, categories, learned), PARAMETER)
     _spread_activations(flow, categories)
-    categories.name(flow.states, STATE)
+    categories.assign(flow.states, STATE)
     for node in flow.nodes:
         if node.backward:
-            fresh = [
+            new_data = [
                 (tensor, version)
                 for tensor, version in node.outputs
-                if version == 0 or categories.of(tensor, version - 1) in {UNKNOWN, AUTOGRAD}
+                if version == 0 or categories.category_of(tensor, version - 1) in {UNKNOWN, AUTOGRAD}
             ]
-            categories.suggest(fresh, AUTOGRAD)
+            categories.assign_default(new_data, AUTOGRAD)
     return categories
 
 
-def versions_of(flow: Flow, categories: Categories) -> set[_Version]:
-    """Every version of every tensor that something is known of."""
-    found: set[_Version] = {(tensor, 0) for tensor in categories.named}
+def all_versions(flow: DataFlow, categories: Categories) -> set[_Version]:
+    """Return all versions of all tensors that an operator uses or that have an assigned category."""
+    versions: set[_Version] = {(tensor, 0) for tensor in categories.assigned}
     for node in flow.nodes:
-        found.update(node.inputs)
-        found.update(node.outputs)
-        found.update((tensor, 0) for tensor in node.born if tensor in node.died)
-    return found
+        versions.update(node.inputs, node.outputs)
+        versions.update((tensor, 0) for tensor in node.allocated & node.freed)
+    return versions
 
 
-def _learned(flow: Flow, categories: Categories) -> set[int]:
-    """Identities of tensors that depend on a gradient or a parameter, in any of their versions."""
+def _depending_on_learned(flow: DataFlow, categories: Categories) -> set[int]:
+    """Return the identities of tensors of which some version depends on a gradient or a parameter."""
     identities = flow.identities
-    found: set[int] = set()
-    known = {PARAMETER, GRADIENT}
+    dependent: set[int] = set()
     while True:
-        before = len(found)
+        count = len(dependent)
         for node in flow.nodes:
             reached = [
                 identities[tensor]
                 for tensor, version in node.inputs
-                if identities[tensor] in found or categories.of(tensor, version) in known
+                if identities[tensor] in dependent or categories.category_of(tensor, version) in _LEARNED
             ]
             if reached:
-                found.update(reached)
-                found.update(identities[tensor] for tensor, _ in node.outputs)
-        if len(found) == before:
-            return found
+                dependent.update(reached)
+                dependent.update(identities[tensor] for tensor, _ in node.outputs)
+        if len(dependent) == count:
+            return dependent
 
 
-def _leads_to_gradients(flow: Flow, categories: Categories) -> set[_Version]:
-    """Versions that some gradient or parameter comes of; none that a backward pass made."""
-    known = {PARAMETER, GRADIENT}
-    found: set[_Version] = set()
+def _required_for_learned(flow: DataFlow, categories: Categories) -> set[_Version]:
+    """Return the versions from which a gradient or parameter is computed, except those from a backward pass."""
+    required: set[_Version] = set()
     for node in reversed(flow.nodes):
-        around = [*node.inputs, *node.outputs]
-        if any(one in found or categories.of(*one) in known for one in around):
-            found.update(around)
+        versions = [*node.inputs, *node.outputs]
+        if not required.isdisjoint(versions) or categories.any_in(versions, _LEARNED):
+            required.update(versions)
     for node in flow.nodes:
         if node.backward:
-            found.difference_update(node.outputs)
-    return found
+            required.difference_update(node.outputs)
+    return required
 
 
-def _silent_parameters(flow: Flow, categories: Categories, learned: set[int]) -> set[int]:
-    """Parameters that no module or optimizer showed: used going forward, needed for a gradient and changed by one."""
-    every = versions_of(flow, categories)
-    forward = {one for one in every if categories.of(*one) == INPUT}
+def _inferred_parameters(flow: DataFlow, categories: Categories, learned: set[int]) -> set[int]:
+    """Return tensors used as parameters without a module or optimizer.
+
+    They are used in the forward pass, a gradient is computed from them, and they depend on a gradient.
+    """
+    versions = all_versions(flow, categories)
+    gradient = frozenset({GRADIENT})
+    forward = {version for version in versions if categories.category_of(*version) == INPUT}
     candidates: set[_Version] = set()
     for node in flow.nodes:
-        if node.backward or forward.isdisjoint(node.inputs) or _has_gradient(node, categories):
+        if node.backward or forward.isdisjoint(node.inputs) or _uses(node, categories, gradient):
             continue
         forward.update(node.outputs)
-        candidates.update(one for one in node.inputs if one not in forward)
-    needed: set[_Version] = set()
+        candidates.update(version for version in node.inputs if version not in forward)
+    required: set[_Version] = set()
     for node in reversed(flow.nodes):
-        if any(one in needed or categories.of(*one) == GRADIENT for one in node.outputs):
-            needed.update(node.inputs)
-    chosen = {flow.identities[tensor] for tensor, _ in candidates & needed} & learned
-    return {tensor for tensor, _ in every if flow.identities[tensor] in chosen} if chosen else set()
+        if not required.isdisjoint(node.outputs) or categories.any_in(node.outputs, gradient):
+            required.update(node.inputs)
+    identities = {flow.identities[tensor] for tensor, _ in candidates & required} & learned
+    return {tensor for tensor, _ in versions if flow.identities[tensor] in identities}
 
 
-def _has_gradient(node: Node, categories: Categories) -> bool:
-    return any(categories.of(*one) == GRADIENT for part in (node.inputs, node.outputs) for one in part)
+def _uses(node: Node, categories: Categories, wanted: frozenset[int]) -> bool:
+    return categories.any_in(node.inputs, wanted) or categories.any_in(node.outputs, wanted)
 
 
-def _spread_activations(flow: Flow, categories: Categories) -> None:
-    """What is made of inputs and activations alone, or of these and parameters, is an activation."""
+def _spread_activations(flow: DataFlow, categories: Categories) -> None:
+    """Mark results computed in the forward pass from inputs and activations, alone or with parameters."""
     for node in flow.nodes:
-        if node.backward or not node.outputs:
-            continue
-        kinds = {categories.of(*one) for one in node.inputs}
-        if kinds & _FLOWS_ON and kinds <= _BESIDE:
-            categories.suggest(node.outputs, ACTIVATION)
+        if not node.backward and node.outputs:
+            operands = {categories.category_of(*version) for version in node.inputs}
+            if operands & _ACTIVATION_SOURCES and operands <= _ACTIVATION_OPERANDS:
+                categories.assign_default(node.outputs, ACTIVATION)

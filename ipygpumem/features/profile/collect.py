@@ -135,7 +135,7 @@ class ProfileCollector:
             raise OptionError(_NO_ALLOCATIONS if self._capture.aside is None else _NONE_BEFORE)
         from ipygpumem.features.profile.page import timeline_page
 
-        notes = [profile.why] if profile.why else []
+        notes = [profile.unknown_reason] if profile.unknown_reason else []
         if self._capture.aside is not None:
             notes.append("The code began a profile of its own, and this one ended there.")
         text = timeline_page(profile, path.name, notes).encode("utf-8")
@@ -150,7 +150,7 @@ class ProfileCollector:
             "timeline_size": len(text),
             "changes": sum(map(len, profile.timelines)),
             "peaks": tuple(map(_peak, profile.timelines)),
-            "why": profile.why,
+            "why": profile.unknown_reason,
         }
 
     def _read(self) -> Profile:
@@ -163,14 +163,14 @@ class ProfileCollector:
         if result is None:
             raise OptionError(self._capture.error or "nothing was profiled")
         from ipygpumem.features.profile.event_tree import read_allocations, read_flow
-        from ipygpumem.features.profile.timeline import profile_of
+        from ipygpumem.features.profile.timeline import build_profile
 
         try:
-            return profile_of(read_flow(result))
+            return build_profile(read_flow(result))
         except Exception as error:
             why = f"{_NO_CATEGORIES} ({type(error).__name__}: {first_line(error)})"
         try:
-            return profile_of(read_allocations(result), why)
+            return build_profile(read_allocations(result), why)
         except Exception as error:
             raise OptionError(f"the timeline was not written: {why}; nor has it allocations") from error
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.profile.flow import Flow, Level, Nameless, Node
+from ipygpumem.features.profile.data_flow import AllocatorLevel, DataFlow, Node, UnmatchedEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ _TENSOR, _OTHER = "tensor", "other"
 _SCALARS: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: "complex", type(None): "none"}
 
 
-def read_flow(result: Any) -> Flow:
+def read_flow(result: Any) -> DataFlow:
     """The operators of a profile that had memory and shapes.
 
     Args:
@@ -41,13 +41,13 @@ def read_flow(result: Any) -> Flow:
     return _Reader().read(result.experimental_event_tree())
 
 
-def read_allocations(result: Any) -> Flow:
+def read_allocations(result: Any) -> DataFlow:
     """Allocations and frees alone, of a result whose tree cannot be read.
 
     Raises:
         Exception: This torch tells not even these.
     """
-    flow = Flow()
+    flow = DataFlow()
     types: dict[Any, str] = {}
     for event in result.events():
         if event.name() == "[memory]":
@@ -57,12 +57,12 @@ def read_allocations(result: Any) -> Flow:
             index = event.device_index()
             device = types[kind] if types[kind] == "cpu" or index < 0 else f"{types[kind]}:{index}"
             # no address: a free is matched with whatever is there, which is the same for the sum
-            flow.nameless.append(Nameless(event.start_ns(), device, len(flow.nameless), event.nbytes()))
-    flow.nameless = _matched(flow.nameless)
+            flow.unmatched.append(UnmatchedEvent(event.start_ns(), device, len(flow.unmatched), event.nbytes()))
+    flow.unmatched = _matched(flow.unmatched)
     return flow
 
 
-def _matched(events: list[Nameless]) -> list[Nameless]:
+def _matched(events: list[UnmatchedEvent]) -> list[UnmatchedEvent]:
     """Events without addresses get some: a free takes the latest allocation of its size."""
     open_: dict[tuple[str, int], list[int]] = {}
     found = []
@@ -98,14 +98,14 @@ class _Reader:
         self._torch = torch
         self._metadata: type = torch._C._profiler._TensorMetadata
         self._backward = getattr(torch._C._profiler.RecordScope, _BACKWARD)
-        self._flow = Flow()
+        self._flow = DataFlow()
         self._numbers: dict[tuple[int, int, Any], int] = {}
         self._devices: dict[Any, str] = {}
         self._versions: list[int] = []
         self._strided = torch.strided
         self._widths: dict[Any, int] = {}
 
-    def read(self, roots: list[Any]) -> Flow:
+    def read(self, roots: list[Any]) -> DataFlow:
         events = list(_preorder(roots))
         flow = self._flow
         for time, _, kind, fields, _ in events:
@@ -114,7 +114,7 @@ class _Reader:
         leaves = self._leaves(events)
         nodes = map(self._node, sorted(leaves, key=lambda one: one.time))
         flow.nodes = [node for node in nodes if node is not None]
-        for levels in flow.levels.values():
+        for levels in flow.allocator_levels.values():
             levels.sort()
         flow.span = (min(one[0] for one in events), max(one[0] for one in events)) if events else (0, 0)
         return flow
@@ -171,11 +171,12 @@ class _Reader:
         device = fields.device
         tensor = self._tensor(fields.id, fields.allocation_id, device, fields.ptr)
         name = self._device(device)
-        flow.levels.setdefault(name, []).append(Level(time, fields.total_allocated, fields.total_reserved))
+        level = AllocatorLevel(time, fields.total_allocated, fields.total_reserved)
+        flow.allocator_levels.setdefault(name, []).append(level)
         if tensor is None:
-            flow.nameless.append(Nameless(time, name, fields.ptr, size))
+            flow.unmatched.append(UnmatchedEvent(time, name, fields.ptr, size))
             return
-        (flow.allocated if size > 0 else flow.freed)[tensor] = time
+        (flow.allocation_times if size > 0 else flow.free_times)[tensor] = time
         if flow.sizes[tensor] is None:
             flow.sizes[tensor] = abs(size)
 
@@ -203,7 +204,7 @@ class _Reader:
         if number is None:
             return None
         flow = self._flow
-        if number not in flow.allocated and number not in flow.freed and tensor.layout == self._strided:
+        if number not in flow.allocation_times and number not in flow.free_times and tensor.layout == self._strided:
             reach = max(map(_times, tensor.sizes or (1,), tensor.strides or (1,)))
             kind = tensor.dtype
             width = self._widths.get(kind)
@@ -251,21 +252,21 @@ class _Reader:
         for fields in leaf.memory:
             one = self._tensor(fields.id, fields.allocation_id, fields.device, fields.ptr)
             if one is not None:
-                (node.born if fields.alloc_size > 0 else node.died).add(one)
-        for tensor in {*touched, *node.born, *node.died}:
+                (node.allocated if fields.alloc_size > 0 else node.freed).add(one)
+        for tensor in {*touched, *node.allocated, *node.freed}:
             version = self._versions[tensor]
-            if tensor in node.born:
-                if tensor not in node.died:
+            if tensor in node.allocated:
+                if tensor not in node.freed:
                     node.outputs.append((tensor, 0))
                 continue
             node.inputs.append((tensor, version))
             how = touched.get(tensor, ())
             # written where some schema says so, or where none is known
-            if tensor not in node.died and (True in how or how == {None}):
+            if tensor not in node.freed and (True in how or how == {None}):
                 node.written.append((tensor, version))
                 node.outputs.append((tensor, version + 1))
                 self._versions[tensor] = version + 1
-        return node if node.inputs or node.outputs or node.born else None
+        return node if node.inputs or node.outputs or node.allocated else None
 
 
 def _times(size: int, stride: int) -> int:

@@ -105,7 +105,9 @@ def _columns(timeline: CategoryTimeline, columns: int) -> tuple[NDArray[np.int64
 def _highest_reserved(reserved: NDArray[np.int64] | None, spans: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the most reserved bytes in each column; NaN where the allocator did not report them."""
     highest = np.full(len(spans), np.nan)
-    for column, (first, last) in enumerate(spans.tolist() if reserved is not None else ()):
+    if reserved is None:
+        return highest
+    for column, (first, last) in enumerate(spans.tolist()):
         part = reserved[max(first - 1, 0) : max(last, 1)]
         if len(part) and part.max() >= 0:
             highest[column] = part.max()

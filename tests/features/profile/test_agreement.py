@@ -1,4 +1,4 @@
-"""The same profile, read by torch's own (deprecated) memory timeline and by ours: the same bytes at every instant."""
+"""The timeline agrees with torch's own, deprecated memory timeline of the same profile at every instant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fakes.programs import PROGRAMS, example
 from ipygpumem.features.profile.capture import Capture
 from ipygpumem.features.profile.categories import CATEGORIES, UNKNOWN
 from ipygpumem.features.profile.event_tree import read_allocations, read_flow
-from ipygpumem.features.profile.timeline import profile_of
+from ipygpumem.features.profile.timeline import build_profile
 
 
 def captured(run):
@@ -28,10 +28,10 @@ def captured(run):
 
 
 def by_torch(capture, path, device):
-    """Times (µs) and bytes by category, shape (times, categories), as torch's own export has them."""
+    """Times (µs) and bytes by category, shape (times, categories), as exported by torch."""
     profile = capture._profile
     if not hasattr(profile, "export_memory_timeline"):
-        pytest.skip("this torch has no memory timeline of its own any more")
+        pytest.skip("this version of torch has no memory timeline")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         profile.export_memory_timeline(str(path), device)
@@ -40,17 +40,17 @@ def by_torch(capture, path, device):
 
 
 def check(capture, path):
-    timelines = profile_of(read_flow(capture.result)).timelines
+    timelines = build_profile(read_flow(capture.result)).timelines
     assert timelines
     for timeline in timelines:
         times, sizes = by_torch(capture, path, timeline.device)
-        # torch divides as floats, and writes what was there before at the time of the first change
+        # torch divides floats, and exports the initial state at the time of the first change
         ours = np.array([int(int(time) / 1000) for time in timeline.time])
         rows = np.searchsorted(ours, times, side="right")
-        rows[: int(times[0] == times[1])] = 0  # where something was there before
-        found = timeline.levels[rows]
-        assert (found == sizes).all(), np.argwhere(found != sizes)[:5]
-        assert sizes.sum(axis=1).max() <= timeline.peak[1], "what torch has in one microsecond can hide a peak"
+        rows[: int(times[0] == times[1])] = 0  # if there is an initial state
+        levels = timeline.levels[rows]
+        assert (levels == sizes).all(), np.argwhere(levels != sizes)[:5]
+        assert sizes.sum(axis=1).max() <= timeline.peak[1], "torch's resolution of a microsecond can hide a peak"
     return timelines
 
 
@@ -64,17 +64,17 @@ def test_every_category_at_every_instant(name, tmp_path):
 
 def test_the_example_of_the_documentation(tmp_path):
     timeline = check(captured(example()), tmp_path / "theirs.json")[0]
-    row, bytes_ = timeline.peak
+    row, peak = timeline.peak
     levels = dict(zip(CATEGORIES, timeline.levels[row].tolist(), strict=True))
     parameters = 25_557_032 * 4
     assert levels["parameter"] == parameters
     assert levels["optimizer state"] == parameters
-    assert bytes_ == sum(levels.values())
-    assert all((timeline.levels[:, place] > 0).any() for place, one in enumerate(CATEGORIES) if one != "temporary")
+    assert peak == sum(levels.values())
+    assert all((timeline.levels[:, index] > 0).any() for index, name in enumerate(CATEGORIES) if name != "temporary")
 
 
-class Strange:
-    """An event of a kind that Python has no name for, around others."""
+class UnknownEvent:
+    """An event of a type without a Python binding."""
 
     start_time_ns = 0
 
@@ -86,27 +86,27 @@ class Strange:
         raise TypeError("Unable to convert")
 
 
-def test_an_event_of_a_kind_that_has_no_name():
+def test_an_event_of_an_unknown_type():
     capture = captured(PROGRAMS["adam"]())
-    whole = profile_of(read_flow(capture.result)).timelines[0]
+    whole = build_profile(read_flow(capture.result)).timelines[0]
 
     class Result:
         @staticmethod
         def experimental_event_tree():
-            return [Strange([]), Strange(capture.result.experimental_event_tree())]
+            return [UnknownEvent([]), UnknownEvent(capture.result.experimental_event_tree())]
 
-    assert (profile_of(read_flow(Result)).timelines[0].levels == whole.levels).all()
+    assert (build_profile(read_flow(Result)).timelines[0].levels == whole.levels).all()
 
 
-def test_a_tree_that_cannot_be_read_still_has_its_bytes(tmp_path):
+def test_without_operators_the_total_is_the_same(tmp_path):
     capture = captured(PROGRAMS["adam"]())
-    plain = profile_of(read_allocations(capture.result), "why").timelines
-    whole = profile_of(read_flow(capture.result)).timelines
+    plain = build_profile(read_allocations(capture.result), "why").timelines
+    whole = build_profile(read_flow(capture.result)).timelines
     (ours,), (full,) = plain, whole
     assert not ours.levels[:, :UNKNOWN].any()
-    assert not ours.categorised
-    assert full.categorised
-    # but for what was there before and stayed, the sums move alike
+    assert not ours.has_categories
+    assert full.has_categories
+    # except for memory that was allocated before and stays, the totals change alike
     created = ours.total - ours.total[0]
     assert created.max() == (full.total - full.total[0]).max()
     assert created[-1] == full.total[-1] - full.total[0]
