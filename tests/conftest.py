@@ -48,7 +48,7 @@ def forget():
             if hasattr(sys.modules["torch"]._C, name):
                 setattr(sys.modules["torch"]._C, name, original)
         pytorch._originals.clear()
-        vars(sys.modules.get("torch", pytorch)).pop(pytorch._SLOT, None)
+        vars(sys.modules.get("torch", pytorch)).pop(pytorch._OOM_LISTENERS, None)
     _forget_outside()
     session = sys.modules.get("ipygpumem.measurement.session")
     if session is not None:

@@ -16,7 +16,7 @@ from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.units import GIB
 from ipygpumem.measure_block import measure
 from ipygpumem.measurement.allocation_history import History
-from ipygpumem.sources import pytorch
+from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
     import os
@@ -65,8 +65,8 @@ def print_cuda_memory_usage() -> Iterator[None]:
     if why:
         raise RecordingError(f"no CUDA memory to print: {why}")
     index = pytorch.current_device()
-    before = pytorch.allocated_now(index)
+    before = allocator.allocated_now(index)
     try:
         yield
     finally:
-        print(f"CUDA memory usage: {(pytorch.allocated_now(index) - before) / GIB:.2f} GB")  # noqa: T201 (its purpose)
+        print(f"CUDA memory usage: {(allocator.allocated_now(index) - before) / GIB:.2f} GB")  # noqa: T201 (its purpose)

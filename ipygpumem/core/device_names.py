@@ -39,6 +39,6 @@ def device_names(words: Iterable[str]) -> tuple[str, ...]:
         text = word.strip()
         known = _DEVICE.fullmatch(text)
         if text != HOST and (known is None or not text):
-            raise OptionError(f"{text!r} is no device: write cuda:0, or 0")
+            raise OptionError(f"{text!r} is not a device: write cuda:0, or 0")
         found.append(text if known is None else f"cuda:{int(known[1] or 0)}")
     return tuple(dict.fromkeys(found))

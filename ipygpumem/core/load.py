@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.from_dict import Plain, mapping, printable
 from ipygpumem.core.grade import Grade
+from ipygpumem.core.other_process import OtherProcessChange
 from ipygpumem.core.reading import Counters, DeviceReading, HostReading
 from ipygpumem.core.report import SCHEMA, DeviceReport, HostReport, Peak, ProfiledHost, Report
 from ipygpumem.core.samples import OutsidePeak
@@ -14,7 +15,6 @@ from ipygpumem.features.limits.model import ExceededLimit
 from ipygpumem.features.lines.model import DeviceLines
 from ipygpumem.features.modules.model import ModuleTree
 from ipygpumem.features.outside.model import OutsideMemory
-from ipygpumem.features.processes.model import OtherProcessChange
 from ipygpumem.features.profile.model import ProfileFacts
 
 if TYPE_CHECKING:

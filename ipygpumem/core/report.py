@@ -11,13 +11,13 @@ from ipygpumem.core.samples import NOISE
 from ipygpumem.core.units import MIB, duration, signed
 
 if TYPE_CHECKING:
+    from ipygpumem.core.other_process import OtherProcessChange
     from ipygpumem.core.reading import Counters, DeviceReading, HostReading
     from ipygpumem.core.samples import OutsidePeak
     from ipygpumem.features.limits.model import ExceededLimit
     from ipygpumem.features.lines.model import DeviceLines
     from ipygpumem.features.modules.model import ModuleTree
     from ipygpumem.features.outside.model import OutsideMemory
-    from ipygpumem.features.processes.model import OtherProcessChange
     from ipygpumem.features.profile.model import ProfileFacts
 
 __all__ = ["SCHEMA", "DeviceReport", "HostReport", "Peak", "ProfiledHost", "RecordingFacts", "Report"]

@@ -6,11 +6,16 @@ import re
 
 from ipygpumem.core.errors import OptionError
 
-__all__ = ["KIB", "MIB", "GIB", "amount", "duration", "in_bytes", "parse_size", "pair", "signed", "size"]  # noqa: RUF022 (by size)
+__all__ = [  # noqa: RUF022 (by size)
+    "KIB", "MIB", "GIB", "VISIBLE", "amount", "change_text", "duration", "in_bytes", "level_text", "parse_size", "pair",
+    "signed", "size",
+]  # fmt: skip
 
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
+VISIBLE = MIB // 20
+"""Sizes below 0.05 MiB are printed as 0.0 MiB."""
 
 _SIZE = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?b|[kmgt])?\s*", re.IGNORECASE)
 _FACTORS: dict[str, int] = {
@@ -47,6 +52,18 @@ def in_bytes(count: int, sign: str = "") -> str:
 def signed(count: int) -> str:
     """A change in bytes, always with its sign: ``"+400.0 MiB"``."""
     return f"{'-' if count < 0 else '+'}{size(abs(count))}"
+
+
+def change_text(count: int | None) -> str:
+    """A change for a table: ``"unknown"`` for None, ``"<0.1 MiB"`` if it would be printed as 0.0 MiB."""
+    if count is None:
+        return "unknown"
+    return signed(count) if abs(count) >= VISIBLE else "<0.1 MiB" if count else "0"
+
+
+def level_text(count: int | None) -> str:
+    """A size for a table: ``"unknown"`` for None."""
+    return "unknown" if count is None else size(count)
 
 
 def pair(part: int, whole: int) -> str:

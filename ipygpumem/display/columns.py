@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.units import MIB, duration, pair, signed
+from ipygpumem.core.units import VISIBLE, duration, pair, signed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["VISIBLE", "Column", "Row", "footer", "notes", "recording_notes", "rows"]
 
-VISIBLE = MIB // 20
-"""A change below 0.05 MiB prints as 0.0: such a column has not moved."""
 _MOST_ROWS = 3
 _MINUTE = 60
 _PASSING = "this process or one that came and went"

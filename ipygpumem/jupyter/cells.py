@@ -326,7 +326,7 @@ class Cells:
     ) -> None:
         """Keep a report, take a late baseline, and show what is to be shown; ``live`` is the display it replaces."""
         session, settings = self._session, self._settings
-        report = with_other_processes(report, standing=asked is not None)
+        report = with_other_processes(report, unchanged=asked is not None)
         losses = self._losses(report)
         again = self._again(report, asked)
         if losses or again:

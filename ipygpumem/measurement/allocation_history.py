@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.garbage_collection import collector_paused
-from ipygpumem.sources import pytorch
+from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -170,7 +170,7 @@ class History:
     def _count_allocations(self) -> dict[int, int]:
         counts = {}
         for index in range(self.torch.cuda.device_count()):
-            counts[index] = pytorch.allocator_state(pytorch.stats(self.torch, index)).allocations
+            counts[index] = allocator.allocator_state(allocator.stats(index)).allocations
         return counts
 
 

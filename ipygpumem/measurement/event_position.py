@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from ipygpumem.sources import pytorch
+from ipygpumem.sources import allocator, pytorch
 
 __all__ = ["Mark", "mark"]
 
@@ -26,7 +26,7 @@ def mark() -> Mark:
         if not pytorch.has_context(torch, index):
             continue
         try:
-            counts = pytorch.stats(torch, index)["allocation"]["all"]
+            counts = allocator.stats(index)["allocation"]["all"]
         except RuntimeError:  # a pluggable allocator
             continue
         found[index] = counts["allocated"] + counts["freed"]

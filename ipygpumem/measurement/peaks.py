@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.report import Peak
-from ipygpumem.sources import pytorch
+from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ class Scope:
         self.floor: dict[int, Counters] = {}
         self.left: set[int] = set()
 
-    def fold(self, index: int, state: pytorch.AllocatorState) -> None:
+    def fold(self, index: int, state: allocator.AllocatorState) -> None:
         """Take in the counters' peaks; those not above the floor count as bounds only."""
         floor = self.floor.get(index)
         if floor is None:
@@ -109,7 +109,7 @@ class PeakBook:
 
     def _settle_debt(self, index: int) -> None:
         """Forget what the counters themselves show by now."""
-        shown = dict(_peak_leaves(pytorch.stats(pytorch.module(), index)))
+        shown = dict(_peak_leaves(allocator.stats(index)))
         rest = {path: value for path, value in self._owed[index].items() if value > shown.get(path, value)}
         if rest:
             self._owed[index] = rest
@@ -123,7 +123,7 @@ class PeakBook:
             self._scopes.append(scope)
         return scope
 
-    def enter(self, scope: Scope, index: int, *, reset: bool) -> pytorch.AllocatorState:
+    def enter(self, scope: Scope, index: int, *, reset: bool) -> allocator.AllocatorState:
         """Open the scope on a device that has a context; ``reset`` False never resets a counter.
 
         Returns:
@@ -133,19 +133,19 @@ class PeakBook:
             RuntimeError: A pluggable allocator keeps no counters.
         """
         with self._lock:
-            stats = pytorch.stats(pytorch.module(), index)
-            state = pytorch.allocator_state(stats)
+            stats = allocator.stats(index)
+            state = allocator.allocator_state(stats)
             if reset:
                 self._fold(index, state, but=scope)
                 self._owed[index] = _highest(self._owed.get(index), _peak_leaves(stats))
-                pytorch.raw(_RESETS[0])(index)
+                pytorch.original(_RESETS[0])(index)
                 self._forget_floor(index)
             else:
                 scope.floor[index] = state.peak
             scope.reached[index] = state.now
         return state
 
-    def leave(self, scope: Scope, index: int) -> pytorch.AllocatorState:
+    def leave(self, scope: Scope, index: int) -> allocator.AllocatorState:
         """Take a device's last peaks into the scope.
 
         Returns:
@@ -155,7 +155,7 @@ class PeakBook:
             RuntimeError: A pluggable allocator keeps no counters.
         """
         with self._lock:
-            state = pytorch.state(pytorch.module(), index)
+            state = allocator.state(index)
             scope.fold(index, state)
             scope.left.add(index)
         return state
@@ -168,7 +168,7 @@ class PeakBook:
             if self._leaving:
                 self._leave()
 
-    def _fold(self, index: int, state: pytorch.AllocatorState, but: Scope | None = None) -> None:
+    def _fold(self, index: int, state: allocator.AllocatorState, but: Scope | None = None) -> None:
         for scope in self._scopes:
             if scope is not but:
                 scope.fold(index, state)
@@ -180,7 +180,7 @@ class PeakBook:
     def excuse(self, index: int) -> None:
         """Let nobody's peak show what happened since the last scope opened: our own warm-up is not the user's."""
         with self._lock:
-            pytorch.raw(_RESETS[0])(index)
+            pytorch.original(_RESETS[0])(index)
             self._forget_floor(index)
 
     def _wrapper(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,7 +213,7 @@ class PeakBook:
             if index is not None and self._scopes:
                 # what is wrong with the call the original says, in its own words
                 with contextlib.suppress(Exception):
-                    self._fold(index, pytorch.state(pytorch.module(), index))
+                    self._fold(index, allocator.state(index))
             result = original(*arguments)
             if index is not None:
                 self._owed.pop(index, None)

@@ -12,7 +12,7 @@ from ipygpumem.features.holders.roots import frame_label, python_roots
 from ipygpumem.measurement.peaks import PEAKS
 from ipygpumem.sources import pytorch
 from ipygpumem.sources.device_monitor import DeviceMonitor
-from ipygpumem.sources.first_kernels import warm
+from ipygpumem.sources.first_kernels import run_first_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +103,7 @@ class Session:
         scope = PEAKS.scope()
         try:
             PEAKS.enter(scope, index, reset=reset_peaks)
-            failed = warm(torch, index)
+            failed = run_first_kernels(torch, index)
         finally:
             PEAKS.drop(scope)
             if reset_peaks:

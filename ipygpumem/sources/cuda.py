@@ -1,50 +1,32 @@
-"""The few CUDA calls that PyTorch does not offer: memory taken and given back past its allocator.
+"""CUDA runtime calls that PyTorch does not offer.
 
-Through cuda-bindings where torch brought it, else ctypes on the CUDA runtime that is loaded already.
+Uses cuda-bindings if PyTorch brought it, otherwise ctypes on the CUDA runtime that is already loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import sys
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ipygpumem.sources.host import loaded_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _RELAXED = 2
 """cudaStreamCaptureModeRelaxed."""
-_POOL_HELD, _POOL_HELD_HIGH, _POOL_USED, _POOL_USED_HIGH = 5, 6, 7, 8
-"""cudaMemPoolAttrReservedMemCurrent and its neighbours."""
-_GRAPH_USED, _GRAPH_USED_HIGH, _GRAPH_HELD, _GRAPH_HELD_HIGH = 0, 1, 2, 3
-"""cudaGraphMemAttrUsedMemCurrent and its neighbours."""
+_STREAM_POOL_ATTRIBUTES = (5, 7, 6, 8)
+"""cudaMemPoolAttrReservedMemCurrent, UsedMemCurrent, ReservedMemHigh and UsedMemHigh."""
+_GRAPH_POOL_ATTRIBUTES = (2, 0, 3, 1)
+"""cudaGraphMemAttrReservedMemCurrent, UsedMemCurrent, ReservedMemHigh and UsedMemHigh."""
 
-__all__ = ["CudaPool", "graph_pool", "raw_allocation", "stream_pool", "uncaptured"]
-
-
-@contextlib.contextmanager
-def raw_allocation(size: int) -> Iterator[bool]:
-    """Hold ``size`` bytes of the current device by cudaMalloc for the length of the block.
-
-    Yields:
-        Whether the memory was there to have; False also where no CUDA runtime can be called.
-    """
-    runtime = _runtime()
-    with uncaptured():
-        pointer = runtime.malloc(size) if runtime is not None else None
-    try:
-        yield pointer is not None
-    finally:
-        if runtime is not None and pointer is not None:
-            with uncaptured():
-                runtime.free(pointer)
+__all__ = ["CudaPool", "RelaxedCaptureMode", "graph_pool", "raw_allocation", "stream_pool"]
 
 
 class CudaPool(NamedTuple):
-    """What CUDA counts of one of its pools, in bytes: held and in use, now and at their highest so far."""
+    """Sizes of a CUDA memory pool in bytes: reserved and in use, now and at their maximum so far."""
 
     held: int
     used: int
@@ -52,52 +34,78 @@ class CudaPool(NamedTuple):
     used_high: int
 
 
-def stream_pool(index: int) -> CudaPool | None:
-    """The device's default memory pool (cudaMallocAsync); None where it cannot be asked. Needs a context there."""
-    return _counted(index, "stream", (_POOL_HELD, _POOL_USED, _POOL_HELD_HIGH, _POOL_USED_HIGH))
+class RelaxedCaptureMode:
+    """Allow calls to the device in this thread while one of its streams is being captured into a CUDA graph.
 
-
-def graph_pool(index: int) -> CudaPool | None:
-    """The memory of the allocations in CUDA graphs; None where it cannot be asked. Needs a context there."""
-    return _counted(index, "graph", (_GRAPH_HELD, _GRAPH_USED, _GRAPH_HELD_HIGH, _GRAPH_USED_HIGH))
-
-
-def _counted(index: int, kind: str, attributes: tuple[int, ...]) -> CudaPool | None:
-    runtime = _runtime()
-    if runtime is None:
-        return None
-    try:
-        with uncaptured():
-            return CudaPool(*(runtime.attribute(index, kind, attribute) for attribute in attributes))
-    except Exception:  # an older runtime, or a kernel that has failed
-        return None
-
-
-class uncaptured:  # noqa: N801 (a context manager reads as a word; a class costs a third of a generator)
-    """Let this thread ask the device something while some stream of it is being captured into a graph.
-
-    A capture forbids its whole thread all calls that might wait, a mere question included, and is void if one comes
-    (also when the current stream is not the one that is captured, which PyTorch cannot tell). For the length of the
-    block the thread is excused, as PyTorch's allocator excuses its own calls.
-
-    The block is given whether the thread could be excused; if not, nothing should be asked.
+    A capture forbids its thread all calls that might wait, even queries, and becomes invalid if one is made, also when
+    another than the current stream is captured, which PyTorch cannot detect. PyTorch's allocator protects its own calls
+    in the same way. Entering returns whether the mode could be changed; if not, make no call.
     """
 
-    __slots__ = ("_mode", "_runtime")
+    # a class, because contextlib's generators take three times as long
+
+    __slots__ = ("_previous_mode", "_runtime")
 
     def __enter__(self) -> bool:
         self._runtime = runtime = _runtime()
         if runtime is None:
             return False
-        self._mode = runtime.exchange_mode(_RELAXED)
+        self._previous_mode = runtime.exchange_mode(_RELAXED)
         return True
 
     def __exit__(self, *error: object) -> None:
         if self._runtime is not None:
-            self._runtime.exchange_mode(self._mode)
+            self._runtime.exchange_mode(self._previous_mode)
+
+
+@contextlib.contextmanager
+def raw_allocation(nbytes: int) -> Iterator[bool]:
+    """Allocate memory of the current device with cudaMalloc and free it at the end of the block.
+
+    Yields:
+        Whether the allocation succeeded; False also if no CUDA runtime can be called.
+    """
+    runtime = _runtime()
+    with RelaxedCaptureMode():
+        pointer = runtime.malloc(nbytes) if runtime is not None else None
+    try:
+        yield pointer is not None
+    finally:
+        if runtime is not None and pointer is not None:
+            with RelaxedCaptureMode():
+                runtime.free(pointer)
+
+
+def stream_pool(index: int) -> CudaPool | None:
+    """Read the device's default memory pool (cudaMallocAsync), or None if that fails. Needs a context on the device."""
+    return _read_pool(index, "stream", _STREAM_POOL_ATTRIBUTES)
+
+
+def graph_pool(index: int) -> CudaPool | None:
+    """Read the memory of allocations in CUDA graphs, or None if that fails. Needs a context on the device."""
+    return _read_pool(index, "graph", _GRAPH_POOL_ATTRIBUTES)
+
+
+def _read_pool(index: int, kind: str, attributes: tuple[int, ...]) -> CudaPool | None:
+    runtime = _runtime()
+    if runtime is None:
+        return None
+    try:
+        with RelaxedCaptureMode():
+            return CudaPool(*(_checked(*runtime.attribute(index, kind, attribute)) for attribute in attributes))
+    except Exception:  # an older runtime, or a failed kernel
+        return None
+
+
+def _checked(error: Any, value: Any) -> int:
+    if int(error):
+        raise RuntimeError(f"CUDA error {int(error)}")
+    return int(value)
 
 
 class _Bindings:
+    """The runtime through cuda-bindings."""
+
     def __init__(self, runtime: Any) -> None:
         self._runtime = runtime
         self._modes = runtime.cudaStreamCaptureMode
@@ -105,23 +113,24 @@ class _Bindings:
     def exchange_mode(self, mode: int) -> int:
         return int(self._runtime.cudaThreadExchangeStreamCaptureMode(self._modes(mode))[1])
 
-    def malloc(self, size: int) -> int | None:
-        error, pointer = self._runtime.cudaMalloc(size)
+    def malloc(self, nbytes: int) -> int | None:
+        error, pointer = self._runtime.cudaMalloc(nbytes)
         return int(pointer) if int(error) == 0 else None
 
     def free(self, pointer: int) -> None:
         self._runtime.cudaFree(pointer)
 
-    def attribute(self, index: int, kind: str, attribute: int) -> int:
+    def attribute(self, index: int, kind: str, attribute: int) -> Any:
         runtime = self._runtime
         if kind == "graph":
-            value = runtime.cudaGraphMemAttributeType(attribute)
-            return _good(runtime.cudaDeviceGetGraphMemAttribute(index, value))
-        pool = runtime.cudaDeviceGetDefaultMemPool(index)
-        return _good(runtime.cudaMemPoolGetAttribute(pool[1], runtime.cudaMemPoolAttr(attribute)))
+            return runtime.cudaDeviceGetGraphMemAttribute(index, runtime.cudaGraphMemAttributeType(attribute))
+        pool = runtime.cudaDeviceGetDefaultMemPool(index)[1]
+        return runtime.cudaMemPoolGetAttribute(pool, runtime.cudaMemPoolAttr(attribute))
 
 
-class _Loaded:
+class _LoadedRuntime:
+    """The runtime through ctypes."""
+
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
 
@@ -130,56 +139,35 @@ class _Loaded:
         self._library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(value))
         return value.value
 
-    def malloc(self, size: int) -> int | None:
+    def malloc(self, nbytes: int) -> int | None:
         pointer = ctypes.c_void_p()
-        if self._library.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size)):
-            self._library.cudaGetLastError()  # or the user's next call would find our error
+        if self._library.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(nbytes)):
+            self._library.cudaGetLastError()  # otherwise the user's next call would report this error
             return None
         return pointer.value
 
     def free(self, pointer: int) -> None:
         self._library.cudaFree(ctypes.c_void_p(pointer))
 
-    def attribute(self, index: int, kind: str, attribute: int) -> int:
+    def attribute(self, index: int, kind: str, attribute: int) -> tuple[int, int]:
         library, value, pool = self._library, ctypes.c_uint64(), ctypes.c_void_p()
         if kind == "graph":
-            code = library.cudaDeviceGetGraphMemAttribute(index, attribute, ctypes.byref(value))
+            error = library.cudaDeviceGetGraphMemAttribute(index, attribute, ctypes.byref(value))
         else:
-            code = library.cudaDeviceGetDefaultMemPool(ctypes.byref(pool), index)
-            code = code or library.cudaMemPoolGetAttribute(pool, attribute, ctypes.byref(value))
-        return _good((code, value.value))
-
-
-def _good(answer: tuple[Any, Any]) -> int:
-    """The value of an answer.
-
-    Raises:
-        RuntimeError: It is an error.
-    """
-    if int(answer[0]):
-        raise RuntimeError(f"CUDA error {int(answer[0])}")
-    return int(answer[1])
+            error = library.cudaDeviceGetDefaultMemPool(ctypes.byref(pool), index)
+            error = error or library.cudaMemPoolGetAttribute(pool, attribute, ctypes.byref(value))
+        return error, value.value
 
 
 @lru_cache(maxsize=1)
-def _runtime() -> _Bindings | _Loaded | None:
-    return _bindings() or _loaded_runtime()
-
-
-def _bindings() -> _Bindings | None:
+def _runtime() -> _Bindings | _LoadedRuntime | None:
     try:
         from cuda.bindings import runtime
-    except Exception:  # absent, or made for another CUDA than the one that is loaded
-        return None
+    except Exception:  # not installed, or built for another CUDA version than the loaded one
+        return _loaded_runtime()
     return _Bindings(runtime)
 
 
-def _loaded_runtime() -> _Loaded | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    with contextlib.suppress(OSError), Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
-        for line in maps:
-            path = line.split(maxsplit=5)[5:]
-            if path and "libcudart" in path[0].rpartition("/")[2]:
-                return _Loaded(ctypes.CDLL(path[0].strip()))
-    return None
+def _loaded_runtime() -> _LoadedRuntime | None:
+    path = loaded_library("libcudart")
+    return None if path is None else _LoadedRuntime(ctypes.CDLL(path))

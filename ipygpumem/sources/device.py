@@ -1,4 +1,7 @@
-"""One CUDA device paired with its NVML entry: by UUID, and our own process in it by a growth that only we can cause."""
+"""A CUDA device and its NVML entry.
+
+The two are matched by UUID. This process's entry in NVML's list is found by an allocation that the entry must follow.
+"""
 
 from __future__ import annotations
 
@@ -13,37 +16,47 @@ from ipygpumem.sources.host import namespace_pids
 
 if TYPE_CHECKING:
     from ipygpumem.core.reading import Mode
+    from ipygpumem.sources.allocator import AllocatorState
     from ipygpumem.sources.nvml import Nvml
-    from ipygpumem.sources.pytorch import AllocatorState
 
 __all__ = ["Device", "DriverReading"]
 
-_STEPS = (34 * MIB, 38 * MIB)
-"""Sizes of the growth probe: odd enough that no library takes just that, multiples of CUDA's 2 MiB granularity."""
+_TEST_SIZES = (34 * MIB, 38 * MIB)
+"""Test allocations: multiples of CUDA's granularity of 2 MiB, but sizes that no library is likely to allocate."""
 _TOLERANCE = 2 * MIB
-_ROOM = 256 * MIB
+_REQUIRED_FREE = 256 * MIB
 
 
 class DriverReading(NamedTuple):
-    """What one card said at one moment: has this process a context, whose bytes are there, what went wrong."""
+    """A device at one instant according to the driver: everything but PyTorch's allocator.
+
+    ``problem`` is what could not be read, ``listed`` the other processes with their bytes, and ``highest`` the most
+    memory that this process has ever used, if the driver's accounting mode is on.
+    """
 
     context: bool
-    memory: DeviceMemory | None
-    process: int | None
-    others: int | None
-    trouble: str
-    busy: bool | None
+    memory: DeviceMemory | None = None
+    process: int | None = None
+    others: int | None = None
+    problem: str = ""
+    busy: bool | None = None
     listed: tuple[tuple[int, int | None], ...] = ()
     highest: int | None = None
 
 
 @dataclass(slots=True)
 class Device:
-    """One device of this process, named as PyTorch names it.
+    """A device of this process.
 
-    ``own`` is the process id under which NVML lists us, once verified; ``mode`` and ``why`` say what can be claimed.
-    ``segments`` is PyTorch's count of moved segments at the last reading, ``listed`` the other processes then, and
-    ``others`` their sum.
+    Attributes:
+        index: PyTorch's index.
+        label: The product name.
+        own_pid: The pid under which NVML lists this process, once verified.
+        mode: What can be attributed (see `DeviceReading`), with the ``reason``.
+        graphics: Whether graphics processes use the device.
+        accounting: Whether the driver's accounting mode is on.
+        segments: PyTorch's count of changed segments at the last reading.
+        listed: The other processes at the last reading, and ``others`` the sum of their bytes.
     """
 
     index: int
@@ -52,11 +65,11 @@ class Device:
     total: int | None
     nvml: Nvml | None
     handle: Any = None
-    own: int | None = None
+    own_pid: int | None = None
     mode: Mode = "torch-only"
-    why: str = ""
+    reason: str = ""
     graphics: bool = False
-    accounts: bool = False
+    accounting: bool = False
     verified: bool = False
     segments: int | None = None
     listed: tuple[tuple[int, int | None], ...] = ()
@@ -64,144 +77,167 @@ class Device:
 
     @property
     def name(self) -> str:
-        """As PyTorch writes it: ``cuda:0``."""
+        """PyTorch's name: ``cuda:0``."""
         return f"cuda:{self.index}"
 
     @classmethod
     def find(cls, torch: Any, index: int, nvml: Nvml | None, reason: str) -> Device:
-        """The device with this torch index, paired with NVML's by UUID. Creates no context.
-
-        ``reason`` is why there is no NVML, where there is none.
-        """
+        """Return a device with its NVML handle. Creates no context. ``reason`` says why ``nvml`` is None."""
         properties = torch.cuda.get_device_properties(index)
         uuid = str(properties.uuid) if hasattr(properties, "uuid") else None
-        card = cls(index, str(properties.name), uuid, int(properties.total_memory), nvml, why=reason)
+        device = cls(index, str(properties.name), uuid, int(properties.total_memory), nvml, reason=reason)
         if nvml is None:
-            return card
+            return device
         try:
-            handle, parent = nvml.handle(uuid or "", _pci(properties))
+            handle, is_mig_parent = nvml.handle(uuid or "", _pci_bus_id(properties))
         except NvmlError as error:
-            card.why = str(error)
-            return card
-        if parent:
-            card.why = "only the parent card of this MIG instance can be read, and its figures are not ours"
-            return card
-        card.graphics, card.accounts = _graphics(nvml, handle), nvml.accounts(handle)
-        card.handle, card.mode, card.why = handle, "device", "no CUDA context of this process yet"
-        return card
+            device.reason = str(error)
+            return device
+        if is_mig_parent:
+            device.reason = "NVML can read only the whole GPU of this MIG instance, which others may share"
+            return device
+        device.graphics, device.accounting = _has_graphics(nvml, handle), nvml.has_accounting(handle)
+        device.handle, device.mode, device.reason = handle, "device", "no CUDA context of this process yet"
+        return device
 
     def verify(self, torch: Any, reserved: int | None) -> None:
-        """Find our own entry in NVML's list: take memory past PyTorch, give it back, and see whose entry follows.
+        """Find this process's entry in NVML's list: the one that follows a test allocation outside PyTorch.
 
-        Needs a context on the device and no graph being captured; costs one or two raw allocations of 34 MiB. Once per
-        device. ``reserved`` is what PyTorch holds there, in bytes.
+        Called once per device, with a context and while no graph is being captured. Costs one or two allocations of
+        34 MiB. ``reserved`` is the memory that PyTorch has reserved, in bytes.
         """
         self.verified = True
         if self.nvml is None or self.handle is None:
             return
         try:
             self._verify(torch, self.nvml, reserved)
-        except Exception as error:  # NVML refuses, or a kernel has failed: the readings go on with what is left
-            self.mode, self.own, self.why = "device", None, f"no attribution by process: {first_line(error)}"
+        except Exception as error:  # NVML fails, or a kernel has failed: other values can still be read
+            self._set_mode("device", f"no attribution by process: {first_line(error)}")
+
+    def _set_mode(self, mode: Mode, reason: str, own_pid: int | None = None) -> None:
+        self.mode, self.reason, self.own_pid = mode, reason, own_pid
 
     def _verify(self, torch: Any, nvml: Nvml, reserved: int | None) -> None:
         entries = nvml.processes(self.handle)
-        # machines of unified memory tell the list but not the card
+        # machines with unified memory have a process list, but no value for the whole device
         memory = _memory(nvml, self.handle) or pytorch.device_memory(torch, self.index)
-        if memory is not None and memory.total - memory.used < _ROOM:
-            self._by_pid(entries, reserved, "the card is too full for a growth probe")
+        if memory is not None and memory.total - memory.used < _REQUIRED_FREE:
+            self._match_pid(entries, reserved, "too little free memory for a test allocation")
             return
         candidates = set(entries)
-        moved = False
+        device_changed = False
         with torch.cuda.device(self.index):
-            for step in _STEPS:
-                grown = self._grown(nvml, step)
-                if grown is None:
-                    self._by_pid(entries, reserved, "no memory outside PyTorch could be taken for a growth probe")
+            for nbytes in _TEST_SIZES:
+                result = self._test_allocation(nvml, nbytes)
+                if result is None:
+                    self._match_pid(entries, reserved, "the test allocation outside PyTorch failed")
                     return
-                pids, card_moved = grown
+                pids, changed = result
                 candidates &= pids
-                moved |= card_moved
-                if len(candidates) == 1 and card_moved:
+                device_changed |= changed
+                if len(candidates) == 1 and changed:
                     break
         if len(candidates) == 1:
-            self.own, self.mode, self.why = candidates.pop(), "process", "own entry verified by a growth probe"
-        elif not moved and not candidates:
-            self.mode, self.handle, self.own = "torch-only", None, None
-            self.why = "NVML's card of that UUID did not move with our own allocation"
+            self._set_mode("process", "NVML entry verified by a test allocation", candidates.pop())
+        elif not device_changed and not candidates:
+            self.handle = None
+            self._set_mode("torch-only", "NVML's device with this UUID did not change with a test allocation")
         else:
-            self.mode, self.own, self.why = "device", None, _hidden(entries, ambiguous=bool(candidates))
+            self._set_mode("device", _missing_entry(entries, ambiguous=bool(candidates)))
 
-    def _grown(self, nvml: Nvml, step: int) -> tuple[set[int], bool] | None:
-        """The entries that followed one allocation up and down, and whether the card as a whole did."""
-        before, card_before = nvml.processes(self.handle), _memory(nvml, self.handle)
-        with cuda.raw_allocation(step) as taken:
-            if not taken:
+    def _test_allocation(self, nvml: Nvml, nbytes: int) -> tuple[set[int], bool] | None:
+        """Allocate and free memory; return the pids whose entries followed, and whether the whole device did."""
+        before, memory_before = nvml.processes(self.handle), _memory(nvml, self.handle)
+        with cuda.raw_allocation(nbytes) as allocated:
+            if not allocated:
                 return None
-            during, card_during = nvml.processes(self.handle), _memory(nvml, self.handle)
-        after, card_after = nvml.processes(self.handle), _memory(nvml, self.handle)
-        followed = {
+            during, memory_during = nvml.processes(self.handle), _memory(nvml, self.handle)
+        after, memory_after = nvml.processes(self.handle), _memory(nvml, self.handle)
+        pids = {
             pid
-            for pid, amount in during.items()
-            if amount is not None
-            and _near(amount - (before.get(pid) or 0), step)
-            and _near(amount - (after.get(pid) or 0), step)
+            for pid, size in during.items()
+            if size is not None
+            and _is_near(size - (before.get(pid) or 0), nbytes)
+            and _is_near(size - (after.get(pid) or 0), nbytes)
         }
-        if card_before is None or card_during is None or card_after is None:
-            return followed, bool(followed)  # no figure of the card: the entry itself proves it
-        moved = _near(card_during.used - card_before.used, step) and _near(card_during.used - card_after.used, step)
-        return followed, moved
+        if memory_before is None or memory_during is None or memory_after is None:
+            return pids, bool(pids)  # without a value for the whole device the entry is sufficient
+        used = memory_during.used
+        return pids, _is_near(used - memory_before.used, nbytes) and _is_near(used - memory_after.used, nbytes)
 
-    def _by_pid(self, entries: dict[int, int | None], reserved: int | None, why: str) -> None:
-        """Without a growth probe: our own process id counts, if its entry can hold what PyTorch reserved."""
+    def _match_pid(self, entries: dict[int, int | None], reserved: int | None, reason: str) -> None:
+        """Without a test allocation: accept the entry with our pid if it is large enough for PyTorch's memory."""
         for pid in namespace_pids():
-            amount = entries.get(pid)
-            if amount is not None and amount >= max(reserved or 0, 1):
-                self.own, self.mode, self.why = pid, "process", f"own entry by process id ({why})"
+            size = entries.get(pid)
+            if size is not None and size >= max(reserved or 0, 1):
+                self._set_mode("process", f"NVML entry found by process id ({reason})", pid)
                 return
-        self.own, self.mode, self.why = None, "device", f"{_hidden(entries, ambiguous=False)} ({why})"
+        self._set_mode("device", f"{_missing_entry(entries, ambiguous=False)} ({reason})")
 
     def entries(self) -> dict[int, int | None]:
-        """Bytes by process id of everybody on the card, this process among them.
+        """Return the bytes of every process on the device by pid, including this process.
 
         Raises:
-            NvmlError: NVML does not tell.
+            NvmlError: NVML has no list of processes.
         """
         if self.nvml is None or self.handle is None:
-            raise NvmlError(self.why or "NVML does not know this device")
+            raise NvmlError(self.reason or "NVML does not know this device")
         return self.nvml.processes(self.handle, graphics=self.graphics)
 
     def read_driver(self, torch: Any, *, capturing: bool, busy: bool) -> DriverReading:
-        """What the card says now, apart from PyTorch's allocator; ``busy`` asks whether it is at work, too."""
+        """Read what the driver reports; ``busy`` includes whether work is queued on the device."""
         context = pytorch.has_context(torch, self.index)
-        callable_now = context and not capturing
-        memory, process, others, trouble = self._card(torch, callable_now=callable_now)
-        at_work = pytorch.busy(torch, self.index) if callable_now and busy else None
-        highest = None
-        if self.accounts and process is not None and self.nvml is not None and self.own is not None:
-            highest = self.nvml.highest(self.handle, self.own)
-        listed = () if others is None else self.listed
-        return DriverReading(context, memory, process, others, trouble, at_work, listed, highest)
+        may_call_cuda = context and not capturing
+        reading = self._read_nvml(context=context)
+        if reading.memory is None and reading.process is None and may_call_cuda:
+            reading = reading._replace(memory=pytorch.device_memory(torch, self.index))
+        if may_call_cuda and busy:
+            reading = reading._replace(busy=pytorch.busy(torch, self.index))
+        return reading
 
-    def reading(self, driver_reading: DriverReading, state: AllocatorState | None, torch_why: str) -> DeviceReading:
-        """Combine the driver's figures with the allocator's counters; ``state`` is None if there are none."""
-        context, memory, process, others, trouble, busy, listed, highest = driver_reading
-        mode, why = self.mode, trouble or self.why
+    def _read_nvml(self, *, context: bool) -> DriverReading:
+        nvml = self.nvml
+        if nvml is None or self.handle is None:
+            return DriverReading(context)
+        memory, problem = None, ""
+        try:
+            memory = nvml.memory(self.handle)
+        except NvmlError as error:  # the list may still work: machines with unified memory
+            problem = str(error)
+        if self.own_pid is None:
+            return DriverReading(context, memory, problem=problem)
+        try:
+            entries = nvml.processes(self.handle, graphics=self.graphics)
+        except NvmlError as error:
+            return DriverReading(context, memory, problem=str(error))
+        process = entries.pop(self.own_pid, None)
+        if not process:  # missing and 0 both mean unknown
+            return DriverReading(context, memory, problem=problem)
+        listed = tuple(entries.items())
+        if listed != self.listed:  # keep the old object otherwise: thousands of reports share it
+            self.listed, self.others = listed, sum(size for size in entries.values() if size is not None)
+        highest = nvml.highest(self.handle, self.own_pid) if self.accounting else None
+        return DriverReading(context, memory, process, self.others, problem, None, self.listed, highest)
+
+    def reading(self, driver: DriverReading, state: AllocatorState | None, torch_reason: str) -> DeviceReading:
+        """Combine the driver's values with the allocator's counters, None if it keeps none."""
+        memory, process, others, listed = driver.memory, driver.process, driver.others, driver.listed
+        mode, reason = self.mode, driver.problem or self.reason
         if mode == "process" and process is None:
-            mode, why = "device", trouble or "our own entry is missing from NVML's list"
+            mode, reason = "device", driver.problem or "this process's entry is missing from NVML's list"
         elif process is not None and state is not None and process < state.now.reserved:
-            # a rule of the ledger: such an entry is torn or not ours, and what it gives is never shown
-            mode, why, process, others = "device", "NVML's entry is smaller than what PyTorch holds", None, None
-            listed = ()
+            # such an entry is inconsistent or of another process
+            mode, reason = "device", "NVML's entry is smaller than what PyTorch has reserved"
+            process, others, listed = None, None, ()
         if mode == "device" and memory is None:
             mode = "torch-only"
         elif mode == "torch-only" and memory is not None:
             mode = "device"
-        if not context and process is None:
-            process = 0  # no context, no memory: certain without NVML
+        if not driver.context and process is None:
+            process = 0  # without a context there is no memory
         return DeviceReading(
             name=self.name,
-            context=context,
+            context=driver.context,
             allocated=None if state is None else state.now.allocated,
             reserved=None if state is None else state.now.reserved,
             active=None if state is None else state.now.active,
@@ -215,46 +251,13 @@ class Device:
             others=others,
             total=self.total if memory is None else memory.total,
             mode=mode,
-            why=why,
+            why=reason,
             source=None if memory is None else memory.source,
-            busy=busy,
-            torch_why=torch_why,
+            busy=driver.busy,
+            torch_why=torch_reason,
             listed=listed,
-            highest=highest if mode == "process" else None,
+            highest=driver.highest if mode == "process" else None,
         )
-
-    def _card(self, torch: Any, *, callable_now: bool) -> tuple[DeviceMemory | None, int | None, int | None, str]:
-        """The card's memory, our entry, the sum of the others' and what went wrong."""
-        trouble = ""
-        if self.nvml is not None and self.handle is not None:
-            memory, process, others, trouble = self._from_nvml(self.nvml)
-            if memory is not None or process is not None:
-                return memory, process, others, trouble
-        if callable_now:
-            return pytorch.device_memory(torch, self.index), None, None, trouble
-        return None, None, None, trouble
-
-    def _from_nvml(self, nvml: Nvml) -> tuple[DeviceMemory | None, int | None, int | None, str]:
-        memory = process = others = None
-        trouble = ""
-        # apart, for each can fail alone: unified-memory machines tell the list but not the card's figure
-        try:
-            memory = nvml.memory(self.handle)
-        except NvmlError as error:
-            trouble = str(error)
-        if self.own is None:
-            return memory, None, None, trouble
-        try:
-            entries = nvml.processes(self.handle, graphics=self.graphics)
-        except NvmlError as error:
-            return memory, None, None, str(error)
-        process = entries.pop(self.own, None) or None  # absent and 0 both mean: not known
-        if process is not None:
-            listed = tuple(entries.items())
-            if listed != self.listed:  # else thousands of reports share one, and its sum
-                self.listed, self.others = listed, sum(amount for amount in entries.values() if amount is not None)
-            others = self.others
-        return memory, process, others, trouble
 
 
 def _memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:
@@ -264,31 +267,31 @@ def _memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:
         return None
 
 
-def _near(amount: int, step: int) -> bool:
-    return abs(amount - step) <= _TOLERANCE
+def _is_near(change: int, nbytes: int) -> bool:
+    return abs(change - nbytes) <= _TOLERANCE
 
 
-def _pci(properties: Any) -> str | None:
+def _pci_bus_id(properties: Any) -> str | None:
     if not hasattr(properties, "pci_bus_id"):
         return None
     return f"{properties.pci_domain_id:08X}:{properties.pci_bus_id:02X}:{properties.pci_device_id:02X}.0"
 
 
-def _graphics(nvml: Nvml, handle: Any) -> bool:
-    """Whether anybody draws on the card: only then is that list asked for again."""
+def _has_graphics(nvml: Nvml, handle: Any) -> bool:
     try:
         return nvml.processes(handle, graphics=True).keys() != nvml.processes(handle).keys()
     except NvmlError:
         return False
 
 
-def _hidden(entries: dict[int, int | None], *, ambiguous: bool) -> str:
+def _missing_entry(entries: dict[int, int | None], *, ambiguous: bool) -> str:
+    """Return why this process's entry is unknown."""
     if ambiguous:
-        return "several entries of NVML's list moved with our own allocation"
+        return "several entries of NVML's list changed with a test allocation"
     if not entries:
-        return "NVML lists no process: this one is hidden by its container"
-    if all(amount is None for amount in entries.values()):
-        return "NVML tells no memory by process here (WSL2, Windows)"
+        return "NVML lists no process: this container hides them"
+    if all(size is None for size in entries.values()):
+        return "NVML reports no memory by process on this system (WSL2, Windows)"
     if any(entries.get(pid) == 0 for pid in namespace_pids()):
-        return "NVML tells 0 for this process: the driver hides it from its container"
+        return "NVML reports 0 bytes for this process: the driver hides its memory from this container"
     return "this process is not in NVML's list"

@@ -1,4 +1,4 @@
-"""Every device under watch, and the reading of all of them at one instant."""
+"""The devices of this process, and readings of all of them at one instant."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ipygpumem.core.errors import DeviceError, NvmlError, first_line
 from ipygpumem.core.reading import DeviceReading, Reading
-from ipygpumem.sources import host, pytorch
+from ipygpumem.sources import allocator, host, pytorch
 from ipygpumem.sources.device import Device
 from ipygpumem.sources.nvml import Nvml
 from ipygpumem.sources.process_names import ProcessDirectory, own_pid
@@ -16,164 +16,154 @@ from ipygpumem.sources.process_names import ProcessDirectory, own_pid
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ipygpumem.features.processes.model import OtherProcess
+    from ipygpumem.core.other_process import OtherProcess
 
-    ReadAllocator: TypeAlias = Callable[[int], pytorch.AllocatorState]
+    ReadAllocator: TypeAlias = Callable[[int], allocator.AllocatorState]
 
 __all__ = ["DeviceMonitor"]
 
 _TRIES = 3
-"""A reading is taken again when another thread moved segments between its parts."""
-_ASYNC = "cudaMallocAsync: CUDA's default memory pool, of PyTorch and of every other user of that pool"
+_ASYNC = "cudaMallocAsync: CUDA's default memory pool, which PyTorch shares with every other user of that pool"
 
 
 class DeviceMonitor:
-    """The devices of this process, found when CUDA has started and not before.
+    """The devices of this process, available once CUDA is initialized.
 
-    ``selected`` names the devices to watch (``"cuda:0"``); None takes every device that this process has a context on.
+    Attributes:
+        selected: Names of the devices to read (``"cuda:0"``); None for every device with a context of this process.
+        devices: All devices by index.
+        process_directory: What is known about other processes.
     """
 
     def __init__(self, selected: Iterable[str] | None = None) -> None:
         self.selected = None if selected is None else tuple(selected)
         self.devices: dict[int, Device] = {}
         self.process_directory = ProcessDirectory()
-        self._met: dict[str, object] = {}
-        self._nvml: Nvml | None = None
-        self._nvml_why = ""
-        self._nvml_tried = False
+        self._recorded_lists: dict[str, object] = {}
 
     def find_devices(self) -> Any | None:
-        """Torch, once CUDA has started, with its devices paired to NVML's; None before."""
+        """Find the devices once CUDA is initialized, and return torch; None before."""
         torch = pytorch.started()
         if torch is not None and not self.devices:
-            self._open_nvml()
+            try:
+                nvml, reason = Nvml(), ""
+            except NvmlError as error:
+                nvml, reason = None, str(error)
             for index in range(torch.cuda.device_count()):
-                self.devices[index] = Device.find(torch, index, self._nvml, self._nvml_why)
+                self.devices[index] = Device.find(torch, index, nvml, reason)
         return torch
 
-    def _open_nvml(self) -> None:
-        if self._nvml_tried:
-            return
-        self._nvml_tried = True
-        try:
-            self._nvml = Nvml()
-        except NvmlError as error:
-            self._nvml_why = str(error)
-
     def selected_devices(self) -> list[Device]:
-        """The cards to read now."""
-        if self.selected is not None:
-            return [card for card in self.devices.values() if card.name in self.selected]
-        return list(self.devices.values())
+        """Return the devices to read."""
+        devices = self.devices.values()
+        return [device for device in devices if self.selected is None or device.name in self.selected]
 
     def parse_devices(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Device words (``0``, ``cuda:0``, ``cuda``) as names.
+        """Return the names of devices (``cuda:0``) that the user wrote as ``0``, ``cuda:0`` or ``cuda``.
 
         Raises:
-            DeviceError: No such device here.
+            DeviceError: This process has no such device.
         """
-        return tuple(dict.fromkeys(self._name(name) for name in names))
-
-    def _name(self, word: str) -> str:
-        text = str(word).strip()
-        torch = pytorch.module()
-        count = torch.cuda.device_count() if torch is not None and pytorch.problem(load=False) is None else 0
-        if torch is None and pytorch.importable():
-            count = sys.maxsize  # nobody can tell before torch is imported
-        number = text.removeprefix("cuda").removeprefix(":") or "0"
-        if not number.isdecimal() or (text != number and not text.startswith("cuda")):
-            raise DeviceError(f"{text!r} is no device: write cuda:0, or 0")
-        if int(number) >= count:
-            there = (
-                f"this process sees {count} (cuda:0 to cuda:{count - 1})" if count > 1 else f"this process sees {count}"
-            )
-            raise DeviceError(f"there is no device cuda:{number}: {there}")
-        return f"cuda:{int(number)}"
+        return tuple(dict.fromkeys(_device_name(str(name).strip()) for name in names))
 
     def other_processes(self, index: int) -> tuple[OtherProcess, ...]:
-        """Other processes on a device, the largest first; none where they cannot be told from this one."""
-        card = self.devices.get(index)
-        if card is None or card.own is None:
+        """Return the other processes on a device, the largest first; none if this process's own entry is unknown."""
+        device = self.devices.get(index)
+        if device is None or device.own_pid is None:
             return ()
         try:
-            entries = card.entries()
+            entries = device.entries()
         except NvmlError:
             return ()
-        entries.pop(card.own, None)
-        return self.identify(card, entries.items())
+        entries.pop(device.own_pid, None)
+        return self.identify(device, entries.items())
 
-    def identify(self, card: Device, listed: Iterable[tuple[int, int | None]]) -> tuple[OtherProcess, ...]:
-        """Entries of a card's list by name, the largest first."""
-        trusted = self.has_local_pids(card)
-        found = [self.process_directory.lookup(pid, amount, trusted=trusted) for pid, amount in listed]
-        return tuple(sorted(found, key=lambda one: (-(one.amount or 0), one.pid)))
+    def identify(self, device: Device, entries: Iterable[tuple[int, int | None]]) -> tuple[OtherProcess, ...]:
+        """Look up the processes of NVML's entries (pid and bytes), the largest first."""
+        local = self.has_local_pids(device)
+        processes = [self.process_directory.lookup(pid, nbytes, trusted=local) for pid, nbytes in entries]
+        return tuple(sorted(processes, key=lambda process: (-(process.amount or 0), process.pid)))
 
-    def has_local_pids(self, card: Device) -> bool:
-        """Whether the numbers in a card's list are those of this system: our own entry stands under our own."""
-        owns = {one.own for one in (card, *self.devices.values())} - {None}
-        return owns == {own_pid()}
+    def has_local_pids(self, device: Device) -> bool:
+        """Return whether a device lists pids of this PID namespace: our own entry is under our own pid everywhere."""
+        own_entries = {device.own_pid, *(other.own_pid for other in self.devices.values())} - {None}
+        return own_entries == {own_pid()}
 
-    def record_processes(self, devices: Mapping[str, DeviceReading]) -> None:
-        """ReadAllocator at processes that are new on a card, so that they can be named once they have ended."""
-        for card in self.devices.values():
-            device = devices.get(card.name)
-            if device is not None and not self.has_recorded_processes(device):
-                self.process_directory.record(device.listed, trusted=self.has_local_pids(card))
-                self._met[card.name] = device.listed
+    def record_processes(self, readings: Mapping[str, DeviceReading]) -> None:
+        """Look up processes that are new on a device, so that they can be named after they have ended."""
+        for device in self.devices.values():
+            reading = readings.get(device.name)
+            if reading is not None and not self.has_recorded_processes(reading):
+                self.process_directory.record(reading.listed, trusted=self.has_local_pids(device))
+                self._recorded_lists[device.name] = reading.listed
 
-    def has_recorded_processes(self, device: DeviceReading) -> bool:
-        """Whether everybody on a device was looked at, as far as the very same list says."""
-        return not device.listed or self._met.get(device.name) is device.listed
+    def has_recorded_processes(self, reading: DeviceReading) -> bool:
+        """Return whether `record_processes` was called with this very list of processes."""
+        return not reading.listed or self._recorded_lists.get(reading.name) is reading.listed
 
     def read(
         self, *, available: bool = False, busy: bool = True, read_allocator: ReadAllocator | None = None
     ) -> Reading:
-        """Every counter now. Never raises: what fails is None with its reason.
+        """Read all counters. Never raises: a value that cannot be read is None, with the reason.
 
-        ``available`` and ``busy`` ask for what costs and is not always needed. ``read_allocator`` reads the allocator of one
-        device, where its caller has more to do with the counters at that moment.
+        Args:
+            available: Include the machine's available main memory.
+            busy: Include whether each device has work queued.
+            read_allocator: Used instead of `allocator.state`, with the index of a device.
         """
         torch = self.find_devices()
         devices: dict[str, DeviceReading] = {}
         pinned = None
         if torch is not None:
             capturing = pytorch.capturing(torch)
-            for card in self.selected_devices():
-                devices[card.name] = self._read_card(torch, card, read_allocator, capturing=capturing, busy=busy)
-            pinned = pytorch.pinned(torch)
+            for device in self.selected_devices():
+                devices[device.name] = _read(torch, device, read_allocator, capturing=capturing, busy=busy)
+            pinned = allocator.pinned_memory(torch)
         return Reading(time=time.time(), devices=devices, host=host.read_host(pinned, available=available))
 
-    def _read_card(
-        self, torch: Any, card: Device, read_allocator: ReadAllocator | None, *, capturing: bool, busy: bool
-    ) -> DeviceReading:
-        try:
-            if not card.verified and not capturing and pytorch.has_context(torch, card.index):
-                card.verify(torch, _reserved(torch, card))
-            driver_reading = card.read_driver(torch, capturing=capturing, busy=busy)
-            state, why = _state(torch, card, read_allocator if driver_reading.context else None)
-            # segments unchanged since the last reading did not change between the two parts of this one either
-            for _ in range(_TRIES):
-                segments = None if state is None else state.segments
-                if segments == card.segments:
-                    break
-                card.segments = segments
-                driver_reading = card.read_driver(torch, capturing=capturing, busy=busy)
-                state, why = _state(torch, card, None)
-            return card.reading(driver_reading, state, why)
-        except Exception as error:
-            why = first_line(error)
-            return DeviceReading(name=card.name, context=True, total=card.total, why=why, torch_why=why)
+
+def _device_name(text: str) -> str:
+    torch = pytorch.module()
+    count = torch.cuda.device_count() if torch is not None and pytorch.problem(load=False) is None else 0
+    if torch is None and pytorch.importable():
+        count = sys.maxsize  # unknown until torch is imported
+    number = text.removeprefix("cuda").removeprefix(":") or "0"
+    if not number.isdecimal() or (text != number and not text.startswith("cuda")):
+        raise DeviceError(f"{text!r} is not a device: write cuda:0, or 0")
+    if int(number) >= count:
+        names = f" (cuda:0 to cuda:{count - 1})" if count > 1 else ""
+        raise DeviceError(f"there is no device cuda:{number}: this process sees {count}{names}")
+    return f"cuda:{int(number)}"
 
 
-def _state(torch: Any, card: Device, read_allocator: ReadAllocator | None) -> tuple[pytorch.AllocatorState | None, str]:
-    """The allocator's counters, and what is to be said of them."""
+def _read(
+    torch: Any, device: Device, read_allocator: ReadAllocator | None, *, capturing: bool, busy: bool
+) -> DeviceReading:
     try:
-        state = read_allocator(card.index) if read_allocator is not None else pytorch.state(torch, card.index)
+        if not device.verified and not capturing and pytorch.has_context(torch, device.index):
+            state, _ = _read_state(torch, device, None)
+            device.verify(torch, None if state is None else state.now.reserved)
+        driver = device.read_driver(torch, capturing=capturing, busy=busy)
+        state, reason = _read_state(torch, device, read_allocator if driver.context else None)
+        # if no segment changed since the last reading, none changed between these two; otherwise read them again
+        for _ in range(_TRIES):
+            segments = None if state is None else state.segments
+            if segments == device.segments:
+                break
+            device.segments = segments
+            driver = device.read_driver(torch, capturing=capturing, busy=busy)
+            state, reason = _read_state(torch, device, None)
+        return device.reading(driver, state, reason)
+    except Exception as error:
+        reason = first_line(error)
+        return DeviceReading(name=device.name, context=True, total=device.total, why=reason, torch_why=reason)
+
+
+def _read_state(
+    torch: Any, device: Device, read_allocator: ReadAllocator | None
+) -> tuple[allocator.AllocatorState | None, str]:
+    try:
+        state = allocator.state(device.index) if read_allocator is None else read_allocator(device.index)
     except Exception as error:
         return None, f"this allocator keeps no counters: {first_line(error)}"
     return state, _ASYNC if pytorch.backend(torch) == "cudaMallocAsync" else ""
-
-
-def _reserved(torch: Any, card: Device) -> int | None:
-    state, _ = _state(torch, card, None)
-    return None if state is None else state.now.reserved

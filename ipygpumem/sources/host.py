@@ -1,10 +1,11 @@
-"""This process in main memory: one of the two modules that import psutil."""
+"""This process in main memory, its process ids and the libraries it has loaded."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 from ipygpumem.core.reading import HostReading
 from ipygpumem.core.units import KIB
 
-__all__ = ["begin_of", "namespace_pids", "read_host", "reset_peak"]
+__all__ = ["loaded_library", "namespace_pids", "process_start", "read_host", "reset_peak"]
 
 _STATUS = "/proc/self/status"
+_MAPS = "/proc/self/maps"
 _MEMORY = re.compile(rb"VmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB")
 
 
@@ -25,17 +27,22 @@ def _process(pid: int) -> Any:
     return psutil.Process(pid)
 
 
-@lru_cache(maxsize=1)
-def _total() -> int:
+def _virtual_memory() -> Any:
     import psutil
 
-    return int(psutil.virtual_memory().total)
+    return psutil.virtual_memory()
 
 
-def begin_of(pid: int) -> str:
-    """When a process of this machine began: text that no other of the same number has; empty where it cannot be told.
+@lru_cache(maxsize=1)
+def _total() -> int:
+    return int(_virtual_memory().total)
 
-    On Linux in ticks since the machine began, which all processes read alike: psutil's times follow the clock.
+
+def process_start(pid: int) -> str:
+    """Return text that identifies when a process started, or an empty string if the system does not tell.
+
+    A pid and its start identify a process. On Linux the start is in clock ticks since the machine was booted, because
+    psutil's times change when the clock is set.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
@@ -50,57 +57,58 @@ def begin_of(pid: int) -> str:
 
 
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:
-    """Resident memory now and its high-water mark; ``available`` of the machine only when asked for (50 us)."""
-    rss, peak = _linux_memory() or _other_memory()
-    return HostReading(
-        rss=rss,
-        peak=peak,
-        pinned=pinned,
-        total=_total(),
-        available=_available() if available else None,
-    )
+    """Read resident memory and its high-water mark; ``available`` adds the machine's free memory (50 us)."""
+    rss, peak = _linux_memory() or _portable_memory()
+    free = int(_virtual_memory().available) if available else None
+    return HostReading(rss=rss, peak=peak, pinned=pinned, total=_total(), available=free)
 
 
 def _linux_memory() -> tuple[int, int] | None:
-    """Both figures of one instant, in a third of the time that the library takes for one of them."""
+    """Read both values at one instant, in a third of the time that psutil takes for one of them."""
     try:
-        found = _MEMORY.search(os.pread(_status(os.getpid()), 4096, 0))
+        match = _MEMORY.search(os.pread(_status(os.getpid()), 4096, 0))
     except OSError:
         return None
-    return None if found is None else (int(found[2]) * KIB, int(found[1]) * KIB)
+    return None if match is None else (int(match[2]) * KIB, int(match[1]) * KIB)
 
 
 @lru_cache(maxsize=1)
-def _status(pid: int) -> int:  # noqa: ARG001 (one for each process: a fork would read its parent)
-    """The kernel's page on this process, kept open: opening it costs as much as reading it."""
+def _status(pid: int) -> int:  # noqa: ARG001 (one for each process: after a fork the parent's would be read)
+    """Open the kernel's status file of this process, once: opening costs as much as reading."""
     return os.open(_STATUS, os.O_RDONLY)
 
 
-def _other_memory() -> tuple[int, int | None]:
+def _portable_memory() -> tuple[int, int | None]:
     memory = _process(os.getpid()).memory_info()
     windows_peak = getattr(memory, "peak_wset", None)
     return int(memory.rss), None if windows_peak is None else int(windows_peak)
 
 
-def _available() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().available)
-
-
 def reset_peak() -> bool:
-    """Start the high-water mark anew from the present level (Linux). The user's ru_maxrss falls with it."""
-    with contextlib.suppress(OSError), Path("/proc/self/clear_refs").open("wb", buffering=0) as switch:
-        switch.write(b"5")
+    """Reset the kernel's high-water mark to the current level (Linux only). This resets ru_maxrss, too."""
+    with contextlib.suppress(OSError), Path("/proc/self/clear_refs").open("wb", buffering=0) as clear_refs:
+        clear_refs.write(b"5")
         return True
     return False
 
 
 def namespace_pids() -> tuple[int, ...]:
-    """The numbers of this process, own first: one in each PID namespace that the mounted /proc knows of."""
+    """Return this process's ids in every PID namespace that the mounted /proc shows, its own first."""
     pids = [os.getpid()]
     with contextlib.suppress(OSError, ValueError), Path(_STATUS).open(encoding="ascii", errors="replace") as status:
         for line in status:
             if line.startswith("NSpid:"):
                 pids += [int(pid) for pid in line.split()[1:]]
     return tuple(dict.fromkeys(pids))
+
+
+def loaded_library(name: str) -> str | None:
+    """Return the path of a shared library that this process has loaded, by the beginning of its name (Linux only)."""
+    if not sys.platform.startswith("linux"):
+        return None
+    with contextlib.suppress(OSError), Path(_MAPS).open(encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            path = "".join(line.split(maxsplit=5)[5:]).strip()
+            if path.rpartition("/")[2].startswith(name):
+                return path
+    return None

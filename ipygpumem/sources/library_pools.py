@@ -1,6 +1,7 @@
-"""What other libraries of this process count themselves: read where the library is imported and at work already.
+"""Memory pools of this process's libraries, by their own counters.
 
-Nothing is imported, nothing is started, no context is made. Each answers for itself, and one that fails has no answer.
+Only libraries that are imported and initialized are read; reading imports and initializes nothing. A library whose
+counters cannot be read is left out.
 """
 
 from __future__ import annotations
@@ -22,10 +23,15 @@ GRAPHS = "memory of CUDA graphs"
 
 @dataclass(frozen=True, slots=True)
 class PoolReading:
-    """One pool on one device at one instant, in bytes; None where it does not count that.
+    """One pool on one device at one instant, in bytes; None if it does not count that.
 
-    ``held``: taken from the card. ``used``: given to the program. ``peak``: the highest of ``held``, or where that is
-    not counted of ``used``, since the library began. ``source``: what was asked.
+    Attributes:
+        name: The pool's name.
+        device: The device's index.
+        held: Allocated from CUDA.
+        used: In use by the program.
+        peak: The highest ``held``, or if that is not counted the highest ``used``, since the library was initialized.
+        source: The function that was called.
     """
 
     name: str
@@ -37,89 +43,89 @@ class PoolReading:
 
 
 def pool_readings(devices: Iterable[int]) -> list[PoolReading]:
-    """Every pool that can be read on these devices, by index; each has to have a context of this process."""
-    found: list[PoolReading] = []
+    """Read all pools on these devices, by index; each device must have a context of this process."""
+    readings: list[PoolReading] = []
     indexes = list(devices)
     for read in (_streams, _graphs, _cupy, _jax, _tensorflow, _rmm, _numba):
         try:
-            found += read(indexes)
-        except Exception:  # noqa: S112 (each library's own affair; the others are still to be asked)
+            readings += read(indexes)
+        except Exception:  # noqa: S112 (read the other libraries)
             continue
-    return found
+    return readings
 
 
-def _streams(devices: list[int]) -> Iterator[PoolReading]:
-    return _cuda(devices, STREAMS, cuda.stream_pool, "cudaMemPoolGetAttribute")
+def _streams(indexes: list[int]) -> Iterator[PoolReading]:
+    return _cuda(indexes, STREAMS, cuda.stream_pool, "cudaMemPoolGetAttribute")
 
 
-def _graphs(devices: list[int]) -> Iterator[PoolReading]:
-    return _cuda(devices, GRAPHS, cuda.graph_pool, "cudaDeviceGetGraphMemAttribute")
+def _graphs(indexes: list[int]) -> Iterator[PoolReading]:
+    return _cuda(indexes, GRAPHS, cuda.graph_pool, "cudaDeviceGetGraphMemAttribute")
 
 
 def _cuda(
-    devices: list[int], name: str, ask: Callable[[int], cuda.CudaPool | None], source: str
+    indexes: list[int], name: str, read: Callable[[int], cuda.CudaPool | None], source: str
 ) -> Iterator[PoolReading]:
-    for device in devices:
-        pool = ask(device)
+    for index in indexes:
+        pool = read(index)
         if pool is not None:
-            yield PoolReading(name, device, pool.held, pool.used, pool.held_high, source)
+            yield PoolReading(name, index, pool.held, pool.used, pool.held_high, source)
 
 
-def _cupy(devices: list[int]) -> Iterator[PoolReading]:
+def _cupy(indexes: list[int]) -> Iterator[PoolReading]:
     cupy = sys.modules.get("cupy")
     if cupy is None:
         return
     pool = cupy.get_default_memory_pool()
-    for device in devices:
-        with cupy.cuda.Device(device):
+    for index in indexes:
+        with cupy.cuda.Device(index):
             held, used = int(pool.total_bytes()), int(pool.used_bytes())
-        yield PoolReading("CuPy's pool", device, held, used, None, "cupy.get_default_memory_pool()")
+        yield PoolReading("CuPy's pool", index, held, used, None, "cupy.get_default_memory_pool()")
 
 
-def _jax(devices: list[int]) -> Iterator[PoolReading]:
+def _jax(indexes: list[int]) -> Iterator[PoolReading]:
     bridge: Any = sys.modules.get("jax._src.xla_bridge")
-    if bridge is None or not bridge.backends_are_initialized():  # the question itself would start it
+    if bridge is None or not bridge.backends_are_initialized():  # asking for devices would initialize it
         return
-    for one in sys.modules["jax"].local_devices():
-        stats = one.memory_stats() if one.platform == "gpu" else None
-        if stats and one.local_hardware_id in devices:
+    for device in sys.modules["jax"].local_devices():
+        stats = device.memory_stats() if device.platform == "gpu" else None
+        if stats and device.local_hardware_id in indexes:
             held, peak = stats.get("pool_bytes"), stats.get("peak_pool_bytes")
             used = stats.get("bytes_in_use")
             peak = stats.get("peak_bytes_in_use") if held is None else peak
-            yield PoolReading("JAX's pool", one.local_hardware_id, held, used, peak, "jax.Device.memory_stats()")
+            yield PoolReading("JAX's pool", device.local_hardware_id, held, used, peak, "jax.Device.memory_stats()")
 
 
-def _tensorflow(devices: list[int]) -> Iterator[PoolReading]:
+def _tensorflow(indexes: list[int]) -> Iterator[PoolReading]:
     eager: Any = sys.modules.get("tensorflow.python.eager.context")
     if eager is None or not getattr(getattr(eager, "_context", None), "_initialized", False):
         return
-    for device in devices:
-        info = sys.modules["tensorflow"].config.experimental.get_memory_info(f"GPU:{device}")
+    for index in indexes:
+        info = sys.modules["tensorflow"].config.experimental.get_memory_info(f"GPU:{index}")
         source = "tf.config.experimental.get_memory_info()"
-        yield PoolReading("TensorFlow's tensors", device, None, int(info["current"]), int(info["peak"]), source)
+        yield PoolReading("TensorFlow's tensors", index, None, int(info["current"]), int(info["peak"]), source)
 
 
-def _rmm(devices: list[int]) -> Iterator[PoolReading]:
+def _rmm(indexes: list[int]) -> Iterator[PoolReading]:
     rmm = sys.modules.get("rmm")
     if rmm is None:
         return
-    for device in devices:
-        resource: Any = rmm.mr.get_per_device_resource(device)
+    for index in indexes:
+        resource: Any = rmm.mr.get_per_device_resource(index)
         while resource is not None and not hasattr(resource, "allocation_counts"):
             resource = getattr(resource, "upstream_mr", None)
         if resource is not None:
             counts = resource.allocation_counts
-            facts = counts if isinstance(counts, dict) else vars(counts)  # a dict before 24.06
-            used, peak = int(facts["current_bytes"]), int(facts["peak_bytes"])
-            yield PoolReading("RMM's allocations", device, None, used, peak, "rmm's statistics")
+            values = counts if isinstance(counts, dict) else vars(counts)  # a dict before 24.06
+            used, peak = int(values["current_bytes"]), int(values["peak_bytes"])
+            yield PoolReading("RMM's allocations", index, None, used, peak, "rmm's statistics")
 
 
-def _numba(devices: list[int]) -> Iterator[PoolReading]:
+def _numba(indexes: list[int]) -> Iterator[PoolReading]:
     driver: Any = sys.modules.get("numba.cuda.cudadrv.driver")
     if driver is None or not driver.driver.is_initialized:
         return
-    for one in sys.modules["numba.cuda.cudadrv.devices"].gpus.lst:
-        context = getattr(one, "primary_context", None)
-        if context is not None and one.id in devices:
+    for gpu in sys.modules["numba.cuda.cudadrv.devices"].gpus.lst:
+        context = getattr(gpu, "primary_context", None)
+        if context is not None and gpu.id in indexes:
             used = sum(int(block.size) for block in list(context.memory_manager.allocations.values()))
-            yield PoolReading("numba's arrays", one.id, None, used, None, "numba's list of allocations")
+            yield PoolReading("numba's arrays", gpu.id, None, used, None, "numba's list of allocations")

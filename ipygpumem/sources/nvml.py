@@ -1,6 +1,6 @@
-"""NVML: what the driver knows of the whole card and of every process. The only module that imports pynvml.
+"""NVML: the driver's values for whole devices and all processes.
 
-Errors never pass: they become `NvmlError` with a reason in plain words, or None for the one figure that is missing.
+pynvml's errors become `NvmlError` with a readable reason, or None for a single missing value.
 """
 
 from __future__ import annotations
@@ -15,33 +15,12 @@ from ipygpumem.core.reading import DeviceMemory
 
 __all__ = ["Nvml"]
 
-_ROOM = 32
-"""Processes on one card that the first try has room for."""
+_INITIAL_CAPACITY = 32
+"""Processes that fit into the first request for a list."""
+_LIST_TRIES = 4
 _MEMORY_V2 = 0x02000028
 _NOT_AVAILABLE = 2**64 - 1
-_COUNT = ctypes.c_ulonglong
-
-
-class _MemoryV1(ctypes.Structure):
-    _fields_ = (("total", _COUNT), ("free", _COUNT), ("used", _COUNT))
-
-
-class _MemoryV2(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint), ("total", _COUNT), ("reserved", _COUNT), ("free", _COUNT), ("used", _COUNT))
-
-
-class _Entry(ctypes.Structure):
-    """One process, as versions 2 and 3 of the lists have it."""
-
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("memory", _COUNT),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    )
-
-
-_TRIES = 4
+_U64 = ctypes.c_ulonglong
 
 _REASONS = {
     "NVML_ERROR_UNINITIALIZED": "NVML was shut down in this process",
@@ -52,20 +31,41 @@ _REASONS = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": "no NVIDIA driver library (libnvidia-ml) on this machine",
     "NVML_ERROR_FUNCTION_NOT_FOUND": "the driver is too old for the NVML query",
     "NVML_ERROR_GPU_IS_LOST": "the GPU has fallen off the bus (NVML: GPU is lost)",
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "driver and NVML library are of different versions: restart the machine",
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "the driver and NVML have different versions: restart the machine",
 }
 
 
+class _MemoryV1(ctypes.Structure):
+    _fields_ = (("total", _U64), ("free", _U64), ("used", _U64))
+
+
+class _MemoryV2(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint), ("total", _U64), ("reserved", _U64), ("free", _U64), ("used", _U64))
+
+
+class _ProcessInfo(ctypes.Structure):
+    """One process in versions 2 and 3 of the lists."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("memory", _U64),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
 class Nvml:
-    """An open NVML. Opening it touches neither CUDA nor any context.
+    """An initialized NVML. Needs no CUDA and creates no context.
+
+    All methods that return no default raise `NvmlError` if the driver fails.
 
     Raises:
-        NvmlError: No driver, no library, or a foreign package called pynvml.
+        NvmlError: There is no driver or NVML library, or another package is called pynvml.
     """
 
     def __init__(self) -> None:
         with warnings.catch_warnings():
-            # the deprecated distribution pynvml warns whoever imports the module: true, but not ours to repeat
+            # the deprecated package pynvml warns everyone who imports the module
             warnings.simplefilter("ignore", FutureWarning)
             try:
                 self._pynvml: Any = importlib.import_module("pynvml")
@@ -76,7 +76,7 @@ class Nvml:
         if not hasattr(self._pynvml, "nvmlMemory_v2") or (self._pynvml.__file__ or "").endswith("__init__.py"):
             raise NvmlError("an old package called pynvml hides nvidia-ml-py: pip uninstall pynvml")
         self._memory_v2 = True
-        self._list_versions: tuple[str, ...] = ("v3", "v2")  # drivers before 510 have v2 only
+        self._list_versions: tuple[str, ...] = ("v3", "v2")  # drivers before 510 have only v2
         self._call("nvmlInit")
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -89,44 +89,25 @@ class Nvml:
             raise NvmlError(self._reason(error)) from error
 
     def _reason(self, error: Any) -> str:
-        for name, text in _REASONS.items():
+        for name, reason in _REASONS.items():
             if error.value == getattr(self._pynvml, name, None):
-                return text
+                return reason
         return f"NVML: {error}"
 
     def driver(self) -> str:
-        """The driver's version.
-
-        Raises:
-            NvmlError: The driver refuses.
-        """
+        """Return the driver's version."""
         return _text(self._call("nvmlSystemGetDriverVersion"))
 
-    def devices(self) -> tuple[tuple[str, int], ...]:
-        """Name and bytes of every card that this container may see, in NVML's own order.
-
-        Raises:
-            NvmlError: The driver refuses.
-        """
-        return tuple((name, self.memory(handle).total) for name, handle in self.handles())
-
     def handles(self) -> tuple[tuple[str, Any], ...]:
-        """Name and handle of every card that this container may see, in NVML's own order.
-
-        Raises:
-            NvmlError: The driver refuses.
-        """
+        """Return product name and handle of every device that is visible in this container, in NVML's order."""
         handles = [self._call("nvmlDeviceGetHandleByIndex", i) for i in range(self._call("nvmlDeviceGetCount"))]
-        return tuple((_text(self._call("nvmlDeviceGetName", one)), one) for one in handles)
+        return tuple((_text(self._call("nvmlDeviceGetName", handle)), handle) for handle in handles)
 
     def handle(self, uuid: str, pci: str | None = None) -> tuple[Any, bool]:
-        """The card or MIG instance with this UUID (bare, or with its GPU-/MIG- prefix).
+        """Find the device or MIG instance with this UUID, with or without its prefix ``GPU-`` or ``MIG-``.
 
         Returns:
-            The handle, and whether it is only the parent card of a MIG instance, whose figures are not ours.
-
-        Raises:
-            NvmlError: NVML knows no such device.
+            The handle, and whether it belongs to the whole GPU of a MIG instance instead of the instance itself.
         """
         bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
         reason = NvmlError("NVML does not find the device")
@@ -136,13 +117,13 @@ class Nvml:
             except NvmlError as error:
                 reason = error
             else:
-                return handle, name.startswith("GPU-") and self._sliced(handle)
+                return handle, name.startswith("GPU-") and self._has_mig(handle)
         if pci is None:
             raise reason
         handle = self._call("nvmlDeviceGetHandleByPciBusId", pci)
-        return handle, self._sliced(handle)
+        return handle, self._has_mig(handle)
 
-    def _sliced(self, handle: Any) -> bool:
+    def _has_mig(self, handle: Any) -> bool:
         try:
             current, _ = self._call("nvmlDeviceGetMigMode", handle)
         except NvmlError:
@@ -150,78 +131,71 @@ class Nvml:
         return bool(current == self._pynvml.NVML_DEVICE_MIG_ENABLE)
 
     def memory(self, handle: Any) -> DeviceMemory:
-        """The card's memory; v2 of the call where the driver has it, else v1. Never a mix within one session.
-
-        Raises:
-            NvmlError: The driver refuses.
-        """
+        """Return a device's memory, from version 2 of the call if the driver has it. The version never changes back."""
         if self._memory_v2:
             info = _MemoryV2(version=_MEMORY_V2)
-            code = self._code("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(info))
+            code = self._call_raw("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(info))
             if code in (self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, self._pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH):
                 self._memory_v2 = False
             else:
                 self._check(code)
-                # v2 leaves the driver's part out of used; v1 = v2.used + v2.reserved, exactly, on an H200
+                # v2 excludes the driver's reserve from used: v1.used = v2.used + v2.reserved, exactly, on an H200
                 reserved, used = info.reserved, info.used
-                if reserved + used + info.free > info.total:  # drivers that still count it in: the documents disagree
+                if reserved + used + info.free > info.total:  # but some drivers include it
                     used -= reserved
                 return DeviceMemory(info.total, used + reserved, reserved, "NVML memory info v2")
         old = _MemoryV1()
-        self._check(self._code("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(old)))
+        self._check(self._call_raw("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(old)))
         return DeviceMemory(old.total, old.used, None, "NVML memory info v1")
 
-    def accounts(self, handle: Any) -> bool:
-        """Whether the administrator has switched accounting mode on: the driver then keeps each process's record."""
+    def has_accounting(self, handle: Any) -> bool:
+        """Return whether the driver's accounting mode is on, in which it records the peak of each process."""
         try:
             return bool(self._call("nvmlDeviceGetAccountingMode", handle))
         except NvmlError:
             return False
 
     def highest(self, handle: Any, pid: int) -> int | None:
-        """The most bytes that a process has ever had on a card, by the driver's accounting; None where nobody tells."""
+        """Return the most bytes that a process has ever used on a device, from accounting mode; None if unknown."""
         try:
-            found = self._call("nvmlDeviceGetAccountingStats", handle, pid).maxMemoryUsage
+            nbytes = self._call("nvmlDeviceGetAccountingStats", handle, pid).maxMemoryUsage
         except NvmlError:
             return None
-        return None if found is None else int(found)
+        return None if nbytes is None else int(nbytes)
 
     def processes(self, handle: Any, *, graphics: bool = False) -> dict[int, int | None]:
-        """Bytes by process id as this container sees them; None where the driver tells no memory (WSL2, WDDM).
+        """Return bytes by pid as this container sees them; None if the driver does not report them (WSL2, WDDM).
 
-        ``graphics`` adds the processes that draw; one that does both is listed once.
-
-        Raises:
-            NvmlError: The driver refuses.
+        ``graphics`` adds graphics processes; a process that is in both lists appears once.
         """
-        listed = self._listed("Compute", handle)
+        processes = self._list("Compute", handle)
         if graphics:
-            listed += self._listed("Graphics", handle)
+            processes += self._list("Graphics", handle)
         entries: dict[int, int | None] = {}
-        for pid, size in listed:
-            entries[pid] = size if size is not None else entries.get(pid)
+        for pid, nbytes in processes:
+            entries[pid] = nbytes if nbytes is not None else entries.get(pid)
         return entries
 
-    def _listed(self, kind: str, handle: Any) -> list[tuple[int, int | None]]:
-        room, code = _ROOM, 0
-        for _ in range(_TRIES):
-            # once, into room enough: pynvml's own function asks twice, and takes the driver's global lock twice
-            count = ctypes.c_uint(room)
-            entries = (_Entry * room)()
+    def _list(self, kind: str, handle: Any) -> list[tuple[int, int | None]]:
+        capacity, code = _INITIAL_CAPACITY, 0
+        for _ in range(_LIST_TRIES):
+            # pynvml's own function asks for the length first, and so takes the driver's global lock twice
+            count = ctypes.c_uint(capacity)
+            entries = (_ProcessInfo * capacity)()
             name = f"nvmlDeviceGet{kind}RunningProcesses_{self._list_versions[0]}"
-            code = self._code(name, handle, ctypes.byref(count), entries)
+            code = self._call_raw(name, handle, ctypes.byref(count), entries)
             if code == self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND and len(self._list_versions) > 1:
                 self._list_versions = self._list_versions[1:]
             elif code == self._pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
-                room = 2 * max(count.value, room)
+                capacity = 2 * max(count.value, capacity)
             else:
                 break
         self._check(code)
-        listed = ((entry.pid, entry.memory) for entry in entries[: count.value])
-        return [(pid, None if size == _NOT_AVAILABLE else size) for pid, size in listed]
+        processes = ((entry.pid, entry.memory) for entry in entries[: count.value])
+        return [(pid, None if nbytes == _NOT_AVAILABLE else nbytes) for pid, nbytes in processes]
 
-    def _code(self, name: str, *arguments: Any) -> int:
-        """NVML's own answer. Twice a cell: pynvml's functions and structures cost as much again as the driver."""
+    def _call_raw(self, name: str, *arguments: Any) -> int:
+        """Call a C function and return its code. pynvml's wrappers would take as long again as the driver."""
         try:
             return int(self._pynvml._nvmlGetFunctionPointer(name)(*arguments))
         except self._pynvml.NVMLError as error:

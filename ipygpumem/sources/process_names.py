@@ -1,7 +1,7 @@
-"""Who other processes are, as far as this user may know: the other module that imports psutil.
+"""Facts about other processes, as far as this user may read them.
 
-NVML's numbers need not be ours: a container has numbers of its own, and some drivers list those of the host. A number
-is looked up only once it is certain that both mean the same process; else it stays a number, with the reason.
+NVML's pids may belong to another PID namespace than ours: in a container, or with drivers that list the host's. A
+process is looked up only if it is certain that both pids mean the same process.
 """
 
 from __future__ import annotations
@@ -14,75 +14,75 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.from_dict import printable
-from ipygpumem.features.processes.model import OtherProcess
-from ipygpumem.sources.command_lines import command, short_name
+from ipygpumem.core.other_process import OtherProcess
+from ipygpumem.sources.command_lines import redact_command, short_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ipygpumem.features.processes.model import Relation
-
 __all__ = ["ProcessDirectory", "own_pid"]
 
-_FIRST_NAMESPACE = "pid:[4026531836]"
+_INITIAL_NAMESPACE = "pid:[4026531836]"
 """The kernel's number of the outermost PID namespace."""
-_ELSEWHERE = "NVML's numbers are of another PID namespace, or may be: not looked up"
-_GONE = "it has ended, or this system hides it"
-_DEEP = 64
-_MOST = 4096
-_COMMAND = 15
-"""Characters that the kernel keeps of a program's name: what anybody may see of another user's process."""
-_LONGEST = 100
-_DIGITS = 9
-_DRIFT = 2.0
-"""Seconds by which a beginning may seem to move: it is told against a clock that is being set."""
+_FOREIGN_PID = "not looked up: NVML's pid may belong to another PID namespace"
+_ENDED = "the process has ended or is hidden by the system"
+_UNREADABLE = "the system gives no information about this process"
+_MAX_ANCESTORS = 64
+_MAX_PROCESSES = 4096
+_KERNEL_NAME_LENGTH = 15
+"""Characters of a program's name that the kernel keeps: what may be shown of another user's process."""
+_MAX_NAME_LENGTH = 100
+_MAX_RANK_DIGITS = 9
+_START_TOLERANCE = 2.0
+"""Seconds by which a start time may differ: it is computed from a clock that may be adjusted."""
 
 
 @dataclass(slots=True)
-class _Met:
-    """A process that was looked up, with what makes sure that the number is still its own."""
-
-    neighbour: OtherProcess
+class _KnownProcess:
+    process: OtherProcess
     trusted: bool
 
 
 class ProcessDirectory:
-    """The processes that were met on a card. Each is looked at once: one that has ended can still be named."""
+    """The other processes seen on the devices. Each is looked up once, so that it can be named after it has ended.
+
+    ``trusted`` arguments say whether NVML's pids are those of this PID namespace.
+    """
 
     def __init__(self) -> None:
-        self._met: dict[int, _Met] = {}
+        self._known: dict[int, _KnownProcess] = {}
 
-    def record(self, listed: Iterable[tuple[int, int | None]], *, trusted: bool) -> None:
-        """Look at those that are new. ``trusted``: our own process stands in that list under our own number."""
-        pids = [pid for pid, _ in listed]
-        if len(self._met) > _MOST:
-            self._met = {pid: self._met[pid] for pid in pids if pid in self._met}
+    def record(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> None:
+        """Look up the new processes of NVML's entries (pid and bytes)."""
+        pids = [pid for pid, _ in entries]
+        if len(self._known) > _MAX_PROCESSES:
+            self._known = {pid: self._known[pid] for pid in pids if pid in self._known}
         for pid in pids:
-            met = self._met.get(pid)
-            if met is None or (trusted and not met.trusted):
-                self._met[pid] = _Met(_look(pid, trusted=trusted), trusted)
+            known = self._known.get(pid)
+            if known is None or (trusted and not known.trusted):
+                self._known[pid] = _KnownProcess(_look_up(pid, trusted=trusted), trusted)
 
     def lookup(self, pid: int, amount: int | None = None, *, trusted: bool) -> OtherProcess:
-        """A process that is on the card now."""
-        met = self._met.get(pid)
-        if met is None or (trusted and not met.trusted) or not _lives(met.neighbour):
-            met = self._met[pid] = _Met(_look(pid, trusted=trusted), trusted)
-        return met.neighbour if amount is None else replace(met.neighbour, amount=amount)
+        """Return a process that is using a device now, with its bytes."""
+        known = self._known.get(pid)
+        if known is None or (trusted and not known.trusted) or not _is_running(known.process):
+            known = self._known[pid] = _KnownProcess(_look_up(pid, trusted=trusted), trusted)
+        return known.process if amount is None else replace(known.process, amount=amount)
 
     def lookup_ended(self, pid: int, *, trusted: bool) -> tuple[OtherProcess, bool]:
-        """A process that is on the card no more, and whether it lives on; what was known of it while it was there."""
-        met = self._met.pop(pid, None)
-        neighbour = _look(pid, trusted=trusted) if met is None else met.neighbour
-        return neighbour, _lives(neighbour)
+        """Return a process that no longer uses the device, as it was recorded before, and whether it still runs."""
+        known = self._known.pop(pid, None)
+        process = _look_up(pid, trusted=trusted) if known is None else known.process
+        return process, _is_running(process)
 
 
 def own_pid() -> int:
-    """This process's number in the namespace of the mounted /proc, which is the one that others are looked up in."""
-    return _number_of(os.getpid())
+    """Return this process's id in the namespace of the mounted /proc, where other processes are looked up."""
+    return _proc_pid(os.getpid())
 
 
 @lru_cache(maxsize=1)
-def _number_of(pid: int) -> int:
+def _proc_pid(pid: int) -> int:
     try:
         return int(Path("/proc/self").readlink().name)
     except (OSError, ValueError):
@@ -90,47 +90,47 @@ def _number_of(pid: int) -> int:
 
 
 @lru_cache(maxsize=1)
-def _nested() -> bool:
-    """Whether this may be a PID namespace inside another one: certain is only the outermost."""
+def _may_be_nested() -> bool:
+    """Return whether this may be a PID namespace inside another one."""
     if not sys.platform.startswith("linux"):
         return False
     try:
-        return str(Path("/proc/self/ns/pid").readlink()) != _FIRST_NAMESPACE
+        return str(Path("/proc/self/ns/pid").readlink()) != _INITIAL_NAMESPACE
     except OSError:
         return True
 
 
-def _lives(known: OtherProcess) -> bool:
-    """Whether a process is still there: numbers are given again, but not the same beginning with them."""
+def _is_running(process: OtherProcess) -> bool:
+    """Return whether a process is still running: pids are reused, but not with the same start time."""
     import psutil
 
-    if known.began is None:
+    if process.began is None:
         return False
     try:
-        began = float(psutil.Process(known.pid).create_time())
+        start = float(psutil.Process(process.pid).create_time())
     except (psutil.Error, OSError, ValueError):
         return False
-    return abs(began - known.began) < _DRIFT
+    return abs(start - process.began) < _START_TOLERANCE
 
 
-def _look(pid: int, *, trusted: bool) -> OtherProcess:
+def _look_up(pid: int, *, trusted: bool) -> OtherProcess:
     import psutil
 
     try:
         process = psutil.Process(pid)
         with process.oneshot():
-            mine = _same_user(process)
-            if not (trusted and not _nested()) and not (mine and _drives(pid)):
-                return OtherProcess(pid, None, why=_ELSEWHERE)
-            return _facts(process, mine=mine)
+            same_user = _has_same_user(process)
+            if (trusted and not _may_be_nested()) or (same_user and _uses_driver(pid)):
+                return _describe(process, same_user=same_user)
+            return OtherProcess(pid, None, why=_FOREIGN_PID)
     except psutil.NoSuchProcess:
-        return OtherProcess(pid, None, why=_GONE if trusted else _ELSEWHERE)
+        return OtherProcess(pid, None, why=_ENDED if trusted else _FOREIGN_PID)
     except (psutil.Error, OSError, ValueError):
-        return OtherProcess(pid, None, why="this system does not tell")
+        return OtherProcess(pid, None, why=_UNREADABLE)
 
 
-def _drives(pid: int) -> bool:
-    """Whether a process has the driver open: then its number in NVML's list is the same as here."""
+def _uses_driver(pid: int) -> bool:
+    """Return whether a process has opened the driver: then the same pid in NVML's list means this process."""
     try:
         links = (str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
         return any(link.startswith(("/dev/nvidia", "/dev/dxg")) for link in links)
@@ -138,7 +138,7 @@ def _drives(pid: int) -> bool:
         return False
 
 
-def _same_user(process: Any) -> bool:
+def _has_same_user(process: Any) -> bool:
     if hasattr(os, "getuid"):
         return bool(process.uids().real == os.getuid())
     import psutil
@@ -146,100 +146,91 @@ def _same_user(process: Any) -> bool:
     return bool(process.username() == psutil.Process().username())
 
 
-def _facts(process: Any, *, mine: bool) -> OtherProcess:
+def _describe(process: Any, *, same_user: bool) -> OtherProcess:
     pid, began = process.pid, float(process.create_time())
-    user = _user(process)
+    user = _user_name(process.uids().real) if hasattr(os, "getuid") else printable(str(_read(process.username, "")))
     program = printable(str(process.name()))
-    if not mine:
-        # beyond these characters the name would be out of the command line, which may be anything
-        return OtherProcess(pid, None, program[:_COMMAND], "other", user, began=began)
-    words, settings = _allowed(process.cmdline, []), _allowed(process.environ, {})
-    relation: Relation = "child" if _descends(process) else "own"
-    role = _role(process, program, settings, child=relation == "child")
-    notebook = _clipped(settings.get("JPY_SESSION_NAME", ""))
-    if relation == "child" and (role != "kernel" or notebook == _clipped(os.environ.get("JPY_SESSION_NAME", ""))):
-        notebook = ""  # it inherits this one's
+    if not same_user:
+        # a longer name would come from the command line, which may contain anything
+        return OtherProcess(pid, None, program[:_KERNEL_NAME_LENGTH], "other", user, began=began)
+    arguments, environment = _read(process.cmdline, []), _read(process.environ, {})
+    child = _is_descendant(process)
+    role = _role(process, program, environment, child=child)
+    notebook = _clip(environment.get("JPY_SESSION_NAME", ""))
+    if child and (role != "kernel" or notebook == _clip(os.environ.get("JPY_SESSION_NAME", ""))):
+        notebook = ""  # inherited from this process
     return OtherProcess(
         pid,
         None,
-        short_name(words) or program,
-        relation,
+        short_name(arguments) or program,
+        "child" if child else "own",
         user,
         role=role,
         notebook=notebook,
-        command=command(words),
+        command=redact_command(arguments),
         began=began,
     )
 
 
-def _allowed(question: Any, otherwise: Any) -> Any:
-    """An answer, or what stands in its place: a process may hide its environment from its own user."""
+def _read(getter: Any, default: Any) -> Any:
+    """Call a getter of psutil; a process may hide its environment even from its own user."""
     import psutil
 
     try:
-        return question()
+        return getter()
     except (psutil.AccessDenied, psutil.ZombieProcess, OSError):
-        return otherwise
-
-
-def _user(process: Any) -> str:
-    if not hasattr(os, "getuid"):
-        return printable(str(_allowed(process.username, "")))
-    return _user_name(process.uids().real)
+        return default
 
 
 @lru_cache(maxsize=64)
-def _user_name(number: int) -> str:
-    """The name of a user, asked once: a directory service may take its time."""
+def _user_name(uid: int) -> str:
+    """Return a user's name. Cached, because a directory service may be slow."""
     import pwd
 
     try:
-        return printable(pwd.getpwuid(number).pw_name)
+        return printable(pwd.getpwuid(uid).pw_name)
     except KeyError:  # as in most containers
-        return str(number)
+        return str(uid)
 
 
-def _descends(process: Any) -> bool:
-    """Whether this process is among the parents of another one."""
+def _is_descendant(process: Any) -> bool:
     import psutil
 
-    here = own_pid()
-    for _ in range(_DEEP):
+    for _ in range(_MAX_ANCESTORS):
         parent = process.ppid()
-        if parent == here:
+        if parent == own_pid():
             return True
         if parent in {0, 1}:
             return False
         try:
             process = psutil.Process(parent)
-        except psutil.Error:  # another user's, on a system that hides those: no parent of ours, and none below us
+        except psutil.Error:  # hidden, so it belongs to another user and is no child of this process
             return False
     return False
 
 
-def _role(process: Any, program: str, settings: dict[str, str], *, child: bool) -> str:
-    """What a process of this user's is there for."""
-    if program == "pt_data_worker":  # PyTorch 2.6 and later name them
+def _role(process: Any, program: str, environment: dict[str, str], *, child: bool) -> str:
+    if program == "pt_data_worker":  # the name since PyTorch 2.6
         return "DataLoader worker"
-    rank = settings.get("RANK", "")
-    if rank.isascii() and rank.isdecimal() and len(rank) <= _DIGITS and "WORLD_SIZE" in settings:
+    rank = environment.get("RANK", "")
+    if rank.isascii() and rank.isdecimal() and len(rank) <= _MAX_RANK_DIGITS and "WORLD_SIZE" in environment:
         return f"rank {rank}"
-    # what a kernel starts inherits its environment, but has another parent
-    if settings.get("JPY_PARENT_PID") == str(process.ppid()):
+    # children of a kernel inherit its environment, but have another parent
+    if environment.get("JPY_PARENT_PID") == str(process.ppid()):
         return "kernel"
-    return _worker(process.pid) if child else ""
+    return _multiprocessing_name(process.pid) if child else ""
 
 
-def _worker(pid: int) -> str:
-    """The name under which multiprocessing started a child: read, not asked, for the question would reap others."""
+def _multiprocessing_name(pid: int) -> str:
+    """Return the name that multiprocessing gave a child. Its public function would also reap ended children."""
     module = sys.modules.get("multiprocessing.process")
-    for one in tuple(getattr(module, "_children", ())):
-        if getattr(getattr(one, "_popen", None), "pid", None) == pid:
-            return _clipped(str(one.name))
+    for child in tuple(getattr(module, "_children", ())):
+        if getattr(getattr(child, "_popen", None), "pid", None) == pid:
+            return _clip(str(child.name))
     return ""
 
 
-def _clipped(name: str) -> str:
-    """A name on one line and of a length that a table can bear: its end, for that is the file."""
+def _clip(name: str) -> str:
+    """Put a name on one line and shorten it to its end, which is the file's name."""
     name = printable(" ".join(name.split()))
-    return name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}"
+    return name if len(name) <= _MAX_NAME_LENGTH else f"…{name[1 - _MAX_NAME_LENGTH :]}"

@@ -7,12 +7,12 @@ import pytest
 
 from fakes.facts import before
 from ipygpumem.core.baseline import Baseline
+from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.units import MIB
 from ipygpumem.features.explain.cache import Cache
 from ipygpumem.features.explain.steps import device_waterfall
 from ipygpumem.features.explain.table import html_waterfalls, text_waterfalls
-from ipygpumem.features.processes.model import OtherProcess
 
 
 def fall():

@@ -29,7 +29,7 @@ def report():
             others=GIB,
             total=24 * GIB,
             mode="process",
-            why="own entry verified by a growth probe",
+            why="NVML entry verified by a test allocation",
             source="NVML memory info v2",
         )
 

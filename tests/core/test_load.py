@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from fakes.facts import after, report
 from ipygpumem import ReportError
 from ipygpumem.core.grade import grade
+from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
 from ipygpumem.core.report import RecordingFacts, Report
 from ipygpumem.core.samples import OutsidePeak
 from ipygpumem.features.limits.model import ExceededLimit
 from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, SourceListing
 from ipygpumem.features.modules.model import KindBytes, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory
-from ipygpumem.features.processes.model import OtherProcess, OtherProcessChange
 from ipygpumem.features.profile.model import CategoryPeak, ProfileFacts
 
 LINES = DeviceLines(

@@ -17,7 +17,7 @@ V2 = "NVML memory info v2"
 START = DeviceReading(
     name="cuda:0", context=True, allocated=100 * MIB, reserved=120 * MIB, active=110 * MIB, requested=99 * MIB,
     inactive_split=0, retries=0, ooms=0, used=2000 * MIB, driver_reserved=600 * MIB, process=800 * MIB,
-    others=500 * MIB, total=9000 * MIB, mode="process", why="own entry verified by a growth probe", source=V2,
+    others=500 * MIB, total=9000 * MIB, mode="process", why="NVML entry verified by a test allocation", source=V2,
 )  # fmt: skip
 
 

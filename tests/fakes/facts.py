@@ -30,7 +30,7 @@ def before(name="cuda:0", **changes):
         others=70 * MIB,
         total=143_771 * MIB,
         mode="process",
-        why="own entry verified by a growth probe",
+        why="NVML entry verified by a test allocation",
         source=V2,
         busy=False,
     )

@@ -28,7 +28,7 @@ def balanced(report):
 def test_own_entry_is_verified(torch):
     reading = ipygpumem.reading().devices["cuda:0"]
     assert reading.mode == "process"
-    assert "growth probe" in reading.why
+    assert "test allocation" in reading.why
     assert reading.process >= torch.cuda.memory_reserved()
     assert imbalance(reading) == 0
 

@@ -33,7 +33,7 @@ def test_by_index_and_by_uuid(torch, fresh):
         facts = fresh(READ, CUDA_VISIBLE_DEVICES=visible)
         assert (facts["mode"], facts["held"], facts["imbalance"]) == ("process", 64 * MIB, 0)
         assert f"GPU-{facts['uuid']}" == uuids()[0]
-        assert "growth probe" in facts["why"]
+        assert "test allocation" in facts["why"]
 
 
 def test_order_of_two(two, fresh):
@@ -222,9 +222,9 @@ def test_the_growth_probe_without_cuda_bindings(torch, fresh):
         before = torch.cuda.memory_stats()["segment.all.allocated"]
         card = ipygpumem.measurement.session.current().monitor.devices[0]
         card.verify(torch, torch.cuda.memory_reserved())
-        tell(mode=card.mode, why=card.why, how=type(cuda._runtime()).__name__,
+        tell(mode=card.mode, why=card.reason, how=type(cuda._runtime()).__name__,
              moved=torch.cuda.memory_stats()["segment.all.allocated"] - before)
         """
     )
-    assert (facts["how"], facts["mode"], facts["moved"]) == ("_Loaded", "process", 0)
-    assert "growth probe" in facts["why"]
+    assert (facts["how"], facts["mode"], facts["moved"]) == ("_LoadedRuntime", "process", 0)
+    assert "test allocation" in facts["why"]

@@ -124,7 +124,8 @@ def test_libraries_by_setting_step_aside_and_say_so(fresh, tmp_path):
         from ipygpumem.features.profile.collect import profile_collector
         from ipygpumem.measurement.measurement import Measurement
         monitor = current().monitor
-        study = Study(monitor, record=False, outside=True, profile=profile_collector({str(tmp_path / "t.json")!r}, None))
+        profile = profile_collector({str(tmp_path / "t.json")!r}, None)
+        study = Study(monitor, record=False, outside=True, profile=profile)
         measurement = Measurement(monitor)
         study.attach(measurement)
         measurement.begin()

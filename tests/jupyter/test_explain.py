@@ -240,7 +240,7 @@ def test_words_options_and_what_comes_back(heap):
 
 
 def test_names_of_strangers_stay_text(heap, fake_gpu, monkeypatch):
-    from ipygpumem.features.processes.model import OtherProcess
+    from ipygpumem.core.other_process import OtherProcess
     from ipygpumem.sources.process_names import ProcessDirectory
 
     hostile = OtherProcess(1, 5 * MIB, "</table><script>window.broken = 1</script>", "other", "x")

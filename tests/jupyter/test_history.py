@@ -67,7 +67,7 @@ def test_sorted_and_paged(worked):
         ("--page ²", "%gpumem history: --page is a number from 1 on, not '²'"),
         ("a b", "%gpumem history takes one file: %gpumem compare takes two"),
         ("none.jsonl", "%gpumem history: none.jsonl: No such file or directory"),
-        ("-d xx", "%gpumem history: 'xx' is no device: write cuda:0, or 0"),
+        ("-d xx", "%gpumem history: 'xx' is not a device: write cuda:0, or 0"),
         ("-d cuda:9", "%gpumem history: no measurements of cuda:9: the devices measured are cuda:0"),
         ("-d 0,9,host", "%gpumem history: no measurements of cuda:9, host: the devices measured are cuda:0"),
         ("--plot --by peak", "%gpumem history: --plot draws every cell in the order in which they ran: no --by"),

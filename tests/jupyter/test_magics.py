@@ -343,7 +343,7 @@ BAD = {
     "--history no_such=1 --snapshot ok.pickle": r"%%gpumem: torch \S+ has no recording option 'no_such' here; .*",
     "--history enabled=None --snapshot ok.pickle": r"%%gpumem: torch \S+ has no recording option 'enabled' here; .*",
     "-d 7": "%%gpumem: there is no device cuda:7: this process sees 1",
-    "-d gpu0": "%%gpumem: 'gpu0' is no device: write cuda:0, or 0",
+    "-d gpu0": "%%gpumem: 'gpu0' is not a device: write cuda:0, or 0",
     "-d -1": r"%%gpumem: .*",
     "-v 1x": "%%gpumem: '1x' is no name for a variable",
     "-v for": "%%gpumem: 'for' is no name for a variable",

@@ -110,7 +110,7 @@ def test_env_says_what_is_missing(gpu_notebook, no_cupti):
     ran = gpu_notebook.run("%gpumem env")
     assert "outside PyTorch, by library" in ran.stdout
     assert "unknown: no CUPTI is loaded: CUDA builds of PyTorch bring it" in ran.stdout
-    assert "own entry verified by a growth probe" in ran.stdout
+    assert "NVML entry verified by a test allocation" in ran.stdout
     assert not gpu_notebook.run("%gpumem env now").success
 
 

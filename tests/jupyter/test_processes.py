@@ -1,4 +1,4 @@
-"""Other processes in a notebook: in a cell's line and table, in %gpumem, in the panel, and on their own."""
+"""Other processes in a notebook: in a cell's report, %gpumem, the out-of-memory panel and %gpumem processes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import sys
 import pytest
 
 import ipygpumem
-from ipygpumem.sources import process_names as processes
+from ipygpumem.sources import process_names
 
 GIB = 1 << 30
 
 
 @pytest.fixture
 def child(monkeypatch):
-    monkeypatch.setattr(processes, "_nested", lambda: False)
-    found = subprocess.Popen(["/bin/sleep", "60"])
-    yield found
-    found.kill()
-    found.wait()
+    monkeypatch.setattr(process_names, "_may_be_nested", lambda: False)
+    process = subprocess.Popen(["/bin/sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
 
 
 @pytest.fixture
@@ -33,18 +33,18 @@ def notebook(gpu_notebook, fake_gpu, child):
     return gpu_notebook
 
 
-def test_a_cell_in_which_nobody_else_moved_names_nobody(notebook):
+def test_unchanged_processes_are_not_in_the_report(notebook):
     notebook.run("others(**{child: 3 * GIB})")
     ran = notebook.run("import torch\nx = torch.ones(1 << 22, device='cuda')")
     assert "pid" not in ran.text
     assert notebook.last.neighbours == ()
 
 
-def test_a_cell_in_which_others_moved_names_them(notebook, child):
+def test_changed_processes_are_in_the_report(notebook, child):
     ran = notebook.run("others(**{child: 3 * GIB}, p4194303=GIB)\ny = torch.ones(1 << 22, device='cuda')")
     assert ran.text.splitlines()[1] == (
-        f"cuda:0 other processes: pid {child.pid} (sleep, child of this process) began, +3.0 GiB · "
-        "pid 4194303 came, +1.0 GiB"
+        f"cuda:0 other processes: pid {child.pid} (sleep, child of this process) started, +3.0 GiB · "
+        "pid 4194303 started using the GPU, +1.0 GiB"
     )
     child.kill()
     child.wait()
@@ -53,14 +53,14 @@ def test_a_cell_in_which_others_moved_names_them(notebook, child):
         f"cuda:0 other processes: pid {child.pid} (sleep, child of this process) ended, -3.0 GiB · pid 4194303 +1.0 GiB"
     )
     report = notebook.last
-    assert sum(one.change for one in report.neighbours) == report.devices["cuda:0"].others
+    assert sum(change.change for change in report.neighbours) == report.devices["cuda:0"].others
     assert "pid 4194303" in ran.displays[0]["text/html"]
 
 
-def test_what_is_left_without_its_process_ending(notebook, child):
+def test_a_process_that_stops_using_the_gpu(notebook, child):
     notebook.run("others(**{child: 3 * GIB})")
     ran = notebook.run("others()\nz = torch.ones(1 << 22, device='cuda')")
-    assert f"pid {child.pid} (sleep, child of this process) left, -3.0 GiB" in ran.text
+    assert f"pid {child.pid} (sleep, child of this process) stopped using the GPU, -3.0 GiB" in ran.text
 
 
 def test_the_full_table_has_a_row_for_each(notebook, child):
@@ -69,14 +69,14 @@ def test_the_full_table_has_a_row_for_each(notebook, child):
     at = next(i for i, line in enumerate(ran.text.splitlines()) if "other processes" in line)
     lines = [line.split() for line in ran.text.splitlines()[at : at + 3]]
     assert lines[0] == ["other", "processes", "+1.0", "GiB", "4.0", "GiB"]
-    assert lines[1] == ["pid", "4194303", "+1.0", "GiB", "1.0", "GiB", "came"]
+    assert lines[1] == ["pid", "4194303", "+1.0", "GiB", "1.0", "GiB", "started", "using", "the", "GPU"]
     assert lines[2] == [
         *("pid", str(child.pid), "(sleep,", "child", "of", "this", "process)"),
         *("0", "3.0", "GiB"),
     ]
 
 
-def test_many_neighbours_are_summed(notebook):
+def test_further_processes_are_summed(notebook):
     crowd = ", ".join(f"p{4194303 - i}={i + 1} * GIB" for i in range(8))
     ran = notebook.run(f"%%gpumem\nothers({crowd})")
     assert "    3 more" in ran.text
@@ -84,15 +84,15 @@ def test_many_neighbours_are_summed(notebook):
     ran = notebook.run("%gpumem")
     assert next(line for line in ran.text.splitlines() if "3 more" in line).split()[2:] == ["6.0", "GiB"]
     ran = notebook.run("others()\nw = torch.ones(1 << 22, device='cuda')")
-    assert ran.text.splitlines()[1].endswith("pid 4194298 left, -6.0 GiB · 5 more -15.0 GiB")
+    assert ran.text.splitlines()[1].endswith("pid 4194298 stopped using the GPU, -6.0 GiB · 5 more -15.0 GiB")
 
 
-def test_the_books_name_them(notebook, child):
+def test_the_breakdown_names_other_processes(notebook, child):
     ran = notebook.run("others(**{child: 3 * GIB})\n%gpumem")
     assert f"pid {child.pid} (sleep, child of this process)" in ran.texts[0]
 
 
-def test_the_panel_names_who_is_in_the_way(notebook, child):
+def test_the_out_of_memory_panel_names_other_processes(notebook, child):
     notebook.run("others(**{child: 130 * GIB})")
     ran = notebook.run("torch.ones(20 << 30, dtype=torch.uint8, device='cuda')")
     (panel,) = ran.texts
@@ -112,33 +112,33 @@ def test_the_command(notebook, child):
     assert lines[3].startswith(f"pid {child.pid} child ")
     assert lines[3].endswith("sleep 60")
     assert lines[4].startswith("pid 4194303 unknown 1.0 GiB")
-    assert lines[4].endswith("it has ended, or this system hides it")
-    assert lines[-1].startswith("used, as nvidia-smi shows it")
+    assert lines[4].endswith("the process has ended or is hidden by the system")
+    assert lines[-1].startswith("used (nvidia-smi)")
     assert "pid 4194303" in ran.displays[0]["text/html"]
-    (card,) = notebook.run("%gpumem processes -o -q").value
-    parts = [card.own, card.unattributed, *(one.amount for one in card.neighbours)]
-    assert sum(parts) == card.used
+    (device,) = notebook.run("%gpumem processes -o -q").value
+    parts = [device.own, device.unattributed, *(process.amount for process in device.neighbours)]
+    assert sum(parts) == device.used
     assert notebook.run("%gpumem processes -q -v found").texts == []
-    assert notebook.shell.user_ns["found"] == (card,)
-    assert ipygpumem.processes(device=["cuda:0"]) == (card,)
-    assert repr(ipygpumem.processes()) == ran.text, "read, not decoded, at the end of a cell"
+    assert notebook.shell.user_ns["found"] == (device,)
+    assert ipygpumem.processes(device=["cuda:0"]) == (device,)
+    assert repr(ipygpumem.processes()) == ran.text, "the table, at the end of a cell"
 
 
 @pytest.mark.parametrize("words", ["processes -d cuda:7", "processes everybody", "processes --all", "processes -v 1x"])
-def test_words_that_mean_nothing_are_one_line(notebook, words):
+def test_invalid_arguments_are_one_line(notebook, words):
     ran = notebook.run(f"%gpumem {words}")
     assert type(ran.error).__name__ == "UsageError"
     assert "\n" not in str(ran.error)
 
 
-def test_before_cuda_starts_every_card_is_told(fake_gpu, make_notebook, child):
+def test_before_cuda_is_initialized_all_devices_are_listed(fake_gpu, make_notebook, child):
     fake_gpu.nvml_device.others[child.pid] = 3 * GIB
     notebook = make_notebook(GPUMem={"preload": "off"})
     notebook.load()
     ran = notebook.run("%gpumem processes")
-    assert ran.text.splitlines()[0] == "card 0 NVIDIA H200"
+    assert ran.text.splitlines()[0] == "GPU 0 NVIDIA H200"
     assert f"pid {child.pid}" in ran.text
-    assert "not looked up" in ran.text, "nobody knows yet whose numbers these are"
+    assert "not looked up" in ran.text
     assert not fake_gpu[0].context
 
 
@@ -150,7 +150,7 @@ def test_without_a_driver_it_is_one_line(make_notebook, fake_nvml):
     assert str(ran.error) == "%gpumem processes: no NVIDIA driver library (libnvidia-ml) on this machine"
 
 
-def test_a_driver_that_refuses_is_told_with_its_card(notebook, fake_gpu):
+def test_an_nvml_error_is_shown_with_its_device(notebook, fake_gpu):
     import pynvml
 
     for version in ("v3", "v2"):
@@ -159,21 +159,21 @@ def test_a_driver_that_refuses_is_told_with_its_card(notebook, fake_gpu):
     assert "no permission for the NVML query" in ran.text
 
 
-def test_names_that_cannot_be_had_cost_no_report(notebook, monkeypatch):
-    monkeypatch.setattr(processes.ProcessDirectory, "lookup", lambda *_, **__: 1 / 0)
+def test_an_error_in_the_lookup_does_not_lose_the_report(notebook, monkeypatch):
+    monkeypatch.setattr(process_names.ProcessDirectory, "lookup", lambda *_, **__: 1 / 0)
     ran = notebook.run("others(p4194303=GIB)\nv = torch.ones(1 << 22, device='cuda')")
-    assert "other processes have no names: division by zero" in ran.text
+    assert "other processes could not be identified: division by zero" in ran.text
     assert notebook.last.devices["cuda:0"].others == GIB
 
 
-def test_looking_costs_nothing_where_nobody_moves(notebook, monkeypatch):
+def test_no_lookup_without_a_change(notebook, monkeypatch):
     notebook.run("others(p4194303=GIB)\nu = torch.ones(1 << 22, device='cuda')")
-    monkeypatch.setattr(processes, "_look", lambda *_, **__: pytest.fail("a process was looked up"))
+    monkeypatch.setattr(process_names, "_look_up", lambda *_, **__: pytest.fail("a process was looked up"))
     notebook.run("del u")
     assert notebook.last.notes == ()
 
 
-def test_who_was_there_before_anything_began_is_known_when_it_ends(fake_gpu, child):
+def test_a_process_from_before_the_first_measurement_is_named_when_it_ends(fake_gpu, child):
     fake_gpu.alloc(1 << 20)
     fake_gpu.nvml_device.others[child.pid] = 3 * GIB
     with ipygpumem.measure():
@@ -182,7 +182,7 @@ def test_who_was_there_before_anything_began_is_known_when_it_ends(fake_gpu, chi
     child.wait()
     with ipygpumem.measure() as m:
         fake_gpu.nvml_device.others.clear()
-    assert [(one.neighbour.name, one.event) for one in m.report.neighbours] == [("sleep", "ended")]
+    assert [(change.neighbour.name, change.event) for change in m.report.neighbours] == [("sleep", "ended")]
 
 
 def test_the_help_has_it(notebook):

@@ -119,7 +119,7 @@ def test_a_device_that_only_torch_can_deny(fake_gpu, make_notebook, monkeypatch)
         assert faults == []
         assert config.GPUMem.devices == "cuda:7"
         _, faults = without_faults(Config(GPUMem={"devices": "gpu0"}), "GPUMem")
-        assert faults == ["c.GPUMem.devices = 'gpu0' is passed over: 'gpu0' is no device: write cuda:0, or 0"]
+        assert faults == ["c.GPUMem.devices = 'gpu0' is passed over: 'gpu0' is not a device: write cuda:0, or 0"]
 
 
 def test_asking_for_a_section_does_not_make_it():

@@ -18,7 +18,7 @@ def kernel(monkeypatch):
     """A real kernel, with the name that a Jupyter server would give it."""
     from jupyter_client.manager import KernelManager
 
-    monkeypatch.setattr(processes, "_nested", lambda: False)
+    monkeypatch.setattr(processes, "_may_be_nested", lambda: False)
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     manager = KernelManager()
     manager.start_kernel(env={**os.environ, "JPY_SESSION_NAME": "/home/me/train.ipynb"})
@@ -43,5 +43,5 @@ def test_a_kernel_and_what_it_starts(kernel):
     started = int("".join(found))
     below = ProcessDirectory().lookup(started, trusted=True)
     assert (below.role, below.name) == ("", "sleep"), "what a kernel starts is not a kernel, whatever it inherits"
-    assert processes._descends(psutil.Process(started)), "a child's child"
+    assert processes._is_descendant(psutil.Process(started)), "a child's child"
     client.execute_interactive("child.kill()", timeout=60)

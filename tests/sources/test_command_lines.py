@@ -1,10 +1,10 @@
-"""Command lines as they are shown: nothing secret, and what is plain stays."""
+"""Command lines are shown without secrets, and plain arguments unchanged."""
 
 from __future__ import annotations
 
 import pytest
 
-from ipygpumem.sources.command_lines import command, short_name
+from ipygpumem.sources.command_lines import redact_command, short_name
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 PY = ["python", "t.py"]
@@ -32,9 +32,9 @@ def test_program_and_script(words, short):
 def test_secrets_in_a_command_line():
     words = ["app", "--api-key", "abc", "--token=def", "HF_TOKEN=ghi", "--lr=1", "https://me:pass@host/x", "-n", "5"]
     shown = "app --api-key *** --token=*** HF_TOKEN=*** --lr=1 https://***@host/x -n 5"
-    assert command(words) == shown
-    assert command([" ".join(words)]) == shown, "a title that a process wrote itself"
-    assert command(["app", "x" * 500]) == f"app {'x' * 195}…"
+    assert redact_command(words) == shown
+    assert redact_command([" ".join(words)]) == shown, "a title that a process wrote itself"
+    assert redact_command(["app", "x" * 500]) == f"app {'x' * 195}…"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,11 @@ def test_secrets_in_a_command_line():
     ],
 )
 def test_what_may_be_a_secret_is_not_shown(words):
-    for shown in (command([*PY, *words]), command([" ".join([*PY, *words])]), command(["app", *words])):
+    for shown in (
+        redact_command([*PY, *words]),
+        redact_command([" ".join([*PY, *words])]),
+        redact_command(["app", *words]),
+    ):
         assert "SECRET" not in shown
         assert "RET" not in shown
         assert "12345" not in shown
@@ -84,9 +88,13 @@ def test_what_may_be_a_secret_is_not_shown(words):
 
 
 def test_code_is_not_shown():
-    assert command(["/usr/bin/python3", "-c", "login('SECRET')", "--lr", "3"]) == "/usr/bin/python3 -c ... --lr 3"
-    assert command(["bash", "-c", "curl -u me:SECRET host"]) == "bash -c ..."
-    assert command(["python -c import x; token='SECRET'"]) == "python -c ...", "a title: where code ends nobody knows"
+    assert (
+        redact_command(["/usr/bin/python3", "-c", "login('SECRET')", "--lr", "3"]) == "/usr/bin/python3 -c ... --lr 3"
+    )
+    assert redact_command(["bash", "-c", "curl -u me:SECRET host"]) == "bash -c ..."
+    assert redact_command(["python -c import x; token='SECRET'"]) == "python -c ...", (
+        "a title: where code ends nobody knows"
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,10 +111,10 @@ def test_code_is_not_shown():
     ],
 )
 def test_what_is_plain_is_shown(line):
-    assert command(line.split()) == line
+    assert redact_command(line.split()) == line
 
 
 def test_a_script_of_an_odd_name():
     assert short_name(["python", "https://me:SECRET@host/x.py"]) == "python x.py"
     assert "SECRET" not in short_name(["python", "/x/https://u:SECRET@h"])
-    assert command(["/opt/My Programs/app", "x"]) == "/opt/My Programs/app x"
+    assert redact_command(["/opt/My Programs/app", "x"]) == "/opt/My Programs/app x"

@@ -1,4 +1,4 @@
-"""The runtime that is loaded already, called through ctypes where torch brought no cuda-bindings."""
+"""The loaded CUDA runtime is called through ctypes if cuda-bindings is not installed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import sys
 
 import pytest
 
-from ipygpumem.sources import cuda
+from ipygpumem.sources import cuda, host
 
 SIZE = 34 << 20
 
 
 class Runtime:
-    """What ctypes.CDLL gives, with the C signatures of libcudart."""
+    """A stand-in for ctypes.CDLL with the C signatures of libcudart."""
 
     def __init__(self):
-        self.held, self.error, self.forgotten, self.modes = {}, 0, 0, [0]
+        self.held, self.error, self.cleared, self.modes = {}, 0, 0, [0]
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         self.cudaMalloc = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(pointer), size)(self._malloc)
         self.cudaFree = ctypes.CFUNCTYPE(ctypes.c_int, pointer)(self._free)
@@ -37,7 +37,7 @@ class Runtime:
         return 0
 
     def _last_error(self):
-        self.forgotten += 1
+        self.cleared += 1
         return self.error
 
     def _mode(self, mode):
@@ -56,49 +56,48 @@ def runtime(monkeypatch, fresh_package):
     _hide_bindings(monkeypatch)
     runtime = Runtime()
     cuda._runtime.cache_clear()
-    monkeypatch.setattr(cuda, "_loaded_runtime", lambda: cuda._Loaded(runtime))
+    monkeypatch.setattr(cuda, "_loaded_runtime", lambda: cuda._LoadedRuntime(runtime))
     return runtime
 
 
-def test_memory_is_held_for_the_block_and_given_back(runtime):
-    with cuda.raw_allocation(SIZE) as taken:
-        assert taken
+def test_memory_is_freed_at_the_end_of_the_block(runtime):
+    with cuda.raw_allocation(SIZE) as allocated:
+        assert allocated
         assert list(runtime.held.values()) == [SIZE]
     assert runtime.held == {}
-    assert runtime.modes == [0, 2, 0, 2, 0], "each call excused from a capture"
+    assert runtime.modes == [0, 2, 0, 2, 0], "every call in relaxed capture mode"
 
 
-def test_memory_is_given_back_when_the_block_raises(runtime):
+def test_memory_is_freed_when_the_block_raises(runtime):
     with pytest.raises(ZeroDivisionError), cuda.raw_allocation(SIZE):
         raise ZeroDivisionError
     assert runtime.held == {}
 
 
-def test_no_memory_leaves_no_error_for_the_users_next_call(runtime):
+def test_a_failed_allocation_leaves_no_error_for_the_next_call(runtime):
     runtime.error = 2
-    with cuda.raw_allocation(SIZE) as taken:
-        assert not taken
-    assert runtime.forgotten == 1
+    with cuda.raw_allocation(SIZE) as allocated:
+        assert not allocated
+    assert runtime.cleared == 1
 
 
-def test_no_runtime_nothing_taken(monkeypatch):
+def test_without_a_runtime_nothing_is_allocated(monkeypatch):
     _hide_bindings(monkeypatch)
     monkeypatch.setattr(cuda, "_loaded_runtime", lambda: None)
     cuda._runtime.cache_clear()
-    with cuda.raw_allocation(SIZE) as taken, cuda.uncaptured() as excused:
-        assert (taken, excused) == (False, False)
+    with cuda.raw_allocation(SIZE) as allocated, cuda.RelaxedCaptureMode() as relaxed:
+        assert (allocated, relaxed) == (False, False)
 
 
-def test_the_loaded_runtime_is_the_one_in_the_memory_map(monkeypatch, tmp_path):
+def test_the_loaded_runtime_is_found_in_the_memory_map(monkeypatch, tmp_path):
     opened = []
-    real = cuda.Path.open
     maps = tmp_path / "maps"
     maps.write_text(
         "7f00-7f01 r-xp 00000000 08:01 1 /usr/lib/libc.so.6\n"
         "7f02-7f03 rw-p 00000000 00:00 0 \n"
         "7f04-7f05 r-xp 00000000 08:01 2 /site packages/nvidia/cuda_runtime/lib/libcudart.so.12\n"
     )
-    monkeypatch.setattr(cuda.Path, "open", lambda self, **options: real(maps, **options))
+    monkeypatch.setattr(host, "_MAPS", str(maps))
     monkeypatch.setattr(cuda.ctypes, "CDLL", opened.append)
     assert cuda._loaded_runtime() is not None
     assert opened == ["/site packages/nvidia/cuda_runtime/lib/libcudart.so.12"]

@@ -43,7 +43,7 @@ def test_our_entry_is_found_wherever_it_stands(make_gpu, regime):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={9000001: 300 * MIB})])
     _, monitor = start(gpu)
     device = read(monitor)
-    assert (device.mode, device.why) == ("process", "own entry verified by a growth probe")
+    assert (device.mode, device.why) == ("process", "NVML entry verified by a test allocation")
     assert device.process == CONTEXT + 100 * MIB
     assert device.outside == CONTEXT
     assert device.others == (0 if regime == "C" else 300 * MIB)
@@ -63,8 +63,8 @@ def test_another_process_with_our_number_is_not_taken_for_us(make_gpu):
 @pytest.mark.parametrize(
     ("regime", "words"),
     [
-        ("B", "NVML tells 0 for this process"),
-        ("wsl", "no memory by process here"),
+        ("B", "NVML reports 0 bytes for this process"),
+        ("wsl", "no memory by process on this system"),
         ("hidden", "NVML lists no process"),
         ("shared", "several entries"),
     ],
@@ -94,21 +94,21 @@ def test_a_card_too_full_for_the_probe_goes_by_the_process_id(make_gpu):
     device = read(monitor)
     assert gpu.calls["cudaMalloc"] == 0
     assert device.mode == "process"
-    assert device.why == "own entry by process id (the card is too full for a growth probe)"
+    assert device.why == "NVML entry found by process id (too little free memory for a test allocation)"
 
 
 def test_a_card_too_full_and_a_strangers_list_stay_unknown(make_gpu):
     _, monitor = start(make_gpu(nvml_devices=[FakeNvmlDevice(total=1500 * MIB, regime="A")]))
     device = read(monitor)
     assert (device.mode, device.process) == ("device", None)
-    assert "too full" in device.why
+    assert "too little free memory" in device.why
 
 
 def test_no_runtime_to_allocate_with_goes_by_the_process_id(fake_gpu, monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     _, monitor = start(fake_gpu)
     device = read(monitor)
-    assert device.why == "own entry by process id (no memory outside PyTorch could be taken for a growth probe)"
+    assert device.why == "NVML entry found by process id (the test allocation outside PyTorch failed)"
 
 
 def test_a_card_that_does_not_move_is_not_ours(make_gpu):
@@ -119,7 +119,7 @@ def test_a_card_that_does_not_move_is_not_ours(make_gpu):
     torch.cuda._get_device_properties = lambda index: _properties("ab"[index])
     _, monitor = start(gpu)
     device = read(monitor)
-    assert device.why == "NVML's card of that UUID did not move with our own allocation"
+    assert device.why == "NVML's device with this UUID did not change with a test allocation"
     assert device.source == "cudaMemGetInfo"
     assert device.mode == "device"
 
@@ -152,7 +152,7 @@ def test_the_parent_of_a_mig_instance_is_never_shown_as_ours(make_gpu):
     _, monitor = start(gpu)
     device = read(monitor)
     assert device.mode == "device"
-    assert "parent card of this MIG instance" in device.why
+    assert "whole GPU of this MIG instance" in device.why
     assert device.source == "cudaMemGetInfo"
 
 
@@ -162,7 +162,7 @@ def test_an_entry_below_what_pytorch_holds_is_never_shown(fake_gpu):
     fake_gpu.nvml_device.own = 99 * MIB
     device = read(monitor)
     assert (device.mode, device.process, device.others) == ("device", None, None)
-    assert device.why == "NVML's entry is smaller than what PyTorch holds"
+    assert device.why == "NVML's entry is smaller than what PyTorch has reserved"
 
 
 def test_an_entry_that_vanishes_or_turns_0_is_unknown(fake_gpu):
@@ -172,7 +172,7 @@ def test_an_entry_that_vanishes_or_turns_0_is_unknown(fake_gpu):
         fake_gpu.nvml_device.regime = regime
         device = read(monitor)
         assert (device.mode, device.process) == ("device", None)
-        assert device.why == "our own entry is missing from NVML's list"
+        assert device.why == "this process's entry is missing from NVML's list"
     fake_gpu.nvml_device.regime = "bare"
     assert read(monitor).mode == "process", "and it comes back with the entry"
 
@@ -213,7 +213,7 @@ def test_nvml_that_dies_in_mid_session(fake_gpu, functions, code):
         fake_gpu.nvml.fail(name, code)
     device = read(monitor)
     assert device.allocated == 100 * MIB
-    assert device.why != "own entry verified by a growth probe"
+    assert device.why != "NVML entry verified by a test allocation"
     assert (device.process is None) == (functions != MEMORY)
     if functions == LISTS + MEMORY:
         assert (device.mode, device.source) == ("device", "cudaMemGetInfo")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from ipygpumem.sources.first_kernels import warm
+from ipygpumem.sources.first_kernels import run_first_kernels
 
 MIB = 1 << 20
 
@@ -10,7 +10,7 @@ MIB = 1 << 20
 def test_the_first_kernels_leave_the_workspace_and_no_tensor(fake_gpu):
     torch.cuda.init()
     state = torch.get_rng_state()
-    assert warm(torch, 0) == ""
+    assert run_first_kernels(torch, 0) == ""
     assert fake_gpu[0].warm
     assert torch.cuda.memory_allocated() == 32 * MIB
     assert torch.equal(torch.get_rng_state(), state)
@@ -28,7 +28,7 @@ def test_whatever_the_user_has_set_stays_and_does_not_matter(fake_gpu):
     torch.set_default_dtype(torch.float64)
     try:
         with Loud(), torch.inference_mode():
-            assert warm(torch, 0) == ""
+            assert run_first_kernels(torch, 0) == ""
             assert torch.is_inference_mode_enabled()
         assert torch.get_default_dtype() == torch.float64
     finally:
@@ -39,7 +39,7 @@ def test_whatever_the_user_has_set_stays_and_does_not_matter(fake_gpu):
 def test_a_step_that_fails_is_passed_over_and_named(fake_gpu, monkeypatch):
     torch.cuda.init()
     monkeypatch.setattr(torch, "softmax", _fail)
-    assert warm(torch, 0) == "softmax (no kernel image is available)"
+    assert run_first_kernels(torch, 0) == "softmax (no kernel image is available)"
     assert fake_gpu[0].warm
 
 

@@ -50,19 +50,19 @@ def _running(pid, program):
 
 @pytest.fixture
 def outermost(monkeypatch):
-    monkeypatch.setattr(processes, "_nested", lambda: False)
+    monkeypatch.setattr(processes, "_may_be_nested", lambda: False)
 
 
 @pytest.fixture
 def nested(monkeypatch):
-    monkeypatch.setattr(processes, "_nested", lambda: True)
+    monkeypatch.setattr(processes, "_may_be_nested", lambda: True)
 
 
 @pytest.fixture
 def stranger(monkeypatch):
     """All processes but this one are another user's."""
     mine = os.getpid()
-    monkeypatch.setattr(processes, "_same_user", lambda process: process.pid == mine)
+    monkeypatch.setattr(processes, "_has_same_user", lambda process: process.pid == mine)
 
 
 def test_our_own_number_is_that_of_proc():
@@ -108,7 +108,7 @@ def test_a_parent_that_is_hidden_hides_nobody_below_it(start, outermost, monkeyp
 @pytest.fixture
 def unrelated(monkeypatch):
     """Children of this process are somebody else's."""
-    monkeypatch.setattr(processes, "_descends", lambda process: False)
+    monkeypatch.setattr(processes, "_is_descendant", lambda process: False)
 
 
 def test_a_kernel_is_named_by_its_notebook(start, outermost, unrelated):
@@ -143,7 +143,7 @@ def test_of_another_user_the_programs_name_is_all(start, outermost, stranger, mo
     monkeypatch.setattr(psutil.Process, "environ", lambda self: pytest.fail("another user's environment"))
     one = ProcessDirectory().lookup(other.pid, trusted=True)
     assert (one.name, one.relation, one.notebook, one.command) == ("sleep", "other", "", "")
-    assert one.label == f"sleep, of user {one.user}"
+    assert one.label == f"sleep, user {one.user}"
 
 
 def test_a_long_name_of_another_users_is_cut_where_the_kernel_cuts_it(start, outermost, stranger, monkeypatch):
@@ -165,26 +165,26 @@ def test_a_number_is_not_looked_up_where_it_may_be_another_namespaces(start, out
     child = start()
     one = ProcessDirectory().lookup(child.pid, 5, trusted=False)
     assert (one.name, one.relation, one.command, one.amount) == ("", "unknown", "", 5)
-    assert one.why == "NVML's numbers are of another PID namespace, or may be: not looked up"
+    assert one.why == "not looked up: NVML's pid may belong to another PID namespace"
 
 
 def test_in_a_container_only_a_process_that_has_the_driver_open_is_named(start, nested, monkeypatch, tmp_path):
     child = start()
     assert ProcessDirectory().lookup(child.pid, trusted=True).relation == "unknown"
-    monkeypatch.setattr(processes, "_drives", lambda pid: pid == child.pid)
+    monkeypatch.setattr(processes, "_uses_driver", lambda pid: pid == child.pid)
     assert ProcessDirectory().lookup(child.pid, trusted=True).relation == "child"
     assert ProcessDirectory().lookup(child.pid, trusted=False).relation == "child"
 
 
 def test_whether_a_process_has_the_driver_open(start, tmp_path, monkeypatch):
     child = start()
-    assert not processes._drives(child.pid)
-    assert not processes._drives(1 << 30)
+    assert not processes._uses_driver(child.pid)
+    assert not processes._uses_driver(1 << 30)
     folder = tmp_path / "fd"
     folder.mkdir()
     (folder / "3").symlink_to("/dev/nvidiactl")
     monkeypatch.setattr(processes, "Path", lambda name: folder)
-    assert processes._drives(child.pid)
+    assert processes._uses_driver(child.pid)
 
 
 def test_who_has_ended_keeps_the_name_it_had(start, outermost):
@@ -197,15 +197,15 @@ def test_who_has_ended_keeps_the_name_it_had(start, outermost):
     assert (one.relation, lives) == ("child", False)
     again, lives = directory.lookup_ended(child.pid, trusted=True)
     assert (again.name, again.relation, lives) == ("", "unknown", False)
-    assert again.why == "it has ended, or this system hides it"
+    assert again.why == "the process has ended or is hidden by the system"
 
 
 def test_a_number_that_was_given_again_is_another_process(start, outermost):
     directory = ProcessDirectory()
     first = start("/bin/sleep", "60")
     directory.record(((first.pid, MIB),), trusted=True)
-    met = directory._met[first.pid]
-    met.neighbour = processes.replace(met.neighbour, name="the one before", began=met.neighbour.began - 100)
+    known = directory._known[first.pid]
+    known.process = processes.replace(known.process, name="the one before", began=known.process.began - 100)
     assert directory.lookup(first.pid, trusted=True).name == "sleep"
 
 
@@ -220,16 +220,16 @@ def test_those_that_were_met_do_not_pile_up(start, outermost):
     child, directory = start(), ProcessDirectory()
     directory.record([(pid, 1) for pid in range(1 << 22, (1 << 22) + 5000)], trusted=False)
     directory.record([(child.pid, 1)], trusted=True)
-    assert list(directory._met) == [child.pid]
+    assert list(directory._known) == [child.pid]
 
 
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        (psutil.AccessDenied(), "this system does not tell"),
-        (OSError("no"), "this system does not tell"),
-        (psutil.NoSuchProcess(5), "it has ended, or this system hides it"),
-        (psutil.ZombieProcess(5), "it has ended, or this system hides it"),
+        (psutil.AccessDenied(), "the system gives no information about this process"),
+        (OSError("no"), "the system gives no information about this process"),
+        (psutil.NoSuchProcess(5), "the process has ended or is hidden by the system"),
+        (psutil.ZombieProcess(5), "the process has ended or is hidden by the system"),
     ],
 )
 def test_a_process_that_cannot_be_looked_at(start, outermost, monkeypatch, error, why):

@@ -17,16 +17,16 @@ from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.measurement.allocation_history import History
 from ipygpumem.measurement.session import current
-from ipygpumem.sources import pytorch
+from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS, pool_readings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ipygpumem.core.other_process import OtherProcess
     from ipygpumem.core.reading import DeviceReading, Reading
     from ipygpumem.features.explain.cache import Cache
     from ipygpumem.features.outside.accounts import Owner
-    from ipygpumem.features.processes.model import OtherProcess
     from ipygpumem.measurement.session import Session
 
 __all__ = ["Explanation", "explain"]
@@ -136,12 +136,12 @@ def _look(session: Session) -> _Look:
 def _books(session: Session) -> tuple[Reading, dict[str, Cache], str]:
     """The books and the allocator's list of segments, and why that is not there."""
     reading = session.reading()
-    if pytorch.records() and not History.ours():
+    if allocator.is_recording() and not History.ours():
         return reading, {}, _RECORDING
     caches: dict[str, Cache] = {}
     for _ in range(_TRIES):
         try:
-            segments = pytorch.segments()
+            segments = allocator.segments()
         except Exception:
             return reading, {}, "this allocator keeps no list of segments"
         caches = {name: cache_of(segments, _index(name)) for name in reading.devices}

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ipygpumem.core.baseline import Baseline
+    from ipygpumem.core.other_process import OtherProcess
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.features.explain.cache import Cache
-    from ipygpumem.features.processes.model import OtherProcess
 
 __all__ = ["Standing", "device_waterfall"]
 

@@ -14,8 +14,8 @@ from ipygpumem.features.holders.roots import made_by, module_roots
 from ipygpumem.features.holders.search import Reach, Walk, walk
 from ipygpumem.features.holders.storage_baseline import Mark
 from ipygpumem.measurement.session import current
-from ipygpumem.sources import pytorch
-from ipygpumem.sources.allocator_blocks import Block, Layout, layout
+from ipygpumem.sources import allocator, pytorch
+from ipygpumem.sources.allocator import AllocatedBlocks, Block, allocated_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -75,11 +75,11 @@ def holders(
         return name in chosen if chosen is not None else (name.startswith("cuda") or (host and name == "cpu"))
 
     given = roots if roots is not None else session.roots()
-    before = layout() if there else None
+    before = allocated_blocks() if there else None
     found = walk([*given, *module_roots(given)], torch, wanted, limit=limit)
-    after = layout() if there else None
+    after = allocated_blocks() if there else None
     books = _Books(found, before, after, since, label or session.label)
-    totals = tuple(_total(name, books, torch) for name in books.devices(torch if there else None, wanted))
+    totals = tuple(_total(name, books) for name in books.devices(torch if there else None, wanted))
     return Holders(
         books.holders(),
         totals,
@@ -112,8 +112,8 @@ class _Books:
     def __init__(
         self,
         found: Walk,
-        before: Layout | None,
-        after: Layout | None,
+        before: AllocatedBlocks | None,
+        after: AllocatedBlocks | None,
         since: Mark | None,
         label: Callable[[str, int, str], str],
     ) -> None:
@@ -128,7 +128,7 @@ class _Books:
             storage = self._storage(device, address, group)
             if storage is not None:
                 self.storages.append((group[0], storage))
-            elif not any(one is not None and one.has(device, address) for one in (before, after)):
+            elif not any(one is not None and one.contains(device, address) for one in (before, after)):
                 foreign += max(one.memory.size for one in group)
         if foreign:
             self.notes.append(
@@ -216,7 +216,7 @@ class _Books:
 
     def unreached(self, device: str) -> tuple[list[Block], int]:
         """Blocks in use that no Python object was found for; and the bytes of those that came during the walk."""
-        before = set() if self._before is None else set(self._before.places)
+        before = set() if self._before is None else set(self._before.positions)
         left, meanwhile = [], 0
         for block in self.blocks:
             place = (block.device, block.address)
@@ -258,12 +258,12 @@ def _bytes(count: int) -> str:
     return size(count) if count >= _PRINTS else in_bytes(count)
 
 
-def _total(device: str, books: _Books, torch: Any) -> Total:
+def _total(device: str, books: _Books) -> Total:
     held = sum(storage.amount for _, storage in books.storages if storage.device == device)
     if not device.startswith("cuda"):
         return Total(device, held)
     try:
-        allocated = pytorch.state(torch, int(device.rpartition(":")[2])).now.allocated
+        allocated = allocator.state(int(device.rpartition(":")[2])).now.allocated
     except Exception as error:  # a pluggable allocator, a failed kernel
         books.notes.append(f"{device}: what is allocated is not known ({first_line(error)})")
         return Total(device, held)

@@ -10,7 +10,7 @@ from ipygpumem.core.garbage_collection import collector_paused
 from ipygpumem.features.holders.autograd_graph import AutogradGraph
 from ipygpumem.features.holders.heap import Heap
 from ipygpumem.sources import pytorch
-from ipygpumem.sources.allocator_blocks import layout
+from ipygpumem.sources.allocator import allocated_blocks
 from ipygpumem.sources.storages import Types
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def mark(*, host: bool = False, storages: bool = True) -> Mark:
     torch = pytorch.module()
     if torch is None:
         return Mark()
-    there = layout() if pytorch.started() is not None else None
-    places = set() if there is None else set(there.places)
+    there = allocated_blocks() if pytorch.started() is not None else None
+    places = set() if there is None else set(there.positions)
     known, seen, held = set(), set(), []
     if storages or host:
         kinds = Types(torch)

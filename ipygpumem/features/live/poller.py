@@ -14,7 +14,7 @@ from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.features.live.model import DeviceLevels, Levels
 from ipygpumem.measurement.reserved_bound import Anchor
 from ipygpumem.measurement.sampler import SAMPLER
-from ipygpumem.sources import host, pytorch
+from ipygpumem.sources import allocator, host, pytorch
 
 if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceMemory
@@ -51,23 +51,23 @@ class Poller:
         for card in self._monitor.selected_devices() if torch is not None else ():
             try:
                 if pytorch.has_context(torch, card.index):
-                    devices.append(self._level(torch, card))
+                    devices.append(self._level(card))
             except Exception:
                 devices.append(DeviceLevels(card.name))
         reading = host.read_host(None, available=False)
         return Levels(time.time(), tuple(devices), reading.rss, reading.total)
 
-    def _level(self, torch: Any, card: Device) -> DeviceLevels:
+    def _level(self, card: Device) -> DeviceLevels:
         memory: DeviceMemory | None = None
         for _ in range(_TRIES):
-            stats = self._stats(torch, card.index)
+            stats = self._stats(card.index)
             memory = _memory(card)
-            again = self._stats(torch, card.index)
+            again = self._stats(card.index)
             if stats is None or again is None or _segments(stats) == _segments(again):
                 break
         if stats is None or memory is None:
             return self._partly(card, stats, memory)
-        state = pytorch.allocator_state(stats)
+        state = allocator.allocator_state(stats)
         driver = memory.reserved or 0
         around = memory.used - driver - state.now.reserved
         elsewhere = self._others(card, memory, around)
@@ -84,7 +84,7 @@ class Poller:
 
     @staticmethod
     def _partly(card: Device, stats: dict[str, Any] | None, memory: DeviceMemory | None) -> DeviceLevels:
-        now = None if stats is None else pytorch.allocator_state(stats).now
+        now = None if stats is None else allocator.allocator_state(stats).now
         driver = 0 if memory is None else memory.reserved or 0
         return DeviceLevels(
             card.name,
@@ -94,10 +94,10 @@ class Poller:
             capacity=card.total if memory is None else memory.total - driver,
         )
 
-    def _stats(self, torch: Any, index: int) -> dict[str, Any] | None:
+    def _stats(self, index: int) -> dict[str, Any] | None:
         begin = time.perf_counter()
         try:
-            stats = pytorch.stats(torch, index)
+            stats = allocator.stats(index)
         except Exception:  # an allocator that keeps no counters
             return None
         end = time.perf_counter()
@@ -108,12 +108,12 @@ class Poller:
 
     def _others(self, card: Device, memory: DeviceMemory, around: int) -> int | None:
         """What is not this process's; None where nobody can tell."""
-        if card.own is None:
+        if card.own_pid is None:
             return None
         known, now = self._elsewhere.get(card.index), time.monotonic()
         if known is None or (abs(around - known.around) >= _MOVED and now - known.time >= _PAUSE):
             try:
-                own = card.entries().get(card.own)
+                own = card.entries().get(card.own_pid)
             except IpyGpuMemError:
                 own = None
             if own is None:

@@ -12,7 +12,7 @@ from ipygpumem.measure_block import notebook_sources
 from ipygpumem.measurement.allocation_history import History, HistoryOptions
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.recording_file import check_path
-from ipygpumem.sources import pytorch
+from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -83,7 +83,7 @@ class Ring:
             return
         if self._recorder is not None and not self._recorder.history.lost:
             return
-        if pytorch.records() or History.obstacle():
+        if allocator.is_recording() or History.obstacle():
             return
         recorder = Recorder(self._session.monitor, HistoryOptions(max_entries=_EVENTS))
         recorder.start()

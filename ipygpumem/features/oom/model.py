@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.units import size
 
 if TYPE_CHECKING:
+    from ipygpumem.core.other_process import OtherProcess
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.features.holders.model import Holders
-    from ipygpumem.features.processes.model import OtherProcess
 
 __all__ = ["Failure", "Frame", "FreePieces", "OutOfMemory", "advice", "free_pieces"]
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.features.holders.frames import is_own, thread_name
 from ipygpumem.features.oom.model import Failure, Frame, FreePieces, free_pieces
-from ipygpumem.sources import pytorch
+from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
+    from ipygpumem.core.other_process import OtherProcess
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.features.holders.model import Holders
-    from ipygpumem.features.processes.model import OtherProcess
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
 __all__ = ["FAILURES", "Failures"]
@@ -99,7 +99,7 @@ class Failures:
         self._keep(first, bare)
         frames = _try(_stack) or ()
         reading: DeviceReading | None = _try(lambda: monitor.read(busy=False).devices.get(bare.device))
-        pieces: FreePieces | None = _try(lambda: free_pieces(pytorch.segments(), index))
+        pieces: FreePieces | None = _try(lambda: free_pieces(allocator.segments(), index))
         neighbours: tuple[OtherProcess, ...] = _try(lambda: monitor.other_processes(index)) or ()
         found = Failure(bare.device, asked, allowed, free, bare.time, bare.thread, frames, reading, pieces, neighbours)
         self._keep(bare, found)

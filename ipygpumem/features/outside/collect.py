@@ -14,7 +14,7 @@ from ipygpumem.core.units import duration, signed
 from ipygpumem.features.outside.cupti_records import OUTSIDE
 from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory, balance
-from ipygpumem.sources import pytorch
+from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS, PoolReading, pool_readings
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class OutsideQuestion:
         if before is None or after is None or device.after.torch_why:
             return 0
         missing = recorded - (after - before)
-        return 0 if missing and pytorch.expandable() else missing
+        return 0 if missing and allocator.uses_expandable_segments() else missing
 
 
 def exact_first(report: Report, libraries: Iterable[OutsideMemory]) -> Report:

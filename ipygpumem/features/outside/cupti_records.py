@@ -23,7 +23,7 @@ from ipygpumem.features.outside.accounts import COLUMNS, TIME, Accounts, Window
 from ipygpumem.features.outside.rows import rows
 from ipygpumem.measurement.allocation_history import History
 from ipygpumem.measurement.profiler_handover import profiling, release_profiler, watch_profiler
-from ipygpumem.sources import pytorch
+from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.cupti.buffers import Buffers
 from ipygpumem.sources.cupti.library import Cupti
 
@@ -288,9 +288,9 @@ class OutsideBook:
 def _segments() -> list[tuple[int, int, int]]:
     """Device index, address and bytes of PyTorch's segments; none while the user records: a history notes the look."""
     try:
-        if pytorch.started() is None or (pytorch.records() and not History.ours()):
+        if pytorch.started() is None or (allocator.is_recording() and not History.ours()):
             return []
-        return [(one["device"], one["address"], one["total_size"]) for one in pytorch.segments()]
+        return [(one["device"], one["address"], one["total_size"]) for one in allocator.segments()]
     except Exception:  # a backend that keeps no list
         return []
 

@@ -1,4 +1,4 @@
-"""Who else is on the cards: after a measurement, and now."""
+"""Other processes on the devices: now, and in a report."""
 
 from __future__ import annotations
 
@@ -6,40 +6,41 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import DeviceError, NvmlError, first_line
-from ipygpumem.features.processes.model import DeviceProcesses, OtherProcess, other_process_changes
+from ipygpumem.core.other_process import OtherProcess
+from ipygpumem.features.processes.model import DeviceProcesses, other_process_changes
 from ipygpumem.measurement.session import current
 from ipygpumem.sources.nvml import Nvml
 from ipygpumem.sources.process_names import own_pid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from ipygpumem.core.other_process import Event, OtherProcessChange
     from ipygpumem.core.reading import DeviceReading, Reading
     from ipygpumem.core.report import DeviceReport, Report
-    from ipygpumem.features.processes.model import Event, OtherProcessChange
     from ipygpumem.sources.device import Device
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
 __all__ = ["Processes", "other_processes_by_device", "processes", "with_other_processes"]
 
-_EARLY = 1.0
-"""Seconds within which a process that came into the list with a cell began with it."""
+_START_TOLERANCE = 1.0
+"""Seconds by which a process may have started before the measurement and still counts as started in it."""
 
 
 class Processes(tuple[DeviceProcesses, ...]):
-    """Every card with everybody on it; at the end of a cell, a table."""
+    """The processes on every device. Displayed as a table."""
 
     __slots__ = ()
 
     def __str__(self) -> str:
-        """As text."""
+        """Return the tables as text."""
         from ipygpumem.display.table import text_tables
         from ipygpumem.features.processes.table import processes_tables
 
         return text_tables(processes_tables(self))
 
     def __repr__(self) -> str:
-        """As `str`: an object at the end of a cell is to be read."""
+        """Return the same as `str`, for the end of a cell."""
         return str(self)
 
     def _repr_html_(self) -> str:
@@ -50,164 +51,144 @@ class Processes(tuple[DeviceProcesses, ...]):
 
 
 def processes(*, device: Iterable[str | int] | None = None) -> Processes:
-    """Every process on this process's cards now: whose it is, what it has, and as far as one may know what it runs.
+    """List the processes on this process's devices: their memory, their users and, for your own, what they run.
 
-    Of other users' processes the program's name is all there is. Where this process has not started CUDA the machine's
-    cards are told of, and ``device`` counts them as nvidia-smi does.
+    For processes of other users only the program's name is shown. Before this process has initialized CUDA all devices
+    of the machine are listed, and ``device`` counts them as nvidia-smi does.
 
     Args:
         device: Names of the devices (``"cuda:0"``, 0); None for all.
 
     Raises:
-        DeviceError: No such device here.
-        NvmlError: Nobody can tell: there is no driver, or it refuses.
+        DeviceError: There is no such device.
+        NvmlError: There is no NVIDIA driver, or it refuses to list processes.
     """
     monitor = current().monitor
-    names = None if device is None else monitor.parse_devices(str(one) for one in device)
+    names = None if device is None else monitor.parse_devices(str(name) for name in device)
     if monitor.find_devices() is None:
-        return Processes(_every_card(monitor, names))
-    reading = monitor.read(busy=False)
-    wanted = (card for card in monitor.devices.values() if names is None or card.name in names)
-    return Processes(
-        replace(_card(monitor, card, one), label=card.label, source=_source(one))
-        for card in wanted
-        for one in [reading.devices.get(card.name)]
-    )
+        return Processes(_all_devices(monitor, names))
+    readings = monitor.read(busy=False).devices
+    selected = (device for device in monitor.devices.values() if names is None or device.name in names)
+    return Processes(_device_processes(monitor, device, readings.get(device.name)) for device in selected)
 
 
-def _source(reading: DeviceReading | None) -> str:
-    told = "" if reading is None else reading.source or ""
-    return "" if "NVML" in told else told
-
-
-def _card(monitor: DeviceMonitor, card: Device, reading: DeviceReading | None) -> DeviceProcesses:
+def _device_processes(monitor: DeviceMonitor, device: Device, reading: DeviceReading | None) -> DeviceProcesses:
+    reading_source = "" if reading is None else reading.source or ""
     own = None if reading is None else reading.process
-    number = card.own
+    facts = DeviceProcesses(
+        device.name,
+        own,
+        None,
+        (),
+        None if reading is None else reading.in_use,
+        label=device.label,
+        source="" if "NVML" in reading_source else reading_source,
+    )
     try:
-        entries = card.entries()
+        entries = device.entries()
     except NvmlError as error:
-        return DeviceProcesses(card.name, own, None, (), None if reading is None else reading.in_use, why=str(error))
-    if number is not None and own is not None:
-        entries.pop(number, None)
-        unattributed = None if reading is None else reading.unattributed
-        # the same instant for all, so that they add up
-        listed = dict(() if reading is None else reading.listed) or entries
-        why = (
-            ""
-            if monitor.has_local_pids(card)
-            else f"pids are not of this PID namespace: this process is {number} there"
-        )
-        return DeviceProcesses(
-            card.name,
-            own,
-            number,
-            monitor.identify(card, listed.items()),
-            None if reading is None else reading.in_use,
-            unattributed,
-            why,
-        )
-    context = reading is not None and reading.context
-    why = f"which entry is this process's is not known: {card.why}" if context else "this process is not on this card"
-    neighbours = tuple(map(_perhaps_ours, monitor.identify(card, entries.items())))
-    return DeviceProcesses(card.name, own, None, neighbours, None if reading is None else reading.in_use, why=why)
+        return replace(facts, why=str(error))
+    pid = device.own_pid
+    if reading is not None and pid is not None and own is not None:
+        entries.pop(pid, None)
+        # the list of the reading, so that all values are of one instant and add up
+        neighbours = monitor.identify(device, dict(reading.listed or entries.items()).items())
+        foreign = f"pids are not of this PID namespace: this process is {pid} there"
+        reason = "" if monitor.has_local_pids(device) else foreign
+        return replace(facts, pid=pid, neighbours=neighbours, unattributed=reading.unattributed, why=reason)
+    reason = "this process does not use this device"
+    if reading is not None and reading.context:
+        reason = f"it is unknown which entry belongs to this process: {device.reason}"
+    neighbours = tuple(map(_maybe_this_process, monitor.identify(device, entries.items())))
+    return replace(facts, neighbours=neighbours, why=reason)
 
 
-def _perhaps_ours(one: OtherProcess) -> OtherProcess:
-    """Of a list in which our own entry is not known, the entry that has our number is not called a neighbour."""
-    if one.pid != own_pid():
-        return one
-    return OtherProcess(one.pid, one.amount, why="this process, if NVML's numbers are this system's")
+def _maybe_this_process(process: OtherProcess) -> OtherProcess:
+    """Mark the entry with our pid in a list in which our own entry is unknown."""
+    if process.pid != own_pid():
+        return process
+    return OtherProcess(process.pid, process.amount, why="probably this process")
 
 
-def _every_card(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> tuple[DeviceProcesses, ...]:
+def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Iterator[DeviceProcesses]:
     nvml = Nvml()
-    found = []
-    handles = list(nvml.handles())
+    handles = nvml.handles()
     for name in names or ():
         if int(name.rpartition(":")[2]) >= len(handles):
-            raise DeviceError(f"there is no card {name.rpartition(':')[2]}: this machine has {len(handles)}")
+            raise DeviceError(f"there is no device {name.rpartition(':')[2]}: this machine has {len(handles)}")
     for index, (label, handle) in enumerate(handles):
         if names is not None and f"cuda:{index}" not in names:
             continue
+        facts = DeviceProcesses(f"GPU {index}", None, None, (), label=label)
         try:
             entries, memory = nvml.processes(handle, graphics=True), nvml.memory(handle)
         except NvmlError as error:
-            found.append(DeviceProcesses(f"card {index}", None, None, (), why=str(error), label=label))
+            yield replace(facts, why=str(error))
             continue
         directory = monitor.process_directory
-        neighbours = [directory.lookup(pid, amount, trusted=False) for pid, amount in entries.items()]
-        found.append(
-            DeviceProcesses(
-                f"card {index}",
-                0,
-                None,
-                tuple(sorted(neighbours, key=lambda one: (-(one.amount or 0), one.pid))),
-                memory.used - (memory.reserved or 0),
-                why="this process has not started CUDA: its own devices may be counted otherwise",
-                label=label,
-            )
+        others = [directory.lookup(pid, nbytes, trusted=False) for pid, nbytes in entries.items()]
+        yield replace(
+            facts,
+            own=0,
+            neighbours=tuple(sorted(others, key=lambda process: (-(process.amount or 0), process.pid))),
+            used=memory.used - (memory.reserved or 0),
+            why="this process has not initialized CUDA: PyTorch may number its devices differently",
         )
-    return tuple(found)
 
 
 def other_processes_by_device(reading: Reading) -> dict[str, tuple[OtherProcess, ...]]:
-    """The other processes of a reading by name, for each device."""
+    """Return the other processes of a reading for each device."""
     monitor = current().monitor
     return {
-        card.name: monitor.identify(card, reading.devices[card.name].listed)
-        for card in monitor.devices.values()
-        if card.name in reading.devices and reading.devices[card.name].listed
+        device.name: monitor.identify(device, reading.devices[device.name].listed)
+        for device in monitor.devices.values()
+        if device.name in reading.devices and reading.devices[device.name].listed
     }
 
 
-def with_other_processes(report: Report, *, standing: bool = False) -> Report:
-    """A report with the other processes that moved meanwhile; ``standing``: and those that did not."""
+def with_other_processes(report: Report, *, unchanged: bool = False) -> Report:
+    """Add the other processes that changed during a report's measurement; ``unchanged`` adds the others, too."""
     monitor = current().monitor
-    lists = (
-        (one.before.listed is one.after.listed, monitor.has_recorded_processes(one.after))
-        for one in report.devices.values()
-    )
-    if not standing and all(still and met for still, met in lists):
+    if not unchanged and all(
+        device.before.listed is device.after.listed and monitor.has_recorded_processes(device.after)
+        for device in report.devices.values()
+    ):
         return report
     try:
-        found = _moved(report, monitor, standing=standing)
-    except Exception as error:  # names are no reason to lose a report
-        return replace(report, notes=(*report.notes, f"other processes have no names: {first_line(error)}"))
-    devices = {name: _without_list(device) for name, device in report.devices.items()}
-    return replace(report, devices=devices, neighbours=found)
+        changes = _changes(report, monitor, unchanged=unchanged)
+    except Exception as error:  # the report is valid without names
+        note = f"other processes could not be identified: {first_line(error)}"
+        return replace(report, notes=(*report.notes, note))
+    devices = {name: _without_lists(device) for name, device in report.devices.items()}
+    return replace(report, devices=devices, neighbours=changes)
 
 
-def _without_list(device: DeviceReport) -> DeviceReport:
-    """Whoever moved is told with the report: ten thousand of them need no lists of all."""
+def _without_lists(device: DeviceReport) -> DeviceReport:
+    """Remove the complete lists, which thousands of reports need not keep: the report has the changes."""
     before, after = device.before, device.after
     if not before.listed and not after.listed:
         return device
     return replace(device, before=replace(before, listed=()), after=replace(after, listed=()))
 
 
-def _moved(report: Report, monitor: DeviceMonitor, *, standing: bool) -> tuple[OtherProcessChange, ...]:
-    found: list[OtherProcessChange] = []
-    for card in monitor.devices.values():
-        device = report.devices.get(card.name)
-        if device is None:
+def _changes(report: Report, monitor: DeviceMonitor, *, unchanged: bool) -> tuple[OtherProcessChange, ...]:
+    directory = monitor.process_directory
+    changes: list[OtherProcessChange] = []
+    for device in monitor.devices.values():
+        device_report = report.devices.get(device.name)
+        if device_report is None:
             continue
-        trusted = monitor.has_local_pids(card)
+        local = monitor.has_local_pids(device)
 
-        def who(pid: int, listed: Event, *, trusted: bool = trusted) -> tuple[OtherProcess, Event]:
-            return _became(monitor, pid, listed, report.time, trusted=trusted)
+        def identify(pid: int, event: Event, *, local: bool = local) -> tuple[OtherProcess, Event]:
+            if event == "left":
+                process, running = directory.lookup_ended(pid, trusted=local)
+                return process, "left" if running or process.began is None else "ended"
+            process = directory.lookup(pid, trusted=local)
+            started = process.began is not None and process.began >= report.time - _START_TOLERANCE
+            return process, "began" if event and started else event
 
-        found += other_process_changes(device, who, standing=standing)
-    monitor.record_processes({name: device.after for name, device in report.devices.items()})
-    return tuple(found)
-
-
-def _became(
-    monitor: DeviceMonitor, pid: int, listed: Event, start: float, *, trusted: bool
-) -> tuple[OtherProcess, Event]:
-    """Who a process of a list is, and whether it came or left with its life."""
-    if listed == "left":
-        neighbour, lives = monitor.process_directory.lookup_ended(pid, trusted=trusted)
-        return neighbour, "left" if lives or neighbour.began is None else "ended"
-    neighbour = monitor.process_directory.lookup(pid, trusted=trusted)
-    late = neighbour.began is not None and neighbour.began >= start - _EARLY
-    return neighbour, "began" if listed and late else listed
+        changes += other_process_changes(device_report, identify, unchanged=unchanged)
+    # processes that end later can be named then
+    monitor.record_processes({name: device_report.after for name, device_report in report.devices.items()})
+    return tuple(changes)

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.from_dict import printable
-from ipygpumem.sources.host import begin_of
+from ipygpumem.sources.host import process_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ _PROOFS = {_PROCESS, _PARENT, _JOB, _ELASTIC}
 
 def launch_ids(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, str], ...]:
     """What tells this process's launch from others, as (what, value)."""
-    found = [(_PROCESS, f"{os.getpid()} {begin_of(os.getpid())}")]
+    found = [(_PROCESS, f"{os.getpid()} {process_start(os.getpid())}")]
     elastic = environment.get("TORCHELASTIC_RUN_ID", "")
     if elastic and elastic != "none":  # torchrun's word where nobody names the run
         found.append((_ELASTIC, elastic))
@@ -37,7 +37,7 @@ def launch_ids(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, 
         found.append(("master", f"{address}:{port}"))
     # ranks that are started by hand, or by srun, have parents of their own
     if elastic or multiprocessing.parent_process() is not None:
-        found.append((_PARENT, f"{os.getppid()} {begin_of(os.getppid())}"))
+        found.append((_PARENT, f"{os.getppid()} {process_start(os.getppid())}"))
     return tuple(found)
 
 

@@ -13,7 +13,7 @@ from ipygpumem.features.release.model import Release
 from ipygpumem.features.release.table import release_tables
 from ipygpumem.jupyter import display as show
 from ipygpumem.jupyter.options import Option, parse
-from ipygpumem.sources import pytorch
+from ipygpumem.sources import allocator
 
 if TYPE_CHECKING:
     from ipygpumem.core.reading import Reading
@@ -47,7 +47,7 @@ def _run(magics: GPUMem, rest: str) -> Any:
     cycles = gc.collect()
     if cycles:
         gone.append(f"{cycles:,} object{'' if cycles == 1 else 's'} in unreachable cycles")
-    if words.cache and pytorch.empty_cache():
+    if words.cache and allocator.empty_cache():
         gone.append("PyTorch's cache")
     after = magics.session.reading()
     notes = [] if known is None else _still(words.names, known, before, after)

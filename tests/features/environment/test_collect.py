@@ -9,11 +9,11 @@ def test_a_machine_with_a_gpu(fake_gpu):
     assert facts.torch is None
     assert facts.nvml is None
     assert facts.cards[0][0] == "NVIDIA H200"
-    assert facts.mode == ("process", "own entry verified by a growth probe")
+    assert facts.mode == ("process", "NVML entry verified by a test allocation")
     assert facts.numbers["allocated (tensors)"] == ("exact", "allocator counter")
     assert facts.numbers["outside PyTorch"][0] == "exact"
     assert facts.numbers["recording of snapshots"][0] == "exact"
-    assert "mode       process: own entry verified by a growth probe" in environment_lines(facts)
+    assert "mode       process: NVML entry verified by a test allocation" in environment_lines(facts)
 
 
 def test_a_machine_without(fake_nvml):

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from fakes.facts import before
 from ipygpumem.core.baseline import Baseline
 from ipygpumem.core.grade import grade
+from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.features.explain.cache import Cache
 from ipygpumem.features.explain.model import host_waterfall
 from ipygpumem.features.explain.steps import Standing, device_waterfall
-from ipygpumem.features.processes.model import OtherProcess
 
 MIB = 1 << 20
 EXACT = grade("exact", "records")

@@ -9,11 +9,11 @@ import pytest
 
 from fakes.facts import before
 from ipygpumem.core.baseline import Baseline
+from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.features.explain.cache import Cache
 from ipygpumem.features.explain.steps import device_waterfall
 from ipygpumem.features.explain.table import _rows, html_waterfalls, text_waterfalls
-from ipygpumem.features.processes.model import OtherProcess
 
 MIB = 1 << 20
 BASE = Baseline(Reading(1.0, {"cuda:0": before()}, HostReading()), "cuda:0", "NVIDIA H200", 518 * MIB, 158 * MIB)

@@ -305,9 +305,9 @@ def test_main_memory_is_a_device_too(fake_gpu):
     ("options", "message"),
     [
         ({"device": "cuda:9"}, "there is no device cuda:9: this process sees 1"),
-        ({"device": ["foo"]}, "'foo' is no device: write cuda:0, or 0"),
+        ({"device": ["foo"]}, "'foo' is not a device: write cuda:0, or 0"),
         ({"device": []}, "device names no device: None is for all"),
-        ({"device": 1.5}, "'1.5' is no device: write cuda:0, or 0"),
+        ({"device": 1.5}, "'1.5' is not a device: write cuda:0, or 0"),
         ({"limit": "x"}, "limit is in seconds, from 0 on: not 'x'"),
         ({"limit": float("nan")}, "limit is in seconds, from 0 on: not nan"),
         ({"since": 5}, "since takes what mark() gave, not int"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fakes.facts import before
+from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.units import GIB, MIB
 from ipygpumem.features.oom.model import Failure, FreePieces, advice, free_pieces
-from ipygpumem.features.processes.model import OtherProcess
 
 CARD = 140 * GIB
 

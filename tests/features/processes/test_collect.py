@@ -1,4 +1,4 @@
-"""Everybody on the cards, where that can be told and where it cannot."""
+"""The processes on each device, with and without complete information from NVML."""
 
 from __future__ import annotations
 
@@ -9,61 +9,61 @@ import pytest
 import ipygpumem
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.units import MIB
-from ipygpumem.sources import process_names as processes
+from ipygpumem.sources import process_names
 
 
-def test_the_parent_of_a_mig_instance_is_not_our_card(make_gpu):
+def test_the_whole_gpu_of_a_mig_instance_is_not_listed(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(mig=True)])
     gpu.alloc(100 * MIB)
-    (card,) = ipygpumem.processes()
-    assert card.neighbours == ()
-    assert card.why == "only the parent card of this MIG instance can be read, and its figures are not ours"
+    (device,) = ipygpumem.processes()
+    assert device.neighbours == ()
+    assert device.why == "NVML can read only the whole GPU of this MIG instance, which others may share"
 
 
 @pytest.mark.parametrize(("regime", "amount"), [("B", 0), ("wsl", None)])
-def test_where_our_entry_is_not_known_it_is_not_called_a_neighbour(make_gpu, monkeypatch, regime, amount):
-    monkeypatch.setattr(processes, "_drives", lambda pid: pid == os.getpid())
+def test_an_entry_with_our_pid_is_marked_if_our_own_entry_is_unknown(make_gpu, monkeypatch, regime, amount):
+    monkeypatch.setattr(process_names, "_uses_driver", lambda pid: pid == os.getpid())
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime)])
     gpu.alloc(100 * MIB)
-    (card,) = ipygpumem.processes()
-    (one,) = card.neighbours
-    assert (one.pid, one.amount, one.relation) == (os.getpid(), amount, "unknown")
-    assert one.why == "this process, if NVML's numbers are this system's"
-    assert card.why.startswith("which entry is this process's is not known: NVML tells ")
+    (device,) = ipygpumem.processes()
+    (process,) = device.neighbours
+    assert (process.pid, process.amount, process.relation) == (os.getpid(), amount, "unknown")
+    assert process.why == "probably this process"
+    assert device.why.startswith("it is unknown which entry belongs to this process: NVML reports ")
 
 
-def test_host_numbers_in_a_container_are_told_as_that(make_gpu):
+def test_pids_of_the_host_in_a_container(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime="A", others={9000001: 300 * MIB})])
     gpu.alloc(100 * MIB)
-    (card,) = ipygpumem.processes()
-    number = os.getpid() + 3_000_000
-    assert (card.pid, card.why) == (number, f"pids are not of this PID namespace: this process is {number} there")
-    (one,) = card.neighbours
-    assert (one.relation, one.name, one.amount) == ("unknown", "", 300 * MIB)
-    assert card.own + card.unattributed + one.amount == card.used
+    (device,) = ipygpumem.processes()
+    pid = os.getpid() + 3_000_000
+    assert (device.pid, device.why) == (pid, f"pids are not of this PID namespace: this process is {pid} there")
+    (process,) = device.neighbours
+    assert (process.relation, process.name, process.amount) == ("unknown", "", 300 * MIB)
+    assert device.own + device.unattributed + process.amount == device.used
 
 
-def test_a_device_that_is_not_there(make_gpu):
+def test_a_device_that_does_not_exist(make_gpu):
     make_gpu().alloc(MIB)
     with pytest.raises(ipygpumem.DeviceError, match="there is no device cuda:7"):
         ipygpumem.processes(device=[7])
 
 
-def test_a_card_that_this_process_does_not_use(two_gpus):
+def test_a_device_that_this_process_does_not_use(two_gpus):
     two_gpus.alloc(MIB)
     two_gpus[1].nvml_device.others[9000001] = 300 * MIB
     first, second = ipygpumem.processes()
-    assert second.why == "this process is not on this card"
-    assert [one.amount for one in second.neighbours] == [300 * MIB]
+    assert second.why == "this process does not use this device"
+    assert [process.amount for process in second.neighbours] == [300 * MIB]
     assert not two_gpus[1].context
     assert first.pid == os.getpid()
 
 
-def test_a_card_is_chosen_before_cuda_has_started(two_gpus):
+def test_a_device_is_selected_before_cuda_is_initialized(two_gpus):
     two_gpus[1].nvml_device.others[9000001] = 300 * MIB
-    assert [card.device for card in ipygpumem.processes()] == ["card 0", "card 1"]
-    (card,) = ipygpumem.processes(device=[1])
-    assert (card.device, [one.amount for one in card.neighbours]) == ("card 1", [300 * MIB])
+    assert [device.device for device in ipygpumem.processes()] == ["GPU 0", "GPU 1"]
+    (device,) = ipygpumem.processes(device=[1])
+    assert (device.device, [process.amount for process in device.neighbours]) == ("GPU 1", [300 * MIB])
     assert not two_gpus[0].context
     with pytest.raises(ipygpumem.DeviceError):
         ipygpumem.processes(device=[2])
@@ -73,16 +73,16 @@ def test_entries_that_add_up_to_more_than_is_used(make_gpu):
     gpu = make_gpu()
     gpu.alloc(100 * MIB)
     gpu.nvml_device.unattributed = -50 * MIB
-    (card,) = found = ipygpumem.processes()
-    assert card.unattributed == -50 * MIB
-    assert "in two entries at once" in str(found)
-    told = str(ipygpumem.explain())
-    assert "in two entries at once" in told
-    assert "-50.0 MiB" not in told
-    assert "nobody's" not in told
+    (device,) = listing = ipygpumem.processes()
+    assert device.unattributed == -50 * MIB
+    assert "listed twice" in str(listing)
+    text = str(ipygpumem.explain())
+    assert "in two entries at once" in text
+    assert "-50.0 MiB" not in text
+    assert "nobody's" not in text
 
 
-def test_without_nvml_nobody_says_nvidia_smi(make_gpu):
+def test_without_nvml_the_tables_do_not_mention_nvidia_smi(make_gpu):
     import pynvml
 
     gpu = make_gpu()
@@ -90,7 +90,7 @@ def test_without_nvml_nobody_says_nvidia_smi(make_gpu):
     gpu.nvml.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_GPU_IS_LOST)
     gpu.nvml.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_GPU_IS_LOST)
     gpu.nvml.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_GPU_IS_LOST)
-    told = str(ipygpumem.explain())
-    assert "nvidia-smi shows" not in told
-    assert "cuda:0: used, by cudaMemGetInfo " in told
+    text = str(ipygpumem.explain())
+    assert "nvidia-smi shows" not in text
+    assert "cuda:0: used, by cudaMemGetInfo " in text
     assert "nvidia-smi" not in str(ipygpumem.processes())

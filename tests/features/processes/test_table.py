@@ -1,14 +1,15 @@
-"""Other processes in words, as rows, and as a table of their own."""
+"""Other processes in sentences, as rows of a device's table, and in a table of all processes."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from fakes.facts import report
+from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
 from ipygpumem.display.html import html_line, html_tables
 from ipygpumem.display.line import text_line
 from ipygpumem.display.table import report_tables, text_tables
-from ipygpumem.features.processes.model import DeviceProcesses, OtherProcess, OtherProcessChange
+from ipygpumem.features.processes.model import DeviceProcesses
 from ipygpumem.features.processes.table import other_process_sentences, processes_tables, with_change_rows
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -19,35 +20,37 @@ def with_changes(*changes):
     return dataclasses.replace(report(), neighbours=changes)
 
 
-def test_one_sentence_a_device_and_nothing_for_what_does_not_show():
-    one = with_changes(
+def test_a_sentence_for_each_device_with_visible_changes():
+    changed = with_changes(
         OtherProcessChange("cuda:0", KERNEL, 0, 3 * GIB, "began"),
         OtherProcessChange("cuda:0", OtherProcess(8, None), 2 * GIB, GIB),
         OtherProcessChange("cuda:0", OtherProcess(9, None), GIB, GIB + 1000),
         OtherProcessChange("cuda:1", OtherProcess(8, None, "sleep", "child"), GIB, 0, "ended"),
         OtherProcessChange("cuda:2", OtherProcess(8, None), GIB, GIB),
     )
-    assert other_process_sentences(one) == [
-        "cuda:0 other processes: pid 4711 (kernel of train.ipynb) began, +3.0 GiB · pid 8 -1.0 GiB",
+    assert other_process_sentences(changed) == [
+        "cuda:0 other processes: pid 4711 (kernel of train.ipynb) started, +3.0 GiB · pid 8 -1.0 GiB",
         "cuda:1 other processes: pid 8 (sleep, child of this process) ended, -1.0 GiB",
     ]
-    for line in other_process_sentences(one):
-        assert line in text_line(one)
-        assert line in html_line(one)
+    for line in other_process_sentences(changed):
+        assert line in text_line(changed)
+        assert line in html_line(changed)
 
 
-def test_four_and_more_are_summed():
-    one = with_changes(*(OtherProcessChange("cuda:0", OtherProcess(i, None), 0, (9 - i) * GIB) for i in range(1, 7)))
-    (line,) = other_process_sentences(one)
+def test_further_processes_are_summed():
+    changed = with_changes(
+        *(OtherProcessChange("cuda:0", OtherProcess(i, None), 0, (9 - i) * GIB) for i in range(1, 7))
+    )
+    (line,) = other_process_sentences(changed)
     assert line == "cuda:0 other processes: pid 1 +8.0 GiB · pid 2 +7.0 GiB · pid 3 +6.0 GiB · 3 more +12.0 GiB"
 
 
-def test_rows_stand_below_those_of_all():
-    one = with_changes(OtherProcessChange("cuda:0", KERNEL, 3 * GIB, 2 * GIB))
-    device, host = with_change_rows(report_tables(one), one)
+def test_rows_are_below_the_row_of_all_other_processes():
+    changed = with_changes(OtherProcessChange("cuda:0", KERNEL, 3 * GIB, 2 * GIB))
+    device, host = with_change_rows(report_tables(changed), changed)
     labels = [row.label for row in device.rows]
     assert labels[labels.index("other processes") + 1] == "pid 4711 (kernel of train.ipynb)"
-    assert host == report_tables(one)[-1]
+    assert host == report_tables(changed)[-1]
 
 
 TABLE = """\
@@ -57,8 +60,8 @@ cuda:0 NVIDIA H200
   pid 4711  kernel of train.ipynb      me     3.0 GiB  █████  /usr/bin/python -m ipykernel_launcher
   pid 99    child, DataLoader worker   me   512.0 MiB  █      python
   pid 7     other user                ada     unknown         sleep
-  in nobody's entry                         512.0 MiB  █      page tables, managed memory
-used, as nvidia-smi shows it                  6.0 GiB
+  not in any process's entry                         512.0 MiB  █      page tables, managed memory
+used (nvidia-smi)                  6.0 GiB
 a remark"""
 
 
@@ -68,17 +71,17 @@ def test_the_table():
         OtherProcess(99, 512 * MIB, "python", "child", "me", "DataLoader worker"),
         OtherProcess(7, None, "sleep", "other", "ada"),
     )
-    card = DeviceProcesses("cuda:0", GIB, 12, neighbours, 6 * GIB, 512 * MIB, "a remark", "NVIDIA H200")
-    lines = [" ".join(line.split()) for line in text_tables(processes_tables([card])).splitlines()]
+    device = DeviceProcesses("cuda:0", GIB, 12, neighbours, 6 * GIB, 512 * MIB, "a remark", "NVIDIA H200")
+    lines = [" ".join(line.split()) for line in text_tables(processes_tables([device])).splitlines()]
     assert lines == [" ".join(line.split()) for line in TABLE.splitlines()]
 
 
-def test_nobody_else():
+def test_no_other_process():
     (table,) = processes_tables([DeviceProcesses("cuda:0", GIB, 12, (), GIB, 0)])
-    assert table.remarks == ("nobody else is on this card",)
+    assert table.remarks == ("no other process uses this device",)
 
 
-def test_a_long_command_is_wrapped_and_the_table_never_wider_than_its_place():
+def test_a_long_command_is_wrapped():
     long = OtherProcess(8, GIB, "app", "own", "me", command="app " + "--option value " * 12)
     html = html_tables(processes_tables([DeviceProcesses("cuda:0", GIB, 7, (long,), 3 * GIB, 0)]))
     assert "overflow-x:auto" in html

@@ -268,7 +268,7 @@ def test_words_that_mean_nothing(shell, line, words):
         ("--trace {rank}.json --outside", "both need CUPTI"),
         ("--limit xx", "'xx' is no size"),
         ("--limit-host=-1", "a limit cannot be negative"),
-        ("-d xx", "'xx' is no device: write cuda:0, or 0"),
+        ("-d xx", "'xx' is not a device: write cuda:0, or 0"),
         ("--snapshot {rank}.pickle --collect {tmp}/file", "cannot be a folder: File exists"),
     ],
 )

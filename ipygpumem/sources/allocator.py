@@ -1,0 +1,208 @@
+"""PyTorch's CUDA allocator: its counters, segments and blocks."""
+
+from __future__ import annotations
+
+import bisect
+import inspect
+import os
+import sys
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from ipygpumem.core.reading import Counters
+from ipygpumem.sources import pytorch
+
+__all__ = [
+    "AllocatedBlocks",
+    "AllocatorState",
+    "Block",
+    "allocated_blocks",
+    "allocated_now",
+    "allocator_state",
+    "empty_cache",
+    "is_recording",
+    "pinned_memory",
+    "segments",
+    "state",
+    "stats",
+    "uses_expandable_segments",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorState:
+    """One device's allocator at one instant: bytes now, their peaks since the last reset, and event counts.
+
+    ``segments`` counts all allocations and frees of segments: it is constant only while none changes.
+    """
+
+    now: Counters
+    peak: Counters
+    inactive_split: int
+    retries: int
+    ooms: int
+    allocations: int
+    segments: int
+
+
+def stats(index: int) -> dict[str, Any]:
+    """Return the allocator's nested counters, without calling any wrapper of this package.
+
+    Raises:
+        RuntimeError: A pluggable allocator keeps no counters.
+    """
+    counters: dict[str, Any] = pytorch.original("_cuda_memoryStats")(index)
+    return counters
+
+
+def allocator_state(stats: dict[str, Any]) -> AllocatorState:
+    """Select the counters from what `stats` returns."""
+    allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+    active, requested = stats["active_bytes"]["all"], stats["requested_bytes"]["all"]
+    segments = stats["segment"]["all"]
+    return AllocatorState(
+        now=Counters(allocated["current"], reserved["current"], active["current"], requested["current"]),
+        peak=Counters(allocated["peak"], reserved["peak"], active["peak"], requested["peak"]),
+        inactive_split=stats["inactive_split_bytes"]["all"]["current"],
+        retries=stats["num_alloc_retries"],
+        ooms=stats["num_ooms"],
+        allocations=stats["allocation"]["all"]["allocated"],
+        segments=segments["allocated"] + segments["freed"],
+    )
+
+
+def state(index: int) -> AllocatorState:
+    """Read one device's allocator.
+
+    Raises:
+        RuntimeError: A pluggable allocator keeps no counters.
+    """
+    return allocator_state(stats(index))
+
+
+def segments() -> list[dict[str, Any]]:
+    """Return the allocator's segments with their blocks, without traces if this torch can omit them.
+
+    Adds an event ``snapshot`` to a running recording.
+
+    Raises:
+        RuntimeError: This allocator keeps no list of segments.
+    """
+    memory_snapshot = sys.modules["torch"].cuda.memory_snapshot
+    options = {"include_traces": False} if "include_traces" in inspect.signature(memory_snapshot).parameters else {}
+    snapshot: list[dict[str, Any]] = memory_snapshot(**options)
+    return snapshot
+
+
+def uses_expandable_segments() -> bool:
+    """Return whether the allocator uses expandable segments, which it does not allocate with cudaMalloc."""
+    settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    if "expandable_segments:true" in settings.replace(" ", "").lower():
+        return True
+    try:
+        return any(segment.get("is_expandable") for segment in segments())
+    except Exception:  # this backend keeps no list of segments
+        return False
+
+
+def pinned_memory(torch: Any) -> int | None:
+    """Return the bytes of page-locked memory that PyTorch's host allocator owns, or None if they are not counted."""
+    read_stats = getattr(torch._C, "_cuda_hostMemoryStats", None)
+    try:
+        stats = {} if read_stats is None else read_stats()
+        # torch 2.13 calls it allocated_bytes, earlier versions reserved_bytes
+        for family in ("reserved_bytes", "allocated_bytes"):
+            if "current" in stats.get(family, ()):
+                return int(stats[family]["current"])
+    except Exception:  # noqa: S110 (a kernel has failed)
+        pass
+    return None
+
+
+def allocated_now(index: int) -> int:
+    """Return the bytes allocated on a device; 0 before CUDA is initialized."""
+    return int(sys.modules["torch"].cuda.memory_allocated(index))
+
+
+def is_recording() -> bool:
+    """Return whether PyTorch is recording its allocation history."""
+    torch = pytorch.started()
+    return torch is not None and bool(torch._C._cuda_isHistoryEnabled())
+
+
+def empty_cache() -> bool:
+    """Return PyTorch's unused cached memory to the device, if CUDA is initialized and no graph is being captured."""
+    torch = pytorch.started()
+    if torch is None or pytorch.capturing(torch):
+        return False
+    torch.cuda.empty_cache()
+    return True
+
+
+class Block(NamedTuple):
+    """An allocated block: its bytes as rounded by the allocator and as requested, its pool, and its stack if known.
+
+    ``frames`` are (file name, line, function), the innermost first.
+    """
+
+    device: str
+    address: int
+    size: int
+    requested: int
+    pool: tuple[int, int]
+    frames: tuple[tuple[str, int, str], ...] = ()
+
+
+class AllocatedBlocks:
+    """The allocated blocks of all devices at one instant, and the address ranges of all segments.
+
+    Attributes:
+        blocks: The blocks by device and address.
+        positions: Device and address of each block.
+    """
+
+    def __init__(self, blocks: list[Block], segment_ranges: list[tuple[str, int, int]]) -> None:
+        self.blocks = sorted(blocks, key=attrgetter("device", "address"))
+        self.positions = [(block.device, block.address) for block in self.blocks]
+        self._segment_ranges = sorted(segment_ranges)
+
+    def block(self, device: str, address: int) -> Block | None:
+        """Return the block that contains an address."""
+        i = bisect.bisect_right(self.positions, (device, address)) - 1
+        if i < 0:
+            return None
+        block = self.blocks[i]
+        return block if block.device == device and address < block.address + block.size else None
+
+    def contains(self, device: str, address: int) -> bool:
+        """Return whether an address belongs to a segment of PyTorch's, allocated now or not."""
+        i = bisect.bisect_right(self._segment_ranges, (device, address, 1 << 64)) - 1
+        return i >= 0 and self._segment_ranges[i][0] == device and address < self._segment_ranges[i][2]
+
+    def allocated(self, device: str) -> int:
+        """Return the bytes of all blocks of a device."""
+        return sum(block.size for block in self.blocks if block.device == device)
+
+
+def allocated_blocks() -> AllocatedBlocks | None:
+    """Read the allocated blocks of all devices, or return None if this allocator does not list them.
+
+    Adds an event ``snapshot`` to a running recording.
+    """
+    try:
+        listed_segments = segments()
+    except Exception:  # cudaMallocAsync, a pluggable allocator, a failed kernel
+        return None
+    blocks, ranges = [], []
+    for segment in listed_segments:
+        device, pool = f"cuda:{segment['device']}", tuple(segment.get("segment_pool_id") or (0, 0))
+        offset = segment["address"]
+        ranges.append((device, offset, offset + segment["total_size"]))
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                address = block.get("address", offset)
+                frames = tuple((frame["filename"], frame["line"], frame["name"]) for frame in block.get("frames") or ())
+                blocks.append(Block(device, address, block["size"], block.get("requested_size", 0), pool, frames))
+            offset += block["size"]
+    return AllocatedBlocks(blocks, ranges)
