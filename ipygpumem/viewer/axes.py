@@ -6,11 +6,13 @@ matplotlib is imported when the first picture is drawn: it is slow to import and
 from __future__ import annotations
 
 from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
@@ -18,24 +20,7 @@ if TYPE_CHECKING:
     Ticks = list[tuple[float, str]]
     LegendItem = tuple[str, str, Any]
 
-__all__ = [
-    "INK",
-    "LEFT",
-    "PLOT_WIDTH",
-    "POINT",
-    "RIGHT",
-    "SOFT",
-    "STYLE",
-    "WIDTH",
-    "Sheet",
-    "byte_ticks",
-    "draw_steps",
-    "event_ticks",
-    "fill",
-    "mark_peak",
-    "printable",
-    "time_ticks",
-]
+__all__ = ["Sheet", "byte_ticks", "event_ticks", "mark_peak", "printable", "steps", "style", "time_ticks"]
 
 WIDTH = 880
 """Width of every picture in CSS pixels."""
@@ -46,40 +31,23 @@ INK, SOFT = "#1b1f24", "#59636e"
 _DPI = 100
 POINT = 72 / _DPI
 """Points per CSS pixel: matplotlib measures fonts and lines in points."""
-STYLE: dict[str, Any] = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": SOFT,
-    "axes.linewidth": POINT,
-    "axes.spines.left": False,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "font.size": 12 * POINT,
-    "grid.color": "#e3e6ea",
-    "grid.linewidth": POINT,
-    "legend.borderaxespad": 0,
-    "legend.borderpad": 0,
-    "legend.columnspacing": 1.5,
-    "legend.fontsize": 12 * POINT,
-    "legend.frameon": False,
-    "legend.handletextpad": 0.5,
-    "legend.labelcolor": SOFT,
-    "text.parse_math": False,  # names of files and devices may contain dollar signs
-    "xtick.color": SOFT,
-    "xtick.labelsize": 11 * POINT,
-    "xtick.major.size": 4 * POINT,
-    "xtick.major.width": POINT,
-    "ytick.color": SOFT,
-    "ytick.labelsize": 11 * POINT,
-    "ytick.major.pad": 8 * POINT,
-    "ytick.major.size": 0,
-}
-"""matplotlib settings of all pictures, on top of its defaults."""
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _MAX_BYTE_INTERVALS = 6
 _MAX_TICKS = 9
 _NICE_STEPS = (1, 2, 5, 10)
 _TIME_UNITS = ((7200.0, 3600.0, "h"), (180.0, 60.0, "min"), (1.0, 1.0, "s"), (0.0, 1e-3, "ms"))
 """For each unit: the shortest span that uses it, its seconds, its symbol."""
+
+
+def style() -> contextlib.AbstractContextManager[None]:
+    """Return a context with the settings of all pictures, whatever the user has set.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    from matplotlib import style as styles
+
+    return styles.context(["default", str(files("ipygpumem") / "data" / "picture.mplstyle")])
 
 
 class Sheet:
@@ -159,7 +127,6 @@ class Sheet:
             bbox_to_anchor=(x, y),
             bbox_transform=self._css,
             handlelength=1.5 if any(isinstance(handle, Line2D) for handle in handles) else 1,
-            handleheight=1,
         )
 
     def strip(self, top: float, height: float, x_limits: tuple[float, float]) -> Any:
@@ -191,20 +158,17 @@ class Sheet:
                 label.set_horizontalalignment("right")
 
 
-def fill(axes: Any, edges: Any, lower: Any, upper: Any, color: str) -> None:
-    """Fill the area between two step curves with sharp edges; NaN in ``upper`` leaves a gap."""
-    _add_steps(axes, upper, edges, baseline=lower, fill=True, color=color, linewidth=0, antialiased=False)
-
-
-def draw_steps(axes: Any, edges: Any, values: Any, color: str, width: float) -> None:
-    """Draw a step curve that is ``width`` CSS pixels wide; NaN leaves a gap."""
-    _add_steps(axes, values, edges, baseline=None, fill=False, edgecolor=color, linewidth=width * POINT)
-
-
-def _add_steps(axes: Any, values: Any, edges: Any, **options: Any) -> None:
+def steps(axes: Any, edges: Any, values: Any, color: str, *, baseline: Any = None, width: float = 0) -> None:
+    """Draw a step curve ``width`` CSS pixels wide, or fill the area above ``baseline``; NaN leaves a gap."""
     from matplotlib.patches import StepPatch
 
-    axes.add_artist(StepPatch(values, edges, **options))  # Axes.stairs spends most of its time on data limits
+    filled = baseline is not None
+    # not axes.stairs, which spends most of its time on data limits
+    axes.add_artist(
+        StepPatch(
+            values, edges, baseline=baseline, fill=filled, antialiased=not filled, color=color, linewidth=width * POINT
+        )
+    )
 
 
 def mark_peak(axes: Any, x: float, level: float, label: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -51,16 +51,8 @@ _SHADES = (0.0, 0.14, 0.28, 0.5)
 _ALTERNATING = len(_SHADES) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class LegendEntry:
-    """One line of the legend.
-
-    Attributes:
-        label: The line of code.
-        share: Percentage of the peak, as text.
-        bytes: Requested bytes at the peak.
-        color: ``#rrggbb``.
-    """
+class LegendEntry(NamedTuple):
+    """A line of code, its percentage of the peak, its requested bytes at the peak, and its color (``#rrggbb``)."""
 
     label: str
     share: str

@@ -105,18 +105,10 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def document(bundle: str, what: str, data: Sequence[PageData], *, title: str, theme: str, state: str = "") -> str:
-    """Return the HTML of a page with one bundle and its data.
-
-    Args:
-        bundle: File name of the bundle (see `script`).
-        what: What the page shows, for readers without JavaScript.
-        data: Data of the bundle.
-        title: Title of the page.
-        theme: ``"auto"``, ``"light"`` or ``"dark"``.
-        state: Initial view.
+    """Return the HTML of a page with a bundle and its data; readers without JavaScript learn ``what`` it shows.
 
     Raises:
-        OptionError: The theme is unknown.
+        OptionError: The theme is not ``"auto"``, ``"light"`` or ``"dark"``.
     """
     if theme not in {"auto", "light", "dark"}:
         raise OptionError(f"unknown theme {theme!r}: choose auto, light or dark")

@@ -15,7 +15,7 @@ from ipygpumem.core.units import amount, duration, size
 from ipygpumem.snapshot.export.text import clip, many
 from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.snapshot.queries.overview import overview
-from ipygpumem.viewer.axes import INK, POINT, RIGHT, SOFT, WIDTH, draw_steps, event_ticks, mark_peak, printable
+from ipygpumem.viewer.axes import INK, POINT, RIGHT, SOFT, WIDTH, event_ticks, mark_peak, printable, steps
 from ipygpumem.viewer.detail import columns, strata
 from ipygpumem.viewer.line_colors import line_colors
 from ipygpumem.viewer.sampled import highest, sampled_curves
@@ -117,8 +117,8 @@ class _Drawing:
             x, level = curve.by_column(chosen)
             axes.plot(x, level, color=_SAMPLED, linewidth=1.1 * POINT, linestyle=curve.style)
         if chosen.reserved is not None:
-            draw_steps(axes, chosen.edges, chosen.reserved, _RESERVED, 1.4)
-        draw_steps(axes, chosen.edges, chosen.requested, INK, 0.7)
+            steps(axes, chosen.edges, chosen.reserved, _RESERVED, width=1.4)
+        steps(axes, chosen.edges, chosen.requested, INK, width=0.7)
         for center in sorted({chosen.center(event) for event in self.timeline.trace.events(Action.OOM).tolist()}):
             axes.axvline(center, color=_OOM, linewidth=1.2 * POINT, linestyle=_DASHES)
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.viewer.axes import WIDTH, Sheet, style
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
-
-    from ipygpumem.viewer.axes import Sheet
 
 __all__ = ["MAX_BYTES", "SCALES", "Picture", "render"]
 
@@ -45,17 +44,11 @@ class Picture:
 def render(height: int, draw: Callable[[Sheet], None], text: str, scales: Sequence[float] = SCALES) -> Picture:
     """Draw a picture with the first of ``scales`` whose file is small enough.
 
-    The style is matplotlib's default, whatever the user has set, and the user's settings are restored afterwards.
-
     Raises:
         OptionError: matplotlib is not installed.
     """
     try:
-        from matplotlib import style
-
-        from ipygpumem.viewer.axes import STYLE, WIDTH, Sheet
-
-        with style.context(["default", STYLE]):
+        with style():
             for scale in scales:
                 sheet = Sheet(height, scale)
                 draw(sheet)

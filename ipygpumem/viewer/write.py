@@ -38,12 +38,8 @@ def write_page(
         paths: Whether file names keep their folders.
         theme: ``"auto"``, ``"light"`` or ``"dark"``.
 
-    Returns:
-        The absolute path.
-
     Raises:
-        OptionError: The file cannot be written, the number of snapshots is not between 1 and 8, or the theme is
-            unknown.
+        OptionError: The file cannot be written, or an argument is invalid.
     """
     target = check_path(path, "page", "snapshot.html")
     check_snapshot_count(len(snapshots))

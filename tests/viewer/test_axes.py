@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from matplotlib import style
 
 from ipygpumem.core.units import GIB, KIB, MIB
-from ipygpumem.viewer.axes import STYLE, Sheet, byte_ticks, event_ticks, time_ticks
+from ipygpumem.viewer.axes import Sheet, byte_ticks, event_ticks, style, time_ticks
 
 
 def labels(ticks):
@@ -66,7 +65,7 @@ def test_time_ticks(first, last, expected):
 
 
 def test_texts_and_the_last_tick_label_stay_on_the_sheet():
-    with style.context(["default", STYLE]):
+    with style():
         sheet = Sheet(200, 2.0)
         assert sheet.text(10, 20, "a long name " * 50, limit=300) <= 310
         axes = sheet.plot(50, 100, (0, 10_000_000), 1.0)

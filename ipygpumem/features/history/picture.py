@@ -10,7 +10,7 @@ import numpy as np
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.units import duration, size
 from ipygpumem.snapshot.export.text import clip, many
-from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, POINT, RIGHT, SOFT, fill
+from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, POINT, RIGHT, SOFT, steps
 from ipygpumem.viewer.still import render
 
 if TYPE_CHECKING:
@@ -100,15 +100,15 @@ def _draw_panel(sheet: Sheet, panel: _Panel, top: float) -> None:
     lower = np.zeros(len(edges) - 1)
     for part, (color, _) in enumerate(panel.levels.values()):
         upper = _with_gaps(panel.stack[shown, part], edges)
-        fill(axes, edges, lower, upper, color)
+        steps(axes, edges, upper, color, baseline=lower)
         lower = np.nan_to_num(upper)
     pixel = panel.limit / _PLOT_HEIGHT
     peaks = _with_gaps(panel.peaks[shown], edges)
-    fill(axes, edges, np.fmin(lower, np.nan_to_num(peaks)), peaks, _UP_TO_PEAK)
+    steps(axes, edges, peaks, _UP_TO_PEAK, baseline=np.fmin(lower, np.nan_to_num(peaks)))
     peaks[peaks <= 2 * pixel] = np.nan
-    fill(axes, edges, np.nan_to_num(peaks) - pixel, peaks + pixel, INK)
+    steps(axes, edges, peaks + pixel, INK, baseline=np.nan_to_num(peaks) - pixel)
     failed = _with_gaps(np.where(panel.failed[shown], panel.limit, np.nan), edges)
-    fill(axes, edges, np.full(len(failed), panel.limit - 4 * pixel), failed, _FAILED)
+    steps(axes, edges, failed, _FAILED, baseline=panel.limit - 4 * pixel)
     facts = [f"highest {size(int(panel.highest.max()))}"]
     if panel.capacity is not None and panel.capacity > panel.limit:
         facts.append(f"capacity {size(panel.capacity)}, above the picture")

@@ -14,20 +14,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.profile.data_flow import DataFlow, Node
 
-__all__ = [
-    "ACTIVATION",
-    "AUTOGRAD",
-    "CATEGORIES",
-    "GRADIENT",
-    "INPUT",
-    "PARAMETER",
-    "STATE",
-    "TEMPORARY",
-    "UNKNOWN",
-    "Categories",
-    "all_versions",
-    "classify",
-]
+__all__ = ["CATEGORIES", "Categories", "all_versions", "classify"]
 
 CATEGORIES = (
     "parameter",

@@ -9,7 +9,7 @@ import numpy as np
 from ipygpumem.core.units import amount, duration, size
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.snapshot.export.text import clip, many
-from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, POINT, RIGHT, draw_steps, fill, mark_peak, time_ticks
+from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, POINT, RIGHT, mark_peak, steps, time_ticks
 from ipygpumem.viewer.still import render
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ def _draw_panel(sheet: Sheet, timeline: CategoryTimeline, top: float) -> None:
     upper = np.cumsum(np.maximum(timeline.levels[rows][:, _ORDER], 0), axis=1)
     lower = np.zeros(len(rows))
     for place, category in enumerate(_ORDER):
-        fill(axes, edges, lower, upper[:, place], _COLORS[category])
+        steps(axes, edges, upper[:, place], _COLORS[category], baseline=lower)
         lower = upper[:, place]
     facts = [f"{many(len(timeline), 'change')} in {duration((timeline.end - timeline.start) / 1e9)}"]
     reserved = _highest_reserved(timeline.reserved, spans)
     if np.isfinite(reserved).any():
         facts.append(f"reserved at most {size(int(np.nanmax(reserved)))}")
-        draw_steps(axes, edges, np.where(reserved <= limit, reserved, np.nan), _RESERVED, 1.2)
+        steps(axes, edges, np.where(reserved <= limit, reserved, np.nan), _RESERVED, width=1.2)
     sheet.title(LEFT, top - 12, timeline.device, " · ".join(facts))
     row, level = timeline.peak
     column = int((rows == row).argmax())

@@ -9,7 +9,6 @@ import sys
 
 import numpy as np
 import pytest
-from matplotlib import style
 from PIL import Image
 
 from fakes.facts import before, report
@@ -18,7 +17,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.features.history import picture as module
 from ipygpumem.features.history.model import changed_rows
 from ipygpumem.features.history.picture import history_picture
-from ipygpumem.viewer.axes import INK, LEFT, RIGHT, STYLE, WIDTH, Sheet
+from ipygpumem.viewer.axes import INK, LEFT, RIGHT, WIDTH, Sheet, style
 from ipygpumem.viewer.still import MAX_BYTES
 
 SCALE = 4
@@ -35,7 +34,7 @@ class Plot:
     def __init__(self, reports):
         rows = changed_rows(reports)
         self.panel = module._Panel(rows[0].device, rows)
-        with style.context(["default", STYLE]):
+        with style():
             sheet = Sheet(400, SCALE)
             module._draw_panel(sheet, self.panel, 100)
             pixels = sheet.pixels()

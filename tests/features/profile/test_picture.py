@@ -6,7 +6,6 @@ import io
 
 import numpy as np
 import pytest
-from matplotlib import style
 from PIL import Image
 
 from fakes.timelines import random_timeline
@@ -14,7 +13,7 @@ from ipygpumem.features.profile import picture as module
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.picture import profile_picture
 from ipygpumem.features.profile.timeline import CategoryTimeline, Profile
-from ipygpumem.viewer.axes import LEFT, STYLE, WIDTH, Sheet
+from ipygpumem.viewer.axes import LEFT, WIDTH, Sheet, style
 from ipygpumem.viewer.page import script
 from ipygpumem.viewer.still import MAX_BYTES
 
@@ -39,7 +38,7 @@ def test_each_column_shows_its_highest_state():
 
 def test_each_layer_has_the_height_of_its_bytes():
     timeline, scale = random_timeline(300, reserved=False), 4
-    with style.context(["default", STYLE]):
+    with style():
         sheet = Sheet(400, scale)
         module._draw_panel(sheet, timeline, 50)
         plot = sheet.pixels()[50 * scale : (50 + module._PLOT_HEIGHT) * scale, :, :3]
