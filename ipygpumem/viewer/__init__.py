@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ipygpumem.viewer.browser import open_page
 from ipygpumem.viewer.page import PageData, page
 from ipygpumem.viewer.picture import picture
 from ipygpumem.viewer.still import Picture
 from ipygpumem.viewer.view import View
-from ipygpumem.viewer.write import write_page, write_picture
+from ipygpumem.viewer.write import open_page, write_page, write_picture
 
 __all__ = ["PageData", "Picture", "View", "open_page", "page", "picture", "write_page", "write_picture"]

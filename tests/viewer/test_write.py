@@ -13,7 +13,7 @@ import pytest
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.snapshot.export.encode import decode
-from ipygpumem.viewer import browser
+from ipygpumem.viewer import open_page
 from snapshot import files
 
 
@@ -129,7 +129,7 @@ def test_the_browser(snapshot, monkeypatch, tmp_path, display, default, opened):
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("webbrowser.get", lambda: default)
-    path, success = browser.open_page([snapshot])
+    path, success = open_page([snapshot])
     assert success is opened
     assert path.name == "gpt_small.html"
     assert path.parent.parent == tmp_path
@@ -141,6 +141,6 @@ def test_the_browser(snapshot, monkeypatch, tmp_path, display, default, opened):
 def test_no_browser_at_all(snapshot, monkeypatch, tmp_path):
     monkeypatch.setenv("BROWSER", "/no/such/browser %s")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    path, success = browser.open_page([snapshot])
+    path, success = open_page([snapshot])
     assert success is False
     assert snapshots_of(path)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.snapshot.export.column_codec import pack
+from ipygpumem.snapshot.export.encode import encode_columns
 from ipygpumem.viewer.page import PageData, document
 
 if TYPE_CHECKING:
@@ -20,10 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["encode_profile", "timeline_page"]
 
-_MAGIC = b"ipgmsnap"
-_LENGTH_BYTES = 4
-_VERSION = 1
-
 
 def encode_profile(profile: Profile, notes: Sequence[str] = ()) -> bytes:
     """Encode all timelines as `ipygpumem.snapshot.export.encode` does, with columns named ``0/time``, ``0/size``...
@@ -31,25 +25,23 @@ def encode_profile(profile: Profile, notes: Sequence[str] = ()) -> bytes:
     Times are nanoseconds since the earliest start; ``source`` and ``target`` are -1 where there is none.
     """
     origin = min((timeline.start for timeline in profile.timelines), default=0)
-    descriptions, packed, devices = [], [], []
-    for number, timeline in enumerate(profile.timelines):
-        devices.append(
-            {
-                "name": timeline.device,
-                "base": timeline.base.tolist(),
-                "start": 0,
-                "end": timeline.end - origin,
-                "count": len(timeline),
-                "told": timeline.allocated is not None,
-            }
-        )
-        for name, column in _columns(timeline, origin):
-            description, data = pack(column)
-            descriptions.append({"name": f"{number}/{name}", **description})
-            packed.append(data)
-    header = {"version": _VERSION, "notes": list(notes), "devices": devices, "columns": descriptions}
-    text = zlib.compress(json.dumps(header, separators=(",", ":")).encode("utf-8", "surrogatepass"), 9)
-    return b"".join([_MAGIC, len(text).to_bytes(_LENGTH_BYTES, "little"), text, *packed])
+    devices = [
+        {
+            "name": timeline.device,
+            "base": timeline.base.tolist(),
+            "start": 0,
+            "end": timeline.end - origin,
+            "count": len(timeline),
+            "told": timeline.allocated is not None,
+        }
+        for timeline in profile.timelines
+    ]
+    columns = (
+        (f"{number}/{name}", column)
+        for number, timeline in enumerate(profile.timelines)
+        for name, column in _columns(timeline, origin)
+    )
+    return encode_columns({"version": 1, "notes": list(notes), "devices": devices}, columns)
 
 
 def _columns(timeline: CategoryTimeline, origin: int) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -20,11 +20,13 @@ from ipygpumem.snapshot.model.stacks import is_user_file
 from ipygpumem.snapshot.model.trace import ACTIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode", "encode", "encode_columns"]
 
 _MAGIC = b"ipgmsnap"
 _VERSION = 2
@@ -40,11 +42,6 @@ def encode(snapshot: Snapshot) -> bytes:
     request for the free, and ``freed_after``, those from there to the
     end. ``nth`` is left out. ``stacks/own`` has one row per frame: 1 for the user's own code.
     """
-    described, packed = [], []
-    for name, column in _columns(snapshot):
-        facts, data = pack(column)
-        described.append({"name": name, **facts})
-        packed.append(data)
     header = {
         "version": _VERSION,
         "name": snapshot.name,
@@ -61,8 +58,18 @@ def encode(snapshot: Snapshot) -> bytes:
         "sources": snapshot.sources,
         "readings": snapshot.own.readings,
         "curves": snapshot.own.curves,
-        "columns": described,
     }
+    return encode_columns(header, _columns(snapshot))
+
+
+def encode_columns(header: dict[str, Any], columns: Iterable[tuple[str, NDArray[Any]]]) -> bytes:
+    """Pack a header and named columns, as described at the top of this module."""
+    descriptions, packed = [], []
+    for name, column in columns:
+        description, data = pack(column)
+        descriptions.append({"name": name, **description})
+        packed.append(data)
+    header = {**header, "columns": descriptions}
     text = zlib.compress(json.dumps(header, separators=(",", ":")).encode("utf-8", "surrogatepass"), 9)
     return b"".join([_MAGIC, len(text).to_bytes(_LENGTH, "little"), text, *packed])
 
