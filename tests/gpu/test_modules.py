@@ -128,7 +128,7 @@ def test_checkpointing(torch, gpt):
         steps(torch, gpt, optimizer, 1)
     tree = check_sums(m.report)
     row = tree.row("blocks.2")
-    assert row.note.startswith("computed again in backward")
+    assert row.note.startswith("recomputed in backward")
     assert row.activations < check_sums(plain.report).row("blocks.2").activations / 4
     parts = {part.kind: part for part in tree.parts}
     assert parts["other threads"].peak == 0
@@ -143,7 +143,7 @@ def test_a_compiled_model_is_one_row(torch, gpt):
     with ipygpumem.measure(modules=compiled) as m:
         steps(torch, compiled, optimizer, 1)
     tree = check_sums(m.report)
-    assert tree.rows[0].note == "compiled: its parts are not told apart"
+    assert tree.rows[0].note == "compiled: memory of its submodules is not known separately"
     assert tree.rows[0].activations > 10 * MIB
     inner = tree.row("_orig_mod.blocks.1")
     assert inner.parameters > 0

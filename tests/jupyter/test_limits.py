@@ -139,7 +139,7 @@ def test_what_was_not_checked_is_told(make_gpu, make_notebook):
         ("--limit lots", "'lots' is no size"),
         ("--limit-held -1", "cannot be negative"),
         ("--modules net", "'net' is not defined"),
-        ("--modules x", "modules takes a torch.nn.Module, not int"),
+        ("--modules x", "modules must be a torch.nn.Module, not int"),
         ("--modules", "expected one argument"),
         ("--stacks all --limit 1GiB", "are of a recording"),
     ],

@@ -1,4 +1,4 @@
-"""PyTorch's global hooks of modules: ours among those of others."""
+"""PyTorch's global module hooks, added so that torch.compile does not notice them."""
 
 from __future__ import annotations
 
@@ -7,82 +7,78 @@ from typing import Any
 
 __all__ = ["HOOKS", "GlobalHooks"]
 
+_CHECK = "_has_any_global_hook"
+_ALL_TABLES = (
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)
+_OUR_TABLES = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_forward_hooks_always_called")
+
 
 class GlobalHooks:
-    """Our global hooks among those of others.
+    """Global forward hooks that are hidden from torch.compile.
 
-    torch.compile warns of global hooks, and what it compiles under them it compiles again once they are gone. Of ours
-    it sees nothing: while it compiles they are not there.
+    torch.compile warns about global hooks, and recompiles code once the hooks that it was compiled under are removed.
+    So our hooks are left out of PyTorch's check for global hooks, and taken out of its tables while it compiles.
     """
-
-    _ASKED = "_has_any_global_hook"
-    _TABLES = (
-        "_global_backward_pre_hooks",
-        "_global_backward_hooks",
-        "_global_forward_hooks",
-        "_global_forward_pre_hooks",
-    )
-
-    _OURS = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_forward_hooks_always_called")
 
     def __init__(self) -> None:
         self._ids: set[int] = set()
-        self._theirs: Any = None
-        self._compiler: Any = None
+        self._original_check: Any = None
+        self._compile_callbacks: Any = None
         self._hidden: list[tuple[Any, int, Any]] = []
 
     def add(self, before: Any, after: Any) -> list[Any]:
-        """Put two hooks in place; their handles take them back."""
-        home: Any = sys.modules["torch.nn.modules.module"]
+        """Register a forward pre-hook and a forward hook for all modules, and return their handles."""
+        module: Any = sys.modules["torch.nn.modules.module"]
         handles = [
-            home.register_module_forward_pre_hook(before),
-            home.register_module_forward_hook(after, always_call=True),
+            module.register_module_forward_pre_hook(before),
+            module.register_module_forward_hook(after, always_call=True),
         ]
         self._ids.update(handle.id for handle in handles)
-        if self._theirs is None and hasattr(home, self._ASKED):
-            self._theirs = getattr(home, self._ASKED)
-            setattr(home, self._ASKED, self._any_other)
-        self._meet_compiler()
+        if self._original_check is None and hasattr(module, _CHECK):
+            self._original_check = getattr(module, _CHECK)
+            setattr(module, _CHECK, self._has_other_hook)
+        # loaded only if torch.compile has been called; older versions of PyTorch have no callbacks
+        callbacks: Any = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
+        if self._compile_callbacks is None and hasattr(callbacks, "remove_end_callback"):
+            callbacks.register_start_callback(self._hide)
+            callbacks.register_end_callback(self._restore)
+            self._compile_callbacks = callbacks
         return handles
 
     def remove(self, handles: list[Any]) -> None:
-        """Take them back."""
-        home: Any = sys.modules["torch.nn.modules.module"]
+        """Remove hooks by their handles."""
         for handle in handles:
             handle.remove()
             self._ids.discard(handle.id)
-        if not self._ids and self._compiler is not None:
-            self._compiler.remove_start_callback(self._hide)
-            self._compiler.remove_end_callback(self._show)
-            self._compiler = None
-        if not self._ids and self._theirs is not None and getattr(home, self._ASKED) == self._any_other:
-            setattr(home, self._ASKED, self._theirs)
-            self._theirs = None
-
-    def _meet_compiler(self) -> None:
-        """Be told of compilations, where this torch tells of them and somebody has called torch.compile."""
-        callbacks: Any = sys.modules.get("torch._dynamo.callback")
-        handler: Any = getattr(callbacks, "callback_handler", None)
-        if self._compiler is None and hasattr(handler, "remove_end_callback"):
-            handler.register_start_callback(self._hide)
-            handler.register_end_callback(self._show)
-            self._compiler = handler
+        if self._ids:
+            return
+        if self._compile_callbacks is not None:
+            self._compile_callbacks.remove_start_callback(self._hide)
+            self._compile_callbacks.remove_end_callback(self._restore)
+            self._compile_callbacks = None
+        module = sys.modules["torch.nn.modules.module"]
+        if self._original_check is not None and getattr(module, _CHECK) == self._has_other_hook:
+            setattr(module, _CHECK, self._original_check)
+            self._original_check = None
 
     def _hide(self, *_: Any) -> None:
-        home: Any = sys.modules["torch.nn.modules.module"]
-        for table in (getattr(home, name, {}) for name in self._OURS):
-            self._hidden += [(table, key, table.pop(key)) for key in list(table) if key in self._ids]
+        module = sys.modules["torch.nn.modules.module"]
+        for table in (getattr(module, name, {}) for name in _OUR_TABLES):
+            self._hidden += [(table, hook_id, table.pop(hook_id)) for hook_id in list(table) if hook_id in self._ids]
 
-    def _show(self, *_: Any) -> None:
+    def _restore(self, *_: Any) -> None:
         hidden, self._hidden = self._hidden, []
-        for table, key, hook in hidden:
-            if key in self._ids:
-                table[key] = hook
+        for table, hook_id, hook in hidden:
+            if hook_id in self._ids:
+                table[hook_id] = hook
 
-    def _any_other(self) -> bool:
-        home = sys.modules["torch.nn.modules.module"]
-        return any(key not in self._ids for name in self._TABLES for key in getattr(home, name, ()))
+    def _has_other_hook(self) -> bool:
+        module = sys.modules["torch.nn.modules.module"]
+        return any(hook_id not in self._ids for name in _ALL_TABLES for hook_id in getattr(module, name, ()))
 
 
 HOOKS = GlobalHooks()
-"""The process's one."""

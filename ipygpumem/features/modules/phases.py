@@ -1,4 +1,4 @@
-"""The phases of a step, by the allocator's own counters: exact peaks, and changes that add up."""
+"""Phases of a training step (forward, backward, optimizer), measured with the allocator's counters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["PhaseSums", "PhaseTracker"]
 
 @dataclass(slots=True)
 class PhaseSums:
-    """One phase on one device so far, in bytes; ``peak`` None where it was only a bound."""
+    """Sums of one phase on one device, in bytes; ``peak`` is None if only an upper bound is known."""
 
     change: int = 0
     after: int = 0
@@ -26,73 +26,77 @@ class PhaseSums:
 
 
 @dataclass(slots=True)
-class _Times:
+class PhaseTotal:
+    """Sums of one phase: number of runs, seconds, and memory by device index."""
+
     times: int = 0
     seconds: float = 0.0
     devices: dict[int, PhaseSums] = field(default_factory=dict)
 
 
 class PhaseTracker:
-    """One phase at a time; entered phases lie in each other, and the innermost counts.
+    """Divides a measurement into phases. Phases can be nested; then the innermost counts.
 
-    A forward inside a backward pass is the backward's: that is how checkpointing computes again. ``reset`` False never
-    resets a counter.
+    A forward during a backward pass belongs to the backward phase: that is how activation checkpointing recomputes.
+
+    Attributes:
+        totals: Sums by name of the phase; time outside all phases is ``other``.
+        cost: Seconds that tracking itself took; they belong to no phase.
     """
 
     def __init__(self, *, reset: bool) -> None:
-        self.totals: dict[str, _Times] = {}
+        self.totals: dict[str, PhaseTotal] = {}
         self.cost = 0.0
-        """Seconds that are no phase's: what we took for ourselves."""
-        self._reset = reset
+        self._reset_peaks = reset
         self._stack: list[str] = []
         self._scope: Scope | None = None
         self._name = ""
-        self._since = 0.0
-        self._levels: dict[int, int] = {}
+        self._started = 0.0
+        self._allocated_before: dict[int, int] = {}
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """The phases that are entered, the outermost first."""
+        """The phases that are running, the outermost first."""
         return tuple(self._stack)
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
-        """What is done in here is no phase's time: our own looking about."""
+    def not_counted(self) -> Iterator[None]:
+        """Leave the time of a block out of the current phase."""
         begun = time.perf_counter()
         try:
             yield
         finally:
-            spent = time.perf_counter() - begun
-            self._since += spent
-            self.cost += spent
+            seconds = time.perf_counter() - begun
+            self._started += seconds
+            self.cost += seconds
 
     def begin(self) -> None:
-        """From here on everything is in some phase."""
+        """Begin with the phase ``other``."""
         self._open("other")
 
     def enter(self, name: str) -> None:
-        """A phase begins."""
-        shown = self._shown()
+        """Begin a phase."""
+        current = self._current()
         self._stack.append(name)
-        if self._shown() != shown:
+        if self._current() != current:
             self._switch()
 
     def leave(self, name: str) -> None:
-        """The innermost phase of this name ends, with whatever was left open inside it."""
+        """End the innermost phase of this name, and any phase still open inside it."""
         if name not in self._stack:
             return
-        shown = self._shown()
+        current = self._current()
         while self._stack.pop() != name:
             pass
-        if self._shown() != shown:
+        if self._current() != current:
             self._switch()
 
     def end(self) -> None:
-        """No more phases. A second time is nothing."""
+        """End all phases. Further calls do nothing."""
         self._close()
         self._stack.clear()
 
-    def _shown(self) -> str:
+    def _current(self) -> str:
         if not self._stack:
             return "other"
         if "backward" in self._stack and set(self._stack[self._stack.index("backward") :]) <= {"backward", "forward"}:
@@ -102,38 +106,36 @@ class PhaseTracker:
     def _switch(self) -> None:
         begun = time.perf_counter()
         self._close()
-        self._open(self._shown())
-        self.cost += self._since - begun
+        self._open(self._current())
+        self.cost += self._started - begun
 
     def _open(self, name: str) -> None:
         self._name = name
         self._scope = scope = PEAKS.scope()
-        self._levels = {}
-        for index in _contexts():
-            self._levels[index] = PEAKS.enter(scope, index, reset=self._reset).now.allocated
-        self._since = time.perf_counter()
+        self._allocated_before = {}
+        for index in _devices_in_use():
+            self._allocated_before[index] = PEAKS.enter(scope, index, reset=self._reset_peaks).now.allocated
+        self._started = time.perf_counter()
 
     def _close(self) -> None:
         scope, self._scope = self._scope, None
         if scope is None:
             return
-        total = self.totals.setdefault(self._name, _Times())
+        total = self.totals.setdefault(self._name, PhaseTotal())
         total.times += 1
-        total.seconds += time.perf_counter() - self._since
-        levels = {index: PEAKS.leave(scope, index).now.allocated for index in _contexts()}
+        total.seconds += time.perf_counter() - self._started
+        allocated = {index: PEAKS.leave(scope, index).now.allocated for index in _devices_in_use()}
         peaks = scope.peaks()
         PEAKS.drop(scope)
-        for index, level in levels.items():
+        for index, after in allocated.items():
             sums = total.devices.setdefault(index, PhaseSums())
-            sums.change += level - self._levels.get(index, 0)
-            sums.after = level
+            sums.change += after - self._allocated_before.get(index, 0)
+            sums.after = after
             peak = peaks[index]
-            known = peak.exact and sums.peak is not None
-            sums.peak = max(sums.peak or 0, peak.counters.allocated) if known else None
+            sums.peak = max(sums.peak, peak.counters.allocated) if peak.exact and sums.peak is not None else None
 
 
-def _contexts() -> list[int]:
-    """Devices on which this process has a context."""
+def _devices_in_use() -> list[int]:
     torch = pytorch.started()
     if torch is None:
         return []

@@ -1,30 +1,37 @@
-"""What a model owns, and where it lies: its modules, their parameters, buffers and gradients, its optimizers' state.
+"""The memory that a model owns: storages of parameters, buffers, gradients and optimizer state.
 
-All by weak references: a step that replaces a module or a buffer frees the old one as it would without us.
+Modules, tensors and optimizers are referenced weakly: what a step replaces is freed as it would be without tracking.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.features.holders.labels import attributes, slots
 from ipygpumem.sources.storages import Types, mro
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["ModelStorages", "ModuleFacts", "StorageAddress", "is_module"]
+__all__ = ["ModelStorages", "ModuleFacts", "StorageAddress", "is_module_class"]
 
-_DEEPEST = 4
-_TABLES = (("parameters", "_parameters"), ("buffers", "_buffers"))
+_MAX_DEPTH = 4
+_TENSOR_TABLES = (("parameters", "_parameters"), ("buffers", "_buffers"))
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleFacts:
-    """One module: its path, class, the number of its parent (-1 for the model itself), and how it is compiled."""
+    """A module of the model.
+
+    Attributes:
+        path: Its name in the model; empty for the model itself.
+        type: Class name.
+        parent: Number of the module that contains it; -1 for the model itself.
+        compiled: ``compiled``, ``scripted``, ``inside`` (part of a compiled module) or empty.
+    """
 
     path: str
     type: str
@@ -34,7 +41,7 @@ class ModuleFacts:
 
 @dataclass(frozen=True, slots=True)
 class StorageAddress:
-    """A storage that a module owns: what it is, where it lies, whose it is."""
+    """Where a storage of a module lies: its memory kind, device, address and the number of the module."""
 
     kind: str
     device: str
@@ -43,11 +50,11 @@ class StorageAddress:
 
 
 class ModelStorages:
-    """The modules of one model and what they own, looked at again and again.
+    """The modules of a model and the addresses of their storages.
 
     Attributes:
-        modules: The modules that were there at first, each before its children: a module's number is its place here.
-            One that takes another's place later on has its number.
+        modules: The modules at the beginning, each before its submodules; a module's number is its index here. A module
+            that replaces another later gets its number.
     """
 
     def __init__(self, torch: Any, model: Any) -> None:
@@ -55,166 +62,156 @@ class ModelStorages:
         self.types = Types(torch)
         self._torch = torch
         self._model = weakref.ref(model)
-        self._paths: dict[str, int] = {}
-        self._members: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._tensors: dict[int, tuple[weakref.ref[Any], str, int]] = {}
+        self._number_by_path: dict[str, int] = {}
+        self._module_refs: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._tensor_refs: dict[int, tuple[weakref.ref[Any], str, int]] = {}
         self._optimizers: dict[int, weakref.ref[Any]] = {}
-        self._strangers: dict[int, weakref.ref[Any]] = {}
-        self._kinds: dict[int, bool] = {}
-        self.look(first=True)
+        self._other_modules: dict[int, weakref.ref[Any]] = {}
+        self._is_module_class: dict[int, bool] = {}
+        self._update(first=True)
 
-    def look(self, *, first: bool = False) -> None:
-        """See which modules and tensors there are now. Each belongs to the first module that has it."""
-        self._tensors = {key: known for key, known in self._tensors.items() if known[0]() is not None}
+    def _update(self, *, first: bool = False) -> None:
+        """Find the current modules and tensors. A shared one belongs to the first module that has it."""
+        self._tensor_refs = {key: entry for key, entry in self._tensor_refs.items() if entry[0]() is not None}
         seen: set[int] = set()
-        todo = [(self._model(), "", -1, False)]
-        while todo:
-            module, path, parent, inside = todo.pop()
+        pending = [(self._model(), "", -1, False)]
+        while pending:
+            module, path, parent, inside_compiled = pending.pop()
             if module is None or id(module) in seen or not self._is_module(module):
                 continue
             seen.add(id(module))
-            facts = object.__getattribute__(module, "__dict__")
-            own = _compiles(module, facts)
-            number = self._number(module, path, parent, "inside" if inside else own, first=first)
-            for kind, table in _TABLES:
-                for tensor in list((facts.get(table) or {}).values()):
-                    known = self._tensors.get(id(tensor))
-                    if tensor is not None and (known is None or known[0]() is not tensor):
-                        self._tensors[id(tensor)] = weakref.ref(tensor), kind, number
+            members = object.__getattribute__(module, "__dict__")
+            compiled = _compiled(module, members)
+            number = self._assign_number(module, path, parent, "inside" if inside_compiled else compiled, first=first)
+            for kind, table in _TENSOR_TABLES:
+                for tensor in list((members.get(table) or {}).values()):
+                    entry = self._tensor_refs.get(id(tensor))
+                    if tensor is not None and (entry is None or entry[0]() is not tensor):
+                        self._tensor_refs[id(tensor)] = weakref.ref(tensor), kind, number
             children = [
-                (child, f"{path}.{name}" if path else name, number, inside or bool(own))
-                for name, child in list((facts.get("_modules") or {}).items())
+                (child, f"{path}.{name}" if path else name, number, inside_compiled or bool(compiled))
+                for name, child in list((members.get("_modules") or {}).items())
             ]
-            todo += reversed(children)
+            pending += reversed(children)
 
-    def _number(self, module: Any, path: str, parent: int, compiled: str, *, first: bool) -> int:
-        """A module's number; what was not there at first has that of its predecessor, or counts for its parent."""
-        kind = type(module).__name__
-        known = self.number(module)
-        if known is not None:
-            return known
+    def _assign_number(self, module: Any, path: str, parent: int, compiled: str, *, first: bool) -> int:
+        """The number of a module. One added later has that of the module it replaces, or else its parent's."""
+        class_name = type(module).__name__
+        number = self.number(module)
+        if number is not None:
+            return number
         if first:
-            self._paths[path] = number = len(self.modules)
-            self.modules.append(ModuleFacts(path, kind, parent, compiled))
+            self._number_by_path[path] = number = len(self.modules)
+            self.modules.append(ModuleFacts(path, class_name, parent, compiled))
         else:
-            found = self._paths.get(path)
-            if found is None:
+            number = self._number_by_path.get(path)
+            if number is None:
                 return max(parent, 0)
-            number, facts = found, self.modules[found]
-            if not facts.type.endswith(kind):
-                self.modules[number] = replace(facts, type=f"{facts.type}, then {kind}")
-        self._members[id(module)] = weakref.ref(module), number
+            facts = self.modules[number]
+            if not facts.type.endswith(class_name):
+                self.modules[number] = replace(facts, type=f"{facts.type}, then {class_name}")
+        self._module_refs[id(module)] = weakref.ref(module), number
         return number
 
-    def _is_module(self, thing: Any) -> bool:
-        kind = type(thing)
-        known = self._kinds.get(id(kind))
-        if known is None:
-            known = self._kinds[id(kind)] = is_module(self._torch, kind)
-        return known
+    def _is_module(self, value: Any) -> bool:
+        cls = type(value)
+        if id(cls) not in self._is_module_class:
+            self._is_module_class[id(cls)] = is_module_class(self._torch, cls)
+        return self._is_module_class[id(cls)]
 
     def number(self, module: Any) -> int | None:
-        """The number of a module; None for one that is not the model's."""
-        known = self._members.get(id(module))
-        return None if known is None or known[0]() is not module else known[1]
+        """Return the number of a module; None if it is not part of the model."""
+        entry = self._module_refs.get(id(module))
+        return None if entry is None or entry[0]() is not module else entry[1]
 
-    def met(self, module: Any) -> int | None:
-        """The number of a module that runs inside the model: it may have come into it just now."""
-        number, stranger = self.number(module), self._strangers.get(id(module))
-        if number is None and (stranger is None or stranger() is not module):
-            self.look()
+    def number_of_running(self, module: Any) -> int | None:
+        """Return the number of a module that is called inside the model, to which it may just have been added."""
+        number, other = self.number(module), self._other_modules.get(id(module))
+        if number is None and (other is None or other() is not module):
+            self._update()
             number = self.number(module)
             if number is None:
-                self._strangers[id(module)] = weakref.ref(module)
+                self._other_modules[id(module)] = weakref.ref(module)
         return number
 
-    def members(self) -> Iterator[tuple[Any, int]]:
-        """Every module that is alive, and its number."""
-        for known, number in list(self._members.values()):
-            module = known()
+    def live_modules(self) -> Iterator[tuple[Any, int]]:
+        """Yield every module that still exists, with its number."""
+        for reference, number in list(self._module_refs.values()):
+            module = reference()
             if module is not None:
                 yield module, number
 
     def add_optimizer(self, optimizer: Any) -> None:
-        """An optimizer, which may have state for this model."""
+        """Include the state of an optimizer."""
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
 
     def find_optimizers(self) -> None:
-        """Optimizers that nobody told us of."""
-        optimizer = self._torch.optim.Optimizer
-        kinds: dict[type, bool] = {}
-        for thing in gc.get_objects():
-            kind = type(thing)
-            known = kinds.get(kind)
-            if known is None:
-                known = kinds[kind] = any(base is optimizer for base in mro(kind))
-            if known:
-                self.add_optimizer(thing)
+        """Add all optimizers of this process, also those that made no step."""
+        optimizer_class = self._torch.optim.Optimizer
+        is_optimizer: dict[type, bool] = {}
+        for value in gc.get_objects():
+            cls = type(value)
+            if cls not in is_optimizer:
+                is_optimizer[cls] = any(base is optimizer_class for base in mro(cls))
+            if is_optimizer[cls]:
+                self.add_optimizer(value)
 
     def addresses(self, *, states: bool) -> list[StorageAddress]:
-        """Where everything lies now; ``states`` of the optimizers, too."""
-        self.look()
+        """Return the current addresses of all storages; those of optimizer state only if ``states`` is true."""
+        self._update()
         with self.types.quiet():
             return list(self._addresses(states=states))
 
     def _addresses(self, *, states: bool) -> Iterator[StorageAddress]:
-        for known, kind, number in list(self._tensors.values()):
-            tensor = known()
+        for reference, kind, number in list(self._tensor_refs.values()):
+            tensor = reference()
             if tensor is None:
                 continue
-            yield from self._of(kind, tensor, number)
+            yield from self._addresses_of(kind, tensor, number)
             gradient = self.types.gradient(tensor) if kind == "parameters" else None
             if gradient is not None:
-                yield from self._of("gradients", gradient, number)
-        for optimizer in [one() for one in self._optimizers.values()] if states else ():
+                yield from self._addresses_of("gradients", gradient, number)
+        for optimizer in [reference() for reference in self._optimizers.values()] if states else ():
             if optimizer is None:
                 continue
             for parameter, state in list(object.__getattribute__(optimizer, "__dict__").get("state", {}).items()):
-                owner = self._tensors.get(id(parameter))
-                if owner is not None and owner[0]() is parameter and isinstance(state, dict):
-                    for tensor in self._inside(state.values(), _DEEPEST):
-                        yield from self._of("optimizer state", tensor, owner[2])
+                entry = self._tensor_refs.get(id(parameter))
+                if entry is not None and entry[0]() is parameter and isinstance(state, dict):
+                    for tensor in self._tensors_in(state.values(), _MAX_DEPTH):
+                        yield from self._addresses_of("optimizer state", tensor, entry[2])
 
-    def _of(self, kind: str, tensor: Any, number: int) -> Iterator[StorageAddress]:
-        for one in self._inside([tensor], _DEEPEST):
-            for memory in self.types.storages(one):
+    def _addresses_of(self, kind: str, tensor: Any, number: int) -> Iterator[StorageAddress]:
+        for inner in self._tensors_in([tensor], _MAX_DEPTH):
+            for memory in self.types.storages(inner):
                 if memory.device.startswith("cuda"):
                     yield StorageAddress(kind, memory.device, memory.address, number)
 
-    def _inside(self, values: Iterable[Any], depth: int) -> Iterator[Any]:
-        """Tensors, and those that tensors, lists and dicts are made of: DTensors and quantized ones hold others."""
+    def _tensors_in(self, values: Iterable[Any], depth: int) -> Iterator[Any]:
+        """The tensors among values, in lists and dicts, and inside wrapper tensors such as DTensor."""
         for value in values:
-            kind = type(value)
-            if self.types.role(kind) == "tensor":
+            cls = type(value)
+            if self.types.role(cls) == "tensor":
                 yield value
                 if depth and self.types.dispatches(value):
-                    yield from self._inside(_attributes(value), depth - 1)
-            elif depth and kind in {list, tuple}:
-                yield from self._inside(value, depth - 1)
-            elif depth and kind is dict:
-                yield from self._inside(value.values(), depth - 1)
+                    yield from self._tensors_in(_attribute_values(value), depth - 1)
+            elif depth and cls in {list, tuple}:
+                yield from self._tensors_in(value, depth - 1)
+            elif depth and cls is dict:
+                yield from self._tensors_in(value.values(), depth - 1)
 
 
-def is_module(torch: Any, kind: type) -> bool:
-    """Whether a class is one of modules."""
-    return any(base is torch.nn.Module for base in mro(kind))
+def is_module_class(torch: Any, cls: type) -> bool:
+    """Whether a class is `torch.nn.Module` or derived from it."""
+    return any(base is torch.nn.Module for base in mro(cls))
 
 
-def _compiles(module: Any, facts: dict[str, Any]) -> str:
-    """How a module is compiled; empty where it is not."""
-    if facts.get("_compiled_call_impl") is not None or type(module).__name__ == "OptimizedModule":
+def _compiled(module: Any, members: dict[str, Any]) -> str:
+    if members.get("_compiled_call_impl") is not None or type(module).__name__ == "OptimizedModule":
         return "compiled"
     return "scripted" if any(base.__name__ == "ScriptModule" for base in mro(type(module))) else ""
 
 
-def _attributes(thing: Any) -> list[Any]:
-    """What stands in an object's dict and slots, read without its own code."""
-    found = []
-    with contextlib.suppress(AttributeError):
-        found += list(object.__getattribute__(thing, "__dict__").values())
-    for base in mro(type(thing)):
-        slots = vars(base).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            with contextlib.suppress(AttributeError):
-                found.append(object.__getattribute__(thing, name))
-    return found
+def _attribute_values(value: Any) -> list[Any]:
+    """The values in an object's ``__dict__`` and slots, read without calling its own code."""
+    in_slots = [item for base in mro(type(value)) for _, item in slots(value, base)]
+    return [*(attributes(value) or {}).values(), *in_slots]

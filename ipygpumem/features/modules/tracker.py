@@ -1,7 +1,7 @@
-"""A model under watch: when each module ran, and where its parameters, gradients and optimizer state lie.
+"""Tracking a model during a measurement: calls of its modules, phases of a step, and where its storages lie.
 
-PyTorch's global hooks tell when a module begins and ends: nothing is put onto the user's modules, so that copies and
-files of them stay clean. Compiled code is never looked into: a hook that is being compiled does nothing.
+PyTorch's global hooks report when a module's forward begins and ends. Nothing is attached to the user's modules, so
+that copies and saved files of them stay clean. Compiled code is never entered: hooks do nothing while it is compiled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.modules.hooks import HOOKS
 from ipygpumem.features.modules.phases import PhaseTracker
-from ipygpumem.features.modules.storages import ModelStorages, ModuleFacts, StorageAddress, is_module
+from ipygpumem.features.modules.storages import ModelStorages, ModuleFacts, StorageAddress, is_module_class
 from ipygpumem.measurement.backward_passes import BACKWARD
 from ipygpumem.measurement.event_position import Mark, mark
 from ipygpumem.sources import pytorch
@@ -25,14 +25,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["ModuleCall", "ModuleFacts", "ModuleTracker", "StorageAddress", "StorageScan"]
+__all__ = ["ModuleCall", "ModuleTracker", "StorageScan"]
 
-_MOST_ADDRESSES = 2_000_000
+_MAX_ADDRESSES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """A module's forward began, or (``enter`` False) ended. ``root``: the outermost file of the thread's stack."""
+    """The beginning or the end of a module's forward.
+
+    Attributes:
+        module: Number of the module.
+        enter: True at the beginning.
+        thread: Identifier of the thread.
+        root: Outermost file of the thread's stack, which identifies the thread in a recording.
+        at: Position in the recorded events.
+        phases: The phases that are running, the outermost first.
+    """
 
     module: int
     enter: bool
@@ -44,246 +53,243 @@ class ModuleCall:
 
 @dataclass(frozen=True, slots=True)
 class StorageScan:
-    """Storages as they lay at one moment."""
+    """The addresses of the model's storages at one position in the recorded events."""
 
     at: Mark
-    found: tuple[StorageAddress, ...]
+    addresses: tuple[StorageAddress, ...]
 
 
 class ModuleTracker:
-    """An observer of a measurement that watches one model.
+    """An observer of a measurement that tracks a model.
+
+    Attributes:
+        calls: Calls of modules, in order.
+        scans: Addresses of storages, in order.
+        spans: Name, begin and end of each backward pass and optimizer step.
+        phases: Memory and time by phase.
+        problem: Why addresses are missing; empty if none are.
+        raised_steps: Number of optimizer steps that ended with an error.
 
     Raises:
-        OptionError: What is to be watched is no module.
+        OptionError: ``model`` is not a `torch.nn.Module`.
     """
 
     def __init__(self, model: Any, *, reset: bool = True) -> None:
         torch = pytorch.module()
-        if torch is None or not is_module(torch, type(model)):
-            raise OptionError(f"modules takes a torch.nn.Module, not {type(model).__name__}")
+        if torch is None or not is_module_class(torch, type(model)):
+            raise OptionError(f"modules must be a torch.nn.Module, not {type(model).__name__}")
         self.calls: list[ModuleCall] = []
         self.scans: list[StorageScan] = []
         self.spans: list[tuple[str, Mark, Mark]] = []
         self.phases = PhaseTracker(reset=reset)
-        self.lost = ""
-        self.raised = 0
+        self.problem = ""
+        self.raised_steps = 0
         self._torch = torch
-        self._owned = ModelStorages(torch, model)
-        self._hooks: list[Any] = []
+        self._storages = ModelStorages(torch, model)
         self._handles: list[Any] = []
-        self._compiled: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
+        self._optimizer_handles: list[Any] = []
+        self._wrappers: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
         self._wrapped: set[int] = set()
-        self._local = threading.local()
-        self._open: list[tuple[str, Mark]] = []
-        self._steps: list[tuple[int, int]] = []
-        self._count = 0
+        self._thread_state = threading.local()
+        self._open_spans: list[tuple[str, Mark]] = []
+        self._running_steps: list[tuple[int, int]] = []
+        self._address_count = 0
         self._lock = threading.RLock()
         self._running = False
 
     @property
     def modules(self) -> list[ModuleFacts]:
-        """The modules, each before its children."""
-        return self._owned.modules
+        """The modules, each before its submodules."""
+        return self._storages.modules
 
     def start(self) -> None:
-        """Hook in, and look where everything lies."""
+        """Add all hooks, and scan the storages."""
         self._running = True
-        self.scan()
-        self._hooks = HOOKS.add(self._before, self._after)
+        self._scan()
+        self._handles = HOOKS.add(self._before_forward, self._after_forward)
         optimizers = sys.modules.get("torch.optim.optimizer")
         for name, hook in (
-            ("register_optimizer_step_pre_hook", self._step_begins),
-            ("register_optimizer_step_post_hook", self._step_ends),
+            ("register_optimizer_step_pre_hook", self._before_step),
+            ("register_optimizer_step_post_hook", self._after_step),
         ):
             if hasattr(optimizers, name):
-                self._handles.append(getattr(optimizers, name)(hook))
-        for module, number in self._owned.members():
+                self._optimizer_handles.append(getattr(optimizers, name)(hook))
+        for module, number in self._storages.live_modules():
             self._wrap_compiled(module, number)
         self.phases.begin()
         BACKWARD.join(self)
 
     def stop(self) -> None:
-        """Take everything back, and look once more. A second time is nothing."""
+        """Remove all hooks, and scan once more. Further calls do nothing."""
         if not self._running:
             return
         self._running = False
-        self._quietly(self._end_raised)
+        with contextlib.suppress(Exception):
+            self._end_raised_steps()
         BACKWARD.leave(self)
-        HOOKS.remove(self._hooks)
-        for handle in self._handles:
+        HOOKS.remove(self._handles)
+        for handle in self._optimizer_handles:
             handle.remove()
-        self._handles.clear()
+        self._optimizer_handles.clear()
         self._unwrap_compiled()
         with contextlib.suppress(Exception), self._lock:
             self.phases.end()
-            self._owned.find_optimizers()
-            self.scan()
+            self._storages.find_optimizers()
+            self._scan()
 
-    # modules
+    # Calls of modules. The hooks must never disturb the model: their own errors are suppressed.
 
     def _wrap_compiled(self, module: Any, number: int) -> None:
-        """A module that compiled itself is called past its hooks: stand before the compiled code."""
-        theirs = vars(module).get("_compiled_call_impl")
-        if theirs is None:
+        """Wrap the compiled code of a module after ``module.compile()``: calls of it run no hooks."""
+        compiled = vars(module).get("_compiled_call_impl")
+        if compiled is None:
             return
 
-        def ours(*arguments: Any, **options: Any) -> Any:
-            self._quietly(self._enter, number)
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            with contextlib.suppress(Exception):
+                self._enter(number)
             try:
-                return theirs(*arguments, **options)
+                return compiled(*arguments, **options)
             finally:
-                self._quietly(self._leave, number)
+                with contextlib.suppress(Exception):
+                    self._leave(number)
 
-        ours.__wrapped__ = theirs  # type: ignore[attr-defined]
-        ours._torchdynamo_disable = True  # type: ignore[attr-defined]
-        module._compiled_call_impl = ours
-        self._compiled.append((weakref.ref(module), weakref.ref(ours)))
+        wrapper.__wrapped__ = compiled  # type: ignore[attr-defined]
+        wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
+        module._compiled_call_impl = wrapper
+        self._wrappers.append((weakref.ref(module), weakref.ref(wrapper)))
         self._wrapped.add(number)
 
     def _unwrap_compiled(self) -> None:
-        for module, ours in ((known(), wrapper()) for known, wrapper in self._compiled):
-            if module is not None and ours is not None and vars(module).get("_compiled_call_impl") is ours:
-                module._compiled_call_impl = ours.__wrapped__
-        self._compiled.clear()
+        for module, wrapper in ((module_ref(), wrapper_ref()) for module_ref, wrapper_ref in self._wrappers):
+            if module is not None and wrapper is not None and vars(module).get("_compiled_call_impl") is wrapper:
+                module._compiled_call_impl = wrapper.__wrapped__
+        self._wrappers.clear()
 
-    def _before(self, module: Any, arguments: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
+    def _before_forward(self, module: Any, arguments: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
         if not self._torch.compiler.is_compiling():
             self._called(self._enter, module)
 
-    def _after(self, module: Any, arguments: Any, result: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
+    def _after_forward(self, module: Any, arguments: Any, result: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
         if not self._torch.compiler.is_compiling():
             self._called(self._leave, module)
 
-    def _called(self, what: Callable[[int], None], module: Any) -> None:
-        with contextlib.suppress(Exception):  # never in the place of what the model does
-            number = self._owned.number(module)
+    def _called(self, record: Callable[[int], None], module: Any) -> None:
+        with contextlib.suppress(Exception):
+            number = self._storages.number(module)
             if number is None and self._stack():
                 with self._lock:
-                    number = self._owned.met(module)
-            # where the compiler gives up, a module that compiled itself comes to its hooks after all
+                    number = self._storages.number_of_running(module)
+            # after a graph break the hooks of compiled modules run, too: they are recorded by their wrappers
             if number is not None and number not in self._wrapped and self.modules[number].compiled != "inside":
-                what(number)
-
-    @staticmethod
-    def _quietly(what: Callable[..., None], *given: int) -> None:
-        with contextlib.suppress(Exception):  # never in the place of what the model does
-            what(*given)
+                record(number)
 
     def _stack(self) -> list[int]:
-        stack: list[int] = vars(self._local).setdefault("stack", [])
+        """The modules that are running in this thread, the outermost first."""
+        stack: list[int] = vars(self._thread_state).setdefault("stack", [])
         return stack
 
     def _enter(self, number: int) -> None:
         stack = self._stack()
         if not stack:
-            self._end_raised()
-            self._local.root = _outermost()
+            self._end_raised_steps()
+            _, self._thread_state.root = _running_frames()
             with self._lock:
                 self.phases.enter("forward")
         stack.append(number)
-        self._note(number, enter=True)
+        self._record_call(number, enter=True)
 
     def _leave(self, number: int) -> None:
         stack = self._stack()
         if number not in stack:
             return
-        while True:  # what an interrupt left open ends, too
+        while True:  # calls that an interrupt left open end, too
             last = stack.pop()
-            self._note(last, enter=False)
+            self._record_call(last, enter=False)
             if last == number:
                 break
         if not stack:
             with self._lock:
                 self.phases.leave("forward")
 
-    def _note(self, number: int, *, enter: bool) -> None:
+    def _record_call(self, number: int, *, enter: bool) -> None:
+        root = self._thread_state.root
         with self._lock:
-            self.calls.append(
-                ModuleCall(number, enter, threading.get_ident(), self._local.root, mark(), self.phases.inside)
-            )
+            self.calls.append(ModuleCall(number, enter, threading.get_ident(), root, mark(), self.phases.inside))
 
-    # phases
+    # Backward passes and optimizer steps
 
     def backward_begins(self) -> None:
-        """A backward pass begins."""
-        self._end_raised()
+        """Begin the phase of a backward pass."""
+        self._end_raised_steps()
         with self._lock:
-            self._open.append(("backward", mark()))
+            self._open_spans.append(("backward", mark()))
             self.phases.enter("backward")
 
     def backward_ends(self) -> None:
-        """It has ended: now the gradients lie where they will stay."""
+        """End the phase, and scan: the gradients have been stored."""
         with self._lock:
             self.phases.leave("backward")
-            self._span("backward")
-            self.scan(states=False)
+            self._close_span("backward")
+            self._scan(states=False)
 
-    def _step_begins(self, optimizer: Any, arguments: Any, options: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
+    def _before_step(self, optimizer: Any, arguments: Any, options: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
         with contextlib.suppress(Exception), self._lock:
-            self._end_raised()
-            self._steps.append((threading.get_ident(), id(sys._getframe(1))))
-            self._owned.add_optimizer(optimizer)
-            self.scan(states=False)
-            self._open.append(("optimizer", mark()))
+            self._end_raised_steps()
+            self._running_steps.append((threading.get_ident(), id(sys._getframe(1))))
+            self._storages.add_optimizer(optimizer)
+            self._scan(states=False)
+            self._open_spans.append(("optimizer", mark()))
             self.phases.enter("optimizer")
 
-    def _step_ends(self, optimizer: Any, arguments: Any, options: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
+    def _after_step(self, optimizer: Any, arguments: Any, options: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
         with contextlib.suppress(Exception), self._lock:
-            here = threading.get_ident(), id(sys._getframe(1))
-            if here in self._steps:
-                self._steps.remove(here)
+            step = threading.get_ident(), id(sys._getframe(1))
+            if step in self._running_steps:
+                self._running_steps.remove(step)
             self._end_step()
 
     def _end_step(self) -> None:
         self.phases.leave("optimizer")
-        self._span("optimizer")
-        self.scan()
+        self._close_span("optimizer")
+        self._scan()
 
-    def _end_raised(self) -> None:
-        """PyTorch does not tell of a step that raised: it has when its frame runs no more."""
-        if not self._steps:
+    def _end_raised_steps(self) -> None:
+        """End the steps whose frame has returned: PyTorch runs no hook after a step that raises."""
+        if not self._running_steps:
             return
-        thread, running = threading.get_ident(), _running()
+        thread, (frames, _) = threading.get_ident(), _running_frames()
         with self._lock:
-            for step in [one for one in reversed(self._steps) if one[0] == thread and one[1] not in running]:
-                self._steps.remove(step)
-                self.raised += 1
-                self._end_step()
+            for step in reversed(self._running_steps.copy()):
+                if step[0] == thread and step[1] not in frames:
+                    self._running_steps.remove(step)
+                    self.raised_steps += 1
+                    self._end_step()
 
-    def _span(self, name: str) -> None:
-        while self._open:
-            opened, begin = self._open.pop()
+    def _close_span(self, name: str) -> None:
+        while self._open_spans:
+            opened, begin = self._open_spans.pop()
             if opened == name:
                 self.spans.append((name, begin, mark()))
                 return
 
-    # storages
-
-    def scan(self, *, states: bool = True) -> None:
-        """Note where everything lies now; ``states`` of the optimizers, too."""
-        if self._count > _MOST_ADDRESSES:
-            self.lost = f"more than {_MOST_ADDRESSES:,} storages were looked at: measure fewer steps"
+    def _scan(self, *, states: bool = True) -> None:
+        """Record where the storages lie; those of optimizer state only if ``states`` is true."""
+        if self._address_count > _MAX_ADDRESSES:
+            self.problem = f"more than {_MAX_ADDRESSES:,} addresses of storages were recorded: measure fewer steps"
             return
-        with self.phases.aside():
-            found = tuple(self._owned.addresses(states=states))
-            self._count += len(found)
-            self.scans.append(StorageScan(mark(), found))
+        with self.phases.not_counted():
+            addresses = tuple(self._storages.addresses(states=states))
+            self._address_count += len(addresses)
+            self.scans.append(StorageScan(mark(), addresses))
 
 
-def _running() -> set[int]:
-    """The frames of this thread, by id."""
+def _running_frames() -> tuple[set[int], str]:
+    """The ids of this thread's frames, and the outermost file. A frame itself would keep the user's locals alive."""
     frame: FrameType | None = sys._getframe(1)
-    found = set()
+    ids, file = set(), ""
     while frame is not None:
-        found.add(id(frame))
+        ids.add(id(frame))
+        file = frame.f_code.co_filename
         frame = frame.f_back
-    return found
-
-
-def _outermost() -> str:
-    frame: FrameType | None = sys._getframe(1)
-    name = ""
-    while frame is not None:
-        name = frame.f_code.co_filename
-        frame = frame.f_back
-    return name
+    return ids, file

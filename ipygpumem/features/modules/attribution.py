@@ -1,0 +1,203 @@
+"""Which memory kind and which module each recorded allocation belongs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.features.lines.stack_roots import THREAD_FILE, outermost_files
+from ipygpumem.features.modules.model import MEMORY_KINDS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ipygpumem.features.modules.model import MemoryKind
+    from ipygpumem.features.modules.tracker import ModuleCall, ModuleTracker
+    from ipygpumem.measurement.snapshot_events import Places
+    from ipygpumem.snapshot import Snapshot
+
+    Ints = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+__all__ = ["DDP", "KIND_CODES", "AttributedAllocations"]
+
+DDP = "DistributedDataParallel"
+KIND_CODES: dict[MemoryKind, int] = {kind: code for code, kind in enumerate(MEMORY_KINDS)}
+_FORWARD = len(MEMORY_KINDS)  # until it is known whether an allocation outlives the call: activation, or temporary
+_OTHER_CODE = KIND_CODES["not the model's"]
+
+
+class AttributedAllocations:
+    """The allocations of one device, attributed to kinds and modules.
+
+    Attributes:
+        kind: For each allocation its index in `MEMORY_KINDS`.
+        module: For each allocation the number of a module, -1 for none.
+    """
+
+    def __init__(self, snapshot: Snapshot, index: int, places: Places, tracker: ModuleTracker) -> None:
+        self._timeline = timeline = snapshot.timelines[index]
+        self._places = places
+        self._tracker = tracker
+        allocations = timeline.allocations
+        self.kind = np.full(len(allocations), _OTHER_CODE, np.int64)
+        self.module = np.full(len(allocations), -1, np.int64)
+        event_kind, event_module, call_end = self._attribute_events(outermost_files(snapshot)[timeline.trace.stack])
+        recorded = allocations.start >= 0
+        start = allocations.start[recorded]
+        self.kind[recorded], self.module[recorded] = event_kind[start], event_module[start]
+        outlives_call = np.zeros(len(allocations), np.bool_)
+        outlives_call[recorded] = allocations.end[recorded] > call_end[start]
+        forward = self.kind == _FORWARD
+        self.kind[forward] = np.where(outlives_call, KIND_CODES["activations"], KIND_CODES["forward, temporary"])[
+            forward
+        ]
+        # what DistributedDataParallel itself keeps are its buckets for gradients
+        wrappers = [number for number, module in enumerate(tracker.modules) if module.type == DDP]
+        buckets = forward & outlives_call & np.isin(self.module, wrappers)
+        self.kind[buckets], self.module[buckets] = _OTHER_CODE, -1
+        self._attribute_by_address(f"cuda:{index}")
+
+    def _attribute_events(self, roots: NDArray[Any]) -> tuple[Ints, Ints, Ints]:
+        """The kind and module of an allocation at each event, and the end of the outermost module call around it."""
+        count = len(self._timeline.trace)
+        kind = np.full(count, _OTHER_CODE, np.int64)
+        module = np.full(count, -1, np.int64)
+        call_end = np.full(count, count, np.int64)
+        calls = self._tracker.calls
+        in_thread = np.asarray([root is not None and root.endswith(THREAD_FILE) for root in roots], np.bool_)
+        model_in_thread = any(call.root.endswith(THREAD_FILE) for call in calls)
+        for name, begin, end in self._tracker.spans:
+            span = slice(self._places.event(begin) + 1, self._places.event(end) + 1)
+            kind[span] = KIND_CODES["backward" if name == "backward" else "optimizer"]
+            if not model_in_thread:
+                kind[span][in_thread[span]] = KIND_CODES["other threads"]
+        sweep = _CallSweep(kind, module, call_end, roots)
+        starts = self._places.events([call.at for call in calls]) + 1
+        for call, first, last in zip(calls, starts.tolist(), [*starts[1:].tolist(), count], strict=False):
+            sweep.step(call, first, last)
+        sweep.close()
+        return kind, module, call_end
+
+    def _attribute_by_address(self, device: str) -> None:
+        """Recognize parameters, buffers, gradients and optimizer state by their addresses."""
+        allocations = self._timeline.allocations
+        if not len(allocations):
+            return
+        # sorted by address, then by start: the allocation at an address and an event is found by bisection
+        order = np.lexsort((allocations.start, allocations.address))
+        addresses, rank = np.unique(allocations.address[order], return_inverse=True)
+        stride = len(self._timeline.trace) + 2
+        keys = rank * stride + allocations.start[order] + 1
+        owners: dict[int, tuple[int, int]] = {}
+        for scan in self._tracker.scans:
+            storages = [storage for storage in scan.addresses if storage.device == device]
+            if not storages:
+                continue
+            address = np.asarray([storage.address for storage in storages], np.int64)
+            event = self._places.event(scan.at)
+            place = np.minimum(np.searchsorted(addresses, address), len(addresses) - 1)
+            row = order[np.searchsorted(keys, place * stride + event + 1, side="right") - 1]
+            valid = (allocations.address[row] == address) & (allocations.end[row] > event)
+            for storage, allocation in zip(storages, np.where(valid, row, -1).tolist(), strict=True):
+                if allocation < 0:
+                    continue
+                code = KIND_CODES[storage.kind]  # type: ignore[index]
+                previous = owners.get(allocation)
+                if previous is None or code < previous[0]:
+                    owners[allocation] = code, storage.module
+                elif code == previous[0] and storage.module != previous[1]:  # one storage for several modules
+                    owners[allocation] = code, self._common_parent(previous[1], storage.module)
+        for allocation, (code, number) in owners.items():
+            self.kind[allocation], self.module[allocation] = code, number
+
+    def _common_parent(self, first: int, second: int) -> int:
+        """The innermost module that contains both."""
+        modules = self._tracker.modules
+        ancestors = {first}
+        while modules[first].parent >= 0:
+            first = modules[first].parent
+            ancestors.add(first)
+        while second not in ancestors:
+            second = modules[second].parent
+        return second
+
+    def of_kind(self, *kinds: MemoryKind) -> Mask:
+        """Return which allocations are of these kinds."""
+        return np.isin(self.kind, [KIND_CODES[kind] for kind in kinds])
+
+    def alive(self, event: int) -> Mask:
+        """Return which allocations are in use right after an event."""
+        allocations = self._timeline.allocations
+        return (allocations.start <= event) & (allocations.end > event)
+
+    def total(self, rows: Mask) -> int:
+        """Return the requested bytes of some allocations."""
+        return int(self._timeline.allocations.size[rows].sum())
+
+    def by_module(self, rows: Mask) -> list[int]:
+        """Return the requested bytes of some allocations, for each module without its submodules."""
+        sums = np.zeros(len(self._tracker.modules), np.int64)
+        owned = rows & (self.module >= 0)
+        np.add.at(sums, self.module[owned], self._timeline.allocations.size[owned])
+        return [int(total) for total in sums]
+
+    def highest(self, rows: Mask) -> tuple[int, int]:
+        """Return the first event after which some allocations together are largest, and their bytes then."""
+        if not rows.any():
+            return -1, 0
+        allocations = self._timeline.allocations
+        size = allocations.size[rows]
+        events, step = np.unique(np.concatenate([allocations.start[rows], allocations.end[rows]]), return_inverse=True)
+        changes = np.zeros(len(events), np.int64)
+        np.add.at(changes, step, np.concatenate([size, -size]))
+        level = np.cumsum(changes)
+        top = int(np.argmax(level))
+        return int(events[top]), int(level[top])
+
+
+class _CallSweep:
+    """Goes through module calls in order, and attributes the events between them to the module that is running."""
+
+    def __init__(self, kind: Ints, module: Ints, call_end: Ints, roots: NDArray[Any]) -> None:
+        self._kind, self._module, self._call_end, self._roots = kind, module, call_end, roots
+        self._stacks: dict[int, list[ModuleCall]] = {}  # by thread
+        self._ranges: dict[int, list[tuple[int, int]]] = {}  # by thread: events during the outermost call
+
+    def step(self, call: ModuleCall, first: int, last: int) -> None:
+        """Apply the beginning or end of a call, and attribute the events from ``first`` to before ``last``."""
+        stack = self._stacks.setdefault(call.thread, [])
+        if call.enter:
+            stack.append(call)
+        elif stack:
+            stack.pop()
+            if not stack:
+                self._end_outermost(call.thread, first - 1)
+        running = [stack for stack in self._stacks.values() if stack]
+        if running and first < last:
+            self._attribute(running, first, last)
+
+    def close(self) -> None:
+        """End calls that did not return."""
+        for thread in list(self._ranges):
+            self._end_outermost(thread, len(self._kind))
+
+    def _end_outermost(self, thread: int, event: int) -> None:
+        for first, last in self._ranges.pop(thread, ()):
+            self._call_end[first:last][self._module[first:last] >= 0] = event
+
+    def _attribute(self, running: list[list[ModuleCall]], first: int, last: int) -> None:
+        roots = self._roots[first:last]
+        innermost = [stack[-1] for stack in running]
+        if not any("backward" in call.phases for call in innermost):
+            # a forward runs in one thread; beside a recomputed forward PyTorch's backward threads are active
+            self._kind[first:last] = KIND_CODES["other threads"]
+        thread_roots = [call.root for call in innermost]
+        for call in innermost:
+            if thread_roots.count(call.root) > 1:
+                continue  # the events of these threads cannot be distinguished
+            events = np.flatnonzero(roots == call.root) + first
+            self._kind[events] = KIND_CODES["recomputed"] if "backward" in call.phases else _FORWARD
+            self._module[events] = call.module
+            self._ranges.setdefault(call.thread, []).append((first, last))
