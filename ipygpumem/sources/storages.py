@@ -1,12 +1,13 @@
-"""Tensors and their storages, read without a call of anybody's code: no hook, no override, no copy, no wait.
+"""Tensors and their storages, read without running other code: no hooks, overrides, copies or waiting.
 
-Subclasses of tensors answer nearly every question with code of their own. So the C getters of the base class are asked,
-with overrides switched off, and where even those would come to somebody's code nothing is asked.
+Tensor subclasses answer nearly every attribute with code of their own. So the C getters of the base class are called,
+with overrides disabled; where even those would run other code, nothing is read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -15,21 +16,21 @@ if TYPE_CHECKING:
 
     Role = Literal["tensor", "storage", "module", "optimizer"]
 
-__all__ = ["Memory", "Types", "is_saved", "mro", "type_dict"]
+__all__ = ["StorageLocation", "TorchTypes", "is_saved_tensor", "mro", "type_dict"]
 
 mro = type.__dict__["__mro__"].__get__
-"""The bases of a class as Python itself has them: a metaclass cannot answer in its place."""
+"""The base classes of a class, without calling its metaclass."""
 type_dict = type.__dict__["__dict__"].__get__
-"""What a class itself has, as Python has it."""
+"""The attributes of a class itself, without calling its metaclass."""
 
 
-def is_saved(thing: Any) -> bool:
-    """Whether this is autograd's own wrapper of a tensor, which Python's collector does not see through."""
-    return type(thing).__name__ == "SavedTensor"
+def is_saved_tensor(value: Any) -> bool:
+    """Return whether this is autograd's wrapper of a saved tensor, which Python's collector cannot look into."""
+    return type(value).__name__ == "SavedTensor"
 
 
-class Memory(NamedTuple):
-    """Where a storage lies: device, address and bytes; ``storage`` is where PyTorch has it, 0 if that is not known."""
+class StorageLocation(NamedTuple):
+    """Device, address and bytes of a storage; ``storage`` is the address of PyTorch's object, 0 if unknown."""
 
     device: str
     address: int
@@ -37,8 +38,8 @@ class Memory(NamedTuple):
     storage: int = 0
 
 
-class Types:
-    """What a torch makes of an object, by its type; and the questions that a tensor may be asked."""
+class TorchTypes:
+    """The roles of objects by their types, and the attributes of tensors that can be read safely."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -50,66 +51,64 @@ class Types:
             (torch.optim.Optimizer, "optimizer"),
         )
         names = ("is_leaf", "requires_grad", "grad", "grad_fn", "_base")
-        self._leaf, self._requires, self._grad, self._grad_fn, self._view_of = (
+        self._is_leaf, self._requires_grad, self._grad, self._grad_fn, self._view_base = (
             getattr(self._base, name).__get__ for name in names
         )
-        self._cow = getattr(torch._C, "_is_cow_tensor", None)
-        self._address = getattr(torch._C, "_data_address", None)
-        self._saved: dict[int, tuple[str, ...]] = {}
-        self._own_shape: dict[int, bool] = {}
+        self._is_cow = getattr(torch._C, "_is_cow_tensor", None)
+        self._data_address = getattr(torch._C, "_data_address", None)
+        self._saved_names: dict[int, tuple[str, ...]] = {}
+        self._dispatching_types: dict[int, bool] = {}
 
     def role(self, kind: type) -> Role | None:
-        """What the objects of a class are to torch."""
+        """Return what the instances of a class are to PyTorch."""
         bases = mro(kind)
         return next((role for root, role in self._roots if any(base is root for base in bases)), None)
 
     @contextlib.contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Overrides off, in this thread; torch's warnings about looking are not for the user."""
+    def without_overrides(self) -> Iterator[None]:
+        """Disable the overrides of tensor subclasses in this thread, and PyTorch's warnings."""
         c_module = self._torch._C
         with warnings.catch_warnings(), c_module.DisableTorchFunction(), c_module._DisableTorchDispatch():
             warnings.simplefilter("ignore")
             yield
 
-    def storages(self, tensor: Any) -> list[Memory]:
-        """Where a tensor lies; a sparse one lies in several places, one without storage of its own in none."""
-        return [memory for _, memory in self.located(tensor)]
+    def locations(self, tensor: Any) -> list[StorageLocation]:
+        """Return the locations of a tensor's storages: several for a sparse tensor, possibly none for others."""
+        return [location for _, location in self.storages(tensor)]
 
-    def located(self, tensor: Any) -> list[tuple[Any, Memory]]:
-        """The same with the storages themselves."""
+    def storages(self, tensor: Any) -> list[tuple[Any, StorageLocation]]:
+        """Return a tensor's storages with their locations."""
         try:
-            if self._sparse(tensor):
-                return [one for part in self._parts(tensor) for one in self.located(part)]
+            if str(self._base.layout.__get__(tensor)).startswith("torch.sparse"):
+                return [pair for part in self._sparse_parts(tensor) for pair in self.storages(part)]
             storage = self._base.untyped_storage(tensor)
-            cow = self._cow is not None and self._address is not None and self._cow(tensor)
-            found = self.memory(storage, self._address(tensor) if cow and self._address is not None else None)
-            return [(storage, one) for one in found]
-        except Exception:  # a tensor without storage: meta, mkldnn, a subclass made of others
+            address = None
+            if self._is_cow is not None and self._data_address is not None and self._is_cow(tensor):
+                address = self._data_address(tensor)
+            return [(storage, location) for location in self.storage_locations(storage, address)]
+        except Exception:  # a tensor without storage: meta, mkldnn, a subclass that wraps other tensors
             return []
 
-    def weak(self, storage: Any) -> Any:
-        """A reference that keeps nothing but the storage's place in PyTorch, which no other has meanwhile."""
+    def weak_reference(self, storage: Any) -> Any:
+        """Return a reference that keeps only PyTorch's object of a storage alive, so that its address is not reused."""
         try:
             return self._torch.multiprocessing.reductions.StorageWeakRef(storage)
         except Exception:
             return None
 
-    def memory(self, storage: Any, address: int | None = None) -> list[Memory]:
-        """Where a storage lies. ``address`` where asking for it would copy: of a copy-on-write storage."""
+    def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
+        """Return a storage's location; ``address`` if asking for it would copy (copy-on-write)."""
         try:
             device = storage.device
             if device.type == "meta":
                 return []
-            where = storage.data_ptr() if address is None else address
-            size, own = int(storage.nbytes()), int(getattr(storage, "_cdata", 0))
+            address = storage.data_ptr() if address is None else address
+            nbytes, implementation = int(storage.nbytes()), int(getattr(storage, "_cdata", 0))
         except Exception:
             return []
-        return [Memory(str(device), where, size, own)] if where and size else []
+        return [StorageLocation(str(device), address, nbytes, implementation)] if address and nbytes else []
 
-    def _sparse(self, tensor: Any) -> bool:
-        return str(self._base.layout.__get__(tensor)).startswith("torch.sparse")
-
-    def _parts(self, tensor: Any) -> list[Any]:
+    def _sparse_parts(self, tensor: Any) -> list[Any]:
         if self.dispatches(tensor):
             return []
         layout = str(self._base.layout.__get__(tensor))
@@ -121,93 +120,88 @@ class Types:
         return [getattr(self._base, name)(tensor) for name in names]
 
     def dispatches(self, tensor: Any) -> bool:
-        """Whether its class answers for its shape with code of its own."""
+        """Return whether the tensor's class computes its shape with code of its own."""
         kind = type(tensor)
-        known = self._own_shape.get(id(kind))
-        if known is None:
-            plain = self._torch.Tensor
-            known = any("__torch_dispatch__" in type_dict(base) for base in mro(kind) if base is not plain)
-            self._own_shape[id(kind)] = known
-        return known
+        result = self._dispatching_types.get(id(kind))
+        if result is None:
+            bases = (base for base in mro(kind) if base is not self._torch.Tensor)
+            result = self._dispatching_types[id(kind)] = any("__torch_dispatch__" in type_dict(base) for base in bases)
+        return result
 
     def describe(self, tensor: Any) -> tuple[str, int | None]:
-        """Type and shape as text (``float32 [4096, 4096]``), and the bytes of its own elements where they are known."""
+        """Return type and shape as text (``float32 [4096, 4096]``), and the bytes of its elements if known."""
         dtype = self._base.dtype.__get__(tensor)
         text = str(dtype).removeprefix("torch.")
         if self.dispatches(tensor) or self._base.layout.__get__(tensor) is not self._torch.strided:
-            return text, None  # a sparse tensor's elements are not all it has
+            return text, None  # a sparse tensor has more than its elements
         try:
             shape = list(self._base.shape.__get__(tensor))
-            count = 1
-            for length in shape:
-                count *= length
-            return f"{text} {shape}", count * dtype.itemsize
+            return f"{text} {shape}", math.prod(shape) * dtype.itemsize
         except Exception:  # a nested tensor has no shape
             return text, None
 
     def gradient(self, tensor: Any) -> Any | None:
-        """A leaf's gradient. Of others nothing is asked: torch would warn."""
+        """Return a leaf's gradient; PyTorch would warn if other tensors were asked."""
         try:
-            if self._requires(tensor) and self._leaf(tensor):
+            if self._requires_grad(tensor) and self._is_leaf(tensor):
                 return self._grad(tensor)
         except Exception:
             return None
         return None
 
     def base(self, tensor: Any) -> Any | None:
-        """The tensor that this one is a view of, and keeps."""
+        """Return the tensor that this one is a view of, and keeps alive."""
         try:
-            return self._view_of(tensor)
+            return self._view_base(tensor)
         except Exception:
             return None
 
     def grad_fn(self, tensor: Any) -> Any | None:
-        """The node of the autograd graph that made a tensor."""
+        """Return the node of the autograd graph that computed a tensor."""
         try:
-            return None if self._leaf(tensor) else self._grad_fn(tensor)
+            return None if self._is_leaf(tensor) else self._grad_fn(tensor)
         except Exception:
             return None
 
     def saved(self, node: Any) -> tuple[list[Any], bool]:
-        """What a node of the graph saved for backward, below every hook; and whether some of it cannot be read.
+        """Return what a node saved for backward, and whether a part of it cannot be read.
 
-        Where a hook packed it, what it made of it: any object; and the hook that would unpack it, not called.
+        No hook is called: if a hook packed a tensor, its result is returned, with the hook that would unpack it.
         """
         kind = type(node)
-        names = self._saved.get(id(kind))
+        names = self._saved_names.get(id(kind))
         if names is None:
-            names = tuple(
+            names = self._saved_names[id(kind)] = tuple(
                 name for base in mro(kind) for name in type_dict(base) if name.startswith(("_raw_saved_", "variable"))
             )
-            self._saved[id(kind)] = names
-        found, unread = [], False
+        values, incomplete = [], False
         for name in names:
             try:
                 value = getattr(node, name)
-                for one in value if type(value) is tuple or type(value) is list else (value,):
-                    parts, known = self.unpacked(one)
-                    found += parts
-                    unread |= not known
+                for saved in value if type(value) is tuple or type(value) is list else (value,):
+                    parts, complete = self.saved_parts(saved)
+                    values += parts
+                    incomplete |= not complete
             except Exception:  # noqa: S112 (freed by a backward pass)
                 continue
-        return [one for one in found if one is not None], unread
+        return [value for value in values if value is not None], incomplete
 
-    def unpacked(self, saved: Any) -> tuple[list[Any], bool]:
-        """What a saved tensor keeps, and whether that is all: its data, and a hook, which may keep anything."""
-        if not is_saved(saved):
+    def saved_parts(self, saved: Any) -> tuple[list[Any], bool]:
+        """Return the objects that a saved tensor keeps alive, its data and its hook, and whether these are all."""
+        if not is_saved_tensor(saved):
             return [saved], True
         kind = type(saved)
         if not hasattr(kind, "data"):
             return [], False
         data = saved.data
         if hasattr(kind, "unpack_hook"):
-            return [data, saved.unpack_hook], True  # the function itself: reading it runs nothing
+            return [data, saved.unpack_hook], True  # reading the hook does not call it
         return [data], data is None or self.role(type(data)) == "tensor"
 
     @staticmethod
-    def following(node: Any) -> list[Any]:
-        """The nodes whose results a node's backward feeds."""
+    def next_nodes(node: Any) -> list[Any]:
+        """Return the nodes that follow in the backward pass."""
         try:
-            return [one for one, _ in node.next_functions if one is not None]
+            return [next_node for next_node, _ in node.next_functions if next_node is not None]
         except Exception:
             return []

@@ -1,11 +1,11 @@
-"""CPU tensors whose storages count as blocks of the fake device: real modules, autograd and optimizers on a fake GPU.
+"""CPU tensors whose storages are allocated as blocks of the fake device: real modules and optimizers on a fake GPU.
 
 ::
 
-    with Traffic(gpu):              # every storage that an operator makes from here on takes a block of cuda:0
+    with Traffic(gpu):              # every storage that an operator creates from here on takes a block of cuda:0
         model = torch.nn.Linear(4, 4)
 
-A storage's death frees its block at once. `Traffic.places` says where the storages lie, for `Types.memory`.
+A block is freed when its storage is deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Traffic(TorchDispatchMode):
     def __init__(self, gpu, device=0):
         super().__init__()
         self.gpu, self.device = gpu, device
-        self.places = {}
+        self.blocks = {}
 
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         result = function(*arguments, **(options or {}))
@@ -34,25 +34,25 @@ class Traffic(TorchDispatchMode):
         if tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
-        key = storage.data_ptr()
-        if key in self.places or not storage.nbytes():
+        address = storage.data_ptr()
+        if address in self.blocks or not storage.nbytes():
             return
-        block = self.gpu.alloc(storage.nbytes(), self.device)
-        self.places[key] = block
-        weakref.finalize(storage, self._free, key)
+        self.blocks[address] = self.gpu.alloc(storage.nbytes(), self.device)
+        weakref.finalize(storage, self._free, address)
 
     @staticmethod
     def paused():
-        """Nothing is counted: for the compiler, which traces no dispatch modes."""
+        """Count nothing: torch.compile traces no dispatch modes."""
         return _disable_current_modes()
 
-    def _free(self, key):
-        block = self.places.pop(key)
-        self.gpu.free(block)
+    def _free(self, address):
+        self.gpu.free(self.blocks.pop(address))
 
-    def memory(self, storage, address=None):
-        """As `ipygpumem.sources.storages.Types.memory`, by our own book."""
-        from ipygpumem.sources.storages import Memory
+    def storage_locations(self, storage, address=None):
+        """Replace `ipygpumem.sources.storages.TorchTypes.storage_locations`."""
+        from ipygpumem.sources.storages import StorageLocation
 
-        block = self.places.get(storage.data_ptr() if address is None else address)
-        return [] if block is None else [Memory(f"cuda:{self.device}", block.address, storage.nbytes(), storage._cdata)]
+        block = self.blocks.get(storage.data_ptr() if address is None else address)
+        if block is None:
+            return []
+        return [StorageLocation(f"cuda:{self.device}", block.address, storage.nbytes(), storage._cdata)]

@@ -8,7 +8,7 @@ import ipygpumem
 from ipygpumem.core.units import MIB
 from ipygpumem.display.line import text_line
 from ipygpumem.display.table import text_tables
-from ipygpumem.features.history.model import report_rows, changed_rows
+from ipygpumem.features.history.model import changed_rows, report_rows
 from ipygpumem.features.history.output_metadata import LIMIT, rows_from_summary, summary
 from ipygpumem.features.history.table import Page, history_tables
 

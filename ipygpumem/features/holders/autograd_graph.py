@@ -11,12 +11,12 @@ import types as python_types
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.features.holders.labels import is_one_of, isinstance_of
-from ipygpumem.sources.storages import is_saved
+from ipygpumem.sources.storages import is_saved_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ipygpumem.sources.storages import Types
+    from ipygpumem.sources.storages import TorchTypes
 
 __all__ = ["AutogradGraph"]
 
@@ -40,7 +40,7 @@ class AutogradGraph:
         complete: Whether all nodes were seen.
     """
 
-    def __init__(self, types: Types, tensors: Iterable[Any], deadline: float) -> None:
+    def __init__(self, types: TorchTypes, tensors: Iterable[Any], deadline: float) -> None:
         self.nodes: dict[int, Any] = {}
         self.saved: dict[int, Any] = {}
         self.keepers: dict[int, Any] = {}
@@ -62,14 +62,14 @@ class AutogradGraph:
                 return
             node = frontier.pop()
             hidden = self._read(types, node)
-            following = types.following(node)
+            following = types.next_nodes(node)
             self.edges += [(id(one), id(node)) for one in following]
             for one in (*following, *hidden):
                 if id(one) not in self.nodes:
                     self.nodes[id(one)] = one
                     frontier.append(one)
 
-    def _read(self, types: Types, node: Any) -> list[Any]:
+    def _read(self, types: TorchTypes, node: Any) -> list[Any]:
         """What a node saved; and the nodes that its hooks have beside the graph."""
         saved, unread = types.saved(node)
         self.unread |= unread
@@ -81,7 +81,7 @@ class AutogradGraph:
                 hidden += self._look_behind(types, one)
         return hidden
 
-    def _look_behind(self, types: Types, hook: Any) -> list[Any]:
+    def _look_behind(self, types: TorchTypes, hook: Any) -> list[Any]:
         """Find the wrappers and nodes that a hook keeps: those tensors Python's collector does not see."""
         found, level = [], [hook]
         seen = {id(hook)}
@@ -90,7 +90,7 @@ class AutogradGraph:
             for thing in level:
                 self._behind.add(id(thing))
                 for part in gc.get_referents(thing) if type(thing) is not _FUNCTION else (thing.__closure__,):
-                    if is_saved(part):
+                    if is_saved_tensor(part):
                         self._unpack(types, part, thing)
                     elif id(part) not in seen and hasattr(type(part), "_raw_saved_tensors"):
                         found.append(part)
@@ -102,8 +102,8 @@ class AutogradGraph:
             level = below
         return found
 
-    def _unpack(self, types: Types, wrapper: Any, keeper: Any) -> None:
-        parts, known = types.unpacked(wrapper)
+    def _unpack(self, types: TorchTypes, wrapper: Any, keeper: Any) -> None:
+        parts, known = types.saved_parts(wrapper)
         self.unread |= not known
         for one in parts:
             if one is not None:
@@ -117,7 +117,7 @@ def _may_keep(thing: Any) -> bool:
     return is_one_of(thing, (_FUNCTION, python_types.MethodType))
 
 
-def _leads_on(types: Types, thing: Any) -> bool:
+def _leads_on(types: TorchTypes, thing: Any) -> bool:
     kind = type(thing)
     return not isinstance_of(thing, type) and kind is not python_types.ModuleType and types.role(kind) is None
 

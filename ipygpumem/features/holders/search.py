@@ -22,13 +22,13 @@ from ipygpumem.features.holders.referrers import Ways
 from ipygpumem.features.holders.targets import Targets
 from ipygpumem.features.holders.unreachable import alive, outermost
 from ipygpumem.features.holders.untracked import through_arrays, through_classes
-from ipygpumem.sources.storages import Types
+from ipygpumem.sources.storages import TorchTypes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ipygpumem.features.holders.model import Kind, Place
-    from ipygpumem.sources.storages import Memory
+    from ipygpumem.sources.storages import StorageLocation
 
 __all__ = ["NO_NAME", "Reach", "Root", "Walk", "walk"]
 
@@ -49,7 +49,7 @@ class Reach:
     ``keepers``: of what a graph keeps, every row with a tensor that has such a graph.
     """
 
-    memory: Memory
+    memory: StorageLocation
     kind: Kind
     name: str
     row: str
@@ -97,7 +97,7 @@ class _Walker:
     def __init__(self, torch: Any, wanted: Callable[[str], bool], limit: float) -> None:
         self.start = time.perf_counter()
         self.deadline = self.start + limit
-        self.types = Types(torch)
+        self.types = TorchTypes(torch)
         self.wanted = wanted
         self.heap = Heap(self.deadline, _frozen_seeds)
         self.targets: Targets
@@ -106,7 +106,7 @@ class _Walker:
         self.notes: list[str] = []
 
     def run(self, roots: list[Root], *, threads: bool) -> Walk:
-        with self.types.quiet():
+        with self.types.without_overrides():
             found = self.heap.by_role(self.types.role)
             reached = []
             if found.get("tensor") or found.get("storage"):
@@ -215,13 +215,13 @@ class _Walker:
     # the result
 
     def _reached(self, names: Names) -> list[Reach]:
-        groups: dict[Memory, list[int]] = {}
+        groups: dict[StorageLocation, list[int]] = {}
         for key, target in self.targets.things.items():
             for memory in target.memory if key in names.named else ():
                 groups.setdefault(memory, []).append(key)
         return [self._reach(memory, keys, names) for memory, keys in groups.items()]
 
-    def _reach(self, memory: Memory, keys: list[int], names: Names) -> Reach:
+    def _reach(self, memory: StorageLocation, keys: list[int], names: Names) -> Reach:
         things, bases = self.targets.things, self.targets.bases
 
         def order(key: int) -> tuple[Any, ...]:

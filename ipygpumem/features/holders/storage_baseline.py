@@ -11,12 +11,12 @@ from ipygpumem.features.holders.autograd_graph import AutogradGraph
 from ipygpumem.features.holders.heap import Heap
 from ipygpumem.sources import pytorch
 from ipygpumem.sources.allocator import allocated_blocks
-from ipygpumem.sources.storages import Types
+from ipygpumem.sources.storages import TorchTypes
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ipygpumem.sources.storages import Memory
+    from ipygpumem.sources.storages import StorageLocation
 
 __all__ = ["Mark", "mark"]
 
@@ -62,8 +62,8 @@ def mark(*, host: bool = False, storages: bool = True) -> Mark:
     places = set() if there is None else set(there.positions)
     known, seen, held = set(), set(), []
     if storages or host:
-        kinds = Types(torch)
-        with collector_paused(), kinds.quiet():
+        kinds = TorchTypes(torch)
+        with collector_paused(), kinds.without_overrides():
             for storage, memory in _storages(kinds):
                 block = None if there is None else there.block(memory.device, memory.address)
                 if memory.device == "cpu" and not host:
@@ -73,11 +73,11 @@ def mark(*, host: bool = False, storages: bool = True) -> Mark:
                 if memory.storage and memory.storage not in seen:
                     known.add(place)
                     seen.add(memory.storage)
-                    held.append(kinds.weak(storage))
+                    held.append(kinds.weak_reference(storage))
     return Mark(frozenset(places), frozenset(known), frozenset(seen), tuple(held))
 
 
-def _storages(kinds: Types) -> list[tuple[Any, Memory]]:
+def _storages(kinds: TorchTypes) -> list[tuple[Any, StorageLocation]]:
     """Every storage that Python or an autograd graph has."""
     heap = Heap(time.perf_counter() + _QUICK)
     try:
@@ -85,7 +85,7 @@ def _storages(kinds: Types) -> list[tuple[Any, Memory]]:
         tensors = found.get("tensor", [])
         saved = AutogradGraph(kinds, tensors, time.perf_counter() + _QUICK).saved.values()
         tensors = [*tensors, *(one for one in saved if kinds.role(type(one)) == "tensor")]
-        bare = [(storage, one) for storage in found.get("storage", []) for one in kinds.memory(storage)]
-        return [*bare, *(one for tensor in tensors for one in kinds.located(tensor))]
+        bare = [(storage, one) for storage in found.get("storage", []) for one in kinds.storage_locations(storage)]
+        return [*bare, *(one for tensor in tensors for one in kinds.storages(tensor))]
     finally:
         heap.release()

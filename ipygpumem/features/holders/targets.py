@@ -19,7 +19,7 @@ from ipygpumem.sources.storages import mro, type_dict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ipygpumem.sources.storages import Memory, Types
+    from ipygpumem.sources.storages import StorageLocation, TorchTypes
 
 __all__ = ["Target", "Targets"]
 
@@ -35,7 +35,7 @@ class Target:
     """
 
     thing: Any
-    memory: list[Memory]
+    memory: list[StorageLocation]
     tensor: bool
     inner: list[Any]
 
@@ -51,7 +51,7 @@ class Targets:
         bases: The ids of what others are views of.
     """
 
-    def __init__(self, asked: Types, wanted: Callable[[str], bool], found: dict[str, list[Any]]) -> None:
+    def __init__(self, asked: TorchTypes, wanted: Callable[[str], bool], found: dict[str, list[Any]]) -> None:
         self._types = asked
         self._wanted = wanted
         self._hollow: dict[int, Any] = {}
@@ -80,7 +80,7 @@ class Targets:
         key = id(thing)
         if key in self.things or key in self._hollow or not levels:
             return key in self.things
-        memory = self._types.storages(thing) if tensor else self._types.memory(thing)
+        memory = self._types.locations(thing) if tensor else self._types.storage_locations(thing)
         memory = [one for one in memory if self._wanted(one.device)]
         inner = self._inner(thing) if tensor and not memory else []
         if inner:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.features.holders.labels import attributes, slots
-from ipygpumem.sources.storages import Types, mro
+from ipygpumem.sources.storages import TorchTypes, mro
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,7 +59,7 @@ class ModelStorages:
 
     def __init__(self, torch: Any, model: Any) -> None:
         self.modules: list[ModuleFacts] = []
-        self.types = Types(torch)
+        self.types = TorchTypes(torch)
         self._torch = torch
         self._model = weakref.ref(model)
         self._number_by_path: dict[str, int] = {}
@@ -159,7 +159,7 @@ class ModelStorages:
     def addresses(self, *, states: bool) -> list[StorageAddress]:
         """Return the current addresses of all storages; those of optimizer state only if ``states`` is true."""
         self._update()
-        with self.types.quiet():
+        with self.types.without_overrides():
             return list(self._addresses(states=states))
 
     def _addresses(self, *, states: bool) -> Iterator[StorageAddress]:
@@ -182,7 +182,7 @@ class ModelStorages:
 
     def _addresses_of(self, kind: str, tensor: Any, number: int) -> Iterator[StorageAddress]:
         for inner in self._tensors_in([tensor], _MAX_DEPTH):
-            for memory in self.types.storages(inner):
+            for memory in self.types.locations(inner):
                 if memory.device.startswith("cuda"):
                     yield StorageAddress(kind, memory.device, memory.address, number)
 

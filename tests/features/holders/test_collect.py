@@ -18,7 +18,7 @@ from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.naming import Root
 from ipygpumem.features.holders.roots import frame_label, made_by, module_roots
 from ipygpumem.features.holders.storage_baseline import mark
-from ipygpumem.sources.storages import Types
+from ipygpumem.sources.storages import TorchTypes
 
 MIB = 1 << 20
 
@@ -26,7 +26,7 @@ MIB = 1 << 20
 @pytest.fixture
 def traffic_of(fake_gpu, monkeypatch):
     traffic = Traffic(fake_gpu)
-    monkeypatch.setattr(Types, "memory", lambda self, storage, address=None: traffic.memory(storage, address))
+    monkeypatch.setattr(TorchTypes, "storage_locations", lambda _, *storage: traffic.storage_locations(*storage))
     with traffic:
         yield traffic
 

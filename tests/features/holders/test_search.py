@@ -24,7 +24,7 @@ from ipygpumem.features.holders.heap import Heap
 from ipygpumem.features.holders.naming import Names
 from ipygpumem.features.holders.referrers import Ways
 from ipygpumem.features.holders.search import NO_NAME, Root, walk
-from ipygpumem.sources.storages import Types
+from ipygpumem.sources.storages import TorchTypes
 
 SIZE = 0
 """Elements of the tensors that a test looks for: no other test's tensors have as many bytes."""
@@ -304,7 +304,7 @@ def test_a_torch_that_does_not_show_hooks_says_that_something_is_not_known():
 
     Saved.__name__ = "SavedTensor"
     kind = type("Node", (), {"_raw_saved_self": Saved()})
-    assert Types(torch).saved(kind()) == ([1], True)
+    assert TorchTypes(torch).saved(kind()) == ([1], True)
 
 
 def test_what_a_custom_function_keeps():

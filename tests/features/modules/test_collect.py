@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import ipygpumem
 from fakes.traffic import Traffic
 from ipygpumem.core.errors import OptionError
-from ipygpumem.sources.storages import Types
+from ipygpumem.sources.storages import TorchTypes
 
 KIB = 1 << 10
 
@@ -41,7 +41,7 @@ def traffic(fake_gpu, monkeypatch):
     torch.cuda.init()
     fake_gpu.free(fake_gpu.alloc(512))
     traffic = Traffic(fake_gpu)
-    monkeypatch.setattr(Types, "memory", lambda self, storage, address=None: traffic.memory(storage, address))
+    monkeypatch.setattr(TorchTypes, "storage_locations", lambda _, *storage: traffic.storage_locations(*storage))
     with traffic:
         yield traffic
     gc.collect()
