@@ -1,8 +1,8 @@
-"""The viewer in a headless Chromium: opening, frames, the allocator's state, DOM, memory, size of the page.
+"""The viewer in a headless Chromium: start, frame times, the allocator's state, DOM, memory and size of the page.
 
-In brackets stands what pytorch.org/memory_viz took for the same file on the same kind of machine (two cores, software
-rendering), measured once with its copy of April 2026. Where its code can be had (see memory_viz.py), it is measured
-beside ours in the same run.
+Values in brackets are those of pytorch.org/memory_viz for the same file on the same kind of machine (two cores, software
+rendering), measured once with its version of April 2026. If its code is available (see memory_viz.py), it is measured in
+the same run.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ Path(sys.argv[2]).write_text(text, encoding="utf-8")
 print(json.dumps({"seconds": seconds, "bytes": len(text.encode()), "events": len(snapshot.timeline().trace)}))
 """
 MARK = "performance.getEntriesByName('ipygpumem:{}').map(entry => entry.startTime)[0]"
-TAKEN = "performance.getEntriesByName('ipygpumem:{}').map(entry => entry.duration)"
+DURATIONS = "performance.getEntriesByName('ipygpumem:{}').map(entry => entry.duration)"
 ELEMENTS = """() => {
     let count = 0;
     const walk = root => {
-        for (const one of root.querySelectorAll('*')) {
+        for (const element of root.querySelectorAll('*')) {
             count++;
-            if (one.shadowRoot) walk(one.shadowRoot);
+            if (element.shadowRoot) walk(element.shadowRoot);
         }
     };
     walk(document);
@@ -62,7 +62,7 @@ def row(measure, value, target=""):
 
 
 def spread(values, digits=0):
-    """The median, and the least and the most beside it: other work on the machine shows there."""
+    """Format the median with the minimum and the maximum, which show other load on the machine."""
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
 
 
@@ -71,22 +71,22 @@ def p95(values):
 
 
 def build(pickle, html):
-    """Seconds from the file to the page's text, in fresh processes; and what the page is."""
-    found = []
+    """Build the page in new processes; return the seconds of each and facts about the page."""
+    results = []
     for _ in range(REPEATS):
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", PYTHON, str(pickle), str(html)],
             capture_output=True,
             text=True,
             check=True,
             cwd=ROOT,
         )
-        found.append(json.loads(done.stdout))
-    return [one["seconds"] for one in found], found[0]
+        results.append(json.loads(process.stdout))
+    return [result["seconds"] for result in results], results[0]
 
 
 class Run:
-    """One page in a context of its own."""
+    """One page in its own browser context."""
 
     def __init__(self, browser, address):
         self.context = browser.new_context(viewport=SIZE)
@@ -94,29 +94,29 @@ class Run:
         self.page.goto(address)
 
     def drawn(self):
-        """Milliseconds from the navigation to the first interactive picture."""
+        """Return the milliseconds from the navigation to the first interactive picture."""
         end = time.monotonic() + 120
-        while (found := self.page.evaluate(MARK.format("drawn"))) is None:
+        while (milliseconds := self.page.evaluate(MARK.format("drawn"))) is None:
             if time.monotonic() > end:
                 raise RuntimeError("not drawn")
             self.page.wait_for_timeout(10)
-        return found
+        return milliseconds
 
-    def taken(self, name):
-        return self.page.evaluate(TAKEN.format(name))
+    def durations(self, name):
+        return self.page.evaluate(DURATIONS.format(name))
 
     def clear(self):
         self.page.evaluate("performance.clearMeasures()")
 
     def frames(self):
-        """Milliseconds of each redraw while somebody zooms in, drags and zooms out."""
+        """Return the milliseconds of each redraw while zooming in, dragging and zooming out."""
         self.clear()
         self.gestures()
         self.page.wait_for_timeout(200)
-        return self.taken("frame")
+        return self.durations("frame")
 
     def gaps(self):
-        """Milliseconds between animation frames meanwhile: what the same person sees."""
+        """Return the milliseconds between animation frames during the same gestures."""
         self.page.evaluate(memory_viz.WATCH)
         self.gestures()
         return self.page.evaluate(memory_viz.FRAMES)
@@ -140,60 +140,62 @@ class Run:
             self.page.wait_for_timeout(33)
 
     def states(self, events):
-        """Milliseconds from the question for the state at an event to its picture."""
+        """Return the milliseconds from requesting the state at an event to its picture."""
         self.page.evaluate("ipygpumem.state(0).then(() => 0)")
         self.clear()
         for number in range(1, 21):
             self.page.evaluate(f"ipygpumem.state({number * events // 21}).then(() => 0)")
             self.page.wait_for_timeout(30)
-        return self.taken("state")
+        return self.durations("state")
 
     def elements(self):
-        """The most elements that any panel has."""
-        most = 0
+        """Return the largest number of elements of any panel."""
+        maximum = 0
         for tab in ("Live set", "Allocator state", "Events", "Compare", "File"):
             self.page.get_by_role("tab", name=tab).click()
             self.page.wait_for_timeout(200)
-            most = max(most, self.page.evaluate(ELEMENTS))
-        return most
+            maximum = max(maximum, self.page.evaluate(ELEMENTS))
+        return maximum
 
     def close(self):
         self.context.close()
 
 
 def resident(browser, address):
-    """Bytes of the renderer that shows a page, after it has been used."""
+    """Return the memory of the renderer process of a page after some gestures, in bytes."""
     run = Run(browser, address)
     if address.startswith("file:"):
         run.drawn()
         run.frames()
     run.page.wait_for_timeout(500)
-    most = renderer()
+    memory = renderer()
     run.close()
-    return most
+    return memory
 
 
 def renderer():
-    """Bytes of the largest renderer."""
+    """Return the memory of the largest renderer process, in bytes."""
     import psutil
 
-    most = 0
-    for one in psutil.Process().children(recursive=True):
+    maximum = 0
+    for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if any("--type=renderer" in word for word in one.cmdline()):
-                most = max(most, one.memory_info().rss)
-    return most
+            if any("--type=renderer" in argument for argument in process.cmdline()):
+                maximum = max(maximum, process.memory_info().rss)
+    return maximum
 
 
 def peer(browser, pickle, html, ours):
-    """Rows of memory_viz for one file, and what it takes more than ours; one row where its code cannot be had."""
+    """Measure memory_viz with one file, compared with our viewer; one row if its code is not available."""
     seconds, size = memory_viz.write(pickle, html)
     run = Run(browser, "about:blank")
     memory_viz.serve(run.context)
     first = memory_viz.opened(run.page, html.as_uri())
     if first is None:
         run.close()
-        return [row("memory_viz", f"not measured: cdn.jsdelivr.net is out of reach and {memory_viz.COPIES} not set")]
+        return [
+            row("memory_viz", f"not measured: cdn.jsdelivr.net is not reachable and {memory_viz.COPIES} is not set")
+        ]
     gaps = p95(run.gaps())
     elements = run.page.evaluate(ELEMENTS)
     memory = renderer() - ours["empty"]
@@ -213,8 +215,8 @@ def times(theirs, ours, digits, unit):
 
 
 def measure(browser, pickle, html, bracket, targets, *, more=""):
-    """Rows of one file."""
-    seconds, made = build(pickle, html)
+    """Measure the viewer with one file."""
+    seconds, page_facts = build(pickle, html)
     address = html.as_uri()
     opened, frames, states, gaps = [], [], [], []
     elements = 0
@@ -224,7 +226,7 @@ def measure(browser, pickle, html, bracket, targets, *, more=""):
         run.page.wait_for_timeout(700)
         frames.append(p95(run.frames()))
         if number == 0:
-            states = run.states(made["events"])
+            states = run.states(page_facts["events"])
             gaps = run.gaps()
             elements = run.elements()
         run.close()
@@ -237,9 +239,9 @@ def measure(browser, pickle, html, bracket, targets, *, more=""):
         "elements": elements,
         "memory": memory,
         "empty": empty,
-        "bytes": made["bytes"],
+        "bytes": page_facts["bytes"],
     }
-    name = f"{made['events']:,} events{more}"
+    name = f"{page_facts['events']:,} events{more}"
     rows = [
         row(f"{name}: Python, file to page", f"{spread(seconds, 2)} s", targets[0]),
         row(f"{name}: browser, page to first picture{bracket[0]}", f"{spread(opened)} ms", targets[1]),
@@ -248,20 +250,20 @@ def measure(browser, pickle, html, bracket, targets, *, more=""):
         row(f"{name}: allocator state at an event{bracket[2]}", f"{spread(states)} ms", targets[4]),
         row(f"{name}: DOM nodes{bracket[3]}", f"{elements:,}", "< 1,500"),
         row(f"{name}: renderer beyond an empty page{bracket[4]}", f"{memory / 2**20:.0f} MiB", targets[2]),
-        row(f"{name}: stand-alone HTML{bracket[5]}", f"{made['bytes'] / 1e6:.2f} MB", targets[3]),
+        row(f"{name}: stand-alone HTML{bracket[5]}", f"{page_facts['bytes'] / 1e6:.2f} MB", targets[3]),
     ]
     return rows, facts
 
 
 def run():
     if not LARGE.is_file():
-        return [row("skipped", "../shared/data/gpt_500k.pickle.xz is not there")]
+        return [row("skipped", "../shared/data/gpt_500k.pickle.xz does not exist")]
     path = chromium.find()
     if path is None:
-        return [row("skipped", "no Chromium: python tests/browser/chromium.py brings one")]
+        return [row("skipped", "Chromium is not installed: run python tests/browser/chromium.py")]
     from playwright.sync_api import sync_playwright
 
-    rows = [row("the machine was busy with", f"{os.getloadavg()[0]:.1f} processes at the start")]
+    rows = [row("load of the machine", f"{os.getloadavg()[0]:.1f} processes at the start")]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         large, long = Path(folder, "large.pickle"), Path(folder, "long.pickle")
         with lzma.open(LARGE) as packed, large.open("wb") as file:
@@ -279,8 +281,8 @@ def run():
             " [61 MB, and blank without network]",
         )
         targets = ("<= 1.0 s", "<= 600 ms", "<= 200 MB", "<= 1.5 MB", "<= 50 ms")
-        found, facts = measure(browser, large, Path(folder, "large.html"), theirs, targets)
-        rows += found + peer(browser, large, Path(folder, "theirs.html"), facts)
+        measured, facts = measure(browser, large, Path(folder, "large.html"), theirs, targets)
+        rows += measured + peer(browser, large, Path(folder, "theirs.html"), facts)
         none = ("", "", "", "", "", " [1.2 GB, never drawn]")
         targets = ("with the browser <= 8 s", "see above", "", "<= 8 MB", "")
         rows += measure(browser, long, Path(folder, "long.html"), none, targets)[0]
@@ -291,5 +293,5 @@ def run():
             browser, crowd, Path(folder, "crowd.html"), [""] * 6, [""] * 5, more=f", {LIVE:,} of them live"
         )[0]
         browser.close()
-    rows.append(row("the machine was busy with", f"{os.getloadavg()[0]:.1f} processes at the end"))
+    rows.append(row("load of the machine", f"{os.getloadavg()[0]:.1f} processes at the end"))
     return rows
