@@ -161,7 +161,7 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         self._study.attach(self._measurement)
         try:
             if self._ranks is not None:
-                self._ranks.begin()
+                self._ranks.write_start()
             self._measurement.begin()
         except BaseException:
             self._measurement = None
@@ -199,13 +199,13 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
 
     def _settle_rank(self, measurement: Measurement) -> None:
         """The rank may be known by now, and with it the name of its snapshot."""
-        if self._ranks is not None and self._ranks.settle() and self._study._recorder is not None:
+        if self._ranks is not None and self._ranks.update_rank() and self._study._recorder is not None:
             measurement.record(self._study._recorder, self._ranks.snapshot)
 
     def _trouble(self, report: Report) -> str:
         """What of the files that were asked for is not there."""
         found = ["" if report.recording is None else report.recording.error]
-        found += [] if self._ranks is None else [self._ranks.end(report)]
+        found += [] if self._ranks is None else [self._ranks.write_report(report)]
         found += [] if report.profile is None else report.profile.errors
         return "; ".join(one for one in found if one)
 

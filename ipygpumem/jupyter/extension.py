@@ -135,7 +135,7 @@ class _Extension:
             from ipygpumem.features.ranks.engines import active, disable
 
             if active() is not None:
-                print("ipygpumem: engines are no longer under watch: %gpumem engines CLIENT begins it again")  # noqa: T201 (a reload ends it, too)
+                print("ipygpumem: engines are no longer monitored: use %gpumem engines CLIENT to monitor them again")  # noqa: T201 (a reload ends it, too)
             disable()
 
     def _remove_magics(self) -> None:

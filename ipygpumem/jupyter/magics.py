@@ -26,14 +26,14 @@ from ipygpumem.features.modules.tracker import ModuleTracker
 from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.features.processes.table import with_other_process_rows
 from ipygpumem.features.profile.collect import profile_collector
-from ipygpumem.features.ranks.engines.cell import on_engines
+from ipygpumem.features.ranks.engines.cell import engines_for_cell, run_on_engines
 from ipygpumem.features.recordings.across_cells import AcrossCells
 from ipygpumem.features.release.collect import Debugger
 from ipygpumem.jupyter import display as show
 from ipygpumem.jupyter.cells import Asked, Cells
 from ipygpumem.jupyter.commands import command_of
 from ipygpumem.jupyter.help import help_text
-from ipygpumem.jupyter.options import CELL, STATEMENT, history_options, parse, split_statement
+from ipygpumem.jupyter.options import CELL, STATEMENT, history_options, parse, split_statement, split_words
 from ipygpumem.jupyter.paths import expanded, filled
 from ipygpumem.jupyter.settings import Settings
 from ipygpumem.jupyter.user_functions import functions
@@ -156,11 +156,18 @@ class GPUMem(Magics, Settings):
             print(help_text())  # noqa: T201 (its purpose)
             return None
         if words.engines:
-            return on_engines(self, words, line, cell)
+            return self._on_engines(words, line, cell)
         asked = self._asked("%%gpumem", words, cell)
         result, _ = self.cells.measure(asked, lambda: self.shell.run_cell(cell))
         result.raise_error()
         return None
+
+    def _on_engines(self, words: argparse.Namespace, line: str, cell: str) -> Any:
+        try:
+            engines = engines_for_cell(words)
+        except IpyGpuMemError as error:
+            raise UsageError(f"%%gpumem --engines: {error}") from error
+        return run_on_engines(engines, self.shell, words, split_words("%%gpumem", line), cell)
 
     def _asked(self, prog: str, words: argparse.Namespace, text: str) -> Asked:
         """Options checked against this machine, before anything runs; ``text`` is the code that will.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipygpumem import read_ranks
-from ipygpumem.features.ranks.skew import cards
+from ipygpumem.features.ranks.skew import device_usage
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -74,8 +74,8 @@ def test_torchrun_with_nccl(tmp_path, ranks):
         assert member.origin.world == ranks
         if device.process_wide:  # NCCL's buffers and kernels are outside PyTorch: hundreds of MiB
             assert device.outside > 100 * MIB
-    assert len(cards(found.members)) >= ranks
-    assert len({one.uuid for one in cards(found.members)}) == len(cards(found.members))
+    assert len(device_usage(found.members)) >= ranks
+    assert len({one.uuid for one in device_usage(found.members)}) == len(device_usage(found.members))
     difference = found.difference
     assert difference.odd == last and difference.odd_peak - difference.typical_peak == 128 * MIB
     assert difference.lines[0][0].count("own()") and difference.lines[0][1:] == (0, 128 * MIB)
@@ -115,9 +115,9 @@ def cluster(fresh, engines, devices):
         )
         ok, plain = run("%%px --no-stream\\n" + body)
         from ipygpumem.parallel import active
-        from ipygpumem.features.ranks.skew import cards
+        from ipygpumem.features.ranks.skew import device_usage
         members = active().last.members
-        books = cards(members)
+        books = device_usage(members)
         held = [one.report.devices["cuda:0"].held for one in members]
         done, recorded = run("%%gpumem --engines --snapshot run_{{rank}}.pickle --collect here -v merged\\n" + body)
         merged = shell.user_ns["merged"]
@@ -139,7 +139,7 @@ def test_two_engines_on_two_gpus(fresh, two):
     facts = cluster(fresh, 2, ["0", "1"])
     print(facts["plain"], facts["recorded"], sep="\n")
     assert facts["ok"] and facts["done"]
-    assert "2 engines under watch on 1 host, 2 GPUs" in facts["joined"]
+    assert "2 engines monitored on 1 host, 2 GPUs" in facts["joined"]
     assert facts["held"] == [64 * MIB, 128 * MIB]
     assert facts["users"] == [1, 1]
     assert facts["files"] == ["run_0.pickle", "run_1.pickle"]

@@ -109,7 +109,7 @@ def test_a_row_before_the_gpu_was_used_is_not_the_whole_session(worked):
 
     first = dataclasses.replace(worked.reports[0], devices={})
     current().reports.append(first)
-    text = worked.run("%gpumem history").text
+    text = worked.run("%gpumem history --by time").text
     assert "without a GPU" not in text
     assert text.endswith("rows of host: no GPU was in use yet, held and peak are this process's resident memory")
 

@@ -1,54 +1,46 @@
-"""Several processes side by side: the folder of a run, or the engines of a cluster."""
+"""Several processes side by side, read from the folder of a run."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections import deque
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.errors import OptionError, ReportError, SnapshotError, first_line
+from ipygpumem.core.errors import ReportError
 from ipygpumem.core.from_dict import printable
 from ipygpumem.display.html import html_tables
 from ipygpumem.display.table import text_tables
 from ipygpumem.features.history.load import open_regular_file, parse_json
-from ipygpumem.features.ranks.launch import earlier_launches
-from ipygpumem.features.ranks.model import RankPeak, RankResult, rank_result_from
-from ipygpumem.features.ranks.notes_table import named
+from ipygpumem.features.ranks.model import RankResult, rank_result_from
+from ipygpumem.features.ranks.newest_run import is_older_snapshot, missing_ranks, newest_run
 from ipygpumem.features.ranks.rank_files import REPORT, SNAPSHOT
 from ipygpumem.features.ranks.skew import Difference, compare_ranks
 from ipygpumem.features.ranks.table import ranks_tables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
 
 __all__ = ["Ranks", "read_ranks"]
 
-_LARGEST = 1 << 22
-_MOST = 100_000
+_MAX_REPORT_BYTES = 1 << 22
+_MAX_FILES = 100_000
 _SNAPSHOTS = (SNAPSHOT, ".pickle.gz", ".pickle.xz")
-_NUMBER = re.compile(r"rank_0*(\d{1,8})$")
-_COUNTED = re.compile(r"(.*?)(\d{1,8})", re.DOTALL)
-_ALONE = 4
-"""So many recordings are read here, rather than in processes that take a second to start."""
+_RANK_STEM = re.compile(r"rank_0*(\d{1,8})$")
+_NUMBERED_STEM = re.compile(r"(.*?)(\d{1,8})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Several processes, with what each measured. Peaks are never added: they were not at one time.
+    """Several processes with their reports. Peaks are never added up: they occur at different times.
 
     Attributes:
-        members: In the order of their names.
-        what: What they are: ``rank``, or ``engine``.
-        faults: A sentence for each file that was passed over.
-        snapshots: Where each member's recording lies on this machine, by its name.
-        code: What they ran, where another cell than the newest sent it.
+        members: One result per process, in the order of their names.
+        what: What a process is called: ``rank`` or ``engine``.
+        faults: A message for each file that was skipped.
+        snapshots: Paths of the recordings on this machine, by the name of the process.
+        code: The code that they ran, if it was sent by another cell than the newest.
     """
 
     members: tuple[RankResult, ...]
@@ -59,48 +51,45 @@ class Ranks:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Names of the members that have no report."""
-        return tuple(member.name for member in self.members if member.report is None)
+        """Names of the processes without a report."""
+        return tuple(result.name for result in self.members if result.report is None)
 
     @property
     def difference(self) -> Difference | None:
-        """The member that differs most, by line of code; None where fewer than two were recorded."""
+        """The process that differs most, by line of code; None if fewer than two have a recording."""
         return compare_ranks(self.members)
 
     def pair(self) -> tuple[str, str] | None:
-        """The recordings of the typical member and of the odd one, as files; None where there are no two."""
-        found = self.difference
-        known = self.snapshots or {}
-        if found is None or found.typical not in known or found.odd not in known:
+        """Paths of the recordings of a typical process and of the one that differs most; None without both."""
+        difference, paths = self.difference, self.snapshots or {}
+        if difference is None or difference.typical not in paths or difference.odd not in paths:
             return None
-        return known[found.typical], known[found.odd]
+        return paths[difference.typical], paths[difference.odd]
 
     def beside(self, most: int) -> tuple[str, ...]:
-        """The recordings to see side by side, as files: those of `pair` first; none where there are no two."""
+        """Paths of at most ``most`` recordings to view side by side, those of `pair` first; empty without two."""
         pair = self.pair()
         if pair is None:
             return ()
-        known = self.snapshots or {}
-        others = [known[member.name] for member in self.members if member.name in known]
-        return tuple(dict.fromkeys((*pair, *others)))[:most]
+        paths = self.snapshots or {}
+        in_order = [paths[result.name] for result in self.members if result.name in paths]
+        return tuple(dict.fromkeys((*pair, *in_order)))[:most]
 
     def clock(self, files: Collection[str]) -> str:
-        """From where the times of some recordings count when they are shown together, in a sentence."""
-        known = self.snapshots or {}
-        chosen = [one for one in self.members if known.get(one.name) in files]
-        if all(one.highest is not None and one.highest.start_us for one in chosen):
-            return "times count from the begin of each one's measurement, whatever the clocks say"
-        return "times count from each one's first event: when their measurements began is not known"
+        """Describe the origin of the time axis when these recordings are shown together."""
+        paths = self.snapshots or {}
+        peaks = [result.highest for result in self.members if paths.get(result.name) in files]
+        if all(peak is not None and peak.start_us for peak in peaks):
+            return "times are relative to the start of each measurement, so the clocks need not agree"
+        return "times are relative to the first event of each recording: the start of a measurement is unknown"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain data."""
-        from dataclasses import asdict
-
-        found = self.difference
+        """Everything as plain data."""
+        difference = self.difference
         return {
             "what": self.what,
-            "members": {member.name: member.to_dict() for member in self.members},
-            "difference": None if found is None else asdict(found),
+            "members": {result.name: result.to_dict() for result in self.members},
+            "difference": None if difference is None else asdict(difference),
             "faults": list(self.faults),
         }
 
@@ -115,199 +104,107 @@ class Ranks:
 
 
 def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
-    """The reports and snapshots that the ranks of a run left in a folder.
+    """Read the reports and snapshots that the ranks of a run left in a folder.
 
-    A folder of snapshots alone will do, too: each stands for a rank. Files are read as what they may be: half-written,
-    foreign, hostile. One that cannot be read is named, and costs no other.
+    A folder with only snapshots works, too: each stands for one rank. A file that is incomplete, unrelated or
+    malicious is listed in `Ranks.faults`, and the others are read.
 
     Args:
-        folder: As ``measure(rank_reports=...)`` filled it.
-        workers: Processes that read recordings; 1 reads here.
+        folder: As written by ``measure(rank_reports=...)``.
+        workers: Number of processes that read recordings; 1 reads them in this process.
 
     Raises:
-        ReportError: There is no such folder, or nothing of a run in it.
+        ReportError: The folder does not exist, or contains nothing from a run.
     """
     name = printable(os.fsdecode(folder))
     faults: list[str] = []
-    members = dict(_reports(_files(folder, REPORT), faults))
+    results = dict(_read_reports(_files(folder, REPORT), faults))
     files = {_stem(path): path for path in _files(folder, *_SNAPSHOTS)}
-    if members:  # other snapshots are somebody else's
-        files = {stem: path for stem, path in files.items() if stem in members or _NUMBER.search(stem)}
-    if not members and not files:
+    if results:  # other snapshots do not belong to the run
+        files = {stem: path for stem, path in files.items() if stem in results or _RANK_STEM.search(stem)}
+    if not results and not files:
         raise ReportError(f"{name}: {faults[0] if len(faults) == 1 else 'no reports or snapshots of ranks here'}")
-    names = _names(files)
-    for stem, found in _briefs(files, workers):
-        member = members.get(stem) or RankResult(names[stem], "missing", note="a snapshot, but no report")
-        if isinstance(found, str):
-            faults.append(f"{printable(files[stem].name)}: {found}")
-        elif _fits(member, found):
-            members[stem] = replace(member, peaks=found)
-        else:
-            faults.append(f"{printable(files[stem].name)}: of an earlier run")
-    chosen = _one_run(members, files, faults)
-    stems = {member.name: stem for stem, member in chosen.items()}
-    known = {name: str(files[stem]) for name, stem in stems.items() if stem in files and chosen[stem].peaks}
-    whole = [*chosen.values(), *_absent(chosen.values(), (members[stem].name for stem in members.keys() - chosen))]
-    return Ranks(tuple(sorted(whole, key=_order)), faults=tuple(faults), snapshots=known)
+    _add_recordings(results, files, workers, faults)
+    chosen = newest_run(results, files, faults)
+    earlier = {results[stem].name for stem in results.keys() - chosen}
+    members = [*chosen.values(), *missing_ranks([*chosen.values()], earlier)]
+    paths = {result.name: str(files[stem]) for stem, result in chosen.items() if stem in files and result.peaks}
+    return Ranks(tuple(sorted(members, key=_sort_key)), faults=tuple(faults), snapshots=paths)
 
 
-def _files(folder: str | os.PathLike[str], *endings: str) -> list[Path]:
-    """Files of a folder by their endings; what begins with a dot is being written.
+def _files(folder: str | os.PathLike[str], *extensions: str) -> list[Path]:
+    """The files of a folder by extension; a name that starts with a dot is still being written.
 
     Raises:
-        ReportError: It is no folder, or cannot be read.
+        ReportError: The folder cannot be read.
     """
     try:
         path = Path(os.fsdecode(folder)).expanduser()
-        names = [one.name for one in os.scandir(path)]
+        names = [entry.name for entry in os.scandir(path)]
     except (OSError, RuntimeError, ValueError) as error:
         raise ReportError(f"{printable(os.fsdecode(folder))}: {getattr(error, 'strerror', None) or error}") from None
-    if len(names) > _MOST:
-        raise ReportError(f"{printable(os.fsdecode(folder))}: more than {_MOST:,} files")
-    return [path / one for one in sorted(names) if one.endswith(endings) and not one.startswith(".")]
+    if len(names) > _MAX_FILES:
+        raise ReportError(f"{printable(os.fsdecode(folder))}: more than {_MAX_FILES:,} files")
+    return [path / name for name in sorted(names) if name.endswith(extensions) and not name.startswith(".")]
 
 
 def _stem(path: Path) -> str:
-    name = path.name
-    return next((name.removesuffix(ending) for ending in (REPORT, *_SNAPSHOTS) if name.endswith(ending)), name)
+    extensions = (extension for extension in (REPORT, *_SNAPSHOTS) if path.name.endswith(extension))
+    return path.name.removesuffix(next(extensions, ""))
 
 
-def _label(stem: str) -> str:
-    number = _NUMBER.search(stem)
+def _rank_name(stem: str) -> str:
+    number = _RANK_STEM.search(stem)
     return number[1] if number else printable(stem.removeprefix("rank_"))
 
 
-def _names(stems: Iterable[str]) -> dict[str, str]:
-    """What snapshots are called: ``run_0``, ``run_1`` by their numbers, others by their names."""
-    parts = {stem: _COUNTED.fullmatch(stem) for stem in stems}
-    begins = {None if part is None else part[1] for part in parts.values()}
-    numbers = {stem: str(int(part[2])) for stem, part in parts.items() if part is not None}
-    if len(begins) == 1 and len(set(numbers.values())) == len(parts):
+def _snapshot_names(stems: Iterable[str]) -> dict[str, str]:
+    """Names of snapshots without reports: ``run_0``, ``run_1`` are named by their numbers, others by their stems."""
+    matches = {stem: _NUMBERED_STEM.fullmatch(stem) for stem in stems}
+    prefixes = {None if match is None else match[1] for match in matches.values()}
+    numbers = {stem: str(int(match[2])) for stem, match in matches.items() if match is not None}
+    if len(prefixes) == 1 and len(set(numbers.values())) == len(matches):
         return numbers
-    return {stem: _label(stem) for stem in parts}
+    return {stem: _rank_name(stem) for stem in matches}
 
 
-def _reports(files: Sequence[Path], faults: list[str]) -> Iterator[tuple[str, RankResult]]:
+def _read_reports(files: Sequence[Path], faults: list[str]) -> Iterator[tuple[str, RankResult]]:
     for path in files:
         stem = _stem(path)
         if not stem.startswith("rank_"):
             continue
         try:
             with open_regular_file(path) as file:
-                text = file.read(_LARGEST + 1)
-            if len(text) > _LARGEST:
-                raise ReportError("larger than any report of a rank")  # noqa: TRY301 (told as the others are)
-            member = rank_result_from(parse_json(text), _label(stem))
+                text = file.read(_MAX_REPORT_BYTES + 1)
+            if len(text) > _MAX_REPORT_BYTES:
+                raise ReportError("too large for the report of a rank")  # noqa: TRY301 (handled like other errors)
+            result = rank_result_from(parse_json(text), _rank_name(stem))
         except ReportError as error:
-            told = str(error).removeprefix(f"{printable(str(path))}: ")
-            faults.append(f"{printable(path.name)}: {told}")
-            if _NUMBER.search(stem):
-                yield stem, RankResult(_label(stem), "missing", note="its report cannot be read")
+            faults.append(f"{printable(path.name)}: {str(error).removeprefix(f'{printable(str(path))}: ')}")
+            if _RANK_STEM.search(stem):
+                yield stem, RankResult(_rank_name(stem), "missing", note="its report cannot be read")
             continue
-        rank = None if member.origin is None else member.origin.rank
-        if rank is not None and member.name != str(rank):
-            faults.append(f"{printable(path.name)}: the report of rank {rank}, which is not this file's")
+        rank = None if result.origin is None else result.origin.rank
+        if rank is not None and result.name != str(rank):
+            faults.append(f"{printable(path.name)}: contains the report of rank {rank}")
             continue
-        yield stem, replace(member, peaks=())
+        yield stem, replace(result, peaks=())
 
 
-def _fits(member: RankResult, peaks: Sequence[RankPeak]) -> bool:
-    """Whether a recording was written by the run that the report is of: an older one may lie there still."""
-    began = None if member.origin is None else member.origin.began
-    starts = [peak.start_us for peak in peaks if peak.start_us is not None]
-    return not began or not starts or max(starts) / 1e6 >= began - 1
+def _add_recordings(results: dict[str, RankResult], files: dict[str, Path], workers: int, faults: list[str]) -> None:
+    from ipygpumem.features.ranks.peak_summary import summarize_files
+
+    names = _snapshot_names(files)
+    for stem, summary in summarize_files(files, workers):
+        result = results.get(stem) or RankResult(names[stem], "missing", note="a snapshot, but no report")
+        if isinstance(summary, str):
+            faults.append(f"{printable(files[stem].name)}: {summary}")
+        elif is_older_snapshot(result, summary):
+            faults.append(f"{printable(files[stem].name)}: from an earlier run")
+        else:
+            results[stem] = replace(result, peaks=summary)
 
 
-def _one_run(members: dict[str, RankResult], files: dict[str, Path], faults: list[str]) -> dict[str, RankResult]:
-    """The ranks of the newest run, each once."""
-    old = earlier_launches(members)
-    for why in dict.fromkeys(old.values()):
-        names = [f"{printable(stem)}{REPORT}" for stem in old if old[stem] == why]
-        faults.append(f"{named(names)}: {why}")
-    chosen: dict[str, str] = {}
-    for stem in sorted(members.keys() - old.keys(), key=lambda stem: (_age(members[stem]), stem)):
-        earlier = chosen.get(members[stem].name)
-        chosen[members[stem].name] = stem
-        if earlier is not None:
-            place = (
-                f"{earlier}{REPORT}" if members[earlier].origin is not None else files.get(earlier, Path(earlier)).name
-            )
-            faults.append(f"{printable(place)}: rank {members[stem].name} once more, and older")
-    return {stem: members[stem] for stem in chosen.values()}
-
-
-def _age(member: RankResult) -> tuple[bool, float]:
-    """By this the best that is known of a rank comes last."""
-    one = member.origin
-    return member.report is not None, 0.0 if one is None else one.began + (one.clock or 0.0)
-
-
-def _absent(members: Any, old: Iterable[str]) -> Iterator[RankResult]:
-    """The ranks that left nothing of this run."""
-    members, earlier = list(members), set(old)
-    worlds = [one.origin.world for one in members if one.origin is not None and one.origin.world]
-    known = {member.name for member in members}
-    missing = [str(number) for number in range(min(max(worlds, default=0), _MOST)) if str(number) not in known]
-    for name in missing:
-        what = "its report is of an earlier run" if name in earlier else "nothing in the folder"
-        yield RankResult(name, "missing", note=what)
-
-
-def _order(member: RankResult) -> tuple[int, int, str]:
-    number = member.name
-    return (0, int(number), "") if number.isdecimal() and number.isascii() else (1, 0, number)
-
-
-def _briefs(files: dict[str, Path], workers: int) -> Iterator[tuple[str, tuple[RankPeak, ...] | str]]:
-    """Each recording in brief, or why there is nothing to tell. Few lie in memory at a time."""
-    if workers <= 1 or len(files) < _ALONE:
-        yield from ((stem, _brief(str(path))) for stem, path in files.items())
-        return
-    waiting = deque(files.items())
-    while waiting:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            yield from _pooled(pool, waiting, workers)
-
-
-def _pooled(
-    pool: ProcessPoolExecutor, waiting: deque[tuple[str, Path]], workers: int
-) -> Iterator[tuple[str, tuple[RankPeak, ...] | str]]:
-    """Read until all are, or until a file has brought a worker down: the others are then read by new ones."""
-    running: deque[tuple[str, Path, Future[Any]]] = deque()
-    while waiting or running:
-        while waiting and len(running) < 2 * workers:
-            stem, path = waiting.popleft()
-            running.append((stem, path, pool.submit(_brief, str(path))))
-        stem, path, future = running.popleft()
-        try:
-            found = future.result()
-        except BrokenProcessPool:
-            # which of those that ran it was is not known: each is read by a process of its own
-            for one, place, _ in [(stem, path, future), *running]:
-                yield one, _apart(place)
-            return
-        yield stem, found
-
-
-def _apart(path: Path) -> tuple[RankPeak, ...] | str:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        try:
-            return pool.submit(_brief, str(path)).result()
-        except BrokenProcessPool:
-            return "its reader was killed: there is not enough memory for it"
-
-
-def _brief(path: str) -> tuple[RankPeak, ...] | str:
-    from ipygpumem.features.ranks.peak_summary import brief
-
-    try:
-        return brief(path)
-    except (SnapshotError, OptionError) as error:
-        told = str(error)
-        for name in (path, printable(path), Path(path).name):
-            told = told.removeprefix(f"{name}: ")
-        return told
-    except MemoryError:
-        return "there is not enough memory for it"
-    except Exception as error:  # a file may be anything
-        return f"it cannot be understood ({first_line(error)})"
+def _sort_key(result: RankResult) -> tuple[int, int, str]:
+    name = result.name
+    return (0, int(name), "") if name.isdecimal() and name.isascii() else (1, 0, name)

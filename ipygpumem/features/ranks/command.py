@@ -10,7 +10,7 @@ from IPython.core.error import UsageError
 from ipygpumem.commands.command import Command
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.ranks.collect import read_ranks
-from ipygpumem.features.ranks.table import MOST, ranks_tables
+from ipygpumem.features.ranks.table import DEFAULT_ROWS, ranks_tables
 from ipygpumem.jupyter import display as show
 from ipygpumem.jupyter.options import Option, parse
 from ipygpumem.jupyter.paths import filled
@@ -32,7 +32,7 @@ _OPTIONS = (
         usage="FOLDER",
     ),
     Option(("--by",), f"{{{','.join(_BY)}}}", "the highest first (default: rank)", choices=_BY, default="rank"),
-    Option(("-n", "--top"), "N", f"rows of each table (default {MOST})", default=str(MOST)),
+    Option(("-n", "--top"), "N", f"rows of each table (default {DEFAULT_ROWS})", default=str(DEFAULT_ROWS)),
     Option(("--plot",), None, "as a picture: the level of every rank over time"),
     Option(("--view",), None, "the viewer of up to eight ranks side by side: a typical one, the odd one, ..."),
     Option(("-h", "--help"), None, "show this help"),
@@ -54,7 +54,7 @@ def _run(magics: GPUMem, rest: str) -> None:
         except OptionError as error:
             problem = error
     if not words.plot or problem is not None:  # what can be told is told before what cannot be drawn
-        show.show_tables(magics.shell, ranks_tables(found.members, found.what, by=words.by, most=int(words.top[:9])))
+        show.show_tables(magics.shell, ranks_tables(found.members, found.what, by=words.by, limit=int(words.top[:9])))
     for fault in found.faults:
         print(f"ipygpumem: passed over: {fault}")  # noqa: T201 (what is missing is told)
     if problem is not None:

@@ -1,4 +1,4 @@
-"""One process of several: who it is, where it ran, and what it measured."""
+"""One process of several, a rank or an engine: which process it is, where it ran, and what it measured."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from ipygpumem.features.lines.model import CodeLine
 if TYPE_CHECKING:
     from ipygpumem.core.report import DeviceReport, Report
 
-__all__ = ["MOST_RANKS", "SCHEMA", "DeviceFacts", "RankInfo", "RankPeak", "RankResult", "State", "rank_result_from"]
+__all__ = ["MAX_RANKS", "SCHEMA", "DeviceFacts", "RankInfo", "RankPeak", "RankResult", "State", "rank_result_from"]
 
 SCHEMA = 1
-"""Of a member as plain data: ``{"schema", "state", "origin", "report"}``."""
+"""Version of the JSON form: ``{"schema", "state", "origin", "report", ...}``."""
+MAX_RANKS = 1 << 24
+_MAX_TEXT = 200
+"""Characters that are kept of a text from another process."""
 
 State = Literal["done", "running", "late", "died", "missing", "absent"]
-"""``done``: it has a report. ``running``: it began, and no more is known. ``late``: it is still at work. ``died``: its
-process is gone. ``missing``: it sent nothing. ``absent``: it was never under watch (the package is not there)."""
+"""``done``: it has a report. ``running``: it has started; nothing else is known. ``late``: it is still running.
+``died``: its process has ended. ``missing``: it sent no report. ``absent``: it is not monitored (ipygpumem is not
+installed there)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """A device of this process and the card that it is: ``uuid`` is the same in every process on the machine."""
+    """A device as the process names it; ``uuid`` is the same in every process on the machine."""
 
     name: str
     uuid: str | None
@@ -36,18 +40,18 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """Whose report it is.
+    """The process that a report comes from.
 
     Attributes:
-        rank: Number in the run; None where the process does not know it.
-        world: How many ranks the run has; None where the process does not know it.
+        rank: Number in the run; None if the process does not know it.
+        world: Number of ranks in the run; None if the process does not know it.
         host: Name of the machine.
-        pid: Process id there.
-        version: Of ipygpumem.
-        cards: The devices that this process uses.
-        clock: Seconds that the clock of the shared folder is ahead of this machine's; None where there is no folder.
-        began: When the measurement began, in seconds since 1970 by this machine's clock.
-        launch: What tells this launch of the ranks from others, as (what, value).
+        pid: Process id on that machine.
+        version: Version of ipygpumem.
+        devices: The devices that the process uses.
+        clock: Seconds that the clock of the shared folder is ahead of the machine's; None without a folder.
+        began: Start of the measurement, in seconds since 1970 by the machine's clock.
+        launch: What distinguishes this launch of the ranks from others, as (kind, value).
     """
 
     rank: int | None = None
@@ -55,29 +59,34 @@ class RankInfo:
     host: str = ""
     pid: int = 0
     version: str = ""
-    cards: tuple[DeviceFacts, ...] = ()
+    devices: tuple[DeviceFacts, ...] = ()
     clock: float | None = None
     began: float = 0.0
     launch: tuple[tuple[str, str], ...] = ()
 
-    def card(self, device: str) -> DeviceFacts | None:
-        """The card behind a device's name; None where that is not known."""
-        return next((one for one in self.cards if one.name == device), None)
+    def device(self, name: str) -> DeviceFacts | None:
+        """The device of this name; None if it is unknown."""
+        return next((device for device in self.devices if device.name == name), None)
+
+    @property
+    def start(self) -> float:
+        """Start of the measurement by the clock of the shared folder."""
+        return self.began + (self.clock or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class RankPeak:
-    """One device's peak out of a recording, small whatever the recording was.
+    """Summary of a recording on one device. It stays small however large the recording is.
 
     Attributes:
-        device: Its index.
-        requested: Bytes that the program asked for, at the highest point.
-        events: Events of the recording.
-        dropped: Allocations that the ring lost; None where that is not known.
-        lines: The lines that hold most of it, the largest first.
-        rest: What the other lines hold.
-        curve: (seconds, bytes): the highest level in each of some hundred stretches of time; empty without times.
-        start_us: When the measurement began, in microseconds since 1970, as the recording has it: the curve's 0.
+        device: Index of the device.
+        requested: Requested bytes at the peak.
+        events: Number of events in the recording.
+        dropped: Allocations that the ring buffer dropped; None if unknown.
+        lines: The lines of code that hold most of the peak, largest first.
+        rest: All other lines together.
+        curve: (seconds, bytes): the highest level in each of about 120 intervals; empty without timestamps.
+        start_us: Start of the measurement in microseconds since 1970, according to the recording; 0 of the curve.
     """
 
     device: int
@@ -95,13 +104,13 @@ class RankResult:
     """One process of several, with what it measured.
 
     Attributes:
-        name: What it is called: ``"0"``, or a file's name where nothing better is known.
-        state: What became of it.
-        origin: Whose report it is; None where nothing was heard.
-        report: What it measured; None but for ``done``.
-        peaks: Out of its recording, where there is one.
-        note: What else is to be said, such as why there is no report.
-        snapshot: The recording's path, on this member's machine; None where there is none.
+        name: Its rank, such as ``"0"``, or the name of its file.
+        state: See `State`.
+        origin: The process that the report comes from; None if it sent nothing.
+        report: What it measured; None unless ``state`` is ``done``.
+        peaks: Summary of its recording, if there is one.
+        note: Additional information, such as why there is no report.
+        snapshot: Path of its recording, on its own machine; None without a recording.
     """
 
     name: str
@@ -114,29 +123,35 @@ class RankResult:
 
     @property
     def devices(self) -> list[DeviceReport]:
-        """The devices that its process uses."""
+        """The devices that the process uses."""
         if self.report is None:
             return []
-        return [one for one in self.report.devices.values() if one.before.context or one.after.context]
+        return [device for device in self.report.devices.values() if device.before.context or device.after.context]
 
     @property
     def host(self) -> str:
-        """Name of its machine; empty where not known."""
+        """Name of its machine; empty if unknown."""
         return "" if self.origin is None else self.origin.host
 
     @property
     def highest(self) -> RankPeak | None:
-        """The device with the highest recorded peak."""
+        """The recorded peak of the device where it is highest."""
         return max(self.peaks, key=lambda peak: peak.requested, default=None)
 
+    def device_facts(self, name: str) -> DeviceFacts | None:
+        """The device of this name; None if it is unknown."""
+        return None if self.origin is None else self.origin.device(name)
+
     def to_dict(self) -> dict[str, Any]:
-        """As plain data; lines of code and modules of the report stay behind, as they are large."""
-        report = None if self.report is None else replace(self.report, lines=(), modules=()).to_dict()
+        """As plain data, without the report's lines and modules, which can be large."""
+        origin = None if self.origin is None else asdict(self.origin)
+        if origin is not None:
+            origin["cards"] = origin.pop("devices")  # the name of the key in files
         return {
             "schema": SCHEMA,
             "state": self.state,
-            "origin": None if self.origin is None else asdict(self.origin),
-            "report": report,
+            "origin": origin,
+            "report": None if self.report is None else replace(self.report, lines=(), modules=()).to_dict(),
             "peaks": [asdict(peak) for peak in self.peaks],
             "note": self.note,
             "snapshot": self.snapshot,
@@ -148,15 +163,11 @@ class RankResult:
 
 
 _PLAIN = Plain({"CodeLine": CodeLine, "RankInfo": RankInfo, "DeviceFacts": DeviceFacts, "RankPeak": RankPeak})
-MOST_RANKS = 1 << 24
-"""No rank is as high."""
-_WORDS = 200
-"""Characters of a text that somebody else wrote."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
-    """A member as it is written, apart from its report."""
+class _Fields:
+    """The JSON form of a `RankResult` without its report."""
 
     state: State
     origin: RankInfo | None = None
@@ -166,32 +177,36 @@ class _Written:
 
 
 def rank_result_from(data: Any, name: str) -> RankResult:
-    """The member that `RankResult.to_dict` made this of.
+    """Rebuild what `RankResult.to_dict` wrote.
 
     Raises:
-        ReportError: It is none, or a broken one.
+        ReportError: The data is not a valid result.
     """
     check_schema(mapping(data, ""))
     if "state" not in data:
-        raise ReportError("no report of a rank: it has no state")
-    found = _PLAIN.read(_Written, data)
-    origin = found.origin
-    if origin is not None:
-        for number in (origin.rank, origin.world):
-            if number is not None and not 0 <= number < MOST_RANKS:
-                raise ReportError(f"origin: {number} is no rank")
-        origin = replace(origin, host=origin.host[:_WORDS], version=origin.version[:_WORDS])
-        if not 0 <= origin.began < 1 << 33:
-            raise ReportError("origin.began is no time: it counts seconds since 1970")
+        raise ReportError("not the report of a rank: it has no state")
+    origin = data.get("origin")
+    if isinstance(origin, dict):
+        data = {**data, "origin": {**origin, "devices": origin.get("cards", [])}}
+    fields = _PLAIN.read(_Fields, data)
     report = data.get("report")
-    if found.state == "done" and report is None:
+    if fields.state == "done" and report is None:
         raise ReportError("report is missing")
     return RankResult(
         name,
-        found.state,
-        origin,
+        fields.state,
+        None if fields.origin is None else _checked(fields.origin),
         None if report is None else report_from(report),
-        found.peaks,
-        found.note[:_WORDS],
-        found.snapshot,
+        fields.peaks,
+        fields.note[:_MAX_TEXT],
+        fields.snapshot,
     )
+
+
+def _checked(info: RankInfo) -> RankInfo:
+    for number in (info.rank, info.world):
+        if number is not None and not 0 <= number < MAX_RANKS:
+            raise ReportError(f"origin: {number} is not a valid rank or number of ranks")
+    if not 0 <= info.began < 1 << 33:
+        raise ReportError("origin.began is not a time in seconds since 1970")
+    return replace(info, host=info.host[:_MAX_TEXT], version=info.version[:_MAX_TEXT])

@@ -1,34 +1,48 @@
-"""A recording in brief: each device's peak by line and a coarse curve, some kilobytes whatever the recording was."""
+"""Summaries of recordings: each device's peak by line of code and a coarse curve, a few kilobytes per recording."""
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.core.errors import OptionError, SnapshotError, first_line
+from ipygpumem.core.from_dict import printable
 from ipygpumem.features.lines.peak import largest_lines, lines_at_peak
 from ipygpumem.features.ranks.model import RankPeak
 from ipygpumem.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator, Mapping
+    from concurrent.futures import Future
 
     from ipygpumem.snapshot.model.timeline import Timeline
 
-__all__ = ["brief"]
+    _Summary = tuple[RankPeak, ...] | str
+
+__all__ = ["summarize_files", "summarize_peaks"]
 
 _LINES = 200
-_STRETCHES = 120
+_INTERVALS = 120
+_MIN_POOL_FILES = 4
+"""Fewer recordings are read in this process: worker processes take a second to start."""
 
 
-def brief(path: str | os.PathLike[str]) -> tuple[RankPeak, ...]:
-    """What each used device of a recording held at its peak, and how it got there.
+def summarize_peaks(path: str | os.PathLike[str]) -> tuple[RankPeak, ...]:
+    """Summarize each device that a recording used.
 
     Raises:
-        SnapshotError: The file cannot be read, is no snapshot, or a broken or dangerous one.
+        SnapshotError: The file cannot be read, or is not a valid snapshot.
     """
     snapshot = Snapshot.load(path)
-    return tuple(_peak(snapshot, one) for one in snapshot.timelines if len(one.trace) or one.end_reserved)
+    timelines = (timeline for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved)
+    return tuple(_peak(snapshot, timeline) for timeline in timelines)
 
 
 def _peak(snapshot: Snapshot, timeline: Timeline) -> RankPeak:
@@ -47,18 +61,72 @@ def _peak(snapshot: Snapshot, timeline: Timeline) -> RankPeak:
 
 
 def _curve(timeline: Timeline, start: int | None) -> tuple[tuple[float, int], ...]:
-    """The highest level in each stretch of time, by seconds from the start, or from the first event."""
+    """The highest level in each interval, by seconds since the start or the first event."""
     time: Any = timeline.trace.time
     if not len(time) or time[0] < 0:
         return ()
     levels = timeline.requested.bytes
-    origin = int(time[0]) if start is None else start
-    edges = np.linspace(int(time[0]), int(time[-1]) + 1, _STRETCHES + 1)
+    zero = int(time[0]) if start is None else start
+    edges = np.linspace(int(time[0]), int(time[-1]) + 1, _INTERVALS + 1)
     first = np.searchsorted(time, edges[:-1], side="left")
     last = np.searchsorted(time, edges[1:], side="left")
     points = []
     for left, right, edge in zip(first.tolist(), last.tolist(), edges[:-1].tolist(), strict=True):
-        # levels[n] is the level before event n: the stretch begins with the one that its last event before left
-        points.append((round((edge - origin) / 1e6, 6), int(levels[left : right + 1].max())))
-    points.append((round((int(time[-1]) - origin) / 1e6, 6), int(levels[-1])))
+        # levels[n] is the level before event n, so levels[left] is the level at the start of the interval
+        points.append((round((edge - zero) / 1e6, 6), int(levels[left : right + 1].max())))
+    points.append((round((int(time[-1]) - zero) / 1e6, 6), int(levels[-1])))
     return tuple(points)
+
+
+def summarize_files(files: Mapping[str, Path], workers: int) -> Iterator[tuple[str, _Summary]]:
+    """Summarize several recordings, a few at a time; for a file that cannot be read, the reason as text."""
+    if workers <= 1 or len(files) < _MIN_POOL_FILES:
+        yield from ((name, _summary(str(path))) for name, path in files.items())
+        return
+    waiting = deque(files.items())
+    while waiting:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            yield from _read_in_pool(pool, waiting, workers)
+
+
+def _read_in_pool(
+    pool: ProcessPoolExecutor, waiting: deque[tuple[str, Path]], workers: int
+) -> Iterator[tuple[str, _Summary]]:
+    """Read until all files are done or a worker is killed; the caller continues with a new pool."""
+    running: deque[tuple[str, Path, Future[Any]]] = deque()
+    while waiting or running:
+        while waiting and len(running) < 2 * workers:
+            name, path = waiting.popleft()
+            running.append((name, path, pool.submit(_summary, str(path))))
+        name, path, future = running.popleft()
+        try:
+            summary = future.result()
+        except BrokenProcessPool:
+            # any of the running files can be the cause, so each is read in a process of its own
+            yield name, _read_in_own_process(path)
+            for other_name, other_path, _ in running:
+                yield other_name, _read_in_own_process(other_path)
+            return
+        yield name, summary
+
+
+def _read_in_own_process(path: Path) -> _Summary:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(_summary, str(path)).result()
+        except BrokenProcessPool:
+            return "the process that read it was killed: not enough memory"
+
+
+def _summary(path: str) -> _Summary:
+    try:
+        return summarize_peaks(path)
+    except (SnapshotError, OptionError) as error:
+        message = str(error)
+        for name in (path, printable(path), Path(path).name):
+            message = message.removeprefix(f"{name}: ")
+        return message
+    except MemoryError:
+        return "not enough memory to read it"
+    except Exception as error:  # a file can contain anything
+        return f"it cannot be read ({first_line(error)})"

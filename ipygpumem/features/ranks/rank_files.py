@@ -1,6 +1,6 @@
-"""What one rank leaves in the folder of its run: a report and a snapshot, each written whole or not at all.
+"""The files that one rank writes into the folder of its run: a report and a snapshot, each complete or not at all.
 
-A first report says that the rank began. So one that is killed is told from one that never came.
+A first report is written when the rank starts. This distinguishes a rank that was killed from one that never started.
 """
 
 from __future__ import annotations
@@ -15,126 +15,129 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, replacing
-from ipygpumem.features.ranks.model import MOST_RANKS, RankResult
-from ipygpumem.features.ranks.rank_info import origin
+from ipygpumem.features.ranks.model import MAX_RANKS, RankResult
+from ipygpumem.features.ranks.rank_info import current_rank_info
 from ipygpumem.measurement.allocation_history import History
 
 if TYPE_CHECKING:
     from ipygpumem.core.report import Report
 
-__all__ = ["REPORT", "SNAPSHOT", "RankFiles"]
+__all__ = ["REPORT", "SNAPSHOT", "RankFiles", "make_folder"]
 
 REPORT, SNAPSHOT = ".json", ".pickle"
-_FAR = 1.0
-"""Seconds below which two clocks are one: the times of files are coarse."""
-_WIDTH = 5
+_CLOCK_TOLERANCE = 1.0
+"""Seconds by which clocks may differ: file times are coarse."""
+_DIGITS = 5
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 
 
 class RankFiles:
-    """The files of this process in a folder.
+    """The files of this process in the folder of its run.
 
     Args:
-        folder: Made, where it is not there.
-        rank: This process's rank; None asks torch.distributed and the environment.
-        record: Whether a snapshot is to be written.
+        folder: Created if it does not exist.
+        rank: The process's rank; None takes it from torch.distributed or the environment.
+        record: Whether to write a snapshot.
 
     Raises:
-        OptionError: No rank, or nothing can be written there.
+        OptionError: The rank is invalid, or the folder cannot be written.
     """
 
     def __init__(self, folder: str | os.PathLike[str], rank: int | None = None, *, record: bool = True) -> None:
         if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 0):
-            raise OptionError(f"rank is a number from 0 on, not {rank!r}")
-        if rank is not None and rank >= MOST_RANKS:
-            raise OptionError(f"rank is below {MOST_RANKS:,}, not {rank:,}")
-        self._folder = _made(folder)
+            raise OptionError(f"rank must be an integer of at least 0, not {rank!r}")
+        if rank is not None and rank >= MAX_RANKS:
+            raise OptionError(f"rank must be less than {MAX_RANKS:,}, not {rank:,}")
+        if not isinstance(folder, (str, bytes, os.PathLike)):
+            raise OptionError(f"rank_reports must be the path of a folder, not {folder!r}")
+        if not os.fsdecode(folder).strip():
+            raise OptionError("rank_reports is empty: give the path of a folder")
+        self._folder = make_folder(os.fsdecode(folder)).resolve()
         self._rank = rank
-        self.why = (History.obstacle() or "") if record else ""
-        """Why there is no snapshot."""
-        self._record = record and not self.why
-        self._origin = origin(rank=rank)
-        for ending in (REPORT, SNAPSHOT):
-            check_path(self._path(ending), "report", "rank_00000.json")
+        self._no_snapshot_reason = (History.obstacle() or "") if record else ""
+        self._record = record and not self._no_snapshot_reason
+        self._info = current_rank_info(rank=rank)
+        for extension in (REPORT, SNAPSHOT):
+            check_path(self._path(extension), "report", "rank_00000.json")
 
     @property
     def snapshot(self) -> Path | None:
-        """Where this rank's snapshot goes; None where nothing can be recorded, or should be."""
+        """Path of this rank's snapshot; None if none is to be, or can be, recorded."""
         return self._path(SNAPSHOT) if self._record else None
 
-    def _path(self, ending: str) -> Path:
-        one = self._origin
-        who = f"{one.rank:0{_WIDTH}}" if one.rank is not None else _UNSAFE.sub("_", f"{one.host}-{one.pid}")
-        return self._folder / f"rank_{who}{ending}"
+    def _path(self, extension: str) -> Path:
+        info = self._info
+        process = _UNSAFE.sub("_", f"{info.host}-{info.pid}")
+        return self._folder / f"rank_{process if info.rank is None else f'{info.rank:0{_DIGITS}}'}{extension}"
 
-    def begin(self) -> None:
-        """Say that this rank began.
+    def write_start(self) -> None:
+        """Write a first report, which says that this rank has started.
 
         Raises:
-            OptionError: That cannot be written.
+            OptionError: The file cannot be written.
         """
-        self._origin = origin(rank=self._rank, clock=self._clock(), began=time.time())
+        self._info = current_rank_info(rank=self._rank, clock=self._clock_difference(), began=time.time())
         try:
-            self._write(RankResult("", "running", self._origin))
+            self._write(RankResult("", "running", self._info))
         except OSError as error:
-            raise OptionError(f"nothing can be written into {self._folder}: {error.strerror or error}") from error
+            raise OptionError(f"cannot write into {self._folder}: {error.strerror or error}") from error
 
-    def _clock(self) -> float | None:
-        """How far the folder's clock is ahead: of a shared folder it is one clock for all machines."""
+    def _clock_difference(self) -> float | None:
+        """Seconds that the folder's clock is ahead. For a shared folder it is the same clock for all machines."""
         probe = self._folder / f".clock.{os.getpid()}.tmp"
         try:
             before = time.time()
             probe.touch()
-            found = probe.stat().st_mtime - (before + time.time()) / 2
+            difference = probe.stat().st_mtime - (before + time.time()) / 2
             probe.unlink()
         except OSError:
             return None
-        return round(found, 3) if abs(found) >= _FAR else 0.0
+        return round(difference, 3) if abs(difference) >= _CLOCK_TOLERANCE else 0.0
 
-    def settle(self) -> bool:
-        """Look again who this is: torch.distributed may have started meanwhile. Called before the snapshot is saved.
+    def update_rank(self) -> bool:
+        """Look up the rank again, because torch.distributed may have started. Call this before saving the snapshot.
 
         Returns:
-            False in a process that was forked meanwhile: these are its parent's files.
+            False in a process that was forked in the meantime: the files belong to its parent.
         """
-        if os.getpid() != self._origin.pid:
+        before = self._info
+        if os.getpid() != before.pid:
             return False
-        before, now = self._origin, origin(rank=self._rank, clock=self._origin.clock, began=self._origin.began)
-        if now.rank is None:  # the process group is gone already
-            now = replace(now, rank=before.rank, world=before.world)
-        marker = self._path(REPORT)
-        self._origin = now
-        if self._path(REPORT) != marker:
+        info = current_rank_info(rank=self._rank, clock=before.clock, began=before.began)
+        if info.rank is None:  # the process group no longer exists
+            info = replace(info, rank=before.rank, world=before.world)
+        first_report = self._path(REPORT)
+        self._info = info
+        if self._path(REPORT) != first_report:
             with contextlib.suppress(OSError):
-                marker.unlink()
+                first_report.unlink()
         return True
 
-    def end(self, report: Report) -> str:
-        """Write the report of the block that has ended; returns what went wrong, in words."""
-        recording = report.recording
-        saved = None if recording is None else recording.path
-        note = self.why and f"no snapshot: {self.why}"
-        member = RankResult("", "done", self._origin, report, note=note, snapshot=saved)
+    def write_report(self, report: Report) -> str:
+        """Write the final report. Returns an error message, or an empty string."""
+        path = None if report.recording is None else report.recording.path
+        note = self._no_snapshot_reason and f"no snapshot: {self._no_snapshot_reason}"
         try:
-            self._write(member)
+            self._write(RankResult("", "done", self._info, report, note=note, snapshot=path))
         except OSError as error:
-            return f"{self._path(REPORT)} was not written: {error.strerror or error}"
+            return f"cannot write {self._path(REPORT)}: {error.strerror or error}"
         return ""
 
-    def _write(self, member: RankResult) -> None:
+    def _write(self, result: RankResult) -> None:
         with replacing(self._path(REPORT)) as temporary:
-            temporary.write_bytes(f"{member.to_json()}\n".encode())
+            temporary.write_bytes(f"{result.to_json()}\n".encode())
 
 
-def _made(folder: str | os.PathLike[str]) -> Path:
-    if not isinstance(folder, (str, bytes, os.PathLike)):
-        raise OptionError(f"rank_reports is a folder, not {folder!r}")
-    text = os.fsdecode(folder)
-    if not text.strip():
-        raise OptionError("rank_reports needs a folder")
+def make_folder(name: str) -> Path:
+    """Create a folder unless it exists.
+
+    Raises:
+        OptionError: It cannot be created.
+    """
     try:
-        path = Path(text).expanduser().resolve()
+        path = Path(name).expanduser()
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError, ValueError) as error:
-        raise OptionError(f"{text!r} cannot be a folder: {getattr(error, 'strerror', None) or error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(f"cannot create the folder {name!r}: {reason}") from error
     return path

@@ -1,21 +1,22 @@
-"""Who this process is among several: its rank, its machine, its cards."""
+"""Which of several processes this one is: its rank, its machine, its devices, its launch."""
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import platform
 import sys
 from typing import TYPE_CHECKING
 
-from ipygpumem.features.ranks.launch import launch_ids
 from ipygpumem.features.ranks.model import DeviceFacts, RankInfo
 from ipygpumem.measurement.session import current
+from ipygpumem.sources.host import process_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["origin", "rank_and_world", "set_fallback_rank"]
+__all__ = ["current_rank_info", "launch_ids", "rank_and_world", "set_fallback_rank"]
 
 _VARIABLES = (
     ("RANK", "WORLD_SIZE"),  # torchrun, accelerate
@@ -23,44 +24,41 @@ _VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
-
-
-_given: list[int] = []
+_fallback_rank: int | None = None
 
 
 def set_fallback_rank(number: int | None) -> None:
-    """What this process is called where nobody else gave it a rank, such as an engine's number; None takes it back."""
-    _given[:] = [] if number is None else [number]
+    """Set the rank for a process without a launcher, such as an engine; None removes it."""
+    global _fallback_rank  # noqa: PLW0603 (a process has one rank)
+    _fallback_rank = number
 
 
 def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
-    """This process's rank and the number of ranks: of torch.distributed, else what a launcher left in the environment.
+    """The process's rank and the number of ranks, from torch.distributed or from the launcher's environment variables.
 
-    None for what nobody tells. Nothing is imported, and no other rank is asked.
+    Unknown values are None. Nothing is imported, and no other rank is contacted.
     """
     distributed = sys.modules.get("torch.distributed")
-    # a group that is being torn down is no reason to lose a report
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # the process group may be shutting down
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return int(distributed.get_rank()), int(distributed.get_world_size())
     for rank, world in _VARIABLES:
         number = _number(environment.get(rank))
         if number is not None:
             return number, _number(environment.get(world))
-    return (_given[0] if _given else None), None
+    return _fallback_rank, None
 
 
 def _number(text: str | None) -> int | None:
-    return (
-        int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < len("16777216") else None
-    )
+    valid = text is not None and text.isascii() and text.isdecimal() and len(text) < len("16777216")
+    return int(text) if text is not None and valid else None
 
 
-def origin(*, rank: int | None = None, clock: float | None = None, began: float = 0.0) -> RankInfo:
-    """This process. No device is touched: cards are told once CUDA has started here.
+def current_rank_info(*, rank: int | None = None, clock: float | None = None, began: float = 0.0) -> RankInfo:
+    """Describe this process. Devices are included once CUDA has started; none is initialized here.
 
     Args:
-        rank: Its rank, where the caller knows better.
+        rank: Its rank, if the caller knows it.
         clock: See `RankInfo`.
         began: See `RankInfo`.
     """
@@ -69,15 +67,34 @@ def origin(*, rank: int | None = None, clock: float | None = None, began: float 
     number, world = rank_and_world()
     monitor = current().monitor
     monitor.find_devices()
-    cards = tuple(DeviceFacts(card.name, card.uuid, card.label, card.total) for card in monitor.devices.values())
     return RankInfo(
         rank=number if rank is None else rank,
         world=world,
         host=platform.node(),
         pid=os.getpid(),
         version=__version__,
-        cards=cards,
+        devices=tuple(
+            DeviceFacts(device.name, device.uuid, device.label, device.total) for device in monitor.devices.values()
+        ),
         clock=clock,
         began=began,
         launch=launch_ids(),
     )
+
+
+def launch_ids(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, str], ...]:
+    """What distinguishes this launch of the ranks from others, as (kind, value); see `newest_run`."""
+    ids = [("process", f"{os.getpid()} {process_start(os.getpid())}")]
+    elastic = environment.get("TORCHELASTIC_RUN_ID", "")
+    if elastic and elastic != "none":  # torchrun's default if no run id is given
+        ids.append(("elastic", elastic))
+    job = environment.get("SLURM_JOB_ID", "")
+    if job:
+        ids.append(("job", f"{job}.{environment.get('SLURM_STEP_ID', '')}".rstrip(".")))
+    address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    if address and port:
+        ids.append(("master", f"{address}:{port}"))
+    # ranks started by hand, or by srun, have different parents
+    if elastic or multiprocessing.parent_process() is not None:
+        ids.append(("parent", f"{os.getppid()} {process_start(os.getppid())}"))
+    return tuple(ids)

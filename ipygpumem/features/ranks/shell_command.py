@@ -13,7 +13,7 @@ from ipygpumem.core.files import check_ending, check_path
 from ipygpumem.core.units import size
 from ipygpumem.display.table import text_tables
 from ipygpumem.features.ranks.collect import read_ranks
-from ipygpumem.features.ranks.table import MOST, ranks_tables
+from ipygpumem.features.ranks.table import DEFAULT_ROWS, ranks_tables
 
 if TYPE_CHECKING:
     import argparse
@@ -39,7 +39,12 @@ def add(commands: Commands) -> None:
         help="the highest first (rank: in their order)",
     )
     made.add_argument(
-        "-n", "--top", type=count, default=MOST, metavar="N", help=f"rows of each table ({MOST}; in JSON all)"
+        "-n",
+        "--top",
+        type=count,
+        default=DEFAULT_ROWS,
+        metavar="N",
+        help=f"rows of each table ({DEFAULT_ROWS}; in JSON all)",
     )
     made.add_argument(
         "--html",
@@ -65,7 +70,7 @@ def _ranks(words: argparse.Namespace) -> int:
     if words.json:
         print_json({"folder": words.folder, **found.to_dict()})
     else:
-        say(*text_tables(ranks_tables(found.members, found.what, by=words.by, most=words.top)).splitlines())
+        say(*text_tables(ranks_tables(found.members, found.what, by=words.by, limit=words.top)).splitlines())
     status = BAD_FILE if found.faults else 0
     if words.plot is not None:
         _draw(words.plot, found)

@@ -1,6 +1,6 @@
-"""Several processes side by side: how far they lie apart, which one is odd, and the cards that they share.
+"""Comparison of several processes: the spread of their figures, the one that differs most, the devices they share.
 
-Peaks of several processes are never added: they were not at one time.
+Peaks of several processes are never added up, because they occur at different times.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ __all__ = [
     "DeviceUsage",
     "Difference",
     "Skew",
-    "cards",
     "compare_ranks",
+    "device_usage",
     "rank_rows",
     "skews",
-    "slow",
+    "slow_ranks",
 ]
 
 FIGURES = ("held", "peak", "outside", "host_peak", "seconds")
-_SLOW, _SECOND = 1.5, 1.0
+_SLOW_FACTOR, _SLOW_SECONDS = 1.5, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """One figure over all rows that know it: bytes, but for ``seconds``.
+    """The spread of one figure over all rows that have it: bytes, except for ``seconds``.
 
-    ``highest_of`` and ``lowest_of``: (member, device).
+    ``highest_of`` and ``lowest_of`` are (rank, device).
     """
 
     figure: str
     lowest: float
     lowest_of: tuple[str, str]
-    middle: float
+    median: float
     highest: float
     highest_of: tuple[str, str]
     known: int
@@ -53,17 +53,17 @@ class Skew:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUsage:
-    """One card, told once however many processes use it. Bytes; what is not known is None.
+    """One device, counted once however many processes use it. Sizes are in bytes; None means unknown.
 
     Attributes:
         host: Its machine.
-        uuid: The card.
+        uuid: Identifies the device on the machine.
         label: Its model.
-        users: (member, device, what that process has of it), each at its own end.
-        used: All that is taken of the card, the driver's reserve included: the newest reading.
-        total: The card's size.
-        others: What is neither the driver's nor one of these processes'; None also where the readings, taken one after
-            the other, do not fit together.
+        users: (rank, device name, bytes of that process), each at the end of its own measurement.
+        used: All memory in use on the device, including the driver's, in the newest reading.
+        total: Size of the device's memory.
+        others: Memory of other processes. Also None if the readings, which are taken at different times, contradict
+            each other.
     """
 
     host: str
@@ -77,15 +77,15 @@ class DeviceUsage:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The rank that differs most from the others, against a typical one: at the peak, by line of code.
+    """The rank that differs most from the others, compared with a typical one at the peak, by line of code.
 
     Attributes:
-        odd: The member that differs most.
-        typical: The member that differs least from the middle of all.
+        odd: The rank that differs most.
+        typical: The rank that is closest to the median of all.
         odd_peak, typical_peak: Requested bytes.
-        lines: (label, bytes of the typical one, bytes of the odd one), the largest difference first.
-        compared: How many members were.
-        alike: How many of them have just the typical one's lines and bytes.
+        lines: (label, bytes of the typical rank, bytes of the odd rank), the largest difference first.
+        compared: Number of ranks compared.
+        alike: How many of them have the same lines and bytes as the typical rank.
     """
 
     odd: str
@@ -97,105 +97,100 @@ class Difference:
     alike: int
 
 
-def rank_rows(members: Iterable[RankResult]) -> list[tuple[RankResult, ReportRow | None]]:
-    """A row for each member and device of its process; None stands for a member without a report."""
+def rank_rows(results: Iterable[RankResult]) -> list[tuple[RankResult, ReportRow | None]]:
+    """A row for each rank and each of its devices; None for a rank without a report."""
     rows: list[tuple[RankResult, ReportRow | None]] = []
-    for member in members:
-        found = report_rows(member.report) if member.report is not None else [None]
-        rows += [(member, row) for row in found]
+    for result in results:
+        rows += [(result, row) for row in ([None] if result.report is None else report_rows(result.report))]
     return rows
 
 
 def skews(rows: Sequence[tuple[RankResult, ReportRow | None]]) -> list[Skew]:
-    """Each figure that two rows know or more."""
-    found = []
-    alone = all(row is None or row.device == HOST for _, row in rows)
+    """The spread of each figure that at least two rows have."""
+    spreads = []
+    host_only = all(row is None or row.device == HOST for _, row in rows)
     for figure in FIGURES:
-        if alone and figure == "host_peak":  # the rows' own peak
+        if host_only and figure == "host_peak":  # the same as peak
             continue
-        known = [
-            (value, (member.name, row.device))
-            for member, row in rows
+        values = [
+            (value, (result.name, row.device))
+            for result, row in rows
             if row is not None and (value := getattr(row, figure)) is not None
         ]
-        if len(known) > 1:
-            lowest, highest = min(known, key=_value), max(known, key=_value)
-            middle = median(value for value, _ in known)
-            found.append(Skew(figure, lowest[0], lowest[1], middle, highest[0], highest[1], len(known)))
-    return found
+        if len(values) > 1:
+            lowest, highest = min(values, key=lambda pair: pair[0]), max(values, key=lambda pair: pair[0])
+            middle = median(value for value, _ in values)
+            spreads.append(Skew(figure, lowest[0], lowest[1], middle, highest[0], highest[1], len(values)))
+    return spreads
 
 
-def _value(pair: tuple[float, tuple[str, str]]) -> float:
-    return pair[0]
-
-
-def slow(members: Iterable[RankResult]) -> list[tuple[RankResult, float]]:
-    """Members that took half as long again as the middle one, and a second more; each with that middle's seconds."""
-    done = [member for member in members if member.report is not None]
-    times = {member.name: member.report.seconds for member in done if member.report is not None}
+def slow_ranks(results: Iterable[RankResult]) -> list[tuple[RankResult, float]]:
+    """Ranks that took 50 % and at least one second longer than the median, slowest first, each with that median."""
+    times = [(result.report.seconds, result) for result in results if result.report is not None]
     if len(times) <= 1:
         return []
-    middle = median(times.values())
-    late = [one for one in done if times[one.name] > max(middle * _SLOW, middle + _SECOND)]
-    return [(one, middle) for one in sorted(late, key=lambda one: -times[one.name])]
+    middle = median(seconds for seconds, _ in times)
+    slow = [pair for pair in times if pair[0] > max(middle * _SLOW_FACTOR, middle + _SLOW_SECONDS)]
+    return [(result, middle) for _, result in sorted(slow, key=lambda pair: -pair[0])]
 
 
-def cards(members: Iterable[RankResult]) -> list[DeviceUsage]:
-    """The cards that these processes have a context on: the same UUID on the same machine is the same card."""
+def device_usage(results: Iterable[RankResult]) -> list[DeviceUsage]:
+    """The devices that the processes have a context on. The same UUID on the same machine is the same device."""
     users: dict[tuple[str, str], list[tuple[RankResult, str]]] = defaultdict(list)
-    for member in members:
-        for device in member.devices:
-            card = None if member.origin is None else member.origin.card(device.name)
-            if card is not None and card.uuid:
-                users[member.host, card.uuid].append((member, device.name))
-    return [_books(host, uuid, found) for (host, uuid), found in users.items()]
+    for result in results:
+        for device in result.devices:
+            facts = result.device_facts(device.name)
+            if facts is not None and facts.uuid:
+                users[result.host, facts.uuid].append((result, device.name))
+    return [_usage(host, uuid, of_device) for (host, uuid), of_device in users.items()]
 
 
-def _books(host: str, uuid: str, found: list[tuple[RankResult, str]]) -> DeviceUsage:
-    ends = []
-    for member, name in found:
-        if member.report is not None:
-            ends.append((member.report.time + member.report.seconds, member, name, member.report.devices[name].after))
+def _usage(host: str, uuid: str, users: list[tuple[RankResult, str]]) -> DeviceUsage:
+    ends = [
+        (result.report.time + result.report.seconds, result.name, name, result.report.devices[name].after)
+        for result, name in users
+        if result.report is not None
+    ]
     newest = max(ends, key=lambda end: end[0])[3]
-    own = tuple((member.name, name, after.process) for _, member, name, after in ends)
-    known = [amount for _, _, amount in own if amount is not None]
+    sizes = [after.process for _, _, _, after in ends]
     others = None
-    if newest.used is not None and len(known) == len(own):
-        rest = newest.used - (newest.driver_reserved or 0) - sum(known)
-        others = rest if rest >= 0 else None  # one gave memory back before the other was read
-    origin = found[0][0].origin
-    card = None if origin is None else origin.card(found[0][1])
-    return DeviceUsage(host, uuid, "" if card is None else card.label, own, newest.used, newest.total, others)
+    if newest.used is not None and None not in sizes:
+        rest = newest.used - (newest.driver_reserved or 0) - sum(size or 0 for size in sizes)
+        others = rest if rest >= 0 else None  # one process freed memory before the other was read
+    facts = users[0][0].device_facts(users[0][1])
+    own = tuple((rank, name, after.process) for _, rank, name, after in ends)
+    return DeviceUsage(host, uuid, "" if facts is None else facts.label, own, newest.used, newest.total, others)
 
 
-def compare_ranks(members: Iterable[RankResult], most: int = 20) -> Difference | None:
-    """Which rank differs, and by which line of code: what their recordings held at each one's highest peak.
+def compare_ranks(results: Iterable[RankResult], limit: int = 20) -> Difference | None:
+    """Find the rank that differs most at its highest recorded peak, and by which lines of code.
 
     Args:
-        members: Those without a recording are passed over.
-        most: Lines in the answer.
+        results: Ranks without a recording are ignored.
+        limit: Maximum number of lines in the result.
 
     Returns:
-        None where fewer than two have a recording. Of two neither is odd: the second is told against the first.
+        None if fewer than two ranks have a recording. Of two ranks, the second is compared with the first.
     """
-    sums: dict[str, dict[str, int]] = {}
-    peaks: dict[str, int] = {}
-    for member in members:
-        peak = member.highest
-        if peak is not None:
-            sums[member.name], peaks[member.name] = _by_line((*peak.lines, peak.rest)), peak.requested
+    peaks = {result.name: result.highest for result in results}
+    sums = {name: _by_line((*peak.lines, peak.rest)) for name, peak in peaks.items() if peak is not None}
+    requested = {name: peak.requested for name, peak in peaks.items() if peak is not None}
     if len(sums) <= 1:
         return None
     labels = sorted({label for lines in sums.values() for label in lines})
     middle = {label: median(lines.get(label, 0) for lines in sums.values()) for label in labels}
-    far = {name: sum(abs(lines.get(label, 0) - middle[label]) for label in labels) for name, lines in sums.items()}
-    typical = min(far, key=lambda name: far[name])
-    odd = max((name for name in far if name != typical), key=lambda name: far[name])
-    one, other = sums[typical], sums[odd]
-    lines = [(label, one.get(label, 0), other.get(label, 0)) for label in labels if one.get(label) != other.get(label)]
+    distance = {name: sum(abs(lines.get(label, 0) - middle[label]) for label in labels) for name, lines in sums.items()}
+    typical = min(distance, key=lambda name: distance[name])
+    odd = max((name for name in distance if name != typical), key=lambda name: distance[name])
+    usual, unusual = sums[typical], sums[odd]
+    lines = [
+        (label, usual.get(label, 0), unusual.get(label, 0))
+        for label in labels
+        if usual.get(label) != unusual.get(label)
+    ]
     lines.sort(key=lambda line: (-abs(line[2] - line[1]), line[0]))
-    alike = sum(lines == one for lines in sums.values())
-    return Difference(odd, typical, peaks[odd], peaks[typical], tuple(lines[:most]), len(sums), alike)
+    alike = sum(lines_of_rank == usual for lines_of_rank in sums.values())
+    return Difference(odd, typical, requested[odd], requested[typical], tuple(lines[:limit]), len(sums), alike)
 
 
 def _by_line(lines: Iterable[CodeLine]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Several processes side by side, as tables: each one's figures, how far they lie apart, the cards, the odd one."""
+"""Tables of several processes: the figures of each, their spread, the devices they share, the one that differs most."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
-from ipygpumem.core.units import duration, pair, signed, size
+from ipygpumem.core.units import duration, pair, size
 from ipygpumem.display.columns import VISIBLE
 from ipygpumem.display.table import Table, TableRow
-from ipygpumem.features.history.model import ReportRow
-from ipygpumem.features.ranks.notes_table import named, notes_tables
-from ipygpumem.features.ranks.skew import DeviceUsage, Difference, Skew, cards, compare_ranks, rank_rows, skews, slow
+from ipygpumem.features.history.table import change_text
+from ipygpumem.features.ranks.remarks import join_names, notes_tables, rank_remarks
+from ipygpumem.features.ranks.skew import compare_ranks, device_usage, rank_rows, skews
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from ipygpumem.features.history.model import ReportRow
     from ipygpumem.features.ranks.model import RankResult
+    from ipygpumem.features.ranks.skew import DeviceUsage, Difference, Skew
 
-__all__ = ["MOST", "ranks_tables"]
+    _Row = tuple[RankResult, ReportRow | None]
 
-MOST = 32
-"""Rows of each table that are shown where nobody says how many."""
-_NAMED = 8
-_UUID = 8
-_LINES = 8
-_WORDS = {"held": "held", "peak": "peak", "outside": "outside PyTorch", "host_peak": "host peak", "seconds": "time"}
+__all__ = ["DEFAULT_ROWS", "ranks_tables"]
+
+DEFAULT_ROWS = 32
+"""Rows of each table, unless the user asks for another number."""
+_UUID_DIGITS = 8
+_MAX_LINES = 8
+_FIGURES = {"held": "held", "peak": "peak", "outside": "outside PyTorch", "host_peak": "host peak", "seconds": "time"}
 _COLUMNS = {
     "device": "device",
     "held": "held",
@@ -36,298 +39,208 @@ _COLUMNS = {
     "seconds": "time",
 }
 _HOST_COLUMNS = {"device": "device", "held": "held", "peak": "peak", "allocated": "resident", "seconds": "time"}
-_ONE = 1.0
-_SLOWER, _SHORT = 1.1, 0.1
-_APART = 1.0
-_CLOCKS = 4
-"""So many hosts with a clock of their own are named one by one."""
+_STATES = {
+    "running": "started, but left no report: killed, or still running",
+    "late": "still running",
+    "died": "died",
+    "missing": "no report",
+    "absent": "not monitored",
+}
+_EQUAL_TIMES, _SHORT_TIME = 1.1, 0.1
+"""Times that differ by less than this factor are equal; a difference below this many seconds is not mentioned."""
 
 
 def ranks_tables(
-    members: Sequence[RankResult], what: str = "rank", *, by: str = "rank", most: int = MOST, code: str = ""
+    results: Sequence[RankResult], role: str = "rank", *, by: str = "rank", limit: int = DEFAULT_ROWS, code: str = ""
 ) -> list[Table]:
-    """All that is to be told of several processes.
+    """All tables about several processes.
 
     Args:
-        members: In the order in which they are shown.
-        what: What one of them is called: ``rank``, ``engine``.
-        by: ``rank`` keeps the order; ``held``, ``peak``, ``outside``, ``time`` put the highest first.
-        most: Rows of each table; how many there are further is told.
-        code: What they ran, where that has to be said.
+        results: The processes in the order in which they are shown.
+        role: ``rank`` or ``engine``.
+        by: ``rank`` keeps the order; ``held``, ``peak``, ``outside``, ``time`` sort by that figure, highest first.
+        limit: Maximum number of rows of each table.
+        code: The code that they ran, if it has to be shown.
     """
-    rows = rank_rows(members)
-    figures = _figures(members, rows, what, by, most)
+    rows = rank_rows(results)
+    figures = _figures_table(results, rows, role, by, limit)
     tables = [replace(figures, title=f"{figures.title} ran: {code}") if code else figures]
-    spread = [one for one in skews(rows) if not _brief(one)]
-    if spread:
-        tables.append(_skew_table(spread, what))
-    books = cards(members)
-    if books:
-        tables.append(_cards_table(books, what, most))
-    difference = compare_ranks(members)
+    spreads = [spread for spread in skews(rows) if not _is_negligible(spread)]
+    if spreads:
+        tables.append(_skew_table(spreads, role))
+    devices = device_usage(results)
+    if devices:
+        tables.append(_device_table(devices, role, limit))
+    difference = compare_ranks(results)
     if difference is not None:
-        tables.append(_difference_table(difference, what))
-    return [*tables, *notes_tables(members, what, most)]
+        tables.append(_difference_table(difference, role))
+    return [*tables, *notes_tables(results, role, limit)]
 
 
-def _figures(
-    members: Sequence[RankResult], rows: Sequence[tuple[RankResult, ReportRow | None]], what: str, by: str, most: int
-) -> Table:
-    hosts = list(dict.fromkeys(member.host for member in members if member.host))
+def _figures_table(results: Sequence[RankResult], rows: Sequence[_Row], role: str, by: str, limit: int) -> Table:
+    hosts = list(dict.fromkeys(result.host for result in results if result.host))
     several = len(hosts) > 1
-    shown = _sorted(rows, by)[:most]
     largest = max((row.peak or 0 for _, row in rows if row is not None), default=0) or 1
     columns = _COLUMNS if any(row is not None and row.device != HOST for _, row in rows) else _HOST_COLUMNS
     if all(row is None for _, row in rows):
         columns = {}
     body = tuple(
         TableRow(
-            member.name,
-            (*((member.host,) if several else ()), *(_cell(column, member, row) for column in columns)),
+            result.name,
+            (*((result.host,) if several else ()), *(_cell(column, result, row) for column in columns)),
             1,
             bar=None if row is None else max(row.peak or 0, 0) / largest,
-            remark=_remark(member, row),
+            remark=_outcome(result, row),
         )
-        for member, row in shown
+        for result, row in _sorted(rows, by)[:limit]
     )
+    title = f"{len(results):,} {role}{'' if len(results) == 1 else 's'}"
     where = f" on {len(hosts):,} hosts" if several else f" on {hosts[0]}" if hosts else ""
     header = (*(("host",) if several else ()), *columns.values())
-    return Table(_several(len(members), what) + where, header, body, tuple(_said(members, rows, what, most)))
+    remarks = (f"{len(rows) - limit:,} more rows not shown",) if len(rows) > limit else ()
+    return Table(title + where, header, body, (*remarks, *rank_remarks(results, rows, role)))
 
 
-def _several(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _sorted(
-    rows: Sequence[tuple[RankResult, ReportRow | None]], by: str
-) -> Sequence[tuple[RankResult, ReportRow | None]]:
+def _sorted(rows: Sequence[_Row], by: str) -> Sequence[_Row]:
     if by == "rank":
         return rows
     figure = "seconds" if by == "time" else by
 
-    def value(row: tuple[RankResult, ReportRow | None]) -> float:
-        found = None if row[1] is None else getattr(row[1], figure)
-        return float("inf") if found is None else -found
+    def descending(pair: _Row) -> float:
+        value = None if pair[1] is None else getattr(pair[1], figure)
+        return float("inf") if value is None else -value
 
-    return sorted(rows, key=value)
+    return sorted(rows, key=descending)
 
 
-def _cell(column: str, member: RankResult, row: ReportRow | None) -> str:
+def _cell(column: str, result: RankResult, row: ReportRow | None) -> str:
     if row is None or (row.device == HOST and column in {"cache", "outside"}):
         return ""
     if column == "device":
-        return _device(member, row.device)
+        facts = result.device_facts(row.device)
+        return row.device if facts is None or not facts.uuid else f"{row.device} {_short_uuid(facts.uuid)}"
     if column == "seconds":
         return duration(row.seconds)
     value = getattr(row, column)
     if column in {"allocated", "cache"}:
         return _level(value)
-    bound = column == "peak" and row.peak_trust == "bound"
-    whole = column == "outside" and row.outside_trust == "device"
-    return f"{'at most ' if bound else '~' if whole else ''}{_change(value)}"
+    at_most = "at most " if column == "peak" and row.peak_trust == "bound" else ""
+    whole_device = "~" if column == "outside" and row.outside_trust == "device" else ""
+    return f"{at_most}{whole_device}{change_text(value)}"
 
 
-def _device(member: RankResult, name: str) -> str:
-    card = None if member.origin is None else member.origin.card(name)
-    return name if card is None or not card.uuid else f"{name} {_short(card.uuid)}"
+def _short_uuid(uuid: str) -> str:
+    return uuid.removeprefix("GPU-")[:_UUID_DIGITS]
 
 
-def _short(uuid: str) -> str:
-    """The first digits of a UUID, by which cards of one machine are told apart."""
-    return uuid.removeprefix("GPU-")[:_UUID]
+def _outcome(result: RankResult, row: ReportRow | None) -> str:
+    if row is not None:
+        return "out of memory" if row.ooms else "failed" if row.success is False else ""
+    parts = [] if result.note and result.state == "missing" else [_STATES.get(result.state, result.state)]
+    if result.note:
+        parts.append(result.note)
+    if result.highest is not None:
+        parts.append(f"recorded peak {size(result.highest.requested)}")
+    return ", ".join(parts)
 
 
-_STATES = {
-    "running": "began, and left no report: killed, or still running",
-    "late": "still running",
-    "died": "died",
-    "missing": "sent nothing",
-    "absent": "not under watch",
-}
+def _skew_table(spreads: Sequence[Skew], role: str) -> Table:
+    several = len({device for spread in spreads for _, device in (spread.lowest_of, spread.highest_of)}) > 1
 
+    def name(rank_and_device: tuple[str, str]) -> str:
+        return ", ".join(rank_and_device) if several else rank_and_device[0]
 
-def _remark(member: RankResult, row: ReportRow | None) -> str:
-    if row is None and member.note and member.state == "missing":
-        words = [member.note]
-    else:
-        words = [] if row is not None else [_STATES.get(member.state, member.state)]
-        words += [member.note] if row is None and member.note else []
-    if row is None and member.highest is not None:
-        words.append(f"recorded peak {size(member.highest.requested)}")
-    if row is not None and row.ooms:
-        words.append("out of memory")
-    elif row is not None and row.success is False:
-        words.append("failed")
-    return ", ".join(words)
-
-
-def _said(
-    members: Sequence[RankResult], rows: Sequence[tuple[RankResult, ReportRow | None]], what: str, most: int
-) -> Iterable[str]:
-    """What stands below the figures."""
-    if len(rows) > most:
-        yield f"{len(rows) - most:,} further rows are not shown"
-    lost = [member.name for member in members if member.report is None]
-    if lost and not (len(lost) == len(members) and all(member.peaks for member in members)):
-        yield f"without a report: {what} {named(lost)}"
-    late = slow(members)
-    if late:
-        worst = ", ".join(f"{one.name} ({duration(one.report.seconds)})" for one, _ in late[:_NAMED] if one.report)
-        yield f"slow against the middle of {duration(late[0][1])}: {what} {worst}"
-    yield from _versions(members, what)
-    yield from _clocks(members, what)
-    if any(row is not None and row.device == HOST for _, row in rows):
-        yield "without a GPU: held and peak are of the process's resident memory"
-    yield from dict.fromkeys(member.note for member in members if member.report is not None and member.note)
-
-
-def _versions(members: Sequence[RankResult], what: str) -> Iterable[str]:
-    versions: dict[str, list[str]] = {}
-    for member in members:
-        if member.origin is not None and member.origin.version:
-            versions.setdefault(member.origin.version, []).append(member.name)
-    if len(versions) > 1:
-        told = "; ".join(f"{version} on {what} {named(names)}" for version, names in versions.items())
-        yield f"different versions of ipygpumem: {told}"
-
-
-def _clocks(members: Sequence[RankResult], what: str) -> Iterable[str]:
-    """Who began late; and whose clock is another one than the folder's, which is one for all."""
-    origins = [(member, member.origin) for member in members if member.origin is not None and member.origin.began]
-    wrong = {one.host: one.clock for _, one in origins if one.clock is not None and abs(one.clock) >= _ONE}
-    if len(wrong) > _CLOCKS:
-        far = max(wrong, key=lambda host: abs(wrong[host]))
-        told = f"{len(wrong):,} hosts differ from the folder's, {far} is {_apart(wrong[far])} it"
-        yield f"the clocks of {told}: begins are told by the folder's"
-    else:
-        for host, clock in wrong.items():
-            yield f"the clock of {host} is {_apart(clock)} the folder's: begins are told by the folder's"
-    begins = [(one.began + (one.clock or 0.0), member.name) for member, one in origins]
-    if not begins:
-        return
-    first = min(begins)[0]
-    late = sorted(((begin - first, name) for begin, name in begins if begin - first >= _APART), reverse=True)
-    if late:
-        several = len({one.host for _, one in origins}) > 1 and not any(one.clock is not None for _, one in origins)
-        doubt = " by clocks that may differ" if several else ""
-        told = ", ".join(f"{name} by {duration(seconds)}" for seconds, name in late[:_NAMED])
-        yield f"began after the first{doubt}: {what} {told}"
-
-
-def _apart(clock: float) -> str:
-    return f"{duration(abs(clock))} {'behind' if clock > 0 else 'ahead of'}"
-
-
-def _skew_table(spread: Sequence[Skew], what: str) -> Table:
-    several = len({device for one in spread for _, device in (one.lowest_of, one.highest_of)}) > 1
-
-    def who(of: tuple[str, str]) -> str:
-        return f"{of[0]}, {of[1]}" if several else of[0]
-
-    apart = [one for one in spread if not _alike(one)]
     body = tuple(
         TableRow(
-            _WORDS[one.figure],
+            _FIGURES[spread.figure],
             (
-                _amount(one.figure, one.lowest),
-                who(one.lowest_of),
-                _amount(one.figure, one.middle),
-                _amount(one.figure, one.highest),
-                who(one.highest_of),
+                _figure(spread.figure, spread.lowest),
+                name(spread.lowest_of),
+                _figure(spread.figure, spread.median),
+                _figure(spread.figure, spread.highest),
+                name(spread.highest_of),
             ),
             1,
-            remark=_ratio(one),
+            remark=_ratio(spread),
         )
-        for one in apart
+        for spread in spreads
+        if not _is_equal(spread)
     )
-    alike = [_WORDS[one.figure] for one in spread if _alike(one)]
-    remarks = (f"alike on all: {', '.join(alike)}",) if alike else ()
-    return Table("imbalance", ("lowest", what, "middle", "highest", what) if body else (), body, remarks)
+    equal = [_FIGURES[spread.figure] for spread in spreads if _is_equal(spread)]
+    remarks = (f"equal on all: {', '.join(equal)}",) if equal else ()
+    return Table("imbalance", ("lowest", role, "median", "highest", role) if body else (), body, remarks)
 
 
-def _alike(one: Skew) -> bool:
-    if one.figure == "seconds":
-        return one.highest <= one.middle * _SLOWER
-    return one.highest - one.lowest < VISIBLE
+def _is_equal(spread: Skew) -> bool:
+    if spread.figure == "seconds":
+        return spread.highest <= spread.median * _EQUAL_TIMES
+    return spread.highest - spread.lowest < VISIBLE
 
 
-def _brief(one: Skew) -> bool:
-    """Whether it is of a time that is not worth a word: neither alike nor apart."""
-    return one.figure == "seconds" and one.highest - one.lowest < _SHORT and one.highest > one.middle * _SLOWER
+def _is_negligible(spread: Skew) -> bool:
+    """Whether times differ, but by too little to mention."""
+    return spread.figure == "seconds" and spread.highest - spread.lowest < _SHORT_TIME and not _is_equal(spread)
 
 
-def _ratio(one: Skew) -> str:
-    times = "" if one.middle <= 0 else f"{one.highest / one.middle:.1f}"
-    return "" if times in {"", "1.0"} else f"highest is {times} times the middle"
+def _ratio(spread: Skew) -> str:
+    ratio = "" if spread.median <= 0 else f"{spread.highest / spread.median:.1f}"
+    return "" if ratio in {"", "1.0"} else f"highest is {ratio} times the median"
 
 
-def _amount(figure: str, value: float) -> str:
-    return duration(value) if figure == "seconds" else _change(round(value))
+def _figure(figure: str, value: float) -> str:
+    return duration(value) if figure == "seconds" else change_text(round(value))
 
 
-def _cards_table(books: Sequence[DeviceUsage], what: str, most: int) -> Table:
-    several = len({one.host for one in books}) > 1
+def _device_table(devices: Sequence[DeviceUsage], role: str, limit: int) -> Table:
+    several = len({device.host for device in devices}) > 1
     body = tuple(
         TableRow(
-            f"{one.host}  {_short(one.uuid)}" if several else _short(one.uuid),
-            (
-                named([name for name, _, _ in one.users]),
-                _used(one),
-                _sum(one),
-                _level(one.others),
-            ),
+            f"{device.host}  {_short_uuid(device.uuid)}" if several else _short_uuid(device.uuid),
+            (join_names([name for name, _, _ in device.users]), _used(device), _own(device), _level(device.others)),
             1,
-            bar=None if one.used is None or not one.total else one.used / one.total,
-            remark=f"shared by {len(one.users)} processes, counted once" if len(one.users) > 1 else "",
+            bar=None if device.used is None or not device.total else device.used / device.total,
+            remark=f"shared by {len(device.users)} processes, counted once" if len(device.users) > 1 else "",
         )
-        for one in books[:most]
+        for device in devices[:limit]
     )
-    more = (f"{len(books) - most:,} further cards are not shown",) if len(books) > most else ()
-    return Table("cards, at each one's end", (f"{what}s", "used", "by these", "others"), body, more)
+    remarks = (f"{len(devices) - limit:,} more devices not shown",) if len(devices) > limit else ()
+    header = (f"{role}s", "used", f"by these {role}s", "other processes")
+    return Table("devices at the end of the measurements", header, body, remarks)
 
 
-def _used(one: DeviceUsage) -> str:
-    if one.used is None or one.total is None:
-        return _level(one.used)
-    return pair(one.used, one.total)
+def _used(device: DeviceUsage) -> str:
+    if device.used is None or device.total is None:
+        return _level(device.used)
+    return pair(device.used, device.total)
 
 
-def _sum(one: DeviceUsage) -> str:
-    amounts = [amount for _, _, amount in one.users]
-    return "unknown" if None in amounts else size(sum(amount or 0 for amount in amounts))
+def _own(device: DeviceUsage) -> str:
+    sizes = [nbytes for _, _, nbytes in device.users]
+    return "unknown" if None in sizes else size(sum(nbytes or 0 for nbytes in sizes))
 
 
-def _difference_table(found: Difference, what: str) -> Table:
-    if not found.lines:
-        return Table(f"at the peak, by line of code: all {found.compared:,} recordings hold the same", (), ())
-    names = f"{what} {found.odd}", f"{what} {found.typical}"
-    two = 2
-    if found.compared == two:
-        title = f"at the peak, by line of code: {names[0]} against {names[1]}"
-    else:
-        title = f"at the peak, by line of code: {names[0]} differs most, {names[1]} is the most typical"
-    change = found.odd_peak - found.typical_peak
+def _difference_table(difference: Difference, role: str) -> Table:
+    title = "at the peak, by line of code"
+    if not difference.lines:
+        return Table(f"{title}: all {difference.compared:,} recordings are equal", (), ())
+    odd, typical = f"{role} {difference.odd}", f"{role} {difference.typical}"
+    only_two = difference.compared == len((odd, typical))
     body = [
-        TableRow(label, (_amount_of(typical), _amount_of(odd), _change(odd - typical)), 1)
-        for label, typical, odd in found.lines[:_LINES]
+        TableRow(label, (_size(typical_bytes), _size(odd_bytes), change_text(odd_bytes - typical_bytes)), 1)
+        for label, typical_bytes, odd_bytes in difference.lines[:_MAX_LINES]
     ]
-    body.append(TableRow("peak, requested", (size(found.typical_peak), size(found.odd_peak), _change(change)), 0))
-    rest = len(found.lines) - _LINES
-    remarks = [f"{rest:,} further lines differ"] if rest > 0 else []
-    if found.compared > two:
-        remarks.append(f"{found.alike:,} of {found.compared:,} recordings are just like {names[1]}'s")
-    return Table(title, (names[1], names[0], "change"), tuple(body), tuple(remarks))
+    peaks = difference.typical_peak, difference.odd_peak
+    body.append(TableRow("peak, requested", (*map(size, peaks), change_text(peaks[1] - peaks[0])), 0))
+    more = len(difference.lines) - _MAX_LINES
+    remarks = [f"{more:,} more lines differ"] if more > 0 else []
+    if not only_two:
+        remarks.append(f"{difference.alike:,} of {difference.compared:,} recordings are equal to that of {typical}")
+    comparison = f"{odd} compared with {typical}" if only_two else f"{odd} differs most, {typical} is the most typical"
+    return Table(f"{title}: {comparison}", (typical, odd, "change"), tuple(body), tuple(remarks))
 
 
-def _amount_of(count: int) -> str:
+def _size(count: int) -> str:
     return size(count) if count else "0"
-
-
-def _change(count: int | None) -> str:
-    if count is None:
-        return "unknown"
-    return signed(count) if abs(count) >= VISIBLE else "0" if not count else "<0.1 MiB"
 
 
 def _level(count: int | None) -> str:

@@ -20,8 +20,7 @@ import pytest
 import ipygpumem
 from ipygpumem import OptionError, ReportError, measure, read_ranks
 from ipygpumem.features.ranks import rank_files
-from ipygpumem.features.ranks.launch import launch_ids
-from ipygpumem.features.ranks.rank_info import rank_and_world
+from ipygpumem.features.ranks.rank_info import launch_ids, rank_and_world
 from ipygpumem.features.ranks.skew import rank_rows, skews
 
 DATA = Path(__file__).parents[2] / "data"
@@ -82,7 +81,7 @@ def test_a_rank_that_is_killed_began(tmp_path):
     assert done.returncode == -signal.SIGKILL
     found = read_ranks(tmp_path)
     assert found.lost == ("1",) and found.members[1].state == "running"
-    assert "began, and left no report: killed, or still running" in str(found)
+    assert "started, but left no report: killed, or still running" in str(found)
     assert found.members[0].report is not None
 
 
@@ -93,7 +92,7 @@ def test_missing_ranks_are_named(run):
     found = read_ranks(run)
     assert [member.name for member in found.members] == ["0", "1", "2", "3", "4"]
     assert found.lost == ("1", "3", "4")
-    assert "without a report: rank 1, 3, 4" in str(found)
+    assert "no report from rank 1, 3, 4" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -103,10 +102,10 @@ def test_missing_ranks_are_named(run):
         (b'{"schema": 1, "state": "done", "ori', "incomplete JSON"),
         (b"\x00\xff\xfe", "not UTF-8 text"),
         (b"[" * 100_000, "nested too deeply"),
-        (b'{"schema": 1}', "no report of a rank"),
+        (b'{"schema": 1}', "not the report of a rank"),
         (b'{"schema": 1, "state": "done", "report": {"devices": {"\\u001b[2J": 5}}}', "schema"),
         (b"null", "not an object"),
-        (b" " * (5 << 20), "larger than any report"),
+        (b" " * (5 << 20), "too large for the report of a rank"),
     ],
 )
 def test_what_is_broken_costs_no_other(run, text, words):
@@ -154,7 +153,7 @@ def test_a_report_says_whose_it_is(run):
     (run / "rank_00009.json").write_bytes((run / "rank_00000.json").read_bytes())
     change(run / "rank_00000.json", rank=0)
     found = read_ranks(run)
-    assert found.faults == ("rank_00009.json: the report of rank 0, which is not this file's",)
+    assert found.faults == ("rank_00009.json: contains the report of rank 0",)
 
 
 def test_an_older_run_of_more_ranks_is_told_apart(run):
@@ -162,10 +161,10 @@ def test_an_older_run_of_more_ranks_is_told_apart(run):
         change(path, world=2 if number < 2 else 8, began=2e9 if number < 2 else 1e9)
     found = read_ranks(run)
     assert [member.name for member in found.members] == ["0", "1"]
-    assert found.faults == ("rank_00002.json: of another run, of 8 ranks and not 2",)
+    assert found.faults == ("rank_00002.json: from another run, with 8 ranks instead of 2",)
 
 
-EARLIER = "rank_00001.json: of an earlier run, which ended before rank 0 began"
+EARLIER = "rank_00001.json: from an earlier run, which ended before rank 0 started"
 
 
 def test_a_report_that_ended_before_the_newest_began_is_of_an_earlier_run(run):
@@ -178,7 +177,7 @@ def test_a_report_that_ended_before_the_newest_began_is_of_an_earlier_run(run):
     found = read_ranks(run)
     assert found.faults == (EARLIER,)
     assert found.lost == ("1",)
-    assert "without a report: rank 1" in str(found) and "its report is of an earlier run" in str(found)
+    assert "no report from rank 1" in str(found) and "its report is from an earlier run" in str(found)
     # on another machine the folder's clock is asked
     change(run / "rank_00001.json", host="far", began=began + 1000, clock=-1000)
     assert read_ranks(run).faults == ()
@@ -195,7 +194,7 @@ def test_a_report_of_another_launch_is_told_apart(run, what):
     data = json.loads((run / "rank_00002.json").read_text())
     (run / "rank_00002.json").write_text(json.dumps({**data, "state": "running", "report": None}))
     found = read_ranks(run)
-    assert found.faults == ("rank_00000.json: of an earlier run",)
+    assert found.faults == ("rank_00000.json: from an earlier run",)
     assert found.lost == ("0", "2")
 
 
@@ -211,7 +210,7 @@ def test_many_earlier_reports_are_told_in_one_sentence(run):
         (run / f"rank_000{rank:02}.json").write_bytes((run / "rank_00000.json").read_bytes())
         change(run / f"rank_000{rank:02}.json", launch=[], began=1e9, rank=rank)
     names = ", ".join(f"rank_000{rank:02}.json" for rank in range(3, 11))
-    assert read_ranks(run).faults == (f"{names} and 4 more: of an earlier run, which ended before rank 2 began",)
+    assert read_ranks(run).faults == (f"{names} and 4 more: from an earlier run, which ended before rank 2 started",)
 
 
 def test_parents_of_several_machines_differ(run):
@@ -225,7 +224,7 @@ def test_the_same_rank_twice(run):
     change(run / "rank_0001.json", rank=1, began=time.time())
     found = read_ranks(run)
     assert [member.name for member in found.members] == ["0", "1", "2"]
-    assert found.faults == ("rank_00001.json: rank 1 once more, and older",)
+    assert found.faults == ("rank_00001.json: an older duplicate of rank 1",)
 
 
 def test_what_tells_a_launch(monkeypatch):
@@ -282,8 +281,8 @@ def test_clocks_that_differ_by_minutes(run):
     for path in run.glob("*.json"):
         lasts(path, 5)
     text = str(read_ranks(run))
-    assert "the clock of far is 3 min 00 s ahead of the folder's: begins are told by the folder's" in text
-    assert "began after the first: rank 1 by 2.00 s" in text
+    assert "the clock of far is 3 min 00 s ahead of the shared folder's: start times are by the folder's clock" in text
+    assert "started after the first: rank 1 by 2.00 s" in text
 
 
 def test_the_folders_clock_is_asked(tmp_path, monkeypatch):
@@ -296,7 +295,7 @@ def test_a_full_disk_loses_no_block(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    with pytest.warns(RuntimeWarning, match="rank_00000.json was not written: No space left"):  # noqa: SIM117 (the warning comes at the block's end)
+    with pytest.warns(RuntimeWarning, match="cannot write .*rank_00000.json: No space left"):  # noqa: SIM117 (the warning comes at the block's end)
         with measure(rank_reports=tmp_path, rank=0) as m:
             monkeypatch.setattr(rank_files.RankFiles, "_write", full)
     assert m.report.success is True
@@ -306,13 +305,13 @@ def test_a_full_disk_loses_no_block(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"rank": -1}, "a number from 0 on"),
-        ({"rank": "0"}, "a number from 0 on"),
-        ({"rank": 10**9}, "rank is below 16,777,216, not 1,000,000,000"),
-        ({"rank_reports": 5}, "rank_reports is a folder, not 5"),
+        ({"rank": -1}, "an integer of at least 0"),
+        ({"rank": "0"}, "an integer of at least 0"),
+        ({"rank": 10**9}, "rank must be less than 16,777,216, not 1,000,000,000"),
+        ({"rank_reports": 5}, "rank_reports must be the path of a folder, not 5"),
         ({"snapshot": "x.pickle"}, "leave snapshot out"),
-        ({"rank_reports": ""}, "needs a folder"),
-        ({"rank_reports": "/dev/null/x"}, "cannot be a folder"),
+        ({"rank_reports": ""}, "is empty: give the path of a folder"),
+        ({"rank_reports": "/dev/null/x"}, "cannot create the folder"),
         ({"rank_reports": None, "rank": 0}, "name a folder"),
     ],
 )

@@ -42,7 +42,7 @@ def test_the_tables(run, capsys):
 def test_sorted_and_cut(run, capsys):
     assert main(["ranks", str(run), "--by", "peak", "--top", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2].startswith("  2  cuda:0 2234567-  ") and "2 further rows are not shown" in lines
+    assert lines[2].startswith("  2  cuda:0 2234567-  ") and "2 more rows not shown" in lines
 
 
 def test_json(run, capsys):
@@ -67,7 +67,7 @@ def test_faults_are_said_and_cost_nothing(run, capsys):
     assert main(["ranks", str(run)]) == 1
     out, err = capsys.readouterr()
     assert err == "ipygpumem: passed over: rank_00001.json: incomplete JSON\n"
-    assert "without a report: rank 1" in out and "  2  cuda:0" in out
+    assert "no report from rank 1" in out and "  2  cuda:0" in out
 
 
 @pytest.mark.parametrize(

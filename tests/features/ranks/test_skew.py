@@ -11,7 +11,7 @@ from fakes.sessions import cell
 from ipygpumem.core.errors import ReportError
 from ipygpumem.features.lines.model import CodeLine
 from ipygpumem.features.ranks.model import DeviceFacts, RankInfo, RankPeak, RankResult, rank_result_from
-from ipygpumem.features.ranks.skew import cards, compare_ranks, rank_rows, skews, slow
+from ipygpumem.features.ranks.skew import compare_ranks, device_usage, rank_rows, skews, slow_ranks
 
 MIB = 1 << 20
 
@@ -36,17 +36,17 @@ def test_skew_names_who():
     (peak,) = [one for one in skews(rank_rows(found)) if one.figure == "peak"]
     assert (peak.lowest, peak.lowest_of) == (100 * MIB, ("0", "cuda:0"))
     assert (peak.highest, peak.highest_of) == (900 * MIB, ("1", "cuda:0"))
-    assert (peak.middle, peak.known) == (200 * MIB, 3)
+    assert (peak.median, peak.known) == (200 * MIB, 3)
 
 
 def test_of_one_there_is_no_skew():
     assert skews(rank_rows([member("0", cell(1)), member("1")])) == []
-    assert slow([member("0", cell(1))]) == []
+    assert slow_ranks([member("0", cell(1))]) == []
 
 
 def test_slow_ones():
     times = {"0": 2.0, "1": 2.2, "2": 9.0, "3": 2.9}
-    found = slow(member(name, cell(1, seconds=seconds)) for name, seconds in times.items())
+    found = slow_ranks(member(name, cell(1, seconds=seconds)) for name, seconds in times.items())
     assert [(one.name, middle) for one, middle in found] == [("2", pytest.approx(2.55))]
 
 
@@ -57,7 +57,7 @@ def test_a_card_is_told_once():
     used += sum(report.devices["cuda:0"].after.process for report in (one, two))
     two = dataclasses.replace(two, time=9.0, devices={"cuda:0": _used(two.devices["cuda:0"], used)})
     found = [member("0", one, uuid="GPU-x"), member("1", two, uuid="GPU-x"), member("2", cell(1), uuid="GPU-y")]
-    shared, alone = cards(found)
+    shared, alone = device_usage(found)
     assert [(name, device) for name, device, _ in shared.users] == [("0", "cuda:0"), ("1", "cuda:0")]
     assert (shared.used, shared.others) == (used, 70 * MIB)
     assert (alone.uuid, len(alone.users)) == ("GPU-y", 1)
@@ -69,7 +69,7 @@ def _used(device, used):
 
 def test_the_same_uuid_elsewhere_is_another_card():
     """A MIG slice or a container may repeat a UUID; a machine's cards are its own."""
-    found = cards([member("0", cell(1), uuid="GPU-x"), member("1", cell(1), uuid="GPU-x", host="b")])
+    found = device_usage([member("0", cell(1), uuid="GPU-x"), member("1", cell(1), uuid="GPU-x", host="b")])
     assert [one.host for one in found] == ["a", "b"]
 
 
@@ -78,7 +78,7 @@ def test_unknown_entries_leave_the_others_unknown():
     device = blind.devices["cuda:0"]
     device = dataclasses.replace(device, after=dataclasses.replace(device.after, process=None))
     blind = dataclasses.replace(blind, devices={"cuda:0": device})
-    (found,) = cards([member("0", blind, uuid="GPU-x"), member("1", cell(1), uuid="GPU-x")])
+    (found,) = device_usage([member("0", blind, uuid="GPU-x"), member("1", cell(1), uuid="GPU-x")])
     assert found.others is None
 
 
@@ -118,10 +118,10 @@ def test_there_and_back():
         ({"report": None}, "report is missing"),
         ({"report": {"schema": 1}}, "missing"),
         ({"origin": 5}, "origin is a whole number"),
-        ({"origin": {"rank": -1}}, "-1 is no rank"),
-        ({"origin": {"rank": 1 << 40}}, "is no rank"),
+        ({"origin": {"rank": -1}}, "-1 is not a valid rank"),
+        ({"origin": {"rank": 1 << 40}}, "is not a valid rank"),
         ({"origin": {"began": 1e300}}, "finite"),
-        ({"origin": {"began": -5.0}}, "is no time"),
+        ({"origin": {"began": -5.0}}, "is not a time"),
         ({"peaks": [{}]}, "missing"),
         ({"schema": None}, "no schema"),
     ],
@@ -139,5 +139,5 @@ def test_long_words_are_cut():
 
 
 def test_a_plain_report_is_no_ranks():
-    with pytest.raises(ReportError, match="no report of a rank"):
+    with pytest.raises(ReportError, match="not the report of a rank"):
         rank_result_from(cell(1).to_dict(), "0")

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 def member(rank, report, *, card="GPU-aaaa1111-2", lines=(), **origin):
     facts = RankInfo(rank, 4, **{"host": "node", "pid": 7, "version": "0.1.0", **origin})
-    facts = dataclasses.replace(facts, cards=(DeviceFacts("cuda:0", card, "H200", 143_771 * MIB),))
+    facts = dataclasses.replace(facts, devices=(DeviceFacts("cuda:0", card, "H200", 143_771 * MIB),))
     parts = tuple(CodeLine(label, mib * MIB, 1) for label, mib in lines)
     whole = sum(mib for _, mib in lines) * MIB
     peaks = (RankPeak(0, whole, 9, 0, parts, CodeLine("other lines", 0, 0)),) if lines else ()
@@ -33,47 +33,47 @@ def test_engines_on_one_card_a_dead_one_and_a_slow_one():
         member(0, cell(1, held=100, peak=300), lines=lines),
         member(1, cell(1, held=100, peak=310, seconds=9.0), lines=[lines[0], ("train.py:9 loss", 90)]),
         member(2, cell(1, held=100, peak=900), card="GPU-bbbb2222-2", lines=lines),
-        RankResult("3", "died", RankInfo(3, 4, "node"), note="in the middle of the cell"),
+        RankResult("3", "died", RankInfo(3, 4, "node"), note="while running the cell"),
     ]
-    assert text(members, what="engine") == [
+    assert text(members, role="engine") == [
         "4 engines on node",
         "              device        held        peak  allocated   cached  outside    time",
         "  0  cuda:0 aaaa1111  +100.0 MiB  +300.0 MiB  200.0 MiB  1.9 GiB        0  2.31 s  ███",
         "  1  cuda:0 aaaa1111  +100.0 MiB  +310.0 MiB  200.0 MiB  1.9 GiB        0  9.00 s  ███",
         "  2  cuda:0 bbbb2222  +100.0 MiB  +900.0 MiB  200.0 MiB  1.9 GiB        0  2.31 s  ██████████",
-        f"  3{' ' * 92}died, in the middle of the cell",
-        "without a report: engine 3",
-        "slow against the middle of 2.31 s: engine 1 (9.00 s)",
+        f"  3{' ' * 92}died, while running the cell",
+        "no report from engine 3",
+        "much slower than the median of 2.31 s: engine 1 (9.00 s)",
         "",
         "imbalance",
-        "            lowest  engine      middle     highest  engine",
-        "  peak  +300.0 MiB       0  +310.0 MiB  +900.0 MiB       2  highest is 2.9 times the middle",
-        "  time      2.31 s       0      2.31 s      9.00 s       1  highest is 3.9 times the middle",
-        "alike on all: held, outside PyTorch, host peak",
+        "            lowest  engine      median     highest  engine",
+        "  peak  +300.0 MiB       0  +310.0 MiB  +900.0 MiB       2  highest is 2.9 times the median",
+        "  time      2.31 s       0      2.31 s      9.00 s       1  highest is 3.9 times the median",
+        "equal on all: held, outside PyTorch, host peak",
         "",
-        "cards, at each one's end",
-        "            engines              used  by these    others",
-        "  aaaa1111     0, 1  3.4 of 140.4 GiB   5.4 GiB   unknown  █           shared by 2 processes, counted once",
-        "  bbbb2222        2  3.4 of 140.4 GiB   2.7 GiB  79.0 MiB  █",
+        "devices at the end of the measurements",
+        "            engines              used  by these engines  other processes",
+        "  aaaa1111     0, 1  3.4 of 140.4 GiB           5.4 GiB          unknown  █           shared by 2 processes, counted once",  # noqa: E501 (a line of the table)
+        "  bbbb2222        2  3.4 of 140.4 GiB           2.7 GiB         79.0 MiB  █",
         "",
         "at the peak, by line of code: engine 1 differs most, engine 0 is the most typical",
         "                    engine 0   engine 1     change",
         "  train.py:9 loss   20.0 MiB   90.0 MiB  +70.0 MiB",
         "peak, requested    520.0 MiB  590.0 MiB  +70.0 MiB",
-        "2 of 3 recordings are just like engine 0's",
+        "2 of 3 recordings are equal to that of engine 0",
     ]
 
 
 def test_a_short_time_is_neither_alike_nor_apart_and_what_is_one_time_is_no_ratio():
     shown = text([member(0, cell(1, seconds=0.02, peak=398)), member(1, cell(1, seconds=0.09, peak=400))])
     assert shown[shown.index("imbalance") + 1 :] == [
-        "            lowest  rank      middle     highest  rank",
+        "            lowest  rank      median     highest  rank",
         "  peak  +398.0 MiB     0  +399.0 MiB  +400.0 MiB     1",
-        "alike on all: held, outside PyTorch, host peak",
+        "equal on all: held, outside PyTorch, host peak",
         "",
-        *shown[shown.index("cards, at each one's end") :],
+        *shown[shown.index("devices at the end of the measurements") :],
     ]
-    assert "alike on all: held, outside PyTorch, host peak, time" in text(
+    assert "equal on all: held, outside PyTorch, host peak, time" in text(
         [member(0, cell(1)), member(1, cell(1, peak=9))]
     )
 
@@ -89,14 +89,15 @@ def test_nothing_at_all():
 
 
 def test_many_are_cut_and_told():
-    shown = text([member(rank, cell(1, peak=rank + 1)) for rank in range(300)], by="peak", most=3)
+    shown = text([member(rank, cell(1, peak=rank + 1)) for rank in range(300)], by="peak", limit=3)
     assert [line.split()[0] for line in shown[2:5]] == ["299", "298", "297"]
-    assert shown[5] == "297 further rows are not shown"
+    assert shown[5] == "297 more rows not shown"
 
 
 def test_many_clocks_are_one_sentence():
     members = [member(n, cell(1, held=1), host=f"n{n}", clock=60.0 * n, began=1e9 - 60 * n) for n in range(40)]
     (told,) = [line for line in text(members) if line.startswith("the clock")]
     assert told == (
-        "the clocks of 39 hosts differ from the folder's, n39 is 39 min 00 s behind it: begins are told by the folder's"
+        "the clocks of 39 hosts differ from the shared folder's by up to 39 min 00 s (n39): "
+        "start times are by the folder's clock"
     )

@@ -1,4 +1,4 @@
-"""``%%gpumem --engines``: the cell runs on every engine, with its options there."""
+"""``%%gpumem --engines``: run a cell on every engine, with its options there."""
 
 from __future__ import annotations
 
@@ -6,114 +6,101 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.error import UsageError
-
 from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import IpyGpuMemError, OptionError
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.profile.collect import check_profile_paths
-from ipygpumem.jupyter.options import split_words
+from ipygpumem.features.ranks.engines.collect import active
+from ipygpumem.features.ranks.engines.transfer import check_folder, collect_files
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
-    from ipygpumem.features.ranks.engines import Engines
-    from ipygpumem.jupyter.magics import GPUMem
+    from ipygpumem.features.ranks.engines.collect import Engines
 
-__all__ = ["on_engines"]
+__all__ = ["engines_for_cell", "run_on_engines"]
 
-_SWITCHES = {"--engines", "-q", "--quiet"}
-_VALUES = {"--collect", "-v", "--var"}
+_LOCAL_FLAGS = {"--engines", "-q", "--quiet"}
+_LOCAL_VALUES = {"--collect", "-v", "--var"}
 _RANK = re.compile(r"\{rank\b")
+_EXAMPLES = {"snapshot": "run_{rank}.pickle", "trace": "trace_{rank}.json.gz", "timeline": "memory_{rank}.html"}
 
 
-def on_engines(magics: GPUMem, words: argparse.Namespace, line: str, cell: str) -> Any:
-    """Run a cell on the engines and show their merged report; its error is the caller's.
+def engines_for_cell(options: argparse.Namespace) -> Engines:
+    """The monitored engines, after checking the options as far as that is possible without an engine.
 
     Raises:
-        UsageError: No engines are under watch, or an option that means nothing here. Nothing runs.
+        OptionError: No engine is monitored, or an option does not apply to engines.
     """
-    from ipygpumem.features.ranks.engines import active
-    from ipygpumem.features.ranks.engines.px import px
-
     engines = active()
     if engines is None:
-        raise UsageError("%%gpumem --engines: no engines are under watch: %gpumem engines CLIENT begins it")
+        raise OptionError("no engines are monitored: use %gpumem engines CLIENT first")
     if not engines.numbers:
-        raise UsageError(f"%%gpumem --engines: {engines.gone}")
-    try:
-        _check(words)
-    except IpyGpuMemError as error:
-        raise UsageError(f"%%gpumem --engines: {error}") from error
-    place, body = _parted(cell)
-    inner = shlex.join(["-q", *_forwarded(split_words("%%gpumem", line))])
-    try:
-        return px(engines, magics.shell, place, f"%%gpumem {inner}\n{body}")
-    finally:
-        _tell(magics, words, engines)
-
-
-def _check(words: argparse.Namespace) -> None:
-    """All that can be said against the options without an engine.
-
-    Raises:
-        OptionError: An option that means nothing there, or whose answer would not come back.
-    """
-    if words.lines or words.function or words.modules is not None:
+        raise OptionError(engines.gone)
+    if options.lines or options.function or options.modules is not None:
         raise OptionError(
-            "--lines, --function and --modules list one process: %%px with %%gpumem --lines below it shows each "
-            "engine's, and --snapshot run_{rank}.pickle tells here which engine differs, and by which line"
+            "--lines, --function and --modules list one process: use %%px with %%gpumem --lines below it to see each "
+            "engine's, or --snapshot run_{rank}.pickle to see which engine differs, and by which line"
         )
-    if words.view:
-        raise OptionError("--view shows one snapshot: --collect FOLDER, then %gpumem ranks FOLDER --view")
-    paths = {"snapshot": words.snapshot, "trace": words.trace, "timeline": words.timeline}
-    examples = {"snapshot": "run_{rank}.pickle", "trace": "trace_{rank}.json.gz", "timeline": "memory_{rank}.html"}
-    for what, path in paths.items():
-        if path is not None and not _RANK.search(path):
-            raise OptionError(f"a {what} for each engine needs a name for each: {examples[what]}")
-    given = [path for path in paths.values() if path is not None]
-    if len(set(given)) < len(given):
-        raise OptionError("the trace, the timeline and the snapshot are files of their own: give each another name")
-    check_profile_paths(words.trace, words.timeline, outside=words.outside)
-    Limits.read(words.limit, words.limit_held, words.limit_outside, words.limit_host)
-    device_names(words.device or ())
-    if words.collect is not None:
-        from ipygpumem.features.ranks.engines.px import folder_of
-
-        folder_of(words.collect)
+    if options.view:
+        raise OptionError("--view shows one snapshot: use --collect FOLDER, then %gpumem ranks FOLDER --view")
+    paths = {name: getattr(options, name) for name in _EXAMPLES if getattr(options, name) is not None}
+    for name, path in paths.items():
+        if not _RANK.search(path):
+            raise OptionError(f"each engine needs its own {name}: use a name like {_EXAMPLES[name]}")
+    if len(set(paths.values())) < len(paths):
+        raise OptionError("the trace, the timeline and the snapshot need different file names")
+    check_profile_paths(options.trace, options.timeline, outside=options.outside)
+    Limits.read(options.limit, options.limit_held, options.limit_outside, options.limit_host)
+    device_names(options.device or ())
+    if options.collect is not None:
+        check_folder(options.collect)
+    return engines
 
 
-def _parted(cell: str) -> tuple[str, str]:
-    """A cell that begins with ``%%px`` as the words behind that and the rest."""
+def run_on_engines(engines: Engines, shell: Any, options: argparse.Namespace, arguments: list[str], cell: str) -> Any:
+    """Run a cell on the engines and show their merged report. An error in the cell is raised as ``%%px`` raises it.
+
+    Args:
+        engines: From `engines_for_cell`.
+        shell: The notebook's shell.
+        options: The parsed options.
+        arguments: The same options as typed.
+        cell: The code, which may start with a ``%%px`` line.
+    """
+    from ipyparallel.client.magics import ParallelMagics
+
     first, _, rest = cell.lstrip().partition("\n")
-    head, _, words = first.strip().partition(" ")
-    return (words, rest) if head == "%%px" else ("", cell)
+    magic, _, px_options = first.strip().partition(" ")
+    px_options, body = (px_options, rest) if magic == "%%px" else ("", cell)
+    engines.view.block = True
+    line = shlex.join(["-q", *_engine_arguments(arguments)])
+    try:
+        return ParallelMagics(shell, engines.view).cell_px(px_options, f"%%gpumem {line}\n{body}")
+    finally:
+        _show_reports(engines, shell, options)
 
 
-def _forwarded(words: list[str]) -> list[str]:
-    """The options that are the engines' own."""
-    kept: list[str] = []
-    waiting = iter(words)
-    for word in waiting:
-        if word in _VALUES:
-            next(waiting, None)
-        elif word not in _SWITCHES and word.partition("=")[0] not in _VALUES:
-            kept.append(word)
-    return kept
+def _engine_arguments(arguments: list[str]) -> Iterator[str]:
+    """The options that are passed on to the engines."""
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument in _LOCAL_VALUES:
+            next(remaining, None)
+        elif argument not in _LOCAL_FLAGS and argument.partition("=")[0] not in _LOCAL_VALUES:
+            yield argument
 
 
-def _tell(magics: GPUMem, words: argparse.Namespace, engines: Engines) -> None:
-    from ipygpumem.features.ranks.engines.px import collect_files
-
-    for found in engines.collect():
-        if words.var is not None:
-            magics.shell.user_ns[words.var] = found
-        if not words.quiet:
-            engines.show(found)
-        if words.collect is None:
-            continue
-        try:
-            told = collect_files(engines, found, words.collect)
-        except IpyGpuMemError as error:
-            told = [str(error)]
-        print("\n".join(f"ipygpumem: {one}" for one in told or ["there are no snapshots to collect"]))  # noqa: T201 (its purpose)
+def _show_reports(engines: Engines, shell: Any, options: argparse.Namespace) -> None:
+    for ranks in engines.collect():
+        if options.var is not None:
+            shell.user_ns[options.var] = ranks
+        if not options.quiet:
+            engines.show(ranks)
+        if options.collect is not None:
+            try:
+                messages = collect_files(engines, ranks, options.collect) or ["there are no snapshots to collect"]
+            except IpyGpuMemError as error:
+                messages = [str(error)]
+            print("\n".join(f"ipygpumem: {message}" for message in messages))  # noqa: T201 (the result of --collect)

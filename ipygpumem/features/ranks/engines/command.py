@@ -1,4 +1,4 @@
-"""``%gpumem engines RC``: the engines of an ipyparallel cluster under watch."""
+"""``%gpumem engines RC``: monitor the engines of an ipyparallel cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPTIONS = (
         ("client",),
         "CLIENT",
         "an ipyparallel.Client of this notebook, or a view of one: %%px cells then come back with one merged report; "
-        "off ends it; nothing tells who is under watch, and what is still running",
+        "off stops it; without an argument, which engines are monitored and what is still running",
         many=True,
         usage="[CLIENT]",
     ),
@@ -37,12 +37,12 @@ def _run(magics: GPUMem, rest: str) -> None:
     magics.cells.claim()
     engines = active()
     if words == ["off"] and "off" not in magics.shell.user_ns:
-        told = "engines are no longer under watch" if engines is not None else "no engines were under watch"
+        told = "engines are no longer monitored" if engines is not None else "no engines were monitored"
         disable()
     elif words:
         told = str(enable(resolve_name(words[0], magics.shell.user_ns.__getitem__)))
     elif engines is None:
-        told = "no engines are under watch: %gpumem engines CLIENT begins it"
+        told = "no engines are monitored: use %gpumem engines CLIENT"
     else:
         told = "\n".join([str(engines), *engines.waiting])
         for found in engines.collect(partly=True):
@@ -50,4 +50,4 @@ def _run(magics: GPUMem, rest: str) -> None:
     print("\n".join(f"ipygpumem: {line}" for line in told.splitlines()))  # noqa: T201 (its purpose)
 
 
-ENGINES = Command("engines", "watch the engines of an ipyparallel.Client: off ends it", _run, options=_OPTIONS)
+ENGINES = Command("engines", "monitor the engines of an ipyparallel.Client; off stops it", _run, options=_OPTIONS)

@@ -65,7 +65,7 @@ def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     """One cluster for all: it takes seconds to start."""
     monkeypatch.chdir(tmp_path)
     _, text = run(shell, "%gpumem engines rc")
-    assert "4 engines under watch on 1 host" in text
+    assert "4 engines monitored on 1 host" in text
     engines = active()
 
     # a row for each engine, and which one lies apart
@@ -74,7 +74,7 @@ def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert [member.name for member in engines.last.members] == ["0", "1", "2", "3"]
     assert [round(one.report.host.held / (16 * MIB)) for one in engines.last.members] == [1, 2, 3, 4]
     assert text.count("4 engines on") == 1 and " ran: " not in text
-    assert "highest is 1.6 times the middle" in text
+    assert "highest is 1.6 times the median" in text
     assert "resident" not in text.partition("4 engines on")[0], "no engine shows a line of its own"
 
     # an engine's own recording cannot be here: the error is the cell's, as %%px tells it, and nothing ran
@@ -101,13 +101,13 @@ def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     # other versions, and what cannot be read, cost nobody else's report
     client[1].execute("import ipygpumem; ipygpumem.__version__ = '9.9'", block=True)
     client[2].execute(
-        "import ipygpumem.features.ranks.engines.engine as e; e._courier.send = "
-        'lambda key, value: e._courier.shell.data_pub.publish_data({key: \'{"schema": 1, "sta\'})',
+        "import ipygpumem.jupyter.engine as e; e._sender.send = "
+        'lambda key, value: e._sender.shell.data_pub.publish_data({key: \'{"schema": 1, "sta\'})',
         block=True,
     )
     _, text = run(shell, "%%px --no-stream\nv = os.urandom(8 << 20)")
     assert "different versions of ipygpumem: 0.1.0 on engine 0, 3; 9.9 on engine 1" in text
-    assert "its report cannot be read" in text and "without a report: engine 2" in text
+    assert "its report cannot be read" in text and "no report from engine 2" in text
 
     # killed in the middle of a cell
     began = time.monotonic()
@@ -117,10 +117,10 @@ def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     states = {member.name: member.state for member in engines.last.members}
     assert (states["0"], states["1"], states["3"]) == ("done", "done", "died")
     assert engines.last.members[0].report.host.held >= 32 * MIB
-    assert "died, in the middle of the cell" in text
+    assert "died, while running the cell" in text
     _, text = run(shell, "%gpumem engines")
-    assert "3 engines under watch" in text
-    assert "no longer there, it was stopped or died: engine 3" in text
+    assert "3 engines monitored" in text
+    assert "stopped or died: engine 3" in text
 
     stragglers(shell, client)
     nested(shell, client)
@@ -129,7 +129,7 @@ def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
 
     # off: the client is as it was, and so are the engines
     _, text = run(shell, "%gpumem engines off")
-    assert "no longer under watch" in text and active() is None
+    assert "no longer monitored" in text and active() is None
     assert "send_execute_request" not in vars(client)
     assert client[0].apply_sync(_loaded) is False
     assert "engines on" not in run(shell, "%%px --no-stream --targets 0\nk = os.urandom(32 << 20)")[1]
@@ -142,7 +142,7 @@ def besides(shell, folder):
         shell, f"%%gpumem --engines --limit 1MiB --trace {path}\n%%px --no-stream\nimport torch; x = torch.ones(9)"
     )
     assert result.success, text
-    assert "what each engine says besides" in text
+    assert "notes by engine" in text
     assert "engine 0, 1, 2, 3: the limit on GPUs (peak 1.0 MiB) was not checked, no GPU was measured" in text
     for number in range(ENGINES):
         assert (folder / f"t_{number}.json").exists()
@@ -173,7 +173,7 @@ def stragglers(shell, client):
     (found,) = engines.collect(partly=True)
     assert [member.state for member in found.members] == ["done", "late"]
     assert "still running" in str(found)
-    assert "began after the first" not in str(found), "when the other began is not known yet"
+    assert "started after the first" not in str(found), "when the other began is not known yet"
     assert engines.collect(partly=True) == [], "nothing is told twice"
     assert "engines on" not in run(shell, "1 / 0")[1], "nor below a cell that sent nothing"
     client.wait(timeout=30)
@@ -184,7 +184,7 @@ def stragglers(shell, client):
 def loaded_anew(shell):
     """The extension is loaded again: who was under watch is not any more, and that is said."""
     _, text = run(shell, "%reload_ext ipygpumem")
-    assert "engines are no longer under watch" in text and active() is None
+    assert "engines are no longer monitored" in text and active() is None
     run(shell, "%gpumem engines rc")
 
 
@@ -214,35 +214,35 @@ def test_busy_engines_without_the_package(shell, client):
     client[3].execute("import time; time.sleep(4)")
     enable(client, timeout=2)
     _, text = run(shell, "%gpumem engines")
-    assert "0 engines under watch" in text
-    assert "engine 3 is not under watch: busy: it joins when it is free" in text
-    assert "engine 2 is not under watch: its ipygpumem is another version" in text
-    assert "engine 0 is not under watch" in text
+    assert "0 engines monitored" in text
+    assert "engine 3 is not monitored: busy: it joins once it is idle" in text
+    assert "engine 2 is not monitored: its version of ipygpumem does not support engines" in text
+    assert "engine 0 is not monitored" in text
     _, text = run(shell, "%%px --no-stream\nimport os; kept = os.urandom(16 << 20)")
-    assert "without a report: engine 0, 1, 2" in text
+    assert "no report from engine 0, 1, 2" in text
     assert active().last.members[3].report.host.held >= 16 * MIB
-    assert "1 engine under watch" in run(shell, "%gpumem engines")[1]
+    assert "1 engine monitored" in run(shell, "%gpumem engines")[1]
     shell.user_ns["some"] = client[3:]
     run(shell, "%gpumem engines some")
     run(shell, "%%px --no-stream\nmore = os.urandom(16 << 20) if 'os' in globals() else 0")
     assert [member.name for member in active().last.members] == ["3"], "of a view its own engines alone"
     client.close()
-    closed = "the client is closed: %gpumem engines CLIENT with another one, or %gpumem engines off"
+    closed = "the client is closed: use %gpumem engines CLIENT with an open client, or %gpumem engines off"
     assert f"ipygpumem: {closed}" in run(shell, "%gpumem engines")[1]
     result, text = run(shell, "%%gpumem --engines\n1")
     assert f"UsageError: %%gpumem --engines: {closed}" in text and type(result.error_in_exec).__name__ == "UsageError"
-    assert "no longer under watch" in run(shell, "%gpumem engines off")[1], "of a closed client, too"
+    assert "no longer monitored" in run(shell, "%gpumem engines off")[1], "of a closed client, too"
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("%gpumem engines", "no engines are under watch"),
-        ("%gpumem engines off", "no engines were under watch"),
+        ("%gpumem engines", "no engines are monitored"),
+        ("%gpumem engines off", "no engines were monitored"),
         ("%gpumem engines nobody", "nobody"),
-        ("%gpumem engines shell", "is no ipyparallel.Client"),
+        ("%gpumem engines shell", "expected an ipyparallel.Client"),
         ("%gpumem engines a b", "takes one client"),
-        ("%%gpumem --engines\n1", "no engines are under watch"),
+        ("%%gpumem --engines\n1", "no engines are monitored"),
         ("%%gpumem --collect x\n1", "--collect is of snapshots on engines"),
         ("%%gpumem --engines --collect x\n1", "--collect is of snapshots on engines"),
         ("%%gpumem --engines --view\n1", "--view shows what was recorded"),
@@ -259,24 +259,24 @@ def test_words_that_mean_nothing(shell, line, words):
         ("--lines", "--lines, --function and --modules list one process"),
         ("-f train", "--lines, --function and --modules list one process"),
         ("--modules m", "--lines, --function and --modules list one process"),
-        ("--snapshot run.pickle", "a snapshot for each engine needs a name for each: run_{rank}.pickle"),
-        ("--snapshot run_{host}.pickle", "a snapshot for each engine needs a name for each: run_{rank}.pickle"),
-        ("--trace t.json", "a trace for each engine needs a name for each: trace_{rank}.json.gz"),
-        ("--timeline t.html", "a timeline for each engine needs a name for each: memory_{rank}.html"),
-        ("--trace {rank}.json --snapshot {rank}.json", "are files of their own: give each another name"),
+        ("--snapshot run.pickle", "each engine needs its own snapshot: use a name like run_{rank}.pickle"),
+        ("--snapshot run_{host}.pickle", "each engine needs its own snapshot: use a name like run_{rank}.pickle"),
+        ("--trace t.json", "each engine needs its own trace: use a name like trace_{rank}.json.gz"),
+        ("--timeline t.html", "each engine needs its own timeline: use a name like memory_{rank}.html"),
+        ("--trace {rank}.json --snapshot {rank}.json", "need different file names"),
         ("--trace {rank}.txt", "the trace is written to a file that ends in .json or .json.gz, not '{rank}.txt'"),
         ("--trace {rank}.json --outside", "both need CUPTI"),
         ("--limit xx", "'xx' is no size"),
         ("--limit-host=-1", "a limit cannot be negative"),
         ("-d xx", "'xx' is not a device: write cuda:0, or 0"),
-        ("--snapshot {rank}.pickle --collect {tmp}/file", "cannot be a folder: File exists"),
+        ("--snapshot {rank}.pickle --collect {tmp}/file", "cannot create the folder"),
     ],
 )
 def test_what_needs_no_engine_is_refused_here(shell, monkeypatch, tmp_path, words, message):
     from types import SimpleNamespace
 
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("ipygpumem.features.ranks.engines.active", lambda: SimpleNamespace(numbers=[0]))
+    monkeypatch.setattr("ipygpumem.features.ranks.engines.cell.active", lambda: SimpleNamespace(numbers=[0]))
     result, text = run(shell, f"%%gpumem --engines {words.replace('{tmp}', str(tmp_path))}\n1")
     assert type(result.error_in_exec).__name__ == "UsageError"
     assert "UsageError: %%gpumem --engines: " in text and message in text
@@ -314,7 +314,7 @@ def test_snapshots_on_engines_with_a_gpu(shell, client, tmp_path, monkeypatch):
             f"gpu = FakeGpu(nvml_devices=[FakeNvmlDevice(uuid='GPU-{card * 8}-1')]).install()", block=True
         )
     _, text = run(shell, "%gpumem engines rc")
-    assert "4 engines under watch on 1 host, 3 GPUs" in text
+    assert "4 engines monitored on 1 host, 3 GPUs" in text
     body = """
 def usual():
     return torch.ones(64 << 20, dtype=torch.uint8, device='cuda')

@@ -1,0 +1,109 @@
+"""Select the files of the newest run from a folder that several runs have used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ipygpumem.core.from_dict import printable
+from ipygpumem.features.ranks.model import RankResult
+from ipygpumem.features.ranks.rank_files import REPORT
+from ipygpumem.features.ranks.remarks import join_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from ipygpumem.features.ranks.model import RankInfo, RankPeak
+
+__all__ = ["is_older_snapshot", "missing_ranks", "newest_run"]
+
+_CLOCK_TOLERANCE = 1.0
+"""Seconds by which clocks may differ: file times are coarse."""
+_SAME_LAUNCH = {"process", "parent", "job", "elastic"}
+"""Ids that two launches never share. The master's address can be shared: its port has a default."""
+_MAX_MISSING = 100_000
+
+
+def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults: list[str]) -> dict[str, RankResult]:
+    """Keep the ranks of the newest run, each once.
+
+    Args:
+        results: By the name of the file, without its extension.
+        files: The snapshots, by the same names.
+        faults: Collects a message for what is left out.
+    """
+    earlier = _earlier_launches(results)
+    for reason in dict.fromkeys(earlier.values()):
+        names = [f"{printable(stem)}{REPORT}" for stem in earlier if earlier[stem] == reason]
+        faults.append(f"{join_names(names)}: {reason}")
+    chosen: dict[str, str] = {}
+    for stem in sorted(results.keys() - earlier.keys(), key=lambda stem: (_age(results[stem]), stem)):
+        name = results[stem].name
+        older = chosen.get(name)
+        chosen[name] = stem
+        if older is not None:
+            has_report = results[older].origin is not None or older not in files
+            file = f"{older}{REPORT}" if has_report else files[older].name
+            faults.append(f"{printable(file)}: an older duplicate of rank {name}")
+    return {stem: results[stem] for stem in chosen.values()}
+
+
+def _age(result: RankResult) -> tuple[bool, float]:
+    """Sort key: the most informative result of a rank comes last."""
+    origin = result.origin
+    return result.report is not None, 0.0 if origin is None else origin.start
+
+
+def _earlier_launches(results: Mapping[str, RankResult]) -> dict[str, str]:
+    """The results that do not belong to the most recent launch, each with the reason."""
+    origins = {stem: result.origin for stem, result in results.items() if result.origin is not None}
+    if not origins:
+        return {}
+    newest = max(origins, key=lambda stem: origins[stem].start)
+    reasons = {
+        stem: _earlier_reason(results[stem], origin, results[newest].name, origins[newest])
+        for stem, origin in origins.items()
+        if stem != newest
+    }
+    return {stem: reason for stem, reason in reasons.items() if reason}
+
+
+def _earlier_reason(result: RankResult, origin: RankInfo, newest_name: str, newest: RankInfo) -> str:
+    """Why a result belongs to an earlier launch than the newest; empty if nothing suggests that."""
+    if origin.world and newest.world and origin.world != newest.world:
+        return f"from another run, with {origin.world:,} ranks instead of {newest.world:,}"
+    same_host = origin.host == newest.host
+    ids, newest_ids = dict(origin.launch), dict(newest.launch)
+    shared = [kind for kind in ids.keys() & newest_ids.keys() if same_host or kind not in {"process", "parent"}]
+    if any(ids[kind] != newest_ids[kind] for kind in shared if kind != "process"):
+        return "from an earlier run"
+    if any(ids[kind] == newest_ids[kind] for kind in _SAME_LAUNCH.intersection(shared)):
+        return ""
+    comparable = same_host or (origin.clock is not None and newest.clock is not None)
+    if not comparable or result.report is None or not origin.began or not newest.began:
+        return ""
+    if newest.start - (origin.start + result.report.seconds) <= _CLOCK_TOLERANCE:
+        return ""
+    return f"from an earlier run, which ended before rank {printable(newest_name)} started"
+
+
+def is_older_snapshot(result: RankResult, peaks: Sequence[RankPeak]) -> bool:
+    """Whether a recording was written before the run that the report comes from."""
+    began = None if result.origin is None else result.origin.began
+    starts = [peak.start_us for peak in peaks if peak.start_us is not None]
+    return bool(began and starts) and max(starts) / 1e6 < (began or 0) - _CLOCK_TOLERANCE
+
+
+def missing_ranks(chosen: Sequence[RankResult], earlier: set[str]) -> Iterator[RankResult]:
+    """The ranks without a file from this run.
+
+    Args:
+        chosen: The ranks of this run.
+        earlier: Names of ranks with files from earlier runs only.
+    """
+    worlds = [result.origin.world for result in chosen if result.origin is not None and result.origin.world]
+    names = {result.name for result in chosen}
+    for name in map(str, range(min(max(worlds, default=0), _MAX_MISSING))):
+        if name not in names:
+            note = "its report is from an earlier run" if name in earlier else "nothing in the folder"
+            yield RankResult(name, "missing", note=note)

@@ -1,0 +1,87 @@
+"""The part that runs on an ipyparallel engine: it sends each cell's report to the notebook.
+
+Reports are published on the engine's data channel before the reply to the cell, without a further request. So the
+reports of earlier cells survive if the engine dies in a later one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from IPython import get_ipython
+
+from ipygpumem.core.errors import SnapshotError, first_line
+from ipygpumem.features.ranks.engines.submission import KEY
+from ipygpumem.features.ranks.model import RankResult
+from ipygpumem.features.ranks.rank_info import current_rank_info, set_fallback_rank
+from ipygpumem.jupyter.extension import load, unload
+
+if TYPE_CHECKING:
+    from ipygpumem.core.report import Report
+
+__all__ = ["join", "leave"]
+
+
+class _ReportSender:
+    """Sends the reports of this engine."""
+
+    def __init__(self, shell: Any, *, loaded_here: bool) -> None:
+        self.shell = shell
+        self.loaded_here = loaded_here
+        self._count = 0
+
+    def __call__(self, report: Report) -> None:
+        path = None if report.recording is None else report.recording.path
+        result = RankResult("", "done", current_rank_info(began=report.time), report, snapshot=path)
+        if path is not None:
+            result = _with_peaks(result, path)
+        self._count += 1
+        self.send(f"{KEY}{self._count}", result.to_dict())
+
+    def send(self, key: str, value: dict[str, Any]) -> None:
+        self.shell.data_pub.publish_data({key: json.dumps(value)})
+
+
+def _with_peaks(result: RankResult, path: str) -> RankResult:
+    from ipygpumem.features.ranks.peak_summary import summarize_peaks
+
+    try:
+        return replace(result, peaks=summarize_peaks(path))
+    except SnapshotError as error:
+        return replace(result, note=f"no lines of code: {first_line(error)}")
+
+
+_sender: _ReportSender | None = None
+
+
+def join(number: int) -> None:
+    """Load the extension, and send reports to the notebook instead of showing them here.
+
+    Args:
+        number: Number of this engine in the cluster, which is its rank if no launcher has set one.
+    """
+    global _sender  # noqa: PLW0603 (an engine has one sender)
+    shell = get_ipython()
+    loaded_before = "GPUMem" in shell.magics_manager.registry
+    load(shell)
+    if _sender is None:
+        _sender = _ReportSender(shell, loaded_here=not loaded_before)
+    set_fallback_rank(number)
+    shell.magics_manager.registry["GPUMem"].cells.courier = _sender
+    _sender.send(KEY, RankResult("", "running", current_rank_info()).to_dict())
+
+
+def leave() -> None:
+    """Undo `join`."""
+    global _sender
+    sender, _sender = _sender, None
+    if sender is None:
+        return
+    set_fallback_rank(None)
+    magics = sender.shell.magics_manager.registry.get("GPUMem")
+    if magics is not None:
+        magics.cells.courier = None
+    if sender.loaded_here:
+        unload(sender.shell)
