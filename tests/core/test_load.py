@@ -202,7 +202,7 @@ def places(value, path=()):
         yield from places(inner, (*path, name))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.sampled_from([path for path in places(plain()) if path]), JUNK)
 def test_whatever_stands_anywhere_is_read_or_told_in_one_line(path, junk):
     told = ""

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ipython
 MIB = 1 << 20
 HOST_LINE = re.compile(
     rf"ipygpumem: no GPU \({re.escape(NO_GPU)}\): reporting host memory \(RSS\) instead, "
-    r"baseline \d+\.\d MiB; a report follows every cell that moves memory\n"
+    r"baseline \d+\.\d [MG]iB; a report follows every cell that moves memory\n"
 )
 ALLOCATE = "kept = torch.ones(100 << 20, dtype=torch.uint8, device='cuda')"
 

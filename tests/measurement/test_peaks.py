@@ -166,7 +166,7 @@ step = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(step, min_size=10, max_size=50))
 def test_peaks_are_exact_and_the_user_reads_what_he_would_read_without_us(steps):
     machines = TwoMachines()
@@ -179,7 +179,7 @@ def test_peaks_are_exact_and_the_user_reads_what_he_would_read_without_us(steps)
         machines.end()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(
         st.one_of(

@@ -95,7 +95,7 @@ def test_every_value_of_every_event_is_the_file_s(name):
             assert known[number] == [(f["filename"], f["line"], f["name"]) for f in event["frames"]]
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(operations, st.integers(1, 2), st.booleans(), st.none() | st.integers(0, 40), st.booleans())
 def test_random_histories_agree_with_the_truth(steps, devices, with_pools, kept, as_pickle):
     simulator = Simulator(devices, with_pools)
@@ -118,7 +118,7 @@ def test_random_histories_agree_with_the_truth(steps, devices, with_pools, kept,
             assert [tuple(s) for s in state.segments[["address", "size", "stream"]].tolist()] == segments
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -107,7 +107,7 @@ entries = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(entries, max_size=30), st.lists(st.integers(0, 29), max_size=10), st.booleans(), st.sampled_from([2, 4, 5])
 )
@@ -530,7 +530,7 @@ def test_a_memo_entry_that_lanes_may_refer_to_is_not_written_again():
         Snapshot.load(data[:-2] + b"q\x05u.")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_damaged_entries_are_read_or_refused(data):
     octets = bytearray(pickle.dumps({"segments": [], "device_traces": [steady(40, user_metadata="N/A")]}, 4))

@@ -139,7 +139,9 @@ def test_the_public_function_names_main_and_modules(fake_gpu, monkeypatch):
     module.__file__ = "/home/somebody/a_module_of_mine.py"
     module.table = ones(3 * MIB)
     monkeypatch.setitem(sys.modules, "a_module_of_mine", module)
-    monkeypatch.setattr(sys.modules["__main__"], "big_one", ones(5 * MIB), raising=False)
+    main = type(sys)("__main__")
+    main.big_one = ones(5 * MIB)
+    monkeypatch.setitem(sys.modules, "__main__", main)
     found = ipygpumem.holders()
     assert [(one.name, one.place) for one in found.largest(2)] == [
         ("big_one", "variable"),
