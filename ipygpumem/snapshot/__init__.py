@@ -1,4 +1,4 @@
-"""Understanding a memory snapshot of PyTorch: safe, exact, fast. No torch, no CUDA, no IPython."""
+"""Reads and analyses PyTorch memory snapshots, without torch, CUDA or IPython."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ __all__ = ["KEYS", "Change", "Diff", "Limits", "Snapshot", "diff", "sample", "to
 
 
 def sample() -> Path:
-    """The path of a small real snapshot: three steps of a small GPT's training."""
+    """The path of a small real snapshot: three training steps of a small GPT."""
     return Path(__file__).parent.parent / "data" / "gpt_small.pickle.xz"

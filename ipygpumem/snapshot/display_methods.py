@@ -1,7 +1,6 @@
-"""How a snapshot is shown: the one door from this room up to the viewer.
+"""The methods by which a snapshot shows itself.
 
-The viewer stands above the snapshot and is imported only when one of these is called: to read and question a file takes
-numpy and nothing else.
+They import the viewer when they are called. Reading and querying a file needs numpy only.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ __all__ = ["DisplayMethods"]
 
 
 class DisplayMethods:
-    """What every snapshot can do to be seen."""
+    """Methods of `Snapshot` that show it."""
 
     def view(self, *others: Snapshot, device: int | None = None, source: bool = True, paths: bool = True) -> View:
-        """The viewer, for the end of a notebook cell; anywhere else what it shows in words.
+        """The interactive viewer, as the last expression of a notebook cell. Elsewhere it prints a summary.
 
         Args:
-            others: Snapshots to see beside it, up to seven.
-            device: The device on the still picture; without it the one with the highest peak.
-            source: Whether the viewer gets the text of the recorded cells.
+            others: Up to seven snapshots to show beside this one.
+            device: The device in the static picture; by default the one with the highest peak.
+            source: Whether to include the text of the recorded cells.
             paths: Whether file names keep their folders.
 
         Raises:
-            DeviceError: The file has no such device.
-            OptionError: More than eight in all.
+            DeviceError: The snapshot has no such device.
+            OptionError: There are more than eight snapshots.
         """
         view: View = _viewer().View([self, *others], device, source=source, paths=paths)
         return view
@@ -46,37 +45,37 @@ class DisplayMethods:
         paths: bool = True,
         theme: str = "auto",
     ) -> Path:
-        """Write the viewer as one HTML file that opens anywhere, without a network.
+        """Write the viewer to one HTML file that needs no network.
 
         Args:
-            path: Where to write; what is there is replaced at the end.
-            others: Snapshots to see beside it, up to seven.
-            source: Whether the text of the recorded cells goes into it.
+            path: The file; an existing one is replaced when the new one is complete.
+            others: Up to seven snapshots to show beside this one.
+            source: Whether to include the text of the recorded cells.
             paths: Whether file names keep their folders.
             theme: ``"auto"`` (as the reader's system), ``"light"`` or ``"dark"``.
 
         Returns:
-            The path, absolute.
+            The absolute path.
 
         Raises:
-            OptionError: Nothing can be written there, more than eight in all, or another theme.
+            OptionError: The file cannot be written, the theme does not exist, or there are more than eight snapshots.
         """
         written: Path = _viewer().write_page(path, [self, *others], source=source, paths=paths, theme=theme)
         return written
 
     def to_png(self, path: str | os.PathLike[str], *, device: int | None = None) -> Path:
-        """Write the still picture: 880 CSS pixels wide, at most 60 kB.
+        """Write the static picture: 880 CSS pixels wide, at most 60 kB.
 
         Args:
-            path: Where to write; what is there is replaced at the end.
-            device: The device; without it the one with the highest peak.
+            path: The file; an existing one is replaced when the new one is complete.
+            device: The device; by default the one with the highest peak.
 
         Returns:
-            The path, absolute.
+            The absolute path.
 
         Raises:
-            OptionError: Nothing can be written there, or matplotlib is not installed.
-            DeviceError: The file has no such device.
+            OptionError: The file cannot be written, or matplotlib is not installed.
+            DeviceError: The snapshot has no such device.
         """
         written: Path = _viewer().write_picture(path, self, device)
         return written

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.snapshot.export.encode import encode
-from ipygpumem.snapshot.export.sharing import on_one_clock, shared
+from ipygpumem.snapshot.export.sharing import align_start_times, shareable
 from ipygpumem.viewer.display_target import DisplayTarget, current_target
 from ipygpumem.viewer.page import check_snapshot_count, join_names
 from ipygpumem.viewer.picture import picture
@@ -47,7 +47,7 @@ class View:
         self, snapshots: Sequence[Snapshot], device: int | None = None, *, source: bool = True, paths: bool = True
     ) -> None:
         check_snapshot_count(len(snapshots))
-        self._snapshots = [shared(snapshot, source=source, paths=paths) for snapshot in on_one_clock(snapshots)]
+        self._snapshots = [shareable(snapshot, source=source, paths=paths) for snapshot in align_start_times(snapshots)]
         self._device = device
         self._widget: Widget | None = None
         if device is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, replacing
 from ipygpumem.snapshot.export.encode import encode
-from ipygpumem.snapshot.export.sharing import on_one_clock, shared
+from ipygpumem.snapshot.export.sharing import align_start_times, shareable
 from ipygpumem.viewer.page import PageData, check_snapshot_count, page
 from ipygpumem.viewer.picture import picture
 
@@ -50,7 +50,7 @@ def write_page(
     """
     target = check_path(path, "page", "snapshot.html")
     check_snapshot_count(len(snapshots))
-    exported = [shared(snapshot, source=source, paths=paths) for snapshot in on_one_clock(snapshots)]
+    exported = [shareable(snapshot, source=source, paths=paths) for snapshot in align_start_times(snapshots)]
     text = page([PageData(snapshot.name, encode(snapshot)) for snapshot in exported], theme=theme)
     return write_file(target, text.encode("utf-8"))
 

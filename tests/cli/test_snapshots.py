@@ -72,9 +72,9 @@ def test_fragmentation(capsys):
     status, out, _ = run(capsys, "fragmentation", OOM, "--at", "oom")
     assert status == 0
     assert out.splitlines()[:3] == [
-        "GPU 0: out of memory at event 5,998, 32.0 MiB asked for",
-        "  32.0 MiB were asked for.",
-        "  PyTorch held 109.5 MiB free in 47 pieces, the largest 7.0 MiB: none was large enough.",
+        "GPU 0: out of memory at event 5,998, 32.0 MiB requested",
+        "  32.0 MiB were requested.",
+        "  PyTorch had 109.5 MiB free in 47 pieces, the largest 7.0 MiB: none was large enough.",
     ]
     assert "no allocation failed" in run(capsys, "fragmentation", GPT, "--at", "oom")[1]
     assert json.loads(run(capsys, "fragmentation", OOM, "--at", "oom", "--json")[1])["ooms"][0]["asked"] == 32 << 20
@@ -99,7 +99,7 @@ def test_several_files_one_of_them_bad(capsys, tmp_path):
     assert status == 1
     assert out.count("GPU 0: peak") == 2
     assert err.splitlines() == [
-        f"ipygpumem: {bad}: the pickle wants to run code or load a class, GLOBAL (at byte 2)",
+        f"ipygpumem: {bad}: the pickle would run code or load a class, GLOBAL (at byte 2)",
         f"ipygpumem: {tmp_path}/none.pickle: No such file or directory",
     ]
     assert run(capsys, "diff", GPT, bad)[0] == 1

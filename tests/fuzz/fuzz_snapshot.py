@@ -65,7 +65,7 @@ class Plain(pickle.Unpickler):
 
 def check(data):
     """One input: read it, ask it what every reader asks first, and compare."""
-    pickle_reader._BULK, batch_reader._MANY = WAYS[sum(data[-64:]) % len(WAYS)]
+    pickle_reader._MIN_BATCH, batch_reader._MIN_ROWS = WAYS[sum(data[-64:]) % len(WAYS)]
     try:
         snapshot = Snapshot.load(data, LIMITS)
     except SnapshotError as problem:

@@ -165,7 +165,7 @@ record(work)
     asked, free, reason = found["ooms"][-1]
     assert asked == 150 << 20
     assert free > 0
-    assert reason[0] == "150.0 MiB were asked for."
+    assert reason[0] == "150.0 MiB were requested."
 
 
 def test_two_devices(fresh, two):

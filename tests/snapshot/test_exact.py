@@ -218,7 +218,7 @@ def test_a_ring_that_changed_its_size_is_sorted_by_time_and_said_so():
     snapshot = Snapshot.load({"device_traces": [trace]})
     assert snapshot.timeline().trace.out_of_order == 1
     assert snapshot.allocated().bytes.tolist() == [0, 10, 0, 5]
-    assert "1 event stood in the wrong order and was sorted by time" in snapshot.summary()
+    assert "1 event was out of order and was sorted by time" in snapshot.summary()
 
 
 def test_files_without_time_are_read_in_their_order():

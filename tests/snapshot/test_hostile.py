@@ -44,7 +44,7 @@ def test_hostile_files_end_in_one_sentence_soon_and_small(name):
 
 @pytest.mark.parametrize("name", [name for name in hostile.CODE if name != "eval in protocol 0"])
 def test_code_is_refused_by_name_and_place(name):
-    with pytest.raises(SnapshotUnsafeError, match=r"wants to run code or load a class, \w+ \(at byte \d+\)"):
+    with pytest.raises(SnapshotUnsafeError, match=r"would run code or load a class, \w+ \(at byte \d+\)"):
         Snapshot.load(hostile.CODE[name])
 
 
@@ -88,7 +88,7 @@ def test_packed_bombs_are_refused(packed):
 
 
 def test_no_more_objects_are_built_than_the_file_has_bytes_for():
-    with pytest.raises(SnapshotLimitError, match=r"more objects than a file of this size can hold \(at byte"):
+    with pytest.raises(SnapshotLimitError, match=r"more objects than a file of this size can contain \(at byte"):
         Snapshot.load(b"\x80\x04" + b"]" * 400_000 + b".")
 
 
@@ -100,7 +100,7 @@ def test_nesting_has_an_end():
 
 def test_an_xz_file_that_asks_for_gigabytes_is_refused():
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
-    with pytest.raises(SnapshotFormatError, match="packed file is broken"):
+    with pytest.raises(SnapshotFormatError, match="compressed file is damaged"):
         Snapshot.load(lzma.compress(b"x", filters=filters))
 
 
@@ -116,14 +116,14 @@ def test_a_file_that_is_not_there_and_a_folder(tmp_path):
         Snapshot.load(tmp_path / "none.pickle")
     with pytest.raises(SnapshotError, match="Is a directory"):
         Snapshot.load(tmp_path)
-    with pytest.raises(SnapshotError, match="zero byte"):
+    with pytest.raises(SnapshotError, match="null character"):
         Snapshot.load("a\0b")
 
 
 def test_every_cut_of_a_real_file_is_refused():
     whole = pickle.dumps(files.raw("gpt_small"), 4)
     for length in [*range(1, 200), *range(200, len(whole), 9973)]:
-        with pytest.raises(SnapshotError, match=r"cut off|broken|nothing|neither|not known|ends"):
+        with pytest.raises(SnapshotError, match=r"truncated|broken|empty|neither|not supported|ends"):
             Snapshot.load(whole[:length])
 
 
@@ -312,7 +312,7 @@ def short_text(text):
     return b"\x8c" + bytes([len(text)]) + text.encode() + b"\x94"
 
 
-def again_and_again(kind):
+def repeated_objects(kind):
     """Bytes that name one frame, event, segment or block 131,072 times, in two bytes each."""
     head = b"\x80\x04}\x94(" + short_text("segments") + b"]\x94"
     numbers = short_text("addr") + b"K\x00" + short_text("size") + b"K\x01" + short_text("time_us") + b"K\x01"
@@ -339,18 +339,18 @@ def again_and_again(kind):
 
 @pytest.mark.parametrize("kind", ["frames", "events", "segments", "blocks"])
 def test_the_same_again_and_again_is_refused_before_it_is_multiplied(kind):
-    said = refused(again_and_again(kind), 24)
-    assert "131,07" in said
-    assert ("65,536" if kind == "frames" else "again and again") in said
+    message = refused(repeated_objects(kind), 24)
+    assert "131,07" in message
+    assert ("65,536" if kind == "frames" else "repeat the same") in message
 
 
 def test_the_same_in_many_lists_is_refused_too():
     blocks = [{"size": 0, "state": "inactive"}]
     raw = {"segments": [{"address": 512, "total_size": 512, "blocks": blocks * 1000} for _ in range(200)]}
-    with pytest.raises(SnapshotLimitError, match=r"^snapshot: segments\[\d+\]: blocks: .* again and again"):
+    with pytest.raises(SnapshotLimitError, match=r"^snapshot: segments\[\d+\]: blocks: .* repeat the same"):
         Snapshot.load(raw)
     trace = [{"action": "alloc", "addr": 512, "size": 1, "stream": 0, "time_us": 1}]
-    with pytest.raises(SnapshotLimitError, match=r"^snapshot: device_traces\[\d+\]: .* again and again"):
+    with pytest.raises(SnapshotLimitError, match=r"^snapshot: device_traces\[\d+\]: .* repeat the same"):
         Snapshot.load({"device_traces": [trace * 1000 for _ in range(200)]})
 
 
@@ -406,7 +406,7 @@ def test_names_of_every_kind(tmp_path):
     file = tmp_path / "a.json"
     file.write_bytes(b'{"segments": []}')
     assert Snapshot.load(BytesPath(file)).name == "a.json"
-    with pytest.raises(SnapshotError, match="no file can have this name"):
+    with pytest.raises(SnapshotError, match="not a valid file name"):
         Snapshot.load("\ud800")
     with pytest.raises(SnapshotError, match=r"^a\?b: No such file"):
         Snapshot.load("a\nb")
@@ -416,7 +416,7 @@ def test_too_little_memory_for_the_columns_is_said(monkeypatch):
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr("ipygpumem.snapshot.snapshot.read_segments", fail)
+    monkeypatch.setattr("ipygpumem.snapshot.snapshot_data.read_segments", fail)
     with pytest.raises(SnapshotLimitError, match="not enough memory"):
         Snapshot.load({"segments": []})
 
@@ -455,7 +455,7 @@ def test_pool_ids_of_one_hash_do_not_keep_the_reader_busy():
 
 def test_the_same_list_for_many_devices_is_no_way_to_multiply():
     trace = [{"action": "alloc", "addr": 512, "size": 1, "stream": 0, "time_us": 1}]
-    with pytest.raises(SnapshotFormatError, match="same list as another device"):
+    with pytest.raises(SnapshotFormatError, match="same list for several devices"):
         Snapshot.load({"device_traces": [trace] * 500})
     blocks = [{"address": 512, "size": 1, "state": "inactive"}]
     with pytest.raises(SnapshotFormatError, match="same list as another segment"):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpumem.snapshot.model.unique_values import among, distinct
+from ipygpumem.snapshot.model.unique_values import is_in, distinct
 from ipygpumem.snapshot.reader import byte_strings
-from ipygpumem.snapshot.reader.byte_strings import gathered, intern
+from ipygpumem.snapshot.reader.byte_strings import intern, words_of
 from snapshot import files
 
 strings = st.lists(st.text("ab", max_size=40).map(str.encode), min_size=1, max_size=60)
@@ -24,7 +24,7 @@ def numbered(texts, unique):
     last = np.cumsum([len(text) for text in texts], dtype=np.int64)
     first = last - [len(text) for text in texts]
     words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
-    return intern(data, first, last, gathered(words, first, last), unique).tolist()
+    return intern(data, first, last, words_of(words, first, last), unique).tolist()
 
 
 @pytest.mark.parametrize("factor", [byte_strings._FACTOR, np.uint64(0), np.uint64(1)], ids=["lucky", "zero", "one"])
@@ -48,7 +48,7 @@ def test_distinct(values):
 
 @given(numbers, numbers)
 def test_among(values, table):
-    found = among(np.array(values, np.int64), np.array(table, np.int64))
+    found = is_in(np.array(values, np.int64), np.array(table, np.int64))
     assert found.tolist() == [value in table for value in values]
 
 

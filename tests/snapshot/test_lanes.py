@@ -15,7 +15,7 @@ from ipygpumem.snapshot import Snapshot
 from ipygpumem.snapshot.model.trace import ACTIONS
 from ipygpumem.snapshot.reader import batch_reader, pickle_reader
 from ipygpumem.snapshot.reader.limits import Limits
-from ipygpumem.snapshot.reader.pickle_reader import Machine
+from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 
 OPTIONAL_TEXTS = {"compile_context", "user_metadata"}
 FRAMES = [{"filename": f"/home/user/f{n}.py", "line": n * 100, "name": "f" * n} for n in range(1, 5)]
@@ -25,14 +25,14 @@ texts = st.sampled_from(["", "N/A", "short", "a longer text of metadata", "äö�
 
 @pytest.fixture(autouse=True, params=[1, 1 << 40], ids=["matrix", "steps"])
 def lanes_from_the_first_byte(monkeypatch, request):
-    monkeypatch.setattr(pickle_reader, "_BULK", 0)
-    monkeypatch.setattr(batch_reader, "_MANY", request.param)
+    monkeypatch.setattr(pickle_reader, "_MIN_BATCH", 0)
+    monkeypatch.setattr(batch_reader, "_MIN_ROWS", request.param)
 
 
 def runs(data):
-    reader = Machine(data, Limits())
+    reader = PickleReader(data, Limits())
     reader.read()
-    return reader.runs
+    return reader.memo.runs
 
 
 def optional(table, number):
@@ -226,9 +226,9 @@ def test_what_nobody_reads_may_hold_anything(key, wrong):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"size": "x"}, "size is a str, not a whole number"),
-        ({"size": None}, "size is nothing, not a whole number"),
-        ({"size": True}, "size is a bool, not a whole number"),
+        ({"size": "x"}, "size is a str, not an integer"),
+        ({"size": None}, "size is None, not an integer"),
+        ({"size": True}, "size is a bool, not an integer"),
         ({"size": -7}, "size is out of range"),
         ({"addr": -7 << 40}, "addr is out of range"),
         ({"time_us": -7 << 40}, "time_us is out of range"),
@@ -278,7 +278,7 @@ def test_host_events_that_cannot_be_read_are_told():
     for source in (raw, pickle.dumps(raw, 4)):
         snapshot = Snapshot.load(source)
         assert list(map(len, snapshot.host)) == [700, 0]
-        told = "a list of host events is left out: host_traces[1][650]: size is a str, not a whole number"
+        told = "a list of host events was skipped: host_traces[1][650]: size is a str, not an integer"
         assert told in str(snapshot)
 
 
@@ -342,7 +342,7 @@ def test_an_entry_cannot_refer_to_what_comes_later():
     text = "x" * 300  # entries enough that the lists have indices of four bytes
     data = bytearray(pickle.dumps({"notes": list(map(str, range(300))), "text": text, "device_traces": [trace]}, 4))
     taken = runs(bytes(data))
-    lanes = taken[0].lanes
+    lanes = taken[0].entries
     references = lanes.fields["frames"].value
     first = int(taken[0].first)
     at = data.index(b"j" + int(references[first]).to_bytes(4, "little"), int(lanes.start[first]), int(lanes.end[first]))
@@ -358,10 +358,10 @@ def test_memo_indices_beyond_int32_do_not_wrap_around(key, index):
     for entry in trace[1:2000]:
         entry |= {"pool_id": trace[0]["pool_id"], "frames": trace[0]["frames"]}
     data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
-    reader = Machine(data, Limits())
+    reader = PickleReader(data, Limits())
     reader.read()
-    run = reader.runs[0]
-    lanes, row = run.lanes, run.first + 900
+    run = reader.memo.runs[0]
+    lanes, row = run.entries, run.first + 900
     # the key, and behind it the reference to be changed
     both = bytes([0x68, reader.memo.index(key), 0x68, int(lanes.fields[key].value[row])])
     at = data.index(both, int(lanes.start[row]), int(lanes.end[row])) + 2
@@ -411,14 +411,14 @@ def test_a_lane_s_own_entry_is_no_text():
     data = pickle.dumps({"segments": [], "device_traces": [trace], "source_code": {"a": "b"}}, 4)
     run = runs(data)[0]
     at = data.index(b"\x8c\x01b")
-    long = b"j" + run.memo.to_bytes(4, "little")
+    long = b"j" + run.memo_index.to_bytes(4, "little")
     with pytest.raises(SnapshotError, match="source_code: a text is a dict, not a text"):
         Snapshot.load(data[:at] + long + data[at + 3 :])
 
 
 def test_an_entry_that_is_put_into_the_memo_twice_is_one_entry():
     data = pickle.dumps({"device_traces": [steady(2500)]}, 4)
-    ends = [int(run.lanes.end[run.stop - 1]) for run in runs(data)]
+    ends = [int(run.entries.end[run.stop - 1]) for run in runs(data)]
     end = next(end for end in ends if data[end : end + 1] == b"e")
     made = sum(code.name == "MEMOIZE" for code, _, at in pickletools.genops(data) if at < end)
     changed = data[:end] + b"\x94" + b"j" + made.to_bytes(4, "little") + data[end:]
@@ -439,7 +439,7 @@ def test_a_list_in_a_lane_cannot_refer_to_what_comes_later():
     trace = [{**entry, "frames": [FRAMES[0]]} for entry in steady(2500)]
     data = pickletools.optimize(pickle.dumps({"segments": [], "device_traces": [trace], "zz": [FRAMES[1]] * 2}, 4))
     (run,) = [run for run in runs(data) if run.first <= 1500 < run.stop]
-    lanes = run.lanes
+    lanes = run.entries
     inside = data[int(lanes.start[1500]) : int(lanes.end[1500])]
     at = int(lanes.start[1500]) + inside.index(b"]h") + 1
     late = bytes([max(arg for code, arg, _ in pickletools.genops(data) if code.name == "BINGET")])
@@ -515,8 +515,8 @@ def test_a_chain_of_entries_as_long_as_the_file_is_followed():
 def test_what_lies_in_a_lane_cannot_be_changed_later():
     data = pickle.dumps({"segments": [], "device_traces": [steady(2500)], "zz": {}}, 4)
     run = runs(data)[0]
-    made = run.memo + 1
-    entry, frames = (b"j" + index.to_bytes(4, "little") for index in (run.memo, made))
+    made = run.memo_index + 1
+    entry, frames = (b"j" + index.to_bytes(4, "little") for index in (run.memo_index, made))
     for change in (entry + b"(h\x01Nu", entry + b"h\x01Ns"):
         with pytest.raises(SnapshotError, match="entry is changed"):
             Snapshot.load(data[:-2] + b"h\x03" + change + b"u.")
@@ -539,13 +539,13 @@ def test_damaged_entries_are_read_or_refused(data):
     try:
         Snapshot.load(bytes(octets)).by_line()
     except (SnapshotError, ValueError) as problem:
-        if not isinstance(problem, SnapshotError) and "holds no device" not in str(problem):
+        if not isinstance(problem, SnapshotError) and "contains no device" not in str(problem):
             raise
 
 
 def test_a_run_knows_its_entries():
     taken = runs(pickle.dumps({"segments": [], "device_traces": [steady(900)]}, 4))
-    read = [size for run in taken for size in run.lanes.fields["size"].value[run.first : run.stop].tolist()]
+    read = [size for run in taken for size in run.entries.fields["size"].value[run.first : run.stop].tolist()]
     assert len(read) > 800
     sizes = [entry["size"] for entry in steady(900)]
     assert all(size in sizes for size in read)

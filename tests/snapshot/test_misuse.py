@@ -35,16 +35,16 @@ def small():
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda s: s.timeline("0"), "'0' is no device: a device is a whole number"),
-        (lambda s: s.annotations("0"), "'0' is no device: a device is a whole number"),
-        (lambda s: s.live(device=True), "True is no device: a device is a whole number"),
+        (lambda s: s.timeline("0"), "'0' is not a device: expected its index, an integer"),
+        (lambda s: s.annotations("0"), "'0' is not a device: expected its index, an integer"),
+        (lambda s: s.live(device=True), "True is not a device: expected its index, an integer"),
         (lambda s: s.live().by(["line"]), "cannot group by ['line']: choose from"),
         (lambda s: s.fragmentation(need="much"), "'much' is no size"),
-        (lambda s: s.fragmentation(need=-5), "an allocation has a byte or more, not -5"),
-        (lambda s: s.allocated("0"), "'0' is no time: a time is in microseconds since 1970"),
-        (lambda s: s.allocated(math.nan), "nan is no time: a time is in microseconds since 1970"),
-        (lambda s: diff(s, "b"), "a str is neither a snapshot nor what lives at an event of one"),
-        (lambda s: to_frame(s.state_at(1)), "a state is two tables"),
+        (lambda s: s.fragmentation(need=-5), "the size of an allocation must be at least one byte, not -5"),
+        (lambda s: s.allocated("0"), "'0' is not a time: expected microseconds since 1970"),
+        (lambda s: s.allocated(math.nan), "nan is not a time: expected microseconds since 1970"),
+        (lambda s: diff(s, "b"), "cannot compare 'str': expected a snapshot"),
+        (lambda s: to_frame(s.state_at(1)), "a state has two tables"),
     ],
 )
 def test_one_line(small, ask, message):
@@ -116,7 +116,7 @@ def test_ooms_are_the_last_hundred():
 
 @pytest.mark.parametrize("every", [1, 3, 8192])
 def test_mapped_ranges_at_every_event(monkeypatch, every):
-    monkeypatch.setattr(mapped_ranges, "_EVERY", every)
+    monkeypatch.setattr(mapped_ranges, "_MIN_STEP", every)
     random = np.random.default_rng(0)
     pages: dict[int, set[int]] = {0: set(), 7: set()}
     trace, truth = [], []

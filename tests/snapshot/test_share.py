@@ -8,7 +8,7 @@ import pytest
 
 from ipygpumem import Snapshot
 from ipygpumem.snapshot.export.encode import decode
-from ipygpumem.snapshot.export.sharing import on_one_clock, shared, stripped
+from ipygpumem.snapshot.export.sharing import align_start_times, shareable, strip_folders
 from ipygpumem.snapshot.model.stacks import is_user_file
 from snapshot import files
 
@@ -32,13 +32,13 @@ def snapshot():
 
 
 def test_nothing_asked_is_the_snapshot_itself(snapshot):
-    assert shared(snapshot) is snapshot
+    assert shareable(snapshot) is snapshot
 
 
 def test_without_source(snapshot):
     before = snapshot.by_line()
     assert before[0].source == "line 11"
-    given = shared(snapshot, source=False)
+    given = shareable(snapshot, source=False)
     assert given.sources == {}
     assert given.by_line()[0].source is None
     assert given.by_line()[0].label == before[0].label == "In[3]:11 forward"
@@ -47,7 +47,7 @@ def test_without_source(snapshot):
 
 
 def test_without_paths(snapshot):
-    given = shared(snapshot, paths=False)
+    given = shareable(snapshot, paths=False)
     header, _ = decode(given.encode())
     text = json.dumps(header, ensure_ascii=False)
     assert "/scratch/" not in text
@@ -82,7 +82,7 @@ def test_without_paths_readings_and_curves_are_numbers():
         },
     }
     events = [{"action": "alloc", "addr": 512, "size": 512, "stream": 0, "time_us": 5, "frames": []}]
-    given = shared(Snapshot.load({"device_traces": [events], "segments": [], "ipygpumem": own}), paths=False)
+    given = shareable(Snapshot.load({"device_traces": [events], "segments": [], "ipygpumem": own}), paths=False)
     header, _ = decode(given.encode())
     assert "alice" not in json.dumps(header)
     assert header["readings"] == {"before": {"cuda:0": {"used": 7}}, "after": {"cuda:0": {"used": 9}}}
@@ -115,7 +115,7 @@ def test_without_paths_readings_and_curves_are_numbers():
     ],
 )
 def test_names(file, name):
-    found = stripped([file])[file]
+    found = strip_folders([file])[file]
     if name is None:
         assert found.startswith("…/lib/python3.12/site-packages/torch/nn")
     else:
@@ -125,7 +125,7 @@ def test_names(file, name):
 
 
 def test_different_files_keep_different_names():
-    names = stripped(["/a/x.py", "/b/x.py", "/c/x.py", "/a/x.py", "/a/y", "/b/y"])
+    names = strip_folders(["/a/x.py", "/b/x.py", "/c/x.py", "/a/x.py", "/a/y", "/b/y"])
     assert names == {"/a/x.py": "x.py", "/b/x.py": "x~2.py", "/c/x.py": "x~3.py", "/a/y": "y", "/b/y": "y~2"}
 
 
@@ -138,7 +138,7 @@ def begun(start):
 def test_two_files_on_one_clock():
     """Clocks of two machines may differ by minutes: times count from each one's own begin."""
     one, other = begun(5_000_000), begun(5_000_600)
-    shown = on_one_clock([one, other])
+    shown = align_start_times([one, other])
     assert [decode(snapshot.encode())[0]["devices"][0].get("zero_us") for snapshot in shown] == [5_000_000, 5_000_600]
     assert one.zero_us is None and other.zero_us is None, "what was given stays as it is"
 
@@ -146,5 +146,5 @@ def test_two_files_on_one_clock():
 @pytest.mark.parametrize("starts", [[5_000_000], [5_000_000, None], [None, None]])
 def test_without_two_begins_there_is_no_clock(starts):
     given = [begun(start) for start in starts]
-    assert on_one_clock(given) == given
+    assert align_start_times(given) == given
     assert "zero_us" not in decode(given[0].encode())[0]["devices"][0]

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from ipygpumem.snapshot.model.segment_lookup import holder
+from ipygpumem.snapshot.model.segment_lookup import find_segment
 
 
 def plain(stays, address, event):
@@ -34,11 +34,11 @@ def test_as_a_look_at_each(seed):
     asked = [(dice.randrange(-2, 90), dice.randrange(-1, 120)) for _ in range(500)]
     columns = tuple(np.asarray(column, np.int64) for column in zip(*stays, strict=True))
     address, event = (np.asarray(column, np.int64) for column in zip(*asked, strict=True))
-    assert holder(columns, address, event).tolist() == [plain(stays, *one) for one in asked]
+    assert find_segment(columns, address, event).tolist() == [plain(stays, *one) for one in asked]
 
 
 def test_nothing_to_ask_and_nobody_to_hold():
     none = np.zeros(0, np.int64)
-    assert holder((none, none, none, none), np.asarray([5]), np.asarray([1])).tolist() == [-1]
+    assert find_segment((none, none, none, none), np.asarray([5]), np.asarray([1])).tolist() == [-1]
     one = np.asarray([1])
-    assert holder((one, one, one, one), none, none).tolist() == []
+    assert find_segment((one, one, one, one), none, none).tolist() == []

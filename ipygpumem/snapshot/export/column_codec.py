@@ -1,13 +1,13 @@
-"""Columns of numbers packed small: the form that the viewer and the shareable page read.
+"""Compresses columns of integers for the viewer and the shareable page.
 
 A packed column is the zlib stream of its *byte planes*: first the lowest byte of every number, then the next, and so on
-(little endian). What the numbers are is told by the coding:
+(little endian). The meaning of the numbers depends on the coding:
 
 ``plain``
     the values
 ``delta``
-    differences to the value before, as signed numbers; the value before the first is ``first`` (as text where it is
-    beyond 2**53, which no number of JavaScript holds)
+    signed differences to the previous value; the value before the first one is ``first`` (as text if it exceeds 2**53,
+    which JavaScript numbers cannot represent)
 ``dict``
     indices into ``values``, the distinct values in ascending order
 
@@ -27,44 +27,44 @@ if TYPE_CHECKING:
 __all__ = ["pack", "unpack"]
 
 _LEVEL = 9
-_QUICK_LEVEL = 5
-_LONG = 1 << 16  # bytes from which on the last tenth of a saving costs more time than it is worth
-_TRIAL_LEVEL = 1
-_TRIAL = 1 << 13  # a long column is tried by this many numbers at its beginning, in its middle and at its end
-_MOST_DISTINCT = 1 << 16
+_FAST_LEVEL = 5
+_LONG = 1 << 16  # bytes above which the last tenth of compression is not worth its time
+_SAMPLE_LEVEL = 1
+_SAMPLE = 1 << 13  # numbers at the start, in the middle and at the end by which codings of long columns are compared
+_MAX_DISTINCT = 1 << 16
 _EXACT = 1 << 53
 
 
 def pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
-    """The description and the bytes of a column of whole numbers, in the coding that takes the fewest bytes."""
+    """The description and the bytes of a column of integers, in the coding that needs the fewest bytes."""
     values = column.astype(np.int64)
     first = int(values[0]) if len(values) else 0
-    found: list[tuple[dict[str, Any], NDArray[np.int64]]] = [
+    candidates: list[tuple[dict[str, Any], NDArray[np.int64]]] = [
         ({"coding": "plain"}, values),
         ({"coding": "delta", "first": first if abs(first) < _EXACT else str(first)}, np.diff(values, prepend=first)),
     ]
-    # many columns hold one value throughout: there is nothing to sort
+    # many columns have a single value, and need no sorting
     ordered = np.sort(values) if len(values) and values.min() < values.max() else values[:1]
     distinct = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(values) else ordered
-    if 1 < len(distinct) <= min(_MOST_DISTINCT, len(values) // 2) and np.abs(distinct).max() < _EXACT:
-        # a sort and a search take a tenth of the time of np.unique with its inverse
-        found.append(({"coding": "dict", "values": distinct.tolist()}, np.searchsorted(distinct, values)))
-    facts, numbers = min(found, key=lambda one: _cost(*one))
+    if 1 < len(distinct) <= min(_MAX_DISTINCT, len(values) // 2) and np.abs(distinct).max() < _EXACT:
+        # sorting and searching take a tenth of the time of np.unique with its inverse
+        candidates.append(({"coding": "dict", "values": distinct.tolist()}, np.searchsorted(distinct, values)))
+    description, numbers = min(candidates, key=lambda candidate: _cost(*candidate))
     planes = _planes(numbers)
-    packed = zlib.compress(planes, _LEVEL if len(planes) < _LONG else _QUICK_LEVEL)
+    packed = zlib.compress(planes, _LEVEL if len(planes) < _LONG else _FAST_LEVEL)
     width = len(planes) // len(values) if len(values) else 1
-    return {**facts, "width": width, "count": len(values), "bytes": len(packed)}, packed
+    return {**description, "width": width, "count": len(values), "bytes": len(packed)}, packed
 
 
-def _cost(facts: dict[str, Any], numbers: NDArray[np.int64]) -> float:
-    """About how many bytes a coding takes."""
+def _cost(description: dict[str, Any], numbers: NDArray[np.int64]) -> float:
+    """An estimate of the bytes that a coding needs."""
     count = len(numbers)
     sample = numbers
-    if count > 4 * _TRIAL:
+    if count > 4 * _SAMPLE:
         middle = count // 2
-        sample = np.concatenate([numbers[:_TRIAL], numbers[middle : middle + _TRIAL], numbers[-_TRIAL:]])
-    bits = len(zlib.compress(_planes(sample), _TRIAL_LEVEL)) * (count / max(len(sample), 1))
-    return len(str(facts)) + bits
+        sample = np.concatenate([numbers[:_SAMPLE], numbers[middle : middle + _SAMPLE], numbers[-_SAMPLE:]])
+    packed = len(zlib.compress(_planes(sample), _SAMPLE_LEVEL)) * (count / max(len(sample), 1))
+    return len(str(description)) + packed
 
 
 def _planes(values: NDArray[np.int64]) -> bytes:
@@ -72,12 +72,12 @@ def _planes(values: NDArray[np.int64]) -> bytes:
     return values.astype(f"<i{width}").view(np.uint8).reshape(-1, width).T.tobytes()
 
 
-def unpack(facts: dict[str, Any], packed: bytes) -> NDArray[np.int64]:
-    """The column that `pack` made a description and bytes of."""
-    planes = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(facts["width"], facts["count"])
-    values = np.ascontiguousarray(planes.T).view(f"<i{facts['width']}").reshape(-1).astype(np.int64)
-    if facts["coding"] == "delta":
-        values = np.cumsum(values) + int(facts["first"])
-    elif facts["coding"] == "dict":
-        values = np.asarray(facts["values"], np.int64)[values]
+def unpack(description: dict[str, Any], packed: bytes) -> NDArray[np.int64]:
+    """The column from the description and the bytes that `pack` returned."""
+    planes = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(description["width"], description["count"])
+    values = np.ascontiguousarray(planes.T).view(f"<i{description['width']}").reshape(-1).astype(np.int64)
+    if description["coding"] == "delta":
+        values = np.cumsum(values) + int(description["first"])
+    elif description["coding"] == "dict":
+        values = np.asarray(description["values"], np.int64)[values]
     return values

@@ -1,7 +1,7 @@
-"""A whole snapshot in one small piece of bytes, for the viewer and the shareable page.
+"""Encodes a whole snapshot compactly, for the viewer and the shareable page.
 
-Eight bytes ``ipgmsnap``, the length of the header as four bytes (little endian), the header as JSON in UTF-8 packed
-with zlib, then the packed columns, one behind the other in the order in which the header lists them (see `codec`).
+The format is: eight bytes ``ipgmsnap``, the length of the header as four bytes (little endian), the header as JSON in
+UTF-8 compressed with zlib, then the packed columns in the order in which the header lists them (see `column_codec`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _LENGTH = 4
 
 
 def encode(snapshot: Snapshot) -> bytes:
-    """Pack all columns and tables of a snapshot.
+    """Encode all columns and tables of a snapshot.
 
-    The columns are named ``trace/0/size``, ``allocations/0/start`` (with the device's index), ``segments/size``,
-    ``blocks/state``, ``stacks/leaf`` and so on, after the attributes that they come from. Allocations are in the order
-    of their start, and instead of ``requested`` and ``end`` they have ``asked_after``, the events from the start to the
-    request for the free, and ``freed_after``, those from there to the
-    end. ``nth`` is left out. ``stacks/own`` has one row per frame: 1 for the user's own code.
+    The columns are named after attributes: ``trace/0/size``, ``allocations/0/start`` (with the device's index),
+    ``segments/size``, ``blocks/state``, ``stacks/leaf`` and so on. Allocations are ordered by start. Instead of
+    ``requested`` and ``end`` they have ``asked_after``, the number of events from the start to the request for the
+    free, and ``freed_after``, from there to the end. ``nth`` is left out. ``stacks/own`` has one row per frame: 1 for
+    the user's own code.
     """
     header = {
         "version": _VERSION,
@@ -75,10 +75,10 @@ def encode_columns(header: dict[str, Any], columns: Iterable[tuple[str, NDArray[
 
 
 def decode(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]]:
-    """Header and columns of what `encode` made.
+    """The header and the columns of an encoded snapshot.
 
     Raises:
-        SnapshotFormatError: The bytes come from elsewhere.
+        SnapshotFormatError: The bytes are not an encoded snapshot.
     """
     if not data.startswith(_MAGIC):
         raise SnapshotFormatError("not an encoded snapshot")
@@ -86,9 +86,9 @@ def decode(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]]:
     at = begin + int.from_bytes(data[len(_MAGIC) : begin], "little")
     header = json.loads(zlib.decompress(data[begin:at]))
     columns = {}
-    for facts in header["columns"]:
-        columns[facts["name"]] = unpack(facts, data[at : at + facts["bytes"]])
-        at += facts["bytes"]
+    for description in header["columns"]:
+        columns[description["name"]] = unpack(description, data[at : at + description["bytes"]])
+        at += description["bytes"]
     return header, columns
 
 
@@ -98,8 +98,8 @@ def _columns(snapshot: Snapshot) -> list[tuple[str, NDArray[Any]]]:
         tables.append((f"trace/{timeline.device}", _arrays(timeline.trace)))
         tables.append((f"allocations/{timeline.device}", _by_start(_arrays(timeline.allocations))))
     tables += [(name, _arrays(getattr(snapshot, name))) for name in ("segments", "blocks", "stacks")]
-    own = [frame.line > 0 and is_user_file(frame.file) for frame in snapshot.stacks.frames]
-    tables.append(("stacks", {"own": np.asarray(own, np.int64)}))
+    is_user_code = [frame.line > 0 and is_user_file(frame.file) for frame in snapshot.stacks.frames]
+    tables.append(("stacks", {"own": np.asarray(is_user_code, np.int64)}))
     return [(f"{name}/{field}", column) for name, table in tables for field, column in table.items()]
 
 
@@ -109,10 +109,10 @@ def _arrays(table: Any) -> dict[str, NDArray[Any]]:
 
 
 def _by_start(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Allocations in the order of their beginning, their ends as differences: a quarter of the bytes."""
+    """Order allocations by start and store their ends as differences, which takes a quarter of the bytes."""
     order = np.argsort(columns["start"], kind="stable")
     ordered = {name: column[order] for name, column in columns.items()}
-    del ordered["nth"]  # a reader counts that on the way
+    del ordered["nth"]  # can be counted while decoding
     requested = ordered.pop("requested")
     ordered["asked_after"] = requested - ordered["start"]
     ordered["freed_after"] = ordered.pop("end") - requested

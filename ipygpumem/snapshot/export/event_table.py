@@ -1,4 +1,4 @@
-"""Events and answers as tables: CSV, Parquet, pandas."""
+"""Events and query results as tables: CSV, Parquet, pandas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.snapshot.model.segment_history import State
+from ipygpumem.snapshot.model.segment_history import AllocatorState
 from ipygpumem.snapshot.model.trace import ACTIONS
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ COLUMNS = (
     "compile_context",
     "user_metadata",
 )
-"""Columns of the table. ``file``, ``line`` and ``name`` are those of the innermost frame of the user's own code."""
+"""Columns of the table. ``file``, ``line`` and ``name`` describe the innermost frame of the user's own code."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FORMULA = ("=", "+", "-", "@")
@@ -44,7 +44,7 @@ _CHUNK = 1 << 14
 
 
 def events_columns(snapshot: Snapshot, device: int, clean: Callable[[str], str] = str) -> dict[str, Any]:
-    """The events of a device, one numpy array per column of `COLUMNS`; ``clean`` goes over each text."""
+    """The events of a device, one numpy array per column of `COLUMNS`. ``clean`` is applied to every text."""
     timeline = snapshot.timeline(device)
     trace = timeline.trace
     count = len(trace)
@@ -72,22 +72,21 @@ def events_columns(snapshot: Snapshot, device: int, clean: Callable[[str], str] 
 
 
 def _devices(snapshot: Snapshot, device: int | None) -> list[int]:
-    return (
-        [timeline.device for timeline in snapshot.timelines] if device is None else [snapshot.timeline(device).device]
-    )
+    timelines = snapshot.timelines if device is None else [snapshot.timeline(device)]
+    return [timeline.device for timeline in timelines]
 
 
 def _all_columns(snapshot: Snapshot, device: int | None, clean: Callable[[str], str] = str) -> dict[str, Any]:
-    devices = [events_columns(snapshot, one, clean) for one in _devices(snapshot, device)]
-    return {name: np.concatenate([one[name] for one in devices]) if devices else np.zeros(0) for name in COLUMNS}
+    tables = [events_columns(snapshot, number, clean) for number in _devices(snapshot, device)]
+    return {name: np.concatenate([table[name] for table in tables]) if tables else np.zeros(0) for name in COLUMNS}
 
 
 def event_rows(
     snapshot: Snapshot, device: int | None = None, clean: Callable[[str], str] = str
 ) -> Iterator[tuple[Any, ...]]:
-    """The events of a device, or of all, row by row, as plain values in the order of `COLUMNS`."""
-    for one in _devices(snapshot, device):
-        columns = events_columns(snapshot, one, clean)
+    """The events of a device, or of all, row by row as plain values in the order of `COLUMNS`."""
+    for number in _devices(snapshot, device):
+        columns = events_columns(snapshot, number, clean)
         for start in range(0, len(columns["event"]), _CHUNK):
             yield from zip(*(columns[name][start : start + _CHUNK].tolist() for name in COLUMNS), strict=True)
 
@@ -95,20 +94,20 @@ def event_rows(
 def write_csv(
     snapshot: Snapshot, file: IO[str], device: int | None = None, *, label: str | None = None, names: bool = True
 ) -> None:
-    """Write the events of a device, or of all, as CSV. Texts have no control characters, and are no formulas.
+    """Write the events of a device, or of all, as CSV. Control characters and formulas in texts are made harmless.
 
     Args:
-        snapshot: Where they come from.
+        snapshot: The snapshot.
         file: A text file.
-        device: Its index.
-        label: Value of a first column ``snapshot``, for the events of several files in one table.
-        names: Begin with a line of names.
+        device: The device's index; None for all.
+        label: Value of an additional first column ``snapshot``, for several files in one table.
+        names: Whether to start with a line of column names.
     """
     writer = csv.writer(file, lineterminator="\n")
     first = () if label is None else (label,)
     if names:
         writer.writerow(COLUMNS if label is None else ("snapshot", *COLUMNS))
-    writer.writerows((*first, *row) for row in event_rows(snapshot, device, _harmless))
+    writer.writerows((*first, *row) for row in event_rows(snapshot, device, _safe_text))
 
 
 def write_parquet(snapshot: Snapshot, file: str | os.PathLike[str] | IO[bytes], device: int | None = None) -> None:
@@ -117,17 +116,17 @@ def write_parquet(snapshot: Snapshot, file: str | os.PathLike[str] | IO[bytes], 
     Raises:
         OptionError: pyarrow is not installed.
     """
-    arrow, parquet = _need("pyarrow", "Parquet files"), _need("pyarrow.parquet", "Parquet files")
-    parquet.write_table(arrow.table(_all_columns(snapshot, device, _whole)), file)
+    arrow, parquet = _import("pyarrow", "Parquet files"), _import("pyarrow.parquet", "Parquet files")
+    parquet.write_table(arrow.table(_all_columns(snapshot, device, _valid_utf8)), file)
 
 
-def _whole(text: str) -> str:
-    """A name in a file may hold half a character, which is no UTF-8."""
+def _valid_utf8(text: str) -> str:
+    """The text without lone surrogates, which cannot be encoded."""
     return text.encode("utf-8", "replace").decode()
 
 
-def _harmless(text: str) -> str:
-    """For a terminal, and for a spreadsheet: neither control characters nor what it would take for a formula."""
+def _safe_text(text: str) -> str:
+    """The text without control characters for terminals, and without formulas for spreadsheets."""
     plain = _CONTROL.sub(" ", text)
     return f"'{plain}" if plain.startswith(_FORMULA) else plain
 
@@ -138,29 +137,29 @@ def events_frame(snapshot: Snapshot, device: int | None = None) -> Any:
     Raises:
         OptionError: pandas is not installed.
     """
-    return _need("pandas", "data frames").DataFrame(_all_columns(snapshot, device))
+    return _import("pandas", "data frames").DataFrame(_all_columns(snapshot, device))
 
 
-def to_frame(answer: Any) -> Any:
-    """Any answer of a snapshot as a pandas DataFrame: a curve, a sequence of dataclasses, a structured array.
+def to_frame(result: Any) -> Any:
+    """Any result of a snapshot's methods as a pandas DataFrame: a curve, a sequence of groups, a structured array.
 
     Raises:
-        OptionError: pandas is not installed, or this is no answer of a snapshot.
+        OptionError: pandas is not installed, or the argument is not such a result.
     """
-    pandas = _need("pandas", "data frames")
-    if isinstance(answer, np.ndarray):
-        return pandas.DataFrame(answer)
-    if isinstance(answer, (tuple, list)) and all(hasattr(row, "to_dict") for row in answer):
-        return pandas.DataFrame([row.to_dict() for row in answer])
-    if isinstance(answer, State):
-        raise OptionError("a state is two tables: to_frame(state.segments) and to_frame(state.blocks)")
-    if hasattr(answer, "to_dict"):
-        facts = answer.to_dict()
-        return pandas.DataFrame(facts if any(isinstance(value, list) for value in facts.values()) else [facts])
-    raise OptionError(f"a {type(answer).__name__} is no answer of a snapshot")
+    pandas = _import("pandas", "data frames")
+    if isinstance(result, np.ndarray):
+        return pandas.DataFrame(result)
+    if isinstance(result, (tuple, list)) and all(hasattr(row, "to_dict") for row in result):
+        return pandas.DataFrame([row.to_dict() for row in result])
+    if isinstance(result, AllocatorState):
+        raise OptionError("a state has two tables: use to_frame(state.segments) and to_frame(state.blocks)")
+    if hasattr(result, "to_dict"):
+        values = result.to_dict()
+        return pandas.DataFrame(values if any(isinstance(value, list) for value in values.values()) else [values])
+    raise OptionError(f"cannot convert {type(result).__name__!r} to a data frame: it is not a result of a snapshot")
 
 
-def _need(module: str, purpose: str) -> Any:
+def _import(module: str, purpose: str) -> Any:
     try:
         return import_module(module)
     except ImportError:

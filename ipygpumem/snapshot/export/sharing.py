@@ -1,4 +1,4 @@
-"""A snapshot as it may be given away: without the text of the code, without the folders of its files."""
+"""Copies of snapshots for sharing: without source text, without the folders of file names."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["on_one_clock", "shared", "stripped"]
+__all__ = ["align_start_times", "shareable", "strip_folders"]
 
-# From here on a library's file name tells nothing of whose machine it lay on. The separator in front stays, by which
-# library code is known.
+# The part of a library's file name that says nothing about the machine. The separator before it stays, as library code
+# is recognized by it.
 _PUBLIC = re.compile(
     r"""[/\\](?:site-packages|dist-packages)[/\\].*
     | [/\\]lib[/\\]python3(?:\.\d+t?)?[/\\].*
@@ -34,57 +34,56 @@ _COUNTERS = frozenset(field.name for field in fields(DeviceReading))
 _CURVE = re.compile(r"(?:device used|outside PyTorch(?: and other processes)?)(?:, cuda:\d{1,4})?")
 
 
-def shared(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Snapshot:
-    """The snapshot without what is not to be given away; itself, where all is.
+def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Snapshot:
+    """A copy of the snapshot without private data; the snapshot itself if nothing is to be removed.
 
     Args:
-        snapshot: The snapshot; it stays as it is.
-        source: Whether the text of the recorded cells goes with it.
-        paths: Whether file names keep their folders. What people wrote themselves (the text of the code, annotations,
-            metadata) is not searched for paths.
+        snapshot: The snapshot. It is not changed.
+        source: Whether to include the text of the recorded cells.
+        paths: Whether file names keep their folders. Source text, annotations and metadata are not searched for paths.
     """
     if source and paths:
         return snapshot
-    given = copy.copy(snapshot)
+    result = copy.copy(snapshot)
     if not paths:
         files = [frame.file for frame in snapshot.stacks.frames]
         files += [*snapshot.sources, *(cell.filename for cell in snapshot.own.cells), *snapshot.own.numbers]
-        names = stripped(files)
+        names = strip_folders(files)
         frames = tuple(replace(frame, file=names[frame.file]) for frame in snapshot.stacks.frames)
-        given.stacks = replace(snapshot.stacks, frames=frames)
-        given.sources = {names[file]: text for file, text in snapshot.sources.items()}
+        result.stacks = replace(snapshot.stacks, frames=frames)
+        result.sources = {names[file]: text for file, text in snapshot.sources.items()}
         cells = tuple(replace(cell, filename=names[cell.filename]) for cell in snapshot.own.cells)
         numbers = {names[file]: number for file, number in snapshot.own.numbers.items()}
         readings, curves = _readings(snapshot.own.readings), _curves(snapshot.own.curves)
-        given.own = replace(snapshot.own, cells=cells, numbers=numbers, host=None, readings=readings, curves=curves)
-        given.cells = Cells(cells, given.stacks, numbers)
+        result.own = replace(snapshot.own, cells=cells, numbers=numbers, host=None, readings=readings, curves=curves)
+        result.cells = Cells(cells, result.stacks, numbers)
     if not source:
-        given.sources = {}
-    given.forget()
-    return given
+        result.sources = {}
+    result.forget()
+    return result
 
 
-def on_one_clock(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Snapshots that are shown beside each other, times counting from the begin of each one's measurement.
+def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
+    """Copies of snapshots for showing them side by side, with times relative to the start of each measurement.
 
-    That is where the runs are the same, whatever the clocks of their machines say. Where one of them does not tell when
-    its measurement began, all count from their first events.
+    Measurements are comparable from their start, even if the clocks of their machines differ. If one of the snapshots
+    does not contain it, all times are relative to the first event.
     """
-    begins = [min((cell.start_us for cell in one.own.cells), default=0) for one in snapshots]
-    if len(begins) == 1 or 0 in begins:
+    starts = [min((cell.start_us for cell in snapshot.own.cells), default=0) for snapshot in snapshots]
+    if len(starts) == 1 or 0 in starts:
         return list(snapshots)
-    copies = [copy.copy(one) for one in snapshots]
-    for one, begin in zip(copies, begins, strict=True):
-        one.zero_us = begin
-        one.forget()
+    copies = [copy.copy(snapshot) for snapshot in snapshots]
+    for snapshot, start in zip(copies, starts, strict=True):
+        snapshot.zero_us = start
+        snapshot.forget()
     return copies
 
 
 def _readings(readings: dict[str, Any]) -> dict[str, Any]:
-    """Counters that we know, as numbers: what else a file has under these keys may be anything."""
+    """The known counters, if they are numbers. Anything else under these keys is removed."""
     return {
         when: {
-            device: {name: value for name, value in _items(counters) if name in _COUNTERS and _number(value)}
+            device: {name: value for name, value in _items(counters) if name in _COUNTERS and _is_number(value)}
             for device, counters in _items(readings.get(when))
             if _DEVICE.fullmatch(device)
         }
@@ -94,39 +93,39 @@ def _readings(readings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curves(curves: dict[str, Any]) -> dict[str, Any]:
-    """Curves whose names are ours, with numbers only."""
-    found = {}
+    """The curves with known names, numbers only."""
+    result = {}
     for name, curve in curves.items():
-        known = dict(_items(curve))
-        lists = {key: known[key] for key in ("time_us", "bytes") if isinstance(known.get(key), list)}
-        whole = all(_number(value) for values in lists.values() for value in values)
-        if _CURVE.fullmatch(name) and _number(known.get("device")) and whole:
-            found[name] = {"device": known["device"], **lists}
-    return found
+        columns = dict(_items(curve))
+        lists = {key: columns[key] for key in ("time_us", "bytes") if isinstance(columns.get(key), list)}
+        numeric = all(_is_number(value) for values in lists.values() for value in values)
+        if _CURVE.fullmatch(name) and _is_number(columns.get("device")) and numeric:
+            result[name] = {"device": columns["device"], **lists}
+    return result
 
 
 def _items(value: Any) -> list[tuple[str, Any]]:
-    return [(key, held) for key, held in value.items() if isinstance(key, str)] if isinstance(value, dict) else []
+    return [(key, item) for key, item in value.items() if isinstance(key, str)] if isinstance(value, dict) else []
 
 
-def _number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def stripped(files: list[str]) -> dict[str, str]:
-    """Names without folders. Different files keep different names, libraries their place inside the library."""
+def strip_folders(files: list[str]) -> dict[str, str]:
+    """File names without folders. Different files keep different names, library files their path in the library."""
     names: dict[str, str] = {}
-    taken: set[str] = set()
+    used: set[str] = set()
     for file in files:
         if file in names:
             continue
         name = base = _short(file)
         number = 1
-        while name in taken:
+        while name in used:
             number += 1
             stem, dot, end = base.rpartition(".")
             name = f"{stem}~{number}{dot}{end}" if dot else f"{base}~{number}"
-        taken.add(name)
+        used.add(name)
         names[file] = name
     return names
 
@@ -136,6 +135,6 @@ def _short(file: str) -> str:
     last = re.split(r"[/\\]", file)[-1]
     if public is not None:
         return f"{_CUT}{public[0]}"
-    if _COMPILED.search(file):  # by which it is known that nobody wrote it
+    if _COMPILED.search(file):  # the folder marks generated code
         return f"{_CUT}/.triton/{last}"
     return last if is_user_file(file) or not is_user_file(last) else f"{_CUT}/lib/python3/{last}"

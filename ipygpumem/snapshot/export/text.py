@@ -1,4 +1,4 @@
-"""Answers as lines of text, for terminals."""
+"""Results as lines of text for terminals."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ _INDENT = "  "
 
 
 def clip(text: str, width: int = _LABEL) -> str:
-    """A text on one line of at most ``width`` characters, without control characters."""
-    line = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    """The text on one line of at most ``width`` characters, without control characters."""
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
-def many(count: int, what: str) -> str:
-    """A count with its word: ``"1 block"``, ``"2,000 blocks"``."""
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+def many(count: int, noun: str) -> str:
+    """A count with its noun: ``"1 block"``, ``"2,000 blocks"``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def share(part: int, whole: int) -> str:
-    """A part in per cent, five characters wide."""
+    """A part in percent, five characters wide."""
     return f"{_PERCENT * part / whole:3.0f} %" if whole else "     "
 
 
 def peak_line(snapshot: Snapshot, peak: Peak) -> str:
     """The peak of a device and when it was."""
-    begin = f"GPU {peak.device}: peak {size(peak.requested)} requested, "
+    start = f"GPU {peak.device}: peak {size(peak.requested)} requested, "
     if peak.event < 0:
-        return begin + "before the first event"
+        return start + "before the first event"
     trace = snapshot.timeline(peak.device).trace
-    line = f"{begin}at event {peak.event:,}"
+    line = f"{start}at event {peak.event:,}"
     if peak.time_us is not None:
         line += f", {duration((peak.time_us - int(trace.time[0])) / 1e6)} after the first"
     if snapshot.own.cells:
@@ -64,12 +64,12 @@ def peak_line(snapshot: Snapshot, peak: Peak) -> str:
 
 
 def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
-    """The first ``top`` groups with their share of the whole, and what the others hold."""
+    """The first ``top`` groups with their share of the whole, and the sum of the others."""
     lines = []
     for group in groups[:top]:
         label = f"{group.label}: {group.source}" if group.source else group.label
-        held = f"{size(group.bytes):>10} {share(group.bytes, whole)}"
-        lines.append(f"{_INDENT}{held}  {clip(label)}  ({many(group.count, 'block')})")
+        columns = f"{size(group.bytes):>10} {share(group.bytes, whole)}"
+        lines.append(f"{_INDENT}{columns}  {clip(label)}  ({many(group.count, 'block')})")
     rest = groups[top:]
     if rest:
         total = sum(group.bytes for group in rest)
@@ -78,7 +78,7 @@ def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
 
 
 def leak_lines(live: LiveSet, key: str, top: int) -> list[str]:
-    """What was allocated in a window and is still alive."""
+    """The allocations of a window that are still alive."""
     blocks = many(len(live), "block")
     head = f"GPU {live.timeline.device}: {size(live.bytes)} in {blocks} allocated in the window and alive at its end"
     return [head, *group_lines(live.by(key), live.bytes, top)]
@@ -86,41 +86,41 @@ def leak_lines(live: LiveSet, key: str, top: int) -> list[str]:
 
 def fragmentation_lines(memory: Fragmentation) -> list[str]:
     """Free memory inside the segments."""
-    upper = " (at most: block sizes are reckoned from the requests)" if memory.derived else ""
-    where = f"GPU {memory.device} after event {memory.event:,}"
-    pieces = f"in {many(memory.pieces, 'piece')}, the largest {size(memory.largest)}{upper}"
+    estimate = " (upper bounds: block sizes are estimated from the requested sizes)" if memory.derived else ""
+    pieces = f"in {many(memory.pieces, 'piece')}, the largest {size(memory.largest)}{estimate}"
+    start = f"GPU {memory.device} after event {memory.event:,}"
     lines = [
-        f"{where}: {size(memory.free)} free of {size(memory.reserved)} reserved, {pieces}",
-        f"{_INDENT}{size(memory.empty):>10}  in segments without a block in use: empty_cache() gives these back",
-        f"{_INDENT}{size(memory.partly):>10}  in segments partly in use: only PyTorch can use these",
+        f"{start}: {size(memory.free)} free of {size(memory.reserved)} reserved, {pieces}",
+        f"{_INDENT}{size(memory.empty):>10}  in segments without a block in use: empty_cache() releases these",
+        f"{_INDENT}{size(memory.partly):>10}  in partly used segments: only PyTorch can use these",
     ]
     if memory.private:
-        lines.append(
-            f"{_INDENT}{size(memory.private):>10}  in private pools: only the CUDA graphs they belong to can use it"
-        )
+        lines.append(f"{_INDENT}{size(memory.private):>10}  in private pools: only their CUDA graphs can use these")
     fit = memory.fit
     if fit is not None and fit.block is not None:
         lines.append(f"{_INDENT}{size(fit.requested)} would fit into a free piece of {size(fit.block)}")
     elif fit is not None:
         lines.append(
-            f"{_INDENT}{size(fit.requested)} would fit nowhere: a new segment of {size(fit.segment)} is needed"
+            f"{_INDENT}{size(fit.requested)} would not fit into any free piece: it needs a new segment of"
+            f" {size(fit.segment)}"
         )
     return lines
 
 
 def oom_lines(oom: Oom) -> list[str]:
     """Why an allocation failed."""
-    head = f"GPU {oom.device}: out of memory at event {oom.event:,}, {size(oom.asked)} asked for"
+    head = f"GPU {oom.device}: out of memory at event {oom.event:,}, {size(oom.asked)} requested"
     return [head, *(f"{_INDENT}{sentence}" for sentence in oom.reason), *fragmentation_lines(oom.memory)]
 
 
-def diff_lines(found: Diff, top: int) -> list[str]:
+def diff_lines(difference: Diff, top: int) -> list[str]:
     """What changed between two moments."""
-    lines = [f"{signed(found.after - found.before)}: from {size(found.before)} to {size(found.after)} requested"]
-    for change in found.changes[:top]:
-        count = f"{change.count:+,} blocks" if change.count else "as many blocks"
+    before, after = difference.before, difference.after
+    lines = [f"{signed(after - before)}: from {size(before)} to {size(after)} requested"]
+    for change in difference.changes[:top]:
+        count = f"{change.count:+,} blocks" if change.count else "same number of blocks"
         lines.append(f"{_INDENT}{signed(change.bytes):>11}  {clip(change.label)}  ({count})")
-    rest = found.changes[top:]
+    rest = difference.changes[top:]
     if rest:
         total = sum(change.bytes for change in rest)
         lines.append(f"{_INDENT}{signed(total):>11}  in {len(rest):,} more")

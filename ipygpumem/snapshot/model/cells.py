@@ -1,4 +1,4 @@
-"""Which notebook cell an event belongs to: by time and by the file names in its stack."""
+"""Assigns events to notebook cells, by time and by the file names in their stacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipygpumem.snapshot.model.intervals import Spans
+from ipygpumem.snapshot.model.intervals import Intervals
 from ipygpumem.snapshot.model.unique_values import distinct
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["OUTSIDE", "Cells"]
 
 OUTSIDE = "(no cell)"
-_NAMED = 3  # runs of a cell that are named one by one
+_MAX_LABELS = 3
 _IPYTHON = re.compile(r"<ipython-input-(\d+)-[0-9a-f]+>")
 _IPYKERNEL = re.compile(r".*[/\\]ipykernel_\d+[/\\](\d+)\.py")
 
@@ -29,75 +29,74 @@ _IPYKERNEL = re.compile(r".*[/\\]ipykernel_\d+[/\\](\d+)\.py")
 class Cells:
     """Finds the cell of an event.
 
-    The cell that ran at that time is the one; where several did (nested, or touching in the same microsecond) the
-    youngest whose file is in the stack. A file name alone is not enough, as a cell that runs again has the same one; it
-    serves for blocks without a time, and where the file has no record of cells.
+    It is the cell that ran at the time of the event. If several did (nested, or adjacent in the same microsecond), it
+    is the latest one whose file is in the stack. File names alone are not enough, as every run of a cell has the same
+    one; they are used for blocks without a time and for files without a list of cells.
     """
 
     def __init__(self, cells: tuple[Cell, ...], stacks: StackTable, numbers: Mapping[str, int] | None = None) -> None:
         self._cells = cells
-        runs: dict[str, list[int]] = {}  # file name -> its cells, in the order of time
+        runs: dict[str, list[int]] = {}  # by file name, ordered by time
         for number, cell in enumerate(cells):
             if cell.filename:
                 runs.setdefault(cell.filename, []).append(number)
         self._runs = {file: np.asarray(numbers) for file, numbers in runs.items()}
-        self._names = {file: f"In[{number}]" for file, number in (numbers or {}).items()}
-        self._names |= {file: self._joined(numbers) for file, numbers in runs.items()}
-        self._spans: dict[str, Spans] = {}
+        self._labels = {file: f"In[{number}]" for file, number in (numbers or {}).items()}
+        self._labels |= {file: self._joined_labels(numbers) for file, numbers in runs.items()}
+        self._intervals: dict[str, Intervals] = {}
         self._stacks = stacks
         self._files: dict[int, list[str]] = {}
 
-    def _joined(self, numbers: Sequence[int]) -> str:
-        """Several runs in words that stay short."""
+    def _joined_labels(self, numbers: Sequence[int]) -> str:
         labels = list(dict.fromkeys(self._cells[number].label for number in numbers))
-        return " or ".join(labels) if len(labels) <= _NAMED else f"{labels[0]} … {labels[-1]}"
+        return " or ".join(labels) if len(labels) <= _MAX_LABELS else f"{labels[0]} … {labels[-1]}"
 
     def runs_of(self, file: str) -> str | None:
-        """The label of the cell that a file name stands for, of several runs all; None for other files."""
-        return self._names.get(file) or _from_file(file)
+        """The label of the cell with this file name, with all its runs; None for other files."""
+        return self._labels.get(file) or _label_from_file_name(file)
 
     def runs_at(self, file: str, times: NDArray[np.int64]) -> str | None:
-        """As `runs_of`, but only the runs that were under way at these times, if there is one for each."""
+        """As `runs_of`, but only the runs that were active at these times, if one was active at each."""
         if len(self._runs.get(file, ())) <= 1:
             return self.runs_of(file)
-        found = self._running(file, times)
-        return self.runs_of(file) if (found < 0).any() else self._joined(distinct(found).tolist())
+        active = self._active(file, times)
+        return self.runs_of(file) if (active < 0).any() else self._joined_labels(distinct(active).tolist())
 
     def labels(self, times: NDArray[np.int64], stacks: NDArray[np.int32]) -> list[str]:
-        """The label of the cell for each event, given by time (-1: unknown) and stack (-1: unknown)."""
+        """The label of the cell for each event, given by time and stack (-1 if unknown)."""
         labels = np.full(len(times), OUTSIDE, object)
         order = np.argsort(stacks, kind="stable")
         edges = np.flatnonzero(np.diff(stacks[order])) + 1
         for rows in np.split(order, edges) if len(order) else ():
             files = self._stack_files(int(stacks[rows[0]]))
-            found = np.full(len(rows), -1, np.int64)
+            cells = np.full(len(rows), -1, np.int64)
             for file in files:
                 if file in self._runs:
-                    found = np.maximum(found, self._running(file, times[rows]))
-            found = np.where(found < 0, self._running("", times[rows]), found)
+                    cells = np.maximum(cells, self._active(file, times[rows]))
+            cells = np.where(cells < 0, self._active("", times[rows]), cells)
             labels[rows] = next(filter(None, map(self.runs_of, files)), OUTSIDE)
-            for number in distinct(found[found >= 0]).tolist():
-                labels[rows[found == number]] = self._cells[number].label
+            for number in distinct(cells[cells >= 0]).tolist():
+                labels[rows[cells == number]] = self._cells[number].label
         return labels.tolist()
 
-    def _running(self, file: str, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The youngest run of a file (of all, for the empty name) at each time; -1 where there was none."""
+    def _active(self, file: str, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The latest run of a file (of all files if empty) at each time; -1 if there was none."""
         numbers = self._runs[file] if file else np.arange(len(self._cells))
-        if file not in self._spans:
-            chosen = [self._cells[number] for number in numbers.tolist()]
-            self._spans[file] = Spans([cell.start_us for cell in chosen], [cell.end_us for cell in chosen])
-        return np.append(numbers, -1)[self._spans[file].at(times)]
+        if file not in self._intervals:
+            runs = [self._cells[number] for number in numbers.tolist()]
+            self._intervals[file] = Intervals([run.start_us for run in runs], [run.end_us for run in runs])
+        return np.append(numbers, -1)[self._intervals[file].at(times)]
 
     def _stack_files(self, stack: int) -> list[str]:
-        """Files in a stack, the outermost first: the cell that ran, then what it called."""
+        """The files in a stack, outermost first: the cell that ran, then what it called."""
         if stack not in self._files:
             frames = self._stacks.stack(stack)
             self._files[stack] = list(dict.fromkeys(frame.file for frame in reversed(frames)))
         return self._files[stack]
 
 
-def _from_file(file: str) -> str | None:
-    """A label for the file name that IPython gives to a cell."""
+def _label_from_file_name(file: str) -> str | None:
+    """The label for the file name that IPython gives to a cell."""
     if match := _IPYTHON.fullmatch(file):
         return f"In[{match[1]}]"
     if match := _IPYKERNEL.fullmatch(file):

@@ -1,4 +1,4 @@
-"""Expandable segments: which ranges of addresses are mapped at any event."""
+"""The mapped address ranges of expandable segments at any event."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
-    Sums = tuple[Ints, Ints, Ints]
+    Edges = tuple[Ints, Ints, Ints]
 
-__all__ = ["SEGMENT", "Edges", "sums"]
+__all__ = ["SEGMENT", "MappedRanges", "edges_of"]
 
 SEGMENT = np.dtype(
     [
@@ -25,66 +25,67 @@ SEGMENT = np.dtype(
         ("expandable", "?"),
     ]
 )
-"""Columns of ``State.segments``. ``stack``, ``pool`` and ``small`` (of the small pool) are -1 where not known."""
+"""Columns of ``AllocatorState.segments``. ``stack``, ``pool`` and ``small`` (small pool) are -1 if unknown."""
 
-_EVERY = 8192  # moves between two checkpoints, at least
-_MOST = 8  # checkpoints: each may be as long as all moves together
+_MIN_STEP = 8192  # map and unmap events between two checkpoints
+_MAX_CHECKPOINTS = 8  # each may be as long as all events together
 
 
-def sums(stream: Ints, begin: Ints, end: Ints, change: Ints) -> Sums:
-    """What ranges add up to: at each place of each stream where it changes, by how much.
+def edges_of(stream: Ints, begin: Ints, end: Ints, change: Ints) -> Edges:
+    """The sum of ranges, as the addresses of each stream at which it changes.
 
     Returns:
-        Stream, address and change, by stream and address; none of the changes is 0.
+        Stream, address and change, ordered by stream and address. No change is 0.
     """
-    return _added(np.concatenate([stream, stream]), np.concatenate([begin, end]), np.concatenate([change, -change]))
+    return _sum(np.concatenate([stream, stream]), np.concatenate([begin, end]), np.concatenate([change, -change]))
 
 
-def _added(stream: Ints, place: Ints, change: Ints) -> Sums:
-    order = np.lexsort((place, stream))
-    stream, place, change = stream[order], place[order], change[order]
+def _sum(stream: Ints, address: Ints, change: Ints) -> Edges:
+    order = np.lexsort((address, stream))
+    stream, address, change = stream[order], address[order], change[order]
     if not len(stream):
-        return stream, place, change
-    new = np.flatnonzero(np.append(True, (stream[1:] != stream[:-1]) | (place[1:] != place[:-1])))
-    total = np.add.reduceat(change, new)
-    some = new[total != 0]
-    return stream[some], place[some], total[total != 0]
+        return stream, address, change
+    first = np.flatnonzero(np.append(True, (stream[1:] != stream[:-1]) | (address[1:] != address[:-1])))
+    total = np.add.reduceat(change, first)
+    rows = first[total != 0]
+    return stream[rows], address[rows], total[total != 0]
 
 
-class Edges:
-    """The ranges at the end, and the moves that led there, taken back as far as is asked."""
+class MappedRanges:
+    """The ranges mapped at the end, from which earlier ones are found by undoing map and unmap events."""
 
-    def __init__(self, last: Sums, stream: Ints, begin: Ints, end: Ints, change: Ints) -> None:
-        self._moves = (stream, begin, end, change)
-        self._step = max(_EVERY, -(-len(stream) // _MOST))
-        self._saved = {len(stream): last}
-        at = len(stream)
-        while at > 0:
-            before = (at - 1) // self._step * self._step
-            self._saved[before] = self._back(at, before)
-            at = before
+    def __init__(self, last: Edges, stream: Ints, begin: Ints, end: Ints, change: Ints) -> None:
+        self._events = (stream, begin, end, change)
+        self._step = max(_MIN_STEP, -(-len(stream) // _MAX_CHECKPOINTS))
+        self._checkpoints = {len(stream): last}
+        count = len(stream)
+        while count > 0:
+            before = (count - 1) // self._step * self._step
+            self._checkpoints[before] = self._undo(count, before)
+            count = before
 
-    def _back(self, at: int, before: int) -> Sums:
-        """What is saved for a number of moves, without the last of these."""
-        stream, place, change = self._saved[at]
-        undone = sums(*(column[before:at] for column in self._moves))
-        return _added(
+    def _undo(self, count: int, before: int) -> Edges:
+        """The edges after ``before`` events, from the checkpoint after ``count``."""
+        stream, address, change = self._checkpoints[count]
+        undone = edges_of(*(column[before:count] for column in self._events))
+        return _sum(
             np.concatenate([stream, undone[0]]),
-            np.concatenate([place, undone[1]]),
+            np.concatenate([address, undone[1]]),
             np.concatenate([change, -undone[2]]),
         )
 
-    def ranges(self, count: int) -> NDArray[Any]:
-        """`SEGMENT` rows of what is mapped after so many moves, by stream and address; only these are known."""
-        at = min(-(-count // self._step) * self._step, len(self._moves[0]))
-        stream, place, change = self._saved[count] if count in self._saved else self._back(at, count)
-        # the changes of each stream add up to 0: the next one begins anew
-        covered = np.cumsum(change) > 0
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], covered, [False]])))
-        ranges = np.zeros(len(edges) // 2, SEGMENT)
-        ranges["address"] = place[edges[::2]]
-        ranges["size"] = place[edges[1::2]] - place[edges[::2]]
-        ranges["stream"] = stream[edges[::2]]
+    def after(self, count: int) -> NDArray[Any]:
+        """`SEGMENT` rows of the ranges mapped after ``count`` events, by stream and address; other columns are -1."""
+        checkpoint = min(-(-count // self._step) * self._step, len(self._events[0]))
+        edges = self._checkpoints[count] if count in self._checkpoints else self._undo(checkpoint, count)
+        stream, address, change = edges
+        # the changes of each stream add up to 0, so one cumulative sum serves all streams
+        mapped = np.cumsum(change) > 0
+        rows = np.flatnonzero(np.diff(np.concatenate([[False], mapped, [False]])))
+        ranges = np.zeros(len(rows) // 2, SEGMENT)
+        ranges["address"] = address[rows[::2]]
+        ranges["size"] = address[rows[1::2]] - address[rows[::2]]
+        ranges["stream"] = stream[rows[::2]]
         ranges["expandable"] = True
         ranges["stack"] = ranges["pool"] = ranges["small"] = -1
         return ranges

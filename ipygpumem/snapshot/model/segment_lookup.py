@@ -1,4 +1,4 @@
-"""Which segment held an address at an event."""
+"""Finds the segment that contained an address at an event."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["holder"]
+__all__ = ["find_segment"]
 
 
-def holder(stays: tuple[Ints, Ints, Ints, Ints], address: Ints, event: Ints) -> Ints:
-    """For each address the number of the segment that held it right after an event; -1 where there was none.
+def find_segment(segments: tuple[Ints, Ints, Ints, Ints], address: Ints, event: Ints) -> Ints:
+    """For each address the number of the segment that contained it right after an event; -1 if there was none.
 
     Args:
-        stays: Address, size, first event and the event that gave it back, of each segment. Those at one address follow
-            one another.
+        segments: Address, size, first event and last event (excluded) of each segment. Segments at the same address do
+            not overlap in time.
         address: int64.
         event: int64, as many.
     """
-    begin, size, start, end = stays
-    found = np.full(len(address), -1, np.int64)
+    begin, size, start, end = segments
+    result = np.full(len(address), -1, np.int64)
     if not len(begin):
-        return found
+        return result
     order = np.lexsort((start, begin))
     bases, first = np.unique(begin[order], return_index=True)
     reach = np.maximum.accumulate(np.maximum.reduceat((begin + size)[order], first))
     last = np.append(first[1:], len(order))
-    # a base and an event as one number: the stays of a base are a stretch in which to look for the event
-    wide = int(max(start.max(), event.max(initial=-1))) + 2
-    keys = np.repeat(np.arange(len(bases)), last - first) * wide + start[order] + 1
-    open_ = np.arange(len(address))
+    # base and event combined into one number: the segments at a base form a range in which to search for the event
+    factor = int(max(start.max(), event.max(initial=-1))) + 2
+    keys = np.repeat(np.arange(len(bases)), last - first) * factor + start[order] + 1
+    open_rows = np.arange(len(address))
     base = np.searchsorted(bases, address, side="right") - 1
-    while len(open_):
-        near = base[open_]
-        keep = (near >= 0) & (address[open_] < reach[near])
-        open_, near = open_[keep], near[keep]
-        place = np.searchsorted(keys, near * wide + event[open_] + 1, side="right") - 1
-        stay = order[np.maximum(place, 0)]
-        inside = (place >= first[near]) & (event[open_] < end[stay]) & (address[open_] < (begin + size)[stay])
-        found[open_[inside]] = stay[inside]
-        open_ = open_[~inside]
-        base[open_] -= 1  # the one below may reach further
-    return found
+    while len(open_rows):
+        nearest = base[open_rows]
+        reachable = (nearest >= 0) & (address[open_rows] < reach[nearest])
+        open_rows, nearest = open_rows[reachable], nearest[reachable]
+        place = np.searchsorted(keys, nearest * factor + event[open_rows] + 1, side="right") - 1
+        segment = order[np.maximum(place, 0)]
+        inside = (place >= first[nearest]) & (event[open_rows] < end[segment])
+        inside &= address[open_rows] < (begin + size)[segment]
+        result[open_rows[inside]] = segment[inside]
+        open_rows = open_rows[~inside]
+        base[open_rows] -= 1  # a larger segment may start at a lower address
+    return result

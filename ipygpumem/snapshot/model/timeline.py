@@ -1,4 +1,4 @@
-"""One device's history: its events, allocations, and the bytes that they add up to."""
+"""One device's history: its events, its allocations, and the bytes that they add up to."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.snapshot.model.allocations import BEFORE, pair
-from ipygpumem.snapshot.model.segments import State
+from ipygpumem.snapshot.model.allocations import BEFORE, pair_events
+from ipygpumem.snapshot.model.segments import BlockState
 from ipygpumem.snapshot.model.trace import Action
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Curve:
         device: The device's index.
         what: What is counted.
         event: int64; the first is -1, the moment before the first event.
-        time_us: int64, microseconds since 1970; -1 where it is not known.
+        time_us: int64, microseconds since 1970; -1 if unknown.
         bytes: int64.
     """
 
@@ -51,26 +51,21 @@ class Curve:
         return int(self.event[row]), int(self.bytes[row])
 
     def at(self, time_us: int) -> int:
-        """The bytes at a time, in microseconds since 1970: after the last event up to it.
+        """The bytes at a time in microseconds since 1970: after the last event up to then.
 
         Raises:
             OptionError: The events have no times.
         """
         if isinstance(time_us, bool) or not isinstance(time_us, (int, float, np.number)) or time_us != time_us:  # noqa: PLR0124 (NaN)
-            raise OptionError(f"{time_us!r} is no time: a time is in microseconds since 1970")
+            raise OptionError(f"{time_us!r} is not a time: expected microseconds since 1970")
         if len(self) > 1 and self.time_us[-1] < 0:
-            raise OptionError("the events have no times: ask by event")
+            raise OptionError("the events of this snapshot have no times: use event numbers instead")
         return int(self.bytes[max(int(np.searchsorted(self.time_us, time_us, side="right")) - 1, 0)])
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            "device": self.device,
-            "what": self.what,
-            "event": self.event.tolist(),
-            "time_us": self.time_us.tolist(),
-            "bytes": self.bytes.tolist(),
-        }
+        """The curve as plain values."""
+        columns = {name: getattr(self, name).tolist() for name in ("event", "time_us", "bytes")}
+        return {"device": self.device, "what": self.what, **columns}
 
 
 class Timeline:
@@ -79,15 +74,15 @@ class Timeline:
     Attributes:
         trace: The events.
         allocations: The allocations.
-        gaps: What the events do not tell.
+        gaps: What the events do not cover.
     """
 
     def __init__(self, trace: Trace, segments: Segments | None, blocks: Blocks) -> None:
         self.trace = trace
-        self.allocations, self.gaps = pair(trace, segments, blocks)
-        here = blocks.device == trace.device
-        self.end_rounded = int(blocks.size[here & blocks.active].sum())
-        self.end_pending = int(blocks.size[here & (blocks.state == State.PENDING)].sum())
+        self.allocations, self.gaps = pair_events(trace, segments, blocks)
+        on_device = blocks.device == trace.device
+        self.end_rounded = int(blocks.size[on_device & blocks.active].sum())
+        self.end_pending = int(blocks.size[on_device & (blocks.state == BlockState.PENDING)].sum())
         self.end_reserved = None if segments is None else int(segments.size[segments.device == trace.device].sum())
 
     @property
@@ -101,16 +96,16 @@ class Timeline:
 
     @cached_property
     def requested(self) -> Curve:
-        """Requested bytes of all allocations that are not freed completely; one point more than there are events."""
+        """Requested bytes of all allocations whose free is not completed. It starts before the first event."""
         change = np.zeros(len(self.trace) + 2, np.int64)
-        # each place is an event, shifted by one for the moment before the first
+        # indices are events plus one, for the moment before the first
         np.add.at(change, self.allocations.start + 1, self.allocations.size)
         np.subtract.at(change, self.allocations.end + 1, self.allocations.size)
         return self._curve("requested", np.cumsum(change)[:-1])
 
     @cached_property
     def reserved(self) -> Curve | None:
-        """Bytes of all segments, reckoned back from those at the end; None for a file without segments."""
+        """Bytes of all segments, calculated backwards from the end; None for a file without segments."""
         if self.end_reserved is None:
             return None
         trace = self.trace

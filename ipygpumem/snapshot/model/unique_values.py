@@ -1,4 +1,7 @@
-"""Sets of a file's numbers. `numpy.unique` and `numpy.isin` may hash, and a file can be made so that hashes collide."""
+"""Distinct values of an untrusted file.
+
+`numpy.unique` and `numpy.isin` may hash, and a file can be made so that its hashes collide.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from numpy.typing import NDArray
 
-__all__ = ["among", "distinct"]
+__all__ = ["Numbering", "distinct", "is_in"]
 
-
-_FACTOR = np.uint64(secrets.randbits(64) | 1)  # new in each process: nobody can foresee what will collide
+_FACTOR = np.uint64(secrets.randbits(64) | 1)  # new in each process, so that collisions cannot be predicted
 _INVERSE = np.uint64(pow(int(_FACTOR), -1, 1 << 64))
+
+
+class Numbering(dict[Any, int]):
+    """Numbers keys in the order of their first use."""
+
+    def number(self, key: Hashable) -> int:
+        """The number of a key."""
+        return self.setdefault(key, len(self))
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
     """Each value once, in ascending order."""
     mixed = np.unique(values.astype(np.int64).view(np.uint64) * _FACTOR) * _INVERSE
-    found: NDArray[Any] = np.sort(mixed.view(np.int64)).astype(values.dtype)
-    return found
+    result: NDArray[Any] = np.sort(mixed.view(np.int64)).astype(values.dtype)
+    return result
 
 
-def among(values: NDArray[Any], table: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether each value is one of the table's."""
+def is_in(values: NDArray[Any], table: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether each value occurs in a table."""
     if not len(table):
         return np.zeros(len(values), np.bool_)
     ordered = np.sort(table)
-    found: NDArray[np.bool_] = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
-    return found
+    result: NDArray[np.bool_] = ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values
+    return result

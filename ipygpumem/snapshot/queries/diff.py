@@ -1,4 +1,4 @@
-"""Two moments compared: the same lines side by side, with what changed."""
+"""Compares the live allocations of two moments, line by line."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "Diff", "diff"]
 
-# the same cell has another process number in its file name each time the kernel starts
+# the file name of a cell contains the kernel's process id, which changes with every start
 _KERNEL = re.compile(r"ipykernel_\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is alive of one line, stack or other group at two moments.
+    """The live allocations of one line, stack or other group at two moments.
 
     Attributes:
         label: The group.
         before, after: Requested bytes.
-        count_before, count_after: Allocations.
-        file, line, name: Of a group by line: where it is.
+        count_before, count_after: Number of allocations.
+        file, line, name: The line, in groups by line.
     """
 
     label: str
@@ -43,26 +43,26 @@ class Change:
 
     @property
     def bytes(self) -> int:
-        """Bytes more, or fewer."""
+        """The change in bytes."""
         return self.after - self.before
 
     @property
     def count(self) -> int:
-        """Allocations more, or fewer."""
+        """The change in the number of allocations."""
         return self.count_after - self.count_before
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """The change as plain values."""
         return {**asdict(self), "bytes": self.bytes, "count": self.count}
 
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Two moments compared.
+    """The difference between two moments.
 
     Attributes:
-        before, after: Requested bytes at both.
-        changes: What changed, the largest change of bytes first. Groups that are equal in bytes and count are left out.
+        before, after: Requested bytes.
+        changes: The groups that differ, the largest change in bytes first.
     """
 
     before: int
@@ -70,31 +70,30 @@ class Diff:
     changes: tuple[Change, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """The difference as plain values."""
         return {"before": self.before, "after": self.after, "changes": [change.to_dict() for change in self.changes]}
 
 
 def diff(before: Snapshot | LiveSet, after: Snapshot | LiveSet, key: str = "line") -> Diff:
-    """Compare what lives at two moments, of one file or two.
+    """Compare the live allocations of two moments, in one file or two.
 
     Args:
         before: The first moment: ``snapshot.live(event)``, or a snapshot for its peak.
-        after: The second.
-        key: What to align by: a key of `ipygpumem.snapshot.KEYS`; ``"line"`` and ``"stack"`` are meant for this.
+        after: The second moment.
+        key: How to group: a key of `ipygpumem.snapshot.KEYS`. ``"line"`` and ``"stack"`` are the most useful.
 
     Raises:
-        OptionError: There is no such key, or these are no moments.
+        OptionError: The key does not exist, or an argument is neither a snapshot nor a live set.
     """
     before, after = _live(before), _live(after)
     old, new = _sums(before.by(key)), _sums(after.by(key))
     changes = []
-    for identity, named in {**old, **new}.items():
-        group = named[0]
+    for identity, (group, _, _) in {**old, **new}.items():
         _, bytes_before, count_before = old.get(identity, (group, 0, 0))
         _, bytes_after, count_after = new.get(identity, (group, 0, 0))
         if (bytes_before, count_before) != (bytes_after, count_after):
-            where = (group.file, group.line, group.name)
-            changes.append(Change(group.label, bytes_before, bytes_after, count_before, count_after, *where))
+            place = (group.file, group.line, group.name)
+            changes.append(Change(group.label, bytes_before, bytes_after, count_before, count_after, *place))
     changes.sort(key=lambda change: (-abs(change.bytes), -abs(change.count), change.label))
     return Diff(before.bytes, after.bytes, tuple(changes))
 
@@ -103,12 +102,12 @@ def _live(moment: Snapshot | LiveSet) -> LiveSet:
     if isinstance(moment, LiveSet):
         return moment
     if not isinstance(moment, Snapshot):
-        raise OptionError(f"a {type(moment).__name__} is neither a snapshot nor what lives at an event of one")
+        raise OptionError(f"cannot compare {type(moment).__name__!r}: expected a snapshot, or the result of its live()")
     return moment.live()
 
 
 def _sums(groups: Iterable[Group]) -> dict[Hashable, tuple[Group, int, int]]:
-    """Groups by what is the same in another run, with bytes and count of all that are."""
+    """The bytes and the count of all groups that are the same in another run."""
     sums: dict[Hashable, tuple[Group, int, int]] = {}
     for group in groups:
         key = _identity(group)
@@ -118,7 +117,7 @@ def _sums(groups: Iterable[Group]) -> dict[Hashable, tuple[Group, int, int]]:
 
 
 def _identity(group: Group) -> Hashable:
-    """What is the same in another run."""
+    """The parts of a group that are the same in another run."""
     if group.frames:
         return tuple((_KERNEL.sub("", frame.file), frame.line, frame.name) for frame in group.frames)
     if group.file is not None:

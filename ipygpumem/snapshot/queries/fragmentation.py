@@ -1,4 +1,4 @@
-"""Free memory inside the segments: how much, in which pieces, and what it is good for."""
+"""Free memory inside the segments: how much, in which pieces, and who can use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.model.segment_history import State
+    from ipygpumem.snapshot.model.segment_history import AllocatorState
     from ipygpumem.snapshot.snapshot import Snapshot
 
     Ints = NDArray[np.int64]
@@ -31,14 +31,14 @@ _SEGMENT_QUANTUM = 2 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What an allocation would have needed.
+    """Whether an allocation of a given size would have succeeded, and what it would have needed.
 
     Attributes:
-        requested: Bytes asked for.
+        requested: Requested bytes.
         rounded: Bytes as the allocator rounds them.
-        small: Whether it is served from segments of the small pool (up to 1 MiB).
-        block: Bytes of the smallest free piece that would have served; None where none would.
-        segment: Bytes of the new segment needed otherwise.
+        small: Whether the small pool serves it (up to 1 MiB).
+        block: Bytes of the smallest free piece that is large enough; None if there is none.
+        segment: Bytes of the new segment that it needs otherwise.
     """
 
     requested: int
@@ -56,17 +56,16 @@ class Fragmentation:
         device: The device's index.
         event: The event.
         reserved: All segments.
-        requested: All blocks in use, as asked for.
-        free: Free pieces together.
+        requested: Requested sizes of all blocks in use.
+        free: All free pieces.
         largest: The largest free piece.
-        pieces: How many there are.
-        empty: Free bytes in segments without a block in use: ``torch.cuda.empty_cache`` would give these back.
-        partly: Free bytes in segments partly in use: lost to everybody but PyTorch.
-        private: Free bytes in segments of private pools, whoever uses these: they serve the graph that owns the pool.
-        derived: True where block sizes are reckoned from the requests, rounded up to 512 bytes, so that free pieces
-            are upper bounds: the allocator may have left the rest of a piece (up to 1 MiB) with a block. False at the
-            end, where the file tells them.
-        fit: What an allocation of a given size would have needed, if it was asked.
+        pieces: Number of free pieces.
+        empty: Free bytes in segments without a block in use: ``torch.cuda.empty_cache`` would release them.
+        partly: Free bytes in partly used segments: only PyTorch can use them.
+        private: Free bytes in segments of private pools: only the CUDA graphs that own the pools can use them.
+        derived: Whether block sizes are estimated, as the requests rounded up to 512 bytes. Free pieces are then upper
+            bounds, as a block may include the rest of a piece (up to 1 MiB). At the end the file has the real sizes.
+        fit: Whether an allocation of the given size would have succeeded, if a size was given.
     """
 
     device: int
@@ -83,17 +82,17 @@ class Fragmentation:
     fit: Fit | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """The free memory as plain values."""
         return asdict(self)
 
 
 def round_request(requested: int) -> int:
-    """Requested bytes as the allocator rounds them under default settings: up to a multiple of 512."""
+    """Round requested bytes as the allocator does by default: up to a multiple of 512."""
     return max(_QUANTUM, -(-requested // _QUANTUM) * _QUANTUM)
 
 
 def segment_size(rounded: int) -> int:
-    """Bytes of the segment that the allocator takes for a rounded request, under default settings."""
+    """The bytes of the segment that the allocator allocates by default for a rounded request."""
     if rounded <= _SMALL:
         return SMALL_SEGMENT
     if rounded < _MIDDLE:
@@ -102,24 +101,25 @@ def segment_size(rounded: int) -> int:
 
 
 def fragmentation(
-    snapshot: Snapshot, state: State, need: int | None = None, stream: int | None = None
+    snapshot: Snapshot, state: AllocatorState, need: int | None = None, stream: int | None = None
 ) -> Fragmentation:
     """Free memory inside the segments.
 
     Args:
-        snapshot: Where the state comes from.
-        state: The moment.
+        snapshot: The snapshot.
+        state: Its state at an event.
         need: Bytes of an allocation to fit in.
-        stream: The stream of that allocation, as free pieces serve their own stream only; None for any.
+        stream: The stream of that allocation, as a free piece serves only its own stream; None for any.
     """
     timeline = snapshot.timeline(state.device)
     at_end = state.event == len(timeline.trace) - 1
     exact = at_end and not timeline.gaps.only_in_segments and not timeline.gaps.only_in_events
-    length, owner = _told_pieces(snapshot, state) if exact else _derived_pieces(state)
+    length, owner = _recorded_pieces(snapshot, state) if exact else _derived_pieces(state)
     inside = _owner(state, state.blocks["address"])
     used = np.zeros(len(state.segments), np.bool_)
     used[inside[inside >= 0]] = True
-    private = np.isin(state.segments["pool"], [n for n, pool in enumerate(snapshot.pools) if pool != _DEFAULT_POOL])
+    private_pools = [number for number, pool in enumerate(snapshot.pools) if pool != _DEFAULT_POOL]
+    private = np.isin(state.segments["pool"], private_pools)
     shared = ~private[owner]
     return Fragmentation(
         device=state.device,
@@ -140,15 +140,15 @@ def fragmentation(
 def _fit(need: int, stream: int | None, length: Ints, segments: NDArray[Any]) -> Fit:
     rounded = round_request(need)
     small = rounded <= _SMALL
-    serves = (length >= rounded) & ((segments["small"] == small) | (segments["small"] < 0))
+    suitable = (length >= rounded) & ((segments["small"] == small) | (segments["small"] < 0))
     if stream is not None:
-        serves &= segments["stream"] == stream
-    block = int(length[serves].min()) if serves.any() else None
+        suitable &= segments["stream"] == stream
+    block = int(length[suitable].min()) if suitable.any() else None
     return Fit(need, rounded, small, block, segment_size(rounded))
 
 
-def _owner(state: State, address: Ints) -> Ints:
-    """The row of the segment that holds each address, or -1."""
+def _owner(state: AllocatorState, address: Ints) -> Ints:
+    """The row of the segment that contains each address, or -1."""
     if not len(state.segments):
         return np.full(len(address), -1, np.int64)
     place = np.searchsorted(state.segments["address"], address, side="right") - 1
@@ -156,27 +156,27 @@ def _owner(state: State, address: Ints) -> Ints:
     return np.where((place >= 0) & (address < end), place, -1)
 
 
-def _told_pieces(snapshot: Snapshot, state: State) -> tuple[Ints, Ints]:
-    """Free pieces at the end, as the file tells them: bytes and segment of each."""
+def _recorded_pieces(snapshot: Snapshot, state: AllocatorState) -> tuple[Ints, Ints]:
+    """The size and the segment of each free piece at the end, as recorded in the file."""
     blocks = snapshot.blocks
     free = np.flatnonzero((blocks.device == state.device) & ~blocks.active)
     owner = _owner(state, blocks.address[free])
     return blocks.size[free][owner >= 0], owner[owner >= 0]
 
 
-def _derived_pieces(state: State) -> tuple[Ints, Ints]:
-    """Free pieces between the blocks in use, with sizes rounded up to 512 bytes: bytes and segment of each."""
+def _derived_pieces(state: AllocatorState) -> tuple[Ints, Ints]:
+    """The size and the segment of each free piece between blocks in use, whose sizes are rounded up to 512 bytes."""
     segments, blocks = state.segments, state.blocks
     owner = _owner(state, blocks["address"])
     blocks, owner = blocks[owner >= 0], owner[owner >= 0]
     rounded = np.maximum(-(-blocks["requested"] // _QUANTUM), 1) * _QUANTUM
     rows = np.arange(len(segments))
-    # a block without bytes at the beginning and at the end of each segment: what lies between two blocks is free
-    where = np.concatenate([owner, rows, rows])
+    # an empty block at the start and at the end of each segment: the memory between two blocks is free
+    segment = np.concatenate([owner, rows, rows])
     begin = np.concatenate([blocks["address"], segments["address"], segments["address"] + segments["size"]])
     end = np.concatenate([blocks["address"] + rounded, segments["address"], segments["address"] + segments["size"]])
-    order = np.lexsort((end, begin, where))
-    where, begin, end = where[order], begin[order], end[order]
-    gap = np.where(where[1:] == where[:-1], begin[1:] - end[:-1], 0)
+    order = np.lexsort((end, begin, segment))
+    segment, begin, end = segment[order], begin[order], end[order]
+    gap = np.where(segment[1:] == segment[:-1], begin[1:] - end[:-1], 0)
     free = np.flatnonzero(gap > 0)
-    return gap[free], where[free]
+    return gap[free], segment[free]

@@ -1,4 +1,4 @@
-"""By what allocations can be grouped, and what such a group is called."""
+"""The properties by which allocations can be grouped, and the labels of the groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.model.allocations import BEFORE
 from ipygpumem.snapshot.model.annotations import innermost
-from ipygpumem.snapshot.model.stacks import Numbers
+from ipygpumem.snapshot.model.unique_values import Numbering
 from ipygpumem.snapshot.queries.groups import Group, add_up
 
 if TYPE_CHECKING:
@@ -21,22 +21,31 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.snapshot import Snapshot
 
     Ints = NDArray[np.int64]
-    Keyed = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]
+    Grouping = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]
+    """A code for each row, and a function that describes the group with a code."""
 
-__all__ = ["KEYS", "group_rows", "label_rows"]
+__all__ = ["KEYS", "check_key", "group_rows", "label_rows"]
 
 UNKNOWN = "(unknown)"
 _KIB_BITS = 10
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_NO_USER_FRAME, _EMPTY, _OLD, _NO_STACK = -1, -2, -3, -4
+_WITHOUT_FRAME = {
+    _NO_USER_FRAME: "(no frame of your own code)",
+    _EMPTY: "(no Python on that thread, such as a backward pass)",
+    _OLD: "(older than the recording, without a stack)",
+    _NO_STACK: "(no stack recorded)",
+}
 
 
 def group_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[Group, ...]:
     """Add up rows of a device's allocations by a key of `KEYS`, the largest group first.
 
     Raises:
-        OptionError: There is no such key.
+        OptionError: The key does not exist.
     """
-    codes, describe = _keyed(snapshot, timeline, rows, key)
+    check_key(key)
+    codes, describe = KEYS[key](snapshot, timeline, rows)
     sums = add_up(codes, timeline.allocations.size[rows])
     return tuple(Group(bytes=total, count=count, **describe(code)) for code, total, count in sums)
 
@@ -45,53 +54,31 @@ def label_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> 
     """The labels of the groups by a key of `KEYS`, and for each row the number of its label.
 
     Raises:
-        OptionError: There is no such key.
+        OptionError: The key does not exist.
     """
-    codes, describe = _keyed(snapshot, timeline, rows, key)
-    unique, which = np.unique(codes, return_inverse=True)
-    return [describe(int(code))["label"] for code in unique], which
+    check_key(key)
+    codes, describe = KEYS[key](snapshot, timeline, rows)
+    unique, group = np.unique(codes, return_inverse=True)
+    return [describe(int(code))["label"] for code in unique], group
 
 
-def _keyed(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> Keyed:
+def check_key(key: str) -> None:
+    """Raise `OptionError` for a key that does not exist."""
     if not isinstance(key, str) or key not in KEYS:
         raise OptionError(f"cannot group by {key!r}: choose from {', '.join(KEYS)}")
-    return KEYS[key](snapshot, timeline, rows)
-
-
-_FOREIGN, _EMPTY, _OLD, _NO_STACK = -1, -2, -3, -4
-_UNNAMED = {
-    _FOREIGN: "(no frame of your own code)",
-    _EMPTY: "(no Python on that thread, such as a backward pass)",
-    _OLD: "(older than the recording, without a stack)",
-    _NO_STACK: "(no stack recorded)",
-}
 
 
 def _user_frames(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
-    """Number of the innermost frame of the user's own code, or why there is none."""
+    """The number of the innermost frame of the user's own code, or a code of `_WITHOUT_FRAME`."""
     stacks, allocations = snapshot.stacks, timeline.allocations
     table = np.append(np.where(stacks.leaf < 0, _EMPTY, stacks.user_frame), _NO_STACK).astype(np.int64)
     frames = table[allocations.stack[rows]]
-    silent = (allocations.start[rows] == BEFORE) & ((frames == _EMPTY) | (frames == _NO_STACK))
-    return np.where(silent, _OLD, frames)
+    old = (allocations.start[rows] == BEFORE) & ((frames == _EMPTY) | (frames == _NO_STACK))
+    return np.where(old, _OLD, frames)
 
 
-def _by_line(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
-    def describe(code: int) -> dict[str, Any]:
-        if code < 0:
-            return {"label": _UNNAMED[code]}
-        frame = snapshot.stacks.frames[code]
-        label = f"{short(code, frame.file)}:{frame.line} {frame.name}"
-        source = snapshot.source_line(frame.file, frame.line)
-        return {"label": label, "file": frame.file, "line": frame.line, "name": frame.name, "source": source}
-
-    codes = _user_frames(snapshot, timeline, rows)
-    short = _short_files(snapshot, timeline, rows, codes)
-    return codes, describe
-
-
-def _short_files(snapshot: Snapshot, timeline: Timeline, rows: Ints, codes: Ints) -> Callable[[int, str], str]:
-    """Names for the files of groups, given by code: the group's own events tell which run of a cell it was."""
+def _short_names(snapshot: Snapshot, timeline: Timeline, rows: Ints, codes: Ints) -> Callable[[int, str], str]:
+    """A function that shortens the file name of a group. The times of its events select the run of a cell."""
     times = _times(timeline, rows)
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
@@ -103,57 +90,71 @@ def _short_files(snapshot: Snapshot, timeline: Timeline, rows: Ints, codes: Ints
     return short
 
 
-def _by_function(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
-    functions = Numbers()
-    table = [functions.number((frame.file, frame.name)) for frame in snapshot.stacks.frames]
-    names = list(functions)
+def _by_line(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    codes = _user_frames(snapshot, timeline, rows)
+    short = _short_names(snapshot, timeline, rows, codes)
 
     def describe(code: int) -> dict[str, Any]:
         if code < 0:
-            return {"label": _UNNAMED[code]}
-        file, name = names[code]
-        return {"label": f"{short(code, file)} {name}", "file": file, "name": name}
+            return {"label": _WITHOUT_FRAME[code]}
+        frame = snapshot.stacks.frames[code]
+        label = f"{short(code, frame.file)}:{frame.line} {frame.name}"
+        source = snapshot.source_line(frame.file, frame.line)
+        return {"label": label, "file": frame.file, "line": frame.line, "name": frame.name, "source": source}
 
-    codes = _look_up(table, _user_frames(snapshot, timeline, rows))
-    short = _short_files(snapshot, timeline, rows, codes)
     return codes, describe
 
 
-def _by_file(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
-    files = Numbers()
+def _by_function(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    functions = Numbering()
+    table = [functions.number((frame.file, frame.name)) for frame in snapshot.stacks.frames]
+    names = list(functions)
+    codes = _look_up(table, _user_frames(snapshot, timeline, rows))
+    short = _short_names(snapshot, timeline, rows, codes)
+
+    def describe(code: int) -> dict[str, Any]:
+        if code < 0:
+            return {"label": _WITHOUT_FRAME[code]}
+        file, name = names[code]
+        return {"label": f"{short(code, file)} {name}", "file": file, "name": name}
+
+    return codes, describe
+
+
+def _by_file(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    files = Numbering()
     table = [files.number(frame.file) for frame in snapshot.stacks.frames]
     names = list(files)
 
     def describe(code: int) -> dict[str, Any]:
-        return {"label": names[code], "file": names[code]} if code >= 0 else {"label": _UNNAMED[code]}
+        return {"label": names[code], "file": names[code]} if code >= 0 else {"label": _WITHOUT_FRAME[code]}
 
     return _look_up(table, _user_frames(snapshot, timeline, rows)), describe
 
 
 def _look_up(table: list[int], numbers: Ints) -> Ints:
-    """Values of a table; negative numbers stand for themselves."""
+    """Look up numbers in a table; negative numbers stay as they are."""
     return np.where(numbers < 0, numbers, np.asarray([*table, 0], np.int64)[np.maximum(numbers, 0)])
 
 
-def _by_stack(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
-    unnamed = _user_frames(snapshot, timeline, rows)
-    codes = np.where(unnamed < _FOREIGN, unnamed, timeline.allocations.stack[rows])
-    short = _short_files(snapshot, timeline, rows, codes)
+def _by_stack(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    frames = _user_frames(snapshot, timeline, rows)
+    codes = np.where(frames < _NO_USER_FRAME, frames, timeline.allocations.stack[rows])
+    short = _short_names(snapshot, timeline, rows, codes)
 
     def describe(code: int) -> dict[str, Any]:
         if code < 0:
-            return {"label": _UNNAMED[code]}
-        frames = snapshot.stacks.stack(code)
-        own = int(snapshot.stacks.user_frame[code])
-        first = snapshot.stacks.frames[own] if own >= 0 else frames[0]
-        return {"label": f"{short(code, first.file)}:{first.line} {first.name}", "frames": frames}
+            return {"label": _WITHOUT_FRAME[code]}
+        stack = snapshot.stacks.stack(code)
+        user_frame = int(snapshot.stacks.user_frame[code])
+        frame = snapshot.stacks.frames[user_frame] if user_frame >= 0 else stack[0]
+        return {"label": f"{short(code, frame.file)}:{frame.line} {frame.name}", "frames": stack}
 
     return codes, describe
 
 
-def _labelled(labels: Iterable[str]) -> Keyed:
-    """Groups of equal labels."""
-    numbers = Numbers()
+def _by_label(labels: Iterable[str]) -> Grouping:
+    numbers = Numbering()
     codes = np.asarray([numbers.number(label) for label in labels], np.int64)
     names = list(numbers)
     return codes, lambda code: {"label": names[code]}
@@ -163,15 +164,14 @@ def _times(timeline: Timeline, rows: Ints) -> Ints:
     return np.append(timeline.trace.time, -1)[timeline.allocations.start[rows]]
 
 
-def _by_cell(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
-    return _labelled(snapshot.cells.labels(_times(timeline, rows), timeline.allocations.stack[rows]))
+def _by_cell(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    return _by_label(snapshot.cells.labels(_times(timeline, rows), timeline.allocations.stack[rows]))
 
 
-def _by_pool(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
-    allocations, trace = timeline.allocations, timeline.trace
-    pools = np.append(trace.pool, -1)[allocations.start[rows]].astype(np.int64)
-    untold = np.flatnonzero(pools < 0)
-    pools[untold] = snapshot.pools_at(timeline.device, rows[untold])
+def _by_pool(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    pools = np.append(timeline.trace.pool, -1)[timeline.allocations.start[rows]].astype(np.int64)
+    unknown = np.flatnonzero(pools < 0)
+    pools[unknown] = snapshot.pools_at(timeline.device, rows[unknown])
 
     def describe(code: int) -> dict[str, Any]:
         if code < 0:
@@ -182,12 +182,11 @@ def _by_pool(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
     return pools, describe
 
 
-def _by_stream(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
+def _by_stream(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
     allocations = timeline.allocations
     segment = np.append(snapshot.blocks.segment, -1)[allocations.block[rows]]
-    known = allocations.start[rows] != BEFORE
     streams = np.where(
-        known,
+        allocations.start[rows] != BEFORE,
         np.append(timeline.trace.stream, 0)[allocations.start[rows]],
         np.append(snapshot.segments.stream, -1)[segment],
     )
@@ -198,39 +197,34 @@ def _by_stream(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
     return streams, describe
 
 
-def _by_annotation(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
-    names = snapshot.annotations(timeline.device)
-    regions = innermost(names, _times(timeline, rows))
-    return _labelled(names[region].name if region >= 0 else "(outside of all)" for region in regions.tolist())
+def _by_annotation(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    annotations = snapshot.annotations(timeline.device)
+    regions = innermost(annotations, _times(timeline, rows)).tolist()
+    return _by_label(annotations[region].name if region >= 0 else "(outside of all)" for region in regions)
 
 
-def _by_text(column: str) -> Callable[[Snapshot, Timeline, Ints], Keyed]:
-    def codes(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
+def _by_text(column: str) -> Callable[[Snapshot, Timeline, Ints], Grouping]:
+    def group(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
         texts = np.append(getattr(timeline.trace, column), -1)[timeline.allocations.start[rows]]
         return texts, lambda code: {"label": (snapshot.texts[code] if code >= 0 else "") or "(none)"}
 
-    return codes
+    return group
 
 
-def _by_size(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
-    del snapshot
+def _by_size(_: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
     bits = np.ceil(np.log2(np.maximum(timeline.allocations.size[rows], 1))).astype(np.int64)
-
-    def describe(code: int) -> dict[str, Any]:
-        return {"label": f"up to {1 << code % _KIB_BITS} {_SIZE_UNITS[code // _KIB_BITS]}"}
-
-    return bits, describe
+    return bits, lambda code: {"label": f"up to {1 << code % _KIB_BITS} {_SIZE_UNITS[code // _KIB_BITS]}"}
 
 
-def _by_allocation(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Keyed:
-    def describe(code: int) -> dict[str, Any]:
-        line = _by_line(snapshot, timeline, np.asarray([code]))
-        return {**line[1](int(line[0][0])), "label": timeline.allocations.name(code)}
+def _by_allocation(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    def describe(row: int) -> dict[str, Any]:
+        codes, describe_line = _by_line(snapshot, timeline, np.asarray([row]))
+        return {**describe_line(int(codes[0])), "label": timeline.allocations.name(row)}
 
     return rows, describe
 
 
-KEYS: dict[str, Callable[[Snapshot, Timeline, Ints], Keyed]] = {
+KEYS: dict[str, Callable[[Snapshot, Timeline, Ints], Grouping]] = {
     "line": _by_line,
     "function": _by_function,
     "file": _by_file,
@@ -244,4 +238,4 @@ KEYS: dict[str, Callable[[Snapshot, Timeline, Ints], Keyed]] = {
     "size": _by_size,
     "allocation": _by_allocation,
 }
-"""The groupings by name. ``context`` is the compile context, ``metadata`` what the user set as memory metadata."""
+"""The groupings by name. ``context`` is the compile context, ``metadata`` the user metadata of the allocation."""

@@ -1,4 +1,4 @@
-"""Live allocations, added up by what they have in common."""
+"""Allocations added up by a common property."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["Group", "add_up"]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Allocations with something in common.
+    """Allocations with a common property.
 
     Attributes:
-        label: What they have in common, in words.
+        label: The property.
         bytes: Requested bytes.
-        count: Allocations.
-        file: Of a group by line, function or file: the file.
-        line: Of a group by line: the line.
-        name: Of a group by line or function: the function.
-        source: Of a group by line: the text of the line, where the snapshot carries it.
-        frames: Of a group by stack: the stack, innermost frame first.
+        count: Number of allocations.
+        file: The file, in groups by line, function or file.
+        line: The line number, in groups by line.
+        name: The function, in groups by line or function.
+        source: The text of the line, in groups by line, if the snapshot contains it.
+        frames: The stack, innermost frame first, in groups by stack.
     """
 
     label: str
@@ -40,23 +40,16 @@ class Group:
     frames: tuple[Frame, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values; ``frames`` as texts."""
-        return {
-            "label": self.label,
-            "file": self.file,
-            "line": self.line,
-            "name": self.name,
-            "source": self.source,
-            "bytes": self.bytes,
-            "count": self.count,
-            **({"frames": [str(frame) for frame in self.frames]} if self.frames else {}),
-        }
+        """The group as plain values, ``frames`` as texts."""
+        names = ("label", "file", "line", "name", "source", "bytes", "count")
+        frames = {"frames": [str(frame) for frame in self.frames]} if self.frames else {}
+        return {name: getattr(self, name) for name in names} | frames
 
 
 def add_up(codes: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Code, bytes and count of each group, the largest first; of equal ones the smaller code first."""
-    unique, which, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    """The code, bytes and count of each group, the largest first; of equal ones the smaller code first."""
+    unique, group, counts = np.unique(codes, return_inverse=True, return_counts=True)
     totals = np.zeros(len(unique), np.int64)
-    np.add.at(totals, which, sizes)
+    np.add.at(totals, group, sizes)
     order = np.lexsort((unique, -totals))
     return [(int(unique[row]), int(totals[row]), int(counts[row])) for row in order]

@@ -1,4 +1,4 @@
-"""What lives at one moment, and the peak."""
+"""The allocations alive at one moment, and the peak."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LiveSet:
     """The allocations alive right after an event.
 
     Attributes:
-        snapshot: Where they come from.
+        snapshot: The snapshot.
         timeline: The device's history.
         event: The event; -1 is the moment before the first.
         rows: int64, rows of ``timeline.allocations``.
@@ -49,11 +49,11 @@ class LiveSet:
 
         Args:
             key: ``"line"``, ``"function"``, ``"cell"``, ``"stack"``, ...
-            allocated: The allocator's own counter at that moment, in rounded bytes. A last group then holds what is
-                missing to it, so that the sum of all is the counter.
+            allocated: The allocator's own counter at that moment, in rounded bytes. A last group then holds the
+                difference, so that the sum of all groups is the counter.
 
         Raises:
-            OptionError: There is no such key.
+            OptionError: The key does not exist.
         """
         groups = group_rows(self.snapshot, self.timeline, self.rows, key)
         if allocated is None:
@@ -61,7 +61,7 @@ class LiveSet:
         return (*groups, Group(label=ROUNDING, bytes=allocated - self.bytes, count=0))
 
     def to_dict(self, key: str = "line", top: int | None = None) -> dict[str, Any]:
-        """As plain values, with the ``top`` groups by a key."""
+        """Plain values with the ``top`` groups by a key."""
         return {
             "device": self.timeline.device,
             "event": self.event,
@@ -74,15 +74,15 @@ class LiveSet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Peak:
-    """The highest point of a device's requested bytes.
+    """The maximum of a device's requested bytes.
 
     Attributes:
         device: The device's index.
-        requested: Bytes that the program asked for. Blocks that wait for a stream after their free count, as in
+        requested: Bytes that the program requested. Blocks that wait for a stream after their free count, as in
             PyTorch's ``requested_bytes.all.peak``.
         event: The first event after which it is reached; -1 is the moment before the first event.
-        time_us: Microseconds since 1970; None for -1, and where the file has no times.
-        live: What lived then.
+        time_us: Microseconds since 1970; None for -1 and for events without times.
+        live: The allocations alive at that moment.
     """
 
     device: int
@@ -92,5 +92,5 @@ class Peak:
     live: LiveSet
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, without the live set."""
+        """The peak as plain values, without the live set."""
         return {"requested": self.requested, "event": self.event, "time_us": self.time_us}

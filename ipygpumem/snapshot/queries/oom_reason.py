@@ -1,4 +1,4 @@
-"""Why an allocation failed although memory was free."""
+"""Explains why an allocation failed although memory was free."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import size
+from ipygpumem.snapshot.export.text import many
 from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.snapshot.queries.fragmentation import Fragmentation, fragmentation, round_request, segment_size
 
 if TYPE_CHECKING:
-    from ipygpumem.snapshot.model.segment_history import State
+    from ipygpumem.snapshot.model.segment_history import AllocatorState
     from ipygpumem.snapshot.snapshot import Snapshot
 
 __all__ = ["Oom", "explain_oom"]
@@ -25,8 +26,8 @@ class Oom:
         device: The device's index.
         event: The oom event.
         time_us: Microseconds since 1970, or None.
-        asked: Bytes asked for, rounded by the allocator.
-        device_free: Bytes free on the device then; None if the file does not say.
+        asked: Requested bytes, rounded by the allocator.
+        device_free: Free bytes on the device at that time; None if not recorded.
         memory: The free memory inside the segments.
         reason: Why it failed, one sentence each.
     """
@@ -40,58 +41,52 @@ class Oom:
     reason: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """The failure as plain values."""
         return asdict(self)
 
 
-def explain_oom(snapshot: Snapshot, state: State) -> Oom:
-    """Why the allocation of an oom event failed.
+def explain_oom(snapshot: Snapshot, state: AllocatorState) -> Oom:
+    """Explain why the allocation of an oom event failed.
 
     Raises:
-        OptionError: The event is no oom event.
+        OptionError: The event is not an oom event.
     """
     trace = snapshot.timeline(state.device).trace
     event = state.event
     if event < 0 or trace.action[event] != Action.OOM:
-        raise OptionError(f"event {event} of device {state.device} is no oom event")
-    asked = int(trace.size[event])
-    memory = fragmentation(snapshot, state, asked, int(trace.stream[event]))
+        raise OptionError(f"event {event} of device {state.device} is not an out-of-memory event")
+    requested = int(trace.size[event])
+    memory = fragmentation(snapshot, state, requested, int(trace.stream[event]))
     device_free = trace.device_free.get(event)
-    return Oom(
-        device=state.device,
-        event=event,
-        time_us=trace.time_of(event),
-        asked=asked,
-        device_free=device_free,
-        memory=memory,
-        reason=_reason(memory, asked, device_free, expandable=snapshot.settings.get("expandable_segments") is True),
-    )
+    expandable = snapshot.settings.get("expandable_segments") is True
+    reason = _reason(memory, requested, device_free, expandable=expandable)
+    return Oom(state.device, event, trace.time_of(event), requested, device_free, memory, reason)
 
 
-def _reason(memory: Fragmentation, asked: int, device_free: int | None, *, expandable: bool) -> tuple[str, ...]:
-    """The sentences of an oom report."""
-    segment = segment_size(round_request(asked))
-    parts = [f"{size(asked)} were asked for."]
-    if memory.largest < asked:
-        parts.append(
-            f"PyTorch held {size(memory.free)} free in {memory.pieces:,} {'piece' if memory.pieces == 1 else 'pieces'},"
-            f" the largest {size(memory.largest)}: none was large enough."
-        )
+def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, expandable: bool) -> tuple[str, ...]:
+    segment = segment_size(round_request(requested))
+    sentences = [f"{size(requested)} were requested."]
+    if memory.largest < requested:
+        pieces = f"{many(memory.pieces, 'piece')}, the largest {size(memory.largest)}"
+        sentences.append(f"PyTorch had {size(memory.free)} free in {pieces}: none was large enough.")
     elif memory.fit is not None and memory.fit.block is None:
-        parts.append(
-            f"PyTorch held a free piece of {size(memory.largest)}, but of another stream or of the pool for"
-            f" {'larger' if memory.fit.small else 'smaller'} blocks."
+        blocks = "larger" if memory.fit.small else "smaller"
+        sentences.append(
+            f"PyTorch had a free piece of {size(memory.largest)}, but for another stream or in the pool for {blocks}"
+            " blocks."
         )
     else:
-        parts.append(f"PyTorch held a free piece of up to {size(memory.largest)}, perhaps of another private pool.")
+        sentences.append(
+            f"PyTorch had a free piece of up to {size(memory.largest)}, possibly in the private pool of a CUDA graph."
+        )
     if device_free is not None and device_free < segment:
-        parts.append(f"A new segment takes {size(segment)}, and the device had {size(device_free)} left.")
+        sentences.append(f"A new segment needs {size(segment)}, but the device had only {size(device_free)} left.")
     elif device_free is not None:
-        parts.append(
-            f"A new segment takes {size(segment)}; the device had {size(device_free)} left: a limit"
-            " (torch.cuda.set_per_process_memory_fraction) may have been in the way."
+        sentences.append(
+            f"A new segment needs {size(segment)}, and the device had {size(device_free)} left: a limit"
+            " (torch.cuda.set_per_process_memory_fraction) may have prevented it."
         )
     if memory.partly:
-        advice = "." if expandable else "; expandable_segments:True avoids most of that."
-        parts.append(f"{size(memory.partly)} lie in segments partly in use, where only PyTorch can use them{advice}")
-    return tuple(parts)
+        advice = "." if expandable else "; expandable_segments:True avoids most of this."
+        sentences.append(f"{size(memory.partly)} are in partly used segments, where only PyTorch can use them{advice}")
+    return tuple(sentences)

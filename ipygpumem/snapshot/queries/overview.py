@@ -1,4 +1,4 @@
-"""The short answer: what peaked when, who holds it, and what the file does not tell."""
+"""The summary of a snapshot: the peak, when it was, the lines that used most of it, and notes on accuracy."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 __all__ = ["Overview", "overview", "summary_text"]
 
 _TOP = 3
-_DEVICES_SHOWN = 4
+_MAX_DEVICES = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Overview:
-    """One device in numbers. Bytes are requested bytes where nothing else is said.
+    """The main numbers of one device. Bytes are requested bytes unless stated otherwise.
 
     Attributes:
         device: The device's index.
         events: Events in its trace.
-        peak: The highest point.
-        end_requested: Bytes of the blocks that live at the end.
-        end_rounded: The same, as the allocator rounds them; None for a file without segments.
+        peak: The peak.
+        end_requested: Bytes of the blocks alive at the end.
+        end_rounded: The same as rounded by the allocator; None for a file without segments.
         reserved_end: Bytes of all segments at the end; None for a file without segments.
-        reserved_peak: The most there was of these; None also where events and segments do not fit together.
+        reserved_peak: Their maximum; None also if events and segments contradict each other.
         before_recording: Blocks older than the first event.
         before_recording_bytes: Their bytes.
-        dropped: Allocations that the ring buffer lost; None if the file does not say.
-        out_of_order: Events that were sorted in by time.
+        dropped: Allocations dropped from the ring buffer; None if unknown.
+        out_of_order: Events that had to be sorted by time.
         oom_events: Out-of-memory events.
-        notes: What else the events do not tell, in sentences.
+        notes: Sentences about missing or inconsistent data.
     """
 
     device: int
@@ -55,24 +55,21 @@ class Overview:
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """The overview as plain values."""
+        names = ("before_recording", "before_recording_bytes", "dropped", "out_of_order", "oom_events")
         return {
             "device": self.device,
             "events": self.events,
             "peak": self.peak.to_dict(),
             "end": {"requested": self.end_requested, "rounded": self.end_rounded},
             "reserved": {"end": self.reserved_end, "peak": self.reserved_peak},
-            "before_recording": self.before_recording,
-            "before_recording_bytes": self.before_recording_bytes,
-            "dropped": self.dropped,
-            "out_of_order": self.out_of_order,
-            "oom_events": self.oom_events,
+            **{name: getattr(self, name) for name in names},
             "notes": list(self.notes),
         }
 
 
 def overview(snapshot: Snapshot, device: int) -> Overview:
-    """One device in numbers."""
+    """The main numbers of one device."""
     timeline = snapshot.timeline(device)
     reserved = timeline.reserved
     gaps = timeline.gaps
@@ -94,17 +91,17 @@ def overview(snapshot: Snapshot, device: int) -> Overview:
 
 
 def summary_text(snapshot: Snapshot, device: int | None = None) -> str:
-    """The answer first: the peak, when, and the lines that hold most of it. It fits one screen."""
-    chosen = snapshot.timelines if device is None else [snapshot.timeline(device)]
-    devices = [timeline.device for timeline in chosen if len(timeline.trace) or timeline.end_reserved]
-    devices.sort(key=lambda one: -snapshot.timeline(one).requested.peak()[1])
-    if not devices:
+    """The peak, when it was, and the lines that used most of it, on one screen."""
+    timelines = snapshot.timelines if device is None else [snapshot.timeline(device)]
+    used = [timeline for timeline in timelines if len(timeline.trace) or timeline.end_reserved]
+    used.sort(key=lambda timeline: -timeline.requested.peak()[1])
+    if not used:
         return f"{snapshot.name}: no device used memory"
     lines: list[str] = []
-    for one in devices[:_DEVICES_SHOWN]:
-        lines += _device_lines(snapshot, one, short=len(devices) > 1)
-    if len(devices) > _DEVICES_SHOWN:
-        lines.append(f"and {len(devices) - _DEVICES_SHOWN} more devices with lower peaks")
+    for timeline in used[:_MAX_DEVICES]:
+        lines += _device_lines(snapshot, timeline.device, short=len(used) > 1)
+    if len(used) > _MAX_DEVICES:
+        lines.append(f"and {many(len(used) - _MAX_DEVICES, 'more device')} with lower peaks")
     lines.append(clip(snapshot.name + (f", torch {snapshot.own.torch}" if snapshot.own.torch else "")))
     return "\n".join(lines)
 
@@ -114,12 +111,12 @@ def _device_lines(snapshot: Snapshot, device: int, *, short: bool) -> list[str]:
     peak = facts.peak
     groups = peak.live.by("line")[:_TOP]
     lines = [peak_line(snapshot, peak), *group_lines(groups, peak.requested, _TOP)]
-    ends = f"at the end {size(facts.end_requested)} requested"
+    end = f"at the end {size(facts.end_requested)} requested"
     if facts.reserved_end is not None and facts.end_rounded is not None:
-        ends += f", {size(facts.end_rounded)} rounded; reserved {size(facts.reserved_end)}"
+        end += f", {size(facts.end_rounded)} rounded; reserved {size(facts.reserved_end)}"
     if facts.reserved_peak is not None:
-        ends += f", at most {size(facts.reserved_peak)}"
-    lines.append(f"  {many(facts.events, 'event')}; {ends}")
+        end += f", at most {size(facts.reserved_peak)}"
+    lines.append(f"  {many(facts.events, 'event')}; {end}")
     if facts.oom_events:
         times = "once" if facts.oom_events == 1 else f"{facts.oom_events:,} times"
         lines.append(f"  out of memory {times}: see ipygpumem fragmentation {clip(snapshot.name)} --at oom")

@@ -1,4 +1,4 @@
-"""Values of an untrusted file, taken only as what they have to be. Nothing is printed, compared or hashed before."""
+"""Type checks for values of an untrusted file. No value is printed, compared or hashed before it passed."""
 
 from __future__ import annotations
 
@@ -14,82 +14,108 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["LARGEST", "MOST", "Huge", "column", "integer", "kind", "mapping", "sequence", "text", "varied"]
+__all__ = [
+    "MAX_BLOCK",
+    "MAX_TOTAL",
+    "HugeNumber",
+    "check_repetition",
+    "column",
+    "integer",
+    "is_plain",
+    "mapping",
+    "optional",
+    "sequence",
+    "text",
+    "type_name",
+]
 
-LARGEST = 1 << 48
-"""Bytes of the largest block or segment that is believed."""
+MAX_BLOCK = 1 << 48
+"""Bytes of the largest plausible block or segment."""
 
-MOST = 1 << 62
+MAX_TOTAL = 1 << 62
 """Bytes that all sizes in a file may add up to, so that no sum overflows."""
 
 _INT64 = 1 << 63
-_MANY = 1 << 16
-_TIMES = 8
+_LONG_LIST = 1 << 16
+_MAX_REPETITIONS = 8
+_MAX_BITS = 128
+_PLAIN_TYPES = (str, int, float, bool, type(None))
 
 
-class Huge(str):
-    """Stands for a number that is larger than any that has a meaning here. It is no text, though it can be printed."""
+class HugeNumber(str):
+    """Placeholder for an integer beyond any plausible size. It can be printed but does not pass as a text."""
 
     __slots__ = ()
 
 
-def kind(value: Any) -> str:
-    """The type of a value, in words."""
-    if type(value) is Huge:
+def type_name(value: Any) -> str:
+    """The type of a value, with an article."""
+    if type(value) is HugeNumber:
         return "a number of more than 128 bits"
     name = type(value).__name__
-    return "nothing" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value can be written to JSON: Python refuses to print integers of more than 4,300 digits."""
+    return type(value) in _PLAIN_TYPES and not (type(value) is int and value.bit_length() > _MAX_BITS)
 
 
 def integer(value: Any, where: str, low: int = -_INT64, high: int = _INT64 - 1) -> int:
-    """A whole number within bounds."""
+    """Require an integer within bounds."""
     if type(value) is not int:
-        raise SnapshotFormatError(f"{where} is {kind(value)}, not a whole number")
+        raise SnapshotFormatError(f"{where} is {type_name(value)}, not an integer")
     if not low <= value <= high:
         raise SnapshotFormatError(f"{where} is out of range")
     return value
 
 
 def text(value: Any, where: str) -> str:
-    """A text."""
+    """Require a text."""
     if type(value) is not str:
-        raise SnapshotFormatError(f"{where} is {kind(value)}, not a text")
+        raise SnapshotFormatError(f"{where} is {type_name(value)}, not a text")
     return value
 
 
 def mapping(value: Any, where: str) -> dict[str, Any]:
-    """A dict, as the reader made it: its keys are texts."""
+    """Require a dict. The reader has made its keys texts."""
     if type(value) is not dict:
-        raise SnapshotFormatError(f"{where} is {kind(value)}, not a dict")
+        raise SnapshotFormatError(f"{where} is {type_name(value)}, not a dict")
     return value
 
 
 def sequence(value: Any, where: str) -> Sequence[Any]:
-    """A list or tuple."""
+    """Require a list or tuple."""
     if type(value) is not list and type(value) is not tuple:
-        raise SnapshotFormatError(f"{where} is {kind(value)}, not a list")
-    if len(value) > _MANY:
-        varied(array("Q", map(id, value)), where)
+        raise SnapshotFormatError(f"{where} is {type_name(value)}, not a list")
+    if len(value) > _LONG_LIST:
+        check_repetition(array("Q", map(id, value)), where)
     return value
 
 
-def varied(ids: array[int], where: str) -> None:
-    """Refuse a long list of the same few objects. A file names one again in two bytes, and each wants its row."""
-    if len(ids) > _MANY + _TIMES * len(set(ids)):
-        raise SnapshotLimitError(f"{where}: {len(ids):,} entries that are the same {len(set(ids)):,} again and again")
+def optional(value: Any, check: Callable[..., Any], where: str) -> Any:
+    """Accept None, or what passes a check."""
+    return None if value is None else check(value, where)
+
+
+def check_repetition(ids: array[int], where: str) -> None:
+    """Refuse long lists that repeat a few objects: a file needs two bytes for each repetition, a column a row."""
+    distinct = len(set(ids))
+    if len(ids) > _LONG_LIST + _MAX_REPETITIONS * distinct:
+        raise SnapshotLimitError(f"{where}: {len(ids):,} entries that repeat the same {distinct:,} objects")
 
 
 def column(
     values: list[Any], where: Callable[[int], str], low: int = -_INT64, high: int = _INT64 - 1
 ) -> NDArray[np.int64]:
-    """Whole numbers within bounds as a column. ``where`` names the value with a number."""
+    """Require integers within bounds and return them as a column. ``where`` names the value with a number."""
     try:
         if set(map(type, values)) <= {int}:
             numbers = np.array(array("q", values), np.int64)
             if not len(numbers) or low <= numbers.min() <= numbers.max() <= high:
                 return numbers
     except OverflowError:
-        pass  # the loop below names the one that is too large
+        pass  # the loop below names the value
     for number, value in enumerate(values):
         integer(value, where(number), low, high)
-    raise SnapshotFormatError(f"{where(0)} cannot be read as a whole number")
+    raise SnapshotFormatError(f"{where(0)} cannot be read as an integer")

@@ -1,95 +1,95 @@
-"""Trace entries of one shape: the same opcodes at the same places. All of them are the rows of one matrix.
+"""Layouts of trace entries. All entries with the same opcodes at the same positions are rows of one matrix.
 
-Most of half a million entries have one of some dozen shapes, which differ in the width of a number and in the length of
-a list. Where one entry has been taken apart, another of its length needs only to have the same bytes wherever an opcode
-or a key stands; then its numbers stand where they do in the first.
+Most of half a million entries have one of about a dozen layouts, which differ in the width of a number and the length
+of a list. Once one entry has been decoded, another of the same length only needs to have the same bytes wherever an
+opcode or a key is; its numbers are then where they are in the first.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ipygpumem.snapshot.reader import opcodes as op
+from ipygpumem.snapshot.reader.field_reader import MARGIN, FieldReader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
     Words = NDArray[np.uint64]
 
-__all__ = ["Part", "Shape", "shape_of"]
+__all__ = ["Layout", "Operand", "layout_of"]
 
 _WORD = 8
-_INTS = {op.BININT1: 1, op.BININT2: 2, op.BININT: 4}
 _REFERENCES = {op.BINGET: 1, op.LONG_BINGET: 4}
-_PLAIN = {op.NONE: 0, op.NEWTRUE: 0, op.NEWFALSE: 0, op.EMPTY_TUPLE: 0, op.BINFLOAT: 8} | _INTS | _REFERENCES
+_INTS = {op.BININT1: 1, op.BININT2: 2, op.BININT: 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Operand:
     """The value of one key.
 
     Attributes:
-        at: Where its bytes begin in the entry: of a number or a reference the operand, else what makes it unique.
-        size: How many they are.
-        reference: Whether they are a memo index.
-        signed: Whether they are a number below zero, if the highest bit is set.
-        varies: Whether they may differ from entry to entry.
-        made: How many objects the entry has put into the memo before; -1 of a value that is not put there.
-        nothing: Whether it is None.
+        kind: ``number``, ``reference`` (a memo index), ``inline`` (written in the entry), ``none``.
+        start: Where its bytes start in the entry.
+        size: How many bytes it has.
+        signed: Whether a number is negative if its highest bit is set.
+        varies: Whether an inline value may differ between entries.
+        memo_offset: How many objects the entry has added to the memo before it; -1 for a value that is not memoized.
     """
 
-    at: int
-    size: int
-    reference: bool = False
+    kind: str
+    start: int = 0
+    size: int = 0
     signed: bool = False
-    varies: bool = True
-    made: int = 0
-    nothing: bool = False
+    varies: bool = False
+    memo_offset: int = 0
 
     def numbers(self, rows: Words) -> Ints:
         """The number in each row."""
-        word, byte = divmod(self.at, _WORD)
+        word, byte = divmod(self.start, _WORD)
         value = rows[:, word] >> np.uint64(8 * byte)
         if byte + self.size > _WORD:
             value |= rows[:, word + 1] << np.uint64(8 * (_WORD - byte))
         spare = 8 * (_WORD - self.size)
-        raised = value << np.uint64(spare)
-        return raised.view(np.int64) >> spare if self.signed else (raised >> np.uint64(spare)).view(np.int64)
+        shifted = value << np.uint64(spare)
+        return shifted.view(np.int64) >> spare if self.signed else (shifted >> np.uint64(spare)).view(np.int64)
 
     def words(self, rows: Words) -> list[tuple[slice, Words]]:
-        """All its bytes in each row, in words with zeros where other bytes are."""
-        found = []
-        for word in range(self.at // _WORD, -(-(self.at + self.size) // _WORD)):
-            begin, end = max(self.at - _WORD * word, 0), min(self.at + self.size - _WORD * word, _WORD)
-            mask = (1 << 8 * end) - (1 << 8 * begin)
-            found.append((slice(None), rows[:, word] & np.uint64(mask)))
-        return found
+        """The bytes of the operand in each row as 8-byte words, with zeros in place of other bytes."""
+        words = []
+        for word in range(self.start // _WORD, -(-(self.start + self.size) // _WORD)):
+            first, last = max(self.start - _WORD * word, 0), min(self.start + self.size - _WORD * word, _WORD)
+            mask = (1 << 8 * last) - (1 << 8 * first)
+            words.append((slice(None), rows[:, word] & np.uint64(mask)))
+        return words
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What entries of one shape have in common.
+class Layout:
+    """What entries of one layout have in common.
 
     Attributes:
         size: Bytes of an entry.
-        pattern: The bytes of one of them, as words.
-        mask: Ones where all have the same bits.
-        memos: How many objects an entry puts into the memo.
-        parts: Where the values are, by key.
+        pattern: The bytes of one entry, as 8-byte words.
+        mask: Ones where all entries have the same bits.
+        memo_count: How many objects an entry adds to the memo.
+        operands: The values by key.
     """
 
     size: int
     pattern: tuple[int, ...]
     mask: tuple[int, ...]
-    memos: int
-    parts: dict[str, Part]
+    memo_count: int
+    operands: dict[str, Operand]
 
-    def fits(self, rows: Words) -> NDArray[np.bool_]:
-        """Which rows, each the words of an entry of this size, have the shape."""
+    def matches(self, rows: Words) -> NDArray[np.bool_]:
+        """Which rows, each the words of an entry of this size, have the layout."""
         different = np.zeros(len(rows), np.uint64)
         for place, (word, mask) in enumerate(zip(self.pattern, self.mask, strict=True)):
             if mask:
@@ -98,155 +98,66 @@ class Shape:
         return same
 
 
-def shape_of(entry: bytes, keys: dict[str, bytes], kinds: dict[str, str]) -> Shape | None:
-    """Take one entry apart.
+def layout_of(entry: bytes, keys: dict[str, bytes], kinds: dict[str, str]) -> Layout | None:
+    """Decode one entry and note where its values are.
 
     Args:
         entry: Its bytes.
         keys: Its keys in their order, each with the bytes that refer to it.
-        kinds: What their values are: ``number``, ``text``, ``list``, ``pair``, or ``any`` if it does not matter.
+        kinds: What the values are, as in `FieldReader.read`.
 
     Returns:
-        None if there is anything unforeseen in it.
+        None if the entry cannot be decoded.
     """
-    walk = _Walk(entry)
-    try:
-        found = {key: walk.part(reference, kinds[key]) for key, reference in keys.items()}
-        if entry[walk.at] != op.SETITEMS or walk.at + 1 != len(entry):
+    reader = FieldReader(entry + bytes(MARGIN), np.zeros(1, np.int64), len(entry))
+    same = bytearray(b"\xff" * len(entry))
+    operands = {}
+    for key, reference in keys.items():
+        at = int(reader.position[0]) + len(reference)
+        code = entry[at] if at < len(entry) else op.STOP
+        kind = "list" if kinds[key] == "any" and code == op.EMPTY_LIST else kinds[key]
+        contents: dict[bytes, int] = {}
+        reader.read(kind, key, reference, contents)
+        if not len(reader.position):
             return None
-    except (IndexError, ValueError):
+        operand = _operand(entry, at, int(reader.position[0]), kind, next(iter(contents), None))
+        for start, end in _varying(entry, at, operand, kind):
+            same[start:end] = bytes(end - start)
+        if kinds[key] != "any":
+            offset = int(reader.memo_offsets[key][0]) if kind != "number" else 0
+            varies = operand.kind == "inline" and 0 in same[operand.start : operand.start + operand.size]
+            operands[key] = replace(operand, varies=varies, memo_offset=offset)
+    reader.close()
+    if reader.position.tolist() != [len(entry)]:
         return None
-    parts = {key: part for key, part in found.items() if part is not None}
     padded = len(entry) + -len(entry) % _WORD
     pattern = np.frombuffer(entry.ljust(padded, b"\0"), "<u8").tolist()
-    mask = np.frombuffer(bytes(walk.same).ljust(padded, b"\0"), "<u8").tolist()
-    return Shape(len(entry), tuple(pattern), tuple(mask), walk.memos, parts)
+    mask = np.frombuffer(bytes(same).ljust(padded, b"\0"), "<u8").tolist()
+    return Layout(len(entry), tuple(pattern), tuple(mask), int(reader.memo_count[0]), operands)
 
 
-class _Walk:
-    """Through one entry, behind its opening bytes."""
+def _operand(entry: bytes, at: int, end: int, kind: str, contents: bytes | None) -> Operand:
+    """The value between two positions."""
+    code = entry[at]
+    if contents is not None:
+        return Operand("inline", entry.index(contents, at), len(contents))
+    if code == op.SHORT_BINUNICODE:
+        return Operand("inline", at + 2, entry[at + 1])
+    start = at + 2 if code == op.LONG1 else at + 1
+    if kind == "number" or code not in _REFERENCES:
+        return Operand("number" if end > start else "none", start, end - start, signed=code in {op.LONG1, op.BININT})
+    return Operand("reference", start, end - start)
 
-    def __init__(self, entry: bytes) -> None:
-        self._entry = entry
-        self.memos = int(entry[1] == op.MEMOIZE)
-        self.at = 2 + self.memos
-        self.same = bytearray(b"\xff" * len(entry))
 
-    def part(self, key: bytes, kind: str) -> Part | None:
-        """The key and its value; None of a value that does not matter."""
-        if not self._entry.startswith(key, self.at):
-            raise ValueError(key)
-        self.at += len(key)
-        if kind == "any":
-            self._any()
-            return None
-        if kind == "number":
-            return self._number()
-        if self._entry[self.at] == op.NONE:
-            self.at += 1
-            return Part(self.at, 0, varies=False, nothing=True)
-        if self._entry[self.at] in _REFERENCES:
-            return self._reference()
-        before = self.memos
-        begin, end = {"text": self._text, "list": self._list, "pair": self._pair}[kind]()
-        varies = 0 in self.same[begin:end]
-        return Part(begin, end - begin, varies=varies, made=before if self.memos > before else -1)
-
-    def _memo(self) -> None:
-        """What was read may be put into the memo."""
-        memoed = self._entry[self.at] == op.MEMOIZE
-        self.at += memoed
-        self.memos += memoed
-
-    def _any(self) -> None:
-        code = self._entry[self.at]
-        begin = self.at + 1
-        if code == op.EMPTY_LIST:
-            self._list()
-        elif code == op.SHORT_BINUNICODE:
-            begin, end = self._text()
-            self.same[begin:end] = bytes(end - begin)
-        elif code == op.LONG1:
-            self.at = begin + 1 + self._entry[begin]
-            self.same[begin + 1 : self.at] = bytes(self.at - begin - 1)
-        else:
-            if code not in _PLAIN:
-                raise ValueError(code)
-            self.at = begin + _PLAIN[code]
-            if code in _INTS and self._entry[self.at] in _INTS:
-                self.at -= 1 + _PLAIN[code]
-                self._pair()
-                return
-            self.same[begin : self.at] = bytes(self.at - begin)
-
-    def _operand(self, size: int, *, reference: bool = False, signed: bool = False) -> Part:
-        part = Part(self.at, size, reference, signed, made=self.memos)
-        self.same[self.at : self.at + size] = bytes(size)
-        self.at += size
-        return part
-
-    def _number(self) -> Part:
-        code = self._entry[self.at]
-        self.at += 1
-        if code != op.LONG1:
-            if code not in _INTS:
-                raise ValueError(code)
-            return self._operand(_INTS[code], signed=code == op.BININT)
-        size = self._entry[self.at]
-        self.at += 1
-        if not 0 < size <= _WORD:
-            raise ValueError(size)
-        return self._operand(size, signed=True)
-
-    def _reference(self) -> Part:
-        size = _REFERENCES[self._entry[self.at]]
-        self.at += 1
-        return self._operand(size, reference=True)
-
-    def _text(self) -> tuple[int, int]:
-        if self._entry[self.at] != op.SHORT_BINUNICODE:
-            raise ValueError(self.at)
-        begin = self.at + 2
-        end = self.at = begin + self._entry[self.at + 1]
-        self._memo()
-        return begin, end
-
-    def _pair(self) -> tuple[int, int]:
-        begin = self.at
-        self._number()
-        self._number()
-        end = self.at
-        self.same[begin:end] = b"\xff" * (end - begin)  # there are few pools: one shape for each
-        if self._entry[end] != op.TUPLE2:
-            raise ValueError(end)
-        self.at += 1
-        self._memo()
-        return begin, end
-
-    def _list(self) -> tuple[int, int]:
-        if self._entry[self.at] != op.EMPTY_LIST:
-            raise ValueError(self.at)
-        self.at += 1
-        self._memo()
-        many = self._entry[self.at] == op.MARK
-        self.at += many
-        begin = self.at
-        count = 0
-        while self._entry[self.at] in _REFERENCES and (many or self._single()):
-            self._reference()
-            count += 1
-            if not many:
-                break
-        end = self.at
-        if many:
-            if self._entry[end] != op.APPENDS:
-                raise ValueError(end)
-            self.at += 1
-        elif count:
-            self.at += 1
-        return begin, end
-
-    def _single(self) -> bool:
-        """Whether the reference ahead is the one item of a list, not the next key."""
-        behind = self.at + 1 + _REFERENCES[self._entry[self.at]]
-        return behind < len(self._entry) and self._entry[behind] == op.APPEND
+def _varying(entry: bytes, at: int, operand: Operand, kind: str) -> Iterator[tuple[int, int]]:
+    """The bytes of a value that may differ between entries of one layout."""
+    start, end = operand.start, operand.start + operand.size
+    if operand.kind == "inline" and kind == "list":
+        while start < end:
+            width = _REFERENCES[entry[start]]
+            yield start + 1, start + 1 + width
+            start += 1 + width
+    elif kind == "any" and entry[at] in _INTS and operand.size > _INTS[entry[at]]:
+        return  # a pair: there are few pools, so each has a layout of its own
+    elif operand.kind != "inline" or kind == "any":
+        yield start, end

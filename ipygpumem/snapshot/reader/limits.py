@@ -1,4 +1,4 @@
-"""How large a snapshot file may be."""
+"""Limits on the size of a snapshot file."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from ipygpumem.core.units import GIB, MIB
 __all__ = ["Limits"]
 
 _BYTES_PER_OBJECT = 8
-_SPARE_OBJECTS = 1 << 16
+_EXTRA_OBJECTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds for reading one file. What goes beyond is refused with `SnapshotLimitError`.
+    """Limits for reading one file. A file beyond them is refused with `SnapshotLimitError`.
 
-    Reading takes time and memory in proportion to the file, whatever the file says, so that its size is all there is
-    to bound.
+    Reading takes time and memory in proportion to the size of the file, whatever its contents, so only sizes need
+    limits.
 
     Attributes:
-        size: Bytes of the file after unpacking gz or xz.
-        ratio: How many times its own size a packed file may unpack to, beyond the first 8 MiB. A real snapshot packs
-            15 to 100 times, a bomb 1,000 to 7,000 times.
-        depth: Lists and dicts open inside one another. A real snapshot has eight.
-        devices: Devices in the file.
+        size: Bytes of the file after decompression.
+        ratio: Maximum compression ratio beyond the first 8 MiB. Real snapshots have 15 to 100, decompression bombs
+            1,000 to 7,000.
+        depth: Maximum nesting of lists and dicts. Real snapshots have eight levels.
+        devices: Maximum number of devices.
     """
 
     size: int = 8 * GIB
@@ -32,11 +32,11 @@ class Limits:
     depth: int = 100
     devices: int = 1024
 
-    def unpacked(self, packed: int) -> int:
-        """The most bytes that a packed file of ``packed`` bytes may unpack to."""
-        return min(self.size, max(8 * MIB, self.ratio * packed))
+    def decompressed(self, compressed: int) -> int:
+        """The size in bytes to which a file of ``compressed`` bytes may decompress."""
+        return min(self.size, max(8 * MIB, self.ratio * compressed))
 
     @staticmethod
     def objects(length: int) -> int:
-        """The most lists, dicts, tuples and texts in ``length`` bytes: a real snapshot spends 15 and more on each."""
-        return _SPARE_OBJECTS + length // _BYTES_PER_OBJECT
+        """The number of lists, dicts, tuples and texts in ``length`` bytes. Real snapshots use 15 bytes for each."""
+        return _EXTRA_OBJECTS + length // _BYTES_PER_OBJECT

@@ -1,4 +1,4 @@
-"""From a path or bytes to the untrusted objects in them."""
+"""Loads the objects of an untrusted file or bytes: pickle or JSON, optionally compressed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.core.units import size
-from ipygpumem.snapshot.reader.pickle_reader import Machine
+from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ipygpumem.snapshot.reader.limits import Limits
-    from ipygpumem.snapshot.reader.memo_table import Run
+    from ipygpumem.snapshot.reader.memo_table import Memo
 
 __all__ = ["one_line", "read_objects"]
 
@@ -29,123 +29,124 @@ _XZ = b"\xfd7zXZ\x00"
 _ZIP = b"PK\x03\x04"
 _PICKLE = b"\x80"
 _JSON = (b"{", b"[")
-_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _OLD_PICKLE = (b"(", b"]", b"}", b"c")
 _CHUNK = 1 << 20
 _XZ_MEMORY = 1 << 28
 
 
-def read_objects(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[Any, list[Any], list[Run]]:
-    """The object in a file, with the memo and the runs of entries that it was read with.
+def read_objects(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[Any, Memo | None]:
+    """The object in a file; for a pickle also its memo, which holds the entries that were read in batches.
 
     Raises:
-        SnapshotError: Not readable, not a snapshot, dangerous or too large; the message begins with the file's name.
+        SnapshotError: The file cannot be read, is no snapshot, is unsafe or too large. The message starts with the
+            file's name.
     """
     name = "the snapshot" if isinstance(source, bytes) else one_line(os.fsdecode(source))
     try:
-        return _objects(source if isinstance(source, bytes) else _contents(os.fsdecode(source), limits), limits)
-    except SnapshotError as problem:
-        raise type(problem)(f"{name}: {problem}") from None
-    except OSError as problem:
-        raise SnapshotError(f"{name}: {problem.strerror or 'cannot be read'}") from None
+        return _parse(source if isinstance(source, bytes) else _contents(os.fsdecode(source), limits), limits)
+    except SnapshotError as error:
+        raise type(error)(f"{name}: {error}") from None
+    except OSError as error:
+        raise SnapshotError(f"{name}: {error.strerror or 'cannot be read'}") from None
     except MemoryError:
         raise SnapshotLimitError(f"{name}: there is not enough memory to read it") from None
 
 
 def one_line(text: str) -> str:
-    """A name as it can be printed: without line breaks, control characters and halves of characters."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text)
+    """A name that is safe to print: line breaks, control characters and lone surrogates are replaced."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _contents(path: str, limits: Limits) -> bytes:
     if "\0" in path:
-        raise SnapshotError("a file name has no zero byte")
+        raise SnapshotError("a file name cannot contain a null character")
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
-        raise SnapshotError("no file can have this name") from None
-    with open(path, "rb", opener=_without_waiting) as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode):
+        raise SnapshotError("not a valid file name") from None
+    with open(path, "rb", opener=_open_without_blocking) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise SnapshotError("not a regular file: a pipe or device may have no end")
-        if facts.st_size > limits.size:
-            _too_large(limits.size)
+        if status.st_size > limits.size:
+            _fail_too_large(limits.size)
         raw = file.read(limits.size + 1)
     if len(raw) > limits.size:
-        _too_large(limits.size)
+        _fail_too_large(limits.size)
     return raw
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Open without waiting for somebody who writes into a pipe."""
+def _open_without_blocking(path: str, flags: int) -> int:
+    """Open without waiting for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _too_large(limit: int) -> NoReturn:
-    raise SnapshotLimitError(f"more than {size(limit)}; pass limits=Limits(size=...) to read it all the same")
+def _fail_too_large(limit: int) -> NoReturn:
+    raise SnapshotLimitError(f"more than {size(limit)}; pass limits=Limits(size=...) to read a larger file")
 
 
-def _unpacked(raw: bytes, limits: Limits) -> bytes:
+def _decompress(raw: bytes, limits: Limits) -> bytes:
     if raw.startswith(_XZ):
-        unpack = _unxz
+        decompress = _decompress_xz
     elif raw.startswith(_GZ):
-        unpack = _ungz
+        decompress = _decompress_gz
     else:
         return raw
-    most = limits.unpacked(len(raw))
+    remaining = limit = limits.decompressed(len(raw))
     parts = []
     try:
-        for part in unpack(raw):
+        for part in decompress(raw):
             parts.append(part)
-            most -= len(part)
-            if most < 0:
-                _too_large(limits.unpacked(len(raw)))
-    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as problem:
-        raise SnapshotFormatError(f"the packed file is broken or cut off: {problem}") from None
+            remaining -= len(part)
+            if remaining < 0:
+                _fail_too_large(limit)
+    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+        raise SnapshotFormatError(f"the compressed file is damaged or truncated: {error}") from None
     return b"".join(parts)
 
 
-def _ungz(raw: bytes) -> Iterator[bytes]:
+def _decompress_gz(raw: bytes) -> Iterator[bytes]:
     with gzip.open(io.BytesIO(raw)) as file:
         while part := file.read(_CHUNK):
             yield part
 
 
-def _unxz(raw: bytes) -> Iterator[bytes]:
+def _decompress_xz(raw: bytes) -> Iterator[bytes]:
     rest = raw
     while rest:
-        # without the bound a header of a few bytes may ask for a dictionary of 4 GiB
-        unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
-        yield unpacker.decompress(rest, _CHUNK)
-        while not unpacker.eof:
-            if unpacker.needs_input:
+        # without the memory limit a header of a few bytes may request a dictionary of 4 GiB
+        decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+        yield decompressor.decompress(rest, _CHUNK)
+        while not decompressor.eof:
+            if decompressor.needs_input:
                 raise EOFError("the end is missing")
-            yield unpacker.decompress(b"", _CHUNK)
-        rest = unpacker.unused_data.lstrip(b"\0")
+            yield decompressor.decompress(b"", _CHUNK)
+        rest = decompressor.unused_data.lstrip(b"\0")
 
 
-def _objects(raw: bytes, limits: Limits) -> tuple[Any, list[Any], list[Run]]:
-    raw = _unpacked(raw, limits)
+def _parse(raw: bytes, limits: Limits) -> tuple[Any, Memo | None]:
+    raw = _decompress(raw, limits)
     if not raw:
-        raise SnapshotFormatError("empty, 0 bytes: the dump was cut off before anything was written")
+        raise SnapshotFormatError("the file is empty (0 bytes): the dump was interrupted before anything was written")
     if raw.startswith(_PICKLE):
-        machine = Machine(raw, limits)
-        return machine.read(), machine.memo, machine.runs
-    if raw.lstrip()[:1] in _JSON or raw.startswith(_MARKS):
-        return _json(raw, limits), [], []
+        reader = PickleReader(raw, limits)
+        return reader.read(), reader.memo
+    if raw.lstrip()[:1] in _JSON or raw.startswith(_BYTE_ORDER_MARKS):
+        return _parse_json(raw, limits), None
     if raw.startswith(_ZIP):
-        raise SnapshotFormatError("a zip file, such as torch.save writes: no memory snapshot")
+        raise SnapshotFormatError("a zip file, such as torch.save writes, not a memory snapshot")
     if raw[:1] in _OLD_PICKLE and raw.rstrip().endswith(b"."):
-        raise SnapshotFormatError("a pickle of protocol 0 or 1: PyTorch writes 2 to 5")
+        raise SnapshotFormatError("a pickle of protocol 0 or 1; PyTorch writes protocols 2 to 5")
     raise SnapshotFormatError("neither a pickle (protocol 2 to 5) nor JSON")
 
 
-def _json(raw: bytes, limits: Limits) -> Any:
+def _parse_json(raw: bytes, limits: Limits) -> Any:
     if raw.count(b"[") + raw.count(b"{") > limits.objects(len(raw)):
-        raise SnapshotLimitError("more lists and dicts than a snapshot of this size can hold")
+        raise SnapshotLimitError("more lists and dicts than a snapshot of this size can contain")
     try:
         return json.loads(raw)
     except RecursionError:
-        raise SnapshotLimitError("JSON that is nested too deep") from None
-    except ValueError as problem:
-        raise SnapshotFormatError(f"broken JSON: {' '.join(str(problem).split())}") from None
+        raise SnapshotLimitError("JSON that is nested too deeply") from None
+    except ValueError as error:
+        raise SnapshotFormatError(f"invalid JSON: {' '.join(str(error).split())}") from None

@@ -1,7 +1,7 @@
-"""The memo of a pickle: what later opcodes may refer to. Of what lies in lanes it reads an entry when it is asked for.
+"""The memo of a pickle: the objects that later opcodes may refer to. Entries read in batches are decoded on demand.
 
-Read again, such an entry is what it would have been without lanes. So an event may stand in two lists, in a tuple, or
-be the place where a text begins that everything else refers to.
+Such an entry is then what it would have been if read opcode by opcode. So an event may be in two lists, in a tuple, or
+be the place where a text first occurs that everything else refers to.
 """
 
 from __future__ import annotations
@@ -16,135 +16,173 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipygpumem.snapshot.reader.batches import Lanes
+    from ipygpumem.snapshot.reader.batch_reader import Entries
 
-__all__ = ["HELD", "Memo", "Run", "Window"]
+__all__ = ["PENDING", "EntryMemo", "Memo", "Run", "expand", "expand_all"]
 
-HELD = object()
-"""Stands in the memo for an object that lies in a lane and was not read so far."""
+PENDING = object()
+"""Stands in the memo for an object in an entry that has not been decoded yet."""
+
+_EVENT_KEYS = ("device_traces", "host_traces")
+_OTHER_KEYS = ("segments", "external_annotations", "allocator_settings", "ipygpumem", "source_code")
+_CONTAINERS = (dict, list, tuple)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Entries of a list, read as lanes ``first`` to ``stop`` (excluded), and the memo index of what they make first."""
+    """Adjacent entries of a list: ``first`` to ``stop`` (excluded), and the memo index of their first object."""
 
-    lanes: Lanes
+    entries: Entries
     first: int
     stop: int
-    memo: int
+    memo_index: int
 
     def __len__(self) -> int:
         return self.stop - self.first
 
-    def base(self, lane: int) -> int:
-        """The memo index of the first object that an entry makes."""
-        return self.memo + int(self.lanes.before[lane] - self.lanes.before[self.first])
+    def memo_start(self, entry: int) -> int:
+        """The memo index of the first object of an entry."""
+        return self.memo_index + int(self.entries.memo_before[entry] - self.entries.memo_before[self.first])
 
 
 class Memo(list[Any]):
     """All objects of a pickle that have a memo index.
 
     Attributes:
-        runs: What was read as lanes, in the order of the file.
-        frozen: The id of every list and dict in lanes that was read. Nothing may be put into one later, which would
-            not show in the columns.
+        runs: The entries that were read in batches, in the order of the file.
+        frozen: The ids of all lists and dicts in entries that were decoded. They must not change any more, as the
+            columns would not show it.
     """
 
-    def __init__(self, read: Callable[[int, int, Window], dict[str, Any]]) -> None:
+    def __init__(self, decode: Callable[[int, int, EntryMemo], dict[str, Any]]) -> None:
         super().__init__()
-        self._read = read
-        self._entries: dict[int, dict[str, Any]] = {}
-        self._firsts: list[int] = []
+        self._decode = decode
+        self._decoded: dict[int, dict[str, Any]] = {}
+        self._run_starts: list[int] = []
         self.runs: list[Run] = []
         self.frozen: set[int] = set()
 
-    def take(self, lanes: Lanes, first: int, stop: int) -> Run:
-        """Entries are read as lanes: their objects get their indices."""
-        run = Run(lanes, first, stop, len(self))
+    def add_run(self, entries: Entries, first: int, stop: int) -> Run:
+        """Reserve the memo indices of entries that are read in a batch."""
+        run = Run(entries, first, stop, len(self))
         self.runs.append(run)
-        self._firsts.append(run.memo)
-        self.extend(repeat(HELD, int(lanes.memos[first:stop].sum())))
+        self._run_starts.append(run.memo_index)
+        self.extend(repeat(PENDING, int(entries.memo_count[first:stop].sum())))
         return run
 
-    def recall(self, index: int) -> Any:
-        """The object with this index, wherever it lies.
+    def get(self, index: int) -> Any:
+        """The object with this index, decoded if necessary.
 
         Raises:
-            SnapshotFormatError: The entry that makes it is broken.
+            SnapshotFormatError: The entry that holds it is malformed.
         """
-        if self[index] is HELD:
-            self._fill(*self._place(index))
+        if self[index] is PENDING:
+            self._entry(*self._locate(index))
         return self[index]
 
-    def entries(self, run: Run) -> list[dict[str, Any]]:
-        """All entries of a run, as dicts.
+    def decode_run(self, run: Run) -> list[dict[str, Any]]:
+        """All entries of a run as dicts.
 
         Raises:
-            SnapshotFormatError: One of them is broken.
+            SnapshotFormatError: An entry is malformed.
         """
-        return [self._fill(run, lane) for lane in range(run.first, run.stop)]
+        return [self._entry(run, entry) for entry in range(run.first, run.stop)]
 
-    def _place(self, index: int) -> tuple[Run, int]:
-        """The run and lane that make an object."""
-        # runs that make nothing have the same index as what follows: the last one is meant
-        run = self.runs[bisect_right(self._firsts, index) - 1]
-        offset = index - run.memo + run.lanes.before[run.first]
-        return run, int(np.searchsorted(run.lanes.before, offset, side="right")) - 1
+    def _locate(self, index: int) -> tuple[Run, int]:
+        """The run and the entry that hold an object."""
+        # a run without memoized objects has the same index as what follows it: the last such run is the right one
+        run = self.runs[bisect_right(self._run_starts, index) - 1]
+        offset = index - run.memo_index + run.entries.memo_before[run.first]
+        return run, int(np.searchsorted(run.entries.memo_before, offset, side="right")) - 1
 
-    def _fill(self, run: Run, lane: int) -> dict[str, Any]:
-        """Read an entry, and before it each other that it refers to: a chain of them may be as long as the file."""
-        pending = [(run, lane)]
+    def _entry(self, run: Run, entry: int) -> dict[str, Any]:
+        """Decode an entry after those that it refers to. A chain of references may be as long as the file."""
+        pending = [(run, entry)]
         while pending:
-            run, lane = pending[-1]
-            missing = self._entry(run, lane)
+            run, entry = pending[-1]
+            missing = self._decode_entry(run, entry)
             if missing:
-                pending.extend(map(self._place, missing))
+                pending.extend(map(self._locate, missing))
             else:
                 pending.pop()
-        return self._entries[int(run.lanes.start[lane])]
+        return self._decoded[int(run.entries.start[entry])]
 
-    def _entry(self, run: Run, lane: int) -> list[int]:
-        """Read one entry, if all that it refers to is there; else tell the indices of what is not."""
-        start = int(run.lanes.start[lane])
-        if start in self._entries:
+    def _decode_entry(self, run: Run, entry: int) -> list[int]:
+        """Decode an entry, or return the indices of the objects that have to be decoded first."""
+        start = int(run.entries.start[entry])
+        if start in self._decoded:
             return []
-        base = run.base(lane)
-        window = Window(self, base)
-        entry = self._read(start, int(run.lanes.end[lane]), window)
-        if not window.missing:
-            self._entries[start] = entry
-            self[base : base + len(window.made)] = window.made
-            self.frozen.update(id(value) for value in (entry, *window.made) if type(value) in {dict, list})
-        return window.missing
+        index = run.memo_start(entry)
+        memo = EntryMemo(self, index)
+        decoded = self._decode(start, int(run.entries.end[entry]), memo)
+        if not memo.missing:
+            self._decoded[start] = decoded
+            self[index : index + len(memo.added)] = memo.added
+            self.frozen.update(id(value) for value in (decoded, *memo.added) if type(value) in {dict, list})
+        return memo.missing
 
 
-class Window:
-    """The memo as the reader of one entry sees it: as it was when the entry came.
+class EntryMemo:
+    """The memo while one entry is decoded: as it was when the pickle reader passed the entry.
 
     Attributes:
-        made: What the entry puts into it.
-        missing: Indices of what the entry refers to that was not read so far.
-        frozen: None, as the entry itself is in the making.
+        added: The objects that the entry adds.
+        missing: Indices of objects that have to be decoded first.
     """
 
     frozen: frozenset[int] = frozenset()
 
-    def __init__(self, memo: Memo, base: int) -> None:
+    def __init__(self, memo: Memo, start: int) -> None:
         self._memo = memo
-        self._base = base
-        self.made: list[Any] = []
+        self._start = start
+        self.added: list[Any] = []
         self.missing: list[int] = []
 
     def __len__(self) -> int:
-        return self._base + len(self.made)
+        return self._start + len(self.added)
 
     def __getitem__(self, index: int) -> Any:
-        return self._memo[index] if index < self._base else self.made[index - self._base]
+        return self._memo[index] if index < self._start else self.added[index - self._start]
 
     def append(self, value: Any) -> None:
-        """Give an object its index."""
-        self.made.append(value)
+        """Add an object."""
+        self.added.append(value)
 
-    def recall(self, index: int) -> None:
-        """Note that something is missing."""
+    def get(self, index: int) -> None:
+        """Note that an object is missing."""
         self.missing.append(index)
+
+
+def expand(items: list[Any], memo: Memo, last: int = 0) -> None:
+    """Replace the runs in a list, or in its ``last`` items, by dicts."""
+    part = items[-last:] if last else items
+    if Run in map(type, part):
+        items[-last:] = [entry for item in part for entry in (memo.decode_run(item) if type(item) is Run else (item,))]
+
+
+def expand_all(root: Any, memo: Memo) -> None:
+    """Replace all runs by dicts, except in lists of events and under keys that nothing reads."""
+    keys = root if type(root) is dict else {"segments": root}
+    if type(keys.get("device_traces")) is list:
+        expand(keys["device_traces"], memo)  # a list of lists: events do not belong here
+    if sum(type(item) is Run for events in _event_lists(keys) for item in events) == len(memo.runs):
+        return
+    pending = [keys[key] for key in _OTHER_KEYS if key in keys]
+    seen: set[int] = set()
+    while pending:
+        value = pending.pop()
+        if type(value) not in _CONTAINERS or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if type(value) is list:
+            expand(value, memo)
+        pending.extend(value.values() if type(value) is dict else value)
+
+
+def _event_lists(keys: dict[str, Any]) -> list[list[Any]]:
+    """The lists of events: one for each device, or a single one for host memory."""
+    lists = [keys.get("host_traces")]
+    for key in _EVENT_KEYS:
+        value = keys.get(key)
+        lists.extend(value if type(value) is list or type(value) is tuple else ())
+    return list({id(events): events for events in lists if type(events) is list}.values())

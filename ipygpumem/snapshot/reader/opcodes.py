@@ -1,4 +1,4 @@
-"""The opcodes of pickle that a snapshot is made of, by number, and those that never stand in one."""
+"""Pickle opcodes: those that occur in snapshots, and those that are refused."""
 
 from __future__ import annotations
 
@@ -59,4 +59,4 @@ UNSAFE = {
     0x97: "NEXT_BUFFER",
     0x98: "READONLY_BUFFER",
 }
-"""Opcodes that run code, load a class or ask the reader for an object."""
+"""Opcodes that run code, load a class or request an object from the reader."""

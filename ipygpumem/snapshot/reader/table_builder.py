@@ -1,42 +1,117 @@
-"""What the readers of one file share: the tables that texts, pools and stacks go into."""
+"""The tables of texts, stacks and pool ids while a file is read."""
 
 from __future__ import annotations
 
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.snapshot.model.stacks import Numbers, Stacks
-from ipygpumem.snapshot.reader.checks import varied
-from ipygpumem.snapshot.reader.value_resolver import Resolver
+import numpy as np
+
+from ipygpumem.core.errors import SnapshotLimitError
+from ipygpumem.snapshot.model.stacks import UNKNOWN_FILE, Frame, StackTable, is_user_file
+from ipygpumem.snapshot.model.unique_values import Numbering
+from ipygpumem.snapshot.reader.checks import check_repetition, integer, mapping, sequence, text
+from ipygpumem.snapshot.reader.value_resolver import ValueResolver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipygpumem.snapshot.reader.memo_table import Run
+    from numpy.typing import NDArray
 
-__all__ = ["Book"]
+    from ipygpumem.snapshot.reader.memo_table import Memo
+
+__all__ = ["StackBuilder", "TableBuilder"]
 
 _FIRST_CHECK = 1 << 16
+_MAX_LINE = (1 << 31) - 1
+_MAX_FRAMES = 1 << 16  # of a stack. Python's own limit is 1,000, but a file can repeat a frame with two bytes
 
 
-class Book:
-    """Tables in the making."""
+class TableBuilder:
+    """Collects the values that the columns of a snapshot refer to."""
 
-    def __init__(self, memo: list[Any] | None = None, runs: list[Run] | None = None) -> None:
-        self.texts = Numbers()
-        self.pools = Numbers()
-        self.stacks = Stacks()
-        self.resolver = Resolver(memo if memo and runs else [], self.texts, self.stacks, self.pools)
-        self._rows = array("Q")
-        self._check = _FIRST_CHECK
+    def __init__(self, memo: Memo | None = None) -> None:
+        self.texts = Numbering()
+        self.pools = Numbering()
+        self.stacks = StackBuilder()
+        self.resolver = ValueResolver(memo if memo and memo.runs else None, self.texts, self.stacks, self.pools)
+        self._ids = array("Q")
+        self._next_check = _FIRST_CHECK
 
     def count(self, items: Sequence[Any], where: str) -> None:
-        """Dicts of a list are about to become rows.
+        """Count dicts that are about to become rows.
 
         Raises:
-            SnapshotLimitError: All lists together are the same few dicts again and again.
+            SnapshotLimitError: All lists together repeat the same few dicts.
         """
-        self._rows.extend(map(id, items))
-        if len(self._rows) > self._check:
-            varied(self._rows, where)
-            self._check = 2 * len(self._rows)
+        self._ids.extend(map(id, items))
+        if len(self._ids) > self._next_check:
+            check_repetition(self._ids, where)
+            self._next_check = 2 * len(self._ids)
+
+
+class StackBuilder:
+    """Collects call stacks."""
+
+    def __init__(self) -> None:
+        self._frames = Numbering()
+        self._frame_of: dict[int, int] = {}
+        self._stacks = Numbering()
+        self._stack_of: dict[bytes, int] = {}
+        self._objects: list[Any] = []
+
+    def frame(self, frame: Any, where: str) -> int:
+        """The number of a frame, given as a dict."""
+        number = self._frame_of.get(id(frame))
+        if number is not None:
+            return number
+        mapping(frame, where)
+        key = (
+            text(frame.get("filename", UNKNOWN_FILE), f"{where}: filename"),
+            integer(frame.get("line", 0), f"{where}: line", 0, _MAX_LINE),
+            text(frame.get("name", ""), f"{where}: name"),
+        )
+        number = self._frame_of[id(frame)] = self._frames.number(key)
+        self._objects.append(frame)  # keeps the id valid
+        return number
+
+    def stack(self, frames: Any, where: str) -> int:
+        """The number of a stack, given as a list of frames, innermost first."""
+        if type(frames) in {list, tuple} and len(frames) > _MAX_FRAMES:
+            raise SnapshotLimitError(f"{where}: a call stack of {len(frames):,} frames, more than {_MAX_FRAMES:,}")
+        items = sequence(frames, where)
+        ids = array("Q", map(id, items)).tobytes()
+        number = self._stack_of.get(ids)
+        if number is None:
+            number = self._stacks.number(array("i", [self.frame(frame, where) for frame in items]).tobytes())
+            self._stack_of[ids] = number
+        return number
+
+    def table(self) -> StackTable:
+        """The tree of all stacks."""
+        frames = tuple(Frame(*key) for key in self._frames)
+        is_user = np.array([frame.line > 0 and is_user_file(frame.file) for frame in frames], np.bool_)
+        outermost_first = [np.frombuffer(stack, np.int32)[::-1].astype(">i4").tobytes() for stack in self._stacks]
+        leaf = np.full(len(outermost_first), -1, np.int32)
+        user_frame = np.full(len(outermost_first), -1, np.int32)
+        node_frame, node_parent = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
+        path = previous = np.zeros(0, np.int32)
+        count = 0
+        # in lexical order a stack shares with the previous one whatever it shares with any earlier one
+        for number in sorted(range(len(outermost_first)), key=outermost_first.__getitem__):
+            stack = np.frombuffer(outermost_first[number], ">i4").astype(np.int32)
+            shared = _common_prefix(stack, previous)
+            path = np.append(path[:shared], np.arange(count, count := count + len(stack) - shared, dtype=np.int32))
+            node_frame.append(stack[shared:])
+            node_parent.append(np.append(np.int32(-1), path)[shared:-1])
+            user = np.flatnonzero(is_user[stack])
+            leaf[number] = path[-1] if len(path) else -1
+            user_frame[number] = stack[user[-1]] if len(user) else -1
+            previous = stack
+        return StackTable(frames, np.concatenate(node_frame), np.concatenate(node_parent), leaf, user_frame)
+
+
+def _common_prefix(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
+    length = min(len(left), len(right))
+    different = np.flatnonzero(left[:length] != right[:length])
+    return int(different[0]) if len(different) else length

@@ -1,85 +1,78 @@
-"""The keys at the top of a file."""
+"""The keys at the top level of a file."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
-from ipygpumem.snapshot.model.trace import HOST, Trace, placed_runs, read_trace, unread_trace
-from ipygpumem.snapshot.reader.checks import kind, mapping, sequence
+from ipygpumem.snapshot.model.trace import HOST, Trace
+from ipygpumem.snapshot.reader.checks import is_plain, mapping, sequence, text, type_name
+from ipygpumem.snapshot.reader.trace_reader import placed_runs, read_trace, unread_trace
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.reader.limits import Limits
-    from ipygpumem.snapshot.reader.table_builder import Book
+    from ipygpumem.snapshot.reader.table_builder import TableBuilder
 
-__all__ = ["device_traces", "host_traces", "plain_settings", "top"]
-
-_BITS = 128
-_SCALARS = (str, int, float, bool, type(None))
+__all__ = ["read_device_traces", "read_host_traces", "read_settings", "read_sources", "top_level"]
 
 
-def top(value: Any) -> dict[str, Any]:
-    """The top of a file. Torch before 2.0 wrote a bare list of segments."""
+def top_level(value: Any) -> dict[str, Any]:
+    """The dict at the top level. Torch before 2.0 wrote a bare list of segments."""
     if type(value) is list:
         if not value or any(type(item) is not dict or "total_size" not in item for item in value):
-            raise SnapshotFormatError("a list, but not one of segments: no memory snapshot")
+            raise SnapshotFormatError("not a memory snapshot: a list, but not of segments")
         return {"segments": value}
     if type(value) is not dict:
-        raise SnapshotFormatError(f"{kind(value)}: no memory snapshot")
+        raise SnapshotFormatError(f"not a memory snapshot: {type_name(value)}")
     if "segments" not in value and "device_traces" not in value:
-        raise SnapshotFormatError("a dict with neither segments nor device_traces: no memory snapshot")
+        raise SnapshotFormatError("not a memory snapshot: a dict with neither segments nor device_traces")
     return value
 
 
-def device_traces(value: Any, limits: Limits, book: Book) -> list[Trace]:
+def read_device_traces(value: Any, limits: Limits, tables: TableBuilder) -> list[Trace]:
     """The events of each device."""
     traces = sequence(value, "device_traces")
     if len(traces) > limits.devices:
-        raise SnapshotLimitError(f"device_traces names more than {limits.devices:,} devices")
-    lists = [sequence(entries, f"device_traces[{device}]") for device, entries in enumerate(traces)]
-    seen = set()
-    for device, items in enumerate(lists):
-        # a few bytes that refer to one long list again and again would grow without bound
-        if items and id(items) in seen:
-            raise SnapshotFormatError(f"device_traces[{device}] is the same list as another device's")
-        seen.add(id(items))
-    book.resolver.take(
-        [one for device, items in enumerate(lists) for one in placed_runs(items, f"device_traces[{device}]")]
+        raise SnapshotLimitError(f"device_traces has more than {limits.devices:,} devices")
+    lists = [sequence(events, f"device_traces[{device}]") for device, events in enumerate(traces)]
+    ids = [id(events) for events in lists if events]
+    if len(set(ids)) < len(ids):  # a few bytes that refer to one long list again and again would grow without limit
+        raise SnapshotFormatError("device_traces has the same list for several devices")
+    tables.resolver.resolve(
+        [run for device, events in enumerate(lists) for run in placed_runs(events, f"device_traces[{device}]")]
     )
-    return [read_trace(device, items, book) for device, items in enumerate(lists)]
+    return [read_trace(device, events, tables) for device, events in enumerate(lists)]
 
 
-def host_traces(value: Any, book: Book) -> tuple[Trace, ...]:
-    """Events of pinned memory. Their form is not documented: a list of what does not look like events is left out."""
+def read_host_traces(value: Any, tables: TableBuilder) -> tuple[Trace, ...]:
+    """Events of pinned memory. Their format is not documented: lists that do not look like events are left out."""
     if value is None:
         return ()
     if type(value) is not list:
-        return (unread_trace(HOST, f"host_traces is {kind(value)}, not a list", book),)
-    apart = all(type(items) is list for items in value)
-    lists = value if apart else [value]
-    found = []
+        return (unread_trace(HOST, f"host_traces is {type_name(value)}, not a list", tables),)
+    nested = all(type(events) is list for events in value)
+    traces = []
     seen = set()
-    for number, items in enumerate(lists):
-        where = f"host_traces[{number}]" if apart else "host_traces"
+    for number, events in enumerate(value if nested else [value]):
+        where = f"host_traces[{number}]" if nested else "host_traces"
         try:
-            if id(items) in seen:
+            if id(events) in seen:
                 raise SnapshotFormatError(f"{where} is the same list as another")
-            seen.add(id(items))
-            book.resolver.take(placed_runs(items, where))
-            found.append(read_trace(HOST, items, book, where))
-        except SnapshotError as problem:
-            found.append(unread_trace(HOST, str(problem), book))
-    return tuple(found)
+            seen.add(id(events))
+            tables.resolver.resolve(placed_runs(events, where))
+            traces.append(read_trace(HOST, events, tables, where))
+        except SnapshotError as error:
+            traces.append(unread_trace(HOST, str(error), tables))
+    return tuple(traces)
 
 
-def plain_settings(value: Any) -> dict[str, Any]:
+def read_settings(value: Any) -> dict[str, Any]:
     """The allocator's settings, as far as they are plain values."""
-    if value is None:
-        return {}
-    settings = mapping(value, "allocator_settings")
-    return {key: item for key, item in settings.items() if type(item) in _SCALARS and not _huge(item)}
+    settings = {} if value is None else mapping(value, "allocator_settings")
+    return {key: setting for key, setting in settings.items() if is_plain(setting)}
 
 
-def _huge(item: Any) -> bool:
-    """Python does not write whole numbers of more than 4,300 digits."""
-    return type(item) is int and item.bit_length() > _BITS
+def read_sources(value: Any) -> dict[str, str]:
+    """Source text by file name."""
+    sources = {} if value is None else mapping(value, "source_code")
+    return {name: text(source, "source_code: a text") for name, source in sources.items()}

@@ -1,4 +1,4 @@
-"""Values that lie in lanes, brought together with those that the machine read: memo indices become table numbers."""
+"""Numbers texts, stacks and pool ids, whether they were read in batches or one by one."""
 
 from __future__ import annotations
 
@@ -11,46 +11,45 @@ import numpy as np
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError
 from ipygpumem.snapshot.model.stacks import pack_pool
 from ipygpumem.snapshot.reader import opcodes as op
-from ipygpumem.snapshot.reader.checks import integer, sequence, text
-from ipygpumem.snapshot.reader.cursor import NOTHING
-from ipygpumem.snapshot.reader.expand_batches import spread
-from ipygpumem.snapshot.reader.memo_table import Memo, Run
+from ipygpumem.snapshot.reader.checks import integer, is_plain, sequence, text
+from ipygpumem.snapshot.reader.field_reader import NONE
+from ipygpumem.snapshot.reader.memo_table import Memo, Run, expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.model.stacks import Numbers, Stacks
-    from ipygpumem.snapshot.reader.batches import Field
+    from ipygpumem.snapshot.model.unique_values import Numbering
+    from ipygpumem.snapshot.reader.batch_reader import Field
+    from ipygpumem.snapshot.reader.table_builder import StackBuilder
 
     Ints = NDArray[np.int64]
     Numbered = NDArray[np.int32]
 
-__all__ = ["Placed", "Resolver"]
+__all__ = ["PlacedRun", "ValueResolver"]
 
-_NONE = -1
-_SCALARS = (str, int, float, bool)
-_LONGEST, _MOST_ITEMS, _MOST_BITS = 100, 20, 128
-_PARTS = 2
+_MISSING = -1
+_MAX_TEXT, _MAX_ITEMS = 100, 20
+_PAIR = 2
 _INT_BYTES = {op.BININT1: 1, op.BININT2: 2, op.BININT: 4}
 _KINDS = {
     "frames": "stack",
     "pool_id": "pool",
     **dict.fromkeys(("action", "compile_context", "user_metadata"), "text"),
 }
-_DECODERS = {"text": "_decoded_text", "stack": "_decoded_list", "pool": "_decoded_pair"}
-_LATE = "a memo entry is read before it is written"
+_DECODERS = {"text": "_decode_text", "stack": "_decode_list", "pool": "_decode_pair"}
+_TOO_EARLY = "a memo entry is read before it is written"
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A run, and which events it holds.
+class PlacedRun:
+    """A run of entries and its place in the file.
 
     Attributes:
         run: The run.
-        where: The list in the file, ``device_traces[0]``.
-        row: The place of its first event in the list.
+        where: The list that contains it, ``device_traces[0]``.
+        row: The index of its first event in that list.
     """
 
     run: Run
@@ -58,208 +57,204 @@ class Placed:
     row: int
 
 
-class Resolver:
-    """Gives every text, stack and pool of a file its number, wherever it was read."""
+class ValueResolver:
+    """Gives every text, stack and pool id of a file its number, and memo indices the number of their object."""
 
-    def __init__(self, memo: list[Any], texts: Numbers, stacks: Stacks, pools: Numbers) -> None:
+    def __init__(self, memo: Memo | None, texts: Numbering, stacks: StackBuilder, pools: Numbering) -> None:
         self._memo = memo
         self._texts = texts
         self._stacks = stacks
         self._pools = pools
         self._columns: dict[tuple[int, str], Numbered] = {}
-        self._known = {kind: np.full(len(memo), _NONE, np.int32) for kind in _DECODERS}
+        # for each kind the numbers of memo entries, as far as they are known
+        self._numbers = {kind: np.full(len(memo or ()), _MISSING, np.int32) for kind in _DECODERS}
 
-    def take(self, placed: list[Placed]) -> None:
-        """Read what these runs hold; `column` has it then. Of others nothing is read, whatever they hold.
+    def resolve(self, placed: list[PlacedRun]) -> None:
+        """Number the values of these runs, for `column`. Values of other runs are not looked at.
 
         Raises:
-            SnapshotFormatError: A value of the wrong type or out of range; the message names event and key.
+            SnapshotFormatError: A value has the wrong type or is out of range; the message names event and key.
         """
         self._columns = {}
-        taken: dict[int, list[Placed]] = {}
-        for one in placed:
-            taken.setdefault(id(one.run.lanes), []).append(one)
-        groups = [_Group(some) for some in taken.values()]
-        # whatever stands in an entry itself comes first: a reference may point to what another template's entry holds
+        by_entries: dict[int, list[PlacedRun]] = {}
+        for placed_run in placed:
+            by_entries.setdefault(id(placed_run.run.entries), []).append(placed_run)
+        groups = [_RunGroup(runs) for runs in by_entries.values()]
+        # values written inside entries first: a reference may point to a value in an entry with other keys
         for group in groups:
             for name, field in group.fields():
-                self._columns[id(group.lanes), name] = self._inline(name, field, group)
+                self._columns[id(group.entries), name] = self._number_inline(name, field, group)
         for group in groups:
             for name, field in group.fields():
-                self._refer(self._columns[id(group.lanes), name], name, field, group)
+                self._number_references(self._columns[id(group.entries), name], name, field, group)
 
     def column(self, run: Run, name: str) -> Numbered:
-        """The numbers of a key's texts or stacks in a run that was taken."""
-        return self._columns[id(run.lanes), name][run.first : run.stop]
+        """The numbers of a key's values in a run that was resolved; -1 for None."""
+        return self._columns[id(run.entries), name][run.first : run.stop]
 
     def text(self, value: Any, where: str) -> int:
         """The number of a text."""
-        return self._texts.number(_in_words(value) if type(value) is dict else text(value, where))
+        return self._texts.number(_metadata_text(value) if type(value) is dict else text(value, where))
 
     def stack(self, value: Any, where: str) -> int:
-        """The number of a stack."""
-        if isinstance(self._memo, Memo) and type(value) is list and Run in map(type, value):
-            value = value.copy()  # a list of events: strange frames, but dicts
-            spread(value, self._memo)
+        """The number of a list of frames."""
+        if self._memo is not None and type(value) is list and Run in map(type, value):
+            value = value.copy()  # a list of events in place of frames: they are dicts, too
+            expand(value, self._memo)
         return self._stacks.stack(value, where)
 
     def pool(self, value: Any, where: str) -> int:
-        """The number of a pool id: two numbers, (0, 0) for the default pool."""
+        """The number of a pool id: a pair of integers, (0, 0) for the default pool."""
         parts = sequence(value, where)
-        if len(parts) != _PARTS:
+        if len(parts) != _PAIR:
             raise SnapshotFormatError(f"{where} has {len(parts)} parts, not two")
         return self._pools.number(pack_pool(integer(parts[0], where), integer(parts[1], where)))
 
     def numbers(self, name: str, values: list[Any], where: Callable[[int], str]) -> Numbered:
-        """The numbers of many texts, stacks or pool ids; -1 for None. An object that comes often is read once.
+        """The numbers of many texts, stacks or pool ids; -1 for None. Each distinct object is checked once.
 
         Args:
             name: Their key.
             values: The values.
-            where: Names the event of the value with a number.
+            where: Names the event of a value, given its index.
         """
         if _KINDS[name] == "text" and set(map(type, values)) <= {str, type(None)}:
-            table = {value: _NONE if value is None else self._texts.number(value) for value in dict.fromkeys(values)}
-            return np.array(list(map(table.__getitem__, values)), np.int32)
-        known: dict[int, int] = {}
+            texts = {value: _MISSING if value is None else self._texts.number(value) for value in dict.fromkeys(values)}
+            return np.array(list(map(texts.__getitem__, values)), np.int32)
+        numbers: dict[int, int] = {}
         for place, value in enumerate(values):
-            if id(value) not in known:
+            if id(value) not in numbers:
                 try:
-                    known[id(value)] = self._number(name, value)
-                except SnapshotError as problem:
-                    raise type(problem)(f"{where(place)}: {problem}") from None
-        return np.array([known[id(value)] for value in values], np.int32)
+                    numbers[id(value)] = self._number(name, value)
+                except SnapshotError as error:
+                    raise type(error)(f"{where(place)}: {error}") from None
+        return np.array([numbers[id(value)] for value in values], np.int32)
 
     def _number(self, name: str, value: Any) -> int:
         if value is None:
-            return _NONE
-        # by name: a table of bound methods would be a cycle, and keep the whole file until the next collection
-        reader: Callable[[Any, str], int] = getattr(self, _KINDS[name])
-        return reader(value, name)
+            return _MISSING
+        # a table of bound methods would make a reference cycle, which keeps the file until the next garbage collection
+        method: Callable[[Any, str], int] = getattr(self, _KINDS[name])
+        return method(value, name)
 
-    def _inline(self, name: str, field: Field, group: _Group) -> Numbered:
-        """A column with the values that stand in the entries; the others are still to come."""
-        column = np.full(len(group.base), _NONE, np.int32)
-        here = np.flatnonzero((field.value < 0) & (field.value != NOTHING) & (group.base >= 0))
-        value, base, made = field.value[here], group.base[here], field.made[here]
-        numbers = np.zeros(len(field.unique), np.int32)
-        behind = np.zeros(len(field.unique), np.int64)
-        for number in _marked(-1 - value, len(numbers)):
+    def _number_inline(self, name: str, field: Field, group: _RunGroup) -> Numbered:
+        """A column with the numbers of values that are written inside entries; references are still missing."""
+        column = np.full(len(group.memo_start), _MISSING, np.int32)
+        rows = np.flatnonzero((field.value < 0) & (field.value != NONE) & (group.memo_start >= 0))
+        inline, memo_start, memo_offset = -1 - field.value[rows], group.memo_start[rows], field.memo_offset[rows]
+        numbers = np.zeros(len(field.inline), np.int32)
+        required_memo = np.zeros(len(field.inline), np.int64)
+        for place in _distinct(inline, len(numbers)):
             try:
-                found, behind[number] = getattr(self, _DECODERS[_KINDS[name]])(field.unique[number])
-                numbers[number] = self._number(name, found)
-            except SnapshotError as problem:
-                raise type(problem)(f"{group.where(here[value == -1 - number][0])}: {problem}") from None
-        if behind.any():
-            late = behind[-1 - value] > base + group.lanes.memos[here]
-            if late.any():
-                raise SnapshotFormatError(f"{group.where(here[late][0])}: {name}: {_LATE}")
-        value = numbers[-1 - value]
-        column[here] = value
-        if made.min(initial=0) < 0:
-            base, made, value = base[made >= 0], made[made >= 0], value[made >= 0]
-        self._known[_KINDS[name]][base + made] = value
+                value, required_memo[place] = getattr(self, _DECODERS[_KINDS[name]])(field.inline[place])
+                numbers[place] = self._number(name, value)
+            except SnapshotError as error:
+                raise type(error)(f"{group.where(rows[inline == place][0])}: {error}") from None
+        if required_memo.any():
+            too_early = required_memo[inline] > memo_start + group.entries.memo_count[rows]
+            if too_early.any():
+                raise SnapshotFormatError(f"{group.where(rows[too_early][0])}: {name}: {_TOO_EARLY}")
+        number = numbers[inline]
+        column[rows] = number
+        if memo_offset.min(initial=0) < 0:
+            memoized = memo_offset >= 0
+            memo_start, memo_offset, number = memo_start[memoized], memo_offset[memoized], number[memoized]
+        self._numbers[_KINDS[name]][memo_start + memo_offset] = number
         return column
 
-    def _refer(self, column: Numbered, name: str, field: Field, group: _Group) -> None:
-        """Fill in the values that are references."""
-        there = np.flatnonzero((field.value >= 0) & (group.base >= 0))
-        index = field.value[there]
-        # an entry may refer to what it made itself before: Python has one empty text and one of each letter
-        late = index >= group.base[there] + field.made[there]
-        if late.any():
-            raise SnapshotFormatError(f"{group.where(there[late][0])}: {name}: {_LATE}")
-        known = self._known[_KINDS[name]]
-        for number in _marked(index[known[index] == _NONE], len(known)):
+    def _number_references(self, column: Numbered, name: str, field: Field, group: _RunGroup) -> None:
+        """Fill in the numbers of values that are references."""
+        rows = np.flatnonzero((field.value >= 0) & (group.memo_start >= 0))
+        index = field.value[rows]
+        # an entry may refer to its own earlier values: Python has one empty text and one text for each letter
+        too_early = index >= group.memo_start[rows] + field.memo_offset[rows]
+        if too_early.any():
+            raise SnapshotFormatError(f"{group.where(rows[too_early][0])}: {name}: {_TOO_EARLY}")
+        numbers = self._numbers[_KINDS[name]]
+        for place in _distinct(index[numbers[index] == _MISSING], len(numbers)):
             try:
-                known[number] = self._number(name, self._object(number))
-            except SnapshotError as problem:
-                raise type(problem)(f"{group.where(there[index == number][0])}: {problem}") from None
-        column[there] = known[index]
+                numbers[place] = self._number(name, self._object(place))
+            except SnapshotError as error:
+                raise type(error)(f"{group.where(rows[index == place][0])}: {error}") from None
+        column[rows] = numbers[index]
 
     def _object(self, index: int) -> Any:
-        return self._memo.recall(index) if isinstance(self._memo, Memo) else self._memo[index]
+        return self._memo.get(index) if self._memo is not None else None
 
     @staticmethod
-    def _decoded_text(octets: bytes) -> tuple[str, int]:
+    def _decode_text(octets: bytes) -> tuple[str, int]:
         try:
             return octets.decode("utf-8", "surrogatepass"), 0
         except UnicodeDecodeError:
             raise SnapshotFormatError("a text is not UTF-8") from None
 
     @staticmethod
-    def _decoded_pair(octets: bytes) -> tuple[tuple[int, ...], int]:
+    def _decode_pair(octets: bytes) -> tuple[tuple[int, ...], int]:
         parts = []
         at = 0
         while at < len(octets):
-            width = _INT_BYTES.get(octets[at], octets[at + 1])
-            begin = at + (1 if octets[at] in _INT_BYTES else _PARTS)
-            signed = octets[at] in {op.BININT, op.LONG1}
-            parts.append(int.from_bytes(octets[begin : begin + width], "little", signed=signed))
-            at = begin + width
+            code = octets[at]
+            width = _INT_BYTES.get(code, octets[at + 1])
+            start = at + (1 if code in _INT_BYTES else 2)
+            parts.append(int.from_bytes(octets[start : start + width], "little", signed=code in {op.BININT, op.LONG1}))
+            at = start + width
         return tuple(parts), 0
 
-    def _decoded_list(self, octets: bytes) -> tuple[list[Any], int]:
-        """The items of a list, and the memo index behind all that it refers to."""
+    def _decode_list(self, octets: bytes) -> tuple[list[Any], int]:
+        """The items of a list, and the size of the memo that its references require."""
         items = []
-        at = behind = 0
+        at = required_memo = 0
         while at < len(octets):
             width = 1 if octets[at] == op.BINGET else 4
             index = int.from_bytes(octets[at + 1 : at + 1 + width], "little")
-            if index >= len(self._memo):
-                raise SnapshotFormatError(f"frames: {_LATE}")
-            behind = max(behind, index + 1)
+            if index >= len(self._memo or ()):
+                raise SnapshotFormatError(f"frames: {_TOO_EARLY}")
+            required_memo = max(required_memo, index + 1)
             items.append(self._object(index))
             at += 1 + width
-        return items, behind
+        return items, required_memo
 
 
-class _Group:
-    """Runs of the same lanes.
+class _RunGroup:
+    """Runs of entries with the same keys.
 
     Attributes:
-        lanes: The lanes.
-        base: The memo index of each lane's first object; -1 for lanes of other runs.
+        entries: The entries, of these runs and others.
+        memo_start: For each entry the memo index of its first object; -1 for entries of other runs.
     """
 
-    def __init__(self, placed: list[Placed]) -> None:
+    def __init__(self, placed: list[PlacedRun]) -> None:
         self._placed = placed
-        self.lanes = lanes = placed[0].run.lanes
-        self.base: Ints = np.full(len(lanes.start), _NONE, np.int64)
-        for one in placed:
-            run = one.run
-            self.base[run.first : run.stop] = (
-                run.base(run.first) - lanes.before[run.first] + lanes.before[run.first : run.stop]
-            )
+        self.entries = entries = placed[0].run.entries
+        self.memo_start: Ints = np.full(len(entries.start), _MISSING, np.int64)
+        for placed_run in placed:
+            run = placed_run.run
+            before = entries.memo_before[run.first : run.stop]
+            self.memo_start[run.first : run.stop] = run.memo_index - entries.memo_before[run.first] + before
 
     def fields(self) -> list[tuple[str, Field]]:
-        """The keys whose values are no numbers."""
-        return [(name, field) for name, field in self.lanes.fields.items() if name in _KINDS]
+        """The keys whose values are not numbers."""
+        return [(name, field) for name, field in self.entries.fields.items() if name in _KINDS]
 
-    def where(self, lane: int) -> str:
-        """Which event a lane is."""
-        one = next(one for one in self._placed if one.run.first <= lane < one.run.stop)
-        return f"{one.where}[{one.row + int(lane) - one.run.first}]"
+    def where(self, entry: int) -> str:
+        """The event that an entry is, for messages."""
+        placed = next(placed for placed in self._placed if placed.run.first <= entry < placed.run.stop)
+        return f"{placed.where}[{placed.row + int(entry) - placed.run.first}]"
 
 
-def _marked(places: Ints, count: int) -> list[int]:
-    """Each place once, in ascending order. There are few to choose from: a mark each beats sorting."""
+def _distinct(numbers: Ints, count: int) -> list[int]:
+    """Each number once, in ascending order. There are few possible ones, so marking them is faster than sorting."""
     marks = np.zeros(count, np.bool_)
-    marks[places] = True
-    found: list[int] = np.flatnonzero(marks).tolist()
-    return found
+    marks[numbers] = True
+    result: list[int] = np.flatnonzero(marks).tolist()
+    return result
 
 
-def _in_words(value: dict[str, Any]) -> str:
-    """User metadata that is a dict, as torch 2.15 allows, in one text of bounded length."""
-    words = (
-        f"{str(key)[:_LONGEST]}={str(item)[:_LONGEST]}"
-        for key, item in value.items()
-        if _is_short(key) and _is_short(item)
+def _metadata_text(metadata: dict[str, Any]) -> str:
+    """User metadata that is a dict, as in torch 2.15, as one text of limited length."""
+    items = (
+        f"{str(key)[:_MAX_TEXT]}={str(value)[:_MAX_TEXT]}"
+        for key, value in metadata.items()
+        if all(item is not None and is_plain(item) for item in (key, value))
     )
-    return ", ".join(islice(words, _MOST_ITEMS))
-
-
-def _is_short(item: Any) -> bool:
-    """Whether something can be written: Python does not write whole numbers of more than 4,300 digits."""
-    return type(item) in _SCALARS and not (type(item) is int and item.bit_length() > _MOST_BITS)
+    return ", ".join(islice(items, _MAX_ITEMS))

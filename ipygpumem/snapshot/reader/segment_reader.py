@@ -1,0 +1,115 @@
+"""Reads the list of segments and their blocks into columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.core.errors import SnapshotFormatError
+from ipygpumem.snapshot.model.segments import STATES, Blocks, BlockState, Segments
+from ipygpumem.snapshot.reader.checks import MAX_BLOCK, MAX_TOTAL, integer, mapping, sequence, text, type_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ipygpumem.snapshot.reader.table_builder import TableBuilder
+
+    Row = tuple[int, ...]
+
+__all__ = ["read_segments"]
+
+# PyTorch's code and its documentation use different names for the third state
+_STATE_NUMBER = {**{name: number for number, name in enumerate(STATES)}, "active_awaiting_free": BlockState.PENDING}
+_TYPES = ("large", "small")
+_SEGMENT_TYPES = (np.int64, np.int64, np.int64, np.int64, np.int32, np.bool_, np.bool_, np.int32)
+_BLOCK_TYPES = (np.int64, np.int64, np.int64, np.int64, np.int64, np.bool_, np.uint8, np.int32)
+
+
+def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segments, Blocks]:
+    """The columns of the file's list of segments.
+
+    Raises:
+        SnapshotFormatError: A value has the wrong type or is out of range; the message names it.
+    """
+    segments: list[Row] = []
+    blocks: list[Row] = []
+    seen: set[int] = set()
+    items = sequence(items, "segments")
+    tables.count(items, "segments")
+    for number, item in enumerate(items):
+        where = f"segments[{number}]"
+        segment = mapping(item, where)
+        device = integer(segment.get("device", 0), f"{where}: device", 0, devices - 1)
+        address = integer(segment.get("address"), f"{where}: address", 0)
+        size = integer(segment.get("total_size"), f"{where}: total_size", 0, MAX_BLOCK)
+        stream = integer(segment.get("stream", 0), f"{where}: stream")
+        pool = segment.get("segment_pool_id")
+        segment_type = text(segment.get("segment_type", "large"), f"{where}: segment_type")
+        if segment_type not in _TYPES:
+            raise SnapshotFormatError(f"{where}: segment_type is neither large nor small")
+        expandable = segment.get("is_expandable", False)
+        if type(expandable) is not bool:
+            raise SnapshotFormatError(f"{where}: is_expandable is {type_name(expandable)}, not a bool")
+        pool_number = -1 if pool is None else tables.resolver.pool(pool, f"{where}: segment_pool_id")
+        stack = _stack(segment.get("frames"), where, tables)
+        segments.append((device, address, size, stream, pool_number, segment_type == "small", expandable, stack))
+        inner = sequence(segment.get("blocks", ()), f"{where}: blocks")
+        if inner and id(inner) in seen:
+            raise SnapshotFormatError(f"{where}: blocks is the same list as another segment's")
+        seen.add(id(inner))
+        blocks.extend(_read_blocks(inner, where, (device, address, number), address + size, tables))
+    if sum(segment[2] for segment in segments) > MAX_TOTAL:
+        raise SnapshotFormatError(f"the sizes of the segments add up to more than {MAX_TOTAL:,} bytes")
+    order = sorted(range(len(segments)), key=lambda number: segments[number][:2])
+    row_of = {number: row for row, number in enumerate(order)}
+    block_rows = [(row_of[number], device, address, *rest) for device, address, number, *rest in sorted(blocks)]
+    return (
+        Segments(*_columns([segments[number] for number in order], _SEGMENT_TYPES)),
+        Blocks(*_columns(block_rows, _BLOCK_TYPES)),
+    )
+
+
+def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int, tables: TableBuilder) -> list[Row]:
+    """The rows of a segment's blocks. The segment is given as device, address and number."""
+    rows: list[Row] = []
+    device, address, segment_number = segment
+    tables.count(items, f"{where}: blocks")
+    for number, item in enumerate(items):
+        here = f"{where}: blocks[{number}]"
+        block = mapping(item, here)
+        # torch before 2.1 wrote no addresses: blocks are adjacent
+        address = integer(block.get("address", address), f"{here}: address", 0)
+        rounded = integer(block.get("size"), f"{here}: size", 0, MAX_BLOCK)
+        state = _STATE_NUMBER.get(text(block.get("state"), f"{here}: state"))
+        if state is None:
+            raise SnapshotFormatError(f"{here}: state is none of {', '.join(STATES)}")
+        if address + rounded > end:
+            raise SnapshotFormatError(f"{here}: the block ends after its segment")
+        requested, frames = _request(block, here)
+        stack = _stack(frames, here, tables)
+        size = rounded if requested is None else requested
+        row = (rounded, size if state else 0, requested is not None, state, stack)
+        rows.append((device, address, segment_number, *row))
+        address += rounded
+    return rows
+
+
+def _request(block: dict[str, Any], where: str) -> tuple[int | None, Any]:
+    """Requested bytes, if recorded, and frames. Torch up to 2.0 kept both in the first entry of a history."""
+    size, frames = block.get("requested_size"), block.get("frames")
+    history = block.get("history")
+    if history and "requested_size" not in block:
+        last = mapping(sequence(history, f"{where}: history")[0], f"{where}: history[0]")
+        size, frames, where = last.get("real_size"), last.get("frames"), f"{where}: real_size"
+    else:
+        where = f"{where}: requested_size"
+    return None if size is None else integer(size, where, 0, MAX_BLOCK), frames
+
+
+def _stack(frames: Any, where: str, tables: TableBuilder) -> int:
+    return -1 if frames is None else tables.resolver.stack(frames, f"{where}: frames")
+
+
+def _columns(rows: list[Row], types: tuple[type[np.generic], ...]) -> list[NDArray[Any]]:
+    return [np.array([row[place] for row in rows], kind) for place, kind in enumerate(types)]

@@ -1,0 +1,153 @@
+"""Reads lists of events into columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.core.errors import SnapshotFormatError
+from ipygpumem.snapshot.model.trace import ACTIONS, Action, Trace
+from ipygpumem.snapshot.model.unique_values import distinct
+from ipygpumem.snapshot.reader.checks import MAX_BLOCK, MAX_TOTAL, column, integer, mapping
+from ipygpumem.snapshot.reader.memo_table import Run
+from ipygpumem.snapshot.reader.value_resolver import PlacedRun
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from ipygpumem.snapshot.reader.table_builder import TableBuilder
+
+__all__ = ["placed_runs", "read_trace", "unread_trace"]
+
+_ACTION_NUMBER = {name: number for number, name in enumerate(ACTIONS)}
+_WITHOUT_ADDRESS = (Action.OOM, Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)
+_WITHOUT_SIZE = (Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)
+_NUMBER_KEYS = ("addr", "size", "stream", "time_us")
+_TABLE_KEYS = ("action", "frames", "compile_context", "user_metadata", "pool_id")
+_MISSING = -1
+
+
+def placed_runs(items: Sequence[Any], where: str) -> list[PlacedRun]:
+    """The runs in a list of events, each with the row of its first event."""
+    placed = []
+    row = 0
+    for item in items:
+        if type(item) is Run:
+            placed.append(PlacedRun(item, where, row))
+        row += len(item) if type(item) is Run else 1
+    return placed
+
+
+def read_trace(device: int, items: Sequence[Any], tables: TableBuilder, where: str = "") -> Trace:
+    """The columns of one device's list of events. ``tables.resolver`` must have resolved its runs.
+
+    Raises:
+        SnapshotFormatError: A value has the wrong type or is out of range; the message names event and key.
+    """
+    where = where or f"device_traces[{device}]"
+    entries = [item for item in items if type(item) is not Run]
+    tables.count(entries, where)
+    size = np.array([len(item) if type(item) is Run else 1 for item in items], np.int64)
+    first = np.cumsum(size) - size
+    columns = _Columns(int(size.sum()), where, tables)
+    if entries:
+        columns.fill_entries(entries, first[[type(item) is not Run for item in items]])
+    for placed in placed_runs(items, where):
+        columns.fill_run(placed)
+    return columns.trace(device)
+
+
+def unread_trace(device: int, trouble: str, tables: TableBuilder) -> Trace:
+    """A trace without events, and why they could not be read."""
+    return replace(read_trace(device, [], tables), trouble=trouble)
+
+
+class _Columns:
+    def __init__(self, count: int, where: str, tables: TableBuilder) -> None:
+        self._where = where
+        self._tables = tables
+        self._numbers = {name: np.full(count, _MISSING, np.int64) for name in _NUMBER_KEYS}
+        self._table_rows = {name: np.full(count, _MISSING, np.int32) for name in _TABLE_KEYS}
+        self._device_free: dict[int, int] = {}
+
+    def fill_entries(self, entries: list[Any], rows: NDArray[np.int64]) -> None:
+        """Fill rows from dicts."""
+        if set(map(type, entries)) != {dict}:
+            for row, entry in zip(rows.tolist(), entries, strict=True):
+                mapping(entry, f"{self._where}[{row}]")
+
+        def event(place: int) -> str:
+            return f"{self._where}[{rows[place]}]"
+
+        for name, numbers in self._numbers.items():
+            values = [entry.get(name, _MISSING) for entry in entries]
+            numbers[rows] = column(values, lambda place, name=name: f"{event(place)}: {name}")  # type: ignore[misc]
+        for name, table_rows in self._table_rows.items():
+            table_rows[rows] = self._tables.resolver.numbers(name, [entry.get(name) for entry in entries], event)
+        for row, entry in zip(rows.tolist(), entries, strict=True):
+            if "device_free" in entry:
+                self._device_free[row] = integer(entry["device_free"], f"{self._where}[{row}]: device_free")
+
+    def fill_run(self, placed: PlacedRun) -> None:
+        """Fill rows from entries that were read in a batch."""
+        run = placed.run
+        rows = slice(placed.row, placed.row + len(run))
+        selected = slice(run.first, run.stop)
+        fields = run.entries.fields
+        for name, numbers in self._numbers.items():
+            if name in fields:
+                numbers[rows] = fields[name].value[selected]
+        for name, table_rows in self._table_rows.items():
+            if name in fields:
+                table_rows[rows] = self._tables.resolver.column(run, name)
+        if "device_free" in fields:
+            free = fields["device_free"].value[selected].tolist()
+            self._device_free.update(zip(range(rows.start, rows.stop), free, strict=True))
+
+    def trace(self, device: int) -> Trace:
+        """The columns, checked and sorted by time."""
+        action = self._actions()
+        address, size, stream, time = (self._numbers[name] for name in _NUMBER_KEYS)
+        for name in ("addr", "size", "time_us"):
+            self._refuse(self._numbers[name] < _MISSING, f"{name} is out of range")
+        negative = [row for row, free in self._device_free.items() if free < 0]
+        if negative:
+            raise SnapshotFormatError(f"{self._where}[{min(negative)}]: device_free is out of range")
+        self._refuse((address < 0) & ~np.isin(action, _WITHOUT_ADDRESS), "addr is missing or negative")
+        self._refuse((size < 0) & ~np.isin(action, _WITHOUT_SIZE), "size is missing or negative")
+        allocated = np.where(action == Action.OOM, 0, size)  # a request that failed may have any size
+        self._refuse(allocated > MAX_BLOCK, f"size is more than {MAX_BLOCK:,} bytes")
+        if allocated.sum(dtype=np.float64) > MAX_TOTAL:
+            raise SnapshotFormatError(f"{self._where}: the sizes add up to more than {MAX_TOTAL:,} bytes")
+        address[address < 0] = 0
+        size[size < 0] = 0
+        stream[stream == _MISSING] = 0
+        untimed = int(np.count_nonzero(time < 0))
+        if untimed:
+            time[:] = _MISSING
+        out_of_order = int(np.count_nonzero(time < np.maximum.accumulate(time))) if len(time) else 0
+        device_free = self._device_free
+        order: NDArray[np.int64] | slice = slice(None)
+        if out_of_order:
+            order = np.argsort(time, kind="stable")
+            place = np.argsort(order, kind="stable")
+            device_free = {int(place[row]): free for row, free in device_free.items()}
+        columns = (action, address, size, stream, time, *(self._table_rows[name] for name in _TABLE_KEYS[1:]))
+        return Trace(device, *(values[order] for values in columns), device_free, out_of_order, untimed)  # type: ignore[arg-type]
+
+    def _actions(self) -> NDArray[np.uint8]:
+        texts = self._table_rows["action"]
+        self._refuse(texts == _MISSING, "action is missing")
+        names = list(self._tables.texts)
+        numbers = np.full(len(names), Action.OTHER, np.uint8)
+        for text in distinct(texts).tolist():
+            numbers[text] = _ACTION_NUMBER.get(names[text], Action.OTHER)
+        return numbers[texts]
+
+    def _refuse(self, bad: NDArray[np.bool_], problem: str) -> None:
+        if bad.any():
+            raise SnapshotFormatError(f"{self._where}[{int(np.argmax(bad))}]: {problem}")

@@ -1,0 +1,137 @@
+"""The tables of a snapshot, and look-ups in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ipygpumem.core.errors import DeviceError, OptionError
+from ipygpumem.snapshot.model.cells import Cells
+from ipygpumem.snapshot.model.segment_history import SegmentHistory
+from ipygpumem.snapshot.model.stacks import unpack_pool
+from ipygpumem.snapshot.model.timeline import Timeline
+from ipygpumem.snapshot.reader import top_level
+from ipygpumem.snapshot.reader.metadata_reader import read_annotations, read_recorder_metadata
+from ipygpumem.snapshot.reader.segment_reader import read_segments
+from ipygpumem.snapshot.reader.trace_reader import read_trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ipygpumem.snapshot.model.annotations import Annotation
+    from ipygpumem.snapshot.reader.limits import Limits
+    from ipygpumem.snapshot.reader.table_builder import TableBuilder
+
+__all__ = ["SnapshotData", "check_event"]
+
+
+class SnapshotData:
+    """The tables of a snapshot.
+
+    Attributes:
+        name: File name, or ``"snapshot"``.
+        timelines: The history of each device, by index.
+        segments: Segments at the end, of all devices.
+        blocks: Blocks at the end, of all devices.
+        stacks: All call stacks.
+        texts: Texts that columns refer to.
+        pools: Pool ids that columns refer to; (0, 0) is the default pool.
+        host: Events of pinned host memory, as torch 2.14 and later can record them; their device is -1.
+        settings: The allocator's settings.
+        own: Metadata written by ipygpumem's recorder.
+        sources: Source text by file name.
+        cells: Finds the cell of an event.
+        zero_us: The time that the viewer shows as zero, in microseconds since 1970; None for each device's first event.
+    """
+
+    def __init__(self, root: dict[str, Any], tables: TableBuilder, name: str, limits: Limits) -> None:
+        traces = top_level.read_device_traces(root.get("device_traces", ()), limits, tables)
+        self.segments, self.blocks = read_segments(root.get("segments", ()), limits.devices, tables)
+        last = int(self.segments.device.max(initial=-1))
+        traces.extend(read_trace(device, [], tables) for device in range(len(traces), last + 1))
+        segments = self.segments if "segments" in root else None
+        self.name = name
+        self.zero_us: int | None = None
+        self.timelines = tuple(Timeline(trace, segments, self.blocks) for trace in traces)
+        self.host = top_level.read_host_traces(root.get("host_traces"), tables)
+        self.settings = top_level.read_settings(root.get("allocator_settings"))
+        self._annotations = read_annotations(root.get("external_annotations", ()))
+        self.own = read_recorder_metadata(root.get("ipygpumem"))
+        self.sources = top_level.read_sources(root.get("source_code"))
+        self.stacks = tables.stacks.table()
+        self.texts: tuple[str, ...] = tuple(tables.texts)
+        self.pools: tuple[tuple[int, int], ...] = tuple(map(unpack_pool, tables.pools))
+        self.cells = Cells(self.own.cells, self.stacks, self.own.numbers)
+        self._source_lines: dict[str, list[str]] = {}
+        self._histories: dict[int, SegmentHistory] = {}
+
+    def timeline(self, device: int | None = None) -> Timeline:
+        """The history of a device; by default of the one with the highest peak.
+
+        Raises:
+            DeviceError: The snapshot has no such device.
+        """
+        if device is None:
+            if not self.timelines:
+                raise DeviceError(f"{self.name} contains no device")
+            return max(self.timelines, key=lambda timeline: timeline.requested.peak()[1])
+        _check_device(device)
+        if not 0 <= device < len(self.timelines):
+            raise DeviceError(f"{self.name} has no device {device}: its number of devices is {len(self.timelines)}")
+        return self.timelines[device]
+
+    def annotations(self, device: int | None = None) -> tuple[Annotation, ...]:
+        """Annotated regions of a device, or of all, ordered by start.
+
+        Raises:
+            DeviceError: ``device`` is not an integer.
+        """
+        if device is not None:
+            _check_device(device)
+        return tuple(region for region in self._annotations if device is None or region.device == device)
+
+    def source_line(self, file: str, line: int) -> str | None:
+        """The text of a line, if the snapshot contains the source of the file."""
+        if file not in self._source_lines:
+            self._source_lines[file] = self.sources.get(file, "").splitlines()
+        lines = self._source_lines[file]
+        return lines[line - 1].strip() if 0 < line <= len(lines) else None
+
+    def short_file(self, file: str, times: NDArray[np.int64] | None = None) -> str:
+        """A short name for a file: In[n] for a cell, otherwise the last two parts of the path.
+
+        Args:
+            file: Its name.
+            times: Times of events in the file, in microseconds since 1970: they select the run of a cell.
+        """
+        runs = self.cells.runs_of(file) if times is None else self.cells.runs_at(file, times)
+        return runs or "/".join(file.replace("\\", "/").split("/")[-2:])
+
+    def pools_at(self, device: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of the pool of the segment that contained each allocation when it was made; -1 if unknown."""
+        return self._history(device).pools(rows)
+
+    def forget(self) -> None:
+        """Clear caches after tables have been replaced."""
+        self._source_lines, self._histories = {}, {}
+
+    def _history(self, device: int) -> SegmentHistory:
+        if device not in self._histories:
+            self._histories[device] = SegmentHistory(self.timelines[device], self.segments, self.blocks)
+        return self._histories[device]
+
+
+def _check_device(device: int) -> None:
+    if isinstance(device, bool) or not isinstance(device, (int, np.integer)):
+        raise DeviceError(f"{device!r} is not a device: expected its index, an integer")
+
+
+def check_event(event: int, timeline: Timeline) -> int:
+    """Raise `OptionError` for an event that does not exist."""
+    if isinstance(event, bool) or not isinstance(event, (int, np.integer)):
+        raise OptionError(f"{event!r} is not an event: expected its index, an integer")
+    count = len(timeline.trace)
+    if not -1 <= event < count:
+        raise OptionError(f"device {timeline.device} has no event {event}: its number of events is {count:,}")
+    return int(event)
