@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import DeviceError, OptionError
+from ipygpumem.snapshot.export.text import many
 from ipygpumem.snapshot.model.cells import Cells
 from ipygpumem.snapshot.model.segment_history import SegmentHistory
 from ipygpumem.snapshot.model.stacks import unpack_pool
@@ -78,7 +79,7 @@ class SnapshotData:
             return max(self.timelines, key=lambda timeline: timeline.requested.peak()[1])
         _check_device(device)
         if not 0 <= device < len(self.timelines):
-            raise DeviceError(f"{self.name} has no device {device}: its number of devices is {len(self.timelines)}")
+            raise DeviceError(f"{self.name} has no device {device}: it has {many(len(self.timelines), 'device')}")
         return self.timelines[device]
 
     def annotations(self, device: int | None = None) -> tuple[Annotation, ...]:
@@ -133,5 +134,5 @@ def check_event(event: int, timeline: Timeline) -> int:
         raise OptionError(f"{event!r} is not an event: expected its index, an integer")
     count = len(timeline.trace)
     if not -1 <= event < count:
-        raise OptionError(f"device {timeline.device} has no event {event}: its number of events is {count:,}")
+        raise OptionError(f"device {timeline.device} has no event {event}: it has {many(count, 'event')}")
     return int(event)

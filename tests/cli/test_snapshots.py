@@ -19,7 +19,7 @@ def test_summary_begins_with_the_answer(capsys):
         "   593.9 MiB  33 %  (older than the recording, without a stack)  (447 blocks)",
         "   240.2 MiB  13 %  project/train_gpt.py:10 forward  (48 blocks)",
         "  8,088 events; at the end 593.9 MiB requested, 600.9 MiB rounded; reserved 1.9 GiB, at most 1.9 GiB",
-        "  note: 447 blocks (593.9 MiB) are older than the first event; whether events were dropped is not told",
+        "  note: 447 blocks (593.9 MiB) are older than the first event; the file does not say whether events were dropped",
         "gpt_small.pickle.xz",
     ]
     assert len(out.splitlines()) <= 24
@@ -123,7 +123,7 @@ def test_a_file_without_what_is_asked_for_does_not_stop_the_others(capsys):
     status, out, err = run(capsys, "fragmentation", GPT, OOM, "--at", "7000")
     assert status == 2
     assert f"{GPT}:" in out and OOM not in out
-    assert err == f"ipygpumem: {OOM}: device 0 has no event 7000: it has 6,207\n"
+    assert err == f"ipygpumem: {OOM}: device 0 has no event 7000: it has 6,207 events\n"
 
 
 def test_devices_have_events_of_their_own(capsys, tmp_path):
@@ -133,4 +133,4 @@ def test_devices_have_events_of_their_own(capsys, tmp_path):
     status, out, err = run(capsys, "fragmentation", path, "--at", "1")
     assert (status, err) == (0, "")
     assert out.startswith("GPU 1 after event 1:")
-    assert run(capsys, "fragmentation", path, "--at", "9")[2] == "ipygpumem: device 0 has no event 9: it has 1\n"
+    assert run(capsys, "fragmentation", path, "--at", "9")[2] == "ipygpumem: device 0 has no event 9: it has 1 event\n"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipygpumem.snapshot.model.unique_values import is_in, distinct
+from ipygpumem.snapshot.model.unique_values import distinct, is_in
 from ipygpumem.snapshot.reader import byte_strings
 from ipygpumem.snapshot.reader.byte_strings import intern, words_of
 from snapshot import files

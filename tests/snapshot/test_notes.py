@@ -27,9 +27,7 @@ def test_one_event_without_a_time_costs_the_others_theirs_and_that_is_told():
 
 def test_segments_that_do_not_fit_the_events_are_told():
     facts = told([event("segment_alloc", 512, 20 * MIB, 1)], [])
-    assert facts.notes == (
-        "the segments at the end contradict the events: reserved bytes are only known at the end",
-    )
+    assert facts.notes == ("the segments at the end contradict the events: reserved bytes are only known at the end",)
     assert (facts.reserved_end, facts.reserved_peak) == (0, None)
 
 

@@ -566,9 +566,9 @@ def test_the_sample_is_read_and_fits_a_screen():
 
 
 def test_bad_words_are_told(small):
-    with pytest.raises(DeviceError, match="no device 3: its number of devices is 1"):
+    with pytest.raises(DeviceError, match="no device 3: it has 1 device"):
         small.peak(3)
-    with pytest.raises(OptionError, match="no event 99: its number of events is 11"):
+    with pytest.raises(OptionError, match="no event 99: it has 11 events"):
         small.live(99)
     with pytest.raises(OptionError, match="cannot group by 'colour': choose from line, "):
         small.live().by("colour")
