@@ -7,6 +7,7 @@ white in light and dark notebooks.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,19 +19,19 @@ from ipygpumem.snapshot.queries.overview import overview
 from ipygpumem.viewer.axes import INK, POINT, RIGHT, SOFT, WIDTH, event_ticks, mark_peak, printable, steps
 from ipygpumem.viewer.detail import columns, strata
 from ipygpumem.viewer.line_colors import line_colors
-from ipygpumem.viewer.sampled import highest, sampled_curves
 from ipygpumem.viewer.still import SCALES, Picture, render
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ipygpumem.snapshot.model.recorder_metadata import Cell
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
     from ipygpumem.viewer.axes import LegendItem, Sheet
     from ipygpumem.viewer.detail import Columns
     from ipygpumem.viewer.line_colors import LineColors
-    from ipygpumem.viewer.sampled import SampledCurve
 
-__all__ = ["picture"]
+__all__ = ["SampledCurve", "picture", "sampled_curves"]
 
 _MANY_LIVE = 50_000
 """From so many live allocations on, each column takes noticeable time."""
@@ -38,12 +39,36 @@ _HEADROOM, _TICK_LIMIT = 1.16, 0.91
 """The label of the peak is above the data and the ticks."""
 _CAPACITY_SHARE = 0.35
 """The capacity is in the picture from this usage on."""
+_MAX_SAMPLED_RATIO = 4
+"""Sampled curves scale the picture up to this multiple of the reserved bytes: a device that is full because of other
+processes must not flatten it."""
+_INT_LIMIT = 1 << 62
 _TOP, _PLOT_HEIGHT, _SAMPLED_HEIGHT, _CELLS_HEIGHT, _LEGEND_ROW = 62, 300, 18, 16, 20
 _LEGEND_COLUMNS = 2
 _CELL_COLORS = ("#dbe4ee", "#e9eef4")
 _CELL_LABEL, _LETTER_WIDTH = 12, 6.0
 _RESERVED, _OOM, _SAMPLED = "#c2410c", "#b91c1c", "#6b4aa0"
 _DASHES: Any = (0, (3, 2))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampledCurve:
+    """Bytes that were sampled beside the allocator's own counters.
+
+    Attributes:
+        name: What was counted.
+        event: int64, last event before each sample; -1 before the first event.
+        bytes: int64, the samples.
+    """
+
+    name: str
+    event: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+
+    @property
+    def style(self) -> Any:
+        """Matplotlib's line style: dashed for memory outside PyTorch, which is part of the device's total."""
+        return (0, (4, 3)) if self.name.startswith("outside") else "solid"
 
 
 def picture(snapshot: Snapshot, device: int | None = None) -> Picture:
@@ -105,7 +130,8 @@ class _Drawing:
         level = max(self.timeline.requested.peak()[1], 1)
         if chosen.reserved is not None:
             level = max(level, int(chosen.reserved.max()))
-        level = highest(self.sampled, level)
+        peaks = [int(curve.bytes.max()) for curve in self.sampled]
+        level = max([level, *(peak for peak in peaks if peak < _MAX_SAMPLED_RATIO * level)])
         if self.capacity and level >= _CAPACITY_SHARE * self.capacity:
             level = max(level, self.capacity)
         return level * _HEADROOM
@@ -114,8 +140,7 @@ class _Drawing:
         if self.capacity is not None and self.capacity <= limit:
             axes.axhline(self.capacity, color=SOFT, linewidth=POINT, linestyle=_DASHES)
         for curve in self.sampled:
-            x, level = curve.by_column(chosen)
-            axes.plot(x, level, color=_SAMPLED, linewidth=1.1 * POINT, linestyle=curve.style)
+            axes.plot(curve.event, curve.bytes, color=_SAMPLED, linewidth=1.1 * POINT, linestyle=curve.style)
         if chosen.reserved is not None:
             steps(axes, chosen.edges, chosen.reserved, _RESERVED, width=1.4)
         steps(axes, chosen.edges, chosen.requested, INK, width=0.7)
@@ -188,6 +213,25 @@ class _Drawing:
             sheet.text(x + 84, y, amount(entry.bytes), color=INK, ha="right")
             sheet.text(x + 130, y, entry.share, ha="right")
             sheet.text(x + 140, y, clip(entry.label), limit=width - 152, color=INK)
+
+
+def sampled_curves(snapshot: Snapshot, timeline: Timeline) -> list[SampledCurve]:
+    """Return the sampled curves of a device; malformed entries of the file are ignored."""
+    curves = []
+    for name, entry in snapshot.own.curves.items() if timeline.trace.timed else ():
+        curve: dict[str, Any] = entry if isinstance(entry, dict) else {}
+        time, samples = _integers(curve.get("time_us")), _integers(curve.get("bytes"))
+        if curve.get("device") != timeline.device or not time or len(time) != len(samples):
+            continue
+        event = np.searchsorted(timeline.trace.time, np.asarray(time, np.int64), side="right") - 1
+        curves.append(SampledCurve(clip(name), event, np.asarray(samples, np.int64)))
+    return curves
+
+
+def _integers(values: Any) -> list[int]:
+    """Return a list of integers unchanged, and an empty list for anything else."""
+    valid = isinstance(values, list) and all(type(value) is int and abs(value) < _INT_LIMIT for value in values)
+    return values if valid else []
 
 
 def _sampled_label(curve: SampledCurve, limit: float) -> str:

@@ -1,8 +1,8 @@
 """The viewer in a headless Chromium: start, frame times, the allocator's state, DOM, memory and size of the page.
 
-Values in brackets are those of pytorch.org/memory_viz for the same file on the same kind of machine (two cores, software
-rendering), measured once with its version of April 2026. If its code is available (see memory_viz.py), it is measured in
-the same run.
+Values in brackets are those of pytorch.org/memory_viz for the same file on the same kind of machine (two cores,
+software rendering), measured once with its version of April 2026. If its code is available (see memory_viz.py), it is
+measured in the same run.
 """
 
 from __future__ import annotations

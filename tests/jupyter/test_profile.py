@@ -174,7 +174,7 @@ def test_without_matplotlib(notebook, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     ran = notebook.run("%%gpumem --timeline {folder}/t.html\n" + BODY)
     assert set(ran.displays[1]) == {"text/plain"}
-    assert ran.stdout.startswith("ipygpumem: no picture of t.html: a picture needs matplotlib")
+    assert ran.stdout.startswith("ipygpumem: no picture of t.html: pictures require matplotlib")
 
 
 def test_unloaded_in_the_middle(notebook, tmp_path):

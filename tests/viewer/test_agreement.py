@@ -53,11 +53,7 @@ def simulated(seed, devices=2, steps=600):
 
 @pytest.fixture(scope="module", params=[*NAMES, 1, 2, 3])
 def real(request):
-    return (
-        Snapshot.load(simulated(request.param))
-        if isinstance(request.param, int)
-        else Snapshot.load(path(request.param))
-    )
+    return Snapshot.load(simulated(request.param) if isinstance(request.param, int) else path(request.param))
 
 
 def sample_events(timeline, count=6):

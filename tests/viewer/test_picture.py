@@ -17,7 +17,7 @@ from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.viewer.axes import WIDTH, Sheet
 from ipygpumem.viewer.detail import columns
 from ipygpumem.viewer.line_colors import line_colors
-from ipygpumem.viewer.picture import picture
+from ipygpumem.viewer.picture import picture, sampled_curves
 from ipygpumem.viewer.still import MAX_BYTES
 from snapshot import files
 
@@ -248,3 +248,29 @@ def test_the_label_of_the_peak_is_readable_over_other_lines():
 
 def test_the_length_is_formatted_as_in_the_viewer(texts):
     assert any("2 events in 326 ms" in text for text in texts(loaded([numbered(0), numbered(326_000)])))
+
+
+@pytest.mark.parametrize(("size", "above"), [(20, ""), (10, ", above the picture")])
+def test_a_device_full_of_other_processes_does_not_flatten_the_picture(texts, size, above):
+    curve = {"device": 0, "time_us": [START], "bytes": [50 * MIB]}
+    snapshot = loaded([numbered(0, size=size * MIB)], {"curves": {"device used": curve}})
+    assert f"device used, at most 50.0 MiB (sampled){above}" in texts(snapshot)
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        None,
+        7,
+        {},
+        {"device": 0, "time_us": [1], "bytes": []},
+        {"device": 0, "time_us": ["x"], "bytes": [1]},
+        {"device": 1, "time_us": [1], "bytes": [1]},
+        {"device": 0, "time_us": [1 << 70], "bytes": [1]},
+    ],
+)
+def test_malformed_curves_are_ignored(curve):
+    own = {"curves": {"device used": curve, "outside PyTorch": {"device": 0, "time_us": [4, 6], "bytes": [1, 2]}}}
+    snapshot = loaded([event()], own)
+    (found,) = sampled_curves(snapshot, snapshot.timeline())
+    assert (found.name, found.event.tolist(), found.bytes.tolist()) == ("outside PyTorch", [-1, 0], [1, 2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -111,12 +111,12 @@ class Profile:
     unknown_reason: str = ""
 
 
-@dataclass(slots=True)
 class _Changes:
-    """Changes of one device: rows of (time, order, source, target, bytes), and initial (category, bytes)."""
+    """Changes of one device: rows of (time, order, source, target, bytes), and bytes of each category before them."""
 
-    rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    initial: list[tuple[int, int]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, int, int, int]] = []
+        self.base = np.zeros(len(CATEGORIES), np.int64)
 
 
 def build_profile(flow: DataFlow, unknown_reason: str = "") -> Profile:
@@ -142,7 +142,7 @@ def _add_unmatched(events: list[UnmatchedEvent], devices: defaultdict[str, _Chan
         if size <= 0:
             devices[device].rows.append((time, _FREED, UNKNOWN, _NONE, -size))
             if block not in live:
-                devices[device].initial.append((UNKNOWN, -size))
+                devices[device].base[UNKNOWN] -= size
             live.discard(block)
         elif block not in live:
             live.add(block)
@@ -158,7 +158,7 @@ def _add_tensors(flow: DataFlow, devices: defaultdict[str, _Changes]) -> None:
         last_version[tensor] = max(version, last_version.get(tensor, 0))
         size = flow.sizes[tensor]
         if version == 0 and tensor not in flow.allocation_times and size:
-            devices[flow.devices[tensor]].initial.append((category_of(tensor, 0), size))
+            devices[flow.devices[tensor]].base[category_of(tensor, 0)] += size
 
     def add(tensor: int, time: int, order: int, source: int, target: int) -> None:
         size = flow.sizes[tensor]
@@ -175,9 +175,6 @@ def _add_tensors(flow: DataFlow, devices: defaultdict[str, _Changes]) -> None:
 
 
 def _timeline(device: str, changes: _Changes, flow: DataFlow) -> CategoryTimeline:
-    base = np.zeros(len(CATEGORIES), np.int64)
-    for category, size in changes.initial:
-        base[category] += size
     table = np.array(sorted(changes.rows, key=lambda row: row[:2]), np.int64).reshape(-1, 5)
     time = np.ascontiguousarray(table[:, 0])
     allocated = reserved = None
@@ -187,7 +184,7 @@ def _timeline(device: str, changes: _Changes, flow: DataFlow) -> CategoryTimelin
         allocated, reserved = (np.where(latest >= 0, levels[np.maximum(latest, 0), column], -1) for column in (1, 2))
     return CategoryTimeline(
         device,
-        base,
+        changes.base,
         time,
         table[:, 2].astype(np.int8),
         table[:, 3].astype(np.int8),

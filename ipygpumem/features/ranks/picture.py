@@ -5,24 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.files import check_path
 from ipygpumem.core.units import size
 from ipygpumem.features.ranks.skew import compare_ranks
 from ipygpumem.snapshot.export.text import clip, many
 from ipygpumem.viewer.axes import LEFT, POINT, RIGHT, time_ticks
 from ipygpumem.viewer.still import render
-from ipygpumem.viewer.write import write_file
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
-    from pathlib import Path
 
     from ipygpumem.features.ranks.model import RankPeak, RankResult
     from ipygpumem.viewer.axes import Sheet
     from ipygpumem.viewer.still import Picture
 
-__all__ = ["ranks_picture", "write_ranks_picture"]
+__all__ = ["ranks_picture"]
 
 _TOP, _PLOT_HEIGHT, _FOOT = 54, 260, 40
 _HEADROOM = 1.1
@@ -44,23 +40,13 @@ def ranks_picture(members: Sequence[RankResult], what: str = "rank") -> Picture:
     """
     curves = {member.name: peak for member in members if (peak := member.highest) is not None and peak.curve}
     if not curves:
-        raise OptionError(f"no {what} has a snapshot with times, which the picture is drawn from")
+        raise OptionError(f"cannot draw the {what}s: none has a snapshot with times")
     comparison = compare_ranks(members)
     marked = {}
     if comparison is not None and comparison.lines:
         marked = {comparison.typical: _TYPICAL, comparison.odd: _DIFFERENT}
     text = f"{many(len(curves), what)}, highest level {size(max(peak.requested for peak in curves.values()))}"
     return render(_TOP + _PLOT_HEIGHT + _FOOT, lambda sheet: _draw(sheet, curves, marked, what), text)
-
-
-def write_ranks_picture(path: str | os.PathLike[str], members: Sequence[RankResult]) -> Path:
-    """Write that picture to a file.
-
-    Raises:
-        OptionError: The file cannot be written, or there is nothing to draw.
-    """
-    target = check_path(path, "picture", "ranks.png")
-    return write_file(target, ranks_picture(members).png)
 
 
 def _draw(sheet: Sheet, curves: dict[str, RankPeak], marked: dict[str, tuple[str, str]], what: str) -> None:

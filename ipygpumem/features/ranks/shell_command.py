@@ -80,9 +80,10 @@ def _ranks(words: argparse.Namespace) -> int:
 
 
 def _draw(target: str, found: Ranks) -> None:
-    from ipygpumem.features.ranks.picture import write_ranks_picture
+    from ipygpumem.features.ranks.picture import ranks_picture
+    from ipygpumem.viewer.write import write_file
 
-    write_ranks_picture(target, found.members)
+    write_file(check_path(target, "picture", "ranks.png"), ranks_picture(found.members).png)
     say(f"{target}: the level of each rank over time")
 
 
