@@ -44,7 +44,7 @@ def test_what_cannot_be_drawn_is_told_as_tables_first(notebook, tmp_path):
     )
     ran = notebook.run(f"%gpumem ranks {tmp_path} --plot")
     assert ran.text.startswith("1 rank on ")
-    assert isinstance(ran.error, UsageError) and "no rank has a snapshot with times" in ran.stderr
+    assert isinstance(ran.error, UsageError) and "none has a snapshot with times" in ran.stderr
 
 
 @pytest.mark.parametrize("line", ["ranks", "ranks a b", "ranks nowhere", "ranks {run} -n 0", "ranks {run} --by colour"])
