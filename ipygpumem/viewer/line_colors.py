@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ipygpumem.snapshot.export.text import many, share
-from ipygpumem.snapshot.queries.group_keys import label_rows
-from ipygpumem.snapshot.queries.groups import add_up
+from ipygpumem.snapshot.queries.groups import add_up, label_rows
 from ipygpumem.viewer.detail import SMALL
 
 if TYPE_CHECKING:

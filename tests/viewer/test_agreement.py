@@ -13,7 +13,7 @@ import pytest
 
 from ipygpumem.snapshot import Snapshot, diff
 from ipygpumem.snapshot.queries.fragmentation import fragmentation
-from ipygpumem.snapshot.queries.group_keys import label_rows
+from ipygpumem.snapshot.queries.groups import label_rows
 from snapshot.files import NAMES, path
 from snapshot.simulator import Simulator
 

@@ -15,8 +15,8 @@ from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, Sou
 from ipygpumem.features.lines.source import SourceRegion, SourceTexts, enclosing_functions
 from ipygpumem.features.lines.stack_roots import THREAD_FILE, outermost_files
 from ipygpumem.measurement.snapshot_events import Places
-from ipygpumem.snapshot.model.stacks import Numbers
 from ipygpumem.snapshot.model.trace import Action
+from ipygpumem.snapshot.model.unique_values import Numbering
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -168,8 +168,8 @@ class _LineUses:
         self._timeline = timeline
         self._files = files
         self._offsets = offsets
-        self._line_numbers = Numbers()
-        self._sets = Numbers()
+        self._line_numbers = Numbering()
+        self._sets = Numbering()
         self._sets.number(())
         trace = timeline.trace
         set_of_stack = np.append(self._sets_of_stacks(), 0)  # the last element is for events without a stack

@@ -10,7 +10,7 @@ import numpy as np
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.model.trace import Action
-from ipygpumem.snapshot.queries.group_keys import check_key, label_rows
+from ipygpumem.snapshot.queries.groups import check_key, label_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

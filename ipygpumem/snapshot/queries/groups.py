@@ -1,4 +1,4 @@
-"""Allocations added up by a common property."""
+"""Allocations grouped by a common property, such as the line that made them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,36 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.core.errors import OptionError
+from ipygpumem.snapshot.model.allocations import BEFORE
+from ipygpumem.snapshot.model.annotations import innermost
+from ipygpumem.snapshot.model.unique_values import Numbering
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.model.stacks import Frame
+    from ipygpumem.snapshot.model.timeline import Timeline
+    from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["Group", "add_up"]
+    Ints = NDArray[np.int64]
+    Grouping = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]
+    """A code for each row, and a function that describes the group with a code."""
+
+__all__ = ["KEYS", "Group", "add_up", "check_key", "group_rows", "label_rows"]
+
+UNKNOWN = "(unknown)"
+_KIB_BITS = 10
+_SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_NO_USER_FRAME, _EMPTY, _OLD, _NO_STACK = -1, -2, -3, -4
+_WITHOUT_FRAME = {
+    _NO_USER_FRAME: "(no frame of your own code)",
+    _EMPTY: "(no Python on that thread, such as a backward pass)",
+    _OLD: "(older than the recording, without a stack)",
+    _NO_STACK: "(no stack recorded)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +77,206 @@ def add_up(codes: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int
     np.add.at(totals, group, sizes)
     order = np.lexsort((unique, -totals))
     return [(int(unique[row]), int(totals[row]), int(counts[row])) for row in order]
+
+
+def group_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[Group, ...]:
+    """Add up rows of a device's allocations by a key of `KEYS`, the largest group first.
+
+    Raises:
+        OptionError: The key does not exist.
+    """
+    check_key(key)
+    codes, describe = KEYS[key](snapshot, timeline, rows)
+    sums = add_up(codes, timeline.allocations.size[rows])
+    return tuple(Group(bytes=total, count=count, **describe(code)) for code, total, count in sums)
+
+
+def label_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[list[str], Ints]:
+    """The labels of the groups by a key of `KEYS`, and for each row the number of its label.
+
+    Raises:
+        OptionError: The key does not exist.
+    """
+    check_key(key)
+    codes, describe = KEYS[key](snapshot, timeline, rows)
+    unique, group = np.unique(codes, return_inverse=True)
+    return [describe(int(code))["label"] for code in unique], group
+
+
+def check_key(key: str) -> None:
+    """Raise `OptionError` for a key that does not exist."""
+    if not isinstance(key, str) or key not in KEYS:
+        raise OptionError(f"cannot group by {key!r}: choose from {', '.join(KEYS)}")
+
+
+def _user_frames(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
+    """The number of the innermost frame of the user's own code, or a code of `_WITHOUT_FRAME`."""
+    stacks, allocations = snapshot.stacks, timeline.allocations
+    table = np.append(np.where(stacks.leaf < 0, _EMPTY, stacks.user_frame), _NO_STACK).astype(np.int64)
+    frames = table[allocations.stack[rows]]
+    old = (allocations.start[rows] == BEFORE) & ((frames == _EMPTY) | (frames == _NO_STACK))
+    return np.where(old, _OLD, frames)
+
+
+def _short_names(snapshot: Snapshot, timeline: Timeline, rows: Ints, codes: Ints) -> Callable[[int, str], str]:
+    """A function that shortens the file name of a group. The times of its events select the run of a cell."""
+    times = _times(timeline, rows)
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+
+    def short(code: int, file: str) -> str:
+        first, last = np.searchsorted(ordered, [code, code + 1])
+        return snapshot.short_file(file, times[order[first:last]])
+
+    return short
+
+
+def _by_line(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    codes = _user_frames(snapshot, timeline, rows)
+    short = _short_names(snapshot, timeline, rows, codes)
+
+    def describe(code: int) -> dict[str, Any]:
+        if code < 0:
+            return {"label": _WITHOUT_FRAME[code]}
+        frame = snapshot.stacks.frames[code]
+        label = f"{short(code, frame.file)}:{frame.line} {frame.name}"
+        source = snapshot.source_line(frame.file, frame.line)
+        return {"label": label, "file": frame.file, "line": frame.line, "name": frame.name, "source": source}
+
+    return codes, describe
+
+
+def _by_function(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    functions = Numbering()
+    table = [functions.number((frame.file, frame.name)) for frame in snapshot.stacks.frames]
+    names = list(functions)
+    codes = _look_up(table, _user_frames(snapshot, timeline, rows))
+    short = _short_names(snapshot, timeline, rows, codes)
+
+    def describe(code: int) -> dict[str, Any]:
+        if code < 0:
+            return {"label": _WITHOUT_FRAME[code]}
+        file, name = names[code]
+        return {"label": f"{short(code, file)} {name}", "file": file, "name": name}
+
+    return codes, describe
+
+
+def _by_file(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    files = Numbering()
+    table = [files.number(frame.file) for frame in snapshot.stacks.frames]
+    names = list(files)
+
+    def describe(code: int) -> dict[str, Any]:
+        return {"label": names[code], "file": names[code]} if code >= 0 else {"label": _WITHOUT_FRAME[code]}
+
+    return _look_up(table, _user_frames(snapshot, timeline, rows)), describe
+
+
+def _look_up(table: list[int], numbers: Ints) -> Ints:
+    """Look up numbers in a table; negative numbers stay as they are."""
+    return np.where(numbers < 0, numbers, np.asarray([*table, 0], np.int64)[np.maximum(numbers, 0)])
+
+
+def _by_stack(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    frames = _user_frames(snapshot, timeline, rows)
+    codes = np.where(frames < _NO_USER_FRAME, frames, timeline.allocations.stack[rows])
+    short = _short_names(snapshot, timeline, rows, codes)
+
+    def describe(code: int) -> dict[str, Any]:
+        if code < 0:
+            return {"label": _WITHOUT_FRAME[code]}
+        stack = snapshot.stacks.stack(code)
+        user_frame = int(snapshot.stacks.user_frame[code])
+        frame = snapshot.stacks.frames[user_frame] if user_frame >= 0 else stack[0]
+        return {"label": f"{short(code, frame.file)}:{frame.line} {frame.name}", "frames": stack}
+
+    return codes, describe
+
+
+def _by_label(labels: Iterable[str]) -> Grouping:
+    numbers = Numbering()
+    codes = np.asarray([numbers.number(label) for label in labels], np.int64)
+    names = list(numbers)
+    return codes, lambda code: {"label": names[code]}
+
+
+def _times(timeline: Timeline, rows: Ints) -> Ints:
+    return np.append(timeline.trace.time, -1)[timeline.allocations.start[rows]]
+
+
+def _by_cell(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    return _by_label(snapshot.cells.labels(_times(timeline, rows), timeline.allocations.stack[rows]))
+
+
+def _by_pool(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    pools = np.append(timeline.trace.pool, -1)[timeline.allocations.start[rows]].astype(np.int64)
+    unknown = np.flatnonzero(pools < 0)
+    pools[unknown] = snapshot.pools_at(timeline.device, rows[unknown])
+
+    def describe(code: int) -> dict[str, Any]:
+        if code < 0:
+            return {"label": UNKNOWN}
+        pool = snapshot.pools[code]
+        return {"label": "default pool" if pool == (0, 0) else f"private pool {pool}"}
+
+    return pools, describe
+
+
+def _by_stream(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    allocations = timeline.allocations
+    segment = np.append(snapshot.blocks.segment, -1)[allocations.block[rows]]
+    streams = np.where(
+        allocations.start[rows] != BEFORE,
+        np.append(timeline.trace.stream, 0)[allocations.start[rows]],
+        np.append(snapshot.segments.stream, -1)[segment],
+    )
+
+    def describe(code: int) -> dict[str, Any]:
+        return {"label": UNKNOWN if code == -1 else "default stream" if code == 0 else f"stream {code:#x}"}
+
+    return streams, describe
+
+
+def _by_annotation(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    annotations = snapshot.annotations(timeline.device)
+    regions = innermost(annotations, _times(timeline, rows)).tolist()
+    return _by_label(annotations[region].name if region >= 0 else "(outside of all)" for region in regions)
+
+
+def _by_text(column: str) -> Callable[[Snapshot, Timeline, Ints], Grouping]:
+    def group(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+        texts = np.append(getattr(timeline.trace, column), -1)[timeline.allocations.start[rows]]
+        return texts, lambda code: {"label": (snapshot.texts[code] if code >= 0 else "") or "(none)"}
+
+    return group
+
+
+def _by_size(_: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    bits = np.ceil(np.log2(np.maximum(timeline.allocations.size[rows], 1))).astype(np.int64)
+    return bits, lambda code: {"label": f"up to {1 << code % _KIB_BITS} {_SIZE_UNITS[code // _KIB_BITS]}"}
+
+
+def _by_allocation(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
+    def describe(row: int) -> dict[str, Any]:
+        codes, describe_line = _by_line(snapshot, timeline, np.asarray([row]))
+        return {**describe_line(int(codes[0])), "label": timeline.allocations.name(row)}
+
+    return rows, describe
+
+
+KEYS: dict[str, Callable[[Snapshot, Timeline, Ints], Grouping]] = {
+    "line": _by_line,
+    "function": _by_function,
+    "file": _by_file,
+    "cell": _by_cell,
+    "stack": _by_stack,
+    "pool": _by_pool,
+    "stream": _by_stream,
+    "annotation": _by_annotation,
+    "context": _by_text("context"),
+    "metadata": _by_text("metadata"),
+    "size": _by_size,
+    "allocation": _by_allocation,
+}
+"""The groupings by name. ``context`` is the compile context, ``metadata`` the user metadata of the allocation."""

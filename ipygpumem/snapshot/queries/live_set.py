@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.snapshot.queries.group_keys import group_rows
-from ipygpumem.snapshot.queries.groups import Group
+from ipygpumem.snapshot.queries.groups import Group, group_rows
 
 if TYPE_CHECKING:
     import numpy as np

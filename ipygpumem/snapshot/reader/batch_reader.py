@@ -201,8 +201,8 @@ class _Chunk:
             elif operand.kind == "none":
                 value = np.array(NONE)
             elif operand.varies:
-                first = start + operand.start
-                value = -1 - intern(self._data, first, first + operand.size, operand.words(matrix), strings)
+                content = start + operand.start
+                value = -1 - intern(self._data, content, content + operand.size, operand.words(matrix), strings)
             else:
                 first = int(start[0]) + operand.start
                 value = np.array(-1 - strings.setdefault(self._data[first : first + operand.size], len(strings)))

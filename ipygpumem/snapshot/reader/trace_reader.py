@@ -136,8 +136,21 @@ class _Columns:
             order = np.argsort(time, kind="stable")
             place = np.argsort(order, kind="stable")
             device_free = {int(place[row]): free for row, free in device_free.items()}
-        columns = (action, address, size, stream, time, *(self._table_rows[name] for name in _TABLE_KEYS[1:]))
-        return Trace(device, *(values[order] for values in columns), device_free, out_of_order, untimed)  # type: ignore[arg-type]
+        return Trace(
+            device,
+            action[order],
+            address[order],
+            size[order],
+            stream[order],
+            time[order],
+            self._table_rows["frames"][order],
+            self._table_rows["compile_context"][order],
+            self._table_rows["user_metadata"][order],
+            self._table_rows["pool_id"][order],
+            device_free,
+            out_of_order,
+            untimed,
+        )
 
     def _actions(self) -> NDArray[np.uint8]:
         texts = self._table_rows["action"]

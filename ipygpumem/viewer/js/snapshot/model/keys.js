@@ -1,4 +1,4 @@
-/** By what allocations can be grouped, and what such a group is called. As `ipygpumem.snapshot.queries.group_keys`. */
+/** By what allocations can be grouped, and what such a group is called. As `ipygpumem.snapshot.queries.groups`. */
 
 import { remember } from "../../data/collections.js";
 import { BEFORE } from "./trace.js";
