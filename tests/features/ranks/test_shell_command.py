@@ -78,7 +78,7 @@ def test_faults_are_said_and_cost_nothing(run, capsys):
         (["run", "--html", "no/x.html"], (2, "does not exist")),
         (["run", "--plot", "no/x.png"], (2, "does not exist")),
         (["bare", "--html", "x.html"], (2, "fewer than two have a snapshot")),
-        (["bare", "--plot", "x.png"], (2, "none has a snapshot")),
+        (["bare", "--plot", "x.png"], (2, "no rank has a snapshot")),
     ],
 )
 def test_what_cannot_be(run, monkeypatch, capsys, words, outcome):
