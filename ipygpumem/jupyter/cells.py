@@ -23,7 +23,6 @@ from ipygpumem.features.history.previous_run import last_run
 from ipygpumem.features.holders.cell_baseline import Marks
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source import SourceRegion
-from ipygpumem.features.live.cell_display import Live, LiveCell
 from ipygpumem.features.oom.history import Ring
 from ipygpumem.features.oom.panel import Ooms
 from ipygpumem.features.processes.collect import with_other_processes
@@ -31,6 +30,7 @@ from ipygpumem.jupyter import display as show
 from ipygpumem.jupyter.cell_numbers import CellNumbers, calling_cell
 from ipygpumem.jupyter.clear_output import Clearing
 from ipygpumem.jupyter.error_boundary import guarded
+from ipygpumem.jupyter.live_display import LiveCell, LiveDisplays
 from ipygpumem.jupyter.traceback_hook import Failing
 from ipygpumem.measure_block import notebook_sources
 from ipygpumem.measurement import fork
@@ -113,7 +113,7 @@ class Cells:
     def __init__(self, shell: Any, session: Session, settings: Settings, record: AcrossCells) -> None:
         self._shell = shell
         self.clearing = Clearing(shell)
-        self.live = Live(shell, session, self.clearing)
+        self.live = LiveDisplays(shell, session, self.clearing)
         self.numbers = CellNumbers(shell)
         self._session = session
         self._settings = settings

@@ -91,15 +91,15 @@ def test_it_stops_with_the_last_page_and_goes_on_with_the_next(monitoring, sent)
 
 
 def test_a_page_that_is_gone_without_a_word(monitoring, sent, monkeypatch):
-    monkeypatch.setattr(module, "_AWAY", 0.3)
+    monkeypatch.setattr(module, "_VIEW_TIMEOUT", 0.3)
     monitoring.open(0.25)
     monitoring._widget._receive(monitoring._widget, {"here": "a"}, None)
     monitoring.cells.append((7, time.time()))
     time.sleep(0.9)
-    assert monitoring._on, "a kernel at work hears nobody"
+    assert monitoring._active, "a kernel at work hears nobody"
     assert sent[-1][0]["now"]["running"][0] == 7
     monitoring.cells.clear()
-    until(lambda: not monitoring._on)
+    until(lambda: not monitoring._active)
 
 
 def test_opened_again_it_is_the_same_one_at_a_new_place(monitoring, shown, sent, monkeypatch):
@@ -134,7 +134,7 @@ def test_questions_that_mean_nothing(monitoring, sent):
     assert content["size"] == len(part) <= 30_000
 
 
-@pytest.mark.parametrize(("kind", "words"), [("text", "in a notebook"), ("batch", "where somebody watches")])
+@pytest.mark.parametrize(("kind", "words"), [("text", "needs a notebook"), ("batch", "needs an interactive notebook")])
 def test_where_nobody_could_see_it(monitoring, monkeypatch, kind, words):
     monkeypatch.setattr(module, "shell_target", lambda shell: DisplayTarget(kind, print))
     with pytest.raises(OptionError, match=words):
@@ -152,4 +152,4 @@ def test_words_that_mean_nothing(gpu_notebook, words):
 
 def test_in_a_terminal(gpu_notebook):
     ran = gpu_notebook.run("%gpumem monitor")
-    assert str(ran.error) == ("%gpumem monitor: it follows the memory in a notebook; %gpumem tells the books of now")
+    assert str(ran.error) == ("%gpumem monitor: the monitor needs a notebook; %gpumem shows the memory in use now")

@@ -209,7 +209,7 @@ def test_a_widget_that_is_never_left_gets_the_report_as_it_gets_all_else(run):
 
 CATCH = (
     WIDGETS
-    + "from ipygpumem.features.live import cell_display as live\nreal, n = live.captured, [0]\n"
+    + "from ipygpumem.jupyter import live_display as live\nreal, n = live.captured, [0]\n"
     + "def late(request):\n    n[0] += 1\n    return n[0] == 2\nlive.captured = late\n"
 )
 

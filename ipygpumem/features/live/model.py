@@ -1,4 +1,4 @@
-"""The books of one device while something runs: fewer figures than a reading has, at less cost."""
+"""Memory levels while code is running: fewer figures than a reading has, at a lower cost."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ __all__ = ["DeviceLevels", "Levels"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceLevels:
-    """One device at one instant, in bytes; what is not known is None.
+    """One device at one instant. Sizes are in bytes; None means unknown.
 
-    ``outside`` is this process's where ``own``, else everybody's; ``others`` is then unknown. ``others``: what is
-    neither this process's nor the driver's. ``used`` and ``capacity`` are without the driver's reserve.
+    ``outside`` belongs to this process if ``own`` is True. Otherwise it includes other processes, and ``others`` is
+    unknown. ``others`` is neither this process's nor the driver's. ``used`` and ``capacity`` exclude the memory that
+    the driver reserves.
     """
 
     name: str
@@ -26,15 +27,15 @@ class DeviceLevels:
 
     @property
     def reserved(self) -> int | None:
-        """What PyTorch has taken: tensors and cache."""
+        """Memory that PyTorch has reserved: tensors and cache."""
         return None if self.allocated is None or self.cached is None else self.allocated + self.cached
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Every device in use at one instant, or without any the host: ``rss`` of this process, ``total`` of the machine.
+    """All devices in use at one instant, and the host: ``rss`` of this process, ``total`` of the machine.
 
-    ``time`` in seconds since 1970.
+    ``time`` is in seconds since 1970.
     """
 
     time: float

@@ -1,4 +1,4 @@
-"""``%gpumem monitor``: one thread follows the books and tells a widget, while a page shows it."""
+"""``%gpumem monitor``: a thread reads memory levels and sends them to a widget while a page shows it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.features.live.level_history import LevelHistory, point
+from ipygpumem.features.live.level_history import LevelHistory, level_update
 from ipygpumem.features.live.poller import Poller
 from ipygpumem.measurement.worker_thread import Parked
 from ipygpumem.viewer.display_target import shell_target
@@ -21,92 +21,98 @@ if TYPE_CHECKING:
 __all__ = ["EVERY", "Monitor"]
 
 EVERY = 1.0
-_AWAY = 20.0
-"""A view that has not been heard of for so long is gone, unless the kernel was too busy to hear it."""
+_VIEW_TIMEOUT = 20.0
+"""Seconds without a message after which a page counts as closed, unless the kernel was busy."""
 
 
 class Monitor:
-    """The monitor of one shell. There is one: opened again, it goes on at the new place, with what it knows."""
+    """The monitor of one shell. Opening it again moves it, with its history, to the new cell."""
 
     def __init__(self, shell: Any, session: Session, running: Callable[[], tuple[int | None, float] | None]) -> None:
         self._shell = shell
         self._session = session
-        self._running = running
-        self._follower = Poller(session.monitor)
-        self._past = LevelHistory(EVERY)
-        self._told = 0.0
+        self._running_cell = running
+        self._poller = Poller(session.monitor)
+        self._history = LevelHistory(EVERY)
+        self._last_update = 0.0
         self._widget: MonitorWidget | None = None
-        self._thread = Parked("ipygpumem-monitor", self._look)
-        self._on = False
+        self._thread = Parked("ipygpumem-monitor", self._update)
+        self._active = False
         self._opened = 0.0
         self._pid = os.getpid()
 
     def open(self, every: float | None = None) -> None:
-        """Show it where the cell that runs shows things.
+        """Show the monitor in the output of the running cell.
+
+        Args:
+            every: Seconds between readings; None keeps the interval.
 
         Raises:
-            OptionError: Nothing can be followed here: no notebook, nobody in front of it, no anywidget.
+            OptionError: There is no notebook with a user, or anywidget is not installed.
         """
         target = shell_target(self._shell)
         if target.kind != "live":
-            where = "in a notebook" if target.kind == "text" else "where somebody watches"
-            raise OptionError(f"it follows the memory {where}; %gpumem tells the books of now")
+            where = "an interactive notebook" if target.kind == "batch" else "a notebook"
+            raise OptionError(f"the monitor needs {where}; %gpumem shows the memory in use now")
         try:
             from ipygpumem.features.live.widget import MonitorWidget
         except ImportError as error:
-            raise OptionError(f"it needs anywidget: pip install anywidget ({first_line(error)})") from error
-        self._take_away()
-        if every is not None and every != self._past.every:
-            self._past = LevelHistory(every)
-        self._widget = MonitorWidget(self._data, self._looked)
+            raise OptionError(f"the monitor needs anywidget: pip install anywidget ({first_line(error)})") from error
+        self._remove_widget()
+        if every is not None and every != self._history.every:
+            self._history = LevelHistory(every)
+        self._widget = MonitorWidget(self._data, self._on_views)
         bundle: Any = self._widget._repr_mimebundle_()
-        self._follow()
+        self._start()
         target.publish(*bundle)
 
     def _data(self) -> dict[str, Any]:
-        labels = {card.name: card.label for card in self._session.monitor.devices.values()}
-        return {**self._past.data(self._session.reports, self._running()), "labels": labels}
+        labels = {device.name: device.label for device in self._session.monitor.devices.values()}
+        return {**self._history.data(self._session.reports, self._running_cell()), "labels": labels}
 
-    def _looked(self, views: int) -> None:
-        """Pages look, or the last of them has gone."""
-        if views and not self._on:
-            self._follow()
+    def _on_views(self, views: int) -> None:
+        if views and not self._active:
+            self._start()
         elif not views:
-            self._park()
+            self._pause()
 
-    def _follow(self) -> None:
-        self._on = True
-        self._thread.set(0, self._past.every)
+    def _start(self) -> None:
+        self._active = True
+        self._thread.set(0, self._history.every)
 
-    def _park(self) -> None:
-        self._on = False
+    def _pause(self) -> None:
+        self._active = False
         self._thread.off()
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         widget = self._widget
         if widget is None or widget.comm is None:
-            self._park()
+            self._pause()
             return
-        running = self._running()
+        running = self._running_cell()
         if running is not None:
             widget.keep_views()
-        elif not widget.forget_views(_AWAY) and self._told and time.time() - self._opened > _AWAY:
-            self._park()
+        elif not widget.forget_views(_VIEW_TIMEOUT) and self._last_update and self._is_open_for(_VIEW_TIMEOUT):
+            self._pause()
             return
-        levels = self._follower.levels()
-        self._past.add(levels)
-        since, self._told = self._told, levels.time
-        widget.send({"now": point(levels, self._session.reports, since - 2 * self._past.every, running)})
+        levels = self._poller.levels()
+        self._history.add(levels)
+        since, self._last_update = self._last_update, levels.time
+        update = level_update(levels, self._session.reports, since - 2 * self._history.every, running)
+        widget.send({"now": update})
 
-    def _take_away(self) -> None:
+    def _is_open_for(self, seconds: float) -> bool:
+        return time.time() - self._opened > seconds
+
+    def _remove_widget(self) -> None:
         widget, self._widget = self._widget, None
         self._opened = time.time()
         if widget is not None:
-            self._park()
+            self._pause()
             widget.close()
 
     def close(self) -> None:
-        """The extension is unloaded: no widget and no thread."""
+        """Remove the widget and end the thread, when the extension is unloaded."""
         if os.getpid() == self._pid:
-            self._take_away()
+            self._remove_widget()
             self._thread.close()

@@ -1,7 +1,8 @@
-"""Following the books while something runs: from a thread, a few times a second.
+"""Read memory levels from a thread, a few times a second, while code is running.
 
-PyTorch's counters are read with Python's lock held, and wait for the allocator's: so seldom, and only while somebody
-looks. NVML's list of processes, whose lock all share, is asked only when memory without PyTorch has moved.
+Reading PyTorch's counters holds the GIL and waits for the allocator's lock, so it happens rarely, and only while a
+display is visible. NVML's list of processes has a lock that all processes share, so it is read only after memory
+outside PyTorch has changed.
 """
 
 from __future__ import annotations
@@ -23,82 +24,72 @@ if TYPE_CHECKING:
 
 __all__ = ["Poller"]
 
-_MOVED = 2 << 20
-_PAUSE = 1.0
-_TRIES = 2
+_MIN_CHANGE = 2 << 20
+_MIN_INTERVAL = 1.0
+_ATTEMPTS = 2
 
 
 @dataclass(slots=True)
-class _Elsewhere:
-    """What of a card is neither ours nor the driver's, when that was asked, and what lay without PyTorch then."""
+class _OtherMemory:
+    """Memory of other processes, when it was read, and the memory outside PyTorch at that time. Bytes."""
 
-    amount: int
-    around: int
+    nbytes: int
+    outside_pytorch: int
     time: float
 
 
 class Poller:
-    """Reads memory levels. Never raises, and makes no CUDA call except to ask whether there is a context."""
+    """Reads memory levels. Never raises, and makes no CUDA call except to check for a context."""
 
     def __init__(self, monitor: DeviceMonitor) -> None:
         self._monitor = monitor
-        self._elsewhere: dict[int, _Elsewhere] = {}
+        self._other_memory: dict[int, _OtherMemory] = {}
 
     def levels(self) -> Levels:
-        """The books now."""
+        """The levels now."""
         torch = pytorch.started()
-        devices = []
-        for card in self._monitor.selected_devices() if torch is not None else ():
+        levels = []
+        for device in self._monitor.selected_devices() if torch is not None else ():
             try:
-                if pytorch.has_context(torch, card.index):
-                    devices.append(self._level(card))
+                if pytorch.has_context(torch, device.index):
+                    levels.append(self._device_levels(device))
             except Exception:
-                devices.append(DeviceLevels(card.name))
+                levels.append(DeviceLevels(device.name))
         reading = host.read_host(None, available=False)
-        return Levels(time.time(), tuple(devices), reading.rss, reading.total)
+        return Levels(time.time(), tuple(levels), reading.rss, reading.total)
 
-    def _level(self, card: Device) -> DeviceLevels:
+    def _device_levels(self, device: Device) -> DeviceLevels:
         memory: DeviceMemory | None = None
-        for _ in range(_TRIES):
-            stats = self._stats(card.index)
-            memory = _memory(card)
-            again = self._stats(card.index)
-            if stats is None or again is None or _segments(stats) == _segments(again):
+        for _ in range(_ATTEMPTS):
+            stats = self._stats(device.index)
+            memory = _memory(device)
+            stats_after = self._stats(device.index)
+            if stats is None or stats_after is None or _segment_count(stats) == _segment_count(stats_after):
                 break
-        if stats is None or memory is None:
-            return self._partly(card, stats, memory)
-        state = allocator.allocator_state(stats)
-        driver = memory.reserved or 0
-        around = memory.used - driver - state.now.reserved
-        elsewhere = self._others(card, memory, around)
-        return DeviceLevels(
-            card.name,
-            state.now.allocated,
-            state.now.reserved - state.now.allocated,
-            max(around - (elsewhere or 0), 0),
-            elsewhere,
-            memory.used - driver,
-            memory.total - driver,
-            own=elsewhere is not None,
-        )
-
-    @staticmethod
-    def _partly(card: Device, stats: dict[str, Any] | None, memory: DeviceMemory | None) -> DeviceLevels:
-        now = None if stats is None else allocator.allocator_state(stats).now
+        counters = None if stats is None else allocator.allocator_state(stats).now
         driver = 0 if memory is None else memory.reserved or 0
+        outside = others = None
+        if counters is not None and memory is not None:
+            outside_pytorch = memory.used - driver - counters.reserved
+            others = self._others(device, memory, outside_pytorch)
+            outside = max(outside_pytorch - (others or 0), 0)
         return DeviceLevels(
-            card.name,
-            None if now is None else now.allocated,
-            None if now is None else now.reserved - now.allocated,
-            used=None if memory is None else memory.used - driver,
-            capacity=card.total if memory is None else memory.total - driver,
+            device.name,
+            None if counters is None else counters.allocated,
+            None if counters is None else counters.reserved - counters.allocated,
+            outside,
+            others,
+            None if memory is None else memory.used - driver,
+            device.total if memory is None else memory.total - driver,
+            own=outside is None or others is not None,
         )
 
     def _stats(self, index: int) -> dict[str, Any] | None:
+        """PyTorch's counters; None for an allocator without counters."""
         begin = time.perf_counter()
         try:
             stats = allocator.stats(index)
-        except Exception:  # an allocator that keeps no counters
+        except Exception:
             return None
         end = time.perf_counter()
         reserved = stats["reserved_bytes"]["all"]
@@ -106,32 +97,33 @@ class Poller:
             window.anchor(index, Anchor(begin, end, reserved["current"], reserved["allocated"], reserved["freed"]))
         return stats
 
-    def _others(self, card: Device, memory: DeviceMemory, around: int) -> int | None:
-        """What is not this process's; None where nobody can tell."""
-        if card.own_pid is None:
+    def _others(self, device: Device, memory: DeviceMemory, outside_pytorch: int) -> int | None:
+        """Memory of other processes; None if processes cannot be told apart."""
+        if device.own_pid is None:
             return None
-        known, now = self._elsewhere.get(card.index), time.monotonic()
-        if known is None or (abs(around - known.around) >= _MOVED and now - known.time >= _PAUSE):
+        last, now = self._other_memory.get(device.index), time.monotonic()
+        changed = last is None or abs(outside_pytorch - last.outside_pytorch) >= _MIN_CHANGE
+        if changed and (last is None or now - last.time >= _MIN_INTERVAL):
             try:
-                own = card.entries().get(card.own_pid)
+                own = device.entries().get(device.own_pid)
             except IpyGpuMemError:
                 own = None
-            if own is None:
-                return None if known is None else known.amount
-            amount = max(memory.used - (memory.reserved or 0) - own, 0)
-            known = self._elsewhere[card.index] = _Elsewhere(amount, around, now)
-        return known.amount
+            if own is not None:
+                others = max(memory.used - (memory.reserved or 0) - own, 0)
+                last = self._other_memory[device.index] = _OtherMemory(others, outside_pytorch, now)
+        return None if last is None else last.nbytes
 
 
-def _memory(card: Device) -> DeviceMemory | None:
-    if card.nvml is None or card.handle is None:
+def _memory(device: Device) -> DeviceMemory | None:
+    if device.nvml is None or device.handle is None:
         return None
     try:
-        return card.nvml.memory(card.handle)
+        return device.nvml.memory(device.handle)
     except IpyGpuMemError:
         return None
 
 
-def _segments(stats: dict[str, Any]) -> int:
+def _segment_count(stats: dict[str, Any]) -> int:
+    """Allocated plus freed segments: unchanged if PyTorch's reserved memory has not changed in between."""
     segment = stats["segment"]["all"]
     return int(segment["allocated"] + segment["freed"])

@@ -1,8 +1,9 @@
-"""A cell that still runs: one line with the books of now, and how they went since it began."""
+"""The display under a running cell: memory levels as text, and as HTML with a small chart of the time so far."""
 
 from __future__ import annotations
 
 import html
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.units import duration, pair, size
@@ -15,112 +16,117 @@ if TYPE_CHECKING:
 __all__ = ["live_bundle"]
 
 _COLOURS = {"allocated": "#3b82f6", "cache": "#93c5fd", "outside": "#f59e0b", "others": "#9ca3af"}
+_UNDERLINES = {"allocated": _COLOURS["allocated"], "reserved": _COLOURS["cache"], "outside": _COLOURS["outside"]}
 _WIDTH, _HEIGHT = 220, 36
-_MOST_DEVICES = 4
+_MAX_DEVICES = 4
+_MINUTE = 60
+_MIN_PIXELS = 0.1
 
 
 def live_bundle(history: Sequence[Levels], seconds: float, cell: int | None) -> dict[str, str]:
-    """The newest levels as a mime bundle; ``history`` is older first, at least one, and becomes the small chart."""
+    """The newest levels as a MIME bundle.
+
+    Args:
+        history: The levels so far, oldest first; at least one.
+        seconds: How long the cell has been running.
+        cell: In number, if it is known.
+    """
     now = history[-1]
-    where = " ".join(
-        part for part in ("" if cell is None else f"In [{cell}],", f"running for {_clock(seconds)}") if part
-    )
-    if not now.devices:
-        rows = [("host memory (RSS)", [_host_words(now)], _host_chart(history))]
+    elapsed = f"{seconds:.0f} s" if seconds < _MINUTE else duration(seconds)
+    status = f"running for {elapsed}" if cell is None else f"In [{cell}], running for {elapsed}"
+    if now.devices:
+        rows = [
+            (device.name, _figures(device), _device_chart(history, device.name))
+            for device in now.devices[:_MAX_DEVICES]
+        ]
     else:
-        rows = [(one.name, _words(one), _chart(history, one)) for one in now.devices[:_MOST_DEVICES]]
-    more = len(now.devices) - _MOST_DEVICES
-    lines = [f"{name}  {' · '.join(words)}" for name, words, _ in rows]
-    lines[0] += f"   {where}"
-    if more > 0:
-        lines.append(_more(more))
-    return {"text/plain": "\n".join(lines), "text/html": _html(rows, where, more)}
+        chart = _chart([(levels.time, [levels.rss or 0]) for levels in history])
+        rows = [("host memory (RSS)", [_host_figure(now)], chart)]
+    hidden = len(now.devices) - _MAX_DEVICES
+    more = f"{hidden} more device{'s' if hidden > 1 else ''}" if hidden > 0 else ""
+    lines = [f"{name}  {' · '.join(figures)}" for name, figures, _ in rows]
+    lines[0] += f"   {status}"
+    return {"text/plain": "\n".join([*lines, more] if more else lines), "text/html": _html(rows, status, more)}
 
 
-def _words(level: DeviceLevels) -> list[str]:
-    figures = (("allocated", level.allocated), ("reserved", level.reserved))
-    words = [f"{name} {size(amount)}" for name, amount in figures if amount is not None]
-    if level.outside is not None:
-        words.append(f"outside PyTorch {size(level.outside)}" + ("" if level.own else " (this process or another)"))
-    if level.used is not None and level.capacity is not None:
-        words.append(f"{pair(level.used, level.capacity)} used")
-    return words or ["unknown"]
+def _figures(device: DeviceLevels) -> list[str]:
+    figures = [
+        f"{name} {size(nbytes)}"
+        for name, nbytes in (("allocated", device.allocated), ("reserved", device.reserved))
+        if nbytes is not None
+    ]
+    if device.outside is not None:
+        figures.append(f"outside PyTorch {size(device.outside)}{'' if device.own else ' (this process or another)'}")
+    if device.used is not None and device.capacity is not None:
+        figures.append(f"{pair(device.used, device.capacity)} used")
+    return figures or ["unknown"]
 
 
-def _host_words(levels: Levels) -> str:
+def _host_figure(levels: Levels) -> str:
     if levels.rss is None:
         return "unknown"
     return size(levels.rss) if levels.total is None else f"{pair(levels.rss, levels.total)} resident"
 
 
-def _clock(seconds: float) -> str:
-    """Whole seconds: a tenth that jumps about tells nobody anything."""
-    return f"{seconds:.0f} s" if seconds < 60 else duration(seconds)  # noqa: PLR2004 (a minute)
+def _device_chart(history: Sequence[Levels], name: str) -> str:
+    rows = [
+        (levels.time, [part or 0 for part in (device.allocated, device.cached, device.outside, device.others)])
+        for levels in history
+        for device in levels.devices
+        if device.name == name
+    ]
+    return _chart(rows)
 
 
-def _chart(history: Sequence[Levels], level: DeviceLevels) -> str:
-    rows = []
-    for levels in history:
-        one = next((one for one in levels.devices if one.name == level.name), None)
-        if one is not None:
-            parts = (one.allocated, one.cached, one.outside, one.others)
-            rows.append((levels.time, [part or 0 for part in parts]))
-    return _areas(rows, tuple(_COLOURS.values()))
+def _chart(rows: Sequence[tuple[float, list[int]]]) -> str:
+    """An SVG of stacked areas over time, scaled to the highest total.
 
-
-def _host_chart(history: Sequence[Levels]) -> str:
-    return _areas([(one.time, [one.rss or 0]) for one in history], (_COLOURS["allocated"],))
-
-
-def _areas(rows: Sequence[tuple[float, list[int]]], colours: tuple[str, ...]) -> str:
-    """Stacked areas over time, from the first to the last, as high as the highest of them."""
+    Args:
+        rows: (time, bytes of each part), from the bottom of the stack to its top.
+    """
     if not rows:
         return ""
-    begin, end = rows[0][0], rows[-1][0]
+    begin = rows[0][0]
+    span = rows[-1][0] - begin or 1.0
     highest = max(sum(parts) for _, parts in rows) * 1.05 or 1
-    span = end - begin or 1.0
     if len(rows) == 1:
         rows = [rows[0], (begin + span, rows[0][1])]
-    across = [round((time - begin) / span * _WIDTH, 1) for time, _ in rows]
-    below = [float(_HEIGHT)] * len(rows)
-    shapes = []
-    for place, colour in enumerate(colours[: len(rows[0][1])]):
-        above = [round(low - parts[place] / highest * _HEIGHT, 1) for low, (_, parts) in zip(below, rows, strict=True)]
-        if any(low - high >= 0.1 for low, high in zip(below, above, strict=True)):  # noqa: PLR2004 (of a pixel)
-            points = [*zip(across, above, strict=True), *reversed(list(zip(across, below, strict=True)))]
-            shapes.append(f'<polygon fill="{colour}" points="{" ".join(f"{x:g},{y:g}" for x, y in points)}"/>')
-        below = above
+    xs = [round((time - begin) / span * _WIDTH, 1) for time, _ in rows]
+    edges = [[float(_HEIGHT)] * len(rows)]
+    for part in range(len(rows[0][1])):
+        heights = [parts[part] / highest * _HEIGHT for _, parts in rows]
+        edges.append([round(y - height, 1) for y, height in zip(edges[-1], heights, strict=True)])
+    polygons = []
+    for (lower, upper), colour in zip(pairwise(edges), _COLOURS.values(), strict=False):
+        if any(low - high >= _MIN_PIXELS for low, high in zip(lower, upper, strict=True)):
+            outline = [*zip(xs, upper, strict=True), *reversed(list(zip(xs, lower, strict=True)))]
+            points = " ".join(f"{x:g},{y:g}" for x, y in outline)
+            polygons.append(f'<polygon fill="{colour}" points="{points}"/>')
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
         f'style="flex:none;margin-right:12px;border-bottom:1px solid #9ca3af" aria-hidden="true">'
-        f"{''.join(shapes)}</svg>"
+        f"{''.join(polygons)}</svg>"
     )
 
 
-def _html(rows: Sequence[tuple[str, list[str], str]], where: str, more: int) -> str:
-    """For each device the chart, and beside it two lines: what is used, and the figures."""
+def _html(rows: Sequence[tuple[str, list[str], str]], status: str, more: str) -> str:
     lines = [
         f'<div style="display:flex;align-items:center;margin:2px 0">{chart}<div>'
-        f"<div><b>{html.escape(name)}</b>&ensp;{html.escape(words[-1])}"
-        + (f'&emsp;<span style="opacity:0.65">{html.escape(where)}</span>' if not number else "")
-        + f"</div><div>{' &middot; '.join(_underlined(word) for word in words[:-1])}</div></div></div>"
-        for number, (name, words, chart) in enumerate(rows)
+        f"<div><b>{html.escape(name)}</b>&ensp;{html.escape(figures[-1])}"
+        + (f'&emsp;<span style="opacity:0.65">{html.escape(status)}</span>' if not number else "")
+        + f"</div><div>{' &middot; '.join(map(_underlined, figures[:-1]))}</div></div></div>"
+        for number, (name, figures, chart) in enumerate(rows)
     ]
-    if more > 0:
-        lines.append(f'<div style="opacity:0.65">{_more(more)}</div>')
+    if more:
+        lines.append(f'<div style="opacity:0.65">{more}</div>')
     return (
         '<div style="font-family:monospace;font-size:90%;line-height:1.45;margin:2px 0" role="status" aria-live="off">'
         f"{''.join(lines)}</div>"
     )
 
 
-def _more(count: int) -> str:
-    return f"{count} more device{'s' if count > 1 else ''}"
-
-
-def _underlined(word: str) -> str:
-    colours = {"allocated": _COLOURS["allocated"], "reserved": _COLOURS["cache"], "outside": _COLOURS["outside"]}
-    colour = colours.get(word.split(" ", 1)[0])
-    text = html.escape(word)
+def _underlined(figure: str) -> str:
+    """A figure, underlined in its colour in the chart."""
+    colour = _UNDERLINES.get(figure.split(" ", 1)[0])
     line = "" if colour is None else f";border-bottom:2px solid {colour}"
-    return f'<span style="white-space:nowrap{line}">{text}</span>'
+    return f'<span style="white-space:nowrap{line}">{html.escape(figure)}</span>'

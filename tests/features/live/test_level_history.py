@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from fakes.facts import report
-from ipygpumem.features.live.level_history import LevelHistory, point
+from ipygpumem.features.live.level_history import LevelHistory, level_update
 from ipygpumem.features.live.model import DeviceLevels, Levels
 
 
@@ -46,6 +46,6 @@ def test_cells_that_ended_since():
         report(cell=None, seconds=50.0),
         report(cell=2, seconds=20.0, success=False),
     ]
-    assert point(levels(30.0), reports, 0.0, None)["cells"] == [[1, 1, 6, True], [2, 1, 21, False]]
-    assert point(levels(30.0), reports, 10.0, None)["cells"] == [[2, 1, 21, False]]
-    assert point(levels(30.0), reports, 60.0, None)["cells"] == []
+    assert level_update(levels(30.0), reports, 0.0, None)["cells"] == [[1, 1, 6, True], [2, 1, 21, False]]
+    assert level_update(levels(30.0), reports, 10.0, None)["cells"] == [[2, 1, 21, False]]
+    assert level_update(levels(30.0), reports, 60.0, None)["cells"] == []

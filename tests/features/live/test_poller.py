@@ -22,7 +22,7 @@ def gpu(fake_gpu):
 
 @pytest.fixture
 def follower(gpu, monkeypatch):
-    monkeypatch.setattr(module, "_PAUSE", 0.0)
+    monkeypatch.setattr(module, "_MIN_INTERVAL", 0.0)
     return Poller(current().monitor)
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ipygpumem.jupyter.stream_tail import Endings
+from ipygpumem.jupyter.live_display import StreamTail
 
 pytestmark = pytest.mark.ipython
 
@@ -30,58 +30,58 @@ def put(monkeypatch):
 )
 def test_what_was_printed_last(monkeypatch, texts, still_open):
     out, _ = put(monkeypatch)
-    endings = Endings()
-    endings.install()
+    tail = StreamTail()
+    tail.install()
     for text in texts:
         sys.stdout.write(text)
-    assert endings.open is still_open
+    assert tail.open is still_open
     sys.stderr.write("a bar 3%")
-    assert endings.open
-    endings.remove()
+    assert tail.open
+    tail.remove()
     assert out.getvalue() == "".join(texts)
 
 
 def test_what_was_there_comes_back(monkeypatch):
     out, err = put(monkeypatch)
-    endings = Endings()
-    endings.install()
-    endings.remove()
+    tail = StreamTail()
+    tail.install()
+    tail.remove()
     assert "write" not in vars(out)
     assert "write" not in vars(err)
     calls = []
     out.write = calls.append
-    endings.install()
+    tail.install()
     print("x", end="")
-    endings.remove()
+    tail.remove()
     assert out.write == calls.append
     assert "".join(calls) == "x"
 
 
 def test_somebody_who_stood_before_us_since_stays(monkeypatch):
     out, _ = put(monkeypatch)
-    endings = Endings()
-    endings.install()
+    tail = StreamTail()
+    tail.install()
     ours = out.write
     out.write = lambda text: ours(text.upper())
-    endings.remove()
+    tail.remove()
     print("x", end="")
     assert out.getvalue() == "X"
 
 
 def test_an_error_is_the_streams_own(monkeypatch):
     put(monkeypatch)
-    endings = Endings()
-    endings.install()
+    tail = StreamTail()
+    tail.install()
     with pytest.raises(TypeError):
         sys.stdout.write(5)
-    assert not endings.open
-    endings.remove()
+    assert not tail.open
+    tail.remove()
 
 
 def test_streams_that_cannot_be_watched(monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", object())
-    endings = Endings()
-    endings.install()
-    assert not endings.open
-    endings.remove()
+    tail = StreamTail()
+    tail.install()
+    assert not tail.open
+    tail.remove()
