@@ -9,7 +9,10 @@ import time
 import pytest
 from IPython.core.error import UsageError
 
-CUPTI = "memory outside PyTorch by library and a profile both need CUPTI, which serves one: ask for them one by one"
+CUPTI = (
+    "a profile cannot be combined with memory outside PyTorch by library: both need CUPTI, which has one user at a "
+    "time. Measure them one after the other"
+)
 BODY = "y = torch.ones(1000, 200).mul(2)\n"
 NOTHING = "the timeline was not written: nothing was allocated or freed"
 
@@ -28,11 +31,11 @@ def test_both_files_below_the_report_the_picture(notebook, tmp_path):
     assert ran.success
     assert tuple(ran.value) == (1000, 200)
     report, picture = ran.displays
-    assert f"in {tmp_path}/t.json.gz: https://ui.perfetto.dev opens it" in report["text/plain"]
+    assert f"trace: {tmp_path}/t.json.gz (" in report["text/plain"]
     assert "profiling took" in report["text/plain"]
     assert set(picture) == {"text/plain", "image/png"}
-    assert picture["text/plain"].startswith("cpu at its peak by category, ")
-    assert "all of these" in picture["text/plain"]
+    assert picture["text/plain"].startswith("cpu at its peak, by category (")
+    assert "all categories" in picture["text/plain"]
     assert "traceEvents" in json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))
     assert (tmp_path / "t.html").read_text().startswith("<!DOCTYPE html>")
     assert notebook.last.profile.timeline == str(tmp_path / "t.html")
@@ -94,7 +97,7 @@ def test_a_cell_that_profiles_itself(notebook, tmp_path):
         + "with torch.profiler.profile() as p: torch.ones(5).sub(1)\n'aten::sub' in {e.key for e in p.key_averages()}"
     )
     assert ran.value is True
-    assert "this code profiles itself: our profile made way for it after" in ran.displays[0]["text/plain"]
+    assert "the code started its own profiler: the profile ended after" in ran.displays[0]["text/plain"]
     assert (tmp_path / "t.html").exists()
 
 
@@ -153,7 +156,7 @@ def test_quiet(notebook, tmp_path):
     assert (ran.displays, ran.stdout) == ([], "")
     ran = notebook.run("%%gpumem -q --timeline {folder}/t.html\n1;")
     assert ran.displays == []
-    assert ran.stdout == f"ipygpumem: {NOTHING} on the thread that the profile followed\n"
+    assert ran.stdout == f"ipygpumem: {NOTHING} by the profiled thread\n"
 
 
 def test_a_timeline_of_nothing_says_why(notebook):
@@ -162,12 +165,12 @@ def test_a_timeline_of_nothing_says_why(notebook):
         "import threading, torch\n"
         "one = threading.Thread(target=lambda: globals().update(kept=torch.ones(9 << 20)))\none.start(); one.join()"
     )
-    assert f"{NOTHING} on the thread that the profile followed" in str(notebook.run(line + thread))
+    assert f"{NOTHING} by the profiled thread" in str(notebook.run(line + thread))
     own = (
         "import torch\nwith torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):\n"
         "    kept = torch.ones(9 << 20)"
     )
-    assert f"{NOTHING} before the code began a profile of its own" in str(notebook.run(line + own))
+    assert f"{NOTHING} before the code started its profiler" in str(notebook.run(line + own))
 
 
 def test_without_matplotlib(notebook, monkeypatch):
@@ -180,7 +183,7 @@ def test_without_matplotlib(notebook, monkeypatch):
 def test_unloaded_in_the_middle(notebook, tmp_path):
     ran = notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY + "%unload_ext ipygpumem")
     assert ran.success
-    assert f"in {tmp_path}/t.json" in ran.stdout
+    assert f"trace: {tmp_path}/t.json (" in ran.stdout
     assert "aten::mul" in (tmp_path / "t.json").read_text()
     assert "showtraceback" not in vars(notebook.shell)
 

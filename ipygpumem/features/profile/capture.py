@@ -1,4 +1,4 @@
-"""torch.profiler over one measurement: begun with it, ended with it, or as soon as the code profiles itself."""
+"""Running torch.profiler during a measurement, until it ends or the code starts its own profiler."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
 
 __all__ = ["Capture"]
 
-_ELSEWHERE = (
-    "a profiler cannot start in this thread: %%gpumem --trace or --timeline profiles the code already, "
-    "and two threads that profile end the whole process (a fault of PyTorch's)"
+_OTHER_THREAD = (
+    "a profiler cannot start in this thread, because %%gpumem --trace or --timeline is profiling the code and PyTorch "
+    "aborts the process when two threads profile"
 )
-_BUSY = "a profiler is at work already, and PyTorch has one at a time: end it first"
-_LOG_LEVEL, _SILENT = "KINETO_LOG_LEVEL", "6"
+_BUSY = "a profiler is running already and PyTorch supports one at a time: stop it first"
+_KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
 
 
 class Capture:
-    """One use of torch.profiler, with memory, shapes and stacks; an observer of a measurement.
+    """A run of torch.profiler with memory, shapes and stacks; an observer of a measurement.
 
-    One inside another is like any profiler of the code's own: the outer one makes way.
+    It ends early if the code starts a profiler, including another `Capture`: PyTorch would discard its result.
 
     Attributes:
-        result: What torch's profiler found; None before the end, or where nothing came of it.
-        aside: After how many seconds it made way for a profiler of the code's own; None where it did not.
+        result: The profiler's result; None before the end, or if there is none.
+        aside: Seconds after which it ended for a profiler of the code; None if it did not.
         error: Why there is no result.
-        cost: Seconds that beginning and ending took, beside the code's own time.
+        cost: Seconds that starting and stopping took.
 
     Raises:
-        RecordingError: No profile can be taken here, or one is being taken already.
+        RecordingError: Profiling is not possible here, or a profiler is running.
     """
 
     _running: ClassVar[Capture | None] = None
 
     def __init__(self) -> None:
-        why = self.obstacle()
-        if why:
-            raise RecordingError(why)
+        problem = self.problem()
+        if problem:
+            raise RecordingError(problem)
         self.result: Any | None = None
         self.aside: float | None = None
         self.error = ""
@@ -60,45 +60,45 @@ class Capture:
         self._profile: Any | None = None
         self._thread = 0
         self._began = 0.0
-        self._own = False
+        self._ours = False
         self._pid = os.getpid()
 
     @staticmethod
-    def obstacle() -> str | None:
-        """Why no profile can be taken now; None where it can. Imports torch."""
+    def problem() -> str | None:
+        """Return why profiling is not possible now; None if it is. Imports torch."""
         if not pytorch.importable():
-            return "a profile is torch.profiler's, and torch is not installed"
-        why = pytorch.problem(load=True)
+            return "profiles need torch, which is not installed"
+        problem = pytorch.problem(load=True)
         torch = pytorch.module()
         if torch is None:
-            return f"a profile is torch.profiler's, and {why}"
-        available = getattr(torch.autograd, "kineto_available", None)
-        if available is None or not available():
+            return f"profiles need torch: {problem}"
+        kineto_available = getattr(torch.autograd, "kineto_available", None)
+        if kineto_available is None or not kineto_available():
             return f"torch {torch.__version__} is built without its profiler (Kineto)"
         running = Capture._running
         if running is not None:
             return None if running._thread == threading.get_ident() else _BUSY
-        return _BUSY if profiling() or _waiting(torch) else None
+        return _BUSY if profiling() or _is_warming_up(torch) else None
 
     def start(self) -> None:
-        """The measurement begins.
+        """Start the profiler.
 
         Raises:
-            RecordingError: torch's profiler does not start.
+            RecordingError: It does not start.
         """
         began = time.perf_counter()
-        why = self.obstacle()
-        if why:
-            raise RecordingError(why)
+        problem = self.problem()
+        if problem:
+            raise RecordingError(problem)
         torch: Any = sys.modules["torch"]
         profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
         self._pid, self._thread = os.getpid(), threading.get_ident()
-        watch_profiler(self._make_way, _nothing)
+        watch_profiler(self._before_other_profiler, lambda: None)
         try:
-            with self._by_us(), _quiet():
+            with self._using_profiler(), _kineto_silenced():
                 self._profile = profiler.profile(
                     activities=activities,
                     profile_memory=True,
@@ -107,76 +107,79 @@ class Capture:
                     **_without_warning(profiler.profile),
                 )
                 self._profile.start()
-                _not_gathering(self._profile)
+                _skip_function_events(self._profile)
         except Exception as error:
             self._profile = None
-            release_profiler(self._make_way)
+            release_profiler(self._before_other_profiler)
             raise RecordingError(f"torch.profiler does not start: {first_line(error)}") from error
         Capture._running = self
         self._began = time.perf_counter()
         self.cost += self._began - began
 
+    @property
+    def _active(self) -> bool:
+        return self._profile is not None and self.result is None and not self.error
+
     def stop(self) -> None:
-        """It ends, or does not take place."""
+        """Stop the profiler. Further calls do nothing."""
         if os.getpid() != self._pid:  # a forked child has neither the profiler's threads nor its results
             return
-        release_profiler(self._make_way)
+        release_profiler(self._before_other_profiler)
         if Capture._running is self:
             Capture._running = None
-        if self._profile is None or self.result is not None or self.error:
+        if not self._active:
             return
         if threading.get_ident() != self._thread:
-            self.error = "the measurement ended in another thread than it began in"
+            self.error = "there is no profile: the measurement ended in another thread than it began in"
             return
         began = time.perf_counter()
+        profile: Any = self._profile
         try:
-            with self._by_us(), collector_paused():
-                inner: Any = getattr(self._profile, "profiler", None)
+            with self._using_profiler(), collector_paused():
+                inner: Any = getattr(profile, "profiler", None)
                 if pytorch.started() is None and hasattr(inner, "use_device"):
-                    inner.use_device = None  # waiting for a device would start CUDA on it
-                self._profile.stop()
-            self.result = self._profile.profiler.kineto_results
+                    inner.use_device = None  # waiting for a device would initialize CUDA
+                profile.stop()
+            self.result = profile.profiler.kineto_results
             if self.result is None:
                 self.error = "torch.profiler has no result"
         except Exception as error:
-            self.error = f"torch.profiler did not end well: {first_line(error)}"
+            self.error = f"torch.profiler failed to stop: {first_line(error)}"
         self.cost += time.perf_counter() - began
 
-    def _make_way(self) -> None:
-        """A profiler makes ready. Where it is not ours, ours ends before it would be ended without a result.
+    def _before_other_profiler(self) -> None:
+        """Stop before another profiler starts.
 
         Raises:
-            RecordingError: In another thread, from which ours cannot be ended.
+            RecordingError: It starts in another thread, from which this one cannot be stopped.
         """
-        if self._own or self._profile is None or self.result is not None or self.error:
-            return
-        if os.getpid() != self._pid:
+        if self._ours or not self._active or os.getpid() != self._pid:
             return
         if threading.get_ident() != self._thread:
-            raise RecordingError(_ELSEWHERE)
+            raise RecordingError(_OTHER_THREAD)
         self.aside = time.perf_counter() - self._began
         self.stop()
 
     @contextlib.contextmanager
-    def _by_us(self) -> Iterator[None]:
-        self._own = True
+    def _using_profiler(self) -> Iterator[None]:
+        self._ours = True
         try:
             yield
         finally:
-            self._own = False
+            self._ours = False
 
-    def forget(self) -> None:
-        """Let go of what was found: it may be large."""
+    def release(self) -> None:
+        """Release the result, which may be large."""
         self._profile = self.result = None
 
     def write(self, path: Path) -> int:
-        """Write the trace for Perfetto and chrome://tracing; packed where the name ends in ``.gz``.
+        """Write the trace for Perfetto and chrome://tracing, compressed if the name ends in ``.gz``.
 
         Returns:
-            The file's size in bytes.
+            The size of the file in bytes.
 
         Raises:
-            RecordingError: There is nothing to write, or the disk is full.
+            RecordingError: There is no result, or the file cannot be written.
         """
         if self._profile is None or self.result is None:
             raise RecordingError(self.error or "nothing was profiled")
@@ -184,48 +187,43 @@ class Capture:
             with replacing(path) as temporary:
                 write_trace(self._profile, temporary, path)
                 return temporary.stat().st_size
-        except OSError as error:
-            raise RecordingError(f"the trace {path} was not written: {error.strerror or error}") from error
-        except RuntimeError as error:
-            raise RecordingError(f"the trace {path} was not written: {first_line(error)}") from error
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or first_line(error)
+            raise RecordingError(f"the trace {path} was not written: {reason}") from error
 
 
-def _nothing() -> None:
-    pass
-
-
-def _waiting(torch: Any) -> bool:
-    """Whether a profiler with a schedule is warming up: it is ready and does not say so anywhere else."""
-    kind, action = torch.profiler.profile, torch.profiler.ProfilerAction
-    for one in gc.get_objects():
-        if type(one) is kind and getattr(one, "current_action", None) is action.WARMUP:
-            inner = getattr(one, "profiler", None)
+def _is_warming_up(torch: Any) -> bool:
+    """Whether a profiler with a schedule is in its warm-up: it is prepared, but PyTorch does not report it."""
+    profile_class, warmup = torch.profiler.profile, torch.profiler.ProfilerAction.WARMUP
+    for value in gc.get_objects():
+        if type(value) is profile_class and getattr(value, "current_action", None) is warmup:
+            inner = getattr(value, "profiler", None)
             if inner is not None and getattr(inner, "kineto_results", None) is None:
                 return True
     return False
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Kineto reads how loud it shall be when it is first used: without this it writes two lines for each profile."""
-    given = os.environ.get(_LOG_LEVEL)
-    if given is None:
-        os.environ[_LOG_LEVEL] = _SILENT
+def _kineto_silenced() -> Iterator[None]:
+    """Keep Kineto from printing two lines per profile. It reads its log level when it is first used."""
+    if _KINETO_LOG_LEVEL in os.environ:  # the user's choice
+        yield
+        return
+    os.environ[_KINETO_LOG_LEVEL] = "6"
     try:
         yield
     finally:
-        if given is None:
-            os.environ.pop(_LOG_LEVEL, None)
+        os.environ.pop(_KINETO_LOG_LEVEL, None)
 
 
 def _without_warning(profile: Any) -> dict[str, bool]:
-    """PyTorch 2.11 warns of cycles, once, even where there is one only (pytorch#180348): that warning is the user's."""
+    """Options against a warning about profile cycles that PyTorch 2.11 shows even for one (pytorch#180348)."""
     return {"acc_events": True} if "acc_events" in inspect.signature(profile).parameters else {}
 
 
-def _not_gathering(profile: Any) -> None:
-    """What gathers events turns every one into an object when it stops, ten times as slow: nobody asks for them."""
-    inner: Any = getattr(profile, "profiler", None)
+def _skip_function_events(profile: Any) -> None:
+    """Do not convert all events to Python objects when the profiler stops: it takes ten times as long."""
     profile.acc_events = False
+    inner: Any = getattr(profile, "profiler", None)
     if inner is not None:
         inner.acc_events = False

@@ -1,4 +1,4 @@
-"""The question to a measurement: torch's profile of it, as a trace and as memory by category over time."""
+"""Collecting a profile: a trace, and a timeline of memory by category."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from ipygpumem.features.profile.model import CategoryPeak, ProfileFacts
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
     from pathlib import Path
 
     from ipygpumem.features.profile.timeline import CategoryTimeline, Profile
@@ -22,16 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ProfileCollector", "check_profile_paths", "profile_collector"]
 
-_FILES = (
-    ("trace", "trace.json.gz", (".json", ".json.gz")),
-    ("timeline", "timeline.html", (".html", ".htm")),
-)
-"""Of each file what it is, a name for it, and how names end."""
-_ONE_NAME = "the trace, the timeline and the snapshot are files of their own: give each another name"
-_NO_CATEGORIES = "this torch's profile has no operators that can be read: every category is unknown"
-_NOTHING = "the timeline was not written: nothing was allocated or freed "
-_NO_ALLOCATIONS = f"{_NOTHING}on the thread that the profile followed"
-_NONE_BEFORE = f"{_NOTHING}before the code began a profile of its own"
+_ENDINGS = {"trace": (".json", ".json.gz"), "timeline": (".html", ".htm")}
+_EXAMPLES = {"trace": "trace.json.gz", "timeline": "timeline.html"}
 
 
 def profile_collector(
@@ -41,52 +32,52 @@ def profile_collector(
     outside: bool = False,
     snapshot: Path | None = None,
 ) -> ProfileCollector | None:
-    """The question that two paths ask, both proved; None where neither is given.
+    """Return the collector for a trace, a timeline or both; None if neither is requested.
 
     Raises:
-        OptionError: A path that nothing can be written to, a name with another ending, two files of one name, or
-            libraries outside PyTorch asked of the same code.
-        RecordingError: No profile can be taken here.
+        OptionError: A path cannot be written, has another ending or is used twice, or memory outside PyTorch is
+            requested for the same code.
+        RecordingError: Profiling is not possible here.
     """
     if trace is None and timeline is None:
         return None
     paths = [
-        None if given is None else check_path(given, what, example)
-        for given, (what, example, _) in zip((trace, timeline), _FILES, strict=True)
+        None if path is None else check_path(path, what, _EXAMPLES[what])
+        for what, path in (("trace", trace), ("timeline", timeline))
     ]
     check_profile_paths(trace, timeline, outside=outside)
-    written = [path for path in (*paths, snapshot) if path is not None]
-    if len(set(written)) < len(written):
-        raise OptionError(_ONE_NAME)
+    files = [path for path in (*paths, snapshot) if path is not None]
+    if len(set(files)) < len(files):
+        raise OptionError("the trace, the timeline and the snapshot need different file names")
     return ProfileCollector(*paths)
 
 
 def check_profile_paths(
     trace: str | os.PathLike[str] | None, timeline: str | os.PathLike[str] | None, *, outside: bool = False
 ) -> None:
-    """What can be said against a profile's paths without touching this machine: elsewhere they may be written.
+    """Check what does not depend on this machine: the files may be written on another one.
 
     Raises:
-        OptionError: A name with another ending, or libraries outside PyTorch asked of the same code.
+        OptionError: A name has another ending, or memory outside PyTorch is requested for the same code.
     """
     if outside and (trace is not None or timeline is not None):
         raise OptionError(
-            "memory outside PyTorch by library and a profile both need CUPTI, which serves one: ask for them one by one"
+            "a profile cannot be combined with memory outside PyTorch by library: both need CUPTI, which has one user "
+            "at a time. Measure them one after the other"
         )
-    for given, (what, _, endings) in zip((trace, timeline), _FILES, strict=True):
-        if given is None:
-            continue
-        check_ending(given, what, *endings)
+    for what, path in (("trace", trace), ("timeline", timeline)):
+        if path is not None:
+            check_ending(path, what, *_ENDINGS[what])
 
 
 class ProfileCollector:
-    """One measurement's.
+    """A trace, and memory by category over time, from torch.profiler.
 
     Attributes:
-        profile: Memory by category, once it was read; for whoever shows it.
+        profile: Memory by category; None before it is read.
 
     Raises:
-        RecordingError: No profile can be taken here.
+        RecordingError: Profiling is not possible here.
     """
 
     def __init__(self, trace: Path | None, timeline: Path | None) -> None:
@@ -96,69 +87,67 @@ class ProfileCollector:
 
     @property
     def name(self) -> str:
-        """What the timeline is called; empty where none is asked for."""
+        """Name of the timeline; empty if none is requested."""
         return "" if self._timeline is None else self._timeline.name
 
     def attach(self, measurement: Measurement) -> None:
-        """Ask a measurement, before it begins."""
+        """Add the profiler to a measurement before it begins."""
         measurement.observers.append(self._capture)
         measurement.overheads.append(lambda: self._capture.cost)
 
     def stop(self) -> None:
-        """End the profile before the measurement does: what follows is not the code's own."""
+        """Stop the profiler as soon as the code has ended, before the measurement does."""
         self._capture.stop()
 
     def answer(self) -> ProfileFacts:
-        """Write the files. Never raises: the code that was measured must not suffer."""
+        """Write the files. Failures are reported in the result."""
         began = time.perf_counter()
         capture, errors = self._capture, []
         facts: dict[str, Any] = {"aside": capture.aside}
-        for wanted, write in ((self._trace, self._write_trace), (self._timeline, self._write_timeline)):
-            if wanted is None:
+        for path, write in ((self._trace, self._write_trace), (self._timeline, self._write_timeline)):
+            if path is None:
                 continue
             try:
-                facts |= _tried(write, wanted)
+                facts |= write(path)
             except IpyGpuMemError as error:
                 errors.append(str(error))
-        errors = list(dict.fromkeys(errors))
+            except Exception as error:
+                errors.append(f"{path} was not written: {type(error).__name__}: {first_line(error)}")
         seconds = capture.cost + time.perf_counter() - began
-        self._capture.forget()
-        return ProfileFacts(**facts, seconds=seconds, errors=tuple(errors))
+        capture.release()
+        return ProfileFacts(**facts, seconds=seconds, errors=tuple(dict.fromkeys(errors)))
 
     def _write_trace(self, path: Path) -> dict[str, Any]:
         return {"trace_size": self._capture.write(path), "trace": str(path)}
 
     def _write_timeline(self, path: Path) -> dict[str, Any]:
         with collector_paused():
-            profile = self._read()
+            profile = self._read_profile()
         if not profile.timelines:
-            raise OptionError(_NO_ALLOCATIONS if self._capture.aside is None else _NONE_BEFORE)
+            when = "by the profiled thread" if self._capture.aside is None else "before the code started its profiler"
+            raise OptionError(f"the timeline was not written: nothing was allocated or freed {when}")
         from ipygpumem.features.profile.page import timeline_page
 
         notes = [profile.unknown_reason] if profile.unknown_reason else []
         if self._capture.aside is not None:
-            notes.append("The code began a profile of its own, and this one ended there.")
-        text = timeline_page(profile, path.name, notes).encode("utf-8")
+            notes.append("The code started its own profiler, and this profile ended there.")
+        page = timeline_page(profile, path.name, notes).encode("utf-8")
         try:
             with replacing(path) as temporary:
-                temporary.write_bytes(text)
+                temporary.write_bytes(page)
         except OSError as error:
             raise OptionError(f"the timeline {path} was not written: {error.strerror or error}") from error
         self.profile = profile
         return {
             "timeline": str(path),
-            "timeline_size": len(text),
+            "timeline_size": len(page),
             "changes": sum(map(len, profile.timelines)),
-            "peaks": tuple(map(_peak, profile.timelines)),
+            "peaks": tuple(map(_category_peak, profile.timelines)),
             "why": profile.unknown_reason,
         }
 
-    def _read(self) -> Profile:
-        """Memory by category; without categories where this torch's operators cannot be read.
-
-        Raises:
-            OptionError: Not even allocations can.
-        """
+    def _read_profile(self) -> Profile:
+        """Memory by category; all of it ``unknown`` if the operators cannot be read."""
         result = self._capture.result
         if result is None:
             raise OptionError(self._capture.error or "nothing was profiled")
@@ -168,28 +157,17 @@ class ProfileCollector:
         try:
             return build_profile(read_flow(result))
         except Exception as error:
-            why = f"{_NO_CATEGORIES} ({type(error).__name__}: {first_line(error)})"
+            cause = f"{type(error).__name__}: {first_line(error)}"
+        unknown_reason = f"all categories are unknown: the profile of this version of PyTorch cannot be read ({cause})"
         try:
-            return build_profile(read_allocations(result), why)
+            return build_profile(read_allocations(result), unknown_reason)
         except Exception as error:
-            raise OptionError(f"the timeline was not written: {why}; nor has it allocations") from error
+            raise OptionError(
+                f"the timeline was not written: the profile of this version of PyTorch cannot be read ({cause})"
+            ) from error
 
 
-def _tried(write: Callable[[Path], dict[str, Any]], path: Path) -> dict[str, Any]:
-    """What a write says.
-
-    Raises:
-        IpyGpuMemError: Whatever went wrong.
-    """
-    try:
-        return write(path)
-    except IpyGpuMemError:
-        raise
-    except Exception as error:
-        raise OptionError(f"{path} was not written: {type(error).__name__}: {first_line(error)}") from error
-
-
-def _peak(timeline: CategoryTimeline) -> CategoryPeak:
+def _category_peak(timeline: CategoryTimeline) -> CategoryPeak:
     row, level = timeline.peak
     levels = dict(zip(CATEGORIES, timeline.levels[row].tolist(), strict=True))
     return CategoryPeak(timeline.device, level, timeline.when(row) / 1e9, tuple(levels.items()))

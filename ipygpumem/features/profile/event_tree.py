@@ -1,23 +1,24 @@
-"""Reading what torch.profiler recorded: the only module that knows its private event tree.
+"""Reading the result of torch.profiler: the only module that knows its private event tree.
 
-The tree has an event for each operator, allocation, free and Python call. The operators that count are the topmost ones
-with a schema, and the functions of a backward pass; what runs inside belongs to them.
+The tree has events for operators, allocations, frees and Python calls. A node of the data flow is an outermost operator
+with a schema, or a function of a backward pass; everything inside belongs to it.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from functools import lru_cache
+from operator import attrgetter, mul
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.features.profile.data_flow import AllocatorLevel, DataFlow, Node, UnmatchedEvent
+from ipygpumem.features.profile.schemas import OTHER, SCALARS, TENSOR, written_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    _Event = tuple[int, Any, str, Any, int]
-    _Touched = list[tuple[int, bool | None]]
+    _Event = tuple[int, Any, str, Any, int]  # time, event, kind, fields, index of the enclosing event
+    _TensorUses = list[tuple[int, bool | None]]  # tensor, whether it is written (None: unknown)
 
 __all__ = ["read_allocations", "read_flow"]
 
@@ -25,314 +26,240 @@ _OPERATOR, _ALLOCATION, _CALL = "TorchOp", "Allocation", "PyCall"
 _BACKWARD = "BACKWARD_FUNCTION"
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _ACCUMULATED_BY = frozenset({"aten::detach", "aten::add_"})
-_TENSOR, _OTHER = "tensor", "other"
-_SCALARS: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: "complex", type(None): "none"}
 
 
 def read_flow(result: Any) -> DataFlow:
-    """The operators of a profile that had memory and shapes.
+    """Read the operators and memory events of a profile with memory and shapes.
 
     Args:
-        result: torch's ``_ProfilerResult``: a profiler's ``profiler.kineto_results``.
+        result: torch's ``_ProfilerResult``, from ``torch.profiler.profile().profiler.kineto_results``.
 
     Raises:
-        Exception: This torch has another tree; `read_allocations` may still know something.
+        Exception: This version of PyTorch has another tree; `read_allocations` may still work.
     """
-    return _Reader().read(result.experimental_event_tree())
+    return _TreeReader().read(result.experimental_event_tree())
 
 
 def read_allocations(result: Any) -> DataFlow:
-    """Allocations and frees alone, of a result whose tree cannot be read.
+    """Read allocations and frees only, of a result whose tree cannot be read.
 
     Raises:
-        Exception: This torch tells not even these.
+        Exception: This version of PyTorch does not provide these, either.
     """
-    flow = DataFlow()
-    types: dict[Any, str] = {}
+    events: list[UnmatchedEvent] = []
     for event in result.events():
         if event.name() == "[memory]":
-            kind = event.device_type()
-            if kind not in types:
-                types[kind] = str(kind).rpartition(".")[2].lower()
+            kind = str(event.device_type()).rpartition(".")[2].lower()
             index = event.device_index()
-            device = types[kind] if types[kind] == "cpu" or index < 0 else f"{types[kind]}:{index}"
-            # no address: a free is matched with whatever is there, which is the same for the sum
-            flow.unmatched.append(UnmatchedEvent(event.start_ns(), device, len(flow.unmatched), event.nbytes()))
-    flow.unmatched = _matched(flow.unmatched)
+            device = kind if kind == "cpu" or index < 0 else f"{kind}:{index}"
+            events.append(UnmatchedEvent(event.start_ns(), device, len(events), event.nbytes()))
+    # there are no addresses: each free is matched with the latest allocation of its size, which keeps the sums right
+    open_addresses: dict[tuple[str, int], list[int]] = {}
+    flow = DataFlow()
+    for event in sorted(events, key=lambda event: event.time):
+        addresses = open_addresses.setdefault((event.device, abs(event.size)), [])
+        if event.size > 0:
+            addresses.append(event.address)
+        matched = event.size < 0 and addresses
+        flow.unmatched.append(event._replace(address=addresses.pop()) if matched else event)
     return flow
 
 
-def _matched(events: list[UnmatchedEvent]) -> list[UnmatchedEvent]:
-    """Events without addresses get some: a free takes the latest allocation of its size."""
-    open_: dict[tuple[str, int], list[int]] = {}
-    found = []
-    for event in sorted(events, key=lambda one: one.time):
-        stack = open_.setdefault((event.device, abs(event.size)), [])
-        if event.size > 0:
-            stack.append(event.address)
-        found.append(event._replace(address=stack.pop()) if event.size < 0 and stack else event)
-    return found
-
-
 @dataclass(slots=True)
-class _Leaf:
-    """An operator of the program's own: the tensors that it and what runs inside touched, what they allocated."""
+class _OutermostOperator:
+    """An outermost operator with the tensors and memory events of everything inside it."""
 
     time: int
     backward: bool
-    touched: _Touched = field(default_factory=list)
-    memory: list[Any] = field(default_factory=list)
-
-    def add(self, touched: _Touched, memory: Any | None) -> None:
-        """What an event inside it says."""
-        self.touched += touched
-        if memory is not None:
-            self.memory.append(memory)
+    tensors: _TensorUses = field(default_factory=list)
+    memory_events: list[Any] = field(default_factory=list)
 
 
-class _Reader:
-    """One tree."""
-
+class _TreeReader:
     def __init__(self) -> None:
         torch: Any = sys.modules["torch"]
-        self._torch = torch
-        self._metadata: type = torch._C._profiler._TensorMetadata
-        self._backward = getattr(torch._C._profiler.RecordScope, _BACKWARD)
-        self._flow = DataFlow()
-        self._numbers: dict[tuple[int, int, Any], int] = {}
-        self._devices: dict[Any, str] = {}
-        self._versions: list[int] = []
+        self._tensor_metadata: type = torch._C._profiler._TensorMetadata
+        self._backward_scope = getattr(torch._C._profiler.RecordScope, _BACKWARD)
         self._strided = torch.strided
-        self._widths: dict[Any, int] = {}
+        self._flow = DataFlow()
+        self._tensor_numbers: dict[tuple[int, int, Any], int] = {}
+        self._device_names: dict[Any, str] = {}
+        self._versions: list[int] = []
 
     def read(self, roots: list[Any]) -> DataFlow:
-        events = list(_preorder(roots))
+        events = list(_relevant_events(roots))
         flow = self._flow
         for time, _, kind, fields, _ in events:
             if kind == _ALLOCATION:
-                self._allocation(time, fields)
-        leaves = self._leaves(events)
-        nodes = map(self._node, sorted(leaves, key=lambda one: one.time))
+                self._add_memory_event(time, fields)
+        operators = self._outermost_operators(events)
+        nodes = map(self._node, sorted(operators, key=attrgetter("time")))
         flow.nodes = [node for node in nodes if node is not None]
         for levels in flow.allocator_levels.values():
             levels.sort()
-        flow.span = (min(one[0] for one in events), max(one[0] for one in events)) if events else (0, 0)
+        if events:
+            flow.span = min(event[0] for event in events), max(event[0] for event in events)
         return flow
 
-    def _leaves(self, events: list[_Event]) -> list[_Leaf]:
-        """The operators of the program's own, and what is outside of any."""
-        leaves: dict[int, _Leaf] = {}
-        whose: list[int] = []  # by event: the leaf that it belongs to
-        for number, (time, event, kind, fields, parent) in enumerate(events):
-            leaf = whose[parent] if parent >= 0 else -1
-            inside = False
-            touched: _Touched = []
+    def _outermost_operators(self, events: list[_Event]) -> list[_OutermostOperator]:
+        """The outermost operators, and memory events outside of any operator."""
+        operators: dict[int, _OutermostOperator] = {}
+        operator_of: list[int] = []  # for each event the index of the outermost operator that contains it, or -1
+        for index, (time, event, kind, fields, parent) in enumerate(events):
+            outermost = operator_of[parent] if parent >= 0 else -1
+            backward = False
+            tensors: _TensorUses = []
             if kind == _OPERATOR:
-                inside = fields.scope == self._backward
-                known, touched = self._arguments(fields)
-                leaf = number if leaf < 0 and (inside or known) else leaf
-                self._accumulated(event, fields, inside=inside)
+                backward = fields.scope == self._backward_scope
+                has_schema, tensors = self._tensor_arguments(fields)
+                if outermost < 0 and (backward or has_schema):
+                    outermost = index
+                if backward:
+                    self._add_accumulated_gradient(event, fields)
             elif kind == _ALLOCATION:
-                leaf = number if leaf < 0 else leaf
+                outermost = index if outermost < 0 else outermost
             else:
-                self._called(fields)
-            whose.append(leaf)
-            if leaf >= 0:
-                leaves.setdefault(leaf, _Leaf(time, inside)).add(touched, fields if kind == _ALLOCATION else None)
-        return list(leaves.values())
+                self._add_call(fields)
+            operator_of.append(outermost)
+            if outermost >= 0:
+                used = operators.setdefault(outermost, _OutermostOperator(time, backward))
+                used.tensors += tensors
+                if kind == _ALLOCATION:
+                    used.memory_events.append(fields)
+        return list(operators.values())
 
-    def _tensor(self, identity: int | None, allocation: int | None, device: Any, address: int | None) -> int | None:
-        """The number of a storage; None where torch does not know it again."""
+    def _number(self, identity: int | None, allocation: int | None, device: Any, address: int | None) -> int | None:
+        """The number of a tensor's storage; None if the profiler did not identify it."""
         if identity is None or allocation is None or address is None:
             return None
         key = identity, allocation, device
-        number = self._numbers.get(key)
+        number = self._tensor_numbers.get(key)
         if number is None:
-            number = self._numbers[key] = len(self._numbers)
-            flow = self._flow
-            flow.identities.append(identity)
-            flow.devices.append(self._device(device))
-            flow.sizes.append(None)
+            number = self._tensor_numbers[key] = len(self._tensor_numbers)
+            self._flow.identities.append(identity)
+            self._flow.devices.append(self._device_name(device))
+            self._flow.sizes.append(None)
             self._versions.append(0)
         return number
 
-    def _device(self, device: Any) -> str:
-        name = self._devices.get(device)
-        if name is None:
+    def _device_name(self, device: Any) -> str:
+        if device not in self._device_names:
             kind, index = device.type, device.index
-            name = self._devices[device] = kind if kind == "cpu" or index is None else f"{kind}:{index}"
-        return name
+            self._device_names[device] = kind if kind == "cpu" or index is None else f"{kind}:{index}"
+        return self._device_names[device]
 
-    def _seen(self, tensor: Any) -> int | None:
-        return self._tensor(tensor.id, tensor.allocation_id, tensor.device, tensor.storage_data_ptr)
-
-    def _allocation(self, time: int, fields: Any) -> None:
+    def _add_memory_event(self, time: int, fields: Any) -> None:
         flow, size = self._flow, fields.alloc_size
-        device = fields.device
-        tensor = self._tensor(fields.id, fields.allocation_id, device, fields.ptr)
-        name = self._device(device)
+        tensor = self._number(fields.id, fields.allocation_id, fields.device, fields.ptr)
+        device = self._device_name(fields.device)
         level = AllocatorLevel(time, fields.total_allocated, fields.total_reserved)
-        flow.allocator_levels.setdefault(name, []).append(level)
+        flow.allocator_levels.setdefault(device, []).append(level)
         if tensor is None:
-            flow.unmatched.append(UnmatchedEvent(time, name, fields.ptr, size))
+            flow.unmatched.append(UnmatchedEvent(time, device, fields.ptr, size))
             return
         (flow.allocation_times if size > 0 else flow.free_times)[tensor] = time
         if flow.sizes[tensor] is None:
             flow.sizes[tensor] = abs(size)
 
-    def _arguments(self, fields: Any) -> tuple[bool, _Touched]:
-        """Whether an operator is known, and the tensors among its arguments: is each written, None where unknown."""
+    def _tensor_arguments(self, fields: Any) -> tuple[bool, _TensorUses]:
+        """Whether an operator has a schema, and the tensors among its arguments."""
         signature: list[Any] = []
-        seen: list[tuple[int, int]] = []
-        for place, one in enumerate(fields.inputs):
+        tensors: list[tuple[int, int]] = []
+        for position, argument in enumerate(fields.inputs):
             kinds = []
-            for part in one if isinstance(one, list) else (one,):
-                if type(part) is self._metadata:
-                    number = self._size_of(part)
-                    kinds.append("none" if number is None else _TENSOR)
+            for value in argument if isinstance(argument, list) else (argument,):
+                if type(value) is self._tensor_metadata:
+                    number = self._add_tensor(value)
+                    kinds.append("none" if number is None else TENSOR)
                     if number is not None:
-                        seen.append((place, number))
+                        tensors.append((position, number))
                 else:
-                    kinds.append(_SCALARS.get(type(part), _OTHER))
-            signature.append(frozenset(kinds) if isinstance(one, list) else kinds[0])
-        known, writes = _mutability(fields.name, tuple(signature))
-        return known, [(number, writes[place] if known else None) for place, number in seen]
+                    kinds.append(SCALARS.get(type(value), OTHER))
+            signature.append(frozenset(kinds) if isinstance(argument, list) else kinds[0])
+        written = written_arguments(fields.name, tuple(signature))
+        uses = [(number, None if written is None else written[position]) for position, number in tensors]
+        return written is not None, uses
 
-    def _size_of(self, tensor: Any) -> int | None:
-        """A storage has at least the bytes that its tensors reach; where it was seen to be allocated, these."""
-        number = self._seen(tensor)
+    def _add_tensor(self, tensor: Any) -> int | None:
+        """The number of a tensor. Its storage has the allocated size or, if unknown, what its tensors span."""
+        number = self._number(tensor.id, tensor.allocation_id, tensor.device, tensor.storage_data_ptr)
         if number is None:
             return None
         flow = self._flow
         if number not in flow.allocation_times and number not in flow.free_times and tensor.layout == self._strided:
-            reach = max(map(_times, tensor.sizes or (1,), tensor.strides or (1,)))
-            kind = tensor.dtype
-            width = self._widths.get(kind)
-            if width is None:
-                width = self._widths[kind] = kind.itemsize
-            flow.sizes[number] = max(flow.sizes[number] or 0, reach * width)
+            elements = max(map(mul, tensor.sizes or (1,), tensor.strides or (1,)))
+            flow.sizes[number] = max(flow.sizes[number] or 0, elements * tensor.dtype.itemsize)
         return number
 
-    def _accumulated(self, event: Any, fields: Any, *, inside: bool) -> None:
-        """The function that adds to a parameter's gradient shows it: by its first operator's first argument."""
-        children = event.children if inside and fields.name == _ACCUMULATE else ()
+    def _add_accumulated_gradient(self, event: Any, fields: Any) -> None:
+        """Add the gradient that a parameter accumulates: the first argument of the function's first operator."""
+        children = event.children if fields.name == _ACCUMULATE else ()
         if not children or children[0].name not in _ACCUMULATED_BY:
             return
         kind, fields = children[0].typed
-        if kind.name != _OPERATOR:
-            return
-        inputs = fields.inputs
-        if inputs and isinstance(inputs[0], self._metadata):
-            number = self._size_of(inputs[0])
+        if kind.name == _OPERATOR and fields.inputs and isinstance(fields.inputs[0], self._tensor_metadata):
+            number = self._add_tensor(fields.inputs[0])
             if number is not None:
                 self._flow.gradients.add(number)
 
-    def _called(self, fields: Any) -> None:
-        """A call of a module or of an optimizer's step shows its tensors."""
+    def _add_call(self, fields: Any) -> None:
+        """Add the tensors of a called module or of an optimizer that made a step."""
         flow = self._flow
-        found: list[tuple[set[int], Any]] = []
+        tensors: list[tuple[set[int], Any]] = []
         if fields.module is not None:
             for _, parameter, gradient in fields.module.parameters:
-                found += [(flow.parameters, parameter), (flow.gradients, gradient)]
+                tensors += [(flow.parameters, parameter), (flow.gradients, gradient)]
         if fields.optimizer is not None:
             for parameter, gradient, state in fields.optimizer.parameters:
-                found += [(flow.parameters, parameter), (flow.gradients, gradient)]
-                found += [(flow.states, tensor) for _, tensor in state]
-        for kind, tensor in found:
-            number = None if tensor is None else self._size_of(tensor)
+                tensors += [(flow.parameters, parameter), (flow.gradients, gradient)]
+                tensors += [(flow.states, tensor) for _, tensor in state]
+        for numbers, tensor in tensors:
+            number = None if tensor is None else self._add_tensor(tensor)
             if number is not None:
-                kind.add(number)
+                numbers.add(number)
 
-    def _node(self, leaf: _Leaf) -> Node | None:
-        """An operator with all that ran inside it; None where no tensor of it is known."""
-        touched: dict[int, set[bool | None]] = {}
-        for tensor, written in leaf.touched:
-            touched.setdefault(tensor, set()).add(written)
-        node = Node(leaf.time, leaf.backward)
-        for fields in leaf.memory:
-            one = self._tensor(fields.id, fields.allocation_id, fields.device, fields.ptr)
-            if one is not None:
-                (node.allocated if fields.alloc_size > 0 else node.freed).add(one)
-        for tensor in {*touched, *node.allocated, *node.freed}:
+    def _node(self, operator: _OutermostOperator) -> Node | None:
+        """The node of an operator; None if it uses no identified tensor."""
+        writes: dict[int, set[bool | None]] = {}
+        for tensor, written in operator.tensors:
+            writes.setdefault(tensor, set()).add(written)
+        node = Node(operator.time, operator.backward)
+        for fields in operator.memory_events:
+            number = self._number(fields.id, fields.allocation_id, fields.device, fields.ptr)
+            if number is not None:
+                (node.allocated if fields.alloc_size > 0 else node.freed).add(number)
+        for tensor in {*writes, *node.allocated, *node.freed}:
             version = self._versions[tensor]
             if tensor in node.allocated:
                 if tensor not in node.freed:
                     node.outputs.append((tensor, 0))
                 continue
             node.inputs.append((tensor, version))
-            how = touched.get(tensor, ())
-            # written where some schema says so, or where none is known
-            if tensor not in node.freed and (True in how or how == {None}):
+            # written if a schema says so, or if no schema is known
+            written_by = writes.get(tensor, set())
+            if tensor not in node.freed and (True in written_by or written_by == {None}):
                 node.written.append((tensor, version))
                 node.outputs.append((tensor, version + 1))
                 self._versions[tensor] = version + 1
         return node if node.inputs or node.outputs or node.allocated else None
 
 
-def _times(size: int, stride: int) -> int:
-    return size * stride
-
-
-def _preorder(roots: list[Any]) -> Iterator[_Event]:
-    """Each event that matters, parents first: time, event, kind, facts, number of the nearest of these around it."""
-    names: dict[Any, str] = {}
-    waiting = [(root, -1) for root in reversed(roots)]
-    number = 0
-    while waiting:
-        event, parent = waiting.pop()
+def _relevant_events(roots: list[Any]) -> Iterator[_Event]:
+    """Operators, memory events, and calls of modules and optimizers, each before the events inside it."""
+    kind_names: dict[Any, str] = {}
+    pending = [(root, -1) for root in reversed(roots)]
+    index = 0
+    while pending:
+        event, parent = pending.pop()
         try:
             tag, fields = event.typed
-            kind = names.get(tag) or names.setdefault(tag, tag.name)
-        except (RuntimeError, TypeError, ValueError):  # of a kind that Python does not know, as running out of memory
+            kind = kind_names.get(tag) or kind_names.setdefault(tag, tag.name)
+        except (RuntimeError, TypeError, ValueError):  # a kind without a Python type, such as out of memory
             kind, fields = "", None
-        here = parent
         if kind in {_OPERATOR, _ALLOCATION} or (
             kind == _CALL and (fields.module is not None or fields.optimizer is not None)
         ):
             yield event.start_time_ns, event, kind, fields, parent
-            here = number
-            number += 1
-        waiting.extend((child, here) for child in reversed(event.children))
-
-
-@lru_cache(maxsize=4096)
-def _mutability(name: str, signature: tuple[Any, ...]) -> tuple[bool, tuple[bool, ...]]:
-    """Whether an operator with such arguments is known, and which of them one of its overloads writes into."""
-    if "::" not in name:  # torch refuses to look for what cannot be an operator
-        return False, ()
-    torch: Any = sys.modules["torch"]
-    try:
-        schemas = torch._C._jit_get_schemas_for_operator(name)
-    except RuntimeError:
-        return False, ()
-    fitting = [
-        schema.arguments
-        for schema in schemas
-        if len(schema.arguments) == len(signature)
-        and all(_fits(torch._C, given, wanted.type) for given, wanted in zip(signature, schema.arguments, strict=True))
-    ]
-    columns = zip(*fitting, strict=True)
-    writes = tuple(any(getattr(one.alias_info, "is_write", False) for one in column) for column in columns)
-    return bool(fitting), writes
-
-
-def _fits(c: Any, given: Any, wanted: Any) -> bool:
-    """Whether an argument of a kind may stand where a schema has a type; what a profiler does not record is None."""
-    if isinstance(wanted, c.OptionalType):
-        return given == "none" or _fits(c, given, wanted.getElementType())
-    if isinstance(wanted, c.AnyType):
-        return True
-    if wanted.isSubtypeOf(c.ListType.ofTensors()):
-        return isinstance(given, frozenset) and given <= {_TENSOR}
-    for kind, names in (
-        (c.TensorType, {_TENSOR}),
-        (c.NoneType, {"none"}),
-        (c.BoolType, {"bool"}),
-        (c.IntType, {"bool", "int"}),
-        (c.FloatType, {"float"}),
-        (c.ComplexType, {"complex"}),
-        (c.NumberType, {"bool", "int", "float", "complex"}),
-    ):
-        if isinstance(wanted, kind):
-            return given in names
-    return given == "none"  # type: ignore[no-any-return]
+            parent = index
+            index += 1
+        pending.extend((child, parent) for child in reversed(event.children))

@@ -1,4 +1,4 @@
-"""What became of a measurement's profile: its trace, its timeline by category, and what they cost."""
+"""The profile of a measurement: its trace, its timeline by category, and what they cost."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from ipygpumem.core.units import MIB, duration, in_bytes, size
 
 __all__ = ["CategoryPeak", "ProfileFacts"]
 
-_COST = "profiling took {} beside the code's own time, and made that and the host's figures larger"
-
 
 @dataclass(frozen=True, slots=True)
 class CategoryPeak:
-    """The highest level of a device as the profile saw it: ``bytes``, ``seconds`` after the profile's beginning.
+    """The peak of a device as the profile recorded it.
 
-    ``categories``: name and bytes of each category there; what no operator used is in none of them.
+    Attributes:
+        device: Name, as in ``"cuda:0"`` or ``"cpu"``.
+        bytes: Memory in use at the peak.
+        seconds: Time of the peak, from the beginning of the profile.
+        categories: (category, bytes) at the peak. Memory that no profiled operator used is in no category.
     """
 
     device: str
@@ -26,19 +28,19 @@ class CategoryPeak:
 
 @dataclass(frozen=True, slots=True)
 class ProfileFacts:
-    """What became of a measurement's profile.
+    """The results of a measurement's profile.
 
     Attributes:
-        trace: Where the trace lies; None where none was asked for, or it could not be written (``errors`` says why).
-        trace_size: In bytes.
-        timeline: Where the page lies; None as above.
-        timeline_size: In bytes.
-        changes: Allocations, frees and changes of category that the timeline has, over all devices.
-        peaks: Of each device, the one with the highest peak first.
-        seconds: What profiling took beside the code's own time: to begin, to end, to read, to write.
-        aside: Seconds after which it made way for a profiler of the code's own; None where it did not.
-        why: Why categories are unknown, where they are.
-        errors: What could not be done.
+        trace: Path of the trace; None if none was requested, or it was not written (see ``errors``).
+        trace_size: Size of the trace in bytes.
+        timeline: Path of the timeline page; None as for ``trace``.
+        timeline_size: Size of the page in bytes.
+        changes: Number of allocations, frees and changes of category in the timeline, for all devices.
+        peaks: The peak of each device, the highest first.
+        seconds: Time that profiling took in addition to the code: starting, stopping, reading and writing.
+        aside: Seconds after which the profile ended because the code started its own profiler; None if it did not.
+        why: Reason why categories are unknown; empty if they are known.
+        errors: Messages about files that were not written.
     """
 
     trace: str | None = None
@@ -53,20 +55,21 @@ class ProfileFacts:
     errors: tuple[str, ...] = ()
 
     def sentences(self) -> list[str]:
-        """What is to be said of it below the figures."""
-        found = []
+        """Return the notes that a report shows below its figures."""
+        notes = []
         if self.aside is not None:
-            found.append(f"this code profiles itself: our profile made way for it after {duration(self.aside)}")
+            notes.append(f"the code started its own profiler: the profile ended after {duration(self.aside)}")
         if self.trace is not None:
-            found.append(f"trace of {_amount(self.trace_size)} in {self.trace}: https://ui.perfetto.dev opens it")
+            notes.append(f"trace: {self.trace} ({_size(self.trace_size)}), open it with https://ui.perfetto.dev")
         if self.timeline is not None:
-            found.append(f"timeline of {_amount(self.timeline_size)} in {self.timeline}: any browser opens it")
+            notes.append(f"timeline: {self.timeline} ({_size(self.timeline_size)}), open it with any browser")
         if self.why:
-            found.append(self.why)
-        found += self.errors
-        found.append(_COST.format(duration(self.seconds)))
-        return found
+            notes.append(self.why)
+        notes += self.errors
+        cost = duration(self.seconds)
+        notes.append(f"profiling took another {cost}; it also slowed the code down and used host memory")
+        return notes
 
 
-def _amount(count: int) -> str:
-    return size(count) if count >= MIB // 20 else in_bytes(count)
+def _size(nbytes: int) -> str:
+    return size(nbytes) if nbytes >= MIB // 20 else in_bytes(nbytes)

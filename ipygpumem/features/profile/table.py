@@ -1,4 +1,4 @@
-"""A device's memory at its peak, by category."""
+"""Tables of memory by category at the peak."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ __all__ = ["category_tables"]
 
 
 def category_tables(peaks: Sequence[CategoryPeak]) -> list[Table]:
-    """A table for each device: the largest category first, those without a byte left out."""
+    """Return a table per device: its categories in use at the peak, the largest first."""
     tables = []
     for peak in peaks:
-        held = sorted((one for one in peak.categories if one[1]), key=lambda one: -one[1])
-        rows = [TableRow(name, (amount(count), _share(count, peak.bytes)), 1) for name, count in held]
-        rows.append(TableRow("all of these", (amount(peak.bytes), ""), 0))
-        title = f"{peak.device} at its peak by category, {duration(peak.seconds)} after the profile began"
+        rows = [
+            TableRow(category, (amount(nbytes), f"{100 * nbytes / peak.bytes:.1f} %" if peak.bytes > 0 else ""), 1)
+            for category, nbytes in sorted(peak.categories, key=lambda entry: -entry[1])
+            if nbytes
+        ]
+        rows.append(TableRow("all categories", (amount(peak.bytes), ""), 0))
+        title = f"{peak.device} at its peak, by category ({duration(peak.seconds)} after the profile began)"
         tables.append(Table(title, ("bytes", "share"), tuple(rows)))
     return tables
-
-
-def _share(count: int, whole: int) -> str:
-    return f"{100 * count / whole:.1f} %" if whole > 0 else ""

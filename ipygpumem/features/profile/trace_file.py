@@ -1,4 +1,4 @@
-"""torch.profiler's trace as a file: packed where that is asked for, whole, and named by itself as it is called."""
+"""Writing the trace of torch.profiler: optionally compressed, complete, and with its own file name inside."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 __all__ = ["write_trace"]
 
-_NOT_WHOLE = "it is not whole: is the disk full?"
-_PACKING, _CHUNK = 6, 1 << 20
+_INCOMPLETE = "the file is incomplete; is the disk full?"
+_CHUNK = 1 << 20
 _TAIL = 1 << 14
-_NAME = re.compile(rb'"traceName": ".*"(?=\s*\}\s*\Z)', re.DOTALL)
+_TRACE_NAME = re.compile(rb'"traceName": ".*"(?=\s*\}\s*\Z)', re.DOTALL)
 
 
 def write_trace(profile: Any, target: Path, path: Path) -> None:
-    """Write the trace of a torch.profiler that has ended.
+    """Write the trace of a finished ``torch.profiler.profile``.
 
     Args:
-        profile: A ``torch.profiler.profile``.
-        target: The file to write.
-        path: The file that it becomes: where the name ends in ``.gz`` it is packed.
+        profile: The profiler.
+        target: The file to write, which will be renamed.
+        path: Its final name. It is compressed if the name ends in ``.gz``.
 
     Raises:
-        OSError: As the system says it: Kineto itself does not tell of a write that failed.
-        RuntimeError: As Kineto says it.
+        OSError: The file cannot be written. (Kineto itself reports no failed writes.)
+        RuntimeError: An error of Kineto.
     """
     if path.suffix != ".gz":
         _export(profile, target, path)
@@ -38,49 +38,36 @@ def write_trace(profile: Any, target: Path, path: Path) -> None:
     plain = target.with_name(f"{target.name}.json")
     try:
         _export(profile, plain, path)
-        with plain.open("rb") as source, gzip.open(target, "wb", _PACKING) as packed:
-            shutil.copyfileobj(source, packed, _CHUNK)
+        with plain.open("rb") as source, gzip.open(target, "wb", compresslevel=6) as compressed:
+            shutil.copyfileobj(source, compressed, _CHUNK)
     finally:
         plain.unlink(missing_ok=True)
 
 
 def _export(profile: Any, target: Path, path: Path) -> None:
-    half = target.with_name(f"{target.name}.tmp")  # what Kineto writes, and leaves where the disk is full
+    temporary = target.with_name(f"{target.name}.tmp")  # written by Kineto, and left there if the disk is full
     try:
         profile.profiler.export_chrome_trace(str(target))
         if not target.exists():
-            _fill(half)
-            raise OSError(_NOT_WHOLE)
-        _finish(target, path)
+            _raise_write_error(temporary)
+            raise OSError(_INCOMPLETE)
+        with target.open("r+b") as file:
+            position = max(target.stat().st_size - _TAIL, 0)
+            file.seek(position)
+            tail = file.read()
+            if not tail.rstrip().endswith(b"}"):
+                _raise_write_error(target)
+                raise OSError(_INCOMPLETE)
+            # Kineto stores the name of the file that it wrote
+            file.seek(position)
+            file.write(_TRACE_NAME.sub(lambda _: b'"traceName": ' + json.dumps(str(path)).encode(), tail))
+            file.truncate()
     finally:
-        half.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _finish(target: Path, path: Path) -> None:
-    """Look whether a trace is whole, and let it name the file that it becomes: Kineto names the one it wrote.
-
-    Raises:
-        OSError: It is not whole.
-    """
-    with target.open("r+b") as file:
-        at = max(target.stat().st_size - _TAIL, 0)
-        file.seek(at)
-        end = file.read()
-        if not end.rstrip().endswith(b"}"):
-            _fill(target)
-            raise OSError(_NOT_WHOLE)
-        named = _NAME.sub(lambda _: b'"traceName": ' + json.dumps(str(path)).encode(), end)
-        file.seek(at)
-        file.write(named)
-        file.truncate()
-
-
-def _fill(target: Path) -> None:
-    """Write on into a file that is not whole, so that the system says why.
-
-    Raises:
-        OSError: As the system says it.
-    """
+def _raise_write_error(target: Path) -> None:
+    """Append to an incomplete file, so that the system raises the error that Kineto did not report."""
     with target.open("ab") as file:
         file.write(bytes(_CHUNK))
         file.flush()

@@ -104,14 +104,14 @@ def test_a_profiler_with_a_schedule_that_begins_later(capture):
 
 
 def test_one_that_runs_or_warms_up_already_is_not_disturbed():
-    with profile(activities=CPU), pytest.raises(RecordingError, match="a profiler is at work already"):
+    with profile(activities=CPU), pytest.raises(RecordingError, match="a profiler is running already"):
         Capture()
     warming = profile(activities=CPU, schedule=schedule(wait=0, warmup=2, active=1), acc_events=True)
     warming.start()
-    with pytest.raises(RecordingError, match="a profiler is at work already"):
+    with pytest.raises(RecordingError, match="a profiler is running already"):
         Capture()
     warming.stop()
-    assert Capture.obstacle() is None
+    assert Capture.problem() is None
 
 
 def test_one_inside_another(capture):
@@ -131,10 +131,10 @@ def test_one_inside_another(capture):
 
 def test_one_in_another_thread(capture):
     found = []
-    thread = threading.Thread(target=lambda: found.append(Capture.obstacle()))
+    thread = threading.Thread(target=lambda: found.append(Capture.problem()))
     thread.start()
     thread.join()
-    assert found == ["a profiler is at work already, and PyTorch has one at a time: end it first"]
+    assert found == ["a profiler is running already and PyTorch supports one at a time: stop it first"]
 
 
 def test_another_thread_is_told_before_the_process_would_end(capture):
@@ -150,7 +150,7 @@ def test_another_thread_is_told_before_the_process_would_end(capture):
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
-    assert "two threads that profile end the whole process" in errors[0]
+    assert "PyTorch aborts the process when two threads profile" in errors[0]
     torch.ones(3).mul(2)
     capture.stop()
     assert "aten::mul" in names(capture.result)
@@ -182,7 +182,7 @@ def test_a_forked_child_leaves_it_alone(capture):
 
 def test_where_torch_is_not_installed(monkeypatch):
     monkeypatch.setattr(pytorch, "importable", lambda: False)
-    with pytest.raises(RecordingError, match=r"^a profile is torch\.profiler's, and torch is not installed$"):
+    with pytest.raises(RecordingError, match=r"^profiles need torch, which is not installed$"):
         Capture()
 
 
@@ -206,8 +206,8 @@ def test_a_profiler_that_does_not_start_or_end(monkeypatch, tmp_path):
     theirs = capture._profile.stop
     capture._profile.stop = fail
     capture.stop()
-    assert capture.error == "torch.profiler did not end well: no"
-    with pytest.raises(RecordingError, match="did not end well"):
+    assert capture.error == "torch.profiler failed to stop: no"
+    with pytest.raises(RecordingError, match="failed to stop"):
         capture.write(tmp_path / "t.json")
     theirs()
     assert not profiling()
@@ -219,7 +219,8 @@ def test_a_full_disk_leaves_the_old_file(capture, tmp_path, monkeypatch):
     torch.ones(3)
     capture.stop()
     monkeypatch.setattr(type(capture._profile.profiler), "export_chrome_trace", lambda _, name: Path(name).touch())
-    with pytest.raises(RecordingError, match=r"trace\.json was not written: it is not whole: is the disk full\?$"):
+    message = r"trace\.json was not written: the file is incomplete; is the disk full\?$"
+    with pytest.raises(RecordingError, match=message):
         capture.write(path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

@@ -73,7 +73,7 @@ def test_code_that_profiles_itself_keeps_its_profile(tmp_path):
     facts = measured(tmp_path, run).profile
     assert "aten::sub" in {one.key for one in found[0].key_averages()}
     assert facts.aside > 0
-    assert "this code profiles itself: our profile made way for it after" in facts.sentences()[0]
+    assert "the code started its own profiler: the profile ended after" in facts.sentences()[0]
     assert facts.trace and facts.timeline
 
 
@@ -89,7 +89,7 @@ def test_code_that_profiles_itself_keeps_its_profile(tmp_path):
         ({"timeline": "."}, ". is a folder: name a file in it, as in timeline.html"),
         ({"trace": "nowhere/x.json"}, "the folder .*nowhere does not exist"),
         ({"timeline": "/dev/null"}, "/dev/null is not a plain file"),
-        ({"trace": "a.json", "outside": True}, "both need CUPTI, which serves one: ask for them one by one"),
+        ({"trace": "a.json", "outside": True}, "both need CUPTI, which has one user at a time"),
     ],
 )
 def test_what_is_refused_before_the_code_runs(options, message, tmp_path, monkeypatch):
@@ -100,12 +100,12 @@ def test_what_is_refused_before_the_code_runs(options, message, tmp_path, monkey
 
 
 def test_files_of_their_own(tmp_path):
-    with pytest.raises(OptionError, match="files of their own"):
+    with pytest.raises(OptionError, match="need different file names"):
         profile_collector(tmp_path / "a.json", None, snapshot=tmp_path / "a.json")
 
 
 def test_where_no_profile_can_be_taken(tmp_path):
-    with torch.profiler.profile(), pytest.raises(RecordingError, match="a profiler is at work already"):
+    with torch.profiler.profile(), pytest.raises(RecordingError, match="a profiler is running already"):
         ipygpumem.measure(trace=tmp_path / "a.json")
 
 
@@ -137,7 +137,7 @@ def test_a_torch_whose_operators_cannot_be_read(tmp_path, monkeypatch):
     broken(monkeypatch, "read_flow")
     facts = measured(tmp_path).profile
     why = (
-        "this torch's profile has no operators that can be read: every category is unknown (AttributeError: this torch)"
+        "all categories are unknown: the profile of this version of PyTorch cannot be read (AttributeError: this torch)"
     )
     assert facts.why == why
     assert why in facts.sentences()
@@ -148,7 +148,7 @@ def test_a_torch_whose_operators_cannot_be_read(tmp_path, monkeypatch):
 
 def test_a_torch_that_tells_nothing_at_all(tmp_path, monkeypatch):
     broken(monkeypatch, "read_flow", "read_allocations")
-    with pytest.warns(RuntimeWarning, match="nor has it allocations"):
+    with pytest.warns(RuntimeWarning, match="the timeline was not written: the profile of this version"):
         facts = measured(tmp_path).profile
     assert facts.trace is not None
     assert facts.timeline is None
@@ -156,7 +156,7 @@ def test_a_torch_that_tells_nothing_at_all(tmp_path, monkeypatch):
 
 
 def test_nothing_was_allocated(tmp_path):
-    with pytest.warns(RuntimeWarning, match="nothing was allocated or freed on the thread"):
+    with pytest.warns(RuntimeWarning, match="nothing was allocated or freed by the profiled thread"):
         facts = measured(tmp_path, lambda: None).profile
     assert facts.trace is not None
 
@@ -200,9 +200,9 @@ def test_the_sentences():
 
     facts = ProfileFacts("/a/t.json", 3 << 20, "/a/t.html", 500, seconds=2.5)
     assert facts.sentences() == [
-        "trace of 3.0 MiB in /a/t.json: https://ui.perfetto.dev opens it",
-        "timeline of 500 bytes in /a/t.html: any browser opens it",
-        "profiling took 2.50 s beside the code's own time, and made that and the host's figures larger",
+        "trace: /a/t.json (3.0 MiB), open it with https://ui.perfetto.dev",
+        "timeline: /a/t.html (500 bytes), open it with any browser",
+        "profiling took another 2.50 s; it also slowed the code down and used host memory",
     ]
     failed = dataclasses.replace(facts, trace=None, timeline=None, why="why", errors=("e",))
     assert failed.sentences()[:2] == ["why", "e"]
@@ -242,7 +242,7 @@ def test_a_full_disk_is_said_as_the_system_says_it(tmp_path, monkeypatch, ending
         Path(f"{target}{ending}").write_text('{"traceEvents": [')
 
     monkeypatch.setattr(torch.autograd.profiler.profile, "export_chrome_trace", export)
-    monkeypatch.setattr(trace, "_fill", full)
+    monkeypatch.setattr(trace, "_raise_write_error", full)
     told = pytest.warns(RuntimeWarning, match=r"t.json was not written: No space left on device")
     with told, ipygpumem.measure(trace=tmp_path / "t.json"):
         torch.ones(10).mul(3)

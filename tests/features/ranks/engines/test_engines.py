@@ -146,7 +146,7 @@ def besides(shell, folder):
     assert "engine 0, 1, 2, 3: the limit on GPUs (peak 1.0 MiB) was not checked, no GPU was measured" in text
     for number in range(ENGINES):
         assert (folder / f"t_{number}.json").exists()
-        assert f"in {folder}/t_{number}.json: https://ui.perfetto.dev opens it" in text
+        assert f"trace: {folder}/t_{number}.json (" in text
     assert "profiling took" in text
 
 
