@@ -17,7 +17,7 @@ from ipygpumem.snapshot.queries.groups import label_rows
 from snapshot.files import NAMES, path
 from snapshot.simulator import Simulator
 
-ASK = Path(__file__).parents[2] / "ipygpumem" / "viewer" / "js" / "test" / "query.mjs"
+ASK = Path(__file__).parent / "js" / "query.mjs"
 KEYS = ("line", "function", "file", "cell", "stack", "annotation", "pool", "stream", "context", "metadata", "size")
 
 pytestmark = pytest.mark.node
@@ -81,7 +81,7 @@ def test_live_sets_by_every_key(real, tmp_path):
     timeline = real.timeline()
     arguments = [(event, key) for event in sample_events(timeline) for key in KEYS]
     questions = [
-        ["live", {"device": timeline.device, "event": event, "range": None, "key": key, "most": 10**6}]
+        ["live", {"device": timeline.device, "event": event, "range": None, "key": key, "limit": 10**6}]
         for event, key in arguments
     ]
     answers = query(tmp_path, [real], questions)["answers"]
@@ -97,7 +97,7 @@ def test_allocations_by_name(real, tmp_path):
     allocations = timeline.allocations
     event = timeline.requested.peak()[0]
     rows = allocations.live(event).tolist()
-    question = ["live", {"device": timeline.device, "event": event, "range": None, "key": "allocation", "most": 10**6}]
+    question = ["live", {"device": timeline.device, "event": event, "range": None, "key": "allocation", "limit": 10**6}]
     (answer,) = query(tmp_path, [real], [question])["answers"]
     expected = {allocations.name(row): int(allocations.size[row]) for row in rows}
     assert {group["label"]: group["bytes"] for group in answer["groups"]} == expected
@@ -129,7 +129,7 @@ def test_differences(tmp_path, key):
         {"source": number, "device": 0, "event": snapshot.timeline(0).requested.peak()[0]}
         for number, snapshot in enumerate(snapshots)
     )
-    question = ["diff", {"before": before, "after": after, "key": key, "most": 10**6}]
+    question = ["diff", {"before": before, "after": after, "key": key, "limit": 10**6}]
     (answer,) = query(tmp_path, snapshots, [question])["answers"]
     expected = diff(*snapshots, key)
     assert (answer["before"], answer["after"]) == (expected.before, expected.after)
@@ -174,7 +174,7 @@ def test_pools_are_inferred_from_segments(tmp_path, seed):
     assert all(label in {"(unknown)", expected} for label, expected in pairs)
     assert any(label != "(unknown)" for label, _ in pairs)
     events = sample_events(inferred.timeline(0))
-    questions = [["live", {"event": event, "range": None, "key": "pool", "most": 99}] for event in events]
+    questions = [["live", {"event": event, "range": None, "key": "pool", "limit": 99}] for event in events]
     for event, answer in zip(events, query(tmp_path, [inferred], questions)["answers"], strict=True):
         expected = [(group.label, group.bytes, group.count) for group in inferred.live(event, 0).by("pool")]
         assert sorted(groups_of(answer)) == sorted(expected), event

@@ -1,4 +1,4 @@
-"""The JavaScript: types, style, the model's own tests, and that the committed bundles are built from these sources."""
+"""The JavaScript of the pages: types, style, unit tests, and bundles that match their sources."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 VIEWER = Path(__file__).parents[2] / "ipygpumem" / "viewer"
-LARGEST = 200_000
+TESTS = Path(__file__).parent / "js"
+MAX_BUNDLE_SIZE = 200_000
 
 pytestmark = pytest.mark.node
 
 
 @pytest.fixture(scope="session")
 def node():
-    """Runs a command in the viewer's folder, with its packages installed."""
+    """Run a command in the folder of the viewer, with its packages installed."""
     installed = VIEWER / "node_modules" / ".package-lock.json"
     lock = VIEWER / "package-lock.json"
     if not installed.is_file() or installed.stat().st_mtime < lock.stat().st_mtime:
@@ -41,8 +42,8 @@ def run(*command):
     )
 
 
-def test_the_model_answers_as_the_plain_way_does(node):
-    tests = sorted(path.relative_to(VIEWER).as_posix() for path in VIEWER.glob("js/test/*.test.js"))
+def test_unit_tests(node):
+    tests = sorted(str(path) for path in TESTS.glob("*.test.mjs"))
     done = node("node", "--test", *tests)
     assert done.returncode == 0, done.stdout[-4000:]
     assert "\n# fail 0" in done.stdout
@@ -55,20 +56,22 @@ def test_types(node):
 
 
 def test_style(node):
-    done = node("npx", "--no-install", "biome", "check", "js", "build.mjs")
+    done = node("npx", "--no-install", "biome", "check", "js", "build.mjs", str(TESTS))
     assert done.returncode == 0, done.stdout
 
 
-def test_the_bundles_are_built_from_these_sources(node, tmp_path):
+def test_bundles_match_the_sources(node, tmp_path):
     done = node("node", "build.mjs", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout
     built = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     committed = {path.name: path.read_bytes() for path in (VIEWER / "static").iterdir()}
     assert sorted(built) == sorted(committed)
     stale = [name for name, data in built.items() if committed[name] != data]
-    assert stale == [], "`make viewer` builds them"
+    assert stale == [], "run `make viewer` to update the bundles"
 
 
-@pytest.mark.parametrize(("name", "largest"), [("page.js", LARGEST), ("widget.js", LARGEST), ("monitor.js", 30_000)])
-def test_a_bundle_is_small(name, largest):
-    assert (VIEWER / "static" / name).stat().st_size <= largest
+@pytest.mark.parametrize(
+    ("name", "limit"), [("page.js", MAX_BUNDLE_SIZE), ("widget.js", MAX_BUNDLE_SIZE), ("monitor.js", 30_000)]
+)
+def test_bundles_are_small(name, limit):
+    assert (VIEWER / "static" / name).stat().st_size <= limit

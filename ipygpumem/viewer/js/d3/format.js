@@ -1,4 +1,4 @@
-/** Stands for d3-format, with which scales write numbers: all our numbers come from `units.js`. */
+/** Replaces d3-format, which d3-scale imports: all numbers are formatted by `units.js`. */
 
 /** @returns {typeof String} */
 export const format = () => String;

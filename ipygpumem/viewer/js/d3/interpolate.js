@@ -1,4 +1,4 @@
-/** Stands for d3-interpolate: between numbers, all that scales of numbers need. */
+/** Replaces d3-interpolate: only numbers are interpolated. */
 
 /** @param {number} a @param {number} b @returns {(t: number) => number} */
 export function interpolateNumber(a, b) {

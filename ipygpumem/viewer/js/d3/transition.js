@@ -1,4 +1,4 @@
-/** Stands for d3-transition, which d3-zoom and d3-brush would use to move things by themselves. Nothing does here. */
+/** Replaces d3-transition, which d3-zoom and d3-brush import: nothing is animated. */
 
 import { selection } from "d3-selection";
 

@@ -1,30 +1,35 @@
-/** Bytes as they travel: in base64, or packed with zlib. */
+/** Embedded data: base64 text, and zlib streams. */
 
 import { ViewerError } from "./errors.js";
 
 /** @param {string} text base64 */
-export function bytesOf(text) {
-  const letters = atob(text);
-  const found = new Uint8Array(letters.length);
-  for (let i = 0; i < letters.length; i++) found[i] = letters.charCodeAt(i);
-  return found;
+export function fromBase64(text) {
+  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+}
+
+/** The encoded data of a stand-alone page, with the name of each source. */
+export function embeddedSources() {
+  return [...document.querySelectorAll("script.ipygpumem-data")].map((script) => ({
+    name: /** @type {HTMLElement} */ (script).dataset.name ?? "",
+    bytes: fromBase64(script.textContent ?? "").buffer,
+  }));
 }
 
 /**
- * Unpack a zlib stream.
- * @param {Uint8Array<ArrayBuffer>} packed
+ * Decompress a zlib stream.
+ * @param {Uint8Array<ArrayBuffer>} compressed
  * @returns {Promise<Uint8Array<ArrayBuffer>>}
  */
-export async function inflate(packed) {
+export async function inflate(compressed) {
   if (typeof DecompressionStream === "undefined") {
     throw new ViewerError(
-      "This browser cannot unpack the data (it has no DecompressionStream): Chrome 80, Firefox 113 or Safari 16.4 can.",
+      "This browser cannot decompress the data because it has no DecompressionStream. Use Chrome 80, Firefox 113, Safari 16.4 or later.",
     );
   }
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("deflate"));
   try {
     return new Uint8Array(await new Response(stream).arrayBuffer());
   } catch {
-    throw new ViewerError("The data of this snapshot are damaged: they cannot be unpacked.");
+    throw new ViewerError("The data of this page are damaged and cannot be decompressed. Create the page again.");
   }
 }

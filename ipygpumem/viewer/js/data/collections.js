@@ -1,14 +1,34 @@
 /**
- * The value of a key, made on its first use.
+ * The value of a key, created on first use.
  * @template K, V
- * @param {Map<K, V>} map @param {K} key @param {() => V} make
+ * @param {Map<K, V>} map @param {K} key @param {() => V} create
  * @returns {V}
  */
-export function remember(map, key, make) {
-  let found = map.get(key);
-  if (found === undefined) {
-    found = make();
-    map.set(key, found);
+export function getOrCreate(map, key, create) {
+  let value = map.get(key);
+  if (value === undefined) {
+    value = create();
+    map.set(key, value);
   }
-  return found;
+  return value;
+}
+
+/**
+ * Binary search: how many of the first `length` indexes satisfy a condition that holds up to some index and fails after it.
+ * @param {number} length @param {(index: number) => boolean} condition
+ */
+export function countWhile(length, condition) {
+  let low = 0;
+  let high = length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (condition(middle)) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** @param {number} value @param {number} low @param {number} high */
+export function clamp(value, low, high) {
+  return Math.min(Math.max(value, low), high);
 }

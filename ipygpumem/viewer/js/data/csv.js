@@ -1,20 +1,17 @@
-/** Tables as CSV, for spreadsheets that run what begins like a formula. */
+/** CSV tables whose cells no spreadsheet evaluates as formulas. */
 
-/** @param {string[]} head @param {(string|number|null|undefined)[][]} rows */
-export function toCsv(head, rows) {
-  return lines([head, ...rows]);
+/** @typedef {string|number|null|undefined} Cell */
+
+/** @param {Cell[][]} rows */
+export function toCsv(rows) {
+  return rows.map((row) => `${row.map(cellText).join(",")}\r\n`).join("");
 }
 
-/** @param {(string|number|null|undefined)[][]} rows */
-export function lines(rows) {
-  return rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
-}
-
-/** @param {string|number|null|undefined} value */
-function cell(value) {
+/** @param {Cell} value */
+function cellText(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return Number.isFinite(value) ? String(value) : "";
-  // a spreadsheet takes text behind an apostrophe as text
+  // Spreadsheets treat a cell that starts with an apostrophe as text
   const safe = /^[\s]*[=+\-@\t\r|%]/.test(value) ? `'${value}` : value;
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }

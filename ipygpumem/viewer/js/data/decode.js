@@ -1,14 +1,13 @@
 /**
- * The encoded snapshot, as `ipygpumem.snapshot.export.encode` writes it: header and columns.
+ * Decodes a header and columns of integers, as `ipygpumem.snapshot` encodes them.
  *
- * Columns of whole numbers become typed arrays. Numbers beyond 2^53, which no double holds, keep their differences: each
- * wide column has a `base` that was taken off.
+ * Columns become typed arrays. Numbers beyond 2^53 do not fit into doubles, so they are stored relative to a `base`.
  */
 
 /**
  * @typedef {{name: string, coding: "plain"|"delta"|"dict", first?: number|string, values?: number[], width: number,
- *   count: number, bytes: number}} Described
- * @typedef {{[name: string]: any, columns: Described[]}} Header
+ *   count: number, bytes: number}} ColumnFacts
+ * @typedef {{[name: string]: any, columns: ColumnFacts[]}} Header
  */
 
 import { inflate } from "./bytes.js";
@@ -19,7 +18,7 @@ const LENGTH = 4;
 const LARGEST_EXACT = 2 ** 53;
 
 /**
- * The numbers of byte planes: low bytes first.
+ * The numbers that are stored as byte planes, the lowest bytes first.
  * @param {Uint8Array} planes
  * @param {number} width bytes per number
  * @param {number} count
@@ -27,9 +26,9 @@ const LARGEST_EXACT = 2 ** 53;
 function numbers(planes, width, count) {
   if (width === 1) return new Int8Array(planes.buffer, planes.byteOffset, count);
   if (width === 2) {
-    const found = new Int16Array(count);
-    for (let i = 0; i < count; i++) found[i] = planes[i] | (planes[count + i] << 8);
-    return found;
+    const values = new Int16Array(count);
+    for (let i = 0; i < count; i++) values[i] = planes[i] | (planes[count + i] << 8);
+    return values;
   }
   const low = new Int32Array(count);
   const [two, three] = [2 * count, 3 * count];
@@ -37,9 +36,9 @@ function numbers(planes, width, count) {
     low[i] = planes[i] | (planes[count + i] << 8) | (planes[two + i] << 16) | (planes[three + i] << 24);
   }
   if (width === 4) return low;
-  const found = new Float64Array(count);
-  for (let i = 0; i < count; i++) found[i] = (low[i] >>> 0) + high(planes, count, i) * 4294967296;
-  return found;
+  const values = new Float64Array(count);
+  for (let i = 0; i < count; i++) values[i] = (low[i] >>> 0) + high(planes, count, i) * 4294967296;
+  return values;
 }
 
 /** @param {Uint8Array} planes @param {number} count @param {number} i */
@@ -50,22 +49,20 @@ function high(planes, count, i) {
 }
 
 /** @param {Uint8Array} planes @param {number} count @param {number} i */
-function whole(planes, count, i) {
+function bigint(planes, count, i) {
   let low = 0;
   for (let plane = 3; plane >= 0; plane--) low = low * 256 + planes[plane * count + i];
   return (BigInt(high(planes, count, i)) << 32n) + BigInt(low);
 }
 
-/** One unpacked column. */
+/** One decompressed column. */
 export class Column {
-  /** @param {Described} facts @param {Uint8Array} planes */
+  /** @param {ColumnFacts} facts @param {Uint8Array} planes */
   constructor(facts, planes) {
     this.facts = facts;
     this.planes = planes;
     if (planes.length !== facts.width * facts.count) {
-      throw new ViewerError(
-        `The data of this snapshot are damaged: the column ${facts.name} is not as long as it says.`,
-      );
+      throw new ViewerError(`The data of this page are damaged: the column ${facts.name} has a wrong length.`);
     }
   }
 
@@ -78,22 +75,21 @@ export class Column {
   into(Type) {
     const { coding, count, width, first, values } = this.facts;
     const raw = numbers(this.planes, width, count);
-    const found = new Type(count);
+    const result = new Type(count);
     if (coding === "delta") {
       let value = Number(first);
-      for (let i = 0; i < count; i++) found[i] = value += raw[i];
+      for (let i = 0; i < count; i++) result[i] = value += raw[i];
     } else if (coding === "dict") {
       const table = /** @type {number[]} */ (values);
-      // indices are signed as they were packed: one byte holds 0 to 127, two hold up to 32,767, and so on
-      for (let i = 0; i < count; i++) found[i] = table[raw[i]];
+      for (let i = 0; i < count; i++) result[i] = table[raw[i]];
     } else {
-      found.set(raw);
+      result.set(raw);
     }
-    return found;
+    return result;
   }
 
   /**
-   * Values as doubles, exact whatever their size: less `base`, which is 0 where all are below 2^53.
+   * Exact values as doubles relative to `base`, which is 0 if all are below 2^53.
    * @returns {{values: Float64Array, base: bigint}}
    */
   exact() {
@@ -103,66 +99,67 @@ export class Column {
       const raw = numbers(this.planes, width, count);
       const values = new Float64Array(count);
       let value = 0;
-      let most = 0;
+      let maximum = 0;
       for (let i = 0; i < count; i++) {
         value += raw[i];
         values[i] = value;
-        if (value > most) most = value;
+        if (value > maximum) maximum = value;
       }
-      if (start + BigInt(most) >= BigInt(LARGEST_EXACT)) return { values, base: start };
+      if (start + BigInt(maximum) >= BigInt(LARGEST_EXACT)) return { values, base: start };
       const add = Number(start);
       for (let i = 0; i < count; i++) values[i] += add;
       return { values, base: 0n };
     }
     const values = this.into(Float64Array);
     if (coding === "plain" && width === 8 && values.some((value) => value >= LARGEST_EXACT)) {
-      const wide = Array.from({ length: count }, (_, i) => whole(this.planes, count, i));
-      const base = wide.reduce((least, one) => (one > 0n && one < least ? one : least), 1n << 63n);
-      return { values: Float64Array.from(wide, (one) => Number(one - base)), base };
+      const wide = Array.from({ length: count }, (_, i) => bigint(this.planes, count, i));
+      const base = wide.reduce((low, value) => (value > 0n && value < low ? value : low), 1n << 63n);
+      return { values: Float64Array.from(wide, (value) => Number(value - base)), base };
     }
     return { values, base: 0n };
   }
 }
 
-/** Columns that no first picture needs: they are unpacked once it is drawn. */
+/** Columns that the first picture does not need: they are decompressed after it. */
 const LATER = /^trace\/\d+\/(address|stream|stack|context|metadata|pool)$/;
 
 /**
  * @param {ArrayBuffer} data
- * @param {() => Promise<void>} [pause] called on the way, so that a page without workers stays alive
+ * @param {() => Promise<void>} [pause] called in between, so that a page without workers stays responsive
  * @returns {Promise<{header: Header, column: (name: string) => Column|undefined, rest: () => Promise<void>}>}
- *   column: each can be had once; rest: unpacks those that are not needed at first
+ *   column: each one can be read once; rest: decompresses those that the first picture does not need
  */
 export async function decode(data, pause) {
   const bytes = new Uint8Array(data);
   const begin = MAGIC.length + LENGTH;
   if (bytes.length < begin || String.fromCharCode(...bytes.subarray(0, MAGIC.length)) !== MAGIC) {
-    throw new ViewerError("This is no encoded snapshot.");
+    throw new ViewerError("The data of this page are not in the format of ipygpumem. Create the page again.");
   }
-  let at = begin + new DataView(data).getUint32(MAGIC.length, true);
-  const text = new TextDecoder().decode(await inflate(bytes.slice(begin, at)));
+  let offset = begin + new DataView(data).getUint32(MAGIC.length, true);
+  const text = new TextDecoder().decode(await inflate(bytes.slice(begin, offset)));
   const header = /** @type {Header} */ (JSON.parse(text));
   /** @type {Map<string, Column>} */
   const columns = new Map();
   const parts = header.columns.map((facts) => {
-    const part = { facts, packed: bytes.slice(at, at + facts.bytes) };
-    at += facts.bytes;
+    const part = { facts, compressed: bytes.slice(offset, offset + facts.bytes) };
+    offset += facts.bytes;
     return part;
   });
-  if (at > bytes.length) throw new ViewerError("The data of this snapshot are damaged: the end is missing.");
-  const unpack = async (/** @type {typeof parts} */ some) => {
-    const planes = await Promise.all(some.map(({ packed }) => inflate(packed)));
+  if (offset > bytes.length)
+    throw new ViewerError("The data of this page are damaged: the end is missing. Create the page again.");
+  const decompress = async (/** @type {typeof parts} */ some) => {
+    const planes = await Promise.all(some.map(({ compressed }) => inflate(compressed)));
     for (const [i, { facts }] of some.entries()) columns.set(facts.name, new Column(facts, planes[i]));
     await pause?.();
   };
-  await unpack(parts.filter(({ facts }) => !LATER.test(facts.name)));
+  await decompress(parts.filter(({ facts }) => !LATER.test(facts.name)));
   return {
     header,
     column: (name) => {
-      const found = columns.get(name);
-      columns.delete(name); // its planes go
-      return found;
+      const result = columns.get(name);
+      columns.delete(name); // frees its memory
+      return result;
     },
-    rest: () => unpack(parts.filter(({ facts }) => LATER.test(facts.name))),
+    rest: () => decompress(parts.filter(({ facts }) => LATER.test(facts.name))),
   };
 }

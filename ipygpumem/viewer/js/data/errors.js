@@ -1,2 +1,2 @@
-/** Something that the reader is told, in words. */
+/** An error whose message is written for the user of the page. */
 export class ViewerError extends Error {}

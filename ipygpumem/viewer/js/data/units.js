@@ -1,4 +1,4 @@
-/** Numbers as people read them. The same words as `ipygpumem.units`. */
+/** Formats numbers for display, in the same way as the Python package. */
 
 export const KIB = 1024;
 export const MIB = KIB * 1024;
@@ -13,14 +13,14 @@ const UNITS = [
   [KIB, "KiB"],
 ];
 
-/** MiB, from one GiB on GiB: as everywhere in this package; what would read 0.0 MiB and is not, in KiB and bytes. @param {number} count @returns {string} */
+/** Bytes in MiB, or GiB from 1 GiB on; in KiB or bytes if they would be displayed as 0.0 MiB. @param {number} count @returns {string} */
 export function size(count) {
   if (count && Math.abs(count) < MIB / 20) return fine(count);
   if (Math.abs(count) >= GIB - MIB / 20) return `${fixed(count / GIB, 1)} GiB`;
   return `${fixed(count / MIB, 1)} MiB`;
 }
 
-/** As `size`, but small numbers in KiB and bytes: where single blocks are meant. @param {number} count @returns {string} */
+/** Bytes of single blocks: like `size`, but with small numbers in KiB and bytes. @param {number} count @returns {string} */
 export function fine(count) {
   const absolute = Math.abs(count);
   if (absolute >= 0.95 * MIB) return absolute >= GIB ? `${fixed(count / GIB, 2)} GiB` : size(count);
@@ -33,12 +33,12 @@ export function signed(count) {
   return `${count < 0 ? "−" : "+"}${fine(Math.abs(count))}`;
 }
 
-/** As Python writes it: a value just between two goes to the even one, where toFixed goes up. @param {number} value @param {number} digits */
+/** Round half to even, as Python does; toFixed would round up. @param {number} value @param {number} digits */
 export function fixed(value, digits) {
   const power = 10 ** digits;
-  // only an odd number of such a power of two lies just between, and its product with ten is exact
-  const between = Math.abs(value * 2 ** (digits + 1)) % 2 === 1;
-  const [head, tail] = (between ? (2 * Math.round((value * power) / 2)) / power : value).toFixed(digits).split(".");
+  // Only odd multiples of this power of two are exactly in the middle, and their products with ten are exact
+  const middle = Math.abs(value * 2 ** (digits + 1)) % 2 === 1;
+  const [head, tail] = (middle ? (2 * Math.round((value * power) / 2)) / power : value).toFixed(digits).split(".");
   return tail === undefined ? grouped(head) : `${grouped(head)}.${tail}`;
 }
 
@@ -47,14 +47,14 @@ function grouped(digits) {
   return digits.replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
 
-/** A count with its thousands apart. @param {number} value */
+/** A count with thousands separators. @param {number} value */
 export function count(value) {
   return grouped(String(Math.round(value)));
 }
 
-/** @param {number} number @param {string} one @param {string} [many] */
-export function plural(number, one, many = `${one}s`) {
-  return `${count(number)} ${number === 1 ? one : many}`;
+/** @param {number} number @param {string} singular @param {string} [many] */
+export function plural(number, singular, many = `${singular}s`) {
+  return `${count(number)} ${number === 1 ? singular : many}`;
 }
 
 /** A span of microseconds. @param {number} us */
@@ -78,13 +78,13 @@ export function hex(value) {
   return `0x${value.toString(16)}`;
 }
 
-/** Text for one line: control characters and turned writing cannot leave it. @param {string} text */
+/** Text in one line, without control characters and changes of direction. @param {string} text */
 export function oneLine(text) {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what must not get through
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: these have to be replaced
   return text.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]+/g, " ");
 }
 
-/** The step of a byte axis: 1, 2, 5 in the unit, but of 2^n bytes. @param {number} low @param {number} high @param {number} wanted */
+/** The step between ticks of a byte axis: a round number of B, KiB, MiB or GiB. @param {number} low @param {number} high @param {number} wanted */
 export function byteStep(low, high, wanted) {
   const rough = Math.max((high - low) / Math.max(wanted, 1), 1);
   const power = 2 ** (10 * Math.floor(Math.log2(rough) / 10));
@@ -93,16 +93,16 @@ export function byteStep(low, high, wanted) {
 
 /** @param {number} low @param {number} high @param {number} step */
 export function byteTicks(low, high, step) {
-  const found = [];
-  for (let tick = Math.ceil(low / step) * step; tick <= high; tick += step) found.push(tick);
-  return found;
+  const ticks = [];
+  for (let tick = Math.ceil(low / step) * step; tick <= high; tick += step) ticks.push(tick);
+  return ticks;
 }
 
-/** A tick of a byte axis, exactly: in the largest unit in which its steps have three digits at most behind the point. @param {number} value @param {number} step @param {number} most */
-export function byteTick(value, step, most) {
+/** The exact label of a byte tick, in the largest unit in which the step has at most three decimals. @param {number} value @param {number} step @param {number} high */
+export function byteTick(value, step, high) {
   if (value === 0) return "0";
   for (const [unit, name] of UNITS) {
-    if (most < unit) continue;
+    if (high < unit) continue;
     for (let digits = 0; digits <= 3; digits++) {
       if (((step * 10 ** digits) / unit) % 1 === 0) return `${fixed(value / unit, digits)}${THIN_SPACE}${name}`;
     }
@@ -110,23 +110,23 @@ export function byteTick(value, step, most) {
   return `${fixed(value, 0)}${THIN_SPACE}B`;
 }
 
-/** A time on an axis: all of one unit, as many digits as the step needs. @param {number} us @param {number} step */
+/** The label of a time tick: all ticks in one unit, with as many digits as the step needs. @param {number} us @param {number} step */
 export function elapsed(us, step) {
   if (us === 0) return "0";
   const [unit, name] = step >= 1e5 ? [1e6, "s"] : step >= 100 ? [1e3, "ms"] : [1, "µs"];
   const digits = Math.min(Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-6)), 3);
   if (unit < 1e6 || Math.abs(us) < 600e6) return `${fixed(us / unit, digits)} ${name}`;
-  const whole = Math.round((Math.abs(us) / unit) * 10 ** digits); // in the last digit's unit, where 59.99 s cannot become 60.0
+  const whole = Math.round((Math.abs(us) / unit) * 10 ** digits); // in units of the last digit, so that 59.99 s cannot become 60.0 s
   const minute = 60 * 10 ** digits;
   const minutes = Math.floor(whole / minute);
-  const two = (/** @type {number|string} */ value) => String(value).padStart(digits ? digits + 3 : 2, "0");
+  const padded = (/** @type {number|string} */ value) => String(value).padStart(digits ? digits + 3 : 2, "0");
   const hours =
     minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
-  const seconds = step < 60e6 ? ` ${two(((whole % minute) / 10 ** digits).toFixed(digits))} s` : "";
+  const seconds = step < 60e6 ? ` ${padded(((whole % minute) / 10 ** digits).toFixed(digits))} s` : "";
   return `${us < 0 ? "−" : ""}${hours}${seconds}`;
 }
 
-/** A time in a column of times: all of one unit. @param {number} us */
+/** A time in a table column, where all have one unit. @param {number} us */
 export function milliseconds(us) {
   return `${fixed(us / 1000, 3)} ms`;
 }

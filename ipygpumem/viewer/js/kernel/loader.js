@@ -1,31 +1,31 @@
-// What is synchronised, and so written into notebooks that keep widgets: it brings the viewer's script when it is shown.
-import { desk, notice, WAITING } from "./messages.js";
+// The script that a widget synchronizes, and that notebooks may save with it. It is small: it fetches the viewer on display.
+import { connect, statusLine } from "./messages.js";
 
 /** @param {{model: import("./messages.js").Model, el: HTMLElement}} context */
 function render(context) {
   const { model, el } = context;
   const stop = new AbortController();
-  const line = notice(el);
-  const { bytes } = desk(model, stop.signal, (waits) => line.say(waits ? WAITING : ""));
+  const status = statusLine(el);
+  const { bytes } = connect(model, stop.signal, status.showWaiting);
   /** @type {(() => void) | undefined} */
-  let end;
+  let cleanup;
 
-  async function bring() {
+  async function load() {
     const address = URL.createObjectURL(new Blob([await bytes("script")], { type: "text/javascript" }));
     try {
       const { default: widget } = await import(/* @vite-ignore */ address);
-      if (!stop.signal.aborted) end = widget.render(context);
+      if (!stop.signal.aborted) cleanup = widget.render(context);
     } finally {
       URL.revokeObjectURL(address);
     }
   }
 
-  bring().catch((error) => {
-    if (!stop.signal.aborted) line.say(`ipygpumem: no viewer here: ${error.message}`);
+  load().catch((error) => {
+    if (!stop.signal.aborted) status.showError(error);
   });
   return () => {
     stop.abort();
-    end?.();
+    cleanup?.();
   };
 }
 

@@ -1,93 +1,92 @@
-// Questions to the kernel by custom messages, which no notebook keeps.
+// Requests to the kernel by custom messages, which are not saved in the notebook.
 
-const SLOW = 1500;
+const SLOW_MS = 1500;
 
 /**
- * @typedef {{send: (content: any) => void, on: (name: string, heard: (...words: any[]) => void) => void,
- *   off: (name: string, heard: (...words: any[]) => void) => void, get: (name: string) => any,
+ * @typedef {{send: (content: any) => void, on: (name: string, listener: (...values: any[]) => void) => void,
+ *   off: (name: string, listener: (...values: any[]) => void) => void, get: (name: string) => any,
  *   set: (name: string, value: any) => void, save_changes: () => void}} Model
  */
 
 /**
- * One view's questions. An answer goes to every page that shows the notebook: each looks for its own.
+ * Send requests of one view and return their responses. A response reaches every page that shows the notebook, so each view
+ * picks out its own by their ids.
  * @param {Model} model
  * @param {AbortSignal} signal ends all waiting, without an error
- * @param {(waits: boolean) => void} slow told when an answer takes its time, and when it came
+ * @param {(waiting: boolean) => void} onSlow called when a response is late, and when it has arrived
  */
-export function desk(model, signal, slow) {
-  const mine = Math.random().toString(36).slice(2);
+export function connect(model, signal, onSlow) {
+  const view = Math.random().toString(36).slice(2);
   let count = 0;
   /** @type {Map<string, (content: any, buffers: DataView[]) => void>} */
-  const waiting = new Map();
+  const pending = new Map();
   /** @param {any} content @param {DataView[]} buffers */
-  const heard = (content, buffers) => {
-    waiting.get(content?.id)?.(content, buffers ?? []);
-  };
-  model.on("msg:custom", heard);
+  const onMessage = (content, buffers) => pending.get(content?.id)?.(content, buffers ?? []);
+  model.on("msg:custom", onMessage);
   signal.addEventListener("abort", () => {
-    model.off("msg:custom", heard);
-    waiting.clear();
+    model.off("msg:custom", onMessage);
+    pending.clear();
   });
 
   /**
-   * @param {Record<string, any>} question
+   * @param {Record<string, any>} message
    * @returns {Promise<{content: any, buffers: DataView[]}>}
    */
-  function ask(question) {
-    return new Promise((settle, fail) => {
-      const id = `${mine}-${count++}`;
-      const late = setTimeout(() => slow(true), SLOW);
-      signal.addEventListener("abort", () => clearTimeout(late));
-      waiting.set(id, (content, buffers) => {
-        waiting.delete(id);
-        clearTimeout(late);
-        slow(false);
-        if (content.error) fail(new Error(content.error));
-        else settle({ content, buffers });
+  function request(message) {
+    return new Promise((resolve, reject) => {
+      const id = `${view}-${count++}`;
+      const timer = setTimeout(() => onSlow(true), SLOW_MS);
+      signal.addEventListener("abort", () => clearTimeout(timer));
+      pending.set(id, (content, buffers) => {
+        pending.delete(id);
+        clearTimeout(timer);
+        onSlow(false);
+        if (content.error) reject(new Error(content.error));
+        else resolve({ content, buffers });
       });
-      model.send({ id, ...question });
+      model.send({ id, ...message });
     });
   }
 
-  /**
-   * All bytes of one thing, in as many messages as it takes.
-   * @param {string} thing
-   */
-  async function bytes(thing) {
+  /** Download data from the kernel, in as many messages as needed. @param {string} name */
+  async function bytes(name) {
     /** @type {Uint8Array<ArrayBuffer>} */
-    let all = new Uint8Array(0);
-    let have = 0;
+    let data = new Uint8Array(0);
+    let length = 0;
     do {
-      const { content, buffers } = await ask({ get: thing, from: have });
+      const { content, buffers } = await request({ get: name, from: length });
       const part = buffers[0];
-      if (!have) all = new Uint8Array(content.size);
-      if (!part?.byteLength && have < all.length) throw new Error(`the kernel sent nothing of ${thing}`);
-      all.set(new Uint8Array(part.buffer, part.byteOffset, part.byteLength), have);
-      have += part.byteLength;
-    } while (have < all.length);
-    return all.buffer;
+      if (!length) data = new Uint8Array(content.size);
+      if (!part?.byteLength && length < data.length) throw new Error(`the kernel sent no data for ${name}`);
+      data.set(new Uint8Array(part.buffer, part.byteOffset, part.byteLength), length);
+      length += part.byteLength;
+    } while (length < data.length);
+    return data.buffer;
   }
 
-  return { ask, bytes };
+  return { request, bytes };
 }
 
+const WAITING = "Waiting for the kernel, which is busy or not running. Until it responds, the static picture is shown.";
+
 /**
- * A line of text in the place of the viewer, for as long as there is none.
+ * A line of text in place of the viewer.
  * @param {HTMLElement} el
  */
-export function notice(el) {
+export function statusLine(el) {
   const line = document.createElement("div");
   line.setAttribute("role", "status");
   line.style.cssText = "font: 13px/1.5 system-ui, sans-serif; opacity: 0.75; padding: 4px 0";
+  /** @param {string} text */
+  const show = (text) => {
+    line.textContent = text;
+    if (text) el.append(line);
+    else line.remove();
+  };
   return {
-    /** @param {string} text */
-    say(text) {
-      line.textContent = text;
-      if (text) el.append(line);
-      else line.remove();
-    },
+    /** @param {boolean} waiting */
+    showWaiting: (waiting) => show(waiting ? WAITING : ""),
+    /** @param {Error} error */
+    showError: (error) => show(`ipygpumem: the interactive viewer cannot be shown: ${error.message}`),
   };
 }
-
-export const WAITING =
-  "Waiting for the kernel, which is busy or gone. Until it answers, the picture stands for the viewer.";

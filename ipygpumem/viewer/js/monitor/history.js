@@ -1,88 +1,94 @@
-/** What the kernel has told so far: levels by device, and the cells that ran. */
+/** The readings that the kernel has sent, by device, and the cells that ran. */
 
+import { countWhile } from "../data/collections.js";
+
+/** Parts of device memory, from the bottom of the chart. */
 export const PARTS = /** @type {const} */ (["allocated", "cached", "outside", "others"]);
-const FIGURES = [...PARTS, "used", "capacity"];
-const KEPT = 3600;
-const MOST_CELLS = 2000;
+const FIELDS = [...PARTS, "used", "capacity"];
+const SECONDS = 3600;
+const MAX_CELLS = 2000;
+const TRIM_BATCH = 60;
 
 /**
- * @typedef {Record<string, (number|null)[]>} Columns
- * @typedef {{name: string, columns: Columns, own: boolean[]}} Series
- * @typedef {{number: number|null, begin: number, end: number, good: boolean}} Cell
+ * @typedef {Record<string, (number|null)[]>} Columns bytes at each reading, null if unknown
+ * @typedef {{columns: Columns, own: boolean[]}} Series own: `outside` counts this process alone
+ * @typedef {{number: number|null, begin: number, end: number, good: boolean}} Cell good: it raised no error
  */
 
-export class Course {
+export class History {
   constructor() {
     /** Seconds since 1970. @type {number[]} */
     this.time = [];
     /** @type {Map<string, Series>} */
     this.devices = new Map();
-    /** @type {(number|null)[]} */
+    /** Resident memory of the process. @type {(number|null)[]} */
     this.rss = [];
-    /** @type {number|null} */
+    /** Memory of the host. @type {number|null} */
     this.total = null;
+    /** Seconds between two readings. */
     this.every = 1;
     /** @type {Cell[]} */
     this.cells = [];
     /** @type {{number: number|null, begin: number}|null} */
     this.running = null;
-    /** @type {Record<string, string>} */
+    /** What a device is called, by name. @type {Record<string, string>} */
     this.labels = {};
   }
 
-  /** What was followed before this page looked; what came since stays behind it. @param {any} past */
-  fill(past) {
-    const before = this.time.length ? this.time[0] : Number.POSITIVE_INFINITY;
-    const later = this.points();
+  /** Add the readings from before this page was opened. @param {any} past columns, as `ipygpumem.viewer.monitor` sends them */
+  prepend(past) {
+    const first = this.time[0] ?? Number.POSITIVE_INFINITY;
+    const later = this.readings();
+    const cells = this.cells;
+    const count = past.time.filter((/** @type {number} */ time) => time < first).length;
     this.every = past.every;
     this.labels = past.labels ?? {};
-    const keep = past.time.filter((/** @type {number} */ time) => time < before).length;
-    this.time = past.time.slice(0, keep);
-    this.rss = past.rss.slice(0, keep);
+    this.time = past.time.slice(0, count);
+    this.rss = past.rss.slice(0, count);
     this.total = past.total ?? this.total;
-    this.devices = new Map();
-    for (const [name, told] of Object.entries(past.devices)) {
-      const columns = Object.fromEntries(FIGURES.map((figure) => [figure, told[figure].slice(0, keep)]));
-      this.devices.set(name, { name, columns, own: told.own.slice(0, keep) });
-    }
-    const known = this.cells;
+    this.devices = new Map(
+      Object.entries(past.devices).map(([name, series]) => {
+        const columns = Object.fromEntries(FIELDS.map((field) => [field, series[field].slice(0, count)]));
+        return [name, { columns, own: series.own.slice(0, count) }];
+      }),
+    );
     this.cells = [];
-    this.#learn(past.cells);
-    for (const cell of known) this.#learn([[cell.number, cell.begin, cell.end, cell.good]]);
-    if (!later.length) this.#run(past.running);
-    for (const point of later) this.#append(point);
+    this.#addCells(past.cells);
+    this.#addCells(cells.map(({ number, begin, end, good }) => [number, begin, end, good]));
+    if (!later.length) this.#setRunning(past.running);
+    for (const reading of later) this.#append(reading);
   }
 
-  /** One instant more. @param {any} point */
-  add(point) {
-    if (this.time.length && point.time <= this.time[this.time.length - 1]) return;
-    this.#append(point);
-    this.#learn(point.cells);
-    this.#run(point.running);
-    const old = this.time.findIndex((time) => time >= point.time - KEPT);
-    if (old > 60) this.#forget(old);
+  /** Add the newest reading. @param {any} reading */
+  add(reading) {
+    if (this.time.length && reading.time <= this.newest) return;
+    this.#append(reading);
+    this.#addCells(reading.cells);
+    this.#setRunning(reading.running);
+    const expired = this.time.findIndex((time) => time >= reading.time - SECONDS);
+    if (expired > TRIM_BATCH) this.#trim(expired);
   }
 
-  /** @param {any} point */
-  #append(point) {
+  /** @param {any} reading */
+  #append(reading) {
     const count = this.time.length;
-    this.time.push(point.time);
-    this.rss.push(point.rss);
-    this.total = point.total ?? this.total;
-    for (const name of Object.keys(point.devices)) {
+    this.time.push(reading.time);
+    this.rss.push(reading.rss);
+    this.total = reading.total ?? this.total;
+    for (const name of Object.keys(reading.devices)) {
       if (this.devices.has(name)) continue;
-      const columns = Object.fromEntries(FIGURES.map((figure) => [figure, new Array(count).fill(null)]));
-      this.devices.set(name, { name, columns, own: new Array(count).fill(true) });
+      const columns = Object.fromEntries(FIELDS.map((field) => [field, new Array(count).fill(null)]));
+      this.devices.set(name, { columns, own: new Array(count).fill(true) });
     }
     for (const [name, { columns, own }] of this.devices) {
-      const told = point.devices[name];
-      for (const figure of FIGURES) columns[figure].push(told?.[figure] ?? null);
-      own.push(told?.own ?? true);
+      const device = reading.devices[name];
+      for (const field of FIELDS) columns[field].push(device?.[field] ?? null);
+      own.push(device?.own ?? true);
     }
   }
 
-  /** Every instant as it came. */
-  points() {
+  /** All readings, in the form in which they arrived. */
+  readings() {
     return this.time.map((time, i) => ({
       time,
       rss: this.rss[i],
@@ -90,52 +96,45 @@ export class Course {
       devices: Object.fromEntries(
         [...this.devices].map(([name, { columns, own }]) => [
           name,
-          { own: own[i], ...Object.fromEntries(FIGURES.map((figure) => [figure, columns[figure][i]])) },
+          { own: own[i], ...Object.fromEntries(FIELDS.map((field) => [field, columns[field][i]])) },
         ]),
       ),
     }));
   }
 
   /** @param {[number|null, number, number, boolean][]} cells */
-  #learn(cells) {
+  #addCells(cells) {
     for (const [number, begin, end, good] of cells) {
-      if (this.cells.some((one) => one.number === number && one.begin === begin)) continue;
+      if (this.cells.some((cell) => cell.number === number && cell.begin === begin)) continue;
       this.cells.push({ number, begin, end, good });
     }
-    this.cells.sort((one, other) => one.begin - other.begin);
-    if (this.cells.length > MOST_CELLS) this.cells.splice(0, this.cells.length - MOST_CELLS);
+    this.cells.sort((a, b) => a.begin - b.begin);
+    if (this.cells.length > MAX_CELLS) this.cells.splice(0, this.cells.length - MAX_CELLS);
   }
 
-  /** @param {[number|null, number]|null} told */
-  #run(told) {
-    this.running = told ? { number: told[0], begin: told[1] } : null;
+  /** @param {[number|null, number]|null} cell */
+  #setRunning(cell) {
+    this.running = cell ? { number: cell[0], begin: cell[1] } : null;
   }
 
-  /** @param {number} count */
-  #forget(count) {
+  /** @param {number} count of readings to remove */
+  #trim(count) {
     this.time.splice(0, count);
     this.rss.splice(0, count);
     for (const { columns, own } of this.devices.values()) {
-      for (const figure of FIGURES) columns[figure].splice(0, count);
+      for (const field of FIELDS) columns[field].splice(0, count);
       own.splice(0, count);
     }
     this.cells = this.cells.filter((cell) => cell.end >= this.time[0]);
   }
 
-  /** The newest time; 0 while there is none. */
+  /** The time of the newest reading, 0 before the first. */
   get newest() {
-    return this.time.length ? this.time[this.time.length - 1] : 0;
+    return this.time.at(-1) ?? 0;
   }
 
-  /** The place of the instant at a time, the last not after it; -1 before the first. @param {number} time */
+  /** The index of the last reading up to a time; -1 before the first. @param {number} time */
   at(time) {
-    let low = 0;
-    let high = this.time.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.time[middle] <= time) low = middle + 1;
-      else high = middle;
-    }
-    return low - 1;
+    return countWhile(this.time.length, (i) => this.time[i] <= time) - 1;
   }
 }

@@ -1,53 +1,56 @@
-// The monitor in a notebook: an anywidget. The loader brings it here and calls render.
-import { desk } from "../kernel/messages.js";
-import { Course } from "./history.js";
+// The monitor in a notebook, an anywidget: the loader fetches this script and calls render.
+import { connect } from "../kernel/messages.js";
+import { History } from "./history.js";
 import { Panel } from "./panel.js";
 
-const HERE = 5000;
+const HEARTBEAT_MS = 5000;
 
 /** @param {{model: import("../kernel/messages.js").Model, el: HTMLElement}} context */
 function render({ model, el }) {
   const stop = new AbortController();
   const view = Math.random().toString(36).slice(2);
-  const place = document.createElement("div");
-  el.append(place);
-  const course = new Course();
-  const panel = new Panel(place, course, stop.signal);
-  const { ask } = desk(model, stop.signal, () => {});
+  const element = document.createElement("div");
+  el.append(element);
+  const history = new History();
+  const panel = new Panel(element, history, stop.signal);
+  const { request } = connect(model, stop.signal, () => {});
+
   /** @param {any} content */
-  const heard = (content) => {
+  const onMessage = (content) => {
     if (!content?.now) return;
-    course.add(content.now);
-    panel.news();
+    history.add(content.now);
+    panel.update();
   };
-  const gone = () => panel.end("closed: %gpumem monitor opens it again");
-  model.on("msg:custom", heard);
-  model.on("comm:close", gone);
-  model.on("destroy", gone);
-  const here = () => model.send({ here: view });
-  const telling = setInterval(here, HERE);
-  const bye = () => model.send({ bye: view });
-  globalThis.addEventListener("pagehide", bye, { signal: stop.signal });
+  const onClose = () => panel.close("closed. Run %gpumem monitor to open it again");
+  const heartbeat = () => model.send({ here: view });
+  const leave = () => model.send({ bye: view });
+  /** @type {[string, (...values: any[]) => void][]} */
+  const listeners = [
+    ["msg:custom", onMessage],
+    ["comm:close", onClose],
+    ["destroy", onClose],
+  ];
+  for (const [name, listener] of listeners) model.on(name, listener);
+  const timer = setInterval(heartbeat, HEARTBEAT_MS);
+  globalThis.addEventListener("pagehide", leave, { signal: stop.signal });
   stop.signal.addEventListener("abort", () => {
-    clearInterval(telling);
-    model.off("msg:custom", heard);
-    model.off("comm:close", gone);
-    model.off("destroy", gone);
+    clearInterval(timer);
+    for (const [name, listener] of listeners) model.off(name, listener);
   });
-  here();
-  ask({ get: "past" }).then(
+  heartbeat();
+  request({ get: "past" }).then(
     ({ content }) => {
       if (stop.signal.aborted) return;
-      course.fill(content);
-      panel.news();
+      history.prepend(content);
+      panel.update();
     },
-    () => {},
+    () => {}, // new readings arrive all the same
   );
-  /** @type {any} */ (el).ipygpumemMonitor = { course, panel };
+  /** @type {any} */ (el).ipygpumemMonitor = { history, panel };
   return () => {
-    bye();
+    leave();
     stop.abort();
-    place.remove();
+    element.remove();
   };
 }
 

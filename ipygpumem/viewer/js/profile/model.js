@@ -1,7 +1,10 @@
-/** Bytes by category over time: one device of a profile, as `ipygpumem.viewer.categories` encodes it. */
+/** Bytes by category over time on one device, from the columns that `ipygpumem.viewer.categories` encodes. */
 
-/** As `ipygpumem.profile.categories` numbers them. */
-export const NAMES = [
+import { clamp, countWhile } from "../data/collections.js";
+import { ViewerError } from "../data/errors.js";
+
+/** Category names; the index is the number that `ipygpumem.profile.categories` uses. */
+export const CATEGORIES = [
   "parameter",
   "optimizer state",
   "input",
@@ -11,51 +14,55 @@ export const NAMES = [
   "autograd detail",
   "unknown",
 ];
-/** From below: what stays longest lies lowest. */
+/** Categories from the bottom of the chart to its top, the longest-lived at the bottom. */
 export const ORDER = [0, 1, 5, 2, 4, 6, 3, 7];
+/** What PyTorch's allocator itself counted. */
+export const COUNTERS = /** @type {const} */ (["allocated", "reserved"]);
 
 /** @typedef {"time"|"change"} AxisKind */
+/** @typedef {"allocated"|"reserved"} Counter */
+/** @typedef {{first: Int32Array, last: Int32Array}} Columns the first and last state inside each pixel column */
 /**
  * @typedef {{name: string, base: number[], start: number, end: number, count: number, told: boolean}} DeviceFacts
- *   `start` and `end` in nanoseconds since the first event of the profile
+ *   `start` and `end` in nanoseconds since the first event of the profile; told: the allocator's counters were recorded
  */
 
-export class Device {
+/** States of one device. State 0 precedes the first change, state n follows change n. */
+export class DeviceTimeline {
   /** @param {DeviceFacts} facts @param {(name: string) => import("../data/decode.js").Column|undefined} column */
   constructor(facts, column) {
     this.name = facts.name;
     this.count = facts.count;
-    const take = (/** @type {string} */ name) => {
-      const found = column(name);
-      if (!found) throw new Error(`The data of this page are damaged: there is no column ${name}.`);
-      return found.into(Float64Array);
+    const read = (/** @type {string} */ name) => {
+      const values = column(name)?.into(Float64Array);
+      if (!values)
+        throw new ViewerError(
+          `The data of this page are damaged: the column ${name} is missing. Create the page again.`,
+        );
+      return values;
     };
     /** Nanoseconds from the beginning of the profile to each change. */
-    this.time = take("time");
+    this.time = read("time");
     this.span = Math.max(facts.end - facts.start, this.time[this.count - 1] ?? 0, 1);
-    /** @type {Float64Array|null} what the allocator itself counted, after each change; NaN where it did not tell */
-    this.allocated = null;
-    /** @type {Float64Array|null} */
-    this.reserved = null;
-    if (facts.told) {
-      this.allocated = counted(take("allocated"));
-      this.reserved = counted(take("reserved"));
-    }
-    this.levels = levels(facts.base, take("source"), take("target"), take("size"));
-    this.shown = NAMES.map(() => true);
+    /** Bytes after each change; NaN where the profile does not contain the counter. @type {Record<Counter, Float64Array|null>} */
+    this.counters = { allocated: null, reserved: null };
+    if (facts.told)
+      for (const name of COUNTERS) this.counters[name] = read(name).map((value) => (value < 0 ? NaN : value));
+    this.levels = accumulate(facts.base, read("source"), read("target"), read("size"));
+    this.shown = CATEGORIES.map(() => true);
     this.total = new Float64Array(this.count + 1);
-    /** The peak of what is shown. */
+    /** The peak of the categories that are shown. */
     this.peak = { row: 0, bytes: 0 };
     this.show(this.shown);
     this.highest = this.levels.map((values) => {
-      const row = highest(values, 0, this.count);
+      const row = indexOfMaximum(values, 0, this.count);
       return { row, bytes: values[row] };
     });
-    /** The peak of all categories, whatever is shown. */
-    this.wholePeak = this.peak;
+    /** The peak of all categories, even if some are hidden. */
+    this.overallPeak = this.peak;
   }
 
-  /** Which categories count. @param {boolean[]} shown */
+  /** Choose the categories that count. @param {boolean[]} shown */
   show(shown) {
     this.shown = shown;
     const { total, count } = this;
@@ -63,8 +70,12 @@ export class Device {
     for (const [category, values] of this.levels.entries()) {
       if (shown[category]) for (let row = 0; row <= count; row++) total[row] += values[row];
     }
-    const row = highest(total, 0, count);
+    const row = indexOfMaximum(total, 0, count);
     this.peak = { row, bytes: total[row] };
+  }
+
+  get allShown() {
+    return this.shown.every(Boolean);
   }
 
   /** @param {AxisKind} axis @returns {[number, number]} */
@@ -72,105 +83,93 @@ export class Device {
     return axis === "time" ? [0, this.span] : [0, this.count + 1];
   }
 
-  /** Where a state (row) begins. @param {AxisKind} axis @param {number} row */
-  place(axis, row) {
+  /** Where a state begins. @param {AxisKind} axis @param {number} row */
+  position(axis, row) {
     if (axis === "change") return row;
     return row ? this.time[row - 1] : 0;
   }
 
   /** Nanoseconds from the beginning to a state. @param {number} row */
-  when(row) {
-    return this.place("time", row);
+  timeOf(row) {
+    return this.position("time", row);
   }
 
-  /** The state at a place. @param {AxisKind} axis @param {number} x */
+  /** The state at a position. @param {AxisKind} axis @param {number} x */
   row(axis, x) {
-    if (axis === "change") return Math.min(Math.max(Math.floor(x), 0), this.count);
-    return begun(this.time, x, true);
+    return axis === "change" ? clamp(Math.floor(x), 0, this.count) : countWhile(this.count, (i) => this.time[i] <= x);
   }
 
-  /** First and last state of each pixel column. @param {AxisKind} axis @param {number} x0 @param {number} x1 @param {number} width */
-  columns(axis, x0, x1, width) {
+  /** @param {AxisKind} axis @param {[number, number]} view @param {number} width pixels @returns {Columns} */
+  columns(axis, [from, to], width) {
     const first = new Int32Array(width);
     const last = new Int32Array(width);
-    const step = (x1 - x0) / width;
+    const step = (to - from) / width;
     for (let column = 0; column < width; column++) {
-      const [left, right] = [x0 + column * step, x0 + (column + 1) * step];
-      first[column] = this.row(axis, left);
-      last[column] = Math.max(first[column], axis === "time" ? begun(this.time, right, false) : Math.ceil(right) - 1);
-      if (last[column] > this.count) last[column] = this.count;
+      const right = from + (column + 1) * step;
+      first[column] = this.row(axis, from + column * step);
+      const end = axis === "time" ? countWhile(this.count, (i) => this.time[i] < right) : Math.ceil(right) - 1;
+      last[column] = Math.min(Math.max(first[column], end), this.count);
     }
     return { first, last };
   }
 
-  /** The state with the most bytes of each column. @param {{first: Int32Array, last: Int32Array}} columns */
+  /** The state with the most bytes of each column. @param {Columns} columns */
   rows({ first, last }) {
-    return first.map((from, column) => highest(this.total, from, last[column]));
+    return first.map((from, column) => indexOfMaximum(this.total, from, last[column]));
   }
 
-  /** The most of a curve in each column; NaN where it is unknown. @param {Float64Array} curve @param {{first: Int32Array, last: Int32Array}} columns */
-  most(curve, { first, last }) {
+  /** The maximum of a counter in each column; NaN where it is unknown. @param {Float64Array} counter @param {Columns} columns */
+  maxima(counter, { first, last }) {
     return Float64Array.from(first, (from, column) => {
-      let found = Number.NaN;
+      let maximum = Number.NaN;
       for (let row = Math.max(from, 1); row <= last[column]; row++) {
-        const value = curve[row - 1];
-        if (!(value <= found)) found = Number.isNaN(value) ? found : value;
+        const value = counter[row - 1];
+        if (!Number.isNaN(value) && !(value <= maximum)) maximum = value;
       }
-      return found;
+      return maximum;
     });
   }
 
-  /** The allocator's own count at a state. @param {"allocated"|"reserved"} which @param {number} row */
-  counted(which, row) {
-    const curve = this[which];
-    if (!curve || !this.count) return Number.NaN;
-    return curve[Math.max(row - 1, 0)];
+  /** The allocator's counter at a state; NaN if unknown. @param {Counter} name @param {number} row */
+  counter(name, row) {
+    const values = this.counters[name];
+    return values && this.count ? values[Math.max(row - 1, 0)] : Number.NaN;
   }
 
-  /** The next state that differs in what is shown. @param {number} row @param {1|-1} by */
-  next(row, by) {
-    let found = row + by;
-    const same = () => this.levels.every((values, one) => !this.shown[one] || values[found] === values[row]);
-    while (found > 0 && found < this.count && same()) found += by;
-    return Math.min(Math.max(found, 0), this.count);
+  /** The next state in which a category that is shown differs. @param {number} row @param {1|-1} step */
+  next(row, step) {
+    let next = row + step;
+    const same = () => this.levels.every((values, category) => !this.shown[category] || values[next] === values[row]);
+    while (next > 0 && next < this.count && same()) next += step;
+    return clamp(next, 0, this.count);
+  }
+
+  /** The category at a height of a state; -1 above all of them. @param {number} row @param {number} bytes */
+  categoryAt(row, bytes) {
+    let sum = 0;
+    for (const category of ORDER) {
+      if (!this.shown[category]) continue;
+      sum += Math.max(this.levels[category][row], 0);
+      if (bytes < sum) return category;
+    }
+    return -1;
   }
 }
 
-/** @param {Float64Array} values */
-function counted(values) {
-  return values.map((value) => (value < 0 ? Number.NaN : value));
-}
-
-/** @param {number[]} base @param {Float64Array} source @param {Float64Array} target @param {Float64Array} size */
-function levels(base, source, target, size) {
-  const found = base.map((bytes) => {
-    const values = new Float64Array(size.length + 1);
-    values[0] = bytes;
-    return values;
-  });
+/** Bytes of each category after each change. @param {number[]} base @param {Float64Array} source @param {Float64Array} target @param {Float64Array} size */
+function accumulate(base, source, target, size) {
+  const levels = base.map((bytes) => new Float64Array(size.length + 1).fill(bytes));
   for (let i = 0; i < size.length; i++) {
-    for (const values of found) values[i + 1] = values[i];
-    if (source[i] >= 0) found[source[i]][i + 1] -= size[i];
-    if (target[i] >= 0) found[target[i]][i + 1] += size[i];
+    for (const values of levels) values[i + 1] = values[i];
+    if (source[i] >= 0) levels[source[i]][i + 1] -= size[i];
+    if (target[i] >= 0) levels[target[i]][i + 1] += size[i];
   }
-  return found;
+  return levels;
 }
 
-/** The place of the greatest value, the first of equals. @param {Float64Array} values @param {number} from @param {number} to */
-function highest(values, from, to) {
-  let found = from;
-  for (let row = from + 1; row <= to; row++) if (values[row] > values[found]) found = row;
-  return found;
-}
-
-/** How many times lie before x, or at it. @param {Float64Array} time @param {number} x @param {boolean} at */
-function begun(time, x, at) {
-  let low = 0;
-  let high = time.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (time[middle] < x || (at && time[middle] === x)) low = middle + 1;
-    else high = middle;
-  }
-  return low;
+/** The index of the first maximum. @param {Float64Array} values @param {number} from @param {number} to included */
+function indexOfMaximum(values, from, to) {
+  let best = from;
+  for (let row = from + 1; row <= to; row++) if (values[row] > values[best]) best = row;
+  return best;
 }

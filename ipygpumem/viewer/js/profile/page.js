@@ -1,30 +1,32 @@
-// The stand-alone page of a profile's memory by category: its data stand in the page itself, as base64.
+// The stand-alone page of a profile's memory by category. Its data are embedded in the page as base64.
+import { embeddedSources } from "../data/bytes.js";
 import { decode } from "../data/decode.js";
 import { h } from "../ui/dom.js";
-import css from "./style.css";
 import theme from "../ui/theme.css";
-import { Device } from "./model.js";
-import { View } from "./view.js";
+import { DeviceTimeline } from "./model.js";
+import css from "./style.css";
+import { ProfileView } from "./view.js";
 
-const place = /** @type {HTMLElement} */ (document.getElementById("ipygpumem"));
-place.className = "viewer";
+const root = /** @type {HTMLElement} */ (document.getElementById("ipygpumem"));
+root.className = "viewer";
 document.head.append(h("style", {}, theme, css));
 
-async function begin() {
-  const holder = /** @type {HTMLElement} */ (document.querySelector("script.ipygpumem-data"));
-  const bytes = Uint8Array.from(atob(holder.textContent ?? ""), (letter) => letter.charCodeAt(0));
-  const { header, column } = await decode(bytes.buffer);
+async function open() {
+  const [{ name, bytes }] = embeddedSources();
+  const { header, column } = await decode(bytes);
   const devices = header.devices.map(
     (/** @type {import("./model.js").DeviceFacts} */ facts, /** @type {number} */ number) =>
-      new Device(facts, (name) => column(`${number}/${name}`)),
+      new DeviceTimeline(facts, (field) => column(`${number}/${field}`)),
   );
-  const theme = /** @type {"auto"|"light"|"dark"} */ (document.documentElement.dataset.theme ?? "auto");
-  const view = new View(place, { name: holder.dataset.name ?? "", notes: header.notes, devices, theme });
-  // on a page that was just opened nothing has the focus yet
+  const setting = /** @type {"auto"|"light"|"dark"} */ (document.documentElement.dataset.theme ?? "auto");
+  const view = new ProfileView(root, { name, notes: header.notes, devices, theme: setting });
+  // Before the first click nothing on the page has the focus
   document.addEventListener("keydown", (event) => {
-    if (event.key === "?" && event.target === document.body) view.help();
+    if (event.key === "?" && event.target === document.body) view.help.show();
   });
   /** @type {any} */ (window).ipygpumem = view;
 }
 
-begin().catch((error) => place.replaceChildren(h("p", { class: "note" }, `Nothing can be shown: ${error.message}`)));
+open().catch((error) =>
+  root.replaceChildren(h("p", { class: "note" }, `The profile cannot be shown: ${error.message}`)),
+);

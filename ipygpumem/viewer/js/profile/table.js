@@ -1,106 +1,64 @@
-/** What each category has at the cursor, at the peak and at most. */
+/** The table below the chart: bytes of each category at the cursor, at the peak, and at most. */
 
 import { count, fine, size } from "../data/units.js";
+import { headerCells, linkButton, numberCell } from "../ui/controls.js";
 import { h } from "../ui/dom.js";
-import { NAMES, ORDER } from "./model.js";
-import { COLORS, moment } from "./plot.js";
+import { COLORS, formatTime } from "./chart.js";
+import { CATEGORIES, COUNTERS, ORDER } from "./model.js";
 
-const COUNTED = /** @type {const} */ ([
-  ["allocated", "allocated, by PyTorch's own count"],
-  ["reserved", "reserved"],
-]);
+const COUNTER_LABELS = { allocated: "allocated (counted by PyTorch)", reserved: "reserved" };
+const HEADINGS = ["Category", "Here", "Share", "At the peak", "Maximum", "Time of the maximum"];
 
-export class Table {
+export class CategoryTable {
   constructor() {
-    this.caption = h("caption");
+    this.caption = h("caption", { id: "caption" });
     this.body = h("tbody");
-    this.element = h(
-      "table",
-      {},
-      this.caption,
-      h(
-        "thead",
-        {},
-        h(
-          "tr",
-          {},
-          ...["Category", "Here", "Share", "At the peak", "At most", "When"].map((name, place) =>
-            h("th", { scope: "col", class: place ? "number" : null }, name),
-          ),
-        ),
-      ),
-      this.body,
-    );
+    this.element = h("table", {}, this.caption, h("thead", {}, h("tr", {}, ...headerCells(HEADINGS))), this.body);
   }
 
-  /** @param {import("./model.js").Device} device @param {number} row @param {boolean} pinned @param {"light"|"dark"} theme @param {number} seen nanoseconds in view @param {(row: number) => void} go */
-  show(device, row, pinned, theme, seen, go) {
-    const peak = device.wholePeak;
-    const where = row === peak.row ? "At the peak" : pinned ? "At the cursor" : "At the pointer";
-    this.caption.textContent = `${where}: ${moment(device.when(row), device.span, seen)}, ${
-      row ? `after change ${count(row)} of ${count(device.count)}` : "before the first change"
-    }`;
-    const whole = sum(device, row);
-    const lines = [...ORDER].reverse().map((category) => {
+  /**
+   * @param {import("./model.js").DeviceTimeline} device @param {number} row @param {boolean} pinned
+   * @param {import("../ui/theme.js").Theme} theme @param {number} visible nanoseconds in view @param {(row: number) => void} goTo
+   */
+  show(device, row, pinned, theme, visible, goTo) {
+    const { row: peakRow, bytes: peakBytes } = device.overallPeak;
+    const time = (/** @type {number} */ state) => formatTime(device.timeOf(state), device.span, visible);
+    const where = row === peakRow ? "At the peak" : pinned ? "At the cursor" : "At the pointer";
+    const change = row ? `after change ${count(row)} of ${count(device.count)}` : "before the first change";
+    this.caption.textContent = `${where}: ${time(row)}, ${change}`;
+    const sum = device.levels.reduce((all, values) => all + values[row], 0);
+    const categories = [...ORDER].reverse().map((category) => {
       const here = device.levels[category][row];
-      const most = device.highest[category];
-      const when = most.bytes
-        ? h(
-            "button",
-            { type: "button", class: "link", title: "Put the cursor there", on: { click: () => go(most.row) } },
-            moment(device.when(most.row), device.span, seen),
-          )
-        : "";
+      const highest = device.highest[category];
+      const link = () => linkButton(time(highest.row), () => goTo(highest.row), { title: "Move the cursor there" });
       return h(
         "tr",
-        { class: most.bytes ? (device.shown[category] ? null : "hidden") : "none" },
+        { class: highest.bytes ? (device.shown[category] ? null : "hidden") : "none" },
         h(
           "th",
           { scope: "row" },
           h("i", { class: "swatch", style: { background: COLORS[theme][category] } }),
-          NAMES[category],
+          CATEGORIES[category],
         ),
-        h("td", { class: "number" }, fine(here)),
-        h("td", { class: "number soft" }, whole ? `${((100 * here) / whole).toFixed(1)} %` : ""),
-        h("td", { class: "number" }, fine(device.levels[category][peak.row])),
-        h("td", { class: "number" }, fine(most.bytes)),
-        h("td", { class: "number" }, when),
+        numberCell(fine(here)),
+        numberCell(h("span", { class: "soft" }, sum ? `${((100 * here) / sum).toFixed(1)} %` : "")),
+        numberCell(fine(device.levels[category][peakRow])),
+        numberCell(fine(highest.bytes)),
+        numberCell(highest.bytes ? link() : ""),
       );
     });
-    lines.push(
-      h(
-        "tr",
-        { class: "sum" },
-        h("th", { scope: "row" }, "all of these"),
-        h("td", { class: "number" }, size(whole)),
-        h("td"),
-        h("td", { class: "number" }, size(peak.bytes)),
-        h("td", { class: "number" }, size(peak.bytes)),
-        h("td", { class: "number" }, moment(device.when(peak.row), device.span, seen)),
-      ),
-    );
-    for (const [name, label] of COUNTED) {
-      const values = [device.counted(name, row), device.counted(name, peak.row)];
-      if (Number.isNaN(values[0]) && Number.isNaN(values[1])) continue;
+    const counters = COUNTERS.flatMap((name) => {
+      const values = [device.counter(name, row), device.counter(name, peakRow)];
+      if (values.every(Number.isNaN)) return [];
       const [here, there] = values.map((value) => (Number.isNaN(value) ? "unknown" : size(value)));
-      lines.push(
-        h(
-          "tr",
-          { class: "soft" },
-          h("th", { scope: "row" }, label),
-          h("td", { class: "number" }, here),
-          h("td"),
-          h("td", { class: "number" }, there),
-          h("td"),
-          h("td"),
-        ),
-      );
-    }
-    this.body.replaceChildren(...lines);
+      return [tableRow("soft", COUNTER_LABELS[name], [here, "", there, "", ""])];
+    });
+    const totals = [size(sum), "", size(peakBytes), size(peakBytes), time(peakRow)];
+    this.body.replaceChildren(...categories, tableRow("sum", "all categories", totals), ...counters);
   }
 }
 
-/** @param {import("./model.js").Device} device @param {number} row */
-function sum(device, row) {
-  return device.levels.reduce((all, values) => all + values[row], 0);
+/** @param {string} kind @param {string} label @param {string[]} cells */
+function tableRow(kind, label, cells) {
+  return h("tr", { class: kind }, h("th", { scope: "row" }, label), ...cells.map((text) => numberCell(text)));
 }

@@ -1,119 +1,118 @@
-/** What a page offers to scripts and tests: each call gives plain data, once it is drawn. */
+/** The interface of a page for scripts and tests. Each call returns plain data, as soon as everything is drawn. */
 
-/** @param {() => Promise<import("./viewer.js").Viewer>} ready */
+/** @typedef {import("./viewer.js").Viewer} Viewer */
+
+/** @param {() => Promise<Viewer>} ready */
 export function api(ready) {
   return {
-    /** Show a device; without a number only say which. @param {number} [number] */
+    /** Show a device, or only return the current one. @param {number} [number] */
     async device(number) {
       const viewer = await ready();
       const { context } = viewer;
       if (number !== undefined) {
-        whole("device", number);
-        if (!context.files[0].devices[number]) throw new Error(`There is no device ${number}.`);
+        checkInteger("device", number);
+        if (!context.files[0].devices[number]) throw new Error(`There is no device ${number} in this snapshot.`);
         context.store.set({ device: number, x: null, y: null, event: null, row: null, range: null });
       }
       await viewer.settled();
-      return {
-        ...context.facts(0),
-        cells: context.facts(0).cells.length,
-        annotations: context.facts(0).annotations.length,
-      };
+      const facts = context.facts(0);
+      return { ...facts, cells: facts.cells.length, annotations: facts.annotations.length };
     },
 
     /**
-     * Show the events from `first` to `last`, and of the bytes those from `low` to `high`, if they are given.
+     * Show the events from `first` to `last`, and the bytes from `low` to `high` if they are given.
      * @param {number} first @param {number} last @param {number} [low] @param {number} [high]
      */
     async zoom(first, last, low, high) {
-      whole("first", first);
-      whole("last", last);
-      if (first > last) throw new Error(`zoom: first (${first}) lies behind last (${last}).`);
+      checkInteger("first", first);
+      checkInteger("last", last);
+      if (first > last) throw new Error(`zoom: first (${first}) must not be greater than last (${last}).`);
       if (low !== undefined || high !== undefined) {
-        finite("low", low);
-        finite("high", high);
-        if (Number(low) >= Number(high)) throw new Error(`zoom: low (${low}) is not below high (${high}).`);
+        checkNumber("low", low);
+        checkNumber("high", high);
+        if (Number(low) >= Number(high)) throw new Error(`zoom: low (${low}) must be less than high (${high}).`);
       }
       const viewer = await ready();
       const { context } = viewer;
-      const [[from], [, to]] = await context.ask("places", { axis: context.axis(), events: [first, last] });
-      const y = low === undefined || high === undefined ? context.now.y : viewer.actions.heights([low, high]);
-      context.store.set({ x: viewer.actions.widths([from, to]), y });
-      return shown(viewer);
+      const [[from], [, to]] = await context.request("places", { axis: context.axis(), events: [first, last] });
+      const y = low === undefined || high === undefined ? context.now.y : viewer.actions.clampBytes([low, high]);
+      context.store.set({ x: viewer.actions.clampView([from, to]), y });
+      return visible(viewer);
     },
 
-    /** The part of the axes in view. */
+    /** The visible part of the axes. */
     async view() {
-      return shown(await ready());
+      return visible(await ready());
     },
 
     async fit() {
       const viewer = await ready();
       viewer.actions.fit();
-      return shown(viewer);
+      return visible(viewer);
     },
 
-    /** Put the cursor on an event, and select the allocation that it is about. @param {number} event */
+    /** Move the cursor to an event, and select its allocation. @param {number} event */
     async select(event) {
       const viewer = await ready();
-      known(viewer, event);
+      checkEvent(viewer, event);
       const { context } = viewer;
-      const moment = await context.ask("moment", { event });
-      await viewer.actions.goTo(moment.event, context.now.source, { row: moment.row >= 0 ? moment.row : null });
+      const moment = await context.request("moment", { event });
+      const row = moment.row >= 0 ? moment.row : null;
+      await viewer.actions.goTo(moment.event, context.now.source, { row });
       await viewer.settled();
-      const allocation = moment.row >= 0 ? await context.ask("allocation", { row: moment.row }) : null;
-      return { ...moment, allocation };
+      return { ...moment, allocation: row === null ? null : await context.request("allocation", { row }) };
     },
 
-    /** The allocator after an event, shown in its panel. @param {number} event */
+    /** Show the state of the allocator after an event. @param {number} event */
     async state(event) {
       const viewer = await ready();
-      known(viewer, event);
+      checkEvent(viewer, event);
       const { context } = viewer;
       await viewer.actions.goTo(event, context.now.source, { tab: "state" });
       await viewer.settled();
-      return context.ask("state", { event: context.event(), mode: context.now.mode });
+      return context.request("state", { event: context.event(), mode: context.now.mode });
     },
 
-    /** Mark what a text finds. @param {string} text */
+    /** Highlight what matches a text. @param {string} text */
     async search(text) {
-      if (typeof text !== "string" || !text.trim()) throw new Error(`search: a text is needed, not ${said(text)}.`);
+      if (typeof text !== "string" || !text.trim())
+        throw new Error(`search: text must not be empty, got ${show(text)}.`);
       const viewer = await ready();
-      viewer.toolbar.find(text);
+      viewer.actions.search(text);
       await viewer.settled();
-      return viewer.context.ask("search", { text: text.trim() });
+      return viewer.context.request("search", { text: text.trim() });
     },
 
-    /** The peak: event, bytes and the groups of what lived then. */
+    /** Move the cursor to the peak: its event, bytes and groups of live allocations. */
     async peak() {
       const viewer = await ready();
       const { context } = viewer;
       await viewer.actions.peak();
       await viewer.settled();
       const { peak } = context.facts();
-      return {
-        ...peak,
-        ...(await context.ask("live", { event: peak.event, range: null, key: context.now.key, most: 200 })),
-      };
+      const request = { event: peak.event, range: null, key: context.now.key, limit: 200 };
+      return { ...peak, ...(await context.request("live", request)) };
     },
 
     /** What is drawn at a point of the window, in CSS pixels. @param {number} x @param {number} y */
     async pick(x, y) {
-      finite("x", x);
-      finite("y", y);
+      checkNumber("x", x);
+      checkNumber("y", y);
       const viewer = await ready();
       await viewer.settled();
       for (const timeline of viewer.timelines) {
         const box = timeline.plot.getBoundingClientRect();
         if (x < box.left || x >= box.right || y < box.top || y >= box.bottom) continue;
-        const at = timeline.at(x - box.left, y - box.top);
-        if (!at) return null;
-        const told = await viewer.actions.told(timeline, at);
+        const target = timeline.at(x - box.left, y - box.top);
+        if (!target) return null;
+        const { facts, thin } = await viewer.actions.describe(timeline, target);
+        const kind = target.id >= 0 ? "allocation" : target.id === -2 ? "thin" : "nothing";
         return {
           source: timeline.source,
-          ...at,
-          kind: at.strip ? "brief" : at.id >= 0 ? "allocation" : at.id === -2 ? "thin" : "nothing",
-          allocation: told.facts,
-          thinHere: told.thin,
+          ...target,
+          kind: target.strip ? "brief" : kind,
+          allocation: facts,
+          thinHere: thin,
         };
       }
       return null;
@@ -122,36 +121,35 @@ export function api(ready) {
 }
 
 /** @param {unknown} value */
-function said(value) {
+function show(value) {
   return typeof value === "string" ? JSON.stringify(value) : String(value);
 }
 
 /** @param {string} name @param {unknown} value */
-function finite(name, value) {
-  if (!Number.isFinite(value)) throw new Error(`${name} must be a number, not ${said(value)}.`);
+function checkNumber(name, value) {
+  if (!Number.isFinite(value)) throw new Error(`${name} must be a number, not ${show(value)}.`);
 }
 
 /** @param {string} name @param {unknown} value */
-function whole(name, value) {
-  if (!Number.isSafeInteger(value)) throw new Error(`${name} must be a whole number, not ${said(value)}.`);
+function checkInteger(name, value) {
+  if (!Number.isSafeInteger(value)) throw new Error(`${name} must be an integer, not ${show(value)}.`);
 }
 
-/** An event of the recording; -1 is before the first. @param {import("./viewer.js").Viewer} viewer @param {number} event */
-function known(viewer, event) {
-  whole("event", event);
+/** @param {Viewer} viewer @param {number} event -1: before the first event */
+function checkEvent(viewer, event) {
+  checkInteger("event", event);
   const { events } = viewer.context.facts();
   if (event < -1 || event >= Math.max(events, 1))
-    throw new Error(`There is no event ${event}: they go from -1, before the first, to ${events - 1}.`);
+    throw new Error(`There is no event ${event}: events go from -1 (before the first) to ${events - 1}.`);
 }
 
-/** @param {import("./viewer.js").Viewer} viewer */
-async function shown(viewer) {
+/** @param {Viewer} viewer */
+async function visible(viewer) {
   await viewer.settled();
   const { context, timelines } = viewer;
-  const drawn = timelines[context.now.source].drawn;
-  return {
-    ...timelines[context.now.source].window(),
-    axis: context.axis(),
-    most: drawn ? drawn.picture.total.reduce((most, one) => Math.max(most, one || 0), 0) : 0,
-  };
+  const timeline = timelines[context.now.source];
+  const totals = timeline.drawn?.picture.total ?? [];
+  let maximum = 0;
+  for (const bytes of totals) if (bytes > maximum) maximum = bytes;
+  return { ...timeline.window(), axis: context.axis(), maximum };
 }

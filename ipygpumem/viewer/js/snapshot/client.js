@@ -1,113 +1,114 @@
-/** Asks the engine: in a worker where the host allows one, else in slices on this thread. */
+/** Sends requests to the engine: in a worker if the host allows one, else on the page's own thread. */
 
 import workerText from "worker-text";
-import { bytesOf, inflate } from "../data/bytes.js";
+import { fromBase64, inflate } from "../data/bytes.js";
 import { ViewerError } from "../data/errors.js";
 
-/** @typedef {{request: (name: string, request: object, transfer?: Transferable[]) => Promise<any>, close: () => void, threaded: boolean}} Client */
+/** @typedef {{request: (name: string, request: object, transfer?: Transferable[]) => Promise<any>, close: () => void}} Client */
 
-/** How long a worker may take to say that it is there, in milliseconds. */
-const PATIENCE = 4000;
+/** How long a worker may take to start. */
+const WORKER_TIMEOUT_MS = 4000;
 
 /** @returns {Promise<Client>} */
 export async function connect() {
-  const text = new TextDecoder().decode(await inflate(bytesOf(workerText)));
-  return (await withText(text, inWorker)) ?? (await withText(`${text}export const { Engine } = ipygpumem;`, inSlices));
+  const script = new TextDecoder().decode(await inflate(fromBase64(workerText)));
+  const client = await withAddress(script, workerClient);
+  return client ?? withAddress(`${script}export const { Engine } = ipygpumem;`, moduleClient);
 }
 
 /**
  * @template T
- * @param {string} text of the engine @param {(address: string) => Promise<T>} use
+ * @param {string} script @param {(address: string) => Promise<T>} callback
  */
-async function withText(text, use) {
+async function withAddress(script, callback) {
   /** @type {string} */
   let address;
   try {
-    address = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+    address = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
   } catch {
-    address = `data:text/javascript,${encodeURIComponent(text)}`; // a host without blob: addresses
+    address = `data:text/javascript,${encodeURIComponent(script)}`; // some hosts have no blob: addresses
   }
   try {
-    return await use(address);
+    return await callback(address);
   } finally {
     if (address.startsWith("blob:")) URL.revokeObjectURL(address);
   }
 }
 
-/** @param {string} address of the engine's text @returns {Promise<Client|undefined>} undefined where there are no workers */
-function inWorker(address) {
-  return new Promise((settle) => {
+/** @param {string} address of the engine's script @returns {Promise<Client|undefined>} undefined if workers are not available */
+function workerClient(address) {
+  return new Promise((resolve) => {
     /** @type {Worker} */
     let worker;
     try {
       worker = new Worker(address);
     } catch {
-      return settle(undefined);
+      return resolve(undefined);
     }
-    /** @type {Map<number, {settle: (answer: any) => void, fail: (problem: Error) => void}>} */
-    const waiting = new Map();
-    let last = 0;
-    let alive = false;
-    // some hosts start a worker that never runs
-    const late = setTimeout(() => {
+    /** @type {Map<number, {resolve: (response: any) => void, reject: (error: Error) => void}>} */
+    const pending = new Map();
+    let lastId = 0;
+    let started = false;
+    // Some hosts create a worker that never runs
+    const timer = setTimeout(() => {
       worker.terminate();
-      settle(undefined);
-    }, PATIENCE);
-    worker.onmessage = ({ data }) => {
-      if (!alive) {
-        alive = true;
-        clearTimeout(late);
-        settle({ request, close: () => worker.terminate(), threaded: true });
+      resolve(undefined);
+    }, WORKER_TIMEOUT_MS);
+    worker.onmessage = ({ data: { id, response, error } }) => {
+      if (!started) {
+        started = true;
+        clearTimeout(timer);
+        resolve({ request, close: () => worker.terminate() });
         return;
       }
-      const one = waiting.get(data.id);
-      waiting.delete(data.id);
-      if (data.problem === undefined) one?.settle(data.answer);
-      else one?.fail(new ViewerError(data.problem));
+      const waiting = pending.get(id);
+      pending.delete(id);
+      if (error === undefined) waiting?.resolve(response);
+      else waiting?.reject(new ViewerError(error));
     };
     worker.onerror = (event) => {
       event.preventDefault?.();
-      if (!alive) settle(undefined); // the host's policy forbids it
-      for (const one of waiting.values()) one.fail(new ViewerError("The viewer's worker has stopped."));
-      waiting.clear();
+      if (!started) resolve(undefined); // forbidden by the host's policy
+      for (const { reject } of pending.values())
+        reject(new ViewerError("The viewer's worker has stopped. Open the viewer again."));
+      pending.clear();
     };
     const request = (
       /** @type {string} */ name,
       /** @type {object} */ request,
       /** @type {Transferable[]} */ transfer = [],
     ) =>
-      new Promise((settle, fail) => {
-        last++;
-        waiting.set(last, { settle, fail });
-        worker.postMessage({ id: last, name, request }, transfer);
+      new Promise((resolve, reject) => {
+        lastId++;
+        pending.set(lastId, { resolve, reject });
+        worker.postMessage({ id: lastId, name, request }, transfer);
       });
     worker.postMessage({ id: 0, name: "hello", request: {} });
     return undefined;
   });
 }
 
-/** @param {string} address of the engine's text @returns {Promise<Client>} */
-async function inSlices(address) {
-  const pause = () => /** @type {Promise<void>} */ (new Promise((settle) => setTimeout(settle)));
+/** @param {string} address of the engine's script @returns {Promise<Client>} */
+async function moduleClient(address) {
+  const pause = () => /** @type {Promise<void>} */ (new Promise((resolve) => setTimeout(resolve)));
   let module;
   try {
     module = await import(/* @vite-ignore */ address);
   } catch {
     throw new ViewerError(
-      "This page may run neither a worker nor a module of its own (its Content-Security-Policy forbids blob: and data: addresses).",
+      "This page can run neither a worker nor a module: its Content-Security-Policy forbids blob: and data: addresses.",
     );
   }
   const engine = new module.Engine(pause);
   return {
-    threaded: false,
     close: () => {},
     async request(name, request) {
       await pause();
       try {
         await engine.ready(name, request);
         return await engine[name](request);
-      } catch (problem) {
-        throw new ViewerError(problem instanceof Error ? problem.message : String(problem));
+      } catch (error) {
+        throw new ViewerError(error instanceof Error ? error.message : String(error));
       }
     },
   };

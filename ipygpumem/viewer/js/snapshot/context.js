@@ -1,6 +1,6 @@
 /** What all views of one viewer share. */
 
-import { remember } from "../data/collections.js";
+import { getOrCreate } from "../data/collections.js";
 import { colors, swatch } from "./palette.js";
 
 /**
@@ -12,7 +12,7 @@ import { colors, swatch } from "./palette.js";
 export class Context {
   /**
    * @param {import("./client.js").Client} client @param {import("./store.js").Store} store
-   * @param {HTMLElement} root the element that holds all of the viewer
+   * @param {HTMLElement} root the element of the whole viewer
    */
   constructor(client, store, root) {
     this.client = client;
@@ -20,19 +20,19 @@ export class Context {
     this.root = root;
     /** @type {Overview[]} */
     this.files = [];
-    /** @type {import("./palette.js").Theme} */
+    /** @type {import("../ui/theme.js").Theme} */
     this.theme = "light";
     /** @type {Map<string, Promise<Legend>>} */
     this.legends = new Map();
     /** Whether the view has an address. */
     this.linkable = false;
     this.stop = new AbortController();
-    /** Words for a screen reader. @type {(text: string) => void} */
-    this.say = () => {};
+    /** Announce a text to screen readers. @type {(text: string) => void} */
+    this.announce = () => {};
   }
 
-  /** The same files, as if something else was shown. @param {import("./store.js").Shown} now @returns {Context} */
-  at(now) {
+  /** The same files with another view. @param {import("./store.js").Shown} now @returns {Context} */
+  with(now) {
     return Object.create(this, { store: { value: { now } } });
   }
 
@@ -40,29 +40,30 @@ export class Context {
     return this.store.now;
   }
 
-  /** Whether there are so many files that what is told of each of them would be too much. */
-  get crowd() {
+  /** Whether there are too many files to show the facts of each. */
+  get crowded() {
     return this.files.length > 2;
   }
 
   /**
-   * The device shown of a source, and those of all: the same number in all, but for files that have nothing there. Of a
-   * node's ranks each has used a card of its own.
+   * The devices shown: the same number in all files, except for files that have no data there. Each rank on a node, for
+   * example, may have used another device.
    * @param {number} [source]
    */
   where(source = this.now.source) {
     const alone = this.files.length === 1;
     const devices = this.files.map((file) => {
-      const one = file.devices[this.now.device];
-      return one && (alone || one.events || one.peak.bytes || one.segments) ? this.now.device : busiest(file);
+      const device = file.devices[this.now.device];
+      const used = device && (alone || device.events || device.peak.bytes || device.segments);
+      return used ? this.now.device : busiestDevice(file);
     });
     return { source, device: devices[source] ?? 0, devices };
   }
 
-  /** The device to begin with: the busiest of all files, or of each its own. */
+  /** The device to begin with: the one with the highest peak in all files, or -1 if the files differ. */
   get home() {
-    const [first, ...others] = this.files.map(busiest);
-    return others.every((one) => one === first) ? first : -1;
+    const [first, ...others] = this.files.map(busiestDevice);
+    return others.every((device) => device === first) ? first : -1;
   }
 
   /** @param {number} [source] @returns {DeviceFacts} */
@@ -70,7 +71,7 @@ export class Context {
     return this.files[source].devices[this.where(source).device];
   }
 
-  /** The cursor's event. @param {number} [source] */
+  /** The event of the cursor. @param {number} [source] */
   event(source = this.now.source) {
     const facts = this.facts(source);
     const { event } = this.now;
@@ -78,7 +79,7 @@ export class Context {
   }
 
   /** @param {string} name @param {object} [request] @param {number} [source] @param {Transferable[]} [transfer] */
-  ask(name, request = {}, source = this.now.source, transfer = []) {
+  request(name, request = {}, source = this.now.source, transfer = []) {
     return this.client.request(name, { ...this.where(source), ...request }, transfer);
   }
 
@@ -86,57 +87,54 @@ export class Context {
   async legend(source = this.now.source) {
     const { mode } = this.now;
     const key = `${source} ${this.where().devices} ${mode}`;
-    return remember(this.legends, key, () => this.ask("classes", { mode }, source));
+    return getOrCreate(this.legends, key, () => this.request("classes", { mode }, source));
   }
 
   /** The color of each class. @param {Legend} legend */
-  swatches(legend) {
-    const { classes, ordered } = legend;
-    return classes.map((one) => swatch(this.theme, ordered, one.place, classes.length));
+  swatches({ classes, ordered }) {
+    return classes.map(({ place }) => swatch(this.theme, ordered, place, classes.length));
   }
 
-  /** @param {Legend} legend */
+  /** The color of each style. @param {Legend} legend */
   colors(legend) {
     return colors(this.theme, this.swatches(legend));
   }
 
-  /** @param {number} [source] @returns {import("./engine/engine.js").Look} */
+  /** @param {number} [source] @returns {import("./engine/pane.js").Look} */
   look(source = this.now.source) {
     const { mode, hidden, mark } = this.now;
-    // numbers of lines and allocations mean nothing in the other file
-    const told = source === this.now.source || mark.kind === "search";
-    return { mode, hidden, mark: told ? mark : { kind: "none" } };
+    // Codes of groups and rows have no meaning in another file
+    const applies = source === this.now.source || mark.kind === "search";
+    return { mode, hidden, mark: applies ? mark : { kind: "none" } };
   }
 
-  /** The whole axis, of all sources. @returns {[number, number]} */
+  /** The whole axis, for all files. @returns {[number, number]} */
   domain() {
-    const all = this.files.map((_, source) => this.facts(source).domains[this.axis()]);
-    return [Math.min(...all.map(([low]) => low)), Math.max(...all.map(([, high]) => high))];
+    const domains = this.files.map((_, source) => this.facts(source).domains[this.axis()]);
+    return [Math.min(...domains.map(([low]) => low)), Math.max(...domains.map(([, high]) => high))];
   }
 
-  /** By time only where the files have times. @returns {"event"|"time"} */
+  /** The time axis is available if all files have times. @returns {"event"|"time"} */
   axis() {
     return this.now.axis === "time" && this.files.every((_, source) => this.facts(source).timed) ? "time" : "event";
   }
 
-  /** All bytes, of all sources: one scale. @returns {[number, number]} */
+  /** All bytes, on one scale for all files. @returns {[number, number]} */
   range() {
-    let most = 0;
+    let maximum = 0;
     for (const source of this.files.keys()) {
-      const facts = this.facts(source);
-      const here = Math.max(facts.peak.bytes, facts.reserved ?? 0);
-      most = Math.max(most, here);
-      for (const level of facts.levels) {
-        // a card full of other people's memory must not flatten the picture: it is named at the edge instead
-        if (level.top < 4 * here) most = Math.max(most, level.top);
-      }
+      const { peak, reserved, levels } = this.facts(source);
+      const own = Math.max(peak.bytes, reserved ?? 0);
+      // Device memory that other processes fill must not flatten the picture: it is labeled at the upper edge instead
+      const tops = levels.map(({ top }) => top).filter((top) => top < 4 * own);
+      maximum = Math.max(maximum, own, ...tops);
     }
-    return [0, most > 0 ? most * 1.08 : 1];
+    return [0, maximum > 0 ? maximum * 1.08 : 1];
   }
 }
 
 /** The device with the highest peak. @param {Overview} file */
-function busiest(file) {
-  const peaks = file.devices.map((one) => one.peak.bytes || (one.reserved ?? 0));
+function busiestDevice(file) {
+  const peaks = file.devices.map(({ peak, reserved }) => peak.bytes || (reserved ?? 0));
   return Math.max(peaks.indexOf(Math.max(...peaks)), 0);
 }

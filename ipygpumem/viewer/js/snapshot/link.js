@@ -1,33 +1,35 @@
-/** The view as a short text, for the part of an address behind the #. */
+/** The view as a short text, for the fragment of an address (the part after #). */
 
-import { atFirst } from "./store.js";
+import { COLOR_MODES, GROUP_KEYS } from "./options.js";
+import { initialState } from "./store.js";
 
 /** @typedef {import("./store.js").Shown} Shown */
 
 const TABS = ["live", "state", "events", "compare", "about"];
-const WORD = /^[a-z]{1,20}$/;
 
-/** @param {Shown} now @param {number} [home] the device that is shown where none is asked for @returns {string} */
+/** @param {Shown} now @param {number} [home] the device that is shown by default @returns {string} */
 export function toHash(now, home = 0) {
-  const first = atFirst();
-  const found = new URLSearchParams();
-  const put = (/** @type {string} */ key, /** @type {string} */ value) => found.set(key, value);
-  if (now.device !== home) put("d", String(now.device));
-  if (now.axis !== first.axis) put("a", now.axis);
-  if (now.x) put("x", now.x.map(short).join("~"));
-  if (now.y) put("y", now.y.map(short).join("~"));
-  if (now.source) put("f", String(now.source));
-  if (now.event !== null) put("e", String(now.event));
-  if (now.range) put("r", now.range.join("~"));
-  if (now.row !== null) put("n", String(now.row));
-  if (now.mode !== first.mode) put("c", now.mode);
-  if (now.hidden.length) put("h", now.hidden.join("~"));
-  if (now.mark.kind === "group") put("m", `${now.mark.key}~${now.mark.code}`);
-  if (now.key !== first.key) put("g", now.key);
-  if (now.measure !== first.measure) put("v", now.measure);
-  if (now.tab !== first.tab) put("t", now.tab);
-  if (now.search) put("q", now.search);
-  return found.toString();
+  const initial = initialState();
+  const text = new URLSearchParams();
+  const add = (/** @type {string} */ key, /** @type {unknown} */ value, condition = true) => {
+    if (condition) text.set(key, String(value));
+  };
+  add("d", now.device, now.device !== home);
+  add("a", now.axis, now.axis !== initial.axis);
+  add("x", now.x?.map(short).join("~"), now.x !== null);
+  add("y", now.y?.map(short).join("~"), now.y !== null);
+  add("f", now.source, now.source > 0);
+  add("e", now.event, now.event !== null);
+  add("r", now.range?.join("~"), now.range !== null);
+  add("n", now.row, now.row !== null);
+  add("c", now.mode, now.mode !== initial.mode);
+  add("h", now.hidden.join("~"), now.hidden.length > 0);
+  if (now.mark.kind === "group") add("m", `${now.mark.key}~${now.mark.code}`);
+  add("g", now.key, now.key !== initial.key);
+  add("v", now.measure, now.measure !== initial.measure);
+  add("t", now.tab, now.tab !== initial.tab);
+  add("q", now.search, now.search !== "");
+  return text.toString();
 }
 
 /** @param {number} value */
@@ -36,47 +38,47 @@ function short(value) {
 }
 
 /**
- * What a text says of the view; what is no view is left out. Numbers are held against the snapshot where they are used.
+ * The view that a text describes. Invalid values are ignored; numbers are checked against the snapshot by `Viewer`.
  * @param {string} text @returns {Partial<Shown>}
  */
 export function fromHash(text) {
-  const given = new URLSearchParams(text.replace(/^#/, ""));
-  /** @type {Partial<Shown>} */
-  const found = {};
-  const whole = (/** @type {string} */ key, least = 0) => {
-    const value = Number(given.get(key) ?? Number.NaN);
-    return Number.isSafeInteger(value) && value >= least ? value : undefined;
+  const parameters = new URLSearchParams(text.replace(/^#/, ""));
+  const get = (/** @type {string} */ key) => parameters.get(key) ?? "";
+  const integer = (/** @type {string} */ key, minimum = 0) => {
+    const value = get(key) ? Number(get(key)) : Number.NaN;
+    return Number.isSafeInteger(value) && value >= minimum ? value : undefined;
   };
   const pair = (/** @type {string} */ key) => {
-    const values = (given.get(key) ?? "").split("~").map(Number);
-    return values.length === 2 && values.every(Number.isFinite) && values[0] < values[1]
-      ? /** @type {[number, number]} */ (values)
-      : undefined;
+    const [low, high, ...rest] = get(key).split("~").map(Number);
+    const valid = Number.isFinite(low) && Number.isFinite(high) && low < high && !rest.length;
+    return valid ? /** @type {[number, number]} */ ([low, high]) : undefined;
   };
-  found.device = whole("d", -1);
-  if (given.get("a") === "time" || given.get("a") === "event")
-    found.axis = /** @type {"time"|"event"} */ (given.get("a"));
-  found.x = pair("x");
-  found.y = pair("y");
-  found.source = whole("f");
-  found.event = whole("e", -1);
+  const option = (/** @type {string} */ key, /** @type {readonly string[]} */ options) =>
+    options.find((value) => value === get(key));
   const range = pair("r");
-  if (range?.every(Number.isSafeInteger)) found.range = range;
-  found.row = whole("n");
-  const word = (/** @type {string} */ key) =>
-    WORD.test(given.get(key) ?? "") ? /** @type {string} */ (given.get(key)) : undefined;
-  found.mode = word("c");
-  found.key = word("g");
-  if (given.get("v") === "time") found.measure = "time";
-  if (TABS.includes(given.get("t") ?? "")) found.tab = /** @type {string} */ (given.get("t"));
-  const hidden = (given.get("h") ?? "").split("~").map((one) => (one ? Number(one) : Number.NaN));
-  if (hidden.every(Number.isSafeInteger)) found.hidden = hidden;
-  const mark = /^([a-z]+)~(-?\d+)$/.exec(given.get("m") ?? "");
-  if (mark) found.mark = { kind: "group", key: mark[1], code: Number(mark[2]) };
-  const search = given.get("q");
-  if (search) {
-    found.search = search.slice(0, 200);
-    if (!mark) found.mark = { kind: "search", text: found.search };
-  }
-  return Object.fromEntries(Object.entries(found).filter(([, value]) => value !== undefined));
+  const hidden = get("h")
+    .split("~")
+    .map((number) => (number ? Number(number) : Number.NaN));
+  const mark = /^([a-z]+)~(-?\d+)$/.exec(get("m"));
+  const search = get("q").slice(0, 200) || undefined;
+  /** @type {Partial<Shown>} */
+  const view = {
+    device: integer("d", -1),
+    axis: /** @type {"event"|"time"|undefined} */ (option("a", ["event", "time"])),
+    x: pair("x"),
+    y: pair("y"),
+    source: integer("f"),
+    event: integer("e", -1),
+    range: range?.every(Number.isSafeInteger) ? range : undefined,
+    row: integer("n"),
+    mode: option("c", COLOR_MODES),
+    hidden: hidden.every(Number.isSafeInteger) ? hidden : undefined,
+    key: option("g", GROUP_KEYS),
+    measure: /** @type {"time"|undefined} */ (option("v", ["time"])),
+    tab: option("t", TABS),
+    search,
+  };
+  if (mark && GROUP_KEYS.includes(mark[1])) view.mark = { kind: "group", key: mark[1], code: Number(mark[2]) };
+  else if (search) view.mark = { kind: "search", text: search };
+  return Object.fromEntries(Object.entries(view).filter(([, value]) => value !== undefined));
 }

@@ -1,79 +1,74 @@
-/** The door to the viewer. One mount is one viewer: all of its state, its styles and its thread are its own. */
+/** Creates a viewer in an element, with its own state, styles and worker. */
 
+import { ViewerError } from "../data/errors.js";
+import { h } from "../ui/dom.js";
+import theme from "../ui/theme.css";
 import { api } from "./api.js";
 import { connect } from "./client.js";
-import { ViewerError } from "../data/errors.js";
 import style from "./style.css";
-import theme from "../ui/theme.css";
-import { h } from "../ui/dom.js";
 import { Viewer } from "./viewer.js";
 
 /**
  * @param {HTMLElement} element
- * @param {{name: string, bytes: ArrayBuffer}[]} sources one, or several side by side
+ * @param {{name: string, bytes: ArrayBuffer}[]} sources one snapshot, or several side by side
  * @param {import("./viewer.js").Options} options
  */
 export function mount(element, sources, options) {
   performance.mark("ipygpumem:start");
   const shadow = element.shadowRoot ?? element.attachShadow({ mode: "open" });
   const root = h("div", { class: "viewer", data: { host: options.host } });
-  const wait = h("p", { class: "wait", role: "status" }, "Reading the snapshot …");
-  root.append(wait);
+  const loading = h("p", { class: "wait", role: "status" }, "Reading the snapshot …");
+  root.append(loading);
   shadow.replaceChildren(h("style", {}, theme, style), root);
-  let gone = false;
+  let destroyed = false;
   /** @type {Viewer|undefined} */
   let viewer;
 
   const opened = open();
-  opened.catch((problem) => {
-    wait.remove();
-    const known = problem instanceof ViewerError;
-    root.append(
-      h(
-        "p",
-        { class: "failed", role: "alert" },
-        known ? problem.message : `The viewer could not draw this snapshot: ${problem?.message ?? problem}`,
-      ),
-    );
-    if (!known) console.error(problem);
+  opened.catch((error) => {
+    const expected = error instanceof ViewerError;
+    const text = expected ? error.message : `The snapshot cannot be shown: ${error?.message ?? error}`;
+    loading.remove();
+    root.append(h("p", { class: "failed", role: "alert" }, text));
+    if (!expected) console.error(error);
   });
 
   async function open() {
     if (!h("canvas").getContext("2d"))
-      throw new ViewerError("This browser gives the page no canvas to draw on (2d): the viewer can show nothing here.");
+      throw new ViewerError("The viewer needs a 2D canvas, which this browser does not provide to the page.");
     const client = await connect();
     performance.mark("ipygpumem:engine");
     const all = [];
     for (const { name, bytes } of sources) all.push(await client.request("open", { name, bytes }));
-    const files = told(all.filter((file) => file.devices.length));
-    const bare = all.filter((file) => !file.devices.length).map((file) => file.name);
-    if (gone) {
+    const files = uniqueNames(all.filter((file) => file.devices.length));
+    const empty = all.filter((file) => !file.devices.length).map((file) => file.name);
+    if (destroyed || !files.length) {
       client.close();
-      throw new ViewerError("The viewer was closed.");
-    }
-    if (!files.length) {
-      client.close();
-      throw new ViewerError("This snapshot holds no device: nothing was recorded and no segment was reserved.");
+      throw new ViewerError(
+        destroyed
+          ? "The viewer was closed."
+          : "This snapshot contains no device: no events were recorded and no segments were reserved.",
+      );
     }
     performance.mark("ipygpumem:read");
-    wait.remove();
+    loading.remove();
     viewer = new Viewer(root, client, files, options);
-    if (bare.length)
-      viewer.failed(new ViewerError(`Not shown, for nothing was recorded on any device: ${bare.join(", ")}`));
+    if (empty.length)
+      viewer.showError(new ViewerError(`Not shown, because nothing was recorded on any device: ${empty.join(", ")}`));
     return viewer;
   }
 
   return {
     api: api(() => opened),
-    /** Show the view that a text describes, as `onState` gave it. @param {string} state */
+    /** Show the view that a text describes, as `onState` received it. @param {string} state */
     show(state) {
       opened.then(
-        (one) => one.show(state),
+        (current) => current.show(state),
         () => {},
       );
     },
     destroy() {
-      gone = true;
+      destroyed = true;
       viewer?.destroy();
       shadow.replaceChildren();
     },
@@ -81,13 +76,11 @@ export function mount(element, sources, options) {
 }
 
 /**
- * Files by a name that tells them apart: with their number where there are many, or two are called alike.
+ * Number the names of files if there are many, or if two have the same name.
  * @param {import("./engine/overview.js").Overview[]} files
  */
-function told(files) {
-  const alike = new Set(files.map((file) => file.name)).size < files.length;
-  return files.map((file, source) => ({
-    ...file,
-    name: alike || files.length > 2 ? `${source + 1} · ${file.name}` : file.name,
-  }));
+function uniqueNames(files) {
+  const repeated = new Set(files.map((file) => file.name)).size < files.length;
+  if (!repeated && files.length <= 2) return files;
+  return files.map((file, source) => ({ ...file, name: `${source + 1} · ${file.name}` }));
 }

@@ -1,39 +1,39 @@
-// The still picture stands above the viewer in an output of its own. The viewer hides it for as long as it works.
+// The static picture that the kernel publishes above the viewer, in an output of its own. It is hidden while the viewer works.
 
 const AREA = ".jp-OutputArea, .output_wrapper";
 const OUTPUT = ".jp-OutputArea-child, .output_area, .output";
-const PATIENCE = 50;
+const MAX_TRIES = 50;
+const RETRY_MS = 100;
 
 /**
- * @param {HTMLElement} el the widget's own element
+ * @param {HTMLElement} el the element of the widget
  * @param {AbortSignal} signal
  */
-export function still(el, signal) {
+export function stillPicture(el, signal) {
   /** @type {HTMLElement[]} */
   let hidden = [];
 
-  /** @param {string} end */
-  function find(end) {
+  /** The last picture before the widget whose data end with some text. @param {string} suffix */
+  function find(suffix) {
     const area = el.closest(AREA) ?? document;
-    const before = [...area.querySelectorAll("img")].filter(
-      (one) =>
-        one.src.trim().endsWith(end) &&
-        one.compareDocumentPosition(el) & Node.DOCUMENT_POSITION_FOLLOWING &&
-        !hidden.some((output) => output.contains(one)),
+    return [...area.querySelectorAll("img")].findLast(
+      (image) =>
+        image.src.trim().endsWith(suffix) &&
+        image.compareDocumentPosition(el) & Node.DOCUMENT_POSITION_FOLLOWING &&
+        !hidden.some((output) => output.contains(image)),
     );
-    return before.at(-1);
   }
 
-  /** @param {string[]} ends the last letters of each picture */
-  function hide(ends, tries = PATIENCE) {
+  /** @param {string[]} suffixes the end of each picture's data */
+  function hide(suffixes, tries = MAX_TRIES) {
     if (signal.aborted) return;
     if (!el.isConnected) {
-      // Some hosts put the element into the page after it has been drawn into
-      if (tries) setTimeout(hide, 100, ends, tries - 1);
+      // Some hosts insert the element into the page only after it has been rendered
+      if (tries) setTimeout(hide, RETRY_MS, suffixes, tries - 1);
       return;
     }
-    for (const end of ends) {
-      const picture = find(end);
+    for (const suffix of suffixes) {
+      const picture = find(suffix);
       const output = /** @type {HTMLElement | null} */ (picture?.closest(OUTPUT) ?? picture);
       if (!output || output.contains(el)) continue;
       output.style.display = "none";

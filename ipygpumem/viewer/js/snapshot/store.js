@@ -1,13 +1,13 @@
-/** What one viewer shows: plain values, and who wants to know when they change. */
+/** What one viewer shows, as plain values, and the listeners for changes. */
 
 /**
- * @typedef {import("./engine/engine.js").Mark} Mark
+ * @typedef {import("./engine/pane.js").Mark} Mark
  * @typedef {object} Shown
- * @property {number} device the same of all files; -1: of each file the one with its highest peak
+ * @property {number} device of all files; -1: of each file the one with the highest peak
  * @property {"event"|"time"} axis
- * @property {[number, number]|null} x the visible part of the axis; null: all
- * @property {[number, number]|null} y the visible bytes; null: all
- * @property {number} source which of the snapshots the panels speak of
+ * @property {[number, number]|null} x the visible part of the axis; null: everything
+ * @property {[number, number]|null} y the visible bytes; null: everything
+ * @property {number} source the file that the panels show
  * @property {number|null} event the cursor; null: the peak
  * @property {[number, number]|null} range events
  * @property {number|null} row the selected allocation
@@ -24,7 +24,7 @@
  */
 
 /** @returns {Shown} */
-export function atFirst() {
+export function initialState() {
   return {
     device: 0,
     axis: "event",
@@ -48,10 +48,8 @@ export function atFirst() {
 }
 
 export class Store {
-  /** @param {Partial<Shown>} begin */
-  constructor(begin) {
-    /** @type {Shown} */
-    this.now = { ...atFirst(), ...begin };
+  constructor() {
+    this.now = initialState();
     /** @type {((keys: Set<string>) => void)[]} */
     this.listeners = [];
   }
@@ -60,15 +58,15 @@ export class Store {
   set(patch) {
     const keys = new Set();
     for (const [key, value] of Object.entries(patch)) {
-      const known = /** @type {any} */ (this.now)[key];
-      if (known !== value && JSON.stringify(known) !== JSON.stringify(value)) keys.add(key);
+      const current = /** @type {any} */ (this.now)[key];
+      if (current !== value && JSON.stringify(current) !== JSON.stringify(value)) keys.add(key);
     }
     if (!keys.size) return;
     this.now = { ...this.now, ...patch };
     for (const listener of this.listeners) listener(keys);
   }
 
-  /** @param {(keys: Set<string>) => void} listener */
+  /** @param {(keys: Set<string>) => void} listener called with the keys that changed */
   listen(listener) {
     this.listeners.push(listener);
   }

@@ -1,43 +1,43 @@
-// The viewer in a notebook: an anywidget. The loader brings it here and calls render.
-import { desk, notice, WAITING } from "../kernel/messages.js";
+// The snapshot viewer in a notebook, an anywidget: the loader fetches this script and calls render.
+import { connect, statusLine } from "../kernel/messages.js";
 import { mount } from "./mount.js";
-import { still } from "./still-picture.js";
+import { stillPicture } from "./still-picture.js";
 
-const SETTLED = 300;
+const SAVE_DELAY_MS = 300;
 
 /** @param {{model: import("../kernel/messages.js").Model, el: HTMLElement}} context */
 function render({ model, el }) {
   const stop = new AbortController();
-  const line = notice(el);
-  const { ask, bytes } = desk(model, stop.signal, (waits) => line.say(waits ? WAITING : ""));
-  const picture = still(el, stop.signal);
+  const status = statusLine(el);
+  const { request, bytes } = connect(model, stop.signal, status.showWaiting);
+  const picture = stillPicture(el, stop.signal);
   /** @type {(() => void) | undefined} */
   let destroy;
 
   async function open() {
-    const { names, stills } = (await ask({ get: "about" })).content;
+    const { names, stills } = (await request({ get: "about" })).content;
     const sources = [];
     for (const [number, name] of names.entries()) sources.push({ name, bytes: await bytes(String(number)) });
     if (stop.signal.aborted) return;
-    const place = document.createElement("div");
-    el.append(place);
+    const element = document.createElement("div");
+    el.append(element);
     /** @type {ReturnType<typeof setTimeout> | undefined} */
-    let late;
-    const viewer = mount(place, sources, {
+    let timer;
+    const viewer = mount(element, sources, {
       host: "widget",
       theme: "auto",
       state: model.get("state"),
       onState(state) {
-        clearTimeout(late);
-        late = setTimeout(() => keep(state), SETTLED);
+        clearTimeout(timer);
+        timer = setTimeout(() => save(state), SAVE_DELAY_MS);
       },
     });
     destroy = () => {
-      clearTimeout(late);
+      clearTimeout(timer);
       viewer.destroy();
     };
     /** @type {any} */ (el).ipygpumem = viewer.api;
-    // What cannot be drawn says so itself, below the picture
+    // If the viewer fails, it shows the reason itself, and the picture stays
     await viewer.api.view().then(
       () => picture.hide(stills),
       () => {},
@@ -45,14 +45,14 @@ function render({ model, el }) {
   }
 
   /** @param {string} state */
-  function keep(state) {
+  function save(state) {
     if (stop.signal.aborted) return;
     model.set("state", state);
     model.save_changes();
   }
 
   open().catch((error) => {
-    if (!stop.signal.aborted) line.say(`ipygpumem: no viewer here: ${error.message}`);
+    if (!stop.signal.aborted) status.showError(error);
   });
   return () => {
     stop.abort();

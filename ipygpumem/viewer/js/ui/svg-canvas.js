@@ -1,4 +1,4 @@
-/** A canvas that writes SVG: so much of a 2D context as our pictures use. What is drawn once is then a picture of both kinds. */
+/** Writes SVG through the part of the 2D canvas API that the charts use, so that one function draws both kinds of picture. */
 
 import { h, s } from "./dom.js";
 
@@ -6,12 +6,12 @@ export class SvgCanvas {
   /** @param {number} width @param {number} height */
   constructor(width, height) {
     this.root = s("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${width} ${height}`, width, height });
-    this.part = this.root;
+    this.parent = this.root;
     this.path = "";
     this.clips = 0;
     this.dash = "";
     /** @type {any[]} */
-    this.saved = [];
+    this.stack = [];
     this.fillStyle = "";
     this.strokeStyle = "";
     this.lineWidth = 1;
@@ -22,31 +22,31 @@ export class SvgCanvas {
   }
 
   save() {
-    const { part, dash, fillStyle, strokeStyle, lineWidth, font, textAlign, globalAlpha } = this;
-    this.saved.push({ part, dash, fillStyle, strokeStyle, lineWidth, font, textAlign, globalAlpha });
+    const { parent, dash, fillStyle, strokeStyle, lineWidth, font, textAlign, globalAlpha } = this;
+    this.stack.push({ parent, dash, fillStyle, strokeStyle, lineWidth, font, textAlign, globalAlpha });
   }
 
   restore() {
-    Object.assign(this, this.saved.pop());
+    Object.assign(this, this.stack.pop());
   }
 
-  /** @param {string} tag @param {Record<string, any>} facts @param {...string} words */
-  add(tag, facts, ...words) {
+  /** @param {string} tag @param {Record<string, any>} attributes @param {...string} text */
+  add(tag, attributes, ...text) {
     const { globalAlpha } = this;
-    const element = s(tag, { ...facts, opacity: globalAlpha < 1 && globalAlpha }, ...words);
-    this.part.append(element);
+    const element = s(tag, { ...attributes, opacity: globalAlpha < 1 && globalAlpha }, ...text);
+    this.parent.append(element);
     return element;
   }
 
   /** @param {number} x @param {number} y */
   translate(x, y) {
-    this.part = this.add("g", { transform: `translate(${n(x)} ${n(y)})` });
+    this.parent = this.add("g", { transform: `translate(${n(x)} ${n(y)})` });
   }
 
   clip() {
     const id = `clip${this.clips++}`;
     this.add("clipPath", { id }).append(s("path", { d: this.path }));
-    this.part = this.add("g", { "clip-path": `url(#${id})` });
+    this.parent = this.add("g", { "clip-path": `url(#${id})` });
   }
 
   beginPath() {
@@ -118,13 +118,13 @@ export class SvgCanvas {
     return this.measure.measureText(text);
   }
 
-  /** @param {string} text @param {number} x @param {number} y @param {number} [most] */
-  fillText(text, x, y, most) {
+  /** @param {string} text @param {number} x @param {number} y @param {number} [limit] */
+  fillText(text, x, y, limit) {
     const { font, fillStyle: fill } = this;
     const anchor = /** @type {Record<string, string>} */ ({ right: "end", center: "middle" })[this.textAlign];
-    const long = most !== undefined && this.measureText(text).width > most;
-    const fit = long ? { textLength: most, lengthAdjust: "spacingAndGlyphs" } : {};
-    // as everywhere here the place is the middle of the line
+    const long = limit !== undefined && this.measureText(text).width > limit;
+    const fit = long ? { textLength: limit, lengthAdjust: "spacingAndGlyphs" } : {};
+    // All charts use the textBaseline "middle"
     this.add(
       "text",
       { x: n(x), y: n(y), dy: "0.35em", style: `font:${font}`, fill, "text-anchor": anchor, ...fit },
@@ -132,7 +132,7 @@ export class SvgCanvas {
     );
   }
 
-  /** Pixels as pixels. @param {HTMLCanvasElement} image @param {number} x @param {number} y @param {number} width @param {number} height */
+  /** @param {HTMLCanvasElement} image @param {number} x @param {number} y @param {number} width @param {number} height */
   drawImage(image, x, y, width, height) {
     const href = image.toDataURL("image/png");
     this.add("image", { x, y, width, height, href, preserveAspectRatio: "none", style: "image-rendering:pixelated" });

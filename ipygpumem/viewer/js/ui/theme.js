@@ -1,8 +1,10 @@
-/** Light or dark, as the host is; and the colors of lines on a canvas, where no stylesheet reaches. */
+/** The light and the dark theme, and the colors of what is drawn on a canvas, which no stylesheet reaches. */
 
-/** @param {HTMLElement} element @param {"auto"|"light"|"dark"} wanted @returns {"light"|"dark"} */
-export function themeOf(element, wanted) {
-  if (wanted !== "auto") return wanted;
+/** @typedef {"light"|"dark"} Theme */
+
+/** The theme of the page or notebook around an element. @param {HTMLElement} element @param {"auto"|Theme} setting @returns {Theme} */
+export function themeOf(element, setting) {
+  if (setting !== "auto") return setting;
   const body = element.ownerDocument.body;
   if (body?.dataset.jpThemeLight) return body.dataset.jpThemeLight === "true" ? "light" : "dark";
   if (body?.dataset.vscodeThemeKind) return body.dataset.vscodeThemeKind.includes("dark") ? "dark" : "light";
@@ -13,35 +15,35 @@ export function themeOf(element, wanted) {
   return globalThis.matchMedia?.("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
-/** Tell when the host changes. @param {HTMLElement} element @param {() => void} changed @param {AbortSignal} signal */
+/** Call a function whenever the theme may have changed. @param {HTMLElement} element @param {() => void} changed @param {AbortSignal} signal */
 export function watchTheme(element, changed, signal) {
   globalThis.matchMedia?.("(prefers-color-scheme: dark)").addEventListener("change", changed, { signal });
-  const seen = new MutationObserver(changed);
+  const observer = new MutationObserver(changed);
   const { body, documentElement } = element.ownerDocument;
   const attributes = ["data-jp-theme-light", "data-jp-theme-name", "data-vscode-theme-kind", "class", "theme"];
-  seen.observe(body, { attributes: true, attributeFilter: attributes });
-  seen.observe(documentElement, { attributes: true, attributeFilter: ["theme", "data-theme"] });
-  signal.addEventListener("abort", () => seen.disconnect());
+  observer.observe(body, { attributes: true, attributeFilter: attributes });
+  observer.observe(documentElement, { attributes: true, attributeFilter: ["theme", "data-theme"] });
+  signal.addEventListener("abort", () => observer.disconnect());
 }
 
 const LIGHT = {
-  ground: "#ffffff",
+  background: "#ffffff",
   text: "#1f2630",
   soft: "#5f6b7a",
   grid: "rgba(31, 38, 48, 0.07)",
-  line: "rgba(24, 32, 44, 0.75)",
+  total: "rgba(24, 32, 44, 0.75)",
   reserved: "#a2521a",
   device: "#6b4aa0",
   capacity: "#9a2a3c",
   oom: "#b3261e",
   accent: "#1f6fb5",
-  chosen: "rgba(255, 255, 255, 0.35)",
+  selection: "rgba(255, 255, 255, 0.35)",
   peak: "#12304f",
   range: "rgba(31, 111, 181, 0.13)",
-  hover: "rgba(31, 38, 48, 0.28)",
-  veil: "rgba(255, 255, 255, 0.84)",
+  pointer: "rgba(31, 38, 48, 0.28)",
+  labelBackground: "rgba(255, 255, 255, 0.84)",
   strip: "#6f7b8a",
-  stripGround: "#f1f3f5",
+  stripBackground: "#f1f3f5",
   free: "#f4f6f8",
   border: "#b9c2cc",
   overview: "#c3d3e3",
@@ -49,23 +51,23 @@ const LIGHT = {
   bands: ["#dce8f4", "#e9e2f3", "#dcefe8", "#f5e9d6", "#f6e0dc", "#e4e7eb"],
 };
 const DARK = {
-  ground: "#15181d",
+  background: "#15181d",
   text: "#e4e8ee",
   soft: "#9aa5b4",
   grid: "rgba(228, 232, 238, 0.09)",
-  line: "rgba(236, 240, 246, 0.8)",
+  total: "rgba(236, 240, 246, 0.8)",
   reserved: "#e8a262",
   device: "#b79ae6",
   capacity: "#f08a98",
   oom: "#ff8a80",
   accent: "#6cb2f0",
-  chosen: "rgba(255, 255, 255, 0.25)",
+  selection: "rgba(255, 255, 255, 0.25)",
   peak: "#f4f7fb",
   range: "rgba(108, 178, 240, 0.18)",
-  hover: "rgba(228, 232, 238, 0.35)",
-  veil: "rgba(21, 24, 29, 0.82)",
+  pointer: "rgba(228, 232, 238, 0.35)",
+  labelBackground: "rgba(21, 24, 29, 0.82)",
   strip: "#8591a1",
-  stripGround: "#1e2229",
+  stripBackground: "#1e2229",
   free: "#1b1f26",
   border: "#454d58",
   overview: "#34495f",
@@ -73,7 +75,9 @@ const DARK = {
   bands: ["#233a52", "#362e4a", "#1f4038", "#453a24", "#47302d", "#2e343c"],
 };
 
-/** @param {"light"|"dark"} theme */
-export function ink(theme) {
+/** @typedef {typeof LIGHT} ChartColors */
+
+/** @param {Theme} theme @returns {ChartColors} */
+export function chartColors(theme) {
   return theme === "dark" ? DARK : LIGHT;
 }

@@ -1,36 +1,36 @@
-/** What tells groups by stack apart, where their innermost lines are the same. */
+/** Tells groups by stack apart if their innermost lines are the same. */
 
-import { remember } from "../../data/collections.js";
+import { getOrCreate } from "../../data/collections.js";
 
-const MOST = 3;
+const MAX_CALLERS = 3;
 
 /**
- * The frames at which stacks with one name part, each a short text; empty where the name is enough.
+ * The callers at which stacks with the same label differ, as text; empty if the label is unique.
  * @param {{label: string, frames?: string[]}[]} groups frames: the innermost first @returns {string[]}
  */
-export function trails(groups) {
+export function distinguishingCallers(groups) {
   /** @type {string[][]} */
-  const found = groups.map(() => []);
+  const callers = groups.map(() => []);
   /** @type {Map<string, number[]>} */
-  const named = new Map();
-  for (const [i, { label, frames }] of groups.entries()) if (frames) remember(named, label, () => []).push(i);
-  const open = [...named.values()].map((same) => ({ same, depth: 0 }));
-  for (let one = open.pop(); one; one = open.pop()) {
-    const { same } = one;
+  const byLabel = new Map();
+  for (const [i, { label, frames }] of groups.entries()) if (frames) getOrCreate(byLabel, label, () => []).push(i);
+  const frameAt = (/** @type {number} */ i, /** @type {number} */ depth) => groups[i].frames?.[depth];
+  const pending = [...byLabel.values()].map((same) => ({ same, depth: 0 }));
+  for (let next = pending.pop(); next; next = pending.pop()) {
+    const { same } = next;
     if (same.length < 2) continue;
-    const at = (/** @type {number} */ i, /** @type {number} */ depth) => groups[i].frames?.[depth];
-    let { depth } = one;
+    let { depth } = next;
     const deepest = Math.max(...same.map((i) => groups[i].frames?.length ?? 0));
-    while (depth < deepest && same.every((i) => at(i, depth) === at(same[0], depth))) depth++;
+    while (depth < deepest && same.every((i) => frameAt(i, depth) === frameAt(same[0], depth))) depth++;
     if (depth >= deepest) continue;
     /** @type {Map<string, number[]>} */
-    const parted = new Map();
+    const byFrame = new Map();
     for (const i of same) {
-      const frame = at(i, depth) ?? "(outermost)";
-      remember(parted, frame, () => []).push(i);
-      if (found[i].length < MOST) found[i].push(frame);
+      const frame = frameAt(i, depth) ?? "(outermost)";
+      getOrCreate(byFrame, frame, () => []).push(i);
+      if (callers[i].length < MAX_CALLERS) callers[i].push(frame);
     }
-    for (const rest of parted.values()) open.push({ same: rest, depth: depth + 1 });
+    for (const rest of byFrame.values()) pending.push({ same: rest, depth: depth + 1 });
   }
-  return found.map((texts) => texts.join(" ← "));
+  return callers.map((texts) => texts.join(" ← "));
 }

@@ -1,20 +1,18 @@
-/** Everything about one allocation or one event, as plain data. */
+/** All facts about one allocation or one event, as plain data. */
 
 import { cellOf, poolOf, regionOf, streamLabel } from "../model/keys.js";
 import { BEFORE } from "../model/trace.js";
 import { oneLine } from "../../data/units.js";
 
 /**
- * A stack for reading: own code first in sight, plumbing to be folded.
+ * A stack for display: `own` marks the user's code, `library` names the code that views fold.
  * @param {import("../model/snapshot.js").Snapshot} snapshot @param {number} stack @param {number} [time]
  */
 export function stackOf(snapshot, stack, time = -1) {
   return snapshot.stacks.numbers(stack).map((number) => {
     const { file, line, name, own } = snapshot.stacks.frames[number];
     return {
-      place: oneLine(
-        line ? `${snapshot.shortFile(file, time < 0 ? undefined : [time])}:${line}` : snapshot.shortFile(file),
-      ),
+      place: oneLine(line ? place(snapshot, { file, line }, time < 0 ? null : time) : snapshot.shortFile(file)),
       name: oneLine(name),
       title: oneLine(line ? `${file}:${line}` : file),
       own,
@@ -24,14 +22,19 @@ export function stackOf(snapshot, stack, time = -1) {
   });
 }
 
+/** @param {import("../model/snapshot.js").Snapshot} snapshot @param {{file: string, line: number}} frame @param {number|null} time */
+function place(snapshot, { file, line }, time) {
+  return `${snapshot.shortFile(file, time === null ? undefined : [time])}:${line}`;
+}
+
 const PACKAGE = /[/\\](?:site|dist)-packages[/\\]([^/\\]+)/;
 const PYTHON = /[/\\]lib[/\\]python3|^<frozen /;
 const NATIVE = /\.(c|cc|cpp|cxx|cu|cuh|h|hpp|inl|so)(\.\d+)*$/i;
 
-/** Whose code a file is, in a word. @param {string} file */
+/** The package or language that a file belongs to. @param {string} file */
 function library(file) {
-  const found = PACKAGE.exec(file);
-  if (found) return oneLine(found[1].replace(/\.py$/, ""));
+  const match = PACKAGE.exec(file);
+  if (match) return oneLine(match[1].replace(/\.py$/, ""));
   if (PYTHON.test(file)) return "Python";
   if (NATIVE.test(file) || file === "??") return "C++";
   return oneLine(file.replaceAll("\\", "/").split("/").at(-2) ?? file) || "other files";
@@ -42,9 +45,9 @@ export function describe(snapshot, device, row) {
   const { allocations, trace } = device;
   const start = allocations.start[row];
   const end = allocations.end[row];
-  const asked = allocations.asked[row];
+  const requested = allocations.freeRequested[row];
   const line = snapshot.key(device, "line");
-  const named = line.describe(line.codes[row], [row]);
+  const described = line.describe(line.codes[row], [row]);
   const time = start < 0 ? -1 : trace.time[start];
   const text = (/** @type {Int32Array} */ column) =>
     start >= 0 && column[start] >= 0 ? oneLine(snapshot.texts[column[start]]) : null;
@@ -55,9 +58,9 @@ export function describe(snapshot, device, row) {
     address: `0x${allocations.addressText(row)}`,
     size: allocations.size[row],
     rounded: block >= 0 ? snapshot.blocks.size[block] : null,
-    line: named.label,
+    line: described.label,
     lineCode: line.codes[row],
-    source: named.source === undefined ? null : oneLine(named.source),
+    source: described.source === undefined ? null : oneLine(described.source),
     cell: cellOf(snapshot, device, row),
     annotation: regionOf(snapshot, device, row),
     stream: start < 0 ? streamLabel(snapshot.streamAt(device, row)) : streamLabel(trace.stream[start]),
@@ -65,10 +68,10 @@ export function describe(snapshot, device, row) {
     context: text(trace.context),
     metadata: text(trace.metadata),
     start: start === BEFORE ? null : start,
-    asked: asked >= 0 && asked < trace.length ? asked : null,
+    freeRequested: requested >= 0 && requested < trace.length ? requested : null,
     end: end < trace.length ? end : null,
-    /** Microseconds from the request for the free to its end. */
-    waited: trace.timed && asked >= 0 && end < trace.length ? trace.time[end] - trace.time[asked] : null,
+    /** Microseconds from the request to free it until it was free. */
+    pendingTime: trace.timed && requested >= 0 && end < trace.length ? trace.time[end] - trace.time[requested] : null,
     startTime: start === BEFORE ? null : device.time(start),
     lifetime: start === BEFORE ? null : device.lifetime(row),
     lifetimeEvents: end - Math.max(start, 0),
@@ -80,14 +83,7 @@ export function describe(snapshot, device, row) {
 export function describeEvent(snapshot, device, event) {
   const { trace } = device;
   const stack = trace.stack[event];
-  const own = stack >= 0 ? snapshot.stacks.userFrame[stack] : -1;
-  const leaf = stack >= 0 ? snapshot.stacks.leaf[stack] : -1;
-  const frame =
-    own >= 0
-      ? snapshot.stacks.frames[own]
-      : leaf >= 0
-        ? snapshot.stacks.frames[snapshot.stacks.nodeFrame[leaf]]
-        : undefined;
+  const frame = snapshot.stacks.mainFrame(stack);
   const address = trace.address[event];
   const time = device.time(event);
   return {
@@ -98,13 +94,7 @@ export function describeEvent(snapshot, device, event) {
     total: device.requested.bytes[event + 1],
     stream: streamLabel(trace.stream[event]),
     time: time === null ? null : time - trace.origin,
-    line: frame
-      ? oneLine(
-          frame.line
-            ? `${snapshot.shortFile(frame.file, time === null ? undefined : [time])}:${frame.line} ${frame.name}`
-            : frame.name,
-        )
-      : "",
+    line: frame ? oneLine(frame.line ? `${place(snapshot, frame, time)} ${frame.name}` : frame.name) : "",
     stack: stack >= 0 ? stack : -1,
   };
 }

@@ -1,6 +1,6 @@
-/** Two moments compared, of one file or two. As `ipygpumem.snapshot.queries.diff`. */
+/** Compares the groups of two moments, of one file or two, as `ipygpumem.snapshot.queries.diff` does. */
 
-import { remember } from "../../data/collections.js";
+import { getOrCreate } from "../../data/collections.js";
 
 const KERNEL = /ipykernel_\d+/g;
 
@@ -8,40 +8,29 @@ const KERNEL = /ipykernel_\d+/g;
 
 /**
  * @param {import("./groups.js").Group[]} before @param {import("./groups.js").Group[]} after
- * @param {(group: import("./groups.js").Group, second: boolean) => string[]|undefined} frames of a group by stack
- * @returns {Change[]} what changed, the largest change first
+ * @param {(group: import("./groups.js").Group, later: boolean) => string[]|undefined} framesOf the stack of a group by stack
+ * @returns {Change[]} the largest change first
  */
-export function diff(before, after, frames) {
+export function diff(before, after, framesOf) {
   /** @type {Map<string, Change>} */
-  const found = new Map();
-  const add = (/** @type {import("./groups.js").Group} */ group, /** @type {boolean} */ second) => {
-    const stack = frames(group, second);
-    const id = stack
-      ? JSON.stringify(stack)
+  const changes = new Map();
+  const add = (/** @type {import("./groups.js").Group} */ group, /** @type {boolean} */ later) => {
+    const frames = framesOf(group, later);
+    const id = frames
+      ? JSON.stringify(frames)
       : group.file !== undefined
         ? JSON.stringify([group.file, group.line, group.name])
         : group.label;
     const key = id.replace(KERNEL, "");
-    const one = remember(found, key, () => ({
-      label: group.label,
-      frames: stack,
-      before: 0,
-      after: 0,
-      countBefore: 0,
-      countAfter: 0,
-    }));
-    if (second) {
-      one.after += group.bytes;
-      one.countAfter += group.count;
-    } else {
-      one.before += group.bytes;
-      one.countBefore += group.count;
-    }
+    const none = { before: 0, after: 0, countBefore: 0, countAfter: 0 };
+    const change = getOrCreate(changes, key, () => ({ label: group.label, frames, ...none }));
+    change[later ? "after" : "before"] += group.bytes;
+    change[later ? "countAfter" : "countBefore"] += group.count;
   };
   for (const group of before) add(group, false);
   for (const group of after) add(group, true);
-  return [...found.values()]
-    .filter((one) => one.before !== one.after || one.countBefore !== one.countAfter)
+  return [...changes.values()]
+    .filter(({ before, after, countBefore, countAfter }) => before !== after || countBefore !== countAfter)
     .sort(
       (a, b) =>
         Math.abs(b.after - b.before) - Math.abs(a.after - a.before) ||

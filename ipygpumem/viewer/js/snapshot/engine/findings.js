@@ -1,27 +1,26 @@
-/** What is worth a look: places to go to. */
+/** Findings: events, allocations and lines of code that deserve attention. */
 
-import { remember } from "../../data/collections.js";
+import { getOrCreate } from "../../data/collections.js";
 import { ACTION, BEFORE } from "../model/trace.js";
 import { count, duration, fine, plural, size } from "../../data/units.js";
 
 /**
  * @typedef {object} Finding
- * @property {"peak"|"oom"|"leak"|"pending"|"churn"|"retry"|"gap"} kind
+ * @property {"peak"|"oom"|"leak"|"pending"|"churn"|"retry"} kind
  * @property {string} title
  * @property {string} text
- * @property {number|null} event where to go
- * @property {number[]|null} range events
+ * @property {number|null} event to move the cursor to
  * @property {number|null} row allocation to select
- * @property {{key: string, code: number}|null} mark group to mark
+ * @property {{key: string, code: number}|null} mark group to highlight
  */
 
-const OOMS = 5; // one by one
-const LEAST_LEAK = 2;
-const LEAST_EIGHTHS = 3; // of the recording's eighths
-const NAMED = 1000; // rows that help to name a line
-const LATE = 0.9; // what was made in the last tenth may still be in use
-const SHOWN = 3;
-const LEAST_CHURN = 100;
+const MAX_OOMS = 5; // that are listed one by one
+const MIN_LEAK_COUNT = 2;
+const MIN_EIGHTHS = 3; // eighths of the recording in which a leaking line allocates
+const SAMPLE = 1000; // rows that help to describe a line
+const LATE = 0.9; // what was allocated in the last tenth may still be in use
+const MAX_LINES = 3; // findings of one kind
+const MIN_CHURN_COUNT = 100;
 const LONG_PENDING_US = 1000;
 const LONG_PENDING_EVENTS = 100;
 
@@ -39,35 +38,27 @@ export function findings(snapshot, device) {
 
 /** @param {Partial<Finding> & {kind: Finding["kind"], title: string, text: string}} facts @returns {Finding} */
 function finding(facts) {
-  return { event: null, range: null, row: null, mark: null, ...facts };
+  return { event: null, row: null, mark: null, ...facts };
 }
 
 /** @param {import("../model/device.js").Device} device */
 function ooms(device) {
   const all = device.trace.events(ACTION.OOM);
-  const found = Array.from(all.slice(0, OOMS), (event) => {
+  const listed = Array.from(all.slice(0, MAX_OOMS), (event) => {
     const free = device.facts.device_free[event];
-    const asked = device.trace.size[event];
-    const why =
-      free === undefined
-        ? "."
-        : free < asked
-          ? `; the device had ${size(free)} free.`
-          : `; the device had ${size(free)} free: perhaps there was a limit (torch.cuda.set_per_process_memory_fraction).`;
-    return finding({
-      kind: "oom",
-      title: `Out of memory at event ${count(event)}`,
-      text: `${fine(asked)} were asked for${why}`,
-      event,
-    });
+    const requested = device.trace.size[event];
+    let text = `Tried to allocate ${fine(requested)}`;
+    if (free !== undefined) text += `; ${size(free)} of the device were free`;
+    if (free >= requested) text += ". A limit may apply (torch.cuda.set_per_process_memory_fraction)";
+    return finding({ kind: "oom", title: `Out of memory at event ${count(event)}`, text: `${text}.`, event });
   });
-  const more = all.length - OOMS;
+  const more = all.length - MAX_OOMS;
   if (more > 0) {
     const last = all[all.length - 1];
-    const text = `${plural(all.length, "time")} in all, the last at event ${count(last)}: ${fine(device.trace.size[last])} were asked for.`;
-    found.push(finding({ kind: "oom", title: `… and out of memory ${count(more)} more times`, text, event: last }));
+    const text = `${plural(all.length, "time")} in total. The last, at event ${count(last)}, tried to allocate ${fine(device.trace.size[last])}.`;
+    listed.push(finding({ kind: "oom", title: `Out of memory ${plural(more, "more time")}`, text, event: last }));
   }
-  return found;
+  return listed;
 }
 
 /** @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/device.js").Device} device */
@@ -77,44 +68,42 @@ function largestAtPeak(snapshot, device) {
   let largest = -1;
   for (const row of device.checkpoints.live(event)) if (largest < 0 || sizes[row] > sizes[largest]) largest = row;
   if (largest < 0) return [];
-  const key = snapshot.key(device, "line");
-  const label = key.describe(key.codes[largest], [largest]).label;
-  return [
-    finding({
-      kind: "peak",
-      title: "Largest allocation at the peak",
-      text: `${fine(sizes[largest])}, ${label}`,
-      event,
-      row: largest,
-    }),
-  ];
+  const text = `${fine(sizes[largest])}, ${lineOf(snapshot, device, largest)}`;
+  return [finding({ kind: "peak", title: "Largest allocation at the peak", text, event, row: largest })];
+}
+
+/** @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/device.js").Device} device @param {number} row */
+function lineOf(snapshot, device, row) {
+  const { codes, describe } = snapshot.key(device, "line");
+  return describe(codes[row], [row]).label;
 }
 
 /**
  * The lines with the most bytes among some allocations.
  * @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/device.js").Device} device
- * @param {(row: number) => boolean} counts
+ * @param {(row: number) => boolean} condition which allocations count
  */
-function lines(snapshot, device, counts) {
+function largestLines(snapshot, device, condition) {
   const { codes, describe } = snapshot.key(device, "line");
   const { start, size: sizes, length } = device.allocations;
   /** @type {Map<number, {code: number, bytes: number, count: number, eighths: number, rows: number[]}>} */
-  const found = new Map();
+  const lines = new Map();
   for (let row = 0; row < length; row++) {
-    if (!counts(row)) continue;
-    const one = remember(found, codes[row], () => ({ code: codes[row], bytes: 0, count: 0, eighths: 0, rows: [] }));
-    one.bytes += sizes[row];
-    one.count++;
-    one.eighths |= 1 << Math.floor((8 * Math.max(start[row], 0)) / device.trace.length);
-    if (one.rows.length < NAMED) one.rows.push(row);
+    if (!condition(row)) continue;
+    const code = codes[row];
+    const line = getOrCreate(lines, code, () => ({ code, bytes: 0, count: 0, eighths: 0, rows: [] }));
+    line.bytes += sizes[row];
+    line.count++;
+    line.eighths |= 1 << Math.floor((8 * Math.max(start[row], 0)) / device.trace.length);
+    if (line.rows.length < SAMPLE) line.rows.push(row);
   }
-  return [...found.values()]
+  return [...lines.values()]
     .sort((a, b) => b.bytes - a.bytes)
-    .map((one) => ({ ...one, label: () => describe(one.code, one.rows).label }));
+    .map((line) => ({ ...line, label: () => describe(line.code, line.rows).label }));
 }
 
-/** How many bits are set. @param {number} bits */
-function bitsOf(bits) {
+/** The number of bits that are set. @param {number} bits */
+function countBits(bits) {
   return bits.toString(2).replaceAll("0", "").length;
 }
 
@@ -122,15 +111,16 @@ function bitsOf(bits) {
 function leaks(snapshot, device) {
   const { start, end } = device.allocations;
   const events = device.trace.length;
-  // made throughout, and not at one moment
-  return lines(snapshot, device, (row) => start[row] !== BEFORE && start[row] < events * LATE && end[row] >= events)
-    .filter((line) => line.count >= LEAST_LEAK && bitsOf(line.eighths) >= LEAST_EIGHTHS)
-    .slice(0, SHOWN)
+  const stays = (/** @type {number} */ row) =>
+    start[row] !== BEFORE && start[row] < events * LATE && end[row] >= events;
+  return largestLines(snapshot, device, stays)
+    .filter((line) => line.count >= MIN_LEAK_COUNT && countBits(line.eighths) >= MIN_EIGHTHS)
+    .slice(0, MAX_LINES)
     .map((line) =>
       finding({
         kind: "leak",
-        title: "May leak",
-        text: `${plural(line.count, "allocation")} (${fine(line.bytes)}) made again and again and never freed: ${line.label()}`,
+        title: "Possible leak",
+        text: `${plural(line.count, "allocation")} (${fine(line.bytes)}) throughout the recording, never freed: ${line.label()}`,
         event: events - 1,
         mark: { key: "line", code: line.code },
       }),
@@ -139,73 +129,62 @@ function leaks(snapshot, device) {
 
 /** @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/device.js").Device} device */
 function pending(snapshot, device) {
-  const { asked, end, size: sizes, length } = device.allocations;
+  const { freeRequested, end, size: sizes, length } = device.allocations;
   const { trace } = device;
   const last = trace.length - 1;
-  let best = -1;
-  let most = 0;
-  for (let row = 0; row < length; row++) {
-    if (end[row] === asked[row] || asked[row] < 0 || asked[row] > last) continue;
-    // neighbours are mostly one call, in which the program may have been interrupted; but they may lie seconds apart
-    const near = end[row] - asked[row] === 1;
-    if (near && !trace.timed) continue;
+  const waitOf = (/** @type {number} */ row) => {
     const to = Math.min(end[row], last);
-    const wait = trace.timed ? trace.time[to] - trace.time[asked[row]] : to - asked[row];
-    if (wait < (trace.timed ? (near ? 10 : 1) * LONG_PENDING_US : LONG_PENDING_EVENTS)) continue;
-    if (wait * sizes[row] > most) {
-      most = wait * sizes[row];
-      best = row;
+    return trace.timed ? trace.time[to] - trace.time[freeRequested[row]] : to - freeRequested[row];
+  };
+  let largest = -1;
+  let maximum = 0;
+  for (let row = 0; row < length; row++) {
+    const event = freeRequested[row];
+    if (end[row] === event || event < 0 || event > last) continue;
+    // Adjacent events mostly belong to one call, which may have been interrupted; only a much longer wait counts
+    const adjacent = end[row] - event === 1;
+    if (adjacent && !trace.timed) continue;
+    const wait = waitOf(row);
+    if (wait < (trace.timed ? (adjacent ? 10 : 1) * LONG_PENDING_US : LONG_PENDING_EVENTS)) continue;
+    if (wait * sizes[row] > maximum) {
+      maximum = wait * sizes[row];
+      largest = row;
     }
   }
-  if (best < 0) return [];
-  const to = Math.min(end[best], last);
-  const wait = trace.timed ? duration(trace.time[to] - trace.time[asked[best]]) : plural(to - asked[best], "event");
-  const key = snapshot.key(device, "line");
-  return [
-    finding({
-      kind: "pending",
-      title: "Long in pending free",
-      text: `${fine(sizes[best])} waited ${wait} for a stream after the free: ${key.describe(key.codes[best], [best]).label}`,
-      event: asked[best],
-      row: best,
-    }),
-  ];
+  if (largest < 0) return [];
+  const wait = trace.timed ? duration(waitOf(largest)) : plural(waitOf(largest), "event");
+  const text = `${fine(sizes[largest])} waited ${wait} for a stream after they were freed: ${lineOf(snapshot, device, largest)}`;
+  return [finding({ kind: "pending", title: "Long pending free", text, event: freeRequested[largest], row: largest })];
 }
 
 /** @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/device.js").Device} device */
 function churn(snapshot, device) {
   const { start, end } = device.allocations;
   const events = device.trace.length;
-  return lines(snapshot, device, (row) => start[row] !== BEFORE && end[row] < events)
-    .filter((line) => line.count >= LEAST_CHURN)
-    .slice(0, SHOWN)
+  return largestLines(snapshot, device, (row) => start[row] !== BEFORE && end[row] < events)
+    .filter((line) => line.count >= MIN_CHURN_COUNT)
+    .slice(0, MAX_LINES)
     .map((line) =>
       finding({
         kind: "churn",
-        title: "Churn",
-        text: `${plural(line.count, "allocation")} made and freed, ${fine(line.bytes)} in all: ${line.label()}`,
+        title: "Frequent allocations",
+        text: `${plural(line.count, "allocation")} that were freed again, ${fine(line.bytes)} in total: ${line.label()}`,
         mark: { key: "line", code: line.code },
       }),
     );
 }
 
-/** Segments given back right before a new one was taken. @param {import("../model/device.js").Device} device */
+/** Segments that were released right before the allocator needed a new one. @param {import("../model/device.js").Device} device */
 function retries(device) {
   const { action, length } = device.trace;
-  const found = [];
+  const events = [];
   for (let event = 1; event < length; event++) {
-    const back = action[event - 1] === ACTION.SEGMENT_FREE || action[event - 1] === ACTION.UNMAP;
-    const again =
-      action[event] === ACTION.SEGMENT_ALLOC || action[event] === ACTION.MAP || action[event] === ACTION.OOM;
-    if (back && again) found.push(event);
+    const released = [ACTION.SEGMENT_FREE, ACTION.UNMAP].includes(/** @type {any} */ (action[event - 1]));
+    const needed = [ACTION.SEGMENT_ALLOC, ACTION.MAP, ACTION.OOM].includes(/** @type {any} */ (action[event]));
+    if (released && needed) events.push(event);
   }
-  if (!found.length) return [];
-  return [
-    finding({
-      kind: "retry",
-      title: "Segments given back and taken again",
-      text: `${found.length === 1 ? "Once" : `Up to ${count(found.length)} times`}: cached memory was in the way (or the program called empty_cache).`,
-      event: found[0],
-    }),
-  ];
+  if (!events.length) return [];
+  const times = events.length === 1 ? "Once" : `Up to ${count(events.length)} times`;
+  const text = `${times}, cached segments had to be released before a new one could be allocated (or the program called empty_cache).`;
+  return [finding({ kind: "retry", title: "Segments released and allocated again", text, event: events[0] })];
 }

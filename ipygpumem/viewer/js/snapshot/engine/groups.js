@@ -1,27 +1,29 @@
-/** Sets of allocations, added up. */
+/** Sums over sets of allocations, by group. */
 
-import { remember } from "../../data/collections.js";
+import { getOrCreate } from "../../data/collections.js";
+
+const SAMPLE = 1000; // rows that help to describe a group
 
 /**
- * @typedef {import("../model/keys.js").Named & {code: number, bytes: number, count: number, byteTime: number|null, kept: number, open: boolean}} Group
- * `kept`: bytes of those alive at the last event of the range (at a moment: all);
- * `open`: some were there before the stretch or outlived it, so their time is longer than told
+ * @typedef {import("../model/keys.js").Description & {code: number, bytes: number, count: number, byteTime: number|null, kept: number, open: boolean}} Group
+ * `kept`: bytes still alive at the end of the range; `open`: some began before the range or outlived it, so that `byteTime`
+ * is a lower bound
  */
 
 /**
- * Rows that lived at some moment between two events.
+ * Rows that were alive at some moment between two events.
  * @param {import("../model/device.js").Device} device @param {number} first @param {number} last
  */
-export function between(device, first, last) {
+export function aliveBetween(device, first, last) {
   const { allocations } = device;
-  const found = Array.from(device.checkpoints.live(first));
+  const rows = Array.from(device.checkpoints.live(first));
   for (let row = allocations.after(first); row < allocations.length && allocations.start[row] <= last; row++)
-    found.push(row);
-  return Int32Array.from(found);
+    rows.push(row);
+  return Int32Array.from(rows);
 }
 
 /**
- * Bytes times the time that they lived, inside a stretch; microseconds, or events where the file has no times.
+ * Bytes times lifetime within a range of events, in microseconds, or in events if the file has no times.
  * @param {import("../model/device.js").Device} device @param {number} row @param {number} first @param {number} last
  */
 export function byteTime(device, row, first, last) {
@@ -34,30 +36,30 @@ export function byteTime(device, row, first, last) {
 
 /**
  * @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/device.js").Device} device
- * @param {Int32Array} rows @param {string} key @param {number} first @param {number} last the stretch: for what lived how long
- * @param {number} [most] so many are described, the others are empty
+ * @param {Int32Array} rows @param {string} key @param {number} first @param {number} last the range for lifetimes
+ * @param {number} [limit] number of groups that are described; the others are left empty
  * @returns {Group[]} the largest first
  */
-export function groups(snapshot, device, rows, key, first, last, most = Number.POSITIVE_INFINITY) {
+export function groups(snapshot, device, rows, key, first, last, limit = Number.POSITIVE_INFINITY) {
   const { codes, describe } = snapshot.key(device, key);
   const { start, size, end } = device.allocations;
   const until = Math.min(last, device.trace.length - 1);
   /** @type {Map<number, {bytes: number, count: number, byteTime: number, kept: number, open: boolean, rows: number[]}>} */
-  const found = new Map();
+  const sums = new Map();
   for (const row of rows) {
-    const code = codes[row];
-    const one = remember(found, code, () => ({ bytes: 0, count: 0, byteTime: 0, kept: 0, open: false, rows: [] }));
-    one.bytes += size[row];
-    one.count++;
-    one.byteTime += byteTime(device, row, first, last);
-    one.open ||= start[row] < Math.max(first, 0) || end[row] > until;
-    if (end[row] > last) one.kept += size[row];
-    if (one.rows.length < 1000) one.rows.push(row);
+    const empty = () => ({ bytes: 0, count: 0, byteTime: 0, kept: 0, open: false, rows: [] });
+    const sum = getOrCreate(sums, codes[row], empty);
+    sum.bytes += size[row];
+    sum.count++;
+    sum.byteTime += byteTime(device, row, first, last);
+    sum.open ||= start[row] < Math.max(first, 0) || end[row] > until;
+    if (end[row] > last) sum.kept += size[row];
+    if (sum.rows.length < SAMPLE) sum.rows.push(row);
   }
-  const sorted = [...found].sort(([a, one], [b, other]) => other.bytes - one.bytes || a - b);
+  const sorted = [...sums].sort(([a, first], [b, second]) => second.bytes - first.bytes || a - b);
   const described = sorted
-    .slice(0, most)
-    .map(([code, { rows: some, ...sums }]) => ({ ...describe(code, some), code, ...sums }));
+    .slice(0, limit)
+    .map(([code, { rows: sample, ...sum }]) => ({ ...describe(code, sample), code, ...sum }));
   described.length = sorted.length;
   return described;
 }

@@ -1,6 +1,6 @@
-/** The call tree of some allocations, as rectangles: width by bytes, or by bytes times lifetime. */
+/** The call tree of some allocations as rectangles, whose width is bytes or bytes times lifetime. */
 
-import { remember } from "../../data/collections.js";
+import { getOrCreate } from "../../data/collections.js";
 import { byteTime } from "./groups.js";
 import { count, oneLine } from "../../data/units.js";
 
@@ -14,23 +14,23 @@ import { count, oneLine } from "../../data/units.js";
  * @property {number} value
  * @property {number} count
  * @property {boolean} own the user's own code
- * @property {string} path where it is in the tree, to ask for it again
- * @property {number} [rest] how many calls it stands for that are too narrow by themselves
+ * @property {string} path where it is in the tree
+ * @property {number} [rest] the number of calls that it replaces because each of them would be too narrow
  *
  * @typedef {{label: string, title?: string, own: boolean, value: number, count: number, inner: Map<string, Node>}} Node
  */
 
-const MOST = 400;
+const MAX_BOXES = 400;
 
 /**
  * @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/device.js").Device} device
  * @param {Int32Array} rows
- * @param {{key: string, measure: "bytes"|"time", first: number, last: number, root: string, least: number}} how
- *   key: the groups of the uppermost level, if not by call; root: the path of the box that fills the width; least: share of
- *   the width below which a box is left out
+ * @param {{key: string, measure: "bytes"|"time", first: number, last: number, root: string, threshold: number}} options
+ *   key: groups of the top level, if they are not calls; root: path of the box that fills the width; threshold: share of
+ *   the width below which calls are merged
  * @returns {{boxes: Box[], total: number, left: number}}
  */
-export function icicle(snapshot, device, rows, { key, measure, first, last, root, least }) {
+export function icicle(snapshot, device, rows, { key, measure, first, last, root, threshold }) {
   const top =
     key === "cell" || key === "annotation" || key === "line" || key === "function"
       ? snapshot.key(device, key)
@@ -43,18 +43,14 @@ export function icicle(snapshot, device, rows, { key, measure, first, last, root
   for (const row of rows) {
     const value = measure === "time" ? byteTime(device, row, first, last) : size[row];
     const id = `${top ? top.codes[row] : ""} ${stack[row]}`;
-    const one = sums.get(id);
-    if (one) {
-      one.value += value;
-      one.count++;
-    } else {
-      sums.set(id, { value, count: 1, row });
-    }
+    const sum = getOrCreate(sums, id, () => ({ value: 0, count: 0, row }));
+    sum.value += value;
+    sum.count++;
   }
   for (const { value, count, row } of sums.values()) {
     let node = tree;
     const add = (/** @type {string} */ id, /** @type {() => {label: string, title?: string, own: boolean}} */ make) => {
-      const next = remember(node.inner, id, () => ({ ...make(), value: 0, count: 0, inner: new Map() }));
+      const next = getOrCreate(node.inner, id, () => ({ ...make(), value: 0, count: 0, inner: new Map() }));
       node = next;
       node.value += value;
       node.count += count;
@@ -78,32 +74,22 @@ export function icicle(snapshot, device, rows, { key, measure, first, last, root
       add("none", () => ({ label: line.describe(line.codes[row], [row]).label, own: false }));
     }
   }
-  return layout(tree, root, least);
+  return layout(tree, root, threshold);
 }
 
-/** @param {Node} tree @param {string} root @param {number} least */
-function layout(tree, root, least) {
+/** @param {Node} tree @param {string} root @param {number} threshold */
+function layout(tree, root, threshold) {
   let node = tree;
   /** @type {Box[]} */
   const boxes = [];
   let path = "";
   const box = (
-    /** @type {Node} */ one,
+    /** @type {Node} */ { inner: _, ...facts },
     /** @type {number} */ depth,
     /** @type {number} */ x0,
     /** @type {number} */ x1,
     /** @type {string} */ at,
-  ) => ({
-    label: one.label,
-    title: one.title,
-    depth,
-    x0,
-    x1,
-    value: one.value,
-    count: one.count,
-    own: one.own,
-    path: at,
-  });
+  ) => ({ ...facts, depth, x0, x1, path: at });
   boxes.push(box(tree, 0, 0, 1, ""));
   for (const step of root ? root.split("/") : []) {
     const next = node.inner.get(step);
@@ -114,34 +100,34 @@ function layout(tree, root, least) {
   }
   let left = 0;
   const total = node.value;
-  /** @type {{one: Node, depth: number, x0: number, x1: number, at: string}[]} */
-  let level = [{ one: node, depth: boxes.length - 1, x0: 0, x1: 1, at: path }];
-  while (level.length && boxes.length < MOST) {
+  /** @type {{parent: Node, depth: number, x0: number, at: string}[]} */
+  let level = [{ parent: node, depth: boxes.length, x0: 0, at: path }];
+  while (level.length && boxes.length < MAX_BOXES) {
     /** @type {typeof level} */
     const below = [];
-    for (const { one, depth, x0, at } of level) {
+    for (const { parent, depth, x0, at } of level) {
       let x = x0;
-      const rest = { narrow: 0, value: 0, count: 0 };
-      for (const [id, child] of [...one.inner].sort(([, a], [, b]) => b.value - a.value)) {
+      const rest = { value: 0, count: 0 };
+      let narrow = 0;
+      for (const [id, child] of [...parent.inner].sort(([, a], [, b]) => b.value - a.value)) {
         const width = total > 0 ? child.value / total : 0;
-        if (width < least || boxes.length >= MOST) {
-          rest.narrow++;
+        if (width < threshold || boxes.length >= MAX_BOXES) {
+          narrow++;
           rest.value += child.value;
           rest.count += child.count;
         } else {
           const here = at ? `${at}/${id}` : id;
-          boxes.push(box(child, depth + 1, x, x + width, here));
-          below.push({ one: child, depth: depth + 1, x0: x, x1: x + width, at: here });
+          boxes.push(box(child, depth, x, x + width, here));
+          below.push({ parent: child, depth: depth + 1, x0: x, at: here });
           x += width;
         }
       }
-      left += rest.narrow;
-      // they are the last: what they take together lies behind the others
+      left += narrow;
+      // Narrow calls are the smallest ones, so their sum is drawn after the others
       const width = total > 0 ? rest.value / total : 0;
-      if (width >= least) {
-        const label = `${count(rest.narrow)} narrower`;
-        const node = { label, own: false, inner: new Map(), ...rest };
-        boxes.push({ ...box(node, depth + 1, x, x + width, at), rest: rest.narrow });
+      if (width >= threshold) {
+        const merged = { label: `${count(narrow)} narrower`, own: false, inner: new Map(), ...rest };
+        boxes.push({ ...box(merged, depth, x, x + width, at), rest: narrow });
       }
     }
     level = below;

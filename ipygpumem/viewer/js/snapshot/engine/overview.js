@@ -1,15 +1,15 @@
-/** What a viewer has to know of a snapshot before anything is drawn. */
+/** The facts about a snapshot that a viewer needs before it draws anything. */
 
 import { cellLabel } from "../model/cells.js";
 import { ACTION } from "../model/trace.js";
 import { oneLine, plural } from "../../data/units.js";
 
-const MOST_BANDS = 20000;
+const MAX_BANDS = 20000;
 
 /**
  * @typedef {{label: string, start: number|null, end: number|null, first: number|null, last: number|null, depth: number}} Band
- *   microseconds from the first event, and places on the axis by event
- * @typedef {{label: string, time: number[], events: number[], bytes: number[], low: number, top: number, sampled: boolean}} Level bytes at some times
+ *   start and end: microseconds since the first event; first and last: places on the axis by event
+ * @typedef {{label: string, time: number[], events: number[], bytes: number[], low: number, top: number, sampled: boolean}} Level bytes measured at some times
  * @typedef {ReturnType<typeof overviewOf>} Overview
  * @typedef {ReturnType<typeof deviceFacts>} DeviceFacts
  */
@@ -40,7 +40,7 @@ function deviceFacts(snapshot, device) {
     name: facts.name === null || facts.name === undefined ? null : oneLine(facts.name),
     events: trace.length,
     allocations: device.allocations.length,
-    segments: snapshot.segments.device.reduce((count, one) => count + (one === device.index ? 1 : 0), 0),
+    segments: snapshot.segments.device.filter((index) => index === device.index).length,
     timed: trace.timed,
     origin,
     span: trace.timed ? trace.time[trace.length - 1] - origin : 0,
@@ -50,21 +50,21 @@ function deviceFacts(snapshot, device) {
     total: facts.total ?? null,
     ooms: Array.from(trace.events(ACTION.OOM)).map((event) => ({
       event,
-      asked: trace.size[event],
+      requested: trace.size[event],
       time: relative(device.time(event)),
     })),
     cells: trace.timed
       ? snapshot.cells.cells
-          .slice(0, MOST_BANDS)
+          .slice(0, MAX_BANDS)
           .map((cell) => band(trace, cellLabel(cell), cell.start_us, cell.end_us, 0))
       : [],
     annotations: trace.timed
       ? snapshot
           .annotations(device.index)
-          .all.slice(0, MOST_BANDS)
-          .map((one) => band(trace, one.name, one.start_us, one.end_us, one.depth))
+          .all.slice(0, MAX_BANDS)
+          .map(({ name, start_us, end_us, depth }) => band(trace, name, start_us, end_us, depth))
       : [],
-    levels: trace.timed ? levels(snapshot, device, origin) : [],
+    levels: trace.timed ? measuredLevels(snapshot, device, origin) : [],
     notes: notes(facts, trace.timed, reserved !== undefined, trace.length > 0),
   };
 }
@@ -87,96 +87,84 @@ function band(trace, label, start, end, depth) {
 }
 
 /**
- * What was measured beside the allocator: device memory in use, sampled or at both ends.
+ * What was measured in addition to the allocator: device memory in use, sampled or at both ends.
  * @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/device.js").Device} device @param {number} origin
  * @returns {Level[]}
  */
-function levels(snapshot, device, origin) {
+function measuredLevels(snapshot, device, origin) {
   /** @type {Level[]} */
-  const found = [];
+  const levels = [];
   for (const [label, curve] of Object.entries(snapshot.header.curves ?? {})) {
-    const { device: of, time_us: time, bytes } = curve ?? {};
-    if (
-      of !== device.index ||
-      !Array.isArray(time) ||
-      !Array.isArray(bytes) ||
-      time.length !== bytes.length ||
-      !time.length
-    )
-      continue;
-    if (![...time, ...bytes].every(Number.isFinite)) continue;
-    found.push({
+    const { device: index, time_us: time, bytes } = curve ?? {};
+    if (index !== device.index || !Array.isArray(time) || !Array.isArray(bytes) || !time.length) continue;
+    if (time.length !== bytes.length || !time.every(Number.isFinite) || !bytes.every(Number.isFinite)) continue;
+    levels.push({
       label: oneLine(label),
-      time: time.map((one) => one - origin),
-      events: time.map((one) => device.trace.at(one) + 1),
+      time: time.map((us) => us - origin),
+      events: time.map((us) => device.trace.at(us) + 1),
       bytes,
-      ...ends(bytes),
+      ...bounds(bytes),
       sampled: true,
     });
   }
   const used = ["before", "after"].map((when) => {
     const counters = snapshot.header.readings?.[when];
-    const one = counters?.[`cuda:${device.index}`] ?? counters?.[String(device.index)];
-    return typeof one?.used === "number" ? one.used : null;
+    const reading = counters?.[`cuda:${device.index}`] ?? counters?.[String(device.index)];
+    return typeof reading?.used === "number" ? reading.used : null;
   });
-  if (!found.length && used[0] !== null && used[1] !== null) {
+  if (!levels.length && used[0] !== null && used[1] !== null) {
     const { trace } = device;
-    found.push({
+    levels.push({
       label: "device used",
       time: [trace.time[0] - origin, trace.time[trace.length - 1] - origin],
       events: [0, trace.length],
       bytes: /** @type {number[]} */ (used),
-      ...ends(/** @type {number[]} */ (used)),
+      ...bounds(/** @type {number[]} */ (used)),
       sampled: false,
     });
   }
-  return found;
+  return levels;
 }
 
-/** The least and the most. @param {number[]} bytes */
-function ends(bytes) {
+/** @param {number[]} bytes */
+function bounds(bytes) {
   let low = bytes[0];
   let top = bytes[0];
-  for (const one of bytes) {
-    if (one < low) low = one;
-    if (one > top) top = one;
+  for (const value of bytes) {
+    if (value < low) low = value;
+    if (value > top) top = value;
   }
   return { low, top };
 }
 
-/** What the file does not tell. @param {import("../model/device.js").DeviceFacts} facts @param {boolean} timed @param {boolean} reserved @param {boolean} events */
+/** Limitations of the snapshot, for the user. @param {import("../model/device.js").DeviceFacts} facts @param {boolean} timed @param {boolean} reserved @param {boolean} events */
 export function notes(facts, timed, reserved, events = true) {
   /** @type {string[]} */
-  const found = [];
-  const tell = (
+  const texts = [];
+  const add = (
     /** @type {number|null} */ number,
-    /** @type {string} */ one,
+    /** @type {string} */ singular,
     /** @type {string} */ many,
     text = "",
   ) => {
-    if (number) found.push(plural(number, one, many) + text);
+    if (number) texts.push(plural(number, singular, many) + text);
   };
-  tell(facts.dropped, "allocation was", "allocations were", " lost from the ring buffer");
-  tell(facts.out_of_order, "event was out of order: events", "events were out of order, and", " were sorted by time");
-  tell(
-    facts.frees_without_allocation,
-    "free without an allocation was",
-    "frees without an allocation were",
-    " left out",
-  );
-  const taken = " at an address that was still taken: the older one ends there";
-  tell(facts.missing_frees, "allocation", "allocations", taken);
+  add(facts.dropped, "allocation was", "allocations were", " lost from the ring buffer");
+  add(facts.out_of_order, "event was", "events were", " out of order; all events were sorted by time");
+  add(facts.frees_without_allocation, "free without an allocation was", "frees without an allocation were", " ignored");
+  const reused = " at an address in use: the earlier allocation is shown as freed then";
+  add(facts.missing_frees, "allocation", "allocations", reused);
   if (facts.ended_by_request)
-    found.push("allocations end with the request to free them: completed frees were not recorded");
-  tell(facts.only_in_segments, "block at the end is", "blocks at the end are", " not in the events");
-  tell(facts.only_in_events, "allocation has", "allocations have", " no block at the end");
-  if (!events) found.push("no events were recorded on this device: only the state at the end is known");
-  else if (!timed) found.push("the file has no times");
+    texts.push("allocations end when they are requested to be freed, because completed frees were not recorded");
+  add(facts.only_in_segments, "block at the end is", "blocks at the end are", " not in the events");
+  add(facts.only_in_events, "allocation has", "allocations have", " no block at the end");
+  if (!events) texts.push("no events were recorded on this device: only its final state is known");
+  else if (!timed) texts.push("the file has no timestamps");
   if (!reserved)
-    found.push(
+    texts.push(
       typeof facts.end_reserved === "number"
-        ? "the segments at the end and the events do not fit together: the reserved bytes are unknown"
-        : "the file has no segments, so the reserved bytes are unknown",
+        ? "reserved memory is unknown because the final segments do not match the events"
+        : "reserved memory is unknown because the file has no segments",
     );
-  return found;
+  return texts;
 }

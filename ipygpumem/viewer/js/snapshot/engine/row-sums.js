@@ -1,4 +1,4 @@
-/** A tree of sums over rows (Fenwick's): add and prefix sum in log n. */
+/** Prefix sums over rows (a Fenwick tree): adding and summing take O(log n). */
 export class RowSums {
   /** @param {number} length */
   constructor(length) {
@@ -17,12 +17,12 @@ export class RowSums {
     for (let node = row + 1; node < tree.length; node += node & -node) tree[node] += sign * bytes;
   }
 
-  /** Take a row out, if it is in. @param {number} row @param {number} bytes */
+  /** Remove a row if it is present. @param {number} row @param {number} bytes */
   remove(row, bytes) {
     if (this.present[row]) this.add(row, bytes, -1);
   }
 
-  /** The sum of all rows before one. @param {number} row */
+  /** The sum of all rows before a row. @param {number} row */
   before(row) {
     let sum = 0;
     for (let node = row; node > 0; node -= node & -node) sum += this.tree[node];

@@ -1,10 +1,10 @@
-/** What a search text asks for. */
+/** Parses a search text into terms. */
 
 /**
  * @typedef {{kind: "text", text: string, how: string}
- *  | {kind: "size", least: number, most: number, how: string}
+ *  | {kind: "size", minimum: number, maximum: number, how: string}
  *  | {kind: "action", actions: number[], how: string}
- *  | {kind: "block", address: bigint, nth: number|null, how: string}} Word
+ *  | {kind: "block", address: bigint, nth: number|null, how: string}} Term how: a description for the user
  */
 
 const UNITS = { b: 1, k: 1024, m: 1024 ** 2, g: 1024 ** 3, t: 1024 ** 4 };
@@ -14,40 +14,40 @@ const BLOCK = /^b([0-9a-f]{4,16})_(\d+)$|^b([0-9a-f]{9,16})$/i;
 const ADDRESS = /^(?:0x([0-9a-f]+)|(7[0-9a-f]{9,15}))$/i;
 
 /**
- * A text in its words: `">10 MiB"`, `0x7f…`, `b7f…_0`, the name of an action, anything else as text. Quotes hold words together,
- * and text that stands side by side is one text.
+ * Split a text into terms: a size (`>10 MiB`), an address (`0x7f…`), a block (`b7f…_0`), an action, or text. Adjacent words
+ * form one text; quotes make text of anything.
  * @param {string} text @param {string[]} actions
- * @returns {Word[]}
+ * @returns {Term[]}
  */
-export function parts(text, actions) {
+export function parseSearch(text, actions) {
   const joined = text
     .trim()
     .replace(/([<>=]=?)\s+/g, "$1")
     .replace(/(\d)\s+([kmgt]i?b\b|b\b)/gi, "$1$2");
-  /** @type {Word[]} */
-  const found = [];
+  /** @type {Term[]} */
+  const terms = [];
   /** @type {string[]} */
-  const plain = [];
+  const words = [];
   for (const match of joined.matchAll(/"([^"]*)"|(\S+)/g)) {
     if (match[1] !== undefined) {
-      if (match[1]) found.push(asText(match[1]));
+      if (match[1]) terms.push(textTerm(match[1]));
       continue;
     }
-    const word = special(match[2], actions);
-    if (word) found.push(word);
-    else plain.push(match[2]);
+    const term = specialTerm(match[2], actions);
+    if (term) terms.push(term);
+    else words.push(match[2]);
   }
-  if (plain.length) found.push(asText(plain.join(" ")));
-  return found;
+  if (words.length) terms.push(textTerm(words.join(" ")));
+  return terms;
 }
 
-/** @param {string} text @returns {Word} */
-function asText(text) {
+/** @param {string} text @returns {Term} */
+function textTerm(text) {
   return { kind: "text", text: text.toLowerCase(), how: `the text “${text}”` };
 }
 
-/** @param {string} word @param {string[]} actions @returns {Word|undefined} */
-function special(word, actions) {
+/** @param {string} word @param {string[]} actions @returns {Term|undefined} */
+function specialTerm(word, actions) {
   const block = BLOCK.exec(word);
   if (block) {
     const nth = block[2] ? Number(block[2]) : null;
@@ -65,20 +65,20 @@ function special(word, actions) {
   }
   const action = actions.indexOf(word.toLowerCase());
   if (action >= 0) return { kind: "action", actions: [action], how: `the action ${word}` };
-  if (word.toLowerCase() === "free") return { kind: "action", actions: [1, 2], how: "frees" };
-  if (word.toLowerCase() === "segment") return { kind: "action", actions: [3, 4, 5, 6], how: "segments" };
+  if (word.toLowerCase() === "free") return { kind: "action", actions: [1, 2], how: "free actions" };
+  if (word.toLowerCase() === "segment") return { kind: "action", actions: [3, 4, 5, 6], how: "segment actions" };
   return undefined;
 }
 
 /** @param {string|undefined} sign @param {number} bytes @param {string} number @param {string} unit */
 function bounds(sign, bytes, number, unit) {
   const factor = UNITS[/** @type {keyof typeof UNITS} */ (unit[0].toLowerCase())];
-  if (sign === ">") return { least: bytes + 1e-6, most: Number.POSITIVE_INFINITY };
-  if (sign === ">=") return { least: bytes, most: Number.POSITIVE_INFINITY };
-  if (sign === "<") return { least: 0, most: bytes - 1e-6 };
-  if (sign === "<=") return { least: 0, most: bytes };
-  if (sign === "=" || factor === 1) return { least: bytes, most: bytes };
-  // "10.5 MiB" means all that is written so
+  if (sign === ">") return { minimum: bytes + 1e-6, maximum: Number.POSITIVE_INFINITY };
+  if (sign === ">=") return { minimum: bytes, maximum: Number.POSITIVE_INFINITY };
+  if (sign === "<") return { minimum: 0, maximum: bytes - 1e-6 };
+  if (sign === "<=") return { minimum: 0, maximum: bytes };
+  if (sign === "=" || factor === 1) return { minimum: bytes, maximum: bytes };
+  // "10.5 MiB" matches every size that is displayed as 10.5 MiB
   const half = (factor * 10 ** -(number.split(".")[1]?.length ?? 1)) / 2;
-  return { least: bytes - half, most: bytes + half };
+  return { minimum: bytes - half, maximum: bytes + half };
 }

@@ -1,10 +1,10 @@
-/** Search over all events: text of frames, address, block name, size, action. */
+/** Searches all events by text of frames, address, block name, size and action. */
 
-import { remember } from "../../data/collections.js";
-import { parts as words } from "./search-terms.js";
+import { getOrCreate } from "../../data/collections.js";
+import { parseSearch } from "./search-terms.js";
 
 /**
- * Which events and allocations match a text.
+ * Find the events and allocations that match a text: 1 for each match.
  * @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/device.js").Device} device @param {string} text
  * @returns {{events: Uint8Array, rows: Uint8Array, count: number, allocations: number, bytes: number, how: string}}
  */
@@ -13,38 +13,39 @@ export function search(snapshot, device, text) {
   const events = new Uint8Array(trace.length).fill(1);
   const rows = new Uint8Array(allocations.length).fill(1);
   const how = [];
-  for (const word of words(text, snapshot.header.actions ?? [])) {
-    how.push(word.how);
-    if (word.kind === "size") {
-      const { least, most } = word;
-      for (let i = 0; i < events.length; i++) if (!(trace.size[i] >= least && trace.size[i] <= most)) events[i] = 0;
+  for (const term of parseSearch(text, snapshot.header.actions ?? [])) {
+    how.push(term.how);
+    if (term.kind === "size") {
+      const { minimum, maximum } = term;
+      for (let i = 0; i < events.length; i++)
+        if (!(trace.size[i] >= minimum && trace.size[i] <= maximum)) events[i] = 0;
       for (let i = 0; i < rows.length; i++)
-        if (!(allocations.size[i] >= least && allocations.size[i] <= most)) rows[i] = 0;
-    } else if (word.kind === "action") {
-      for (let i = 0; i < events.length; i++) if (!word.actions.includes(trace.action[i])) events[i] = 0;
-      const alloc = word.actions.includes(0);
+        if (!(allocations.size[i] >= minimum && allocations.size[i] <= maximum)) rows[i] = 0;
+    } else if (term.kind === "action") {
+      for (let i = 0; i < events.length; i++) if (!term.actions.includes(trace.action[i])) events[i] = 0;
+      const alloc = term.actions.includes(0);
       if (!alloc) rows.fill(0);
-    } else if (word.kind === "block") {
-      byAddress(device, word, events, rows);
+    } else if (term.kind === "block") {
+      byAddress(device, term, events, rows);
     } else {
-      byText(snapshot, device, word.text, events, rows);
+      byText(snapshot, device, term.text, events, rows);
     }
   }
   let count = 0;
-  for (const one of events) count += one;
-  let found = 0;
+  for (const match of events) count += match;
+  let allocationCount = 0;
   let bytes = 0;
   for (let i = 0; i < rows.length; i++) {
     if (rows[i]) {
-      found++;
+      allocationCount++;
       bytes += allocations.size[i];
     }
   }
-  return { events, rows, count, allocations: found, bytes, how: how.join(" and ") };
+  return { events, rows, count, allocations: allocationCount, bytes, how: how.join(" and ") };
 }
 
 /**
- * @param {import("../model/device.js").Device} device @param {{address: bigint, nth: number|null}} word
+ * @param {import("../model/device.js").Device} device @param {{address: bigint, nth: number|null}} term
  * @param {Uint8Array} events @param {Uint8Array} rows
  */
 function byAddress({ trace, allocations }, { address, nth }, events, rows) {
@@ -53,10 +54,10 @@ function byAddress({ trace, allocations }, { address, nth }, events, rows) {
   for (let i = 0; i < rows.length; i++) {
     const inside =
       nth === null && allocations.address[i] < wanted && wanted < allocations.address[i] + allocations.size[i];
-    const same = allocations.address[i] === wanted && (nth === null || allocations.nth[i] === nth);
+    const same = allocations.address[i] === wanted && (nth === null || allocations.countAddresses()[i] === nth);
     if (!same && !inside) rows[i] = 0;
     else
-      for (const event of [allocations.start[i], allocations.asked[i], allocations.end[i]])
+      for (const event of [allocations.start[i], allocations.freeRequested[i], allocations.end[i]])
         if (event >= 0 && event < within.length) within[event] = 1;
   }
   for (let i = 0; i < events.length; i++) {
@@ -70,14 +71,14 @@ function byAddress({ trace, allocations }, { address, nth }, events, rows) {
  */
 function byText(snapshot, device, text, events, rows) {
   const { trace, allocations } = device;
-  const stacks = snapshot.stacks.having((frame) => {
+  const stacks = snapshot.stacks.matching((frame) => {
     const whole = `${frame.file}:${frame.line} ${frame.name}`.toLowerCase();
     if (whole.includes(text)) return true;
     return `${snapshot.shortFile(frame.file)}:${frame.line} ${frame.name}`.toLowerCase().includes(text);
   });
-  const texts = Uint8Array.from(snapshot.texts, (one) => (one.toLowerCase().includes(text) ? 1 : 0));
+  const texts = Uint8Array.from(snapshot.texts, (value) => (value.toLowerCase().includes(text) ? 1 : 0));
   const regions = snapshot.annotations(device.index);
-  const named = regions.all.some((one) => one.name.toLowerCase().includes(text));
+  const named = regions.all.some((region) => region.name.toLowerCase().includes(text));
   const key = named ? snapshot.key(device, "annotation") : undefined;
   /** @type {Map<number, number>} */
   const within = new Map();
@@ -101,7 +102,7 @@ function byText(snapshot, device, text, events, rows) {
     }
     if (!hit && key) {
       const code = key.codes[row];
-      hit = remember(within, code, () => (key.describe(code).label.toLowerCase().includes(text) ? 1 : 0));
+      hit = getOrCreate(within, code, () => (key.describe(code).label.toLowerCase().includes(text) ? 1 : 0));
       if (hit && start >= 0 && before[start]) events[start] = 1;
     }
     if (!hit) rows[row] = 0;

@@ -1,16 +1,16 @@
-/** The engine in a thread of its own: a message is a number, a name and a request; so is the answer. Or as a module. */
+/** Runs the engine in a worker: a message has an id, a name and a request, its response the same id. Also usable as a module. */
 
-import { Engine, handedOver } from "./engine.js";
+import { Engine, transferables } from "./engine.js";
 
 if (typeof document === "undefined") {
   const engine = new Engine();
   self.onmessage = async ({ data: { id, name, request } }) => {
     try {
       await engine.ready(name, request);
-      const answer = await /** @type {any} */ (engine)[name](request);
-      self.postMessage({ id, answer }, { transfer: handedOver(answer) });
-    } catch (problem) {
-      self.postMessage({ id, problem: problem instanceof Error ? problem.message : String(problem) });
+      const response = await /** @type {any} */ (engine)[name](request);
+      self.postMessage({ id, response }, { transfer: transferables(response) });
+    } catch (error) {
+      self.postMessage({ id, error: error instanceof Error ? error.message : String(error) });
     }
   };
 }

@@ -5,17 +5,17 @@ import { Spans } from "./spans.js";
 /** @typedef {{name: string, device: number, start_us: number|null, end_us: number|null, depth: number, ambiguous: boolean}} Annotation */
 
 export class Annotations {
-  /** @param {Annotation[]} all of one device, by their beginning */
+  /** @param {Annotation[]} all of one device, ordered by start */
   constructor(all) {
     this.all = all;
     this.spans = new Spans(
-      all.map((one) => one.start_us ?? -1),
-      all.map((one) => one.end_us ?? Number.POSITIVE_INFINITY),
-      all.map((one) => one.depth),
+      all.map(({ start_us }) => start_us ?? -1),
+      all.map(({ end_us }) => end_us ?? Number.POSITIVE_INFINITY),
+      all.map(({ depth }) => depth),
     );
   }
 
-  /** The deepest region around a time, the younger of two; -1 outside of all. @param {number} time */
+  /** The index of the deepest region at a time, the later one of two; -1 if there is none. @param {number} time */
   innermost(time) {
     return time < 0 ? -1 : this.spans.at(time);
   }

@@ -1,8 +1,11 @@
-/** The two horizontal axes: by event, where each has the same width, and by time. */
+/** The two horizontal axes: by event, all of the same width, and by time. */
+
+import { clamp, countWhile } from "../../data/collections.js";
 
 /**
- * By event, event e lies from e to e + 1, and what was before the first from -1 to 0. By time (microseconds from the first
- * event), the state after an event lasts until the next; a little room at both ends shows what was before and after.
+ * On the event axis, event e extends from e to e + 1, and the state before the first event from -1 to 0. On the time axis
+ * (microseconds since the first event), the state after an event lasts until the next event; margins at both ends show the
+ * states before and after.
  */
 export class Axis {
   /** @param {"event"|"time"} kind @param {import("./trace.js").Trace} trace */
@@ -11,29 +14,24 @@ export class Axis {
     this.trace = trace;
     this.origin = trace.origin;
     const span = trace.timed ? trace.time[trace.length - 1] - this.origin : 0;
-    const room = Math.max(span * 0.005, 1);
-    this.domain = kind === "time" ? [-room, span + room] : [-1, Math.max(trace.length, 1)];
+    const margin = Math.max(span * 0.005, 1);
+    this.domain = kind === "time" ? [-margin, span + margin] : [-1, Math.max(trace.length, 1)];
   }
 
-  /** The state (event + 1) at a place. @param {number} x */
+  /** The state (event + 1) at a position. @param {number} x */
   state(x) {
     const last = this.trace.length;
-    if (this.kind === "event") return Math.min(Math.max(Math.floor(x) + 1, 0), last);
-    return this.begun(x, true);
+    if (this.kind === "event") return clamp(Math.floor(x) + 1, 0, last);
+    return this.countUntil(x, true);
   }
 
-  /** How many events lie before a time, or at it; from the first event on: since 1970 a double has quarters of µs only. @param {number} x @param {boolean} at */
-  begun(x, at) {
+  /** The number of events before a time. Differences to the first event are exact, times since 1970 are not. @param {number} x @param {boolean} inclusive */
+  countUntil(x, inclusive) {
     const { trace, origin } = this;
-    let low = 0;
-    let high = trace.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      const time = trace.time[middle] - origin;
-      if (time < x || (at && time === x)) low = middle + 1;
-      else high = middle;
-    }
-    return low;
+    return countWhile(trace.length, (event) => {
+      const time = trace.time[event] - origin;
+      return time < x || (inclusive && time === x);
+    });
   }
 
   /** Where the state after an event begins. @param {number} event */
@@ -43,13 +41,13 @@ export class Axis {
     return (this.trace.time[Math.min(event, this.trace.length - 1)] ?? this.origin) - this.origin;
   }
 
-  /** Where it ends. @param {number} event */
+  /** Where the state after an event ends. @param {number} event */
   until(event) {
     return event + 1 >= this.trace.length ? this.domain[1] : this.place(event + 1);
   }
 
   /**
-   * First and last state of each pixel column, and which columns lie inside the recording.
+   * The first and last state of each pixel column, and the range of columns inside the recording.
    * @param {number} x0 @param {number} x1 @param {number} width
    */
   columns(x0, x1, width) {
@@ -61,21 +59,20 @@ export class Axis {
       first[column] = edge;
       const right = x0 + (column + 1) * step;
       const next = this.state(right);
-      // states that begin at the right edge are the next column's, all of them
+      // States that begin exactly at the right edge belong to the next column
       const begins = next > edge && this.place(next - 1) >= right;
       last[column] = begins ? this.before(right, edge) : next;
       edge = begins ? Math.min(last[column] + 1, next) : next;
     }
-    // beside a longer recording some columns lie outside of this one
-    const inside = (/** @type {number} */ column) => Math.min(Math.max(column, 0), width);
+    // Next to a longer recording, some columns are outside of this one
+    const inside = (/** @type {number} */ column) => clamp(column, 0, width);
     const from = inside(Math.floor((this.domain[0] - x0) / step + 1e-9));
     const to = inside(Math.ceil((this.domain[1] - x0) / step - 1e-9));
     return { first, last, from, to };
   }
 
-  /** The last state that begins before a place. @param {number} x @param {number} least */
-  before(x, least) {
-    if (this.kind === "event") return Math.max(Math.ceil(x), least);
-    return Math.max(this.begun(x, false), least);
+  /** The last state that begins before a position. @param {number} x @param {number} minimum */
+  before(x, minimum) {
+    return Math.max(this.kind === "event" ? Math.ceil(x) : this.countUntil(x, false), minimum);
   }
 }

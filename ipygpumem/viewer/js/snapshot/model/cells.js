@@ -1,12 +1,12 @@
-/** Which notebook cell an event belongs to: by time, and by the file names in its stack. As `ipygpumem.snapshot.model.cells`. */
+/** Finds the notebook cell of an event by time and by the file names in its stack, as `ipygpumem.snapshot.model.cells` does. */
 
-import { remember } from "../../data/collections.js";
+import { getOrCreate } from "../../data/collections.js";
+import { NO_CELL } from "../options.js";
 import { Spans } from "./spans.js";
 
 /** @typedef {{number: number|null, filename: string, start_us: number, end_us: number, success: boolean|null}} Cell */
 
-export const OUTSIDE = "(no cell)";
-const NAMED = 3;
+const MAX_LABELS = 3;
 const IPYTHON = /^<ipython-input-(\d+)-[0-9a-f]+>$/;
 const IPYKERNEL = /^.*[/\\]ipykernel_\d+[/\\](\d+)\.py$/;
 
@@ -16,14 +16,14 @@ export function cellLabel(cell) {
 }
 
 export class Cells {
-  /** @param {Cell[]} cells by their beginning @param {Record<string, number>} [numbers] of cells that ran before, by file name */
+  /** @param {Cell[]} cells ordered by start @param {Record<string, number>} [numbers] of cells that ran before the recording, by file name */
   constructor(cells, numbers = {}) {
     this.cells = cells;
     this.numbers = new Map(Object.entries(numbers));
     /** @type {Map<string, number[]>} */
     this.runs = new Map();
     for (const [number, cell] of cells.entries()) {
-      if (cell.filename) remember(this.runs, cell.filename, () => []).push(number);
+      if (cell.filename) getOrCreate(this.runs, cell.filename, () => []).push(number);
     }
     this.all = cells.map((_, number) => number);
     /** @type {Map<number[], Spans>} */
@@ -31,35 +31,36 @@ export class Cells {
   }
 
   /** @param {Iterable<number>} numbers */
-  joined(numbers) {
+  joinLabels(numbers) {
     const labels = [...new Set([...numbers].map((number) => cellLabel(this.cells[number])))];
-    return labels.length <= NAMED ? labels.join(" or ") : `${labels[0]} … ${labels.at(-1)}`;
+    return labels.length <= MAX_LABELS ? labels.join(" or ") : `${labels[0]} … ${labels.at(-1)}`;
   }
 
-  /** The label of the cell that a file name stands for; undefined for other files. @param {string} file */
-  runsOf(file) {
+  /** The label of the cell that a file name belongs to; undefined for other files. @param {string} file */
+  labelOf(file) {
     const runs = this.runs.get(file);
-    if (runs) return this.joined(runs);
+    if (runs) return this.joinLabels(runs);
     const number = this.numbers.get(file);
     if (number !== undefined) return `In[${number}]`;
-    const old = IPYTHON.exec(file);
-    if (old) return `In[${old[1]}]`;
+    const ipython = IPYTHON.exec(file);
+    if (ipython) return `In[${ipython[1]}]`;
     const kernel = IPYKERNEL.exec(file);
     return kernel ? `cell ${kernel[1]}` : undefined;
   }
 
-  /** As `runsOf`, but only the runs under way at these times, if there is one for each. @param {string} file @param {number[]} times */
-  runsAt(file, times) {
+  /** Like `labelOf`, but only with the runs in progress at some times, if there is one at each. @param {string} file @param {number[]} times */
+  labelAt(file, times) {
     const runs = this.runs.get(file);
-    if (!runs || runs.length <= 1) return this.runsOf(file);
-    const found = new Set(times.map((time) => this.running(runs, time)));
-    return found.has(-1) || !found.size ? this.runsOf(file) : this.joined([...found].sort((a, b) => a - b));
+    if (!runs || runs.length <= 1) return this.labelOf(file);
+    const running = new Set(times.map((time) => this.running(runs, time)));
+    if (running.has(-1) || !running.size) return this.labelOf(file);
+    return this.joinLabels([...running].sort((a, b) => a - b));
   }
 
-  /** The youngest of some runs at a time; -1 for none. @param {number[]} numbers @param {number} time */
+  /** The last of some runs that was in progress at a time; -1 if none was. @param {number[]} numbers @param {number} time */
   running(numbers, time) {
     if (time < 0) return -1;
-    const spans = remember(this.spans, numbers, () => {
+    const spans = getOrCreate(this.spans, numbers, () => {
       const chosen = numbers.map((number) => this.cells[number]);
       return new Spans(
         chosen.map((cell) => cell.start_us),
@@ -71,20 +72,20 @@ export class Cells {
 
   /**
    * The label of the cell of an event.
-   * @param {number} time -1: unknown @param {string[]} files those in its stack, the outermost first
+   * @param {number} time -1: unknown @param {string[]} files in its stack, the outermost first
    */
   label(time, files) {
-    let found = -1;
+    let run = -1;
     for (const file of files) {
       const runs = this.runs.get(file);
-      if (runs) found = Math.max(found, this.running(runs, time));
+      if (runs) run = Math.max(run, this.running(runs, time));
     }
-    if (found < 0) found = this.running(this.all, time);
-    if (found >= 0) return cellLabel(this.cells[found]);
+    if (run < 0) run = this.running(this.all, time);
+    if (run >= 0) return cellLabel(this.cells[run]);
     for (const file of files) {
-      const label = this.runsOf(file);
+      const label = this.labelOf(file);
       if (label) return label;
     }
-    return OUTSIDE;
+    return NO_CELL;
   }
 }

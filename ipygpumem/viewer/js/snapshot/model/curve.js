@@ -1,9 +1,9 @@
-/** Bytes after each event, with the highest point of any stretch at hand. A state is an event plus one: 0 is before the first. */
+/** Bytes after each event, with a fast search for the maximum of any range. State 0 precedes the first event. */
 
 const BLOCK = 128;
 
 export class Curve {
-  /** @param {Float64Array} bytes one more than there are events: the first is the moment before the first event */
+  /** @param {Float64Array} bytes of each state */
   constructor(bytes) {
     this.bytes = bytes;
     const blocks = Math.ceil(bytes.length / BLOCK);
@@ -17,20 +17,24 @@ export class Curve {
     }
   }
 
-  /** The first state with the most bytes between two, both included. @param {number} first @param {number} last */
+  /** The first state with the maximum between two states, both included. @param {number} first @param {number} last */
   highest(first, last) {
     const { bytes, best } = this;
-    let found = first;
+    let highest = first;
+    const scan = (/** @type {number} */ from, /** @type {number} */ to) => {
+      for (let state = from; state < to; state++) if (bytes[state] > bytes[highest]) highest = state;
+    };
     const firstBlock = Math.ceil(first / BLOCK);
-    const lastBlock = Math.floor((last + 1) / BLOCK); // blocks before this one lie inside
+    const lastBlock = Math.floor((last + 1) / BLOCK); // the first block that is not completely inside
     if (firstBlock >= lastBlock) {
-      for (let state = first + 1; state <= last; state++) if (bytes[state] > bytes[found]) found = state;
-      return found;
+      scan(first + 1, last + 1);
+      return highest;
     }
-    for (let state = first + 1; state < firstBlock * BLOCK; state++) if (bytes[state] > bytes[found]) found = state;
-    for (let block = firstBlock; block < lastBlock; block++) if (bytes[best[block]] > bytes[found]) found = best[block];
-    for (let state = lastBlock * BLOCK; state <= last; state++) if (bytes[state] > bytes[found]) found = state;
-    return found;
+    scan(first + 1, firstBlock * BLOCK);
+    for (let block = firstBlock; block < lastBlock; block++)
+      if (bytes[best[block]] > bytes[highest]) highest = best[block];
+    scan(lastBlock * BLOCK, last + 1);
+    return highest;
   }
 
   /** The state of the peak. */
@@ -40,7 +44,7 @@ export class Curve {
 }
 
 /**
- * Requested bytes of all allocations that are not freed completely.
+ * Requested bytes of all allocations until their frees are completed.
  * @param {import("./trace.js").Allocations} allocations @param {number} events
  */
 export function requestedCurve(allocations, events) {
@@ -55,7 +59,7 @@ export function requestedCurve(allocations, events) {
 }
 
 /**
- * Bytes of all segments, reckoned back from those at the end; undefined where the file does not tell them.
+ * Bytes of all segments, computed backwards from the final ones; undefined if the file has none.
  * @param {import("./trace.js").Trace} trace @param {number|null|undefined} atEnd
  */
 export function reservedCurve(trace, atEnd) {
@@ -68,6 +72,6 @@ export function reservedCurve(trace, atEnd) {
       action === 3 || action === 5 ? trace.size[event] : action === 4 || action === 6 ? -trace.size[event] : 0;
     bytes[event] = bytes[event + 1] - change;
   }
-  // less than nothing: the segments at the end and the events do not fit together
-  return bytes.every((one) => one >= 0) ? new Curve(bytes) : undefined;
+  // Negative bytes: the final segments do not match the events
+  return bytes.every((value) => value >= 0) ? new Curve(bytes) : undefined;
 }

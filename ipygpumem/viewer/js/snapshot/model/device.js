@@ -1,12 +1,13 @@
-/** One device's history, with what is needed to answer questions about it quickly. */
+/** The recorded history of one device, with indexes that make requests fast. */
 
+import { countWhile } from "../../data/collections.js";
 import { Axis } from "./axis.js";
 import { Checkpoints } from "./checkpoints.js";
 import { requestedCurve, reservedCurve } from "./curve.js";
 import { Allocations, shifted, Trace } from "./trace.js";
 
 /**
- * @typedef {object} DeviceFacts what the header tells of a device
+ * @typedef {object} DeviceFacts the device in the header
  * @property {number} device
  * @property {string|null} name
  * @property {number|null} total
@@ -21,7 +22,7 @@ import { Allocations, shifted, Trace } from "./trace.js";
  * @property {boolean} ended_by_request
  * @property {number} only_in_segments
  * @property {number} only_in_events
- * @property {number} [zero_us] where times count from, for several files on one clock
+ * @property {number} [zero_us] the origin of time, for several files with one clock
  */
 
 export class Device {
@@ -36,14 +37,13 @@ export class Device {
     this.requested = requestedCurve(this.allocations, this.trace.length);
     this.reserved = reservedCurve(this.trace, facts.end_reserved);
     this.checkpoints = new Checkpoints(this.allocations);
-    this.mostLive = this.checkpoints.most;
     /** @type {Record<string, Axis>} */
     this.axes = {};
     /** @type {Int32Array|undefined} */
     this.ends = undefined;
   }
 
-  /** All devices of a snapshot take the same off their addresses. @param {bigint} base */
+  /** Use an address base that all devices of a snapshot share. @param {bigint} base */
   rebase(base) {
     const { allocations } = this;
     allocations.address = shifted({ values: allocations.address, base: allocations.base }, base);
@@ -53,12 +53,12 @@ export class Device {
 
   /** @param {"event"|"time"} kind */
   axis(kind) {
-    const known = kind === "time" && !this.trace.timed ? "event" : kind;
-    this.axes[known] ??= new Axis(known, this.trace);
-    return this.axes[known];
+    const available = kind === "time" && !this.trace.timed ? "event" : kind;
+    this.axes[available] ??= new Axis(available, this.trace);
+    return this.axes[available];
   }
 
-  /** Rows by their end. */
+  /** Rows ordered by end. */
   get byEnd() {
     if (!this.ends) {
       const { end, length } = this.allocations;
@@ -71,26 +71,19 @@ export class Device {
     return this.ends;
   }
 
-  /** How many allocations ended up to an event. @param {number} event */
+  /** The number of allocations that ended up to an event. @param {number} event */
   ended(event) {
     const { byEnd } = this;
     const { end } = this.allocations;
-    let low = 0;
-    let high = byEnd.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (end[byEnd[middle]] <= event) low = middle + 1;
-      else high = middle;
-    }
-    return low;
+    return countWhile(byEnd.length, (i) => end[byEnd[i]] <= event);
   }
 
-  /** Microseconds since 1970 of an event; null where they are not known. @param {number} event */
+  /** Microseconds since 1970 of an event; null if unknown. @param {number} event */
   time(event) {
     return this.trace.timed && event >= 0 && event < this.trace.length ? this.trace.time[event] : null;
   }
 
-  /** How long an allocation lived, up to the end of the recording, in microseconds. @param {number} row */
+  /** The lifetime of an allocation within the recording, in microseconds; null if unknown. @param {number} row */
   lifetime(row) {
     const { trace } = this;
     if (!trace.timed) return null;

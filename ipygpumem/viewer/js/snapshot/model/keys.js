@@ -1,11 +1,12 @@
-/** By what allocations can be grouped, and what such a group is called. As `ipygpumem.snapshot.queries.groups`. */
+/** Groups allocations by line, function, cell and other keys, and describes groups, as `ipygpumem.snapshot.queries.groups` does. */
 
-import { remember } from "../../data/collections.js";
+import { getOrCreate } from "../../data/collections.js";
+import { NO_REGION } from "../options.js";
 import { BEFORE } from "./trace.js";
 import { hex, oneLine } from "../../data/units.js";
 
 /**
- * @typedef {object} Named
+ * @typedef {object} Description
  * @property {string} label
  * @property {string} [file]
  * @property {number} [line]
@@ -13,30 +14,29 @@ import { hex, oneLine } from "../../data/units.js";
  * @property {string} [source] the text of the line
  * @property {number} [stack]
  *
- * @typedef {object} Keyed a code for each allocation, and what the codes mean
+ * @typedef {object} Grouping a code for each allocation, and the meaning of the codes
  * @property {Int32Array} codes
- * @property {(code: number, rows?: ArrayLike<number>) => Named} describe rows: some that have the code
+ * @property {(code: number, rows?: ArrayLike<number>) => Description} describe rows: a sample of the group
  *
  * @typedef {import("./snapshot.js").Snapshot} Snapshot
  * @typedef {import("./device.js").Device} Device
  */
 
-const FOREIGN = -1;
-const EMPTY = -2;
-const OLD = -3;
+const LIBRARY = -1;
+const NO_PYTHON = -2;
+const OLDER = -3;
 const NO_STACK = -4;
 /** @type {Record<number, string>} */
 const UNNAMED = {
-  [FOREIGN]: "(no frame of your own code)",
-  [EMPTY]: "(no Python on that thread, such as a backward pass)",
-  [OLD]: "(older than the recording, without a stack)",
+  [LIBRARY]: "(no frame of your own code)",
+  [NO_PYTHON]: "(no Python on that thread, such as a backward pass)",
+  [OLDER]: "(older than the recording, without a stack)",
   [NO_STACK]: "(no stack recorded)",
 };
 const UNKNOWN = "(unknown)";
-const OUTSIDE = "(outside of all)";
 const SIZE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
-/** Numbers texts in the order of their first use. */
+/** Numbers texts in order of first use. */
 class Numbers {
   constructor() {
     /** @type {Map<string, number>} */
@@ -47,25 +47,19 @@ class Numbers {
 
   /** @param {string} text */
   number(text) {
-    let found = this.map.get(text);
-    if (found === undefined) {
-      found = this.texts.length;
-      this.map.set(text, found);
-      this.texts.push(text);
-    }
-    return found;
+    return getOrCreate(this.map, text, () => this.texts.push(text) - 1);
   }
 }
 
-/** For each allocation the innermost frame of the user's own code, or why there is none. @param {Snapshot} snapshot @param {Device} device */
+/** The innermost frame of the user's own code of each allocation, or the reason why there is none. @param {Snapshot} snapshot @param {Device} device */
 function userFrames(snapshot, device) {
   const { stacks } = snapshot;
   const { stack, start, length } = device.allocations;
   const codes = new Int32Array(length);
   for (let row = 0; row < length; row++) {
-    const one = stack[row];
-    let code = one < 0 ? NO_STACK : stacks.leaf[one] < 0 ? EMPTY : stacks.userFrame[one];
-    if (start[row] === BEFORE && (code === EMPTY || code === NO_STACK)) code = OLD;
+    const id = stack[row];
+    let code = id < 0 ? NO_STACK : stacks.leaf[id] < 0 ? NO_PYTHON : stacks.userFrame[id];
+    if (start[row] === BEFORE && (code === NO_PYTHON || code === NO_STACK)) code = OLDER;
     codes[row] = code;
   }
   return codes;
@@ -73,12 +67,10 @@ function userFrames(snapshot, device) {
 
 /** @param {Device} device @param {ArrayLike<number>|undefined} rows */
 function times(device, rows) {
-  const found = [];
-  for (let i = 0; i < (rows?.length ?? 0); i++) found.push(startTime(device, /** @type {any} */ (rows)[i]));
-  return found;
+  return Array.from(rows ?? [], (row) => startTime(device, row));
 }
 
-/** When an allocation was made, in microseconds since 1970; -1 if nobody knows. @param {Device} device @param {number} row */
+/** When an allocation began, in microseconds since 1970; -1 if unknown. @param {Device} device @param {number} row */
 function startTime(device, row) {
   const event = device.allocations.start[row];
   return event < 0 ? -1 : device.trace.time[event];
@@ -89,22 +81,22 @@ export function cellOf(snapshot, device, row) {
   return oneLine(snapshot.cells.label(startTime(device, row), snapshot.stacks.files(device.allocations.stack[row])));
 }
 
-/** The innermost region around the beginning of one allocation. @param {Snapshot} snapshot @param {Device} device @param {number} row */
+/** The innermost region in which an allocation began. @param {Snapshot} snapshot @param {Device} device @param {number} row */
 export function regionOf(snapshot, device, row) {
   const regions = snapshot.annotations(device.index);
-  const found = regions.innermost(startTime(device, row));
-  return found < 0 ? OUTSIDE : oneLine(regions.all[found].name);
+  const index = regions.innermost(startTime(device, row));
+  return index < 0 ? NO_REGION : oneLine(regions.all[index].name);
 }
 
-/** The number of the pool of one allocation. @param {Snapshot} snapshot @param {Device} device @param {number} row */
+/** The number of the memory pool of one allocation; -1 if unknown. @param {Snapshot} snapshot @param {Device} device @param {number} row */
 export function poolOf(snapshot, device, row) {
   const start = device.allocations.start[row];
-  const told = start < 0 ? -1 : device.trace.pool[start];
-  return told >= 0 ? told : snapshot.poolAt(device, row);
+  const recorded = start < 0 ? -1 : device.trace.pool[start];
+  return recorded >= 0 ? recorded : snapshot.poolAt(device, row);
 }
 
-/** @type {Record<string, (snapshot: Snapshot, device: Device) => Keyed>} */
-const KEYED = {
+/** @type {Record<string, (snapshot: Snapshot, device: Device) => Grouping>} */
+const GROUPINGS = {
   line(snapshot, device) {
     return {
       codes: userFrames(snapshot, device),
@@ -153,8 +145,8 @@ const KEYED = {
     const files = new Map();
     const codes = new Int32Array(length);
     for (let row = 0; row < length; row++) {
-      const of = remember(files, stack[row], () => snapshot.stacks.files(stack[row]));
-      codes[row] = names.number(snapshot.cells.label(startTime(device, row), of));
+      const filesOf = getOrCreate(files, stack[row], () => snapshot.stacks.files(stack[row]));
+      codes[row] = names.number(snapshot.cells.label(startTime(device, row), filesOf));
     }
     return { codes, describe: (code) => ({ label: oneLine(names.texts[code]) }) };
   },
@@ -162,12 +154,10 @@ const KEYED = {
   stack(snapshot, device) {
     const { stack } = device.allocations;
     return {
-      codes: userFrames(snapshot, device).map((code, row) => (code < FOREIGN ? code : stack[row])),
+      codes: userFrames(snapshot, device).map((code, row) => (code < LIBRARY ? code : stack[row])),
       describe(code, rows) {
         if (code < 0) return { label: UNNAMED[code] };
-        const { stacks } = snapshot;
-        const own = stacks.userFrame[code];
-        const { file, line, name } = stacks.frames[own >= 0 ? own : stacks.nodeFrame[stacks.leaf[code]]];
+        const { file, line, name } = /** @type {import("./stacks.js").Frame} */ (snapshot.stacks.mainFrame(code));
         const short = snapshot.shortFile(file, times(device, rows));
         return { label: oneLine(`${short}:${line} ${name}`), file, line, name, stack: code };
       },
@@ -180,8 +170,8 @@ const KEYED = {
     const { length } = device.allocations;
     const codes = new Int32Array(length);
     for (let row = 0; row < length; row++) {
-      const found = regions.innermost(startTime(device, row));
-      codes[row] = names.number(found < 0 ? OUTSIDE : regions.all[found].name);
+      const index = regions.innermost(startTime(device, row));
+      codes[row] = names.number(index < 0 ? NO_REGION : regions.all[index].name);
     }
     return { codes, describe: (code) => ({ label: oneLine(names.texts[code]) }) };
   },
@@ -218,7 +208,7 @@ const KEYED = {
   allocation(snapshot, device) {
     const { allocations } = device;
     const line = snapshot.key(device, "line");
-    allocations.count(); // names by the thousand: a walk for each would take its time
+    allocations.countAddresses(); // naming one allocation without these counts takes linear time
     return {
       codes: Int32Array.from({ length: allocations.length }, (_, row) => row),
       describe: (code) => ({ ...line.describe(line.codes[code], [code]), label: allocations.name(code) }),
@@ -226,7 +216,7 @@ const KEYED = {
   },
 };
 
-/** @param {"context"|"metadata"} column @returns {(snapshot: Snapshot, device: Device) => Keyed} */
+/** @param {"context"|"metadata"} column @returns {(snapshot: Snapshot, device: Device) => Grouping} */
 function byText(column) {
   return (snapshot, device) => {
     const { start } = device.allocations;
@@ -243,7 +233,7 @@ export function streamLabel(stream) {
   return stream === -1 ? UNKNOWN : stream === 0 ? "default stream" : `stream ${hex(stream)}`;
 }
 
-/** @param {Snapshot} snapshot @param {Device} device @param {string} key one of `names.KEYS` */
-export function keyed(snapshot, device, key) {
-  return (KEYED[key] ?? KEYED.line)(snapshot, device);
+/** @param {Snapshot} snapshot @param {Device} device @param {string} key one of `GROUP_KEYS` */
+export function groupingBy(snapshot, device, key) {
+  return (GROUPINGS[key] ?? GROUPINGS.line)(snapshot, device);
 }

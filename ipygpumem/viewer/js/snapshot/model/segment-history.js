@@ -1,38 +1,38 @@
-/** The allocator's segments and blocks at any event. As `ipygpumem.snapshot.model.segment_history` and `fragmentation`. */
+/** The allocator's segments and blocks at any event, as `ipygpumem.snapshot` computes them. */
 
-import { remember } from "../../data/collections.js";
+import { getOrCreate } from "../../data/collections.js";
 import { ACTION, BEFORE } from "./trace.js";
-import { fine, plural, size as bytes } from "../../data/units.js";
+import { fine, plural, size } from "../../data/units.js";
 
 const QUANTUM = 512;
 const SMALL_SEGMENT = 2 * 1024 * 1024;
 
 /**
  * @typedef {object} Segment
- * @property {number} address less the trace's base
+ * @property {number} address relative to the base of the trace
  * @property {number} size
  * @property {number} stream
  * @property {number} stack -1: unknown
  * @property {number} pool -1: unknown
- * @property {number} small 1: of the small pool; -1: unknown
+ * @property {number} small 1: in the pool for small blocks; -1: unknown
  * @property {boolean} expandable
- * @property {number} event the event that made it; -1: older
+ * @property {number} event the event that allocated it; -1: older than the recording
  *
- * @typedef {Segment & {start: number, end: number}} Stay
+ * @typedef {Segment & {start: number, end: number}} FixedSegment
  *
  * @typedef {object} Block
  * @property {number} row
  * @property {number} address
  * @property {number} requested
  * @property {number} rounded
- * @property {boolean} told whether the rounded size is the file's own
+ * @property {boolean} exact the rounded size comes from the file
  * @property {boolean} pending
  *
  * @typedef {{segment: Segment, blocks: Block[], free: number, largest: number}} Filled
  * @typedef {object} State
  * @property {number} event
  * @property {Filled[]} segments
- * @property {Block[]} outside blocks whose segment the file does not show
+ * @property {Block[]} outside blocks whose segment is not in the file
  * @property {number} reserved
  * @property {number} requested
  * @property {number} rounding
@@ -42,8 +42,8 @@ const SMALL_SEGMENT = 2 * 1024 * 1024;
  * @property {number} empty free bytes in segments without a block
  * @property {number} partly free bytes in segments partly in use
  * @property {number} private free bytes in segments of private pools
- * @property {boolean} derived free pieces are reckoned from the requests: upper bounds
- * @property {string[]} words
+ * @property {boolean} derived free pieces are computed from requested sizes and are upper bounds
+ * @property {string[]} sentences about fragmentation
  */
 
 export class SegmentHistory {
@@ -55,9 +55,9 @@ export class SegmentHistory {
     const { segments } = snapshot;
     /** @type {Segment[]} */
     this.ranges = [];
-    /** @type {Stay[]} */
+    /** @type {FixedSegment[]} */
     this.fixed = [];
-    /** @type {Map<number, Stay>} */
+    /** @type {Map<number, FixedSegment>} */
     const last = new Map();
     for (let i = 0; i < segments.length; i++) {
       if (segments.device[i] !== device.index) continue;
@@ -76,14 +76,14 @@ export class SegmentHistory {
     }
     /** @type {Map<number, number>} */
     const opened = new Map();
-    const stay = (/** @type {number} */ told, /** @type {number} */ start, /** @type {number} */ end) => {
-      const size = trace.size[told];
+    const add = (/** @type {number} */ source, /** @type {number} */ start, /** @type {number} */ end) => {
+      const size = trace.size[source];
       this.fixed.push({
-        address: trace.address[told],
+        address: trace.address[source],
         size,
-        stream: trace.stream[told],
-        stack: trace.stack[told],
-        pool: trace.pool[told],
+        stream: trace.stream[source],
+        stack: trace.stack[source],
+        pool: trace.pool[source],
         small: size === SMALL_SEGMENT ? 1 : 0,
         expandable: false,
         event: start,
@@ -96,26 +96,26 @@ export class SegmentHistory {
       if (trace.action[event] === ACTION.SEGMENT_ALLOC) {
         opened.set(address, event);
       } else {
-        const begun = opened.get(address) ?? BEFORE;
+        const start = opened.get(address) ?? BEFORE;
         opened.delete(address);
-        stay(begun === BEFORE ? event : begun, begun, event);
+        add(start === BEFORE ? event : start, start, event);
       }
     }
     for (const [address, event] of opened) {
-      const known = last.get(address);
+      const final = last.get(address);
       last.delete(address);
-      stay(event, event, trace.length);
-      // what the end tells of it is more than its event does
-      if (known) Object.assign(this.fixed[this.fixed.length - 1], { pool: known.pool, small: known.small });
+      add(event, event, trace.length);
+      // The final state has more facts than the event
+      if (final) Object.assign(this.fixed[this.fixed.length - 1], { pool: final.pool, small: final.small });
     }
     this.fixed.push(...last.values());
-    this.moves = trace.events(ACTION.MAP, ACTION.UNMAP);
+    this.mappings = trace.events(ACTION.MAP, ACTION.UNMAP);
   }
 
-  /** Mapped ranges of expandable segments: those at the end, with all later maps and unmaps taken back. @param {number} event @returns {Segment[]} */
+  /** Mapped ranges of expandable segments: the final ones, with all later mappings undone. @param {number} event @returns {Segment[]} */
   mapped(event) {
     const { trace } = this.device;
-    const later = this.moves.filter((one) => one > event);
+    const later = this.mappings.filter((mapping) => mapping > event);
     if (!later.length) return this.ranges;
     /** @type {Map<number, [number, number][]>} */
     const points = new Map();
@@ -125,40 +125,40 @@ export class SegmentHistory {
       /** @type {number} */ size,
       /** @type {number} */ weight,
     ) => {
-      const all = remember(points, stream, () => []);
-      all.push([address, weight], [address + size, -weight]);
+      const edges = getOrCreate(points, stream, () => []);
+      edges.push([address, weight], [address + size, -weight]);
     };
-    for (const one of this.ranges) add(one.stream, one.address, one.size, 1);
-    for (const one of later)
-      add(trace.stream[one], trace.address[one], trace.size[one], trace.action[one] === ACTION.MAP ? -1 : 1);
+    for (const range of this.ranges) add(range.stream, range.address, range.size, 1);
+    for (const i of later)
+      add(trace.stream[i], trace.address[i], trace.size[i], trace.action[i] === ACTION.MAP ? -1 : 1);
     /** @type {Segment[]} */
-    const found = [];
-    for (const [stream, all] of points) {
-      all.sort(([a], [b]) => a - b);
-      let cover = 0;
-      let open = 0;
-      for (let i = 0; i < all.length; ) {
-        const place = all[i][0];
-        const before = cover;
-        for (; i < all.length && all[i][0] === place; i++) cover += all[i][1];
-        if (before <= 0 && cover > 0) open = place;
-        if (before > 0 && cover <= 0) found.push(this.range(stream, open, place - open));
+    const mapped = [];
+    for (const [stream, edges] of points) {
+      edges.sort(([a], [b]) => a - b);
+      let depth = 0;
+      let start = 0;
+      for (let i = 0; i < edges.length; ) {
+        const address = edges[i][0];
+        const before = depth;
+        for (; i < edges.length && edges[i][0] === address; i++) depth += edges[i][1];
+        if (before <= 0 && depth > 0) start = address;
+        if (before > 0 && depth <= 0) mapped.push(this.range(stream, start, address - start));
       }
     }
-    return found.sort((a, b) => a.address - b.address);
+    return mapped.sort((a, b) => a.address - b.address);
   }
 
   /** @param {number} stream @param {number} address @param {number} size @returns {Segment} */
   range(stream, address, size) {
-    // what a range at the end tells holds for the range that it grew from
-    const grown = this.ranges.find((one) => one.address <= address && address < one.address + one.size);
+    // The final range at this address has the same stack and pool
+    const final = this.ranges.find((range) => range.address <= address && address < range.address + range.size);
     return {
       address,
       size,
       stream,
-      stack: grown?.stack ?? -1,
-      pool: grown?.pool ?? -1,
-      small: grown?.small ?? -1,
+      stack: final?.stack ?? -1,
+      pool: final?.pool ?? -1,
+      small: final?.small ?? -1,
       expandable: true,
       event: BEFORE,
     };
@@ -168,38 +168,39 @@ export class SegmentHistory {
   at(event) {
     const { device, snapshot } = this;
     const { allocations, trace } = device;
-    const segments = [...this.fixed.filter((one) => one.start <= event && event < one.end), ...this.mapped(event)];
+    const segments = [...this.fixed.filter(({ start, end }) => start <= event && event < end), ...this.mapped(event)];
     segments.sort((a, b) => a.address - b.address);
     const atEnd = event === trace.length - 1;
-    const exact = atEnd && !device.facts.only_in_segments && !device.facts.only_in_events;
+    const complete = atEnd && !device.facts.only_in_segments && !device.facts.only_in_events;
     /** @type {Block[]} */
     const blocks = [];
     for (const row of device.checkpoints.live(event)) {
-      const place = allocations.block[row];
-      const told = exact && place >= 0;
+      const block = allocations.block[row];
+      const exact = complete && block >= 0;
       const requested = allocations.size[row];
-      const rounded = told ? snapshot.blocks.size[place] : Math.max(Math.ceil(requested / QUANTUM), 1) * QUANTUM;
+      const rounded = exact ? snapshot.blocks.size[block] : Math.max(Math.ceil(requested / QUANTUM), 1) * QUANTUM;
       blocks.push({
         row,
         address: allocations.address[row],
         requested,
         rounded,
-        told,
-        pending: allocations.asked[row] <= event,
+        exact,
+        pending: allocations.freeRequested[row] <= event,
       });
     }
     blocks.sort((a, b) => a.address - b.address);
-    const own = (/** @type {Segment} */ { pool }) => pool >= 0 && snapshot.pools[pool].some((number) => number !== 0);
-    return summed(event, segments, blocks, !exact, own);
+    const isPrivate = (/** @type {Segment} */ { pool }) =>
+      pool >= 0 && snapshot.pools[pool].some((number) => number !== 0);
+    return stateOf(event, segments, blocks, !complete, isPrivate);
   }
 }
 
 /**
  * @param {number} event @param {Segment[]} segments @param {Block[]} blocks @param {boolean} derived
- * @param {(segment: Segment) => boolean} own of a private pool
+ * @param {(segment: Segment) => boolean} isPrivate
  * @returns {State}
  */
-function summed(event, segments, blocks, derived, own) {
+function stateOf(event, segments, blocks, derived, isPrivate) {
   /** @type {State} */
   const state = {
     event,
@@ -215,63 +216,55 @@ function summed(event, segments, blocks, derived, own) {
     partly: 0,
     private: 0,
     derived,
-    words: [],
+    sentences: [],
   };
-  let place = 0;
+  let index = 0;
   for (const block of blocks) {
-    while (place < segments.length && segments[place].address + segments[place].size <= block.address) place++;
-    if (place < segments.length && segments[place].address <= block.address) state.segments[place].blocks.push(block);
+    while (index < segments.length && segments[index].address + segments[index].size <= block.address) index++;
+    if (index < segments.length && segments[index].address <= block.address) state.segments[index].blocks.push(block);
     else state.outside.push(block);
     state.requested += block.requested;
     state.rounding += Math.max(block.rounded - block.requested, 0);
   }
   for (const filled of state.segments) {
     const { segment } = filled;
-    let at = segment.address;
-    const gap = (/** @type {number} */ until) => {
-      if (until > at) {
-        filled.free += until - at;
-        filled.largest = Math.max(filled.largest, until - at);
-        state.pieces++;
-      }
+    let end = segment.address; // of the blocks so far
+    const addGap = (/** @type {number} */ next) => {
+      if (next <= end) return;
+      filled.free += next - end;
+      filled.largest = Math.max(filled.largest, next - end);
+      state.pieces++;
     };
     for (const block of filled.blocks) {
-      gap(block.address);
-      at = Math.max(at, block.address + block.rounded);
+      addGap(block.address);
+      end = Math.max(end, block.address + block.rounded);
     }
-    gap(segment.address + segment.size);
+    addGap(segment.address + segment.size);
     state.reserved += segment.size;
     state.free += filled.free;
     state.largest = Math.max(state.largest, filled.largest);
-    if (own(segment)) state.private += filled.free;
+    if (isPrivate(segment)) state.private += filled.free;
     else if (filled.blocks.length) state.partly += filled.free;
     else state.empty += filled.free;
   }
-  state.words = words(state);
+  state.sentences = fragmentation(state);
   return state;
 }
 
-/** Fragmentation, in sentences. @param {State} state */
-function words(state) {
-  if (!state.segments.length) return ["The file shows no segments at this event."];
-  const found = [];
-  const upTo = state.derived ? "up to " : "";
-  if (!state.free) {
-    found.push("No byte of the segments is free.");
-  } else {
-    found.push(
-      `${upTo}${bytes(state.free)} of ${bytes(state.reserved)} reserved are free, in ${plural(state.pieces, "piece")}; the largest is ${bytes(state.largest)}.`,
-    );
-  }
-  if (state.empty)
-    found.push(`${bytes(state.empty)} lie in segments without a block: torch.cuda.empty_cache() would give them back.`);
-  if (state.partly)
-    found.push(`${upTo}${bytes(state.partly)} lie in segments partly in use, where only PyTorch can use them.`);
-  if (state.private) {
-    found.push(
-      `${upTo}${bytes(state.private)} lie in private pools: only the CUDA graphs that they belong to can use them.`,
-    );
-  }
-  if (state.rounding) found.push(`Rounding takes ${state.derived ? "at least " : ""}${fine(state.rounding)}.`);
-  return found.map((text) => text[0].toUpperCase() + text.slice(1));
+/** Fragmentation in sentences. @param {State} state */
+function fragmentation(state) {
+  const { segments, derived, free, reserved, pieces, largest, empty, partly, rounding } = state;
+  if (!segments.length) return ["The file has no segments at this event."];
+  const upTo = derived ? "up to " : "";
+  const sentences = free
+    ? [
+        `${upTo}${size(free)} of ${size(reserved)} reserved are free, in ${plural(pieces, "piece")}; the largest is ${size(largest)}.`,
+      ]
+    : ["No memory in the segments is free."];
+  if (empty) sentences.push(`${size(empty)} are in unused segments, which torch.cuda.empty_cache() would release.`);
+  if (partly) sentences.push(`${upTo}${size(partly)} are in partly used segments, where only PyTorch can use them.`);
+  if (state.private)
+    sentences.push(`${upTo}${size(state.private)} are in private pools, where only their CUDA graphs can use them.`);
+  if (rounding) sentences.push(`Rounding takes up ${derived ? "at least " : ""}${fine(rounding)}.`);
+  return sentences.map((text) => text[0].toUpperCase() + text.slice(1));
 }

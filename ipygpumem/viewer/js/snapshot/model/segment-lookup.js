@@ -1,43 +1,32 @@
-/** Which segment held an address at an event. As `ipygpumem.snapshot.model.segment_lookup`. */
+/** Finds the segment that contained an address at an event. */
 
-import { remember } from "../../data/collections.js";
+import { countWhile, getOrCreate } from "../../data/collections.js";
 
 /** @template {{address: number, size: number, start: number, end: number}} T */
-export class Stays {
-  /** @param {T[]} all segments, each from the event that made it to the one that gave it back */
-  constructor(all) {
+export class SegmentLookup {
+  /** @param {T[]} segments each from the event that allocated it to the one that freed it */
+  constructor(segments) {
     /** @type {Map<number, T[]>} */
     const bases = new Map();
-    for (const one of all) remember(bases, one.address, () => []).push(one);
-    this.bases = [...bases].sort(([a], [b]) => a - b).map(([address, stays]) => ({ address, stays }));
-    for (const { stays } of this.bases) stays.sort((a, b) => a.start - b.start);
-    let last = Number.NEGATIVE_INFINITY;
-    /** How far all up to this base reach: a search backwards may stop there. */
-    this.reach = this.bases.map(({ address, stays }) => {
-      for (const { size } of stays) last = Math.max(last, address + size);
-      return last;
+    for (const segment of segments) getOrCreate(bases, segment.address, () => []).push(segment);
+    this.bases = [...bases].sort(([a], [b]) => a - b).map(([address, periods]) => ({ address, periods }));
+    for (const { periods } of this.bases) periods.sort((a, b) => a.start - b.start);
+    let end = Number.NEGATIVE_INFINITY;
+    /** The end of all segments up to each base: a search backwards may stop there. */
+    this.ends = this.bases.map(({ address, periods }) => {
+      for (const { size } of periods) end = Math.max(end, address + size);
+      return end;
     });
   }
 
   /** @param {number} address @param {number} event @returns {T|undefined} */
   at(address, event) {
-    for (let i = below(this.bases, (one) => one.address <= address) - 1; i >= 0 && this.reach[i] > address; i--) {
-      const { address: base, stays } = this.bases[i];
-      const one = stays[below(stays, ({ start }) => start <= event) - 1];
-      if (one && event < one.end && address < base + one.size) return one;
+    const { bases, ends } = this;
+    for (let i = countWhile(bases.length, (n) => bases[n].address <= address) - 1; i >= 0 && ends[i] > address; i--) {
+      const { address: base, periods } = bases[i];
+      const segment = periods[countWhile(periods.length, (n) => periods[n].start <= event) - 1];
+      if (segment && event < segment.end && address < base + segment.size) return segment;
     }
     return undefined;
   }
-}
-
-/** How many at the front pass. @template T @param {T[]} all @param {(one: T) => boolean} passes */
-function below(all, passes) {
-  let low = 0;
-  let high = all.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (passes(all[middle])) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }

@@ -1,13 +1,13 @@
-/** A decoded snapshot: its devices, and what they share. */
+/** A decoded snapshot: its devices and the facts that they share. */
 
-import { remember } from "../../data/collections.js";
+import { countWhile, getOrCreate } from "../../data/collections.js";
 import { Annotations } from "./annotations.js";
 import { Cells } from "./cells.js";
 import { Device } from "./device.js";
-import { keyed } from "./keys.js";
+import { groupingBy } from "./keys.js";
 import { shortPath, Stacks } from "./stacks.js";
 import { SegmentHistory } from "./segment-history.js";
-import { Stays } from "./segment-lookup.js";
+import { SegmentLookup } from "./segment-lookup.js";
 import { ACTION, addresses, BEFORE, read } from "./trace.js";
 
 export class Snapshot {
@@ -25,7 +25,7 @@ export class Snapshot {
     this.stacks = new Stacks(columns, header.frames ?? []);
     /** @type {Device[]} */
     this.devices = (header.devices ?? []).map((/** @type {any} */ facts) => new Device(columns, facts));
-    const base = this.devices.map((one) => one.allocations.base).find((one) => one !== 0n) ?? 0n;
+    const base = this.devices.map((device) => device.allocations.base).find((value) => value !== 0n) ?? 0n;
     for (const device of this.devices) device.rebase(base);
     this.segments = table(
       columns,
@@ -35,44 +35,42 @@ export class Snapshot {
     );
     this.blocks = table(columns, "blocks", ["segment", "device", "size", "requested", "state", "stack"], base);
     /** @type {Map<string, string[]>} */
-    this.lines = new Map();
+    this.sourceCache = new Map();
     /** @type {Map<number, Annotations>} */
     this.regions = new Map();
-    /** @type {Map<string, import("./keys.js").Keyed>} */
-    this.keys = new Map();
-    /** @type {Map<Device, {stays: Stays<import("./segment-history.js").Stay>, unmapped: number}>} */
-    this.held = new Map();
+    /** @type {Map<string, import("./keys.js").Grouping>} */
+    this.groupings = new Map();
+    /** @type {Map<Device, {lookup: SegmentLookup<import("./segment-history.js").FixedSegment>, unmapped: number}>} */
+    this.lookups = new Map();
   }
 
-  /** Groups of a device's allocations. @param {Device} device @param {string} key */
+  /** The groups of a device's allocations. @param {Device} device @param {string} key */
   key(device, key) {
-    const name = `${device.index} ${key}`;
-    const found = remember(this.keys, name, () => keyed(this, device, key));
-    return found;
+    return getOrCreate(this.groupings, `${device.index} ${key}`, () => groupingBy(this, device, key));
   }
 
   /** @param {number} device */
   annotations(device) {
-    return remember(this.regions, device, () => {
+    return getOrCreate(this.regions, device, () => {
       const all = /** @type {import("./annotations.js").Annotation[]} */ (this.header.annotations ?? []);
-      return new Annotations(all.filter((one) => one.device === device));
+      return new Annotations(all.filter((annotation) => annotation.device === device));
     });
   }
 
-  /** A file's name for people: In[n] for a cell, else its last two parts. @param {string} file @param {number[]} [times] */
+  /** A short file name: In[n] for a cell, else the last two parts of the path. @param {string} file @param {number[]} [times] */
   shortFile(file, times) {
-    return (times?.length ? this.cells.runsAt(file, times) : this.cells.runsOf(file)) ?? shortPath(file);
+    return (times?.length ? this.cells.labelAt(file, times) : this.cells.labelOf(file)) ?? shortPath(file);
   }
 
   /** @param {string} file */
   sourceLines(file) {
-    return remember(this.lines, file, () => {
+    return getOrCreate(this.sourceCache, file, () => {
       const text = Object.hasOwn(this.sources, file) ? this.sources[file] : "";
       return text ? text.split(/\r\n|\r|\n/) : [];
     });
   }
 
-  /** The text of a line, where the snapshot carries the file's source. @param {string} file @param {number} line */
+  /** The text of a line, if the snapshot contains the source of its file. @param {string} file @param {number} line */
   sourceLine(file, line) {
     return this.sourceLines(file)[line - 1]?.trim() || undefined;
   }
@@ -90,39 +88,28 @@ export class Snapshot {
     return block < 0 ? -1 : this.segments.stream[this.blocks.segment[block]];
   }
 
-  /** The pool of the segment that held an allocation when it was made; -1: nobody knows. @param {Device} device @param {number} row */
+  /** The pool of the segment in which an allocation was made; -1: unknown. @param {Device} device @param {number} row */
   poolAt(device, row) {
     const { block, address, start } = device.allocations;
     if (block[row] >= 0) return this.segments.pool[this.blocks.segment[block[row]]];
-    const { stays, unmapped } = remember(this.held, device, () => ({
-      stays: new Stays(new SegmentHistory(this, device).fixed),
+    const { lookup, unmapped } = getOrCreate(this.lookups, device, () => ({
+      lookup: new SegmentLookup(new SegmentHistory(this, device).fixed),
       unmapped: device.trace.events(ACTION.UNMAP).at(-1) ?? BEFORE,
     }));
-    const held = stays.at(address[row], start[row]);
-    if (held) return held.pool;
-    // a mapped range at the end is what it was since the last unmapping
+    const fixed = lookup.at(address[row], start[row]);
+    if (fixed) return fixed.pool;
+    // A final mapped range has been unchanged since the last unmapping
     const segment = start[row] >= unmapped ? this.segmentAt(device, address[row]) : -1;
     return segment >= 0 && this.segments.expandable[segment] ? this.segments.pool[segment] : -1;
   }
 
-  /** The segment at the end that holds an address. @param {Device} device @param {number} address */
+  /** The final segment that contains an address; -1 if there is none. @param {Device} device @param {number} address */
   segmentAt(device, address) {
     const { segments } = this;
-    for (let low = 0, high = segments.length; low < high; ) {
-      const middle = (low + high) >> 1;
-      const before = segments.device[middle] < device.index;
-      if (
-        before ||
-        (segments.device[middle] === device.index && segments.address[middle] + segments.size[middle] <= address)
-      ) {
-        low = middle + 1;
-      } else if (segments.device[middle] === device.index && segments.address[middle] <= address) {
-        return middle;
-      } else {
-        high = middle;
-      }
-    }
-    return -1;
+    const own = (/** @type {number} */ i) => segments.device[i] === device.index;
+    const ended = (/** @type {number} */ i) => own(i) && segments.address[i] + segments.size[i] <= address;
+    const index = countWhile(segments.length, (i) => segments.device[i] < device.index || ended(i));
+    return index < segments.length && own(index) && segments.address[index] <= address ? index : -1;
   }
 }
 
@@ -133,9 +120,9 @@ export class Snapshot {
  */
 function table(columns, name, fields, base) {
   /** @type {any} */
-  const found = {};
-  for (const field of fields) found[field] = read(columns, `${name}/${field}`, Float64Array);
-  found.address = addresses(columns, name, base).values;
-  found.length = found.address.length;
-  return found;
+  const result = {};
+  for (const field of fields) result[field] = read(columns, `${name}/${field}`, Float64Array);
+  result.address = addresses(columns, name, base).values;
+  result.length = result.address.length;
+  return result;
 }

@@ -1,4 +1,4 @@
-/** All call stacks of a file as one tree, from the outermost call down. */
+/** All call stacks of a snapshot as one tree, with the outermost calls at its root. */
 
 import { oneLine } from "../../data/units.js";
 import { read } from "./trace.js";
@@ -14,37 +14,38 @@ export class Stacks {
     this.nodeFrame = read(columns, "stacks/node_frame", Int32Array);
     this.nodeParent = read(columns, "stacks/node_parent", Int32Array);
     this.leaf = read(columns, "stacks/leaf", Int32Array);
-    /** The innermost frame of the user's own code of each stack; -1 where there is none. */
+    /** The innermost frame of the user's own code of each stack, -1 if there is none. */
     this.userFrame = read(columns, "stacks/user_frame", Int32Array);
     this.length = this.leaf.length;
   }
 
-  /** Numbers of a stack's frames, innermost first. @param {number} stack */
+  /** The numbers of a stack's frames, innermost first. @param {number} stack */
   numbers(stack) {
-    const found = [];
-    for (let node = stack >= 0 ? this.leaf[stack] : -1; node >= 0; node = this.nodeParent[node]) {
-      found.push(this.nodeFrame[node]);
-    }
-    return found;
+    const numbers = [];
+    for (let node = stack >= 0 ? this.leaf[stack] : -1; node >= 0; node = this.nodeParent[node])
+      numbers.push(this.nodeFrame[node]);
+    return numbers;
   }
 
-  /** Files in a stack, the outermost first, each once. @param {number} stack */
+  /** The innermost frame of the user's own code, else the innermost frame. @param {number} stack @returns {Frame|undefined} */
+  mainFrame(stack) {
+    if (stack < 0) return undefined;
+    const own = this.userFrame[stack];
+    return this.frames[own >= 0 ? own : this.nodeFrame[this.leaf[stack]]];
+  }
+
+  /** The distinct files of a stack, the outermost first. @param {number} stack */
   files(stack) {
-    return [
-      ...new Set(
-        this.numbers(stack)
-          .reverse()
-          .map((number) => this.frames[number].file),
-      ),
-    ];
+    const numbers = this.numbers(stack).reverse();
+    return [...new Set(numbers.map((number) => this.frames[number].file))];
   }
 
   /**
-   * Which stacks hold a frame that passes a test; 1 for those that do.
-   * @param {(frame: Frame) => boolean} passes
+   * 1 for each stack with a frame that satisfies a condition.
+   * @param {(frame: Frame) => boolean} condition
    */
-  having(passes) {
-    const frame = Uint8Array.from(this.frames, (one) => (passes(one) ? 1 : 0));
+  matching(condition) {
+    const frame = Uint8Array.from(this.frames, (candidate) => (condition(candidate) ? 1 : 0));
     const node = new Uint8Array(this.nodeFrame.length);
     for (let i = 0; i < node.length; i++) {
       const parent = this.nodeParent[i];

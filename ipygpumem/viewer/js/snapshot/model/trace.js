@@ -1,4 +1,6 @@
-/** The columns of one device: its events and its allocations, in the order of their beginning. */
+/** The columns of one device: its events, and its allocations ordered by start. */
+
+import { countWhile } from "../../data/collections.js";
 
 /**
  * @typedef {import("../../data/decode.js").Column} Column
@@ -19,7 +21,7 @@ export const ACTION = /** @type {const} */ ({
   OTHER: 10,
 });
 
-/** The start of what is older than the first event. */
+/** The start of allocations that are older than the first event. */
 export const BEFORE = -1;
 
 /** @typedef {{values: Float64Array, base: bigint}} Exact */
@@ -34,7 +36,7 @@ export function read(columns, name, Type) {
 }
 
 /**
- * Events: one entry per event in each column. Columns that no first picture needs are made when they are asked for.
+ * Events: one entry per event in each column. Columns that the first picture does not need are read on first use.
  */
 export class Trace {
   /** @param {Columns} columns @param {number} device */
@@ -42,8 +44,8 @@ export class Trace {
     this.columns = columns;
     this.prefix = `trace/${device}`;
     /** @type {Record<string, any>} */
-    this.made = {};
-    /** What is taken off each address of a snapshot, where they do not fit into doubles. */
+    this.cache = {};
+    /** Addresses are stored relative to this base, because large ones do not fit into doubles. */
     this.base = 0n;
     this.action = read(columns, `${this.prefix}/action`, Uint8Array);
     this.size = read(columns, `${this.prefix}/size`, Float64Array);
@@ -51,19 +53,19 @@ export class Trace {
     this.time = read(columns, `${this.prefix}/time`, Float64Array);
     this.length = this.action.length;
     this.timed = this.length > 0 && this.time[0] >= 0;
-    /** Where times count from: the first event, or earlier, where a file is beside another one. */
+    /** The origin of times: the first event, or an earlier time that several files share. */
     this.origin = this.timed ? this.time[0] : 0;
   }
 
-  /** Addresses, less `base`. @returns {Float64Array} */
+  /** Addresses relative to `base`. @returns {Float64Array} */
   get address() {
-    this.made.address ??= addresses(this.columns, this.prefix, this.base).values;
-    return this.made.address;
+    this.cache.address ??= addresses(this.columns, this.prefix, this.base).values;
+    return this.cache.address;
   }
 
   get stream() {
-    this.made.stream ??= read(this.columns, `${this.prefix}/stream`, Float64Array);
-    return /** @type {Float64Array} */ (this.made.stream);
+    this.cache.stream ??= read(this.columns, `${this.prefix}/stream`, Float64Array);
+    return /** @type {Float64Array} */ (this.cache.stream);
   }
 
   get stack() {
@@ -84,38 +86,31 @@ export class Trace {
 
   /** @param {string} name @returns {Int32Array} */
   numbers(name) {
-    this.made[name] ??= read(this.columns, `${this.prefix}/${name}`, Int32Array);
-    return this.made[name];
+    this.cache[name] ??= read(this.columns, `${this.prefix}/${name}`, Int32Array);
+    return this.cache[name];
   }
 
   /** The events with one of these actions. @param {...number} actions */
   events(...actions) {
-    const found = [];
-    for (let event = 0; event < this.length; event++) if (actions.includes(this.action[event])) found.push(event);
-    return Int32Array.from(found);
+    const events = [];
+    for (let event = 0; event < this.length; event++) if (actions.includes(this.action[event])) events.push(event);
+    return Int32Array.from(events);
   }
 
-  /** The last event up to a time; -1 for none. @param {number} time */
+  /** The last event up to a time; -1 if there is none. @param {number} time */
   at(time) {
-    let low = 0;
-    let high = this.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.time[middle] <= time) low = middle + 1;
-      else high = middle;
-    }
-    return low - 1;
+    return countWhile(this.length, (event) => this.time[event] <= time) - 1;
   }
 }
 
 /**
- * A column of addresses, less a base; without one as they come.
+ * A column of addresses relative to a base, by default to the base of the column.
  * @param {Columns} columns @param {string} table @param {bigint} [base]
  * @returns {Exact}
  */
 export function addresses(columns, table, base) {
-  const found = columns(`${table}/address`)?.exact() ?? { values: new Float64Array(0), base: base ?? 0n };
-  return base === undefined ? found : { values: shifted(found, base), base };
+  const exact = columns(`${table}/address`)?.exact() ?? { values: new Float64Array(0), base: base ?? 0n };
+  return base === undefined ? exact : { values: shifted(exact, base), base };
 }
 
 /** @param {Exact} exact @param {bigint} base */
@@ -124,58 +119,54 @@ export function shifted(exact, base) {
   return by ? exact.values.map((value) => value + by) : exact.values;
 }
 
-/** Allocations by their beginning: those older than the first event first. */
+/** Allocations ordered by start: those older than the first event come first. */
 export class Allocations {
   /** @param {Columns} columns @param {number} device */
   constructor(columns, device) {
     const name = `allocations/${device}`;
     const { values, base } = addresses(columns, name);
-    /** Addresses, less `base`. */
+    /** Addresses relative to `base`. */
     this.address = values;
     this.base = base;
     this.size = read(columns, `${name}/size`, Float64Array);
     this.start = read(columns, `${name}/start`, Int32Array);
     this.stack = read(columns, `${name}/stack`, Int32Array);
     this.block = read(columns, `${name}/block`, Int32Array);
-    /** The event that asked for the free. */
-    this.asked = read(columns, `${name}/asked_after`, Int32Array);
-    /** The event from which on it is gone; the number of events if it lives at the end. */
+    /** The event that requested the free. */
+    this.freeRequested = read(columns, `${name}/asked_after`, Int32Array);
+    /** The event that completed the free; the number of events if it is alive at the end. */
     this.end = read(columns, `${name}/freed_after`, Int32Array);
     this.length = this.start.length;
     for (let row = 0; row < this.length; row++) {
-      this.asked[row] += this.start[row];
-      this.end[row] += this.asked[row];
+      this.freeRequested[row] += this.start[row];
+      this.end[row] += this.freeRequested[row];
     }
     /** @type {Int32Array|undefined} */
     this.counts = undefined;
   }
 
-  /** How many allocations the file shows at the same address before each. */
-  get nth() {
-    return this.count();
-  }
-
-  count() {
+  /** The number of earlier allocations at the same address, for each row. */
+  countAddresses() {
     if (!this.counts) {
       /** @type {Map<number, number>} */
-      const seen = new Map();
+      const totals = new Map();
       this.counts = new Int32Array(this.length);
       for (let row = 0; row < this.length; row++) {
         const address = this.address[row];
-        const before = seen.get(address) ?? 0;
+        const before = totals.get(address) ?? 0;
         this.counts[row] = before;
-        seen.set(address, before + 1);
+        totals.set(address, before + 1);
       }
     }
     return this.counts;
   }
 
-  /** The name that PyTorch's documentation gives it: `b7f064c000000_0`. @param {number} row */
+  /** The name as in PyTorch's memory visualizer, `b7f064c000000_0`. @param {number} row */
   name(row) {
     return `b${this.addressText(row)}_${this.counts ? this.counts[row] : this.before(row)}`;
   }
 
-  /** How many rows before one have its address: for a single name a walk is quicker than counting all. @param {number} row */
+  /** The same number for a single row, without counting all addresses. @param {number} row */
   before(row) {
     const { address } = this;
     let count = 0;
@@ -190,13 +181,6 @@ export class Allocations {
 
   /** The first row that begins after an event. @param {number} event */
   after(event) {
-    let low = 0;
-    let high = this.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.start[middle] <= event) low = middle + 1;
-      else high = middle;
-    }
-    return low;
+    return countWhile(this.length, (row) => this.start[row] <= event);
   }
 }

@@ -1,112 +1,90 @@
 /** Cells and annotated regions as bands above the timeline. */
 
-import { clipped } from "../../ui/dom.js";
+import { clipText } from "../../ui/canvas.js";
 
-export const BAND = 17;
-const MOST_ROWS = 5;
-/** Letters of a name that is cut: fewer tell nothing. */
-const LEAST_LABEL = 8;
+const HEIGHT = 17;
+const GAP = 2;
+const MAX_DEPTH = 3; // deeper regions share the last row
+const MIN_LABEL = 8; // shorter clipped labels are left out
 
-/** @typedef {{title: string, bands: import("../engine/overview.js").Band[]}} Row */
+/** @typedef {import("../engine/overview.js").Band} Band */
 
-/** @type {WeakMap<object, Row[]>} */
-const known = new WeakMap();
+/** @type {WeakMap<object, Band[][]>} */
+const cache = new WeakMap();
 
-/** Rows of bands: cells first, then annotations by depth. @param {import("../engine/overview.js").DeviceFacts} facts @returns {Row[]} */
-export function bandRows(facts) {
-  let rows = known.get(facts);
+/** Rows of bands: cells first, then annotations by depth. @param {import("../engine/overview.js").DeviceFacts} facts @returns {Band[][]} */
+function bandRows(facts) {
+  let rows = cache.get(facts);
   if (!rows) {
-    rows = [];
-    if (facts.cells.length) rows.push({ title: "cells", bands: facts.cells });
-    const deepest = Math.min(
-      facts.annotations.reduce((most, one) => Math.max(most, one.depth), -1),
-      MOST_ROWS - 2,
-    );
-    for (let depth = 0; depth <= deepest; depth++) {
-      const bands = facts.annotations.filter((one) => Math.min(one.depth, MOST_ROWS - 2) === depth);
-      rows.push({ title: depth ? "" : "regions", bands });
-    }
-    known.set(facts, rows);
+    rows = facts.cells.length ? [facts.cells] : [];
+    const depthOf = (/** @type {Band} */ band) => Math.min(band.depth, MAX_DEPTH);
+    const deepest = facts.annotations.reduce((depth, band) => Math.max(depth, depthOf(band)), -1);
+    for (let depth = 0; depth <= deepest; depth++)
+      rows.push(facts.annotations.filter((band) => depthOf(band) === depth));
+    cache.set(facts, rows);
   }
   return rows;
 }
 
-/** Pixels above the plot. @param {import("../engine/overview.js").DeviceFacts} facts */
-export function bandTop(facts) {
+/** The height of all bands, in pixels. @param {import("../engine/overview.js").DeviceFacts} facts */
+export function bandsHeight(facts) {
   const rows = bandRows(facts).length;
-  return rows ? rows * (BAND + 2) + 6 : 8;
+  return rows ? rows * (HEIGHT + GAP) + 6 : 8;
 }
 
-/**
- * The part of the axis that a band takes: by event through the times of the events at the columns.
- * @param {import("./timeline.js").Timeline} timeline @param {import("../engine/overview.js").Band} band
- * @returns {[number, number]} pixels
- */
+/** Where a band begins and ends, in pixels. @param {import("./timeline.js").Timeline} timeline @param {Band} band @returns {[number, number]} */
 function extent(timeline, band) {
-  const facts = timeline.context.facts(timeline.source);
-  const { plotWidth } = timeline.size;
-  if (timeline.context.axis() === "time") {
-    return [
-      band.start === null ? -1 : timeline.toX(band.start),
-      band.end === null ? plotWidth + 1 : timeline.toX(band.end),
-    ];
-  }
-  const start = band.first ?? 0;
-  const end = band.last ?? facts.events;
-  return [timeline.toX(start), timeline.toX(end)];
+  const { events } = timeline.context.facts(timeline.source);
+  if (timeline.context.axis() === "event") return [timeline.toX(band.first ?? 0), timeline.toX(band.last ?? events)];
+  return [
+    band.start === null ? -1 : timeline.toX(band.start),
+    band.end === null ? timeline.size.plotWidth + 1 : timeline.toX(band.end),
+  ];
 }
 
-/**
- * @param {import("./timeline.js").Timeline} timeline @param {CanvasRenderingContext2D} context
- * @param {{ink: string, soft: string, bands: string[]}} colors
- */
+/** @param {import("./timeline.js").Timeline} timeline @param {CanvasRenderingContext2D} context @param {import("../../ui/theme.js").ChartColors} colors */
 export function drawBands(timeline, context, colors) {
-  const rows = bandRows(timeline.context.facts(timeline.source));
   const { plotWidth } = timeline.size;
   context.save();
+  context.textAlign = "left";
   context.textBaseline = "middle";
-  for (const [number, row] of rows.entries()) {
-    const y = number * (BAND + 2) + 2;
-    let filled = -2; // pixels so far: many bands in one pixel are drawn once
-    for (const [i, band] of row.bands.entries()) {
+  for (const [number, row] of bandRows(timeline.context.facts(timeline.source)).entries()) {
+    const y = number * (HEIGHT + GAP) + 2;
+    let filled = -2; // the pixel up to which the row is filled: several bands within one pixel are drawn once
+    for (const [i, band] of row.entries()) {
       const [from, to] = extent(timeline, band);
       if (to < 0 || from > plotWidth) continue;
       const left = Math.max(from, 0);
       const width = Math.max(Math.min(to, plotWidth) - left, 1);
       if (left + width <= filled + 1 && width <= 1) continue;
       filled = left + width;
-      context.fillStyle = colors.bands[hue(band.label) % colors.bands.length];
+      context.fillStyle = colors.bands[hash(band.label) % colors.bands.length];
       context.globalAlpha = i % 2 ? 0.75 : 1;
-      context.fillRect(left, y, Math.max(width - (width > 4 ? 1 : 0), 1), BAND);
+      context.fillRect(left, y, Math.max(width - (width > 4 ? 1 : 0), 1), HEIGHT);
       context.globalAlpha = 1;
-      // words only where they fit, and nothing comes to lie on them
-      const next = row.bands[i + 1];
+      // A label ends where the next band covers this one
+      const next = row[i + 1];
       const room = Math.min(width, next ? extent(timeline, next)[0] - left : width) - 10;
-      if (room > 8) {
-        const text = clipped(context, band.label, room);
-        if (text === band.label || text.length > LEAST_LABEL) {
-          context.fillStyle = colors.ink;
-          context.fillText(text, left + 5, y + BAND / 2 + 0.5);
-        }
-      }
+      const text = room > 8 ? clipText(context, band.label, room) : "";
+      if (!text || (text !== band.label && text.length <= MIN_LABEL)) continue;
+      context.fillStyle = colors.text;
+      context.fillText(text, left + 5, y + HEIGHT / 2 + 0.5);
     }
   }
   context.restore();
 }
 
-/** The band at a place. @param {import("./timeline.js").Timeline} timeline @param {number} x @param {number} y from the top of the element */
+/** The topmost band at a point. @param {import("./timeline.js").Timeline} timeline @param {number} x @param {number} y from the top of the element */
 export function bandAt(timeline, x, y) {
   const rows = bandRows(timeline.context.facts(timeline.source));
-  const row = rows[Math.floor((y - 2) / (BAND + 2))];
-  // the youngest lies on top
-  return row?.bands.findLast((band) => {
+  return rows[Math.floor((y - 2) / (HEIGHT + GAP))]?.findLast((band) => {
     const [from, to] = extent(timeline, band);
     return x >= from - 1 && x <= Math.max(to, from + 1);
   });
 }
 
-/** @param {string} text */
-function hue(text) {
+/** A number for a text, to choose its color. @param {string} text */
+function hash(text) {
   let sum = 0;
   for (let i = 0; i < text.length; i++) sum = (sum * 31 + text.charCodeAt(i)) >>> 0;
   return sum;

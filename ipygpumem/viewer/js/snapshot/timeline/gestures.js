@@ -1,228 +1,181 @@
 /** Wheel, drag, click and keys of a timeline. */
 
-import { select } from "d3-selection";
-import { zoom, zoomIdentity } from "d3-zoom";
-import { ROOM } from "./timeline.js";
+import { handleKey } from "../../ui/dom.js";
+import { horizontalZoom, scaleRange, shiftRange } from "../../ui/zoom.js";
+import { MARGIN } from "./timeline.js";
 
-/** How far one can zoom in: an axis of this many units in view, by event and by time (microseconds). */
-const LEAST = { event: 4, time: 2 };
-const STEP = 1.4;
+/** The smallest view: events, microseconds. */
+const MINIMUM = { event: 4, time: 2 };
+const ZOOM_STEP = 1.4;
+const DRAG_DISTANCE = 4; // pixels that turn a click into a drag
 
-/** @param {import("./timeline.js").Timeline} timeline @param {import("../views/actions.js").Actions} actions */
-export function gestures(timeline, actions) {
-  const { plot, context } = timeline;
+/** @typedef {import("./timeline.js").Timeline} Timeline @typedef {import("../views/actions.js").Actions} Actions */
+
+/** @param {Timeline} timeline @param {Actions} actions */
+export function addGestures(timeline, actions) {
+  const { context, plot } = timeline;
   const { signal } = context.stop;
-  const node = /** @type {any} */ (select(plot));
-  let following = false; // a transform that we set ourselves
-
-  const behaviour = /** @type {any} */ (
-    zoom()
-      .filter((event) => {
-        if (event.type === "wheel") return !event.altKey && !event.shiftKey;
-        if (event.type === "dblclick") return false;
-        return !event.button && toolOf(event) === "pan";
-      })
-      .clickDistance(4)
-      .on("start", () => plot.classList.add("panning"))
-      .on("end", () => plot.classList.remove("panning"))
-      .on("zoom", (event) => {
-        if (following) return;
-        const { k, x } = event.transform;
-        const [d0, d1] = context.domain();
-        const per = (d1 - d0) / (timeline.size.plotWidth * k);
-        const x0 = d0 - x * per;
-        const source = event.sourceEvent;
-        const patch = /** @type {any} */ ({ x: whole([x0, x0 + timeline.size.plotWidth * per]) });
-        if (context.now.y && source?.type === "mousemove" && source.movementY) {
-          const [y0, y1] = context.now.y;
-          const by = (source.movementY / timeline.size.plotHeight) * (y1 - y0);
-          patch.y = actions.heights([y0 + by, y1 + by]);
-        }
-        context.store.set(patch);
-      })
-  );
-
-  /** @param {[number, number]} x */
-  function whole(x) {
-    const [d0, d1] = context.domain();
-    return x[0] <= d0 + 1e-9 * (d1 - d0) && x[1] >= d1 - 1e-9 * (d1 - d0) ? null : x;
-  }
-
-  /** @param {MouseEvent} event */
-  function toolOf(event) {
-    return event.shiftKey
-      ? "range"
-      : event.altKey
-        ? "ruler"
-        : event.ctrlKey || event.metaKey
-          ? "box"
-          : context.now.tool;
-  }
-
-  function follow() {
-    const { plotWidth, plotHeight } = timeline.size;
-    if (!plotWidth) return;
-    const [d0, d1] = context.domain();
-    const least = LEAST[context.axis()];
-    behaviour
-      .extent([
-        [0, 0],
-        [plotWidth, plotHeight],
-      ])
-      .translateExtent([
-        [0, 0],
-        [plotWidth, plotHeight],
-      ])
-      .scaleExtent([1, Math.max((d1 - d0) / least, 1)]);
-    const { x0, x1 } = timeline.window();
-    const k = (d1 - d0) / (x1 - x0);
-    following = true;
-    node.property("__zoom", zoomIdentity.translate((-(x0 - d0) / (d1 - d0)) * plotWidth * k, 0).scale(k));
-    following = false;
-  }
-
-  node.call(behaviour).on("dblclick.zoom", null);
-  plot.style.touchAction = "none";
-  context.store.listen((keys) => {
-    if (keys.has("x") || keys.has("axis") || keys.has("device")) follow();
-    if (keys.has("axis") || keys.has("device")) timeline.ruler = null;
-    else if (keys.has("event")) actions.lengthen(timeline);
-  });
-
+  addZoom(timeline, actions);
+  const { down, move, finish } = dragHandlers(timeline, actions);
   plot.addEventListener("dblclick", () => actions.fit(), { signal });
-  plot.addEventListener(
-    "wheel",
-    (event) => {
-      if (!event.altKey && !event.shiftKey) return;
-      event.preventDefault();
-      const y = timeline.fromY(event.offsetY);
-      const { y0, y1 } = timeline.window();
-      const factor = 2 ** ((event.deltaY || event.deltaX) * (event.deltaMode ? 0.05 : 0.002));
-      context.store.set({ y: actions.heights([y - (y - y0) * factor, y + (y1 - y) * factor]) });
-    },
-    { passive: false, signal },
-  );
-
-  /** @type {{x: number, y: number, tool: string, moved: boolean}|null} */
-  let pressed = null;
-  const place = (/** @type {PointerEvent|MouseEvent} */ event) => {
-    const box = plot.getBoundingClientRect();
-    return { x: event.clientX - box.left, y: event.clientY - box.top };
-  };
-  // under a pointer that rests the picture may change: by wheel, key or call
-  timeline.onDrawn = () => {
-    if (timeline.pointer && !pressed?.moved) actions.tell(timeline, timeline.pointer);
-  };
-  plot.addEventListener(
-    "pointerdown",
-    (event) => {
-      if (event.button) return;
-      const tool = toolOf(event);
-      pressed = { ...place(event), tool, moved: false };
-      if (tool !== "pan") plot.setPointerCapture(event.pointerId);
-    },
-    { signal },
-  );
-  plot.addEventListener(
-    "pointermove",
-    (event) => {
-      const at = place(event);
-      timeline.pointer = at;
-      if (pressed && Math.hypot(at.x - pressed.x, at.y - pressed.y) > 4) pressed.moved = true;
-      if (pressed?.moved && pressed.tool === "ruler") {
-        timeline.ruler = {
-          x0: timeline.fromX(pressed.x),
-          y0: timeline.fromY(pressed.y),
-          x1: timeline.fromX(at.x),
-          y1: timeline.fromY(Math.min(at.y, timeline.size.plotHeight)),
-        };
-        actions.timed(timeline);
-      } else if (pressed?.moved && (pressed.tool === "box" || pressed.tool === "range")) {
-        timeline.ruler = null;
-        timeline.drag = {
-          x0: pressed.x,
-          y0: pressed.y,
-          x1: at.x,
-          y1: Math.min(at.y, timeline.size.plotHeight),
-          kind: pressed.tool,
-        };
-      }
-      actions.hover(timeline, pressed?.moved ? null : at);
-      timeline.again.ask();
-    },
-    { signal },
-  );
-  const finish = (/** @type {PointerEvent} */ event) => {
-    if (!pressed) return;
-    const { tool, moved } = pressed;
-    pressed = null;
-    const { drag } = timeline;
-    timeline.drag = null;
-    if (event.type === "pointerup" && !moved) actions.click(timeline, place(event));
-    else if (event.type === "pointerup" && drag && tool === "box") actions.box(timeline, drag);
-    else if (event.type === "pointerup" && drag && tool === "range") actions.brush(timeline, drag);
-    else if (tool === "ruler") actions.measured(timeline);
-    timeline.again.ask();
-  };
+  plot.addEventListener("pointerdown", down, { signal });
+  plot.addEventListener("pointermove", move, { signal });
   plot.addEventListener("pointerup", finish, { signal });
   plot.addEventListener("pointercancel", finish, { signal });
-  plot.addEventListener(
-    "pointerleave",
-    () => {
-      timeline.pointer = null;
-      actions.hover(timeline, null);
-      timeline.again.ask();
-    },
-    { signal },
-  );
+  const leave = () => {
+    timeline.pointer = null;
+    actions.hover(timeline, null);
+    timeline.schedule.request();
+  };
+  plot.addEventListener("pointerleave", leave, { signal });
+  // A fast pointer may leave from a band without entering the plot
+  timeline.element.addEventListener("pointerleave", leave, { signal });
   timeline.element.addEventListener(
     "pointermove",
     (event) => {
       if (event.target === plot) return;
       const box = timeline.element.getBoundingClientRect();
-      actions.band(timeline, event.clientX - box.left - ROOM.left, event.clientY - box.top);
+      actions.hoverBand(timeline, event.clientX - box.left - MARGIN.left, event.clientY - box.top);
     },
     { signal },
   );
-  // a pointer that leaves quickly meets nothing between a band and the outside
-  timeline.element.addEventListener("pointerleave", () => actions.hover(timeline, null), { signal });
-  plot.addEventListener("keydown", (event) => keys(event, timeline, actions), { signal });
-  return { follow };
+  const keys = keyActions(timeline, actions);
+  plot.addEventListener(
+    "keydown",
+    (event) => {
+      const pan = /** @type {Record<string, number>} */ ({ ArrowLeft: -0.15, ArrowRight: 0.15 })[event.key];
+      handleKey(event, event.shiftKey && pan ? { [event.key]: () => actions.pan(pan) } : keys);
+    },
+    { signal },
+  );
 }
 
-/** @param {KeyboardEvent} event @param {import("./timeline.js").Timeline} timeline @param {import("../views/actions.js").Actions} actions */
-function keys(event, timeline, actions) {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const source = timeline.source;
-  /** @type {Record<string, () => void>} */
-  const known = {
-    ArrowLeft: () => (event.shiftKey ? actions.pan(-0.15) : actions.step(-1, source)),
-    ArrowRight: () => (event.shiftKey ? actions.pan(0.15) : actions.step(1, source)),
+/** @param {Timeline} timeline @param {Actions} actions */
+function addZoom(timeline, actions) {
+  const { context, plot } = timeline;
+  const follow = horizontalZoom(plot, {
+    domain: () => context.domain(),
+    view: () => context.now.x ?? context.domain(),
+    width: () => timeline.size.plotWidth,
+    minimum: () => MINIMUM[context.axis()],
+    filter: (event) => (event.type === "wheel" ? !event.altKey && !event.shiftKey : toolOf(event, context) === "pan"),
+    onChange: (view, source) => {
+      /** @type {Partial<import("../store.js").Shown>} */
+      const patch = { x: actions.clampView(view) };
+      if (context.now.y && source?.type === "mousemove" && source.movementY)
+        patch.y = actions.clampBytes(shiftRange(context.now.y, source.movementY / timeline.size.plotHeight));
+      context.store.set(patch);
+    },
+  });
+  context.store.listen((keys) => {
+    if (keys.has("x") || keys.has("axis") || keys.has("device")) follow();
+    if (keys.has("axis") || keys.has("device")) timeline.ruler = null;
+    else if (keys.has("event")) actions.extendRuler(timeline);
+  });
+  timeline.onResized = follow;
+  plot.addEventListener(
+    "wheel",
+    (event) => {
+      if (!event.altKey && !event.shiftKey) return;
+      event.preventDefault();
+      const { y0, y1 } = timeline.window();
+      const factor = 2 ** ((event.deltaY || event.deltaX) * (event.deltaMode ? 0.05 : 0.002));
+      context.store.set({ y: actions.clampBytes(scaleRange([y0, y1], factor, timeline.fromY(event.offsetY))) });
+    },
+    { passive: false, signal: context.stop.signal },
+  );
+}
+
+/** The tool of a drag: a modifier key overrides the toolbar. @param {MouseEvent} event @param {import("../context.js").Context} context */
+function toolOf(event, context) {
+  if (event.shiftKey) return "range";
+  if (event.altKey) return "ruler";
+  return event.ctrlKey || event.metaKey ? "box" : context.now.tool;
+}
+
+/** @param {Timeline} timeline @param {Actions} actions */
+function dragHandlers(timeline, actions) {
+  const { context, plot } = timeline;
+  /** @type {{x: number, y: number, tool: string, moved: boolean}|null} */
+  let pressed = null;
+  const position = (/** @type {MouseEvent} */ event) => {
+    const box = plot.getBoundingClientRect();
+    return { x: event.clientX - box.left, y: event.clientY - box.top };
+  };
+  // The picture may change below a pointer that does not move
+  timeline.onDrawn = () => {
+    if (timeline.pointer && !pressed?.moved) actions.showTooltip(timeline, timeline.pointer);
+  };
+  return {
+    /** @param {PointerEvent} event */
+    down(event) {
+      if (event.button) return;
+      const tool = toolOf(event, context);
+      pressed = { ...position(event), tool, moved: false };
+      if (tool !== "pan") plot.setPointerCapture(event.pointerId);
+    },
+    /** @param {PointerEvent} event */
+    move(event) {
+      const { x, y } = position(event);
+      timeline.pointer = { x, y };
+      if (pressed && Math.hypot(x - pressed.x, y - pressed.y) > DRAG_DISTANCE) pressed.moved = true;
+      if (pressed?.moved && pressed.tool !== "pan") {
+        const bottom = Math.min(y, timeline.size.plotHeight);
+        const { x: x0, y: y0, tool } = pressed;
+        if (tool === "ruler") {
+          const [from, to] = [x0, x].map((pixel) => timeline.fromX(pixel));
+          timeline.ruler = { x0: from, y0: timeline.fromY(y0), x1: to, y1: timeline.fromY(bottom) };
+          actions.addRulerTime(timeline);
+        } else {
+          timeline.ruler = null;
+          timeline.drag = { x0, y0, x1: x, y1: bottom, kind: /** @type {"box"|"range"} */ (tool) };
+        }
+      }
+      actions.hover(timeline, pressed?.moved ? null : timeline.pointer);
+      timeline.schedule.request();
+    },
+    /** @param {PointerEvent} event */
+    finish(event) {
+      if (!pressed) return;
+      const { tool, moved } = pressed;
+      const { drag } = timeline;
+      pressed = null;
+      timeline.drag = null;
+      if (event.type === "pointerup" && !moved) actions.click(timeline, position(event));
+      else if (event.type === "pointerup" && drag?.kind === "box") actions.zoomToBox(timeline, drag);
+      else if (event.type === "pointerup" && drag) actions.selectRange(timeline, drag);
+      else if (tool === "ruler") actions.announceRuler(timeline);
+      timeline.schedule.request();
+    },
+  };
+}
+
+/** @param {Timeline} timeline @param {Actions} actions @returns {Record<string, () => void>} */
+function keyActions(timeline, actions) {
+  const { source } = timeline;
+  return {
+    ArrowLeft: () => actions.step(-1, source),
+    ArrowRight: () => actions.step(1, source),
     PageUp: () => actions.pan(-0.9),
     PageDown: () => actions.pan(0.9),
-    ArrowUp: () => actions.climb(1, source),
-    ArrowDown: () => actions.climb(-1, source),
-    "+": () => actions.zoomBy(1 / STEP, source),
-    "=": () => actions.zoomBy(1 / STEP, source),
-    "-": () => actions.zoomBy(STEP, source),
-    "]": () => actions.zoomHeight(1 / STEP),
-    "[": () => actions.zoomHeight(STEP),
+    ArrowUp: () => actions.selectAdjacent(1, source),
+    ArrowDown: () => actions.selectAdjacent(-1, source),
+    "+": () => actions.zoomBy(1 / ZOOM_STEP, source),
+    "=": () => actions.zoomBy(1 / ZOOM_STEP, source),
+    "-": () => actions.zoomBy(ZOOM_STEP, source),
+    "]": () => actions.zoomBytes(1 / ZOOM_STEP),
+    "[": () => actions.zoomBytes(ZOOM_STEP),
     Home: () => actions.goTo(0, source),
     End: () => actions.goTo(Number.POSITIVE_INFINITY, source),
     0: () => actions.fit(),
     f: () => actions.fit(),
     p: () => actions.peak(source),
-    o: () => actions.others(),
-    r: () => actions.markRange(source),
-    m: () => actions.anchor(timeline),
-    b: () => actions.boxed(timeline),
-    "/": () => actions.find(),
-    "?": () => actions.help(),
+    o: () => actions.markLine(),
+    r: () => actions.rangeFromView(source),
+    m: () => actions.startRuler(timeline),
+    b: () => actions.zoomToRuler(timeline),
+    "/": () => actions.focusSearch(),
+    "?": () => actions.showHelp(),
     Escape: () => actions.clear(),
   };
-  const act = known[event.key];
-  if (!act) return;
-  event.preventDefault();
-  event.stopPropagation();
-  act();
 }

@@ -1,110 +1,63 @@
-/** The whole recording, small, with a brush for the part in view. */
+/** The overview strip of the snapshot viewer: requested bytes over the whole recording. */
 
-import { brushX } from "d3-brush";
-import { select } from "d3-selection";
-import { eachFrame, fit, h, s } from "../../ui/dom.js";
-import { ink } from "../../ui/theme.js";
-import { ROOM } from "./timeline.js";
+import { fillArea, OverviewStrip } from "../../ui/overview-strip.js";
+import { chartColors } from "../../ui/theme.js";
+import { MARGIN } from "./timeline.js";
 
-const HEIGHT = 42;
+const ZOOM_STEP = 1.4;
 
 export class Overview {
   /** @param {import("../context.js").Context} context @param {import("../views/actions.js").Actions} actions */
   constructor(context, actions) {
     this.context = context;
-    this.canvas = h("canvas", { aria: { hidden: "true" } });
-    this.svg = s("svg", { "aria-hidden": "true" });
-    this.element = h("div", {
-      class: "overview",
-      tabindex: 0,
-      role: "group",
-      aria: { label: "Overview: arrow keys move the visible part, plus and minus change its width" },
-    });
-    this.element.append(this.canvas, this.svg);
-    this.width = 0;
-    this.moving = false;
-    /** @type {{requested: Float64Array, reserved: Float64Array}[]} */
+    /** @type {Float64Array[]} */
     this.curves = [];
-    this.again = eachFrame(() => this.draw());
-    this.brush = /** @type {any} */ (
-      brushX().on("brush end", (event) => {
-        if (this.moving || !event.sourceEvent) return;
-        if (!event.selection) {
-          if (event.type === "end") actions.fit();
-          return;
-        }
-        const [d0, d1] = context.domain();
-        const [from, to] = event.selection.map((/** @type {number} */ one) => d0 + (one / this.width) * (d1 - d0));
-        context.store.set({ x: actions.widths([from, to]) });
-      })
-    );
-    this.element.addEventListener("keydown", (event) => {
-      const { source } = context.now;
-      /** @type {Record<string, () => void>} */
-      const keys = {
+    this.strip = new OverviewStrip({
+      domain: () => context.domain(),
+      view: () => context.now.x,
+      onSelect: (view) => context.store.set({ x: actions.clampView(view) }),
+      keys: {
         ArrowLeft: () => actions.pan(-0.15),
         ArrowRight: () => actions.pan(0.15),
-        "+": () => actions.zoomBy(1 / 1.4, source),
-        "-": () => actions.zoomBy(1.4, source),
+        "+": () => actions.zoomBy(1 / ZOOM_STEP, context.now.source),
+        "-": () => actions.zoomBy(ZOOM_STEP, context.now.source),
         Home: () => actions.fit(),
-      };
-      if (!keys[event.key]) return;
-      event.preventDefault();
-      keys[event.key]();
+      },
+      draw: (canvas, width, height) => this.draw(canvas, width, height),
     });
+    this.element = this.strip.element;
+    this.schedule = this.strip.schedule;
   }
 
   /** @param {number} width of the element */
   resize(width) {
-    this.width = Math.max(60, Math.floor(width - ROOM.left - ROOM.right));
-    Object.assign(this.canvas.style, { left: `${ROOM.left}px` });
-    Object.assign(this.svg.style, { left: `${ROOM.left}px`, width: `${this.width}px`, height: `${HEIGHT}px` });
-    this.brush.extent([
-      [0, 0],
-      [this.width, HEIGHT],
-    ]);
-    select(this.svg).call(this.brush);
-    // the brush has a second pair of keys and focus of its own: the element's are enough
+    this.strip.resize(MARGIN.left, Math.max(60, Math.floor(width - MARGIN.left - MARGIN.right)));
     this.refresh();
   }
 
   async refresh() {
-    if (!this.width) return;
-    const { context, width } = this;
+    const { context } = this;
+    const { width } = this.strip;
+    if (!width) return;
     const [x0, x1] = context.domain();
-    this.curves = await Promise.all(
-      context.files.map((_, source) => context.ask("curves", { axis: context.axis(), x0, x1, width }, source)),
-    );
-    this.again.ask();
+    const request = { axis: context.axis(), x0, x1, width };
+    const curves = await Promise.all(context.files.map((_, source) => context.request("curves", request, source)));
+    this.curves = curves.map(({ requested }) => requested);
+    this.schedule.request();
   }
 
-  draw() {
-    const { context, width } = this;
-    const colors = ink(context.theme);
-    const canvas = fit(this.canvas, width, HEIGHT);
-    canvas.clearRect(0, 0, width, HEIGHT);
-    const [, most] = context.range();
-    const [d0, d1] = context.domain();
-    for (const [source, { requested }] of this.curves.entries()) {
-      if (context.crowd && source !== context.now.source) continue;
+  /** @param {CanvasRenderingContext2D} canvas @param {number} width @param {number} height */
+  draw(canvas, width, height) {
+    const { context } = this;
+    const colors = chartColors(context.theme);
+    const [, maximum] = context.range();
+    const [low, high] = context.domain();
+    for (const [source, curve] of this.curves.entries()) {
+      const current = source === context.now.source;
+      if (context.crowded && !current) continue;
       const [, end] = context.facts(source).domains[context.axis()];
-      const last = Math.ceil(((end - d0) / (d1 - d0)) * width);
-      canvas.fillStyle = source === context.now.source ? colors.overview : colors.overviewOther;
-      canvas.beginPath();
-      canvas.moveTo(0, HEIGHT);
-      for (let x = 0; x < Math.min(width, last); x++) {
-        const y = HEIGHT - (requested[x] / most) * (HEIGHT - 2);
-        canvas.lineTo(x, y);
-        canvas.lineTo(x + 1, y);
-      }
-      canvas.lineTo(Math.min(width, last), HEIGHT);
-      canvas.fill();
+      canvas.fillStyle = current ? colors.overview : colors.overviewOther;
+      fillArea(canvas, curve.subarray(0, Math.ceil(((end - low) / (high - low)) * width)), height, maximum);
     }
-    const x = context.now.x;
-    const selection = x ? x.map((one) => Math.min(Math.max(((one - d0) / (d1 - d0)) * width, 0), width)) : null;
-    if (selection && selection[1] - selection[0] < 2) selection[1] = Math.min(selection[0] + 2, width);
-    this.moving = true;
-    /** @type {any} */ (select(this.svg)).call(this.brush.move, selection);
-    this.moving = false;
   }
 }

@@ -1,20 +1,21 @@
-/** One timeline: the stacked picture, its axes, its bands, its strip. It asks for a picture and draws what comes. */
+/** One timeline: requests the picture of the visible part and draws it, with everything above it. */
 
-import { byteStep, byteTick, byteTicks, count } from "../../data/units.js";
+import { countWhile } from "../../data/collections.js";
+import { context2d, fitCanvas, pixelRatio } from "../../ui/canvas.js";
+import { frameScheduler, h } from "../../ui/dom.js";
 import { NOTHING } from "../engine/rasterize.js";
-import { density, eachFrame, fit, h, s } from "../../ui/dom.js";
-import { drawAxes } from "./axes.js";
-import { bandRows, bandTop } from "./bands.js";
+import { bandsHeight } from "./bands.js";
 import { drawOverlay } from "./overlay.js";
 
-/** Room around the plot, in CSS pixels. */
-export const ROOM = { left: 78, right: 14, strip: 20, axis: 26 };
+/** Space around the plot, in CSS pixels. The strip of brief allocations lies below it. */
+export const MARGIN = { left: 78, right: 14, strip: 20, axis: 26 };
 
 /**
- * @typedef {object} Drawn the picture on the screen, and what it shows
+ * @typedef {object} Drawn the picture on the screen
  * @property {import("../engine/rasterize.js").Picture} picture
  * @property {import("../engine/rasterize.js").View} view in device pixels
- * @property {number} source
+ *
+ * @typedef {NonNullable<ReturnType<Timeline["at"]>>} Target what is at a point of the plot
  */
 
 export class Timeline {
@@ -24,64 +25,53 @@ export class Timeline {
     this.source = source;
     this.picture = h("canvas", { class: "picture", aria: { hidden: "true" } });
     this.overlay = h("canvas", { class: "overlay", aria: { hidden: "true" } });
-    this.axes = s("svg", { class: "axes", "aria-hidden": "true" });
     this.plot = h("div", {
       class: "plot",
       tabindex: 0,
       role: "application",
       aria: { roledescription: "memory timeline", label: "Memory timeline. Press the question mark for its keys." },
     });
-    this.element = h(
-      "div",
-      { class: "timeline" },
-      this.picture,
-      this.overlay,
-      /** @type {any} */ (this.axes),
-      this.plot,
-    );
+    this.element = h("div", { class: "timeline" }, this.picture, this.overlay, this.plot);
     /** @type {Drawn|undefined} */
     this.drawn = undefined;
-    /** @type {{row: number, ids: Int32Array, states: Int32Array, spans: {column: number, top: number, bottom: number}[]}|undefined} */
-    this.outlined = undefined;
-    /** @type {{pixels?: Uint32Array, ids?: Int32Array}} */
-    this.spare = {};
+    /** The outline of the selected allocation. @type {{row: number, picture: Drawn["picture"], spans: Span[]}|undefined} */
+    this.outline = undefined;
+    /** Buffers of an earlier picture, to be reused. @type {{pixels?: Uint32Array, ids?: Int32Array}} */
+    this.buffers = {};
     this.size = { width: 0, height: 0, top: 0, plotWidth: 0, plotHeight: 0 };
-    this.busy = false;
-    this.since = 0;
+    this.loading = false;
+    /** When the next picture was requested; 0: none is. */
+    this.requested = 0;
     /** @type {(() => void)[]} */
     this.waiting = [];
-    /** What lies over the picture for a moment. @type {{x: number, y: number}|null} */
+    /** @type {{x: number, y: number}|null} */
     this.pointer = null;
-    /** @type {import("./overlay.js").Ruler|null} */
+    /** @type {import("./ruler.js").Ruler|null} */
     this.ruler = null;
     /** @type {{x0: number, y0: number, x1: number, y1: number, kind: "box"|"range"}|null} */
     this.drag = null;
-    /** Where the cursor, the range and the peak lie on the axis. @type {Map<number, [number, number]>} */
+    /** Where the states after the cursor, the range and the peak begin and end on the axis. @type {Map<number, [number, number]>} */
     this.places = new Map();
-    this.again = eachFrame(() => this.draw());
+    this.schedule = frameScheduler(() => this.draw());
     this.onDrawn = () => {};
-    this.onFailed = (/** @type {Error} */ problem) => console.error(problem);
+    this.onResized = () => {};
+    this.onError = (/** @type {Error} */ error) => console.error(error);
   }
 
-  /** @param {number} width of the element @param {number} height of the plot itself */
+  /** @param {number} width of the element @param {number} height of the plot */
   resize(width, height) {
-    const top = bandTop(this.context.facts(this.source));
-    const plotWidth = Math.max(60, Math.floor(width - ROOM.left - ROOM.right));
-    this.size = { width, height: top + height + ROOM.strip + ROOM.axis, top, plotWidth, plotHeight: height };
+    const top = bandsHeight(this.context.facts(this.source));
+    const plotWidth = Math.max(60, Math.floor(width - MARGIN.left - MARGIN.right));
+    this.size = { width, height: top + height + MARGIN.strip + MARGIN.axis, top, plotWidth, plotHeight: height };
+    const position = { left: `${MARGIN.left}px`, top: `${top}px` };
     this.element.style.height = `${this.size.height}px`;
-    Object.assign(this.plot.style, {
-      left: `${ROOM.left}px`,
-      top: `${top}px`,
-      width: `${plotWidth}px`,
-      height: `${height + ROOM.strip}px`,
-    });
-    Object.assign(this.picture.style, { left: `${ROOM.left}px`, top: `${top}px` });
-    this.axes.setAttribute("width", String(width));
-    this.axes.setAttribute("height", String(this.size.height));
+    Object.assign(this.plot.style, { ...position, width: `${plotWidth}px`, height: `${height + MARGIN.strip}px` });
+    Object.assign(this.picture.style, position);
+    this.onResized();
     this.refresh();
   }
 
-  /** What part is shown. */
+  /** The visible part of the axes. */
   window() {
     const { now } = this.context;
     const [x0, x1] = now.x ?? this.context.domain();
@@ -89,89 +79,72 @@ export class Timeline {
     return { x0, x1, y0, y1 };
   }
 
-  /** Ask for a new picture. */
+  /** Request a new picture. */
   refresh() {
     if (!this.size.width) return;
-    this.since ||= performance.now();
-    if (!this.busy) this.fetch();
+    this.requested ||= performance.now();
+    if (!this.loading) this.load();
   }
 
-  async fetch() {
-    this.busy = true;
+  async load() {
+    this.loading = true;
     try {
-      const begun = this.since;
-      this.since = 0;
-      const { context, source, size } = this;
-      const dense = density();
-      const view = {
-        ...this.window(),
-        width: Math.round(size.plotWidth * dense),
-        height: Math.round(size.plotHeight * dense),
-      };
+      const start = this.requested;
+      this.requested = 0;
+      const { context, source } = this;
+      const { plotWidth, plotHeight } = this.size;
+      const ratio = pixelRatio();
+      const [width, height] = [plotWidth, plotHeight].map((length) => Math.round(length * ratio));
+      const view = { ...this.window(), width, height };
       const legend = await context.legend(source);
-      const kept = this.spare;
-      this.spare = {};
-      const transfer = [kept.pixels?.buffer, kept.ids?.buffer].filter((one) => one !== undefined);
-      const wanted = [context.event(source), context.facts(source).peak.event, ...(context.now.range ?? [])];
-      const request = {
-        axis: context.axis(),
-        view,
-        look: context.look(source),
-        colors: context.colors(legend),
-        events: wanted,
-        kept,
-      };
-      const picture = await context.ask("frame", request, source, /** @type {Transferable[]} */ (transfer));
+      const { buffers } = this;
+      this.buffers = {};
+      const transfer = [buffers.pixels?.buffer, buffers.ids?.buffer].filter((buffer) => buffer !== undefined);
+      const events = [context.event(source), context.facts(source).peak.event, ...(context.now.range ?? [])];
+      const look = context.look(source);
+      const request = { axis: context.axis(), view, look, colors: context.colors(legend), events, buffers };
+      const picture = await context.request("frame", request, source, /** @type {Transferable[]} */ (transfer));
       if (context.stop.signal.aborted) return;
-      this.spare = this.drawn ? { pixels: this.drawn.picture.pixels, ids: this.drawn.picture.ids } : {};
-      this.drawn = { picture, view, source };
-      this.places = new Map(wanted.map((event, i) => [event, picture.places[i]]));
+      this.buffers = this.drawn ? { pixels: this.drawn.picture.pixels, ids: this.drawn.picture.ids } : {};
+      this.drawn = { picture, view };
+      this.places = new Map(events.map((event, i) => [event, picture.places[i]]));
       this.paint();
       this.draw();
       this.onDrawn();
-      performance.measure("ipygpumem:frame", { start: begun, end: performance.now() });
+      performance.measure("ipygpumem:frame", { start, end: performance.now() });
       if (!performance.getEntriesByName("ipygpumem:drawn").length) performance.mark("ipygpumem:drawn");
-    } catch (problem) {
-      if (!this.context.stop.signal.aborted) this.onFailed(/** @type {Error} */ (problem));
+    } catch (error) {
+      if (!this.context.stop.signal.aborted) this.onError(/** @type {Error} */ (error));
     } finally {
-      this.busy = false;
-      if (this.since) this.fetch();
-      else for (const settle of this.waiting.splice(0)) settle();
+      this.loading = false;
+      if (this.requested) this.load();
+      else for (const resolve of this.waiting.splice(0)) resolve();
     }
   }
 
-  /** Settles when nothing is left to draw. @returns {Promise<void>} */
+  /** Resolves as soon as the newest picture is drawn. @returns {Promise<void>} */
   settled() {
-    return this.busy || this.since ? new Promise((settle) => this.waiting.push(settle)) : Promise.resolve();
+    return this.loading || this.requested ? new Promise((resolve) => this.waiting.push(resolve)) : Promise.resolve();
   }
 
-  /** The pixels as they came. */
+  /** Copy the pixels to the canvas. */
   paint() {
-    const { drawn, picture, size } = this;
-    if (!drawn) return;
-    const { width, height } = drawn.view;
+    if (!this.drawn) return;
+    const { picture, size } = this;
+    const { pixels } = this.drawn.picture;
+    const { width, height } = this.drawn.view;
     if (picture.width !== width) picture.width = width;
     if (picture.height !== height) picture.height = height;
     Object.assign(picture.style, { width: `${size.plotWidth}px`, height: `${size.plotHeight}px` });
-    const { pixels } = drawn.picture;
-    const bytes = new Uint8ClampedArray(
-      /** @type {ArrayBuffer} */ (pixels.buffer),
-      pixels.byteOffset,
-      pixels.length * 4,
-    );
-    /** @type {CanvasRenderingContext2D} */ (picture.getContext("2d")).putImageData(
-      new ImageData(bytes, width, height),
-      0,
-      0,
-    );
+    const buffer = /** @type {ArrayBuffer} */ (pixels.buffer);
+    const bytes = new Uint8ClampedArray(buffer, pixels.byteOffset, pixels.length * 4);
+    context2d(picture).putImageData(new ImageData(bytes, width, height), 0, 0);
   }
 
-  /** Everything that is no pixel of an allocation: cheap, for each move of the pointer. */
+  /** Draw everything above the pixels. This is fast enough for every move of the pointer. */
   draw() {
     if (!this.drawn || !this.size.width) return;
-    const { width, height } = this.size;
-    drawAxes(this);
-    drawOverlay(this, fit(this.overlay, width, height), "screen");
+    drawOverlay(this, fitCanvas(this.overlay, this.size.width, this.size.height), "screen");
   }
 
   /** @param {number} x on the axis @returns {number} CSS pixels from the left of the plot */
@@ -198,7 +171,7 @@ export class Timeline {
     return y0 + (1 - pixel / this.size.plotHeight) * (y1 - y0);
   }
 
-  /** What is at a place of the plot. @param {number} x CSS pixels @param {number} y */
+  /** What is at a point of the plot. @param {number} x CSS pixels @param {number} y */
   at(x, y) {
     if (!this.drawn) return null;
     const { picture, view } = this.drawn;
@@ -206,6 +179,8 @@ export class Timeline {
     const line = Math.floor((y * view.height) / this.size.plotHeight);
     if (column < 0 || column >= view.width || Number.isNaN(picture.total[column])) return null;
     const inside = line >= 0 && line < view.height;
+    const pixel = view.height - 1 - line;
+    const scale = view.height / (view.y1 - view.y0);
     return {
       column,
       id: inside ? picture.ids[line * view.width + column] : NOTHING,
@@ -216,66 +191,48 @@ export class Timeline {
       reserved: picture.reserved[column],
       thin: { count: picture.thinCount[column], bytes: picture.thinBytes[column] },
       hidden: { count: picture.hiddenCount[column], bytes: picture.hiddenBytes[column] },
-      pixel: view.height - 1 - line,
+      pixel,
       bottom: view.y0,
       strip: y >= this.size.plotHeight,
       bytes: this.fromY(y),
-      low: view.y0 + ((view.height - 1 - line) / view.height) * (view.y1 - view.y0),
-      high: view.y0 + ((view.height - line) / view.height) * (view.y1 - view.y0),
-      scale: view.height / (view.y1 - view.y0),
+      low: view.y0 + pixel / scale,
+      high: view.y0 + (pixel + 1) / scale,
+      scale,
     };
   }
 
-  /** Levels measured beside the allocator, at an event: the sample before it. @param {number} event @returns {[string, number][]} */
+  /** Sampled levels at an event: the last sample before it. @param {number} event @returns {[string, number][]} */
   levels(event) {
-    return this.context
-      .facts(this.source)
-      .levels.filter((one) => one.sampled)
-      .map((one) => {
-        const at = one.events.findLastIndex((begun) => begun <= event + 1);
-        return [one.label, one.bytes[Math.max(at, 0)]];
+    const { levels } = this.context.facts(this.source);
+    return levels
+      .filter(({ sampled }) => sampled)
+      .map(({ label, events, bytes }) => {
+        const index = countWhile(events.length, (i) => events[i] <= event + 1) - 1;
+        return [label, bytes[Math.max(index, 0)]];
       });
   }
 
-  /** Where an allocation is drawn: for each column its pixels from above. @param {number} row */
+  /**
+   * The pixels of an allocation in each column, from the top.
+   * @typedef {{column: number, top: number, bottom: number}} Span
+   * @param {number} row @returns {Span[]}
+   */
   spans(row) {
-    const { drawn } = this;
-    if (!drawn) return [];
-    if (
-      this.outlined?.row === row &&
-      this.outlined.ids === drawn.picture.ids &&
-      this.outlined.states === drawn.picture.states
-    ) {
-      return this.outlined.spans;
+    if (!this.drawn) return [];
+    const { picture, view } = this.drawn;
+    if (this.outline?.row === row && this.outline.picture === picture) return this.outline.spans;
+    const { ids } = picture;
+    /** @type {Map<number, Span>} */
+    const columns = new Map();
+    for (let i = ids.indexOf(row); i >= 0; i = ids.indexOf(row, i + 1)) {
+      const column = i % view.width;
+      const line = (i - column) / view.width;
+      const span = columns.get(column);
+      if (span) span.bottom = line + 1;
+      else columns.set(column, { column, top: line, bottom: line + 1 });
     }
-    const { ids, states } = drawn.picture;
-    const { width } = drawn.view;
-    const tops = new Int32Array(width).fill(-1);
-    const bottoms = new Int32Array(width);
-    for (let at = ids.indexOf(row); at >= 0; at = ids.indexOf(row, at + 1)) {
-      const column = at % width;
-      const line = (at - column) / width;
-      if (tops[column] < 0) tops[column] = line;
-      bottoms[column] = line + 1;
-    }
-    const spans = [];
-    for (let column = 0; column < width; column++) {
-      if (tops[column] >= 0) spans.push({ column, top: tops[column], bottom: bottoms[column] });
-    }
-    this.outlined = { row, ids, states, spans };
+    const spans = [...columns.values()].sort((a, b) => a.column - b.column);
+    this.outline = { row, picture, spans };
     return spans;
-  }
-
-  /** Ticks of the byte axis. */
-  byteTicks() {
-    const { y0, y1 } = this.window();
-    const step = byteStep(y0, y1, Math.max(2, Math.round(this.size.plotHeight / 56)));
-    return byteTicks(y0, y1, step).map((value) => ({ value, label: byteTick(value, step, y1) }));
-  }
-
-  /** Words for those who do not see the picture. */
-  words() {
-    const facts = this.context.facts(this.source);
-    return `${count(facts.events)} events, ${count(facts.allocations)} allocations, ${bandRows(facts).length} rows of bands`;
   }
 }

@@ -1,4 +1,4 @@
-/** The file itself: devices, what it does not tell, the allocator's settings. */
+/** The panel about the file: devices, limits of the recording, allocator settings. */
 
 import { count, duration, oneLine, size } from "../../data/units.js";
 import { h } from "../../ui/dom.js";
@@ -11,47 +11,44 @@ export class AboutView {
   }
 
   async refresh() {
-    const { context } = this;
     this.element.replaceChildren(
-      ...context.files.map((file, source) => {
-        const facts = context.facts(source);
-        const rows = [
-          ["device", `${facts.index}${facts.name ? `, ${facts.name}` : ""}`],
-          ["events", count(facts.events)],
-          ["allocations", count(facts.allocations)],
-          ["stacks", count(file.stacks)],
-          ["segments at the end", count(facts.segments)],
-          [
-            "recorded",
-            facts.timed
-              ? `${duration(facts.span)}, from ${new Date(facts.origin / 1000).toISOString().replace("T", " ").slice(0, 19)} UTC`
-              : "no times",
-          ],
-          ["peak allocated", `${size(facts.peak.bytes)} (${count(facts.peak.bytes)} bytes), requested bytes`],
-          [
-            "peak reserved",
-            facts.reserved === null ? "unknown" : `${size(facts.reserved)} (${count(facts.reserved)} bytes)`,
-          ],
-          ["capacity", facts.total === null ? "not in the file" : size(facts.total)],
-          ...Object.entries(file.settings).map(([name, value]) => [
-            oneLine(name),
-            oneLine(typeof value === "string" ? value || "(empty)" : JSON.stringify(value)),
-          ]),
-        ];
-        return h(
+      ...this.context.files.map((file, source) =>
+        h(
           "section",
           {},
           h("h2", { class: "where", title: file.name }, file.name),
-          h(
-            "dl",
-            {},
-            ...rows.flatMap(([name, value]) => [
-              h("dt", { class: "where", title: name }, name),
-              h("dd", { class: "where", title: value }, value),
-            ]),
-          ),
-        );
-      }),
+          h("dl", {}, ...this.facts(file, source).flatMap(([name, value]) => [item("dt", name), item("dd", value)])),
+        ),
+      ),
     );
   }
+
+  /** @param {import("../context.js").Overview} file @param {number} source */
+  facts(file, source) {
+    const { index, name, events, allocations, segments, timed, span, origin, peak, reserved, total } =
+      this.context.facts(source);
+    const start = () => new Date(origin / 1000).toISOString().replace("T", " ").slice(0, 19);
+    const bytes = (/** @type {number} */ value) => `${size(value)} (${count(value)} bytes)`;
+    const settings = Object.entries(file.settings).map(([key, value]) => [
+      oneLine(key),
+      oneLine(typeof value === "string" ? value || "(empty)" : JSON.stringify(value)),
+    ]);
+    return [
+      ["device", name ? `${index}, ${name}` : String(index)],
+      ["events", count(events)],
+      ["allocations", count(allocations)],
+      ["stacks", count(file.stacks)],
+      ["final segments", count(segments)],
+      ["recorded", timed ? `${duration(span)}, from ${start()} UTC` : "without timestamps"],
+      ["peak allocated", `${bytes(peak.bytes)}, requested`],
+      ["peak reserved", reserved === null ? "unknown" : bytes(reserved)],
+      ["capacity", total === null ? "not in the file" : size(total)],
+      ...settings,
+    ];
+  }
+}
+
+/** @param {"dt"|"dd"} tag @param {string} text */
+function item(tag, text) {
+  return h(tag, { class: "where", title: text }, text);
 }

@@ -1,10 +1,15 @@
-/** What a reader can do, however it was asked for: by pointer, key, button or call. */
+/** Everything a user can do, independent of whether it was requested by pointer, key, button or script. */
 
 import { count, fine } from "../../data/units.js";
+import { clampRange, scaleRange, shiftRange } from "../../ui/zoom.js";
 import { bandAt } from "../timeline/bands.js";
-import { rulerText } from "../timeline/overlay.js";
+import { rulerText } from "../timeline/ruler.js";
+import { bandLines, tooltipLines } from "../timeline/tooltip.js";
 
-/** @typedef {import("../timeline/timeline.js").Timeline} Timeline */
+/** The smallest view: events, microseconds, bytes. */
+const MINIMUM = { event: 4, time: 2, bytes: 64 };
+
+/** @typedef {import("../timeline/timeline.js").Timeline} Timeline @typedef {import("../timeline/timeline.js").Target} Target */
 
 export class Actions {
   /** @param {import("../context.js").Context} context */
@@ -12,46 +17,42 @@ export class Actions {
     this.context = context;
     /** @type {Timeline[]} */
     this.timelines = [];
-    /** @type {import("../timeline/tooltip.js").Tooltip|undefined} */
+    /** @type {import("../../ui/tooltip.js").Tooltip|undefined} */
     this.tooltip = undefined;
-    this.find = () => {};
-    this.help = () => {};
+    this.focusSearch = () => {};
+    this.showHelp = () => {};
+    /** Counts descriptions for the tooltip, so that only the newest is shown. */
     this.turn = 0;
-    /** Where the cursor was before it followed the pointer. @type {{event: number|null, source: number}|undefined} */
-    this.rest = undefined;
+    /** The cursor before it followed the pointer. @type {{event: number|null, source: number}|undefined} */
+    this.pinned = undefined;
   }
 
   get store() {
     return this.context.store;
   }
 
-  /** Bytes in view: inside what there is. @param {[number, number]} y @returns {[number, number]|null} */
-  heights([y0, y1]) {
-    const [low, high] = this.context.range();
-    const span = Math.min(Math.max(y1 - y0, 64), high - low);
-    if (span >= (high - low) * 0.999) return null;
-    const from = Math.min(Math.max(y0, low), high - span);
-    return [from, from + span];
+  // The visible part
+
+  /** Visible bytes within the range of the data; null: all of them. @param {[number, number]} y @returns {[number, number]|null} */
+  clampBytes(y) {
+    const range = this.context.range();
+    return covers(clampRange(y, range, MINIMUM.bytes), range, 0.999);
   }
 
-  /** The part of the axis in view: inside what there is. @param {[number, number]} x @returns {[number, number]|null} */
-  widths([x0, x1]) {
-    const [low, high] = this.context.domain();
-    const least = this.context.axis() === "time" ? 2 : 4;
-    const span = Math.min(Math.max(x1 - x0, least), high - low);
-    if (span >= (high - low) * 0.9999) return null;
-    const from = Math.min(Math.max(x0, low), high - span);
-    return [from, from + span];
+  /** A visible part of the axis within its domain; null: all of it. @param {[number, number]} x @returns {[number, number]|null} */
+  clampView(x) {
+    const domain = this.context.domain();
+    return covers(clampRange(x, domain, MINIMUM[this.context.axis()]), domain, 0.9999);
   }
 
-  /** The same of a view from elsewhere: what lies beside the data is no part of it. @param {Partial<import("../store.js").Shown>} view */
-  within(view) {
-    const clipped = { ...view };
-    const beside = (/** @type {[number, number]} */ [from, to], /** @type {[number, number]} */ [low, high]) =>
+  /** A view from a link, limited to what has data. @param {Partial<import("../store.js").Shown>} view */
+  clampLink({ x, y }) {
+    const outside = (/** @type {[number, number]} */ [from, to], /** @type {[number, number]} */ [low, high]) =>
       to <= low || from >= high;
-    if (view.x) clipped.x = beside(view.x, this.context.domain()) ? null : this.widths(view.x);
-    if (view.y) clipped.y = beside(view.y, this.context.range()) ? null : this.heights(view.y);
-    return clipped;
+    return {
+      x: !x || outside(x, this.context.domain()) ? null : this.clampView(x),
+      y: !y || outside(y, this.context.range()) ? null : this.clampBytes(y),
+    };
   }
 
   fit() {
@@ -60,48 +61,56 @@ export class Actions {
 
   /** @param {number} share of the view */
   pan(share) {
-    const [x0, x1] = this.context.now.x ?? this.context.domain();
-    const by = (x1 - x0) * share;
-    this.store.set({ x: this.widths([x0 + by, x1 + by]) });
+    this.store.set({ x: this.clampView(shiftRange(this.context.now.x ?? this.context.domain(), share)) });
   }
 
-  /** Zoom around the cursor, if it is in view, else around the middle. @param {number} factor @param {number} source */
+  /** Zoom around the cursor if it is visible, else around the center. @param {number} factor @param {number} source */
   zoomBy(factor, source) {
-    const [x0, x1] = this.context.now.x ?? this.context.domain();
-    const place = this.timelines[source]?.places.get(this.context.event(source));
-    const at = place && this.context.now.event !== null && place[0] >= x0 && place[0] <= x1 ? place[0] : (x0 + x1) / 2;
-    this.store.set({ x: this.widths([at - (at - x0) * factor, at + (x1 - at) * factor]) });
+    const { now } = this.context;
+    const view = now.x ?? this.context.domain();
+    const place = now.event === null ? undefined : this.timelines[source]?.places.get(this.context.event(source));
+    const visible = place && place[0] >= view[0] && place[0] <= view[1];
+    this.store.set({ x: this.clampView(scaleRange(view, factor, visible ? place[0] : (view[0] + view[1]) / 2)) });
   }
 
-  /** @param {number} factor */
-  zoomHeight(factor) {
-    const [y0, y1] = this.context.now.y ?? this.context.range();
-    this.store.set({ y: this.heights([y0, y0 + (y1 - y0) * factor]) });
+  /** Zoom the bytes from the lower edge. @param {number} factor */
+  zoomBytes(factor) {
+    const view = this.context.now.y ?? this.context.range();
+    this.store.set({ y: this.clampBytes(scaleRange(view, factor, view[0])) });
   }
 
-  /** Put the cursor on an event, and bring it into view. @param {number} event @param {number} source @param {Partial<import("../store.js").Shown>} [more] */
+  /** @param {Timeline} timeline @param {{x0: number, y0: number, x1: number, y1: number}} box in pixels */
+  zoomToBox(timeline, { x0, x1, y0, y1 }) {
+    const x = sorted(timeline.fromX(x0), timeline.fromX(x1));
+    this.store.set({ x: this.clampView(x), y: this.clampBytes(sorted(timeline.fromY(y0), timeline.fromY(y1))) });
+  }
+
+  // The cursor
+
+  /** Move the cursor to an event, and make it visible. @param {number} event @param {number} source @param {Partial<import("../store.js").Shown>} [more] */
   async goTo(event, source, more = {}) {
-    this.rest = undefined;
-    const facts = this.context.facts(source);
-    const there = Math.min(Math.max(Math.round(Math.min(event, facts.events - 1)), -1), facts.events - 1);
-    const [[from, to]] = await this.context.ask("places", { axis: this.context.axis(), events: [there] }, source);
+    this.pinned = undefined;
+    const last = this.context.facts(source).events - 1;
+    const target = Math.min(Math.max(Math.round(Math.min(event, last)), -1), last);
+    const request = { axis: this.context.axis(), events: [target] };
+    const [[from, to]] = await this.context.request("places", request, source);
     const { x } = this.context.now;
     /** @type {Partial<import("../store.js").Shown>} */
-    const patch = { event: there, source, ...more };
+    const patch = { event: target, source, ...more };
     if (x && (from < x[0] || to > x[1])) {
       const half = (x[1] - x[0]) / 2;
-      patch.x = this.widths([from - half, from + half]);
+      patch.x = this.clampView([from - half, from + half]);
     }
     this.store.set(patch);
-    this.context.say(`Event ${count(there)}`);
+    this.context.announce(`Event ${count(target)}`);
   }
 
-  /** The next event, or the one before. @param {number} by @param {number} source */
+  /** Go to the next or previous event. @param {number} by @param {number} source */
   async step(by, source) {
     const { now } = this.context;
     const from = now.source === source ? this.context.event(source) : this.context.facts(source).peak.event;
     await this.goTo(from + by, source);
-    const { row } = await this.context.ask("moment", { event: this.context.event(source) }, source);
+    const { row } = await this.context.request("moment", { event: this.context.event(source) }, source);
     if (row >= 0) this.store.set({ row });
   }
 
@@ -110,194 +119,189 @@ export class Actions {
     return this.goTo(this.context.facts(source).peak.event, source);
   }
 
-  /** The next allocation up or down the stack at the cursor. @param {1|-1} by @param {number} source */
-  async climb(by, source) {
-    const { now } = this.context;
+  /** Go to the place of a finding. @param {import("../engine/findings.js").Finding} finding */
+  async follow({ event, row, mark }) {
+    /** @type {Partial<import("../store.js").Shown>} */
+    const patch = {};
+    if (row !== null) patch.row = row;
+    if (mark) patch.mark = { kind: "group", ...mark };
+    if (event === null) this.store.set(patch);
+    else await this.goTo(event, this.context.now.source, patch);
+  }
+
+  clear() {
+    this.pinned = undefined;
+    for (const timeline of this.timelines) timeline.ruler = null;
+    this.store.set({ row: null, range: null, mark: { kind: "none" }, search: "", event: null, tool: "pan" });
+    for (const timeline of this.timelines) timeline.schedule.request();
+  }
+
+  // Selecting and marking
+
+  /** @param {string} text */
+  search(text) {
+    const search = text.trim();
+    this.store.set({ search, mark: search ? { kind: "search", text: search } : { kind: "none" } });
+  }
+
+  /** Select the next allocation up or down the stack at the cursor. @param {1|-1} step @param {number} source */
+  async selectAdjacent(step, source) {
     const event = this.context.event(source);
-    const row = await this.context.ask(
-      "neighbour",
-      { event, row: now.row ?? -1, step: by, look: this.context.look(source) },
-      source,
-    );
+    const request = { event, row: this.context.now.row ?? -1, step, look: this.context.look(source) };
+    const row = await this.context.request("adjacent", request, source);
     if (row < 0) return;
     this.store.set({ row, event, source });
-    const facts = await this.context.ask("allocation", { row }, source);
-    if (facts) this.context.say(`${fine(facts.size)}, ${facts.line}`);
+    const facts = await this.context.request("allocation", { row }, source);
+    if (facts) this.context.announce(`${fine(facts.size)}, ${facts.line}`);
   }
 
-  /** @param {Timeline} timeline @param {{x: number, y: number}} place */
-  click(timeline, place) {
-    const at = timeline.at(place.x, place.y);
-    if (!at) return;
-    this.rest = undefined;
-    this.store.set({
-      event: at.event,
-      source: timeline.source,
-      row: at.id >= 0 ? at.id : null,
-      ...(at.id >= 0 ? {} : { mark: this.kept() }),
-    });
-  }
-
-  /** The mark of a search stays when something else is chosen. */
-  kept() {
+  /** @param {Timeline} timeline @param {{x: number, y: number}} position */
+  click(timeline, { x, y }) {
+    const target = timeline.at(x, y);
+    if (!target) return;
+    this.pinned = undefined;
     const { mark } = this.context.now;
-    return mark.kind === "row" ? /** @type {const} */ ({ kind: "none" }) : mark;
+    /** @type {Partial<import("../store.js").Shown>} */
+    const patch = { event: target.event, source: timeline.source, row: target.id >= 0 ? target.id : null };
+    if (target.id < 0 && mark.kind === "row") patch.mark = { kind: "none" };
+    this.store.set(patch);
   }
 
-  /** @param {Timeline} timeline @param {{x0: number, y0: number, x1: number, y1: number}} box */
-  box(timeline, box) {
-    const x = /** @type {[number, number]} */ (
-      [box.x0, box.x1].map((one) => timeline.fromX(one)).sort((a, b) => a - b)
-    );
-    const y = /** @type {[number, number]} */ (
-      [box.y0, box.y1].map((one) => timeline.fromY(one)).sort((a, b) => a - b)
-    );
-    this.store.set({ x: this.widths(x), y: this.heights(y) });
+  /** Mark all allocations from the line of the selected one. */
+  async markLine() {
+    const { row, source } = this.context.now;
+    const facts = row === null ? null : await this.context.request("allocation", { row }, source);
+    if (facts) this.store.set({ mark: { kind: "group", key: "line", code: facts.lineCode } });
   }
 
   /** @param {Timeline} timeline @param {{x0: number, x1: number}} drag */
-  async brush(timeline, drag) {
-    const [from, to] = [drag.x0, drag.x1].map((one) => timeline.fromX(one)).sort((a, b) => a - b);
+  async selectRange(timeline, { x0, x1 }) {
+    const request = (/** @type {number} */ x) => ({ axis: this.context.axis(), x });
     const [first, last] = await Promise.all(
-      [from, to].map((x) => this.context.ask("eventAt", { axis: this.context.axis(), x }, timeline.source)),
+      sorted(timeline.fromX(x0), timeline.fromX(x1)).map((x) =>
+        this.context.request("eventAt", request(x), timeline.source),
+      ),
     );
     if (first < last) this.store.set({ range: [first, last], source: timeline.source, tab: "live" });
   }
 
-  /** The visible part becomes the range. @param {number} source */
-  markRange(source) {
+  /** Select the visible events as the range. @param {number} source */
+  rangeFromView(source) {
     const timeline = this.timelines[source];
-    return this.brush(timeline, { x0: 0, x1: timeline.size.plotWidth });
+    return this.selectRange(timeline, { x0: 0, x1: timeline.size.plotWidth });
   }
 
-  /** The time between the two events of a ruler, where the axis does not tell it. @param {Timeline} timeline */
-  async timed(timeline) {
+  // The ruler
+
+  /** Add the time between both ends of the ruler, if the axis does not show it. @param {Timeline} timeline */
+  async addRulerTime(timeline) {
     const { ruler, source } = timeline;
     const { timed, events } = this.context.facts(source);
     if (!ruler || !timed || this.context.axis() === "time") return;
     const { x0, x1 } = ruler;
-    const at = [x0, x1].map((x) => Math.min(Math.max(Math.floor(x), 0), events - 1));
-    const [from, to] = await this.context.ask("times", { events: at }, source);
+    const ends = [x0, x1].map((x) => Math.min(Math.max(Math.floor(x), 0), events - 1));
+    const [from, to] = await this.context.request("times", { events: ends }, source);
     if (timeline.ruler !== ruler || ruler.x0 !== x0 || ruler.x1 !== x1) return;
     ruler.us = to - from;
-    timeline.again.ask();
+    timeline.schedule.request();
   }
 
   /** @param {Timeline} timeline */
-  async measured(timeline) {
-    await this.timed(timeline);
-    this.context.say(rulerText(timeline));
+  async announceRuler(timeline) {
+    await this.addRulerTime(timeline);
+    this.context.announce(rulerText(timeline));
   }
 
-  /** Where the cursor is, in units of the axes: on the curve of what is allocated. @param {number} source */
-  async point(source) {
+  /** The cursor on the curve of allocated bytes, in units of the axes. @param {number} source */
+  async cursorPoint(source) {
     const event = this.context.event(source);
     const [[[x]], { requested }] = await Promise.all([
-      this.context.ask("places", { axis: this.context.axis(), events: [event] }, source),
-      this.context.ask("moment", { event }, source),
+      this.context.request("places", { axis: this.context.axis(), events: [event] }, source),
+      this.context.request("moment", { event }, source),
     ]);
     return { x, y: requested };
   }
 
-  /** A ruler from the cursor to where it goes next. @param {Timeline} timeline */
-  async anchor(timeline) {
-    const { x, y } = await this.point(timeline.source);
+  /** Start a ruler at the cursor that follows it. @param {Timeline} timeline */
+  async startRuler(timeline) {
+    const { x, y } = await this.cursorPoint(timeline.source);
     timeline.ruler = { x0: x, y0: y, x1: x, y1: y, keyed: true };
-    timeline.again.ask();
-    this.context.say("Ruler from here");
+    timeline.schedule.request();
+    this.context.announce("Ruler starts here");
   }
 
   /** @param {Timeline} timeline */
-  async lengthen(timeline) {
+  async extendRuler(timeline) {
     const { ruler } = timeline;
     if (!ruler?.keyed || this.context.now.event === null || this.context.now.source !== timeline.source) return;
-    const { x, y } = await this.point(timeline.source);
+    const { x, y } = await this.cursorPoint(timeline.source);
     Object.assign(ruler, { x1: x, y1: y, us: undefined });
-    timeline.again.ask();
-    await this.measured(timeline);
+    timeline.schedule.request();
+    await this.announceRuler(timeline);
   }
 
-  /** See the box of the ruler alone. @param {Timeline} timeline */
-  boxed({ ruler }) {
+  /** @param {Timeline} timeline */
+  zoomToRuler({ ruler }) {
     if (!ruler || ruler.x0 === ruler.x1) return;
     const { x0, x1, y0, y1 } = ruler;
-    const y = y0 === y1 ? {} : { y: this.heights([Math.min(y0, y1), Math.max(y0, y1)]) };
-    this.store.set({ x: this.widths([Math.min(x0, x1), Math.max(x0, x1)]), ...y });
+    const y = y0 === y1 ? {} : { y: this.clampBytes(sorted(y0, y1)) };
+    this.store.set({ x: this.clampView(sorted(x0, x1)), ...y });
   }
 
-  /** All allocations from the line of the selected one. */
-  async others() {
-    const { row, source } = this.context.now;
-    if (row === null) return;
-    const facts = await this.context.ask("allocation", { row }, source);
-    if (facts) this.store.set({ mark: { kind: "group", key: "line", code: facts.lineCode } });
-  }
+  // The pointer
 
-  clear() {
-    this.rest = undefined;
-    for (const timeline of this.timelines) timeline.ruler = null;
-    this.store.set({ row: null, range: null, mark: { kind: "none" }, search: "", event: null, tool: "pan" });
-    for (const timeline of this.timelines) timeline.again.ask();
-  }
-
-  /** @param {Timeline} timeline @param {{x: number, y: number}|null} place */
-  async hover(timeline, place) {
-    const at = place && timeline.at(place.x, place.y);
+  /** @param {Timeline} timeline @param {{x: number, y: number}|null} position */
+  async hover(timeline, position) {
+    const target = position && timeline.at(position.x, position.y);
     const { follow, event, source } = this.context.now;
-    if (at && follow && at.event !== event) {
-      this.rest ??= { event, source };
-      this.store.set({ event: at.event, source: timeline.source });
-    } else if (!at && this.rest) {
-      this.store.set(this.rest);
-      this.rest = undefined;
+    if (target && follow && target.event !== event) {
+      this.pinned ??= { event, source };
+      this.store.set({ event: target.event, source: timeline.source });
+    } else if (!target && this.pinned) {
+      this.store.set(this.pinned);
+      this.pinned = undefined;
     }
-    await this.tell(timeline, place);
+    await this.showTooltip(timeline, position);
   }
 
-  /** Say what is under the pointer. @param {Timeline} timeline @param {{x: number, y: number}|null} place */
-  async tell(timeline, place) {
+  /** @param {Timeline} timeline @param {{x: number, y: number}|null} position */
+  async showTooltip(timeline, position) {
     const turn = ++this.turn;
-    const at = place && timeline.at(place.x, place.y);
-    if (!place || !at) {
+    const target = position && timeline.at(position.x, position.y);
+    if (!target) {
       this.tooltip?.hide();
       return;
     }
-    const told = await this.told(timeline, at);
-    if (turn === this.turn) this.tooltip?.show(timeline, place, told);
+    const description = await this.describe(timeline, target);
+    if (turn === this.turn) this.tooltip?.show(timeline.plot, position, tooltipLines(timeline, target, description));
   }
 
-  /** @param {Timeline} timeline @param {NonNullable<ReturnType<Timeline["at"]>>} at */
-  async told(timeline, at) {
-    if (at.id >= 0)
-      return { at, facts: await this.context.ask("allocation", { row: at.id }, timeline.source), thin: null };
-    if (at.id === -2) {
-      const { event, low, high, scale } = at;
-      const thin = await this.context.ask(
-        "thin",
-        { event, low, high, scale, look: this.context.look(timeline.source) },
-        timeline.source,
-      );
-      return { at, facts: null, thin };
-    }
-    return { at, facts: null, thin: null };
+  /** The facts about a point: an allocation, or allocations lower than a pixel. @param {Timeline} timeline @param {Target} target */
+  async describe(timeline, { id, event, low, high, scale }) {
+    const { source } = timeline;
+    const request = { event, low, high, scale, look: this.context.look(source) };
+    return {
+      facts: id >= 0 ? await this.context.request("allocation", { row: id }, source) : null,
+      thin: id === -2 ? await this.context.request("thin", request, source) : null,
+    };
   }
 
-  /** @param {Timeline} timeline @param {number} x @param {number} y */
-  band(timeline, x, y) {
-    const band = x >= 0 && y < timeline.size.top ? bandAt(timeline, x, y) : undefined;
+  /** @param {Timeline} timeline @param {number} x in the plot @param {number} y from the top of the element */
+  hoverBand(timeline, x, y) {
+    const { top } = timeline.size;
+    const band = x >= 0 && y < top ? bandAt(timeline, x, y) : undefined;
     this.turn++;
-    if (band) this.tooltip?.words(timeline, { x, y: y - timeline.size.top }, band);
+    if (band) this.tooltip?.show(timeline.plot, { x, y: y - top }, bandLines(band));
     else this.tooltip?.hide();
   }
+}
 
-  /** A place that a finding names. @param {import("../engine/findings.js").Finding} finding */
-  async follow(finding) {
-    const { source } = this.context.now;
-    /** @type {Partial<import("../store.js").Shown>} */
-    const more = {};
-    if (finding.row !== null) more.row = finding.row;
-    if (finding.mark) more.mark = { kind: "group", ...finding.mark };
-    if (finding.event === null) this.store.set(more);
-    else await this.goTo(finding.event, source, more);
-  }
+/** @param {number} a @param {number} b @returns {[number, number]} */
+function sorted(a, b) {
+  return a < b ? [a, b] : [b, a];
+}
+
+/** A view, or null if it covers its domain. @param {[number, number]} view @param {[number, number]} domain @param {number} share */
+function covers(view, domain, share) {
+  return view[1] - view[0] >= (domain[1] - domain[0]) * share ? null : view;
 }

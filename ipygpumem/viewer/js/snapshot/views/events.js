@@ -1,19 +1,23 @@
-/** All events as a list: only the rows in sight exist. */
+/** The panel with the list of all events. Only the visible rows are in the document. */
 
+import { toCsv } from "../../data/csv.js";
 import { count, fine, milliseconds, plural, size } from "../../data/units.js";
-import { lines } from "../../data/csv.js";
-import { eachFrame, h } from "../../ui/dom.js";
+import { button } from "../../ui/controls.js";
+import { frameScheduler, h } from "../../ui/dom.js";
 
-const ROW = 22;
-const TALLEST = 6e6; // pixels: above some 30 million a browser's scroll bar ends before the list does
-const PART_CSV = 50000;
+const ROW = 22; // pixels
+const MAX_HEIGHT = 6e6; // pixels: browsers limit the height of an element
+const CSV_BATCH = 50000;
+const FILTER_DELAY_MS = 120;
+const COLUMNS = ["event", "time", "action", "size", "allocated after", "address", "line"];
+const NUMBERS = [0, 1, 3, 4]; // columns
 
 export class EventsView {
   /** @param {import("../context.js").Context} context @param {import("./actions.js").Actions} actions */
   constructor(context, actions) {
     this.context = context;
     this.actions = actions;
-    this.kinds = h("select", { on: { change: () => this.refilter() } });
+    this.action = h("select", { on: { change: () => this.refilter() } });
     this.filter = h("input", {
       type: "search",
       placeholder: "file, 0x7f…, >10 MiB",
@@ -21,30 +25,24 @@ export class EventsView {
     });
     this.count = h("span", { class: "soft", role: "status" });
     this.rows = h("div", { class: "rows", role: "rowgroup" });
-    this.space = h("div", { class: "sizer", role: "presentation" });
+    this.sizer = h("div", { class: "sizer", role: "presentation" });
     this.scroll = h(
       "div",
       {
         class: "list",
         tabindex: 0,
         role: "table",
-        aria: { label: "Events. Up and down: event before and after. Enter: go to it." },
+        aria: { label: "Events. Up and Down go to the previous and the next event." },
         on: {
-          scroll: () => this.again.ask(),
+          scroll: () => this.schedule.request(),
           wheel: (/** @type {WheelEvent} */ event) => this.wheel(event),
           keydown: (/** @type {KeyboardEvent} */ event) => this.keys(event),
         },
       },
-      this.space,
+      this.sizer,
       this.rows,
     );
-    const head = h(
-      "div",
-      { class: "event head", aria: { hidden: "true" } },
-      ...["event", "time", "action", "size", "allocated after", "address", "line"].map((text, i) =>
-        h("span", { class: [0, 1, 3, 4].includes(i) ? "number" : "" }, text),
-      ),
-    );
+    const head = COLUMNS.map((text, i) => h("span", { class: NUMBERS.includes(i) ? "number" : "" }, text));
     this.element = h(
       "div",
       { class: "events" },
@@ -52,26 +50,26 @@ export class EventsView {
         "div",
         { class: "row head" },
         h("label", { class: "choice" }, h("span", {}, "Filter"), this.filter),
-        h("label", { class: "choice" }, h("span", {}, "Action"), this.kinds),
+        h("label", { class: "choice" }, h("span", {}, "Action"), this.action),
         this.count,
         h("span", { class: "space" }),
-        h("button", { type: "button", on: { click: () => this.toCursor() } }, "To the cursor"),
+        button("Go to the cursor", () => this.showCursor()),
       ),
-      head,
+      h("div", { class: "event head", aria: { hidden: "true" } }, ...head),
       this.scroll,
     );
     this.total = 0;
+    /** The index of the first visible row, if the scroll bar is too coarse to tell. */
     this.top = 0;
-    this.begun = 0;
     this.turn = 0;
-    this.again = eachFrame(() => this.draw());
+    this.schedule = frameScheduler(() => this.draw());
     this.timer = 0;
   }
 
-  /** What is asked for. */
-  wanted() {
-    const kind = this.kinds.value;
-    return { text: this.filter.value, actions: kind ? kind.split(",").map(Number) : null };
+  /** The current filter. */
+  request() {
+    const actions = this.action.value;
+    return { text: this.filter.value, actions: actions ? actions.split(",").map(Number) : null };
   }
 
   refilter() {
@@ -80,153 +78,164 @@ export class EventsView {
       this.scroll.scrollTop = 0;
       this.top = 0;
       this.draw();
-    }, 120);
+    }, FILTER_DELAY_MS);
   }
 
   async refresh() {
     const { context } = this;
-    if (!this.kinds.childElementCount) {
-      const { actions } = context.files[0];
-      const option = (/** @type {string} */ value, /** @type {string} */ text) => h("option", { value }, text);
-      this.kinds.append(
-        option("", "all"),
-        option("0", "alloc"),
-        option("1,2", "frees"),
-        option("3,4,5,6", "segments"),
-        ...actions.map((text, i) => option(String(i), text)).slice(1),
-      );
+    if (!this.action.childElementCount) {
+      const actions = context.files[0].actions.map((name, i) => [String(i), name.replaceAll("_", " ")]);
+      const groups = [
+        ["", "all"],
+        ["0", "alloc"],
+        ["1,2", "all frees"],
+        ["3,4,5,6", "all segment actions"],
+      ];
+      const options = [...groups, ...actions.slice(1)].map(([value, text]) => h("option", { value }, text));
+      this.action.append(...options);
     }
     await this.draw();
-    // the cursor is in sight: when the list is opened, and wherever it goes
+    // Keep the cursor visible when the list opens and when the cursor moves
     if (context.now.event === null) return;
-    const { index } = await context.ask("indexOf", { ...this.wanted(), event: context.event() });
-    const first = this.scale() > 1 ? this.top : Math.floor(this.scroll.scrollTop / ROW);
-    if (index >= first && index < first + this.visible() - 2) return;
-    this.jump(index - Math.floor(this.visible() / 2));
+    const { index } = await context.request("indexOf", { ...this.request(), event: context.event() });
+    const first = this.firstRow();
+    if (index >= first && index < first + this.visibleRows() - 2) return;
+    this.jump(index - Math.floor(this.visibleRows() / 2));
     await this.draw();
   }
 
-  /** Rows in the window. */
-  visible() {
+  visibleRows() {
     return Math.ceil((this.scroll.clientHeight || 300) / ROW) + 1;
   }
 
+  /** Rows per row of the scroll bar. */
   scale() {
-    return Math.max(1, (this.total * ROW) / TALLEST);
+    return Math.max(1, (this.total * ROW) / MAX_HEIGHT);
+  }
+
+  firstRow() {
+    return this.scale() > 1 ? this.top : Math.floor(this.scroll.scrollTop / ROW);
   }
 
   async draw() {
     const turn = ++this.turn;
     const { context, scroll } = this;
-    const at = Math.floor((scroll.scrollTop * this.scale()) / ROW);
-    // between two steps of a coarse scroll bar the wheel decides
-    const step = this.scale();
-    if (Math.abs(at - this.top) > step + 1) this.top = at;
-    const from = step > 1 ? this.top : at;
-    const answer = await context.ask("events", { ...this.wanted(), from, count: this.visible() });
+    const scale = this.scale();
+    const scrolled = Math.floor((scroll.scrollTop * scale) / ROW);
+    // Between two positions of a coarse scroll bar, `top` is more precise
+    if (Math.abs(scrolled - this.top) > scale + 1) this.top = scrolled;
+    const from = scale > 1 ? this.top : scrolled;
+    const response = await context.request("events", { ...this.request(), from, count: this.visibleRows() });
     if (turn !== this.turn) return;
-    if (answer.total !== this.total) {
-      this.total = answer.total;
-      this.space.style.height = `${Math.min(this.total * ROW, TALLEST)}px`;
+    if (response.total !== this.total) {
+      this.total = response.total;
+      this.sizer.style.height = `${Math.min(this.total * ROW, MAX_HEIGHT)}px`;
     }
-    const { events } = context.facts();
-    this.count.textContent =
-      this.total === events ? plural(events, "event") : `${count(this.total)} of ${plural(events, "event")}`;
-    const cursor = context.event();
-    const marked = context.now.event === null ? -2 : cursor;
-    this.rows.style.transform = `translateY(${step > 1 ? scroll.scrollTop : from * ROW}px)`;
-    this.rows.replaceChildren(
-      ...answer.rows.map((/** @type {any} */ one) => {
-        const cell = (/** @type {string} */ text, number = false) =>
-          h("span", { role: "cell", class: number ? "number" : "" }, text);
-        return h(
-          "div",
-          {
-            role: "row",
-            class: `event ${one.event === marked ? "marked" : ""} ${one.action.startsWith("free") ? "free" : one.action === "alloc" ? "" : "other"}`,
-            on: { click: () => this.goTo(one.event) },
-          },
-          cell(count(one.event), true),
-          cell(one.time === null ? "" : milliseconds(one.time), true),
-          cell(one.action.replaceAll("_", " ")),
-          cell(one.size ? fine(one.size) : "", true),
-          cell(size(one.total), true),
-          cell(one.address),
-          cell(one.line),
-        );
-      }),
+    const events = plural(context.facts().events, "event");
+    this.count.textContent = this.total === context.facts().events ? events : `${count(this.total)} of ${events}`;
+    const cursor = context.now.event === null ? null : context.event();
+    this.rows.style.transform = `translateY(${scale > 1 ? scroll.scrollTop : from * ROW}px)`;
+    this.rows.replaceChildren(...response.rows.map((/** @type {any} */ event) => this.row(event, cursor)));
+    if (this.total) return;
+    const empty = context.facts().events
+      ? "No event matches this filter."
+      : "This file contains segments, but no events.";
+    this.rows.replaceChildren(h("p", { class: "empty" }, empty));
+  }
+
+  /** @param {any} event @param {number|null} cursor */
+  row({ event, time, action, size: bytes, total, address, line }, cursor) {
+    const kind = action.startsWith("free") ? "free" : action === "alloc" ? "" : "other";
+    const cells = [
+      count(event),
+      time === null ? "" : milliseconds(time),
+      action.replaceAll("_", " "),
+      bytes ? fine(bytes) : "",
+      size(total),
+      address,
+      line,
+    ];
+    return h(
+      "div",
+      {
+        role: "row",
+        class: `event ${event === cursor ? "marked" : ""} ${kind}`,
+        on: { click: () => this.goTo(event) },
+      },
+      ...cells.map((text, i) => h("span", { role: "cell", class: NUMBERS.includes(i) ? "number" : "" }, text)),
     );
-    if (!this.total)
-      this.rows.replaceChildren(
-        h(
-          "p",
-          { class: "empty" },
-          events ? "No event passes this filter." : "This file has no events: only its segments.",
-        ),
-      );
   }
 
   /** @param {WheelEvent} event */
   wheel(event) {
     if (this.scale() <= 1 || !event.deltaY) return;
     event.preventDefault();
-    const lines = event.deltaMode ? event.deltaY * 3 : event.deltaY / ROW;
-    this.jump(this.top + Math.sign(lines) * Math.max(1, Math.round(Math.abs(lines))));
+    const rows = event.deltaMode ? event.deltaY * 3 : event.deltaY / ROW;
+    this.jump(this.top + Math.sign(rows) * Math.max(1, Math.round(Math.abs(rows))));
   }
 
-  /** @param {number} index of the row above */
+  /** @param {number} index of the first visible row */
   jump(index) {
-    this.top = Math.min(Math.max(Math.round(index), 0), Math.max(this.total - this.visible() + 2, 0));
+    this.top = Math.min(Math.max(Math.round(index), 0), Math.max(this.total - this.visibleRows() + 2, 0));
     this.scroll.scrollTop = (this.top * ROW) / this.scale();
-    this.again.ask();
+    this.schedule.request();
   }
 
   /** @param {number} event */
   async goTo(event) {
     const { source } = this.context.now;
-    const { row } = await this.context.ask("moment", { event });
+    const { row } = await this.context.request("moment", { event });
     await this.actions.goTo(event, source, { row: row >= 0 ? row : null });
   }
 
-  async toCursor() {
-    const { index } = await this.context.ask("indexOf", { ...this.wanted(), event: this.context.event() });
-    this.jump(index - Math.floor(this.visible() / 2));
+  async showCursor() {
+    const { index } = await this.context.request("indexOf", { ...this.request(), event: this.context.event() });
+    this.jump(index - Math.floor(this.visibleRows() / 2));
   }
 
   /** @param {KeyboardEvent} event */
   async keys(event) {
-    const page = this.visible() - 2;
+    const page = this.visibleRows() - 2;
     const { key } = event;
-    if (key === "ArrowDown" || key === "ArrowUp") {
-      event.preventDefault();
-      const where = await this.context.ask("indexOf", { ...this.wanted(), event: this.context.event() });
-      const index = key === "ArrowUp" ? where.index - 1 : where.index + (where.exact ? 1 : 0);
-      const { rows } = await this.context.ask("events", { ...this.wanted(), from: Math.max(index, 0), count: 1 });
-      if (!rows.length) return;
-      await this.goTo(rows[0].event);
-      if (index < this.top + 1 || index > this.top + page - 1) this.jump(index - Math.floor(page / 2));
-    } else if (key === "PageDown" || key === "PageUp") {
-      event.preventDefault();
-      this.jump(
-        (this.scale() > 1 ? this.top : Math.floor(this.scroll.scrollTop / ROW)) + (key === "PageDown" ? page : -page),
-      );
-    } else if (key === "Home" || key === "End") {
-      event.preventDefault();
-      this.jump(key === "Home" ? 0 : this.total);
-    }
+    if (!["ArrowDown", "ArrowUp", "PageDown", "PageUp", "Home", "End"].includes(key)) return;
+    event.preventDefault();
+    if (key === "Home" || key === "End") this.jump(key === "Home" ? 0 : this.total);
+    else if (key.startsWith("Page")) this.jump(this.firstRow() + (key === "PageDown" ? page : -page));
+    else await this.stepCursor(key === "ArrowUp" ? -1 : 1, page);
+  }
+
+  /** Go to the next or previous event of the filtered list. @param {1|-1} step @param {number} page rows */
+  async stepCursor(step, page) {
+    const cursor = await this.context.request("indexOf", { ...this.request(), event: this.context.event() });
+    // Without the cursor's event in the list, its index is that of the next event
+    const index = step < 0 || cursor.exact ? cursor.index + step : cursor.index;
+    const { rows } = await this.context.request("events", { ...this.request(), from: Math.max(index, 0), count: 1 });
+    if (!rows.length) return;
+    await this.goTo(rows[0].event);
+    if (index < this.top + 1 || index > this.top + page - 1) this.jump(index - Math.floor(page / 2));
   }
 
   async csv() {
-    const parts = [lines([["event", "time_us", "action", "size", "allocated_after", "address", "stream", "line"]])];
-    const wanted = this.wanted();
-    for (let from = 0, total = 1; from < total; from += PART_CSV) {
-      const answer = await this.context.ask("events", { ...wanted, from, count: PART_CSV });
-      total = answer.total;
-      const row = (/** @type {any} */ one) => {
-        const { event, time, action, size, total: after, address, stream, line } = one;
-        return [event, time, action, size, after, address, stream, line];
-      };
-      parts.push(lines(answer.rows.map(row)));
+    const head = ["event", "time_us", "action", "size", "allocated_after", "address", "stream", "line"];
+    const parts = [toCsv([head])];
+    const filter = this.request();
+    for (let from = 0, total = 1; from < total; from += CSV_BATCH) {
+      const response = await this.context.request("events", { ...filter, from, count: CSV_BATCH });
+      total = response.total;
+      parts.push(
+        toCsv(
+          response.rows.map((/** @type {any} */ { event, time, action, size, total: after, address, stream, line }) => [
+            event,
+            time,
+            action,
+            size,
+            after,
+            address,
+            stream,
+            line,
+          ]),
+        ),
+      );
     }
     return parts;
   }

@@ -1,17 +1,16 @@
-/** The view for others: as a picture, as a table, as a link. */
+/** Exports the view as a picture, a table or a link. */
 
 import { count, fine, size } from "../../data/units.js";
-import { clipped, download, h } from "../../ui/dom.js";
-import { drawOverlay } from "../timeline/overlay.js";
-import { ink } from "../../ui/theme.js";
-import { places } from "../timeline/axes.js";
+import { clipText, context2d, FONT, pngOf } from "../../ui/canvas.js";
+import { download, h } from "../../ui/dom.js";
 import { SvgCanvas } from "../../ui/svg-canvas.js";
-import { ROOM } from "../timeline/timeline.js";
+import { chartColors } from "../../ui/theme.js";
+import { drawOverlay } from "../timeline/overlay.js";
+import { MARGIN } from "../timeline/timeline.js";
 
-const TITLE = 40;
-const SCALE = 2;
-const LEFT = 90;
-const FONT = "system-ui, sans-serif";
+const TITLE = 40; // height
+const LEGEND_LEFT = 90;
+const LEGEND_ROW = 20;
 
 export class Exporter {
   /** @param {import("../context.js").Context} context */
@@ -19,144 +18,104 @@ export class Exporter {
     this.context = context;
     /** @type {import("../timeline/timeline.js").Timeline[]} */
     this.timelines = [];
-    /** @type {() => {csv(): Promise<string|string[]>}|undefined} */
+    /** The panel whose table is exported. @type {() => {csv(): Promise<string|string[]>}|undefined} */
     this.table = () => undefined;
   }
 
-  /** @param {string} kind */
-  name(kind) {
-    return `${
-      this.context.files[0].name
-        .replace(/\.(pickle|pkl|json|gz|xz)/g, "")
-        .replace(/[^\w.-]+/g, "_")
-        .slice(0, 80) || "snapshot"
-    }.${kind}`;
+  /** @param {string} extension @param {Blob|string[]} content */
+  save(extension, content) {
+    download(this.context.files[0].name, extension, content, this.context.root);
   }
 
-  /** What stands above a picture. @param {number} source */
-  title(source) {
-    const facts = this.context.facts(source);
-    return `${this.context.files[source].name} · device ${facts.index} · peak ${size(facts.peak.bytes)} at event ${count(facts.peak.event)}`;
-  }
-
-  /** How large a picture is, and where the legend's entries stand. */
+  /** The size of the picture and the positions of the legend's entries. */
   async layout() {
     const { context, timelines } = this;
     const { width } = timelines[0].size;
-    const below = timelines.reduce((sum, one) => sum + one.size.height + TITLE, 8);
+    const bottom = timelines.reduce((sum, timeline) => sum + timeline.size.height + TITLE, 8);
     const legends = await Promise.all(timelines.map(({ source }) => context.legend(source)));
     const [legend] = legends;
     const swatches = context.swatches(legend);
-    const measure = /** @type {CanvasRenderingContext2D} */ (h("canvas").getContext("2d"));
+    const measure = context2d(h("canvas"));
     measure.font = `12px ${FONT}`;
-    let x = LEFT;
-    let y = below + 12;
+    let x = LEGEND_LEFT;
+    let y = bottom + 12;
     const entries = [];
-    for (const [number, { label }] of legend.classes.entries()) {
-      const each = legends.map(({ classes }) => classes[number] ?? { bytes: 0, count: 0 });
-      if (context.now.hidden.includes(number) || !each.some((one) => one.count)) continue;
-      // of many files the picture has no room for what each holds
-      const held = context.crowd ? "" : each.map((one) => fine(one.bytes)).join(" · ");
-      const named = legends.length > 1 && legend.classes[number].place === -1 ? "others" : label;
-      const text = `${clipped(measure, named, width / 2)}  ${held}`;
-      const wide = measure.measureText(text).width + 36;
-      if (x > LEFT && x + wide > width) {
-        x = LEFT;
-        y += 20;
+    for (const [number, { label, place }] of legend.classes.entries()) {
+      const classes = legends.map((other) => other.classes[number] ?? { bytes: 0, count: 0 });
+      if (context.now.hidden.includes(number) || !classes.some((entry) => entry.count)) continue;
+      // With many files there is no room for the bytes of each
+      const bytes = context.crowded ? "" : classes.map((entry) => fine(entry.bytes)).join(" · ");
+      const name = legends.length > 1 && place === -1 ? "others" : label;
+      const text = `${clipText(measure, name, width / 2)}  ${bytes}`;
+      const entryWidth = measure.measureText(text).width + 36;
+      if (x > LEGEND_LEFT && x + entryWidth > width) {
+        x = LEGEND_LEFT;
+        y += LEGEND_ROW;
       }
       entries.push({ x, y, text, color: swatches[number] });
-      x += wide;
+      x += entryWidth;
     }
     return { width, height: y + 18, entries };
   }
 
   /**
-   * All timelines, one below the other, and the legend.
-   * @param {CanvasRenderingContext2D} draw @param {Awaited<ReturnType<Exporter["layout"]>>} layout
+   * Draw all timelines, one below the other, and the legend.
+   * @param {CanvasRenderingContext2D} canvas @param {Awaited<ReturnType<Exporter["layout"]>>} layout
    */
-  paint(draw, { width, height, entries }) {
-    const colors = ink(this.context.theme);
-    draw.fillStyle = colors.ground;
-    draw.fillRect(0, 0, width, height);
+  paint(canvas, { width, height, entries }) {
+    const { context } = this;
+    const colors = chartColors(context.theme);
+    canvas.fillStyle = colors.background;
+    canvas.fillRect(0, 0, width, height);
     let y = 0;
     for (const timeline of this.timelines) {
       const { top, plotWidth, plotHeight } = timeline.size;
-      draw.fillStyle = colors.text;
-      draw.font = `600 13px ${FONT}`;
-      draw.textAlign = "left";
-      draw.textBaseline = "middle";
-      draw.fillText(this.title(timeline.source), 12, y + TITLE / 2, width - 24);
-      draw.imageSmoothingEnabled = false;
-      draw.drawImage(timeline.picture, ROOM.left, y + TITLE + top, plotWidth, plotHeight);
-      draw.save();
-      draw.translate(0, y + TITLE);
-      drawOverlay(timeline, draw, "picture");
-      draw.restore();
-      this.axes(draw, timeline, y + TITLE, colors);
+      const { index, peak } = context.facts(timeline.source);
+      const title = `${context.files[timeline.source].name} · device ${index} · peak ${size(peak.bytes)} at event ${count(peak.event)}`;
+      canvas.fillStyle = colors.text;
+      canvas.font = `600 13px ${FONT}`;
+      canvas.textAlign = "left";
+      canvas.textBaseline = "middle";
+      canvas.fillText(title, 12, y + TITLE / 2, width - 24);
+      canvas.imageSmoothingEnabled = false;
+      canvas.drawImage(timeline.picture, MARGIN.left, y + TITLE + top, plotWidth, plotHeight);
+      canvas.save();
+      canvas.translate(0, y + TITLE);
+      drawOverlay(timeline, canvas, "export");
+      canvas.restore();
       y += timeline.size.height + TITLE;
     }
-    draw.font = `12px ${FONT}`;
-    draw.textAlign = "left";
-    draw.textBaseline = "middle";
+    canvas.font = `12px ${FONT}`;
+    canvas.textAlign = "left";
+    canvas.textBaseline = "middle";
     for (const { x, y, text, color } of entries) {
-      draw.fillStyle = color;
-      draw.fillRect(x, y - 5, 10, 10);
-      draw.fillStyle = colors.text;
-      draw.fillText(text, x + 16, y);
+      canvas.fillStyle = color;
+      canvas.fillRect(x, y - 5, 10, 10);
+      canvas.fillStyle = colors.text;
+      canvas.fillText(text, x + 16, y);
     }
-    draw.fillStyle = colors.soft;
-    draw.textAlign = "right";
-    if (entries.length && !this.context.crowd) draw.fillText("at the peak:", LEFT - 8, entries[0].y);
-  }
-
-  /** @param {CanvasRenderingContext2D} draw @param {import("../timeline/timeline.js").Timeline} timeline @param {number} top @param {ReturnType<typeof ink>} colors */
-  axes(draw, timeline, top, colors) {
-    draw.font = `11px ${FONT}`;
-    draw.fillStyle = colors.soft;
-    draw.textAlign = "right";
-    draw.textBaseline = "middle";
-    for (const { value, label } of timeline.byteTicks())
-      draw.fillText(label, ROOM.left - 10, top + timeline.size.top + timeline.toY(value), ROOM.left - 12);
-    const { ticks, format, scale } = places(timeline);
-    draw.textAlign = "center";
-    const y = top + timeline.size.top + timeline.size.plotHeight + ROOM.strip + 14;
-    for (const tick of ticks) draw.fillText(format(tick), ROOM.left + scale(tick), y);
-    draw.textAlign = "right";
-    draw.fillText(this.context.axis() === "time" ? "time" : "event", ROOM.left + timeline.size.plotWidth, y);
-  }
-
-  /** @returns {Promise<Blob>} */
-  async pngBlob() {
-    const layout = await this.layout();
-    const canvas = h("canvas", { width: layout.width * SCALE, height: layout.height * SCALE });
-    const draw = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
-    draw.scale(SCALE, SCALE);
-    this.paint(draw, layout);
-    return new Promise((settle, fail) =>
-      canvas.toBlob((blob) => (blob ? settle(blob) : fail(new Error("no picture"))), "image/png"),
-    );
+    canvas.fillStyle = colors.soft;
+    canvas.textAlign = "right";
+    if (entries.length && !context.crowded) canvas.fillText("at the peak:", LEGEND_LEFT - 8, entries[0].y);
   }
 
   async png() {
-    download(this.name("png"), await this.pngBlob(), this.context.root);
+    const layout = await this.layout();
+    this.save("png", await pngOf(layout.width, layout.height, (canvas) => this.paint(canvas, layout)));
   }
 
-  /** Pixels as pixels, text and lines as text and lines. */
-  async svgText() {
+  /** Allocations are embedded as an image; text and lines remain text and lines. */
+  async svg() {
     const layout = await this.layout();
     const canvas = new SvgCanvas(layout.width, layout.height);
     this.paint(/** @type {any} */ (canvas), layout);
-    return new XMLSerializer().serializeToString(canvas.root);
-  }
-
-  async svg() {
-    download(this.name("svg"), new Blob([await this.svgText()], { type: "image/svg+xml" }), this.context.root);
+    this.save("svg", [new XMLSerializer().serializeToString(canvas.root)]);
   }
 
   async csv() {
     const text = (await this.table()?.csv()) ?? "";
-    // the mark tells spreadsheets that it is UTF-8
-    download(this.name("csv"), new Blob(["\ufeff", ...[text].flat()], { type: "text/csv" }), this.context.root);
+    // The byte order mark tells spreadsheets that the file is UTF-8
+    this.save("csv", ["\ufeff", ...[text].flat()]);
   }
 
   async link() {
@@ -170,6 +129,6 @@ export class Exporter {
       document.execCommand("copy");
       field.remove();
     }
-    this.context.say("The link is copied");
+    this.context.announce("Link copied");
   }
 }

@@ -1,8 +1,10 @@
-/** What is worth a look: each a click to its place. */
+/** The list of findings, each of which leads to its place, and the limitations of the file. */
 
-import { h, swap } from "../../ui/dom.js";
+import { h, replaceChildren } from "../../ui/dom.js";
 
-const SIGNS = { peak: "▲", oom: "✕", leak: "↗", pending: "◷", churn: "⟳", retry: "⇄", gap: "…" };
+const SIGNS = { peak: "▲", oom: "✕", leak: "↗", pending: "◷", churn: "⟳", retry: "⇄" };
+
+/** @typedef {import("../engine/findings.js").Finding} Finding */
 
 export class FindingsView {
   /** @param {import("../context.js").Context} context @param {import("./actions.js").Actions} actions */
@@ -21,40 +23,39 @@ export class FindingsView {
   }
 
   async refresh() {
-    const { context, actions } = this;
-    const { files, store } = context;
-    const chosen = context.crowd ? [context.now.source] : [...files.keys()];
-    /** @type {import("../engine/findings.js").Finding[][]} */
-    const found = await Promise.all(chosen.map((source) => context.ask("findings", {}, source)));
-    const follow = (/** @type {number} */ source, /** @type {import("../engine/findings.js").Finding} */ one) => {
-      if (context.now.source !== source) store.set({ source, event: null, row: null, range: null });
-      actions.follow(one);
-    };
-    const items = found.map((all, number) => [
-      files.length > 1 && h("li", {}, h("h3", { class: "where" }, files[chosen[number]].name)),
-      ...all.map((one) =>
-        h(
-          "li",
-          {},
-          h(
-            "button",
-            {
-              type: "button",
-              class: `finding ${one.kind}`,
-              title: one.text,
-              on: { click: () => follow(chosen[number], one) },
-            },
-            h("i", { aria: { hidden: "true" } }, SIGNS[one.kind]),
-            h("span", {}, h("b", {}, one.title), h("span", {}, one.text)),
-          ),
-        ),
-      ),
-      !all.length && h("li", { class: "empty" }, "Nothing stands out."),
+    const { context } = this;
+    const sources = context.crowded ? [context.now.source] : [...context.files.keys()];
+    /** @type {Finding[][]} */
+    const findings = await Promise.all(sources.map((source) => context.request("findings", {}, source)));
+    const items = sources.flatMap((source, i) => [
+      ...(context.files.length > 1 ? [h("li", {}, h("h3", { class: "where" }, context.files[source].name))] : []),
+      ...findings[i].map((finding) => this.item(source, finding)),
+      ...(findings[i].length ? [] : [h("li", { class: "empty" }, "Nothing to report.")]),
     ]);
-    swap(this.list, /** @type {HTMLElement[]} */ (items.flat().filter((item) => item !== false)));
-    const notes = [...new Set(chosen.flatMap((source) => context.facts(source).notes))];
+    replaceChildren(this.list, items);
+    const notes = [...new Set(sources.flatMap((source) => context.facts(source).notes))];
     this.notes.replaceChildren(...notes.map((text) => h("li", {}, `${text[0].toUpperCase()}${text.slice(1)}.`)));
     this.notes.hidden = !notes.length;
-    await context.ask("warm");
+    await context.request("prepareSegments");
+  }
+
+  /** @param {number} source @param {Finding} finding */
+  item(source, finding) {
+    const { kind, title, text } = finding;
+    const { context, actions } = this;
+    const click = () => {
+      if (context.now.source !== source) context.store.set({ source, event: null, row: null, range: null });
+      actions.follow(finding);
+    };
+    return h(
+      "li",
+      {},
+      h(
+        "button",
+        { type: "button", class: `finding ${kind}`, title: text, on: { click } },
+        h("i", { aria: { hidden: "true" } }, SIGNS[kind]),
+        h("span", {}, h("b", {}, title), h("span", {}, text)),
+      ),
+    );
   }
 }

@@ -1,119 +1,118 @@
-/** The call tree as rectangles, the outermost call above. */
+/** The call tree as rectangles, with the outermost call at the top. */
 
 import { fine, plural } from "../../data/units.js";
-import { h, swap } from "../../ui/dom.js";
+import { h, replaceChildren } from "../../ui/dom.js";
 
-const ROW = 19;
-const NARROW = 26;
+const ROW = 19; // pixels
+const MIN_LABEL_WIDTH = 26;
+const MIN_WIDTH = 2.5;
+
+/** @typedef {import("../engine/icicle.js").Box} Box */
 
 export class Icicle {
   /** @param {import("../context.js").Context} context */
   constructor(context) {
     this.context = context;
-    this.field = h("div", {
+    this.tree = h("div", {
       class: "boxes",
       role: "tree",
-      aria: { label: "Call tree by bytes: arrow keys move, Enter widens a call" },
+      aria: { label: "Call tree by bytes. Arrow keys move, Enter zooms into a call." },
       on: { keydown: (/** @type {KeyboardEvent} */ event) => this.keys(event) },
     });
     this.note = h("p", { class: "soft" });
-    this.element = h("div", { class: "icicle" }, this.field, this.note);
+    this.element = h("div", { class: "icicle" }, this.tree, this.note);
     this.turn = 0;
-    /** @type {import("../engine/icicle.js").Box[]} */
+    /** @type {Box[]} */
     this.boxes = [];
   }
 
-  /** @param {{bytes: number, timed: boolean}} live */
-  async refresh(live) {
+  /** @param {boolean} timed whether lifetimes are known */
+  async refresh(timed) {
     const turn = ++this.turn;
     const { context } = this;
     const { range, key, measure, root } = context.now;
     const width = this.element.clientWidth || 480;
-    const answer = await context.ask("icicle", {
-      event: context.event(),
-      range,
-      key,
-      measure,
-      root,
-      least: 2.5 / width,
-    });
+    const request = { event: context.event(), range, key, measure, root, threshold: MIN_WIDTH / width };
+    const { boxes, left } = await context.request("icicle", request);
     if (turn !== this.turn) return;
-    this.boxes = answer.boxes;
-    const deepest = this.boxes.reduce((most, box) => Math.max(most, box.depth), 0);
-    this.field.style.height = `${(deepest + 1) * ROW}px`;
-    const value = (/** @type {number} */ one) =>
-      measure === "bytes" ? fine(one) : live.timed ? `${fine(Math.round(one / 1e6))}·s` : `${fine(one)}·events`;
-    swap(
-      this.field,
-      this.boxes.map((box, i) => {
-        const wide = (box.x1 - box.x0) * width;
-        const text = `${box.label}: ${value(box.value)}, ${plural(box.count, "allocation")}`;
-        return h(
-          "button",
-          {
-            type: "button",
-            role: "treeitem",
-            class: box.rest ? "rest" : `${box.own ? "own" : ""} ${box.path === root ? "root" : ""}`,
-            tabindex: i === 0 ? 0 : -1,
-            aria: { label: text, level: box.depth + 1, selected: String(!box.rest && box.path === root) },
-            title: `${box.title ?? box.label}\n${value(box.value)}, ${plural(box.count, "allocation")}`,
-            data: { i, key: `${box.rest ? "rest" : ""}${box.path}` },
-            style: {
-              left: `${(box.x0 * 100).toFixed(3)}%`,
-              width: `calc(${((box.x1 - box.x0) * 100).toFixed(3)}% - 1px)`,
-              top: `${box.depth * ROW}px`,
-              "--shade": `${shade(box.label)}%`,
-            },
-            on: { click: () => context.store.set({ root: box.path }) },
-          },
-          wide > NARROW
-            ? h("span", {}, box.depth === 0 || box.rest ? `${box.label} · ${value(box.value)}` : box.label)
-            : "",
-        );
-      }),
+    this.boxes = boxes;
+    const deepest = Math.max(...this.boxes.map(({ depth }) => depth));
+    this.tree.style.height = `${(deepest + 1) * ROW}px`;
+    const format = (/** @type {number} */ value) => {
+      if (measure === "bytes") return fine(value);
+      return timed ? `${fine(Math.round(value / 1e6))}·s` : `${fine(value)}·events`;
+    };
+    replaceChildren(
+      this.tree,
+      this.boxes.map((box, i) => this.box(box, i, width, format(box.value))),
     );
-    const focused = /** @type {HTMLElement|null} */ (this.field.querySelector(":focus"));
-    if (focused) this.only(focused);
-    this.note.textContent = answer.left
-      ? `${plural(answer.left, "narrower call")} not shown: click a box to widen it`
-      : "";
-    this.note.hidden = !answer.left;
+    const focused = /** @type {HTMLElement|null} */ (this.tree.querySelector(":focus"));
+    if (focused) this.setTabStop(focused);
+    this.note.textContent = `${plural(left, "narrower call")} not shown: click a box to zoom into it`;
+    this.note.hidden = !left;
+  }
+
+  /** @param {Box} box @param {number} i @param {number} width of the tree @param {string} value */
+  box({ label, title, depth, x0, x1, count, own, path, rest }, i, width, value) {
+    const { root } = this.context.now;
+    const current = !rest && path === root;
+    const facts = `${value}, ${plural(count, "allocation")}`;
+    const text = depth === 0 || rest ? `${label} · ${value}` : label;
+    return h(
+      "button",
+      {
+        type: "button",
+        role: "treeitem",
+        class: rest ? "rest" : `${own ? "own" : ""} ${current ? "root" : ""}`,
+        tabindex: i === 0 ? 0 : -1,
+        aria: { label: `${label}: ${facts}`, level: depth + 1, selected: current },
+        title: `${title ?? label}\n${facts}`,
+        data: { i, key: `${rest ? "rest" : ""}${path}` },
+        style: {
+          left: `${(x0 * 100).toFixed(3)}%`,
+          width: `calc(${((x1 - x0) * 100).toFixed(3)}% - 1px)`,
+          top: `${depth * ROW}px`,
+          "--shade": `${shade(label)}%`,
+        },
+        on: { click: () => this.context.store.set({ root: path }) },
+      },
+      (x1 - x0) * width > MIN_LABEL_WIDTH ? h("span", {}, text) : "",
+    );
   }
 
   /** @param {KeyboardEvent} event */
   keys(event) {
-    const focused = /** @type {HTMLElement|null} */ (event.target);
-    const i = Number(focused?.dataset.i ?? -1);
-    if (i < 0) return;
+    const i = Number(/** @type {HTMLElement|null} */ (event.target)?.dataset.i ?? -1);
     const box = this.boxes[i];
-    const among = (/** @type {number} */ depth) =>
-      this.boxes.map((one, at) => ({ one, at })).filter(({ one }) => one.depth === depth);
+    if (!box) return;
+    const { boxes } = this;
     const middle = (box.x0 + box.x1) / 2;
-    /** @type {number|undefined} */
-    let next;
-    const row = among(box.depth).map(({ at }) => at);
-    if (event.key === "ArrowRight") next = row[row.indexOf(i) + 1];
-    else if (event.key === "ArrowLeft") next = row[row.indexOf(i) - 1];
-    else if (event.key === "ArrowDown")
-      next = among(box.depth + 1).find(({ one }) => one.x0 >= box.x0 - 1e-9 && one.x1 <= box.x1 + 1e-9)?.at;
-    else if (event.key === "ArrowUp")
-      next = among(box.depth - 1).find(({ one }) => one.x0 <= middle && middle <= one.x1)?.at;
-    else return;
+    const row = boxes.filter(({ depth }) => depth === box.depth);
+    const inside = (/** @type {Box} */ { x0, x1 }) => x0 >= box.x0 - 1e-9 && x1 <= box.x1 + 1e-9;
+    /** @type {Record<string, () => Box|undefined>} */
+    const moves = {
+      ArrowRight: () => row[row.indexOf(box) + 1],
+      ArrowLeft: () => row[row.indexOf(box) - 1],
+      ArrowDown: () => boxes.find((other) => other.depth === box.depth + 1 && inside(other)),
+      ArrowUp: () => boxes.find(({ depth, x0, x1 }) => depth === box.depth - 1 && x0 <= middle && middle <= x1),
+    };
+    if (!Object.hasOwn(moves, event.key)) return;
     event.preventDefault();
-    if (next === undefined) return;
-    const item = /** @type {HTMLElement} */ (this.field.children[next]);
-    this.only(item);
+    const next = moves[event.key]();
+    if (!next) return;
+    const item = /** @type {HTMLElement} */ (this.tree.children[boxes.indexOf(next)]);
+    this.setTabStop(item);
     item.focus();
   }
 
-  /** The one box that the Tab key comes to. @param {HTMLElement} one */
-  only(one) {
-    for (const item of /** @type {Iterable<HTMLElement>} */ (this.field.children))
-      item.tabIndex = item === one ? 0 : -1;
+  /** Make one box the only one that the Tab key reaches. @param {HTMLElement} item */
+  setTabStop(item) {
+    for (const child of /** @type {Iterable<HTMLElement>} */ (this.tree.children))
+      child.tabIndex = child === item ? 0 : -1;
   }
 }
 
-/** @param {string} text */
+/** A shade for a text, to tell neighboring boxes apart. @param {string} text */
 function shade(text) {
   let sum = 0;
   for (let i = 0; i < text.length; i++) sum = (sum * 33 + text.charCodeAt(i)) >>> 0;

@@ -1,127 +1,121 @@
-/** What the colors mean; a click leaves a class out. */
+/** The legend of the colors. A click hides a class. */
 
 import { fine, plural, size } from "../../data/units.js";
-import { h, swap } from "../../ui/dom.js";
+import { linkButton } from "../../ui/controls.js";
+import { h, replaceChildren } from "../../ui/dom.js";
+
+const MAX_ROWS = 2;
+
+/** @typedef {import("../context.js").Legend} Legend */
 
 export class LegendView {
   /** @param {import("../context.js").Context} context */
   constructor(context) {
     this.context = context;
-    this.open = false;
-    this.more = h("button", { type: "button", class: "link", on: { click: () => this.unfold() } });
-    this.element = h("div", { class: "legend", role: "group", aria: { label: "Legend: what the colors mean" } });
+    this.unfolded = false;
+    this.more = linkButton("", () => {
+      this.unfolded = !this.unfolded;
+      this.fold();
+    });
+    this.element = h("div", { class: "legend", role: "group", aria: { label: "Legend" } });
   }
 
   async refresh() {
     const { context } = this;
-    const { files } = context;
-    const legends = await Promise.all(files.map((_, source) => context.legend(source)));
-    // the classes of all files are the same, but for how many others there are
-    const legend = legends[0];
-    const swatches = context.swatches(legend);
+    const { store } = context;
     const { hidden, mark } = context.now;
-    /** @param {number} number */
-    const sum = (number) => legends.reduce((all, { classes }) => all + (classes[number]?.bytes ?? 0), 0);
+    const legends = await Promise.all(context.files.map((_, source) => context.legend(source)));
+    // All files have the same classes, except for the number of others
+    const [legend] = legends;
+    const bytesOf = (/** @type {number} */ number) =>
+      legends.reduce((sum, { classes }) => sum + (classes[number]?.bytes ?? 0), 0);
     const order = [...legend.classes.keys()];
-    if (files.length > 1 && !legend.ordered) order.sort((a, b) => sum(b) - sum(a));
-    const chips = order.map((number) => {
-      const each = legends.map(({ classes }) => classes[number] ?? { label: "", bytes: 0, count: 0 });
-      const { label } = files.length > 1 && legend.classes[number].place === -1 ? { label: "others" } : each[0];
-      const told = context.crowd ? [each[context.now.source]] : each;
-      const sums = each.map(({ bytes, count }, source) => {
-        const name = files.length > 1 ? `${files[source].name}: ` : "";
-        return `${name}${size(bytes)} at the peak, ${plural(count, "allocation")} in all.\n`;
-      });
-      return each.some((one) => one.count)
-        ? h(
-            "button",
-            {
-              type: "button",
-              class: "chip",
-              data: { key: number },
-              aria: { pressed: String(!hidden.includes(number)) },
-              title: `${label}\n${sums.join("")}Click to leave it out, double click to see it alone.`,
-              on: {
-                click: () => this.toggle(number),
-                dblclick: () => this.alone(number, legend.classes.length),
-              },
-            },
-            h("i", { style: { background: swatches[number] } }),
-            h("span", {}, label),
-            h("small", {}, told.map((one) => fine(one.bytes)).join(" · ")),
-          )
-        : null;
-    });
-    const clear = h(
-      "button",
-      { type: "button", class: "link", on: { click: () => context.store.set({ mark: { kind: "none" }, search: "" }) } },
-      "Clear marks",
-    );
-    const all = h(
-      "button",
-      { type: "button", class: "link", on: { click: () => context.store.set({ hidden: [] }) } },
-      "Show all",
-    );
-    swap(this.element, [
+    if (legends.length > 1 && !legend.ordered) order.sort((a, b) => bytesOf(b) - bytesOf(a));
+    replaceChildren(this.element, [
       h("small", { class: "soft" }, "At the peak:"),
-      ...chips.filter((chip) => chip !== null),
+      ...order.flatMap((number) => this.chip(number, legends) ?? []),
       this.more,
-      ...(hidden.length ? [all] : []),
-      ...(mark.kind === "none" ? [] : [clear]),
+      ...(hidden.length ? [linkButton("Show all", () => store.set({ hidden: [] }))] : []),
+      ...(mark.kind === "none"
+        ? []
+        : [linkButton("Clear marks", () => store.set({ mark: { kind: "none" }, search: "" }))]),
     ]);
     this.fold();
   }
 
-  unfold() {
-    this.open = !this.open;
-    this.fold();
+  /** @param {number} number @param {Legend[]} legends */
+  chip(number, legends) {
+    const { context } = this;
+    const { files, now } = context;
+    const several = files.length > 1;
+    const entries = legends.map(({ classes }) => classes[number] ?? { label: "", place: 0, bytes: 0, count: 0 });
+    if (!entries.some(({ count }) => count)) return null;
+    const label = several && legends[0].classes[number].place === -1 ? "others" : entries[0].label;
+    const shown = context.crowded ? [entries[now.source]] : entries;
+    const sums = entries.map(({ bytes, count }, source) => {
+      const name = several ? `${files[source].name}: ` : "";
+      return `${name}${size(bytes)} at the peak, ${plural(count, "allocation")} in total.`;
+    });
+    return h(
+      "button",
+      {
+        type: "button",
+        class: "chip",
+        data: { key: number },
+        aria: { pressed: !now.hidden.includes(number) },
+        title: [label, ...sums, "Click to hide it, double click to show only this."].join("\n"),
+        on: {
+          click: () => this.toggle(number),
+          dblclick: () => this.showOnly(number, legends[0].classes.length),
+        },
+      },
+      h("i", { style: { background: context.swatches(legends[0])[number] } }),
+      h("span", {}, label),
+      h("small", {}, shown.map(({ bytes }) => fine(bytes)).join(" · ")),
+    );
   }
 
-  /** Two rows at most, unless all was asked for. */
+  /** Hide chips beyond two rows, unless the legend is unfolded. */
   fold() {
-    const { element, more, open } = this;
+    const { element, more } = this;
     const chips = /** @type {HTMLElement[]} */ ([...element.querySelectorAll(".chip")]);
     more.hidden = true;
     if (!chips.length) return;
     for (const chip of chips) chip.hidden = false;
-    const row = (/** @type {HTMLElement} */ one) =>
-      Math.round((middle(one) - middle(chips[0])) / chips[0].offsetHeight);
-    // no row of its own for the words before the first
-    const words = /** @type {HTMLElement} */ (element.firstElementChild);
-    words.hidden = false;
-    words.hidden = row(words) < 0;
-    const last = /** @type {HTMLElement|null} */ (
-      element.lastElementChild === more ? chips.at(-1) : element.lastElementChild
-    );
-    if (!last || row(last) < 2) return;
+    const row = (/** @type {HTMLElement} */ item) =>
+      Math.round((middleOf(item) - middleOf(chips[0])) / chips[0].offsetHeight);
+    // The heading is left out if it would take a row of its own
+    const heading = /** @type {HTMLElement} */ (element.firstElementChild);
+    heading.hidden = false;
+    heading.hidden = row(heading) < 0;
+    const end = /** @type {HTMLElement} */ (element.lastElementChild);
+    const last = end === more ? chips[chips.length - 1] : end;
+    if (row(last) < MAX_ROWS) return;
     more.hidden = false;
     more.textContent = "fewer";
-    more.setAttribute("aria-expanded", String(open));
-    if (open) return;
-    const end = /** @type {HTMLElement} */ (element.lastElementChild);
-    for (let left = chips.length - 1; left > 0 && row(end) > 1; left--) {
-      chips[left].hidden = true;
-      more.textContent = `${chips.length - left} more`;
+    more.setAttribute("aria-expanded", String(this.unfolded));
+    if (this.unfolded) return;
+    for (let count = chips.length - 1; count > 0 && row(end) >= MAX_ROWS; count--) {
+      chips[count].hidden = true;
+      more.textContent = `${chips.length - count} more`;
     }
   }
 
   /** @param {number} number */
   toggle(number) {
     const { hidden } = this.context.now;
-    this.context.store.set({
-      hidden: hidden.includes(number)
-        ? hidden.filter((one) => one !== number)
-        : [...hidden, number].sort((a, b) => a - b),
-    });
+    const others = hidden.filter((other) => other !== number);
+    const next = others.length < hidden.length ? others : [...hidden, number].sort((a, b) => a - b);
+    this.context.store.set({ hidden: next });
   }
 
   /** @param {number} number @param {number} count */
-  alone(number, count) {
-    this.context.store.set({ hidden: Array.from({ length: count }, (_, one) => one).filter((one) => one !== number) });
+  showOnly(number, count) {
+    this.context.store.set({ hidden: [...Array(count).keys()].filter((other) => other !== number) });
   }
 }
 
-/** The middle of a thing, in pixels from above. @param {HTMLElement} one */
-function middle(one) {
-  return one.offsetTop + one.offsetHeight / 2;
+/** The vertical middle of an element, in pixels. @param {HTMLElement} element */
+function middleOf(element) {
+  return element.offsetTop + element.offsetHeight / 2;
 }

@@ -1,56 +1,34 @@
-/** The live set at the cursor, or all that lived in a range: as a table and as an icicle of calls. */
+/** The panel of live allocations at the cursor, or of those alive within a range: a table and a call tree. */
 
-import { count, duration, fine, plural, size } from "../../data/units.js";
 import { toCsv } from "../../data/csv.js";
-import { h, swap } from "../../ui/dom.js";
+import { count, duration, fine, plural, size } from "../../data/units.js";
+import { checkbox, headerCells, linkButton, numberCell, select } from "../../ui/controls.js";
+import { h, replaceChildren } from "../../ui/dom.js";
+import { GROUP_LABELS } from "../options.js";
 import { Icicle } from "./icicle.js";
 
-const MOST = 100;
-const GROUPS = [
-  ["line", "line"],
-  ["function", "function"],
-  ["file", "file"],
-  ["cell", "cell"],
-  ["stack", "stack"],
-  ["annotation", "region"],
-  ["pool", "pool"],
-  ["stream", "stream"],
-  ["context", "compile context"],
-  ["metadata", "metadata"],
-  ["size", "size"],
-  ["allocation", "single allocation"],
+const LIMIT = 100; // rows on the screen
+const MEASURES = [
+  ["bytes", "bytes"],
+  ["time", "bytes × lifetime"],
 ];
 
 export class LiveView {
-  /** @param {import("../context.js").Context} context @param {import("./actions.js").Actions} actions */
-  constructor(context, actions) {
+  /** @param {import("../context.js").Context} context */
+  constructor(context) {
     this.context = context;
-    this.actions = actions;
-    this.group = select("Group by", GROUPS, (key) => context.store.set({ key, root: "" }));
-    this.measure = select(
-      "Width by",
-      [
-        ["bytes", "bytes"],
-        ["time", "bytes × lifetime"],
-      ],
-      (measure) => context.store.set({ measure: /** @type {any} */ (measure), root: "" }),
+    const { store } = context;
+    this.group = select("Group by", Object.entries(GROUP_LABELS), (key) => store.set({ key, root: "" }));
+    this.measure = select("Width by", MEASURES, (measure) =>
+      store.set({ measure: /** @type {"bytes"|"time"} */ (measure), root: "" }),
     );
+    this.follow = checkbox("Follow the pointer", (follow) => store.set({ follow }));
+    this.back = linkButton("Back to one moment", () => store.set({ range: null }));
     this.title = h("h2", { class: "title" });
     this.body = h("tbody");
     this.head = h("tr");
     this.foot = h("p", { class: "soft" });
     this.icicle = new Icicle(context);
-    const all = h(
-      "button",
-      { type: "button", class: "link", on: { click: () => context.store.set({ range: null }) } },
-      "Back to one moment",
-    );
-    this.back = all;
-    const follow = h("input", {
-      type: "checkbox",
-      on: { change: () => context.store.set({ follow: follow.checked }) },
-    });
-    this.follow = follow;
     this.element = h(
       "div",
       { class: "live" },
@@ -58,9 +36,9 @@ export class LiveView {
         "div",
         { class: "row head" },
         this.title,
-        all,
+        this.back,
         h("span", { class: "space" }),
-        h("label", { class: "check" }, follow, "Follow the pointer"),
+        this.follow.element,
         this.group.element,
         this.measure.element,
       ),
@@ -69,7 +47,7 @@ export class LiveView {
         { class: "halves" },
         h(
           "div",
-          { class: "scroll", tabindex: 0, role: "region", aria: { label: "Live set by group" } },
+          { class: "scroll", tabindex: 0, role: "region", aria: { label: "Live allocations by group" } },
           h("table", {}, h("thead", {}, this.head), this.body),
           this.foot,
         ),
@@ -79,133 +57,111 @@ export class LiveView {
     this.turn = 0;
   }
 
+  /** @param {number} limit */
+  request(limit) {
+    const { range, key } = this.context.now;
+    return this.context.request("live", { event: this.context.event(), range, key, limit });
+  }
+
   async refresh() {
     const turn = ++this.turn;
     const { context } = this;
-    const { range, key, measure, source } = context.now;
+    const { now } = context;
     const event = context.event();
-    const answer = await context.ask("live", { event, range, key, most: MOST });
+    const response = await this.request(LIMIT);
     if (turn !== this.turn) return;
-    this.group.value(key);
-    this.measure.value(measure);
-    this.follow.checked = context.now.follow;
-    this.back.hidden = !range;
-    const named = context.files.length > 1 ? ` · ${context.files[source].name}` : "";
-    this.title.textContent = range
-      ? `Events ${count(range[0])} – ${count(range[1])}: ${plural(answer.count, "allocation")}, ${size(answer.bytes)}${named}`
-      : `Live ${context.now.event === null ? "at the peak" : event < 0 ? "before the first event" : `at event ${count(event)}`}: ${plural(answer.count, "allocation")}, ${size(answer.bytes)}${named}`;
-    this.table(answer, Boolean(range));
-    await this.icicle.refresh(answer);
+    this.group.value(now.key);
+    this.measure.value(now.measure);
+    this.follow.field.checked = now.follow;
+    this.back.hidden = !now.range;
+    const moment = event < 0 ? "before the first event" : `at event ${count(event)}`;
+    const where = now.range
+      ? `Events ${count(now.range[0])} – ${count(now.range[1])}`
+      : `Live ${now.event === null ? "at the peak" : moment}`;
+    const file = context.files.length > 1 ? ` · ${context.files[now.source].name}` : "";
+    this.title.textContent = `${where}: ${plural(response.count, "allocation")}, ${size(response.bytes)}${file}`;
+    this.table(response);
+    await this.icicle.refresh(response.timed);
   }
 
-  /** @param {any} answer @param {boolean} stretch */
-  table(answer, stretch) {
-    const { context } = this;
-    const { key, mark } = context.now;
-    const last = stretch ? "kept" : answer.timed ? "mean life" : "";
-    const head = (/** @type {string} */ text, number = true) =>
-      h("th", { scope: "col", class: number ? "number" : "" }, text);
-    this.head.replaceChildren(
-      head(GROUPS.find(([name]) => name === key)?.[1] ?? key, false),
-      head("bytes"),
-      head("share"),
-      head("count"),
-      ...(last ? [head(last)] : []),
-    );
-    swap(
+  /** @param {any} response */
+  table({ groups, more, bytes, count: allocations, timed }) {
+    const { key, range } = this.context.now;
+    // A range has an end at which allocations may still be alive; a moment has lifetimes
+    const last = range ? "kept" : timed ? "mean lifetime" : "";
+    this.head.replaceChildren(...headerCells([GROUP_LABELS[key], "bytes", "share", "count", ...(last ? [last] : [])]));
+    const lastText = (/** @type {any} */ { kept, open, byteTime, bytes: groupBytes }) =>
+      range ? fine(kept) : `${open ? "≥ " : ""}${duration(groupBytes ? byteTime / groupBytes : 0)}`;
+    replaceChildren(
       this.body,
-      answer.groups.map((/** @type {any} */ group) => {
+      groups.map((/** @type {any} */ group) => {
+        const share = bytes ? (100 * group.bytes) / bytes : 0;
+        const { mark } = this.context.now;
         const marked = mark.kind === "group" && mark.key === key && mark.code === group.code;
-        const share = answer.bytes ? group.bytes / answer.bytes : 0;
         return h(
           "tr",
           { class: marked ? "marked" : "" },
-          h(
-            "th",
-            { scope: "row" },
-            h(
-              "button",
-              {
-                type: "button",
-                class: "plain",
-                data: { key: group.code },
-                aria: { pressed: String(marked) },
-                title: `${group.file ? `${group.file}${group.line ? `:${group.line}` : ""}\n` : ""}${group.source ?? ""}\nClick to mark these in the timeline.`,
-                on: { click: () => this.mark(group, marked) },
-              },
-              h("span", {}, group.label),
-              group.source && h("code", {}, group.source),
-              group.trail && h("small", {}, `via ${group.trail}`),
-            ),
-          ),
-          h("td", { class: "number" }, fine(group.bytes)),
+          h("th", { scope: "row" }, this.groupButton(group, marked)),
+          numberCell(fine(group.bytes)),
           h(
             "td",
             { class: "number share" },
-            h("i", { style: { width: `${(share * 100).toFixed(1)}%` } }),
-            h("span", {}, `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)} %`),
+            h("i", { style: { width: `${share.toFixed(1)}%` } }),
+            h("span", {}, `${share.toFixed(share < 9.95 ? 1 : 0)} %`),
           ),
-          h("td", { class: "number" }, count(group.count)),
-          last &&
-            h(
-              "td",
-              { class: "number" },
-              stretch
-                ? fine(group.kept)
-                : `${group.open ? "≥ " : ""}${duration(group.bytes ? group.byteTime / group.bytes : 0)}`,
-            ),
+          numberCell(count(group.count)),
+          last && numberCell(lastText(group)),
         );
       }),
     );
-    this.foot.textContent = answer.count
-      ? answer.more
-        ? `and ${plural(answer.more, "smaller group")}`
-        : ""
-      : "Nothing was alive here.";
+    this.foot.textContent = allocations ? "" : "Nothing was allocated here.";
+    if (more) this.foot.textContent = `and ${plural(more, "smaller group")}`;
   }
 
   /** @param {any} group @param {boolean} marked */
-  mark(group, marked) {
-    const { store, now } = this.context;
-    if (now.key === "allocation" && !marked) store.set({ row: group.code });
-    store.set({ mark: marked ? { kind: "none" } : { kind: "group", key: now.key, code: group.code } });
-  }
-
-  /** All groups, not only those in sight. */
-  async csv() {
-    const { context } = this;
-    const { range, key } = context.now;
-    const answer = await context.ask("live", { event: context.event(), range, key, most: Number.POSITIVE_INFINITY });
-    return toCsv(
-      ["group", "file", "line", "name", "bytes", "count", "byte_time", "kept_bytes", "stack"],
-      answer.groups.map((/** @type {any} */ one) => [
-        one.label,
-        one.file,
-        one.line,
-        one.name,
-        one.bytes,
-        one.count,
-        one.byteTime,
-        range ? one.kept : null, // at a moment there is no later one
-        one.text,
-      ]),
+  groupButton(group, marked) {
+    const { code, file, line, label, source, via } = group;
+    const place = file ? `${file}${line ? `:${line}` : ""}` : "";
+    return h(
+      "button",
+      {
+        type: "button",
+        class: "plain",
+        data: { key: code },
+        aria: { pressed: marked },
+        title: [place, source, "Click to mark these allocations in the timeline."].filter(Boolean).join("\n"),
+        on: { click: () => this.toggleMark(code, marked) },
+      },
+      h("span", {}, label),
+      source && h("code", {}, source),
+      via && h("small", {}, `via ${via}`),
     );
   }
-}
 
-/** A choice with its label. @param {string} label @param {string[][]} options @param {(value: string) => void} chosen */
-export function select(label, options, chosen) {
-  const field = h(
-    "select",
-    { on: { change: () => chosen(field.value) } },
-    ...options.map(([value, text]) => h("option", { value }, text)),
-  );
-  return {
-    element: h("label", { class: "choice" }, h("span", {}, label), field),
-    field,
-    /** @param {string} value */
-    value(value) {
-      if (field.value !== value) field.value = value;
-    },
-  };
+  /** @param {number} code @param {boolean} marked */
+  toggleMark(code, marked) {
+    const { store, now } = this.context;
+    if (now.key === "allocation" && !marked) store.set({ row: code });
+    store.set({ mark: marked ? { kind: "none" } : { kind: "group", key: now.key, code } });
+  }
+
+  /** All groups, including those that are not on the screen. */
+  async csv() {
+    const { range } = this.context.now;
+    const { groups } = await this.request(Number.POSITIVE_INFINITY);
+    return toCsv([
+      ["group", "file", "line", "name", "bytes", "count", "byte_time", "kept_bytes", "stack"],
+      ...groups.map((/** @type {any} */ group) => [
+        group.label,
+        group.file,
+        group.line,
+        group.name,
+        group.bytes,
+        group.count,
+        group.byteTime,
+        range ? group.kept : null,
+        group.text,
+      ]),
+    ]);
+  }
 }

@@ -1,43 +1,40 @@
-/** The allocator at the cursor: every segment, its blocks and its free gaps. */
+/** The panel with the state of the allocator at the cursor: segments, blocks and fragmentation. */
 
-import { remember } from "../../data/collections.js";
-import { count, fine, plural, size } from "../../data/units.js";
-import { stackList } from "./details.js";
-import { fit, h } from "../../ui/dom.js";
-import { ink } from "../../ui/theme.js";
+import { count, fine, plural } from "../../data/units.js";
+import { fitCanvas } from "../../ui/canvas.js";
+import { button } from "../../ui/controls.js";
+import { h, handleKey } from "../../ui/dom.js";
+import { chartColors } from "../../ui/theme.js";
+import { drawSegments, layoutSegments, segmentAt } from "./segments.js";
+import { stackList } from "./stack-list.js";
 
-const TALL = 15;
-const GAP = 4;
-const TITLE = 24;
-const LEFT = 4;
-const LINES = 14;
+const MAX_HEIGHT = 12000; // pixels of the canvas
+const HINT =
+  "Point at a segment or block. Blocks have the colors of the timeline; a paler end is rounding, an empty area is free, and a red foot means that the block waits for a stream.";
 
-/**
- * @typedef {{x: number, y: number, width: number, segment: number}} Place of a segment, or of a part of one
- */
+/** @typedef {import("./segments.js").Selection} Selection */
 
 export class StateView {
   /** @param {import("../context.js").Context} context @param {import("./actions.js").Actions} actions */
   constructor(context, actions) {
     this.context = context;
     this.actions = actions;
-    this.words = h("ul", { class: "words" });
+    this.sentences = h("ul", { class: "sentences" });
     this.title = h("h2", { class: "title" });
     this.canvas = h("canvas", { aria: { hidden: "true" } });
+    const label =
+      "Segments and blocks. Left and Right: previous and next event. Up and Down: previous and next block. Escape: no block.";
     this.field = h(
       "div",
       {
         class: "segments",
         tabindex: 0,
         role: "application",
-        aria: {
-          label:
-            "Segments and blocks. Left and right: event before and after. Up and down: block before and after. Enter: take it.",
-        },
+        aria: { label },
         on: {
-          pointermove: (/** @type {PointerEvent} */ event) => this.point(event, false),
-          click: (/** @type {PointerEvent} */ event) => this.point(event, true),
-          pointerleave: () => this.about(this.chosen),
+          pointermove: (/** @type {PointerEvent} */ event) => this.describe(this.at(event)),
+          click: (/** @type {PointerEvent} */ event) => this.select(this.at(event)),
+          pointerleave: () => this.describe(this.selection),
           keydown: (/** @type {KeyboardEvent} */ event) => this.keys(event),
         },
       },
@@ -57,254 +54,148 @@ export class StateView {
         { class: "row head" },
         this.title,
         h("span", { class: "space" }),
-        h("button", { type: "button", on: { click: () => actions.step(-1, context.now.source) } }, "← Event before"),
-        h("button", { type: "button", on: { click: () => actions.step(1, context.now.source) } }, "Event after →"),
+        button("← Previous event", () => this.step(-1)),
+        button("Next event →", () => this.step(1)),
       ),
-      this.words,
+      this.sentences,
       h("div", { class: "halves wide" }, h("div", { class: "scroll" }, this.field), this.side),
     );
     /** @type {any} */
-    this.state = undefined;
-    /** @type {Place[]} */
-    this.places = [];
-    /** @type {{segment: number, block: number}|null} block -1: the segment itself or a gap */
-    this.chosen = null;
+    this.state = { segments: [] };
+    /** @type {string[]} */
+    this.swatches = [];
+    /** @type {import("./segments.js").Layout} */
+    this.layout = { places: [], titles: [], height: 0 };
+    /** @type {Selection|null} */
+    this.selection = null;
     this.turn = 0;
   }
 
   async refresh() {
     const turn = ++this.turn;
     const { context } = this;
-    const begun = performance.now();
-    const [state, legend, moment] = await Promise.all([
-      context.ask("state", { event: context.event(), mode: context.now.mode }),
+    const start = performance.now();
+    const event = context.event();
+    const [state, legend, { about }] = await Promise.all([
+      context.request("state", { event, mode: context.now.mode }),
       context.legend(),
-      context.ask("moment", { event: context.event() }),
+      context.request("moment", { event }),
     ]);
     if (turn !== this.turn) return;
     this.state = state;
     this.swatches = context.swatches(legend);
-    const { about } = moment;
-    const what = about
-      ? `: ${about.action.replaceAll("_", " ")}${about.size ? ` of ${fine(about.size)}` : ""}${about.line ? `, ${about.line}` : ""}`
-      : "";
-    this.title.title = what.slice(2);
-    this.title.textContent = `${plural(state.segments.length, "segment")} ${state.event < 0 ? "before the first event" : `after event ${count(state.event)}`}${what}`;
-    this.words.replaceChildren(...state.words.map((/** @type {string} */ text) => h("li", {}, text)));
-    if (state.outside.length)
-      this.words.append(
-        h("li", {}, `${plural(state.outside.length, "block")} lie in segments that the file does not show.`),
-      );
-    this.chosen = this.find(context.now.row);
+    const bytes = about?.size ? ` of ${fine(about.size)}` : "";
+    const action = about ? `${about.action.replaceAll("_", " ")}${bytes}${about.line ? `, ${about.line}` : ""}` : "";
+    const moment = state.event < 0 ? "before the first event" : `after event ${count(state.event)}`;
+    const segments = plural(state.segments.length, "segment");
+    this.title.title = action;
+    this.title.textContent = `${segments} ${moment}${action && ": "}${action}`;
+    const sentences = [...state.sentences];
+    const { length } = state.outside;
+    if (length)
+      sentences.push(`${plural(length, "block is", "blocks are")} in segments that the file does not contain.`);
+    this.sentences.replaceChildren(...sentences.map((text) => h("li", {}, text)));
+    this.selection = this.find(context.now.row);
     this.draw();
-    this.about(this.chosen);
-    performance.measure("ipygpumem:state", { start: begun, end: performance.now() });
+    this.describe(this.selection);
+    performance.measure("ipygpumem:state", { start, end: performance.now() });
   }
 
-  /** Where an allocation lies. @param {number|null} row */
+  /** The block of an allocation. @param {number|null} row @returns {Selection|null} */
   find(row) {
     if (row === null) return null;
     for (const [segment, { blocks }] of this.state.segments.entries()) {
-      const block = blocks.findIndex((/** @type {any} */ one) => one.row === row);
+      const block = blocks.findIndex((/** @type {any} */ candidate) => candidate.row === row);
       if (block >= 0) return { segment, block };
     }
     return null;
   }
 
-  /** Segments in groups, side by side at one scale, as many in a line as fit. @param {number} width */
-  layout(width) {
-    const { segments } = this.state;
-    /** @type {Map<string, number[]>} */
-    const groups = new Map();
-    for (const [i, { segment }] of segments.entries()) {
-      const kind = segment.expandable
-        ? "expandable segments"
-        : segment.small === 1
-          ? "small segments"
-          : "large segments";
-      const pool = segment.pool >= 0 ? segment.poolLabel : "unknown pool";
-      const stream = segment.stream === 0 ? "default stream" : `stream 0x${segment.stream.toString(16)}`;
-      const name = `${kind} · ${pool} · ${stream}`;
-      remember(groups, name, () => []).push(i);
-    }
-    this.places = [];
-    /** @type {{y: number, text: string}[]} */
-    this.titles = [];
-    let y = 0;
-    const room = width - LEFT;
-    for (const [name, members] of groups) {
-      members.sort(
-        (a, b) =>
-          segments[b].segment.size - segments[a].segment.size ||
-          segments[a].segment.address - segments[b].segment.address,
-      );
-      const bytes = members.reduce((sum, i) => sum + segments[i].segment.size, 0);
-      this.titles.push({ y: y + TITLE / 2, text: `${name}: ${count(members.length)}, ${size(bytes)}` });
-      y += TITLE;
-      const largest = segments[members[0]].segment.size;
-      // all together about fourteen lines, if the largest then fits into one
-      const scale = Math.min(room / largest, (room * LINES) / bytes);
-      let x = 0;
-      for (const i of members) {
-        const wide = Math.max(Math.min(segments[i].segment.size * scale, room), 5);
-        if (x && x + wide > room) {
-          x = 0;
-          y += TALL + GAP;
-        }
-        this.places.push({ x: x + LEFT, y, width: wide, segment: i });
-        x += wide + GAP;
-      }
-      y += TALL + GAP + 4;
-    }
-    return Math.max(y, 30);
-  }
-
   draw() {
-    if (!this.state) return;
+    const { segments } = this.state;
     const width = Math.max(this.field.clientWidth, 120);
-    const height = this.layout(width);
-    const context = fit(this.canvas, width, Math.min(height, 12000));
-    const colors = ink(this.context.theme);
-    context.clearRect(0, 0, width, height);
-    context.font = "11px system-ui, sans-serif";
-    context.textBaseline = "middle";
-    context.fillStyle = colors.soft;
-    for (const { y, text } of this.titles ?? []) context.fillText(text, LEFT, y + 2);
-    for (const place of this.places) this.segment(context, place, colors);
-    if (!this.places.length) context.fillText("No segments here.", LEFT, 14);
+    this.layout = layoutSegments(segments, width);
+    const context = fitCanvas(this.canvas, width, Math.min(this.layout.height, MAX_HEIGHT));
+    drawSegments(context, segments, this.layout, this.selection, this.swatches, chartColors(this.context.theme));
   }
 
-  /** @param {CanvasRenderingContext2D} context @param {Place} place @param {ReturnType<typeof ink>} colors */
-  segment(context, place, colors) {
-    const { segment, blocks } = this.state.segments[place.segment];
-    const scale = place.width / segment.size;
-    context.fillStyle = colors.free;
-    context.fillRect(place.x, place.y, place.width, TALL);
-    for (const [i, block] of blocks.entries()) {
-      const x = place.x + (block.address - segment.address) * scale;
-      const wide = Math.max(block.rounded * scale, 0.6);
-      context.fillStyle = this.swatches?.[block.class] ?? colors.soft;
-      context.fillRect(x, place.y, Math.max(block.requested * scale, 0.6), TALL);
-      if (block.rounded > block.requested && (block.rounded - block.requested) * scale > 0.5) {
-        context.globalAlpha = 0.45;
-        context.fillRect(x + block.requested * scale, place.y, (block.rounded - block.requested) * scale, TALL);
-        context.globalAlpha = 1;
-      }
-      if (wide > 3) {
-        context.fillStyle = colors.ground;
-        context.fillRect(x + wide - 1, place.y, 1, TALL);
-      }
-      if (block.pending) {
-        context.fillStyle = colors.oom;
-        context.fillRect(x, place.y + TALL - 3, wide, 3);
-      }
-      if (this.chosen?.segment === place.segment && this.chosen.block === i) {
-        context.strokeStyle = colors.peak;
-        context.lineWidth = 2;
-        context.strokeRect(x, place.y, Math.max(wide, 2), TALL);
-      }
-    }
-    context.strokeStyle = this.chosen?.segment === place.segment && this.chosen.block < 0 ? colors.peak : colors.border;
-    context.lineWidth = 1;
-    context.strokeRect(place.x - 0.5, place.y - 0.5, place.width + 1, TALL + 1);
-  }
-
-  /** @param {PointerEvent} event @param {boolean} take */
-  point(event, take) {
-    if (!this.state) return;
+  /** @param {PointerEvent} event */
+  at(event) {
     const box = this.canvas.getBoundingClientRect();
-    const x = event.clientX - box.left;
-    const y = event.clientY - box.top;
-    const place = this.places.find(
-      (one) => x >= one.x - 2 && x <= one.x + one.width + 2 && y >= one.y - 2 && y <= one.y + TALL + 2,
-    );
-    if (!place) {
-      if (take) this.take(null);
-      return;
-    }
-    const { segment, blocks } = this.state.segments[place.segment];
-    const address = segment.address + ((x - place.x) / place.width) * segment.size;
-    const block = blocks.findIndex(
-      (/** @type {any} */ one) =>
-        address >= one.address && address < one.address + Math.max(one.rounded, segment.size / place.width),
-    );
-    const found = { segment: place.segment, block, address };
-    if (take) this.take(found);
-    else this.about(found);
+    const { segments } = this.state;
+    return segmentAt(segments, this.layout.places, event.clientX - box.left, event.clientY - box.top);
   }
 
-  /** @param {{segment: number, block: number}|null} found */
-  take(found) {
-    this.chosen = found;
-    const row = found && found.block >= 0 ? this.state.segments[found.segment].blocks[found.block].row : null;
-    this.context.store.set({ row });
+  /** @param {Selection|null} selection */
+  select(selection) {
+    this.selection = selection;
+    const block = selection && this.state.segments[selection.segment].blocks[selection.block];
+    this.context.store.set({ row: block?.row ?? null });
     this.draw();
-    this.about(found);
+    this.describe(selection);
   }
 
-  /** @param {{segment: number, block: number, address?: number}|null} found */
-  async about(found) {
-    if (!found) {
-      this.side.replaceChildren(
-        h(
-          "p",
-          { class: "empty" },
-          "Point at a segment or a block. Color: blocks, as in the timeline; paler end: rounding; empty: free; red foot: waits for a stream.",
-        ),
-      );
+  /** Show the facts about a segment or block. @param {Selection|null} selection */
+  async describe(selection) {
+    if (!selection) {
+      this.side.replaceChildren(h("p", { class: "empty" }, HINT));
       return;
     }
-    const { segment, blocks, free, largest } = this.state.segments[found.segment];
-    const block = blocks[found.block];
-    const turn = this.turn;
+    const { segment, blocks, free, largest } = this.state.segments[selection.segment];
+    const block = blocks[selection.block];
+    const { turn } = this;
     const [facts, stack] = await Promise.all([
-      block ? this.context.ask("allocation", { row: block.row }) : null,
-      segment.stack >= 0 ? this.context.ask("stack", { stack: segment.stack }) : [],
+      block ? this.context.request("allocation", { row: block.row }) : null,
+      segment.stack >= 0 ? this.context.request("stack", { stack: segment.stack }) : [],
     ]);
     if (turn !== this.turn) return;
-    const rounding = block ? `${fine(block.rounded)} ${block.told ? "rounded" : "rounded, at least"}` : "";
+    const origin = segment.event >= 0 ? `allocated at event ${count(segment.event)}` : "older than the recording";
+    const soft = (/** @type {string} */ text) => h("p", { class: "soft" }, text);
+    const head = [h("h3", {}, block ? `Block of ${fine(block.requested)}` : "Free")];
+    if (block) {
+      const rounding = `${block.exact ? "" : "at least "}${fine(block.rounded)} rounded`;
+      const pending = block.pending ? " · freed, waits for a stream" : "";
+      const line = facts?.line ?? "";
+      head.push(h("p", { class: "where", title: line }, line), soft(`${rounding}${pending} · ${facts?.name ?? ""}`));
+    }
     this.side.replaceChildren(
-      ...(block
-        ? [
-            h("h3", {}, `Block of ${fine(block.requested)}`),
-            h("p", { class: "where", title: facts?.line }, facts?.line ?? ""),
-            h(
-              "p",
-              { class: "soft" },
-              `${rounding}${block.pending ? " · freed, waits for a stream" : ""} · ${facts?.name ?? ""}`,
-            ),
-          ]
-        : [h("h3", {}, "Free")]),
+      ...head,
       h("h3", {}, `Segment of ${fine(segment.size)}`),
-      h(
-        "p",
-        { class: "soft" },
-        `${segment.text} · ${plural(blocks.length, "block")} · ${fine(free)} free, the largest piece ${fine(largest)} · ${segment.event >= 0 ? `made at event ${count(segment.event)}` : "older than the recording"}`,
+      soft(
+        `${segment.text} · ${plural(blocks.length, "block")} · ${fine(free)} free, the largest piece ${fine(largest)} · ${origin}`,
       ),
       h("h3", {}, "Stack of the segment"),
       stackList(stack),
     );
   }
 
+  /** @param {1|-1} by */
+  step(by) {
+    return this.actions.step(by, this.context.now.source);
+  }
+
   /** @param {KeyboardEvent} event */
   keys(event) {
-    const { context, actions } = this;
-    if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
-      event.preventDefault();
-      actions.step(event.key === "ArrowLeft" ? -1 : 1, context.now.source);
-    } else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && this.places.length) {
-      event.preventDefault();
-      const all = this.places.flatMap(({ segment }) =>
-        this.state.segments[segment].blocks.map((/** @type {any} */ _, /** @type {number} */ block) => ({
-          segment,
-          block,
-        })),
-      );
-      const at = all.findIndex((one) => one.segment === this.chosen?.segment && one.block === this.chosen?.block);
-      const next = all[Math.min(Math.max(at + (event.key === "ArrowDown" ? 1 : -1), 0), all.length - 1)];
-      if (next) this.take(next);
-    } else if (event.key === "Escape") {
-      this.take(null);
-    }
+    handleKey(event, {
+      ArrowLeft: () => this.step(-1),
+      ArrowRight: () => this.step(1),
+      ArrowUp: () => this.selectAdjacent(-1),
+      ArrowDown: () => this.selectAdjacent(1),
+      Escape: () => this.select(null),
+    });
+  }
+
+  /** Select the next or previous block. @param {1|-1} by */
+  selectAdjacent(by) {
+    const { segment, block } = this.selection ?? {};
+    const all = this.layout.places.flatMap((place) =>
+      [...this.state.segments[place.segment].blocks.keys()].map((number) => ({
+        segment: place.segment,
+        block: number,
+      })),
+    );
+    const index = all.findIndex((candidate) => candidate.segment === segment && candidate.block === block);
+    const next = all[Math.min(Math.max(index + by, 0), all.length - 1)];
+    if (next) this.select(next);
   }
 }

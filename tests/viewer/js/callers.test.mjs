@@ -1,12 +1,12 @@
-/** What tells groups by stack apart. */
+/** Callers that tell groups by stack apart. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { trails } from "../snapshot/engine/callers.js";
+import { distinguishingCallers } from "../../../ipygpumem/viewer/js/snapshot/engine/callers.js";
 
-test("the first caller at which stacks of one name part, and the next where that is not enough", () => {
+test("stacks with the same label differ by the first distinct caller, and by further ones if necessary", () => {
   assert.deepEqual(
-    trails([
+    distinguishingCallers([
       { label: "f", frames: ["f", "torch", "a", "main"] },
       { label: "f", frames: ["f", "torch", "b", "x", "main"] },
       { label: "f", frames: ["f", "torch", "b", "y", "main"] },
@@ -18,11 +18,11 @@ test("the first caller at which stacks of one name part, and the next where that
   );
 });
 
-test("a recursion as deep as it likes keeps to three callers", () => {
+test("a deep recursion shows at most three callers", () => {
   const groups = Array.from({ length: 50 }, (_, depth) => ({
     label: "f",
     frames: [...Array(depth + 1).fill("f"), "main"],
   }));
-  assert.deepEqual(trails(groups).slice(0, 3), ["main", "f ← main", "f ← f ← main"]);
-  assert.equal(trails(groups)[40], "f ← f ← f");
+  assert.deepEqual(distinguishingCallers(groups).slice(0, 3), ["main", "f ← main", "f ← f ← main"]);
+  assert.equal(distinguishingCallers(groups)[40], "f ← f ← f");
 });

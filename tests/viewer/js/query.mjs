@@ -1,7 +1,7 @@
-/** Puts questions to the model about an encoded file: `node ask.mjs FILE... < questions.json`, answers as JSON. */
+/** Runs requests on encoded files: `node query.mjs FILE... < requests.json` prints the responses as JSON. */
 
 import { readFileSync } from "node:fs";
-import { Engine } from "../snapshot/engine/engine.js";
+import { Engine } from "../../../ipygpumem/viewer/js/snapshot/engine/engine.js";
 
 const engine = new Engine();
 const files = [];

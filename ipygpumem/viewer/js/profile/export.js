@@ -1,0 +1,58 @@
+/** The chart as a PNG and the profile as a CSV table. */
+
+import { toCsv } from "../data/csv.js";
+import { FONT, pngOf } from "../ui/canvas.js";
+import { download } from "../ui/dom.js";
+import { chartColors } from "../ui/theme.js";
+import { COLORS, drawChart, MARGIN } from "./chart.js";
+import { CATEGORIES, COUNTERS, ORDER } from "./model.js";
+
+const BAND = 34; // height of the title above the chart, and of the legend below it
+
+/** @param {import("./view.js").ProfileView} view */
+export async function exportPng(view) {
+  const { clientWidth: width, clientHeight: height } = view.frame;
+  const { theme, source, state } = view;
+  const { device } = state;
+  const colors = chartColors(theme);
+  const blob = await pngOf(width, height + 2 * BAND, (context, scale) => {
+    const chart = document.createElement("canvas");
+    chart.width = width * scale;
+    chart.height = height * scale;
+    const inner = /** @type {CanvasRenderingContext2D} */ (chart.getContext("2d"));
+    inner.scale(scale, scale);
+    drawChart(inner, width, height, { ...state.chartState(), cursor: state.cursor, pinned: true }, theme, scale);
+    context.fillStyle = colors.background;
+    context.fillRect(0, 0, width, height + 2 * BAND);
+    context.fillStyle = colors.text;
+    context.textBaseline = "middle";
+    context.font = `600 13px ${FONT}`;
+    context.fillText(`${source.name} · ${device.name}`, 12, BAND / 2, width - 24);
+    context.drawImage(chart, 0, BAND, width, height);
+    context.font = `12px ${FONT}`;
+    let x = MARGIN.left;
+    const y = height + BAND * 1.5;
+    for (const category of ORDER) {
+      if (!device.shown[category] || !device.highest[category].bytes) continue;
+      context.fillStyle = COLORS[theme][category];
+      context.fillRect(x, y - 6, 12, 12);
+      context.fillStyle = colors.text;
+      context.fillText(CATEGORIES[category], x + 17, y);
+      x += context.measureText(CATEGORIES[category]).width + 34;
+    }
+  });
+  download(source.name, "png", blob, view.root);
+}
+
+/** @param {import("./view.js").ProfileView} view */
+export function exportCsv({ state: { device }, source, root }) {
+  const counters = COUNTERS.filter((name) => device.counters[name]);
+  const rows = Array.from({ length: device.count + 1 }, (_, row) => [
+    row,
+    device.timeOf(row),
+    ...device.levels.map((values) => values[row]),
+    ...counters.map((name) => (row ? device.counter(name, row) : null)),
+  ]);
+  // The byte order mark tells spreadsheets that the file is UTF-8
+  download(source.name, "csv", ["\ufeff", toCsv([["change", "ns", ...CATEGORIES, ...counters], ...rows])], root);
+}

@@ -1,0 +1,116 @@
+/** One device of one snapshot, with results that several requests share. */
+
+import { getOrCreate } from "../../data/collections.js";
+import { SegmentHistory } from "../model/segment-history.js";
+import { classify } from "./classes.js";
+import { aliveBetween } from "./groups.js";
+import { HIDDEN } from "./rasterize.js";
+import { search } from "./search.js";
+
+/**
+ * @typedef {{kind: "none"} | {kind: "group", key: string, code: number} | {kind: "search", text: string} | {kind: "row", row: number}} Mark
+ * @typedef {object} Look what decides the style of each allocation
+ * @property {string} mode color by
+ * @property {number[]} hidden classes that the legend hides
+ * @property {Mark} mark what is highlighted; everything else is dimmed
+ */
+
+export class Pane {
+  /**
+   * @param {import("../model/snapshot.js").Snapshot} snapshot @param {import("../model/device.js").Device} device
+   * @param {import("./classes.js").Side[]} beside other files, which use the same colors
+   */
+  constructor(snapshot, device, beside) {
+    this.snapshot = snapshot;
+    this.device = device;
+    this.beside = beside;
+    /** @type {Map<string, import("./classes.js").Classes>} */
+    this.classes = new Map();
+    /** @type {{text: string, result: ReturnType<typeof search>}|undefined} */
+    this.lastSearch = undefined;
+    /** @type {SegmentHistory|undefined} */
+    this.segments = undefined;
+    this.lastLook = "";
+    this.lastStyles = new Uint8Array(0);
+    /** @type {{filter: string, events: Int32Array}|undefined} */
+    this.lastFilter = undefined;
+  }
+
+  /** @param {string} mode @returns {import("./classes.js").Classes} */
+  classify(mode) {
+    return getOrCreate(this.classes, mode, () => classify(this.snapshot, this.device, mode, this.beside));
+  }
+
+  /** @param {string} text */
+  search(text) {
+    if (this.lastSearch?.text !== text) this.lastSearch = { text, result: search(this.snapshot, this.device, text) };
+    return this.lastSearch.result;
+  }
+
+  /** The style of each allocation; `palette.js` describes styles. @param {Look} look */
+  styles(look) {
+    const name = JSON.stringify(look);
+    if (name === this.lastLook) return this.lastStyles;
+    const { of } = this.classify(look.mode);
+    const marked = this.marked(look.mark);
+    this.lastLook = name;
+    this.lastStyles = of.map((number, row) =>
+      look.hidden.includes(number) ? HIDDEN : 4 * number + (row & 1) + (marked && !marked[row] ? 2 : 0),
+    );
+    return this.lastStyles;
+  }
+
+  /** 1 for each row that is highlighted; undefined if there is no mark. @param {Mark} mark @returns {Uint8Array|undefined} */
+  marked(mark) {
+    if (mark.kind === "search") return this.search(mark.text).rows;
+    if (mark.kind === "row") {
+      const marked = new Uint8Array(this.device.allocations.length);
+      marked[mark.row] = 1;
+      return marked;
+    }
+    if (mark.kind === "group") {
+      const { codes } = this.snapshot.key(this.device, mark.key);
+      return Uint8Array.from(codes, (code) => (code === mark.code ? 1 : 0));
+    }
+    return undefined;
+  }
+
+  history() {
+    this.segments ??= new SegmentHistory(this.snapshot, this.device);
+    return this.segments;
+  }
+
+  /** Rows alive at an event or within a range. @param {{event: number, range: [number, number]|null}} where */
+  rows({ event, range }) {
+    return range ? aliveBetween(this.device, range[0], range[1]) : this.device.checkpoints.live(event);
+  }
+
+  /** Events that pass a filter. @param {{text: string, actions: number[]|null}} filter */
+  filter({ text, actions }) {
+    const name = JSON.stringify([text, actions]);
+    if (this.lastFilter?.filter !== name) {
+      const { action } = this.device.trace;
+      const hits = text ? this.search(text).events : undefined;
+      const events = new Int32Array(action.length);
+      let count = 0;
+      for (let event = 0; event < action.length; event++) {
+        if ((!hits || hits[event]) && (!actions || actions.includes(action[event]))) events[count++] = event;
+      }
+      this.lastFilter = { filter: name, events: events.slice(0, count) };
+    }
+    return this.lastFilter.events;
+  }
+
+  /** The allocation that an event is about; -1 if there is none. @param {number} event */
+  rowOf(event) {
+    const { allocations, trace, checkpoints } = this.device;
+    if (event < 0 || event >= trace.length || trace.action[event] > 2) return -1;
+    if (trace.action[event] === 0) {
+      const row = allocations.after(event - 1);
+      return allocations.start[row] === event ? row : -1;
+    }
+    for (const row of checkpoints.live(event - 1))
+      if (allocations.freeRequested[row] === event || allocations.end[row] === event) return row;
+    return -1;
+  }
+}

@@ -1,0 +1,72 @@
+/** Buttons, select fields, the help dialog and table cells that the pages share. */
+
+import { h } from "./dom.js";
+
+/** @param {string} text @param {() => void} onClick @param {Record<string, any>} [attributes] */
+export function button(text, onClick, attributes = {}) {
+  return h("button", { type: "button", ...attributes, on: { click: onClick, ...attributes.on } }, text);
+}
+
+/** @param {string} text @param {() => void} onClick @param {Record<string, any>} [attributes] */
+export function linkButton(text, onClick, attributes) {
+  return button(text, onClick, { class: "link", ...attributes });
+}
+
+/** A select field with its label. @param {string} label @param {readonly (readonly string[])[]} options value and text @param {(value: string) => void} onChange */
+export function select(label, options, onChange) {
+  const field = h(
+    "select",
+    { on: { change: () => onChange(field.value) } },
+    ...options.map(([value, text]) => h("option", { value }, text)),
+  );
+  return {
+    element: h("label", { class: "choice" }, h("span", {}, label), field),
+    field,
+    /** @param {string} value */
+    value(value) {
+      if (field.value !== value) field.value = value;
+    },
+  };
+}
+
+/** @param {string} label @param {(checked: boolean) => void} onChange */
+export function checkbox(label, onChange) {
+  const field = h("input", { type: "checkbox", on: { change: () => onChange(field.checked) } });
+  return { element: h("label", { class: "check" }, field, label), field };
+}
+
+/** A cell of a table that holds a number. @param {...(Node|string|null)} children */
+export function numberCell(...children) {
+  return h("td", { class: "number" }, ...children);
+}
+
+/** @param {readonly string[]} names the first one is the heading of the row labels, the others are of numbers */
+export function headerCells(names) {
+  return names.map((name, column) => h("th", { scope: "col", class: column ? "number" : null }, name));
+}
+
+/** How to read the chart, and what each key does. */
+export class HelpDialog {
+  /** @param {readonly string[]} paragraphs @param {readonly (readonly string[])[]} keys key and effect; without an effect a heading */
+  constructor(paragraphs, keys) {
+    this.element = h(
+      "dialog",
+      { class: "help", aria: { label: "Keys and gestures" } },
+      h("h2", {}, "Reading the chart"),
+      ...paragraphs.map((text) => h("p", {}, text)),
+      h(
+        "dl",
+        {},
+        ...keys.flatMap(([key, text]) => [
+          text ? h("dt", {}, h("kbd", {}, key)) : h("dt", { class: "part" }, key),
+          h("dd", {}, text),
+        ]),
+      ),
+      button("Close", () => this.element.close()),
+    );
+  }
+
+  show() {
+    if (!this.element.open) this.element.showModal();
+  }
+}
