@@ -61,28 +61,28 @@ def test_what_is_there_at_first(opened):
     assert opened.locator(".note").inner_text() == "A <b>note</b>."
     assert opened.evaluate("document.querySelector('.viewer').dataset.theme") == opened.scheme
     row, level = CUDA.peak
-    assert opened.evaluate("ipygpumem.device.wholePeak") == {"row": row, "bytes": level}
+    assert opened.evaluate("ipygpumem.state.device.overallPeak") == {"row": row, "bytes": level}
     assert caption(opened).startswith("At the peak: ")
     assert f"after change {row:,} of {len(CUDA):,}" in caption(opened)
-    assert cells(opened, "all of these")[0] == size(level)
+    assert cells(opened, "all categories")[0] == size(level)
     for place_, name in enumerate(CATEGORIES):
         here = cells(opened, name)[0]
         assert float(here.split()[0]) == pytest.approx(
             CUDA.levels[row, place_] / (1 << (30 if "Gi" in here else 20)), abs=0.06
         )
-    assert cells(opened, "PyTorch's own count")[0] == size(int(CUDA.allocated[row - 1]))
+    assert cells(opened, "counted by PyTorch")[0] == size(int(CUDA.allocated[row - 1]))
 
 
 def test_pointing_tells_category_bytes_and_time(opened):
     opened.mouse.move(*place(opened, 0.5, 0.9))
     settled(opened)
-    tip = opened.locator(".tip")
+    tip = opened.locator(".tooltip")
     column = opened.evaluate("Math.floor(ipygpumem.drawn.rows.length * 0.5)")
     row = opened.evaluate(f"ipygpumem.drawn.rows[{column}]")
     text = tip.inner_text()
     assert any(name in text for name in CATEGORIES)
     assert f"change {row:,}" in text
-    assert f"{size(int(CUDA.total[row]))} in all" in text
+    assert f"{size(int(CUDA.total[row]))} in total" in text
     assert "allocated (PyTorch's own count)" in text
     assert caption(opened).startswith("At the pointer: ")
     opened.mouse.move(5, 5)
@@ -94,41 +94,41 @@ def test_a_category_that_is_hidden_counts_no_more(opened):
     opened.locator(".chip", has_text="parameter").click()
     settled(opened)
     rest = CUDA.total - CUDA.levels[:, 0]
-    assert opened.evaluate("ipygpumem.device.peak.bytes") == rest.max()
-    assert opened.evaluate("ipygpumem.device.wholePeak.bytes") == CUDA.peak[1], "the table's peak is the whole's"
+    assert opened.evaluate("ipygpumem.state.device.peak.bytes") == rest.max()
+    assert opened.evaluate("ipygpumem.state.device.overallPeak.bytes") == CUDA.peak[1], "the table's peak is the whole's"
     assert opened.locator(".chip", has_text="parameter").get_attribute("aria-pressed") == "false"
     assert opened.evaluate("document.activeElement.innerText").startswith("parameter"), (
         "the keyboard stays where it was"
     )
     opened.locator(".chip", has_text="gradient").click(modifiers=["Shift"])
-    assert opened.evaluate("ipygpumem.device.peak.bytes") == CUDA.levels[:, 5].max()
+    assert opened.evaluate("ipygpumem.state.device.peak.bytes") == CUDA.levels[:, 5].max()
     opened.locator(".chip", has_text="gradient").click(modifiers=["Shift"])
-    assert opened.evaluate("ipygpumem.device.peak.bytes") == CUDA.peak[1]
+    assert opened.evaluate("ipygpumem.state.device.peak.bytes") == CUDA.peak[1]
 
 
 def test_keys(opened):
     opened.locator(".pad").focus()
     opened.keyboard.press("p")
     row = CUDA.peak[0]
-    assert opened.evaluate("ipygpumem.cursor") == row
+    assert opened.evaluate("ipygpumem.state.cursor") == row
     opened.keyboard.press("ArrowLeft")
-    assert opened.evaluate("ipygpumem.cursor") == row - 1
+    assert opened.evaluate("ipygpumem.state.cursor") == row - 1
     assert caption(opened).startswith("At the cursor: ")
     opened.keyboard.press("Home")
     assert "before the first change" in caption(opened)
     opened.keyboard.press("End")
-    assert opened.evaluate("ipygpumem.cursor") == len(CUDA)
-    wide = opened.evaluate("ipygpumem.x[1] - ipygpumem.x[0]")
+    assert opened.evaluate("ipygpumem.state.cursor") == len(CUDA)
+    wide = opened.evaluate("ipygpumem.state.view[1] - ipygpumem.state.view[0]")
     opened.keyboard.press("+")
-    assert opened.evaluate("ipygpumem.x[1] - ipygpumem.x[0]") == pytest.approx(wide / 1.5)
+    assert opened.evaluate("ipygpumem.state.view[1] - ipygpumem.state.view[0]") == pytest.approx(wide / 1.5)
     opened.keyboard.press("PageUp")
-    assert opened.evaluate("ipygpumem.x[0]") == 0
+    assert opened.evaluate("ipygpumem.state.view[0]") == 0
     opened.keyboard.press("a")
-    assert opened.evaluate("ipygpumem.axis") == "change"
+    assert opened.evaluate("ipygpumem.state.axis") == "change"
     opened.keyboard.press("0")
-    assert opened.evaluate("ipygpumem.x") == [0, len(CUDA) + 1]
+    assert opened.evaluate("ipygpumem.state.view") == [0, len(CUDA) + 1]
     opened.keyboard.press("1")
-    assert opened.evaluate("ipygpumem.device.shown[0]") is False
+    assert opened.evaluate("ipygpumem.state.device.shown[0]") is False
     opened.keyboard.press("?")
     assert opened.locator("dialog").is_visible()
     opened.keyboard.press("Escape")
@@ -140,7 +140,7 @@ def test_help_on_a_page_that_was_just_opened(opened):
     assert opened.evaluate("document.activeElement === document.body")
     opened.keyboard.press("?")
     assert opened.locator("dialog").is_visible()
-    assert "What other threads allocated is not in the picture." in opened.locator("dialog").inner_text()
+    assert "Memory that other threads allocate is not included." in opened.locator("dialog").inner_text()
 
 
 def test_no_change_is_counted_that_is_not_there(page, tmp_path):
@@ -155,7 +155,7 @@ def test_no_change_is_counted_that_is_not_there(page, tmp_path):
             window.written.push(text)
             write.call(this, text, ...rest)
         }
-        window.ipygpumem.turn("change")
+        window.ipygpumem.state.setAxis("change")
     }""")
     settled(page)
     ticks = [text for text in page.evaluate("window.written") if text.isdecimal()]
@@ -165,29 +165,29 @@ def test_no_change_is_counted_that_is_not_there(page, tmp_path):
 def test_zoom_at_the_pointer_and_drag(opened):
     x, y = place(opened, 0.25, 0.5)
     opened.mouse.move(x, y)
-    at = opened.evaluate("ipygpumem.device.span") * 0.25
+    at = opened.evaluate("ipygpumem.state.device.span") * 0.25
     for _ in range(6):
         opened.mouse.wheel(0, -250)
     settled(opened)
-    x0, x1 = opened.evaluate("ipygpumem.x")
-    assert x1 - x0 < opened.evaluate("ipygpumem.device.span") / 3
+    x0, x1 = opened.evaluate("ipygpumem.state.view")
+    assert x1 - x0 < opened.evaluate("ipygpumem.state.device.span") / 3
     assert x0 + (x1 - x0) * 0.25 == pytest.approx(at, rel=0.02)
     opened.mouse.down()
     opened.mouse.move(x + 60, y, steps=4)
     opened.mouse.up()
     settled(opened)
-    assert opened.evaluate("ipygpumem.x[0]") < x0
-    assert opened.evaluate("ipygpumem.cursor") is None, "a drag is no click"
+    assert opened.evaluate("ipygpumem.state.view[0]") < x0
+    assert opened.evaluate("ipygpumem.state.cursor") is None, "a drag is no click"
     opened.get_by_role("button", name="All", exact=True).click()
-    assert opened.evaluate("ipygpumem.x") == [0, opened.evaluate("ipygpumem.device.span")]
+    assert opened.evaluate("ipygpumem.state.view") == [0, opened.evaluate("ipygpumem.state.device.span")]
     opened.mouse.click(*place(opened, 0.5, 0.5))
-    assert opened.evaluate("ipygpumem.cursor") is not None
+    assert opened.evaluate("ipygpumem.state.cursor") is not None
 
 
 def test_each_pixel_is_the_highest_state_of_its_column(opened):
     columns = opened.evaluate("ipygpumem.drawn.rows.length")
     rows = np.array(opened.evaluate("[...ipygpumem.drawn.rows]"))
-    edges = np.linspace(0, opened.evaluate("ipygpumem.device.span"), columns + 1)
+    edges = np.linspace(0, opened.evaluate("ipygpumem.state.device.span"), columns + 1)
     since = CUDA.time - CUDA.start
     for column in range(0, columns, 37):
         inside = np.flatnonzero((since > edges[column]) & (since < edges[column + 1])) + 1
@@ -198,7 +198,7 @@ def test_each_pixel_is_the_highest_state_of_its_column(opened):
 def test_the_other_device(opened):
     opened.locator("select").first.select_option(label="cpu")
     settled(opened)
-    assert opened.evaluate("ipygpumem.device.peak.bytes") == HOST.peak[1]
+    assert opened.evaluate("ipygpumem.state.device.peak.bytes") == HOST.peak[1]
     assert f"of {len(HOST):,}" in caption(opened)
     assert opened.locator(".chip.line").count() == 0, "the host's allocator counts only while it is profiled"
 
@@ -241,7 +241,7 @@ def test_damaged_data_are_told(page, tmp_path):
     file = tmp_path / "x.html"
     file.write_text(text[: start + 200] + "AAAA" + text[start + 204 :], encoding="utf-8")
     page.goto(file.as_uri())
-    page.locator("text=Nothing can be shown").wait_for()
+    page.locator("text=The profile cannot be shown").wait_for()
 
 
 def test_half_a_million_allocations(page, tmp_path):
@@ -251,10 +251,10 @@ def test_half_a_million_allocations(page, tmp_path):
     page.goto(file.as_uri())
     page.wait_for_function("window.ipygpumem")
     row, level = many.peak
-    assert page.evaluate("ipygpumem.device.wholePeak") == {"row": row, "bytes": level}
+    assert page.evaluate("ipygpumem.state.device.overallPeak") == {"row": row, "bytes": level}
     assert row in page.evaluate("[...ipygpumem.drawn.rows]")
-    page.evaluate("ipygpumem.turn('change')")
-    page.evaluate(f"ipygpumem.look([{row - 3}, {row + 5}])")
+    page.evaluate("ipygpumem.state.setAxis('change')")
+    page.evaluate(f"ipygpumem.state.setView([{row - 3}, {row + 5}])")
     settled(page)
     seen = page.evaluate("[...new Set(ipygpumem.drawn.rows)]")
     assert seen == list(range(row - 3, min(row + 5, len(many) + 1))), "zoomed in, each change is there"

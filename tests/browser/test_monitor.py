@@ -24,11 +24,11 @@ STATE = """(cell) => {
     const outputs = document.querySelectorAll('.jp-Notebook .jp-CodeCell')[cell].querySelectorAll('.jp-OutputArea *');
     const one = [...outputs].find((element) => element.ipygpumemMonitor)?.ipygpumemMonitor;
     if (!one) return null;
-    const { course, panel } = one;
+    const { history, panel } = one;
     return {
-      count: course.time.length, cells: course.cells.map((cell) => cell.number), running: course.running,
-      devices: [...course.devices.keys()], status: panel.status.textContent, span: panel.span,
-      most: Object.fromEntries([...course.devices].map(([name, { columns }]) =>
+      count: history.time.length, cells: history.cells.map((cell) => cell.number), running: history.running,
+      devices: [...history.devices.keys()], status: panel.status.textContent, span: panel.span,
+      most: Object.fromEntries([...history.devices].map(([name, { columns }]) =>
         [name, Object.fromEntries(Object.entries(columns).map(([part, row]) => [part, Math.max(...row)]))])),
       texts: [...panel.root.querySelectorAll('section')].map((section) => section.innerText),
       painted: [...panel.root.querySelectorAll('canvas')].map((canvas) => {
@@ -72,16 +72,16 @@ def test_it_follows_two_devices_while_cells_run(lab, tab, tmp_path):
     assert begun["devices"] == ["cuda:0", "cuda:1"]
     notebook.run(2)
     during = until(notebook, 1, lambda now: now["running"] and now["running"]["number"] == 3)
-    assert during["status"] == "following"
+    assert during["status"] == "live"
     tab.wait_for_timeout(2500)
     tab.screenshot(path=tmp_path / f"monitor-{tab.scheme}.png")
     after = until(notebook, 1, lambda now: 3 in now["cells"])
     assert after["running"] is None
-    assert after["most"]["cuda:0"]["allocated"] >= 900 * MIB
-    assert after["most"]["cuda:0"]["others"] >= 700 * MIB
-    assert after["most"]["cuda:1"]["allocated"] >= 2000 * MIB
+    assert after["maximum"]["cuda:0"]["allocated"] >= 900 * MIB
+    assert after["maximum"]["cuda:0"]["others"] >= 700 * MIB
+    assert after["maximum"]["cuda:1"]["allocated"] >= 2000 * MIB
     assert "allocated" in after["texts"][0]
-    assert "elsewhere" in after["texts"][0]
+    assert "other processes" in after["texts"][0]
     assert "used, " in after["texts"][1]
     assert all(count > 5 for count in after["painted"])
 
@@ -97,7 +97,7 @@ def test_it_follows_two_devices_while_cells_run(lab, tab, tmp_path):
     tab.wait_for_timeout(300)
     tab.screenshot(path=tmp_path / f"monitor-{tab.scheme}-paused.png")
     tab.keyboard.press("Space")
-    until(notebook, 1, lambda now: now["status"] == "following")
+    until(notebook, 1, lambda now: now["status"] == "live")
 
     # nothing of it in the file but the loader's view
     saved = notebook.save()

@@ -44,7 +44,7 @@ def test_each_file_is_drawn_with_its_peak(viewing, snapshots, name):
     shown = view.page.locator(".facts div", has_text="Peak").locator("dd")
     assert shown.inner_text() == size(requested)
     assert f"{requested:,} bytes" in shown.get_attribute("title")
-    assert view.call("fit()")["most"] == requested
+    assert view.call("fit()")["maximum"] == requested
     told = view.call("peak()")
     assert told["bytes"] == requested
     assert [(one["label"], one["bytes"]) for one in told["groups"]] == [
@@ -221,7 +221,7 @@ def test_click_tells_everything_of_an_allocation(viewing, snapshots):
         if "project" in frame.file
     ]
     assert view.page.locator(".details .stack .own .name").all_inner_texts() == own
-    view.page.get_by_role("button", name="Find the others from this line").click()
+    view.page.get_by_role("button", name="Mark all from this line").click()
     view.page.get_by_role("button", name="Clear marks").wait_for()
     view.call("device()")
     assert view.page.locator(".live tr.marked").count() == 1
@@ -243,7 +243,7 @@ def test_search_marks_and_steps(viewing, snapshots):
     assert "1 allocation" in view.page.locator(".result").inner_text()
     assert view.call("search('>10 MiB')")["events"] == int((timeline.trace.size > 10 << 20).sum())
     assert view.call("search('no such thing')")["events"] == 0
-    assert view.page.locator(".result").inner_text() == "nothing found"
+    assert view.page.locator(".result").inner_text() == "no matches"
 
 
 def test_the_state_of_the_allocator(viewing, snapshots):
@@ -255,7 +255,7 @@ def test_the_state_of_the_allocator(viewing, snapshots):
     assert told["reserved"] == state.reserved
     assert len(told["segments"]) == len(state.segments)
     fragments = snapshot.fragmentation(event)
-    words = view.page.locator(".state .words").inner_text()
+    words = view.page.locator(".state .sentences").inner_text()
     assert size(fragments.largest) in words
     field = view.page.locator(".segments")
     field.hover(position={"x": 30, "y": 34})
@@ -277,7 +277,7 @@ def test_events_are_listed_without_being_there(viewing, snapshots):
     view.page.locator(".list").press("End")
     view.page.locator(".rows .event", has_text="8,087").wait_for()
     view.page.get_by_label("Filter").fill("oom")
-    view.page.get_by_text("No event passes this filter.").wait_for()
+    view.page.get_by_text("No event matches this filter.").wait_for()
     view.page.get_by_label("Filter").fill("layer_norm >1MiB")
     count = view.call("search('layer_norm >1MiB')")["events"]
     view.page.get_by_text(f"{count:,} of 8,088 events").wait_for()
@@ -340,7 +340,7 @@ def test_ruler_and_box_by_keys(viewing, snapshots):
     keyboard.press("Home")
     view.call("device()")
     keyboard.press("m")
-    view.page.locator(".off[aria-live]", has_text="Ruler from here").wait_for(state="attached")
+    view.page.locator(".off[aria-live]", has_text="Ruler starts here").wait_for(state="attached")
     keyboard.press("End")
     view.page.locator(".off[aria-live]", has_text=" · ").wait_for(state="attached")
     assert int(totals.bytes[1]) - int(totals.bytes[-1]) == 20 * 1024
@@ -535,7 +535,7 @@ def test_findings_lead_to_their_place(viewing, snapshots):
     view.page.locator(".moment", has_text=f"event {event:,}").wait_for()
 
 
-@pytest.mark.parametrize("tab", ["Live set", "Allocator state", "Events", "Compare", "File"])
+@pytest.mark.parametrize("tab", ["Allocations", "Allocator state", "Events", "Compare", "File"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_stands_in_the_way_of_anybody(viewing, snapshots, tab, scheme):
     if not AXE.is_file():

@@ -51,7 +51,7 @@ def test_names_of_any_length_keep_to_their_place(viewing, width):
     snapshot.name = f"{LONG}.pickle"
     view = viewing(snapshot, size=(width, 900))
     view.call("select(1)")
-    for tab in ("Live set", "Allocator state", "Events", "Compare", "File"):
+    for tab in ("Allocations", "Allocator state", "Events", "Compare", "File"):
         view.page.get_by_role("tab", name=tab).click()
         view.call("device()")
         if tab == "Allocator state":
@@ -314,4 +314,4 @@ def test_a_device_that_the_other_file_lacks_is_told(viewing):
     assert [text.split(" · ")[1].split(" ", 1)[1] for text in told] == ["device 1", "device 0"]
     told = viewing(two, one, hash_="#d=1").page.locator(".file").all_inner_texts()
     assert "nothing" not in told[0]
-    assert "device 0 · it has nothing on device 1" in told[1]
+    assert "device 0 · no data on device 1" in told[1]

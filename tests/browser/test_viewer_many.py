@@ -24,7 +24,7 @@ def ranks(viewing, snapshots):
 
 
 def current(view):
-    return view.page.locator(".one").evaluate_all(
+    return view.page.locator(".file-timeline").evaluate_all(
         "rows => rows.map(row => row.querySelector('.file').classList.contains('current'))"
     )
 
@@ -89,16 +89,16 @@ def saved(folder, name, snapshot):
 def test_each_rank_has_a_card_of_its_own(viewing, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     view = viewing(*[on_device(folder, "gpt_small", device) for device in range(3)], hash_="#f=2")
-    heads = view.page.locator(".one .file").all_inner_texts()
+    heads = view.page.locator(".file-timeline .file").all_inner_texts()
     assert [head.split(" · ")[1] for head in heads] == [f"rank_{n}.pickle device {n}" for n in range(3)]
     assert view.page.locator(".facts dd").all_inner_texts() == ["1.8 GiB"] * 3
     assert current(view) == [False, False, True]
     field = view.page.get_by_label("Device")
-    assert field.locator("option").all_inner_texts()[0] == "each its own"
+    assert field.locator("option").all_inner_texts()[0] == "the busiest of each file"
     field.select_option("1")
     view.call("device()")
     assert view.page.locator(".facts dd").all_inner_texts() == ["1.8 GiB"] * 3
-    assert "it has nothing on device 1" in view.page.locator(".one .file").first.inner_text()
+    assert "no data on device 1" in view.page.locator(".file-timeline .file").first.inner_text()
     assert view.problems == []
 
 
@@ -107,11 +107,11 @@ def test_one_without_a_device_costs_no_other(viewing, snapshots, tmp_path_factor
     view = viewing(snapshots[0], bare, snapshots[2])
     assert view.page.locator(".plot").count() == 2
     assert view.page.locator(".failed").inner_text() == (
-        "Not shown, for nothing was recorded on any device: bare.pickle"
+        "Not shown, because nothing was recorded on any device: bare.pickle"
     )
     assert view.problems == []
 
 
 def test_files_of_one_name_are_told_apart(viewing, snapshots):
     view = viewing(snapshots[0], snapshots[0])
-    assert [head.split()[0] for head in view.page.locator(".one .file").all_inner_texts()] == ["1", "2"]
+    assert [head.split()[0] for head in view.page.locator(".file-timeline .file").all_inner_texts()] == ["1", "2"]

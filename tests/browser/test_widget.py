@@ -194,7 +194,7 @@ def test_a_kernel_that_is_busy_answers_later(lab, tab):
         lab, tab, "busy.ipynb", f"{LOAD}import time\nsnapshot.view()._ipython_display_()\ntime.sleep(8)"
     )
     notebook.run(0)
-    waiting = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or gone")
+    waiting = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or not running")
     waiting.wait_for(timeout=20_000)
     assert notebook.picture(0).is_visible()
     notebook.drawn(0)
@@ -206,7 +206,7 @@ def test_a_kernel_that_dies_leaves_the_picture(lab, tab):
     code = "import os, time\nsnapshot.view()._ipython_display_()\ntime.sleep(5)\nos.kill(os.getpid(), 9)"
     notebook = Notebook(lab, tab, "dies.ipynb", f"{LOAD}{code}")
     notebook.run(0)
-    waiting = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or gone")
+    waiting = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or not running")
     waiting.wait_for(timeout=30_000)
     tab.locator(".jp-Dialog", has_text="Kernel Restarting").wait_for(timeout=30_000)
     assert waiting.is_visible()

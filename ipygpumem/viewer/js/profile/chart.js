@@ -52,7 +52,7 @@ export function drawChart(context, width, height, state, theme, ratio) {
   const box = plotBox(width, height);
   const columns = device.columns(axis, view, Math.max(Math.round(box.width * ratio), 1));
   const rows = device.rows(columns);
-  const curves = COUNTERS.flatMap((name) => {
+  const curves = COUNTERS.toReversed().flatMap((name) => {
     const values = state.counters[name] && device.counters[name];
     return values ? [{ name, values: device.maxima(values, columns) }] : [];
   });

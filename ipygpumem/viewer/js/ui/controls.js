@@ -57,10 +57,9 @@ export class HelpDialog {
       h(
         "dl",
         {},
-        ...keys.flatMap(([key, text]) => [
-          text ? h("dt", {}, h("kbd", {}, key)) : h("dt", { class: "part" }, key),
-          h("dd", {}, text),
-        ]),
+        ...keys.flatMap(([key, text]) =>
+          text ? [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)] : [h("dt", { class: "part" }, key)],
+        ),
       ),
       button("Close", () => this.element.close()),
     );

@@ -88,7 +88,7 @@ export class LiveView {
   table({ groups, more, bytes, count: allocations, timed }) {
     const { key, range } = this.context.now;
     // A range has an end at which allocations may still be alive; a moment has lifetimes
-    const last = range ? "kept" : timed ? "mean lifetime" : "";
+    const last = range ? "kept" : timed ? "lifetime" : "";
     this.head.replaceChildren(...headerCells([GROUP_LABELS[key], "bytes", "share", "count", ...(last ? [last] : [])]));
     const lastText = (/** @type {any} */ { kept, open, byteTime, bytes: groupBytes }) =>
       range ? fine(kept) : `${open ? "≥ " : ""}${duration(groupBytes ? byteTime / groupBytes : 0)}`;

@@ -3,7 +3,7 @@
 import { h } from "../../ui/dom.js";
 
 const LABELS = {
-  live: "Live allocations",
+  live: "Allocations",
   state: "Allocator state",
   events: "Events",
   compare: "Compare",
