@@ -71,16 +71,16 @@ def device_lines(
         return None
     timeline = snapshot.timelines[index]
     files = {region.file for region in scope.regions} | (set(texts.cells) if scope.everywhere else set())
-    uses = _LineUses(snapshot, timeline, files, _time_magic_offset(scope, texts))
+    events = _LineEvents(snapshot, timeline, files, _time_magic_offset(scope, texts))
     if passes:
-        uses.add_backward(passes, Places(timeline, recorder))
+        events.add_backward(passes, Places(timeline, recorder))
     regions = list(scope.regions)
     if scope.everywhere:
-        regions += _regions_that_ran(uses.lines(), regions, texts)
-    listings = [_listing(region, uses, texts, scope.numbers) for region in regions]
+        regions += _regions_that_ran(events.lines(), regions, texts)
     listed = {(region.file, number) for region in regions for number in range(region.first, region.last + 1)}
-    shown = tuple(listing for listing in listings if listing.lines)
-    return _with_counters(report, timeline, shown, uses.outside(listed))
+    uses, elsewhere = events.uses(listed)
+    listings = [_listing(region, uses, texts, scope.numbers) for region in regions]
+    return _with_counters(report, timeline, tuple(listing for listing in listings if listing.lines), elsewhere)
 
 
 def _time_magic_offset(scope: LineSelection, texts: SourceTexts) -> dict[str, Line]:
@@ -117,18 +117,17 @@ def _regions_that_ran(lines: Iterable[Line], listed: list[SourceRegion], texts: 
     return [region for region in regions if region not in listed]
 
 
-def _listing(region: SourceRegion, uses: _LineUses, texts: SourceTexts, numbers: Mapping[str, int]) -> SourceListing:
+def _listing(
+    region: SourceRegion, uses: Mapping[Line, LineUse], texts: SourceTexts, numbers: Mapping[str, int]
+) -> SourceListing:
     if region.file not in texts.cells:
         place = "/".join(region.file.replace("\\", "/").split("/")[-2:])
     else:
         place = f"In [{numbers[region.file]}]" if region.file in numbers else "a cell"
-    lines = texts.lines(region.file)[region.first - 1 : region.last]
+    lines = enumerate(texts.lines(region.file)[region.first - 1 : region.last], region.first)
     return SourceListing(
         f"{region.name}, {place}" if region.name else place,
-        tuple(
-            SourceLine(number, text, uses.of_line((region.file, number)))
-            for number, text in enumerate(lines, region.first)
-        ),
+        tuple(SourceLine(number, text, uses.get((region.file, number))) for number, text in lines),
     )
 
 
@@ -156,8 +155,8 @@ def _with_counters(
     )
 
 
-class _LineUses:
-    """Memory use by line, for the lines of some files.
+class _LineEvents:
+    """The events of a device by line, for the lines of some files.
 
     Each event belongs to a line set: the lines of these files in its stack. There are far fewer sets than events, so
     events are added up by set, and then sets by line.
@@ -175,7 +174,6 @@ class _LineUses:
         set_of_stack = np.append(self._sets_of_stacks(), 0)  # the last element is for events without a stack
         self._events = trace.events(Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
         self._event_set = set_of_stack[trace.stack[self._events]]
-        self._sums: tuple[dict[int, LineUse], dict[int, int]] | None = None
 
     def _locate(self, file: str, number: int) -> Line | None:
         """The line of a stack frame in the listed files; None if it is in another file."""
@@ -220,70 +218,37 @@ class _LineUses:
         used = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
         return [lines[number] for number in sorted(used)]
 
-    def of_line(self, line: Line) -> LineUse | None:
-        """What one line did; None if it neither allocated nor freed."""
-        if line not in self._line_numbers:
-            return None
-        line_number = self._line_numbers[line]
-        return self._total(number for lines, number in self._sets.items() if line_number in lines)
-
-    def outside(self, listed: set[Line]) -> LineUse | None:
-        """What happened outside the listed lines; None if nothing did."""
-        line_numbers = {number for line, number in self._line_numbers.items() if line in listed}
-        return self._total(number for lines, number in self._sets.items() if line_numbers.isdisjoint(lines))
-
-    def _total(self, set_numbers: Iterable[int]) -> LineUse | None:
-        if self._sums is None:
-            self._sums = self._sum_by_set()
-        sums, last_events = self._sums
-        used = [number for number in set_numbers if number in sums]
-        if not used:
-            return None
-        parts = [sums[number] for number in used]
-        allocations = sum(part.allocations for part in parts)
-        return LineUse(
-            after=sums[max(used, key=last_events.__getitem__)].after,
-            peak=max(part.peak or 0 for part in parts) if allocations else None,
-            allocated=sum(part.allocated for part in parts),
-            allocations=allocations,
-            freed=sum(part.freed for part in parts),
-            frees=sum(part.frees for part in parts),
-            kept=sum(part.kept for part in parts),
-        )
-
-    def _sum_by_set(self) -> tuple[dict[int, LineUse], dict[int, int]]:
-        """The use and the last event of each line set that occurs.
-
-        The peak of a set is the highest level before or after one of its events.
-        """
+    def uses(self, listed: set[Line]) -> tuple[dict[Line, LineUse], LineUse | None]:
+        """What each line did, and what happened in the stacks that contain none of the listed lines."""
         events, sets = self._events, self._event_set
-        trace, level = self._timeline.trace, self._timeline.requested.bytes
-        count = len(self._sets)
-        action, size = trace.action[events], trace.size[events]
-        peak = np.full(count, -1, np.int64)
-        np.maximum.at(peak, sets, np.maximum(level[events], level[events + 1]))
-        last = np.full(count, -1, np.int64)
-        np.maximum.at(last, sets, events)
-
-        def total(set_numbers: Ints, weights: Ints | None = None) -> Ints:
-            sums = np.zeros(count, np.int64)
-            np.add.at(sums, set_numbers, 1 if weights is None else weights)
-            return sums
-
-        allocates, frees = action == Action.ALLOC, action == Action.FREE_REQUESTED
-        allocations = self._timeline.allocations
+        trace, allocations = self._timeline.trace, self._timeline.allocations
+        level = self._timeline.requested.bytes
+        allocates, frees = (trace.action[events] == action for action in (Action.ALLOC, Action.FREE_REQUESTED))
         alive = np.flatnonzero((allocations.end == len(trace)) & (allocations.start >= 0))
         allocated_by = sets[np.searchsorted(events, allocations.start[alive])]
-        columns = (
-            level[last + 1],
-            peak,
-            total(sets[allocates], size[allocates]),
-            total(sets[allocates]),
-            total(sets[frees], size[frees]),
-            total(sets[frees]),
-            total(allocated_by, allocations.size[alive]),
-        )
-        used = np.flatnonzero(last >= 0)
-        rows = np.stack(columns, axis=1)[used].tolist()
-        sums = {number: LineUse(*row) for number, row in zip(used.tolist(), rows, strict=True)}
-        return sums, dict(zip(used.tolist(), last[used].tolist(), strict=True))
+        size = trace.size[events]
+        # by line set: allocated, allocations, freed, frees, kept, then the highest level and the last event
+        sums = np.zeros((len(self._sets), 5), np.int64)
+        np.add.at(sums[:, 0], sets[allocates], size[allocates])
+        np.add.at(sums[:, 1], sets[allocates], 1)
+        np.add.at(sums[:, 2], sets[frees], size[frees])
+        np.add.at(sums[:, 3], sets[frees], 1)
+        np.add.at(sums[:, 4], allocated_by, allocations.size[alive])
+        highest = np.full((len(self._sets), 2), -1, np.int64)
+        np.maximum.at(highest[:, 0], sets, np.maximum(level[events], level[events + 1]))
+        np.maximum.at(highest[:, 1], sets, events)
+        # by line; the last row is for the sets without a listed line
+        elsewhere = len(self._line_numbers)
+        listed_numbers = {number for line, number in self._line_numbers.items() if line in listed}
+        pairs = [(number, line) for lines, number in self._sets.items() for line in lines]
+        pairs += [(number, elsewhere) for lines, number in self._sets.items() if listed_numbers.isdisjoint(lines)]
+        set_numbers, line_numbers = np.asarray(pairs, np.int64).reshape(-1, 2).T
+        line_sums = np.zeros((elsewhere + 1, 5), np.int64)
+        np.add.at(line_sums, line_numbers, sums[set_numbers])
+        line_highest = np.full((elsewhere + 1, 2), -1, np.int64)
+        np.maximum.at(line_highest, line_numbers, highest[set_numbers])
+        uses = [
+            LineUse(int(level[last + 1]), peak if totals[1] else None, *totals) if last >= 0 else None
+            for totals, (peak, last) in zip(line_sums.tolist(), line_highest.tolist(), strict=True)
+        ]
+        return {line: use for line, use in zip(self._line_numbers, uses, strict=False) if use}, uses[-1]
