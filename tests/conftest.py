@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -13,6 +15,14 @@ import pytest
 # a script's shell has SIGINT ignored in what it starts behind it, and here tests interrupt
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# In tests of resident memory, a block of several MiB must come from the system and return to it, whatever ran before.
+# glibc keeps such blocks once the process has freed some, and reuses gaps that smaller blocks have left.
+_GLIBC = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
+if _GLIBC is not None:
+    _M_MMAP_THRESHOLD = -3
+    _GLIBC.mallopt(_M_MMAP_THRESHOLD, 4 << 20)
 
 
 def pytest_runtest_setup(item):
@@ -71,6 +81,8 @@ def frozen_imports():
     """Freeze the objects of pytest, PyTorch and earlier tests: walking a heap with all of them takes a second."""
     gc.collect()
     gc.freeze()
+    if _GLIBC is not None:
+        _GLIBC.malloc_trim(0)
 
 
 @pytest.fixture(autouse=True)

@@ -92,6 +92,7 @@ def make_notebook(tmp_path_factory, monkeypatch):
     for notebook in notebooks:
         notebook.run("%unload_ext ipygpumem", store_history=False)
         notebook.shell.restore_sys_module_state()
+        notebook.shell.user_ns.clear()  # what the cells allocated is freed here, not when a later test runs
         atexit.unregister(notebook.shell.atexit_operations)  # or every shell lives to the end, and is reset then
         type(notebook.shell).clear_instance()
     sys.modules["__main__"], sys.excepthook = main, hook

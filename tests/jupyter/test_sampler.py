@@ -9,7 +9,7 @@ from ipygpumem import Snapshot
 CELL = """
 import time
 def passing():
-    time.sleep(0.08); gpu.outside(1200 << 20); time.sleep(0.03); gpu.outside(-1200 << 20)
+    time.sleep(0.08); gpu.outside(1200 << 20); time.sleep(0.12); gpu.outside(-1200 << 20)
 """
 
 
