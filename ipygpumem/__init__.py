@@ -104,9 +104,10 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Public names on first use; ``last`` and ``reports`` are the session's, new at each look."""
     if name in {"last", "reports"}:
-        from ipygpumem.measurement.session import current
+        from ipygpumem.features.history.reports import session_reports
 
-        return getattr(current(), name)
+        reports = session_reports()
+        return reports if name == "reports" else reports.newest
     if name in _HOMES:
         return getattr(importlib.import_module(f"ipygpumem.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'ipygpumem' has no attribute {name!r}")
@@ -119,7 +120,7 @@ def __dir__() -> list[str]:
 
 def reading() -> Reading:
     """Every counter of this process and its devices now, in bytes: ``reading().devices["cuda:0"].outside``."""
-    from ipygpumem.measurement.session import current
+    from ipygpumem.measurement.runtime import current
 
     return current().reading()
 
@@ -130,7 +131,7 @@ def preload_pytorch() -> Baseline:
     Later measurements are then not charged with what every program needs once. Where PyTorch has no GPU the baseline
     is the host's, and its ``note`` says why.
     """
-    from ipygpumem.measurement.session import current
+    from ipygpumem.measurement.runtime import current
 
     return current().preload()
 

@@ -1,16 +1,16 @@
-"""The same measurement without IPython: ``with ipygpumem.measure() as m: ...`` and then ``m.report``."""
+"""Measure a block of code without IPython: ``with ipygpumem.measure() as m: ...``, then ``m.report``."""
 
 from __future__ import annotations
 
-import linecache
 import sys
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
-from ipygpumem.core.code_label import first_code
 from ipygpumem.core.device_names import device_words
 from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.features.history.reports import session_reports
+from ipygpumem.features.holders.roots import naming
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source import (
     SourceRegion,
@@ -20,14 +20,18 @@ from ipygpumem.features.lines.source import (
     with_statement_region,
 )
 from ipygpumem.features.modules.tracker import ModuleTracker
-from ipygpumem.features.processes.collect import with_other_processes
+from ipygpumem.features.plan import make_plan
 from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.rank_files import RankFiles
 from ipygpumem.measurement.allocation_history import HistoryOptions
+from ipygpumem.measurement.build_report import Label
+from ipygpumem.measurement.code_label import first_code
+from ipygpumem.measurement.finish import finish
 from ipygpumem.measurement.measurement import Measurement, MeasurementOptions
-from ipygpumem.measurement.plan import Study
+from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.measurement.plan import Code
 from ipygpumem.measurement.recording_file import check_path
-from ipygpumem.measurement.session import current
+from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
     import os
@@ -38,43 +42,45 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import Report
 
-__all__ = ["measure", "notebook_sources"]
+__all__ = ["measure"]
 
 
-class measure:  # noqa: N801 (a context manager reads as a verb)
+class measure:  # noqa: N801 (a context manager is used like a function)
     """Measure a block of code.
 
     Args:
-        snapshot: Where to write the block's allocation history, also when the block fails; None records nothing.
-        stacks: ``python``, ``all`` (C++ too: slow to save) or ``none``.
-        max_entries: Bound of the history, in events per device.
-        history: Further options for torch's ``_record_memory_history``.
-        devices: A name or names (``"cuda:0"``, ``0``) to report on; None for all.
-        peaks: ``exact``, or ``untouched`` to leave PyTorch's peak counters alone.
-        host_peak: ``bound``, or ``reset`` for an exact host peak (lowers what ru_maxrss shows afterwards).
+        snapshot: Where to write the allocation history of the block, also if the block fails; None records nothing.
+        stacks: Stacks to record: ``python``, ``all`` (C++ too: slow to save) or ``none``.
+        max_entries: Maximum number of events per device.
+        history: Further arguments of torch's ``_record_memory_history``.
+        devices: Name or names (``"cuda:0"``, ``0``) of the devices to report on; None for all.
+        peaks: ``exact`` resets PyTorch's peak counters; ``untouched`` does not, and peaks may be upper bounds.
+        host_peak: ``bound``, or ``reset`` for an exact peak of host memory, which lowers ``ru_maxrss``.
         synchronize: Wait for the current stream of each device at both ends.
-        lines: True lists the block line by line, with functions of the notebook that ran; functions and methods list
-            these, too. Takes a recording, which ``snapshot`` may save.
-        modules: A ``torch.nn.Module`` whose tree and phases are told: the block is a step of training or inference.
-            Takes a recording.
+        lines: True reports memory by source line, of the block and of the functions of the notebook that ran; functions
+            and methods report theirs, too. Takes a recording, which ``snapshot`` may save.
+        modules: A ``torch.nn.Module`` whose memory is reported by module and by phase; the block is one or more steps
+            of training or inference. Takes a recording.
         trace: Where to write torch.profiler's trace of the block (``.json.gz`` or ``.json``, for Perfetto and
-            chrome://tracing), also when the block fails.
-        timeline: Where to write memory over time by category, as one page (``.html``).
-        outside: Tell memory outside PyTorch by library (`ipygpumem[outside]`), and what pools count themselves.
-        limit: The highest peak that the block may have on any GPU, as its report tells it: ``"2 GiB"``, or bytes.
-        limit_held: What it may hold at its end.
-        limit_outside: What it may take outside PyTorch.
-        limit_host: The highest peak of this process's resident memory (implies ``host_peak="reset"``).
-        rank_reports: A folder that gets a report and a snapshot of this process, one of several that run the same
-            block (torchrun, accelerate, torch.multiprocessing); ``ipygpumem ranks FOLDER`` puts them side by side.
-            What this rank left there before is replaced. ``snapshot=False`` leaves the snapshot out.
-        rank: This process's rank there; without it torch.distributed or the environment tells.
+            chrome://tracing), also if the block fails.
+        timeline: Where to write memory by category over time, as an HTML page.
+        outside: Report memory outside PyTorch by library (needs ``ipygpumem[outside]``).
+        limit: Highest peak allowed on any GPU: ``"2 GiB"``, or bytes. The block ends with GPUMemLimitExceeded above it.
+        limit_held: Highest amount of memory still held at the end.
+        limit_outside: Highest growth of memory outside PyTorch.
+        limit_host: Highest peak of this process's resident memory (implies ``host_peak="reset"``).
+        rank_reports: Folder that gets a report and a snapshot of this process, one of several that run the same block
+            (torchrun, accelerate, torch.multiprocessing). Earlier files of this rank are replaced.
+            ``ipygpumem ranks FOLDER`` shows all ranks side by side. ``snapshot=False`` omits the snapshot.
+        rank: Rank of this process; by default that of torch.distributed or of the environment.
+
+    Attributes:
+        report: The report, available when the block has ended, also if it failed.
 
     Raises:
-        OptionError: An option that means nothing here, before the block runs.
-        RecordingError: A snapshot, lines or modules are asked for where no history can be recorded, before the block
-            runs.
-        GPUMemLimitExceeded: A limit is broken, after the block has ended well and its report is there.
+        OptionError: An invalid option, before the block runs.
+        RecordingError: Allocation history is needed and cannot be recorded, before the block runs.
+        GPUMemLimitExceeded: A limit is exceeded, after the block has ended without an error.
 
     Example:
         >>> with measure() as m:
@@ -84,7 +90,6 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
     """
 
     report: Report
-    """What moved; there once the block has ended, also when it raised."""
 
     def __init__(
         self,
@@ -110,62 +115,54 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         rank: int | None = None,
     ) -> None:
         if peaks not in {"exact", "untouched"}:
-            raise OptionError(f"peaks is exact or untouched, not {peaks!r}")
+            raise OptionError(f"peaks must be exact or untouched, not {peaks!r}")
         if host_peak not in {"bound", "reset"}:
-            raise OptionError(f"host_peak is bound or reset, not {host_peak!r}")
-        self._monitor = current().monitor
+            raise OptionError(f"host_peak must be bound or reset, not {host_peak!r}")
+        self._runtime = runtime = current()
         self._options = MeasurementOptions(
             reset_peaks=peaks == "exact",
             reset_host_peak=host_peak == "reset" or limit_host is not None,
             synchronize=synchronize,
         )
-        self._only = None if devices is None else self._monitor.parse_devices(device_words(devices, "devices"))
-        limits = Limits.read(limit, limit_held, limit_outside, limit_host)
         path = None if snapshot is None or snapshot is False else check_path(snapshot)
         self._ranks = None if rank_reports is None else _rank_files(rank_reports, rank, snapshot)
         if self._ranks is not None:
             path = self._ranks.snapshot
         elif rank is not None:
-            raise OptionError("rank is of rank_reports: name a folder")
-        if path is None and history and lines is False and modules is None and self._ranks is None:
-            raise OptionError("history is of a recording: name a file with snapshot")
-        self._study = Study(
-            self._monitor,
+            raise OptionError("rank needs rank_reports=FOLDER")
+        elif path is None and history and lines is False and modules is None:
+            raise OptionError("history are options of a recording: add snapshot=PATH")
+        self._plan = make_plan(
+            runtime,
+            devices=None if devices is None else runtime.monitor.parse_devices(device_words(devices, "devices")),
             lines=None if lines is False else _regions(lines),
-            everywhere=lines is True,
-            limits=limits,
+            all_functions=lines is True,
+            limits=Limits.read(limit, limit_held, limit_outside, limit_host),
             modules=None if modules is None else ModuleTracker(modules, reset=peaks == "exact"),
-            options=HistoryOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {})),
+            history=HistoryOptions(stacks=stacks, max_entries=max_entries, extra=dict(history or {})),
             path=path,
             outside=bool(outside),
             profile=profile_collector(trace, timeline, outside=bool(outside), snapshot=path),
         )
-        self._listed = lines is not False
+        self._lists_lines = lines is not False
         self._block: SourceRegion | None = None
-        self._place = ("", 0, "")
+        self._position = ("", 0, "")
         self._measurement: Measurement | None = None
 
     def __enter__(self) -> Self:
         if self._measurement is not None:
-            raise OptionError("this measure() is open already: make a new one for a block inside it")
+            raise OptionError("this measure() is open already: create another one for a nested block")
         caller = sys._getframe(1)
         code = caller.f_code
-        name = "<module>" if code.co_name.startswith("<cell line") else code.co_name  # as IPython 7.34 has it
-        self._place = code.co_filename, caller.f_lineno, name
-        if self._listed:
+        function = "<module>" if code.co_name.startswith("<cell line") else code.co_name  # IPython 7.34 names cells so
+        self._position = code.co_filename, caller.f_lineno, function
+        if self._lists_lines:
             self._block = with_statement_region(
                 code.co_filename, caller.f_lineno, SourceTexts(notebook_sources()), f"with measure() in {code.co_name}"
             )
-        self._measurement = Measurement(self._monitor, self._options)
-        self._measurement.only = self._only
-        self._study.attach(self._measurement)
-        try:
-            if self._ranks is not None:
-                self._ranks.write_start()
-            self._measurement.begin()
-        except BaseException:
-            self._measurement = None
-            raise
+        if self._ranks is not None:
+            self._ranks.write_start()
+        self._measurement = self._plan.open(self._runtime, self._options)
         return self
 
     def __exit__(
@@ -174,81 +171,61 @@ class measure:  # noqa: N801 (a context manager reads as a verb)
         measurement, self._measurement = self._measurement, None
         if measurement is None:
             return
-        trouble = ""
+        limit_error = None
         try:
-            self._settle_rank(measurement)
-            report = measurement.end(success=kind is None, code=self._label(), sources=notebook_sources)
-        except Exception as problem:  # never in the place of what the block itself does
-            trouble = f"this block has no report: {first_line(problem)}"
+            if self._ranks is not None and self._ranks.update_rank() and self._plan.recorder is not None:
+                measurement.record(self._plan.recorder, self._ranks.snapshot)  # only now the rank is known
+            finished = finish(measurement, self._plan, Label(self._label()), success=kind is None, code=self._code)
+        except Exception as problem:  # must not replace the outcome of the block
+            measurement.abandon()
+            warning = f"this block has no report: {first_line(problem)}"
         else:
-            if report is None:  # a process forked inside the block: the measurement is its parent's
+            if finished is None:  # forked inside the block: the parent process reports
                 return
-            cells = notebook_sources() if self._listed else {}
-            report = self._study.finish(report, measurement, cells=cells, block=self._block)
-            self.report = report = with_other_processes(report)
-            current().reports.append(report)
-            trouble = self._trouble(report)
-        if trouble:
+            self.report = report = finished.report
+            session_reports().append(report)
+            warning = self._missing_files(report)
+            limit_error = finished.error
+        if warning:
             try:
-                warnings.warn(trouble, RuntimeWarning, stacklevel=2)
-            except RuntimeWarning:  # warnings are errors here: but the block's own error goes first
+                warnings.warn(warning, RuntimeWarning, stacklevel=2)
+            except RuntimeWarning:  # warnings are errors in this program, but the block's own error comes first
                 if kind is None:
                     raise
-        if kind is None and self._study.error is not None:
-            raise self._study.error
+        if kind is None and limit_error is not None:
+            raise limit_error
 
-    def _settle_rank(self, measurement: Measurement) -> None:
-        """The rank may be known by now, and with it the name of its snapshot."""
-        if self._ranks is not None and self._ranks.update_rank() and self._study._recorder is not None:
-            measurement.record(self._study._recorder, self._ranks.snapshot)
+    def _code(self) -> Code:
+        region = self._block
+        block = None if region is None else (region.file, region.first, region.last, region.name)
+        return Code(notebook_sources(), block=block)
 
-    def _trouble(self, report: Report) -> str:
-        """What of the files that were asked for is not there."""
-        found = ["" if report.recording is None else report.recording.error]
-        found += [] if self._ranks is None else [self._ranks.write_report(report)]
-        found += [] if report.profile is None else report.profile.errors
-        return "; ".join(one for one in found if one)
+    def _missing_files(self, report: Report) -> str:
+        problems = ["" if report.recording is None else report.recording.error]
+        problems += [] if self._ranks is None else [self._ranks.write_report(report)]
+        problems += [] if report.profile is None else report.profile.errors
+        return "; ".join(filter(None, problems))
 
     def _label(self) -> str:
-        """Where the block stands, by which it is known in a history."""
         try:
-            return first_code(current().label(*self._place)).removesuffix(" <module>")
-        except Exception:  # a name is no reason to lose a report
+            return first_code(naming().label(*self._position)).removesuffix(" <module>")
+        except Exception:  # a label is no reason to lose the report
             return ""
 
 
 def _rank_files(folder: str | os.PathLike[str], rank: int | None, snapshot: Any) -> RankFiles:
-    """This process's files in the folder of its run.
-
-    Raises:
-        OptionError: Nothing can be written there, or the snapshot is to lie elsewhere.
-    """
     if snapshot is not None and snapshot is not False:
-        raise OptionError("rank_reports names the snapshots itself: leave snapshot out, or False for none")
+        raise OptionError("rank_reports names the snapshots itself: omit snapshot, or use snapshot=False for none")
     return RankFiles(folder, rank, record=snapshot is None)
 
 
 def _regions(lines: bool | Callable[..., Any] | Iterable[Callable[..., Any]]) -> list[SourceRegion]:
-    """The functions that are to be listed.
-
-    Raises:
-        OptionError: One that has no source.
-    """
     functions = [] if isinstance(lines, bool) else list(lines) if isinstance(lines, Iterable) else [lines]
     texts = SourceTexts(notebook_sources())
     regions = []
     for function in functions:
         code = code_object(function)
         if code is None:
-            raise OptionError(f"lines takes True, or functions written in Python, not {type(function).__name__}")
+            raise OptionError(f"lines must be True, or functions written in Python, not {type(function).__name__}")
         regions.append(function_region(code, texts))
     return regions
-
-
-def notebook_sources() -> dict[str, str]:
-    """Text of the code that lies in no file: notebook cells, by the name that stands in their frames."""
-    # linecache has (size, mtime, lines, name); code that was never a file has no mtime, but in IPython 7, which keeps a
-    # list of its own
-    ours = getattr(linecache, "_ipython_cache", {})
-    entries = ((name, entry) for name, entry in list(linecache.cache.items()) if len(entry) > 1)
-    return {name: "".join(entry[2]) for name, entry in entries if entry[1] is None or name in ours}

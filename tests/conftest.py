@@ -1,4 +1,4 @@
-"""Fixtures for every room: machines that are not there, and a package that has forgotten the test before."""
+"""Fixtures for all tests: fake GPUs, and a new runtime for each test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-# a script's shell has SIGINT ignored in what it starts behind it, and here tests interrupt
+# shells ignore SIGINT in background processes, but tests send it
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -32,48 +32,24 @@ def pytest_runtest_setup(item):
         pytest.skip("Node is not installed: the viewer's JavaScript is not tested")
 
 
-def forget():
-    """Put the package back to what it was when it was imported: no session, no peaks, no recording, no wrapper."""
-    singletons = (
-        ("measurement.peaks", "PEAKS"),
-        ("measurement.overlap", "OVERLAPS"),
-        ("features.oom.observer", "FAILURES"),
-    )
-    for name, book in singletons:
-        module = sys.modules.get(f"ipygpumem.{name}")
-        if module is not None:
-            getattr(module, book).__init__()
-    history = sys.modules.get("ipygpumem.measurement.allocation_history")
-    if history is not None:
-        history.History._running = history.History._wrapper = None
-    fork = sys.modules.get("ipygpumem.measurement.fork")
-    if fork is not None:
-        fork._in_child = False
+def close_runtime():
+    """Close the runtime of the package; the next use creates a new one."""
+    runtime = sys.modules.get("ipygpumem.measurement.runtime")
+    if runtime is not None:
+        runtime.close()
     cuda = sys.modules.get("ipygpumem.sources.cuda")
     if cuda is not None:
-        cuda._runtime.cache_clear()
-    pytorch = sys.modules.get("ipygpumem.sources.pytorch")
-    if pytorch is not None:
-        for name, original in pytorch._originals.items():
-            if hasattr(sys.modules["torch"]._C, name):
-                setattr(sys.modules["torch"]._C, name, original)
-        pytorch._originals.clear()
-        vars(sys.modules.get("torch", pytorch)).pop(pytorch._OOM_LISTENERS, None)
-    _forget_outside()
-    session = sys.modules.get("ipygpumem.measurement.session")
-    if session is not None:
-        session._session = session.Session()
+        cuda._runtime.cache_clear()  # another fake machine has another CUDA library
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        vars(torch).pop("_ipygpumem_oom_listeners", None)  # and another list of observers
 
 
-def _forget_outside():
-    outside = sys.modules.get("ipygpumem.features.outside.cupti_records")
-    if outside is not None:
-        outside.OUTSIDE.close()
-        outside.OUTSIDE.__init__()
-    sampler = sys.modules.get("ipygpumem.measurement.sampler")
-    if sampler is not None:
-        sampler.SAMPLER.close()
-        sampler.SAMPLER.__init__()
+@pytest.fixture(autouse=True)
+def fresh_package():
+    """Each test gets a runtime of its own."""
+    yield
+    close_runtime()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -97,13 +73,6 @@ def small_heap(request, monkeypatch):
         yield
 
 
-@pytest.fixture(autouse=True)
-def fresh_package():
-    """No test sees another's session."""
-    yield
-    forget()
-
-
 @pytest.fixture
 def make_gpu(fresh_package):
     """Build machines: ``make_gpu(2)``, ``make_gpu(nvml_devices=[...], backend="cudaMallocAsync")``; one at a time."""
@@ -112,14 +81,14 @@ def make_gpu(fresh_package):
     machines = []
 
     def make(*arguments, **options):
-        forget()
+        close_runtime()
         for machine in machines:
             machine.uninstall()
         machines.append(FakeGpu(*arguments, **options).install())
         return machines[-1]
 
     yield make
-    forget()
+    close_runtime()
     for machine in reversed(machines):
         machine.uninstall()
 

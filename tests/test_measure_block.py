@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ipygpumem
-from conftest import forget
+from conftest import close_runtime
 from fakes.builds import NO_GPU
 from fakes.cuda import CONTEXT
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem import DeviceError, OptionError, RecordingError, measure
 from ipygpumem.core.breakdown import imbalance
-from ipygpumem.measurement.peaks import PEAKS
+from ipygpumem.measurement.runtime import current
 
 MIB = 1 << 20
 
@@ -337,7 +337,7 @@ def test_the_books_balance_whatever_a_block_does(regime, source, steps):
             assert device.grades["outside"].trust == "device"
         assert json.loads(m.report.to_json()) == m.report.to_dict()
     finally:
-        forget()
+        close_runtime()
         gpu.uninstall()
 
 
@@ -350,7 +350,7 @@ def test_a_recording_that_cannot_start_leaves_no_scope_open(fake_gpu, tmp_path):
     torch._C._cuda_record_memory_history = broken
     with pytest.raises(RuntimeError, match="out of order"), measure(snapshot=tmp_path / "x.pickle"):
         pass
-    assert PEAKS._scopes == []
+    assert current().peaks._scopes == []
 
 
 def test_the_blocks_own_error_goes_before_a_warning_that_is_one(fake_gpu, tmp_path):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.units import MIB
-from ipygpumem.measurement.session import current
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.units import GIB
 from ipygpumem.measure_block import measure
-from ipygpumem.measurement.allocation_history import History
+from ipygpumem.measurement.allocation_history import recording_problem
 from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def save_memory_snapshot(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path).expanduser()
     if target.suffix not in {".pickle", ".pkl"} or target.is_dir():
-        why = History.obstacle()
+        why = recording_problem()
         if why:
             raise RecordingError(why)
         try:

@@ -1,4 +1,4 @@
-"""The books of one device: the lines that add up to what the card has given away.
+"""The memory breakdown of one device: lines that add up to the memory in use.
 
 ::
 
@@ -7,8 +7,8 @@
     PyTorch reserved = allocated + pending + cached
     outside PyTorch  = baseline (context, first kernels) + since the baseline
 
-In mode ``device`` nobody can tell processes apart: then ``outside PyTorch`` is everybody's, and the lines of other
-processes and of the unattributed are unknown.
+Where processes cannot be told apart (mode ``device``), ``outside PyTorch`` includes all processes, and the lines
+``other processes`` and ``unattributed`` are unknown.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from ipygpumem.core.baseline import Baseline
     from ipygpumem.core.reading import DeviceReading
 
-__all__ = ["Line", "books", "imbalance"]
+__all__ = ["BreakdownLine", "breakdown", "imbalance"]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the books: ``level`` 0 is a total, 1 its parts, 2 the parts' parts. ``amount`` in bytes."""
+class BreakdownLine:
+    """One line: its label, its size in bytes, its depth (0 is a total, 1 a part of it, ...) and its accuracy."""
 
     label: str
-    amount: int | None
+    nbytes: int | None
     level: int
     grade: Grade
 
 
 def imbalance(reading: DeviceReading) -> int | None:
-    """Used minus the sum of its parts: 0, or None where a part is unknown. The identity that every reading keeps."""
+    """Memory in use minus the sum of its parts: 0 in every reading, None if a part is unknown."""
     if reading.used is None or reading.reserved is None or reading.outside is None:
         return None
     if reading.process is not None and reading.others is None:
@@ -53,53 +53,55 @@ def imbalance(reading: DeviceReading) -> int | None:
     return reading.used - sum(part or 0 for part in parts)
 
 
-def books(reading: DeviceReading, baseline: Baseline | None = None) -> list[Line]:
-    """Every line of the identity for one device, from the card's total down."""
+def breakdown(reading: DeviceReading, baseline: Baseline | None = None) -> list[BreakdownLine]:
+    """Every line of the breakdown of a device, starting with its total memory."""
     torch_grade = grade("exact", reading.torch_why or "allocator counter")
-    card = grade("exact", reading.source or "CUDA's device properties")
-    own = grade("exact", reading.why)
-    outside = own if reading.process is not None else grade("device", f"this process or another: {reading.why}")
-    silent = reading.torch_why or reading.why
+    device_grade = grade("exact", reading.source or "CUDA's device properties")
+    process_grade = grade("exact", reading.why)
+    outside_grade = process_grade
+    if reading.process is None:
+        outside_grade = grade("device", f"this process or another: {reading.why}")
+    torch_problem = reading.torch_why or reading.why
+    lines = [
+        ("device total", reading.total, 0, device_grade, reading.why),
+        ("free", reading.free, 0, device_grade, reading.why),
+        ("used", reading.used, 0, device_grade, reading.why),
+        ("driver reserved", reading.driver_reserved, 1, device_grade, "this driver does not report it separately"),
+        ("this process", reading.process, 1, process_grade, reading.why),
+        ("PyTorch reserved", reading.reserved, 2, torch_grade, torch_problem),
+        ("allocated (tensors)", reading.allocated, 3, torch_grade, torch_problem),
+        ("pending (freed, waiting for a stream)", reading.pending, 3, torch_grade, torch_problem),
+        ("cached", reading.cached, 3, torch_grade, torch_problem),
+        ("outside PyTorch", reading.outside, 2, outside_grade, torch_problem),
+        *((*line, outside_grade, "") for line in _outside_parts(reading, baseline)),
+        ("other processes", reading.others, 1, process_grade, reading.why),
+        ("unattributed", reading.unattributed, 1, process_grade, reading.why),
+    ]
     return [
-        _line("device total", reading.total, 0, card, reading.why),
-        _line("free", reading.free, 0, card, reading.why),
-        _line("used", reading.used, 0, card, reading.why),
-        _line("driver reserved", reading.driver_reserved, 1, card, "this driver does not tell it apart"),
-        _line("this process", reading.process, 1, own, reading.why),
-        _line("PyTorch reserved", reading.reserved, 2, torch_grade, silent),
-        _line("allocated (tensors)", reading.allocated, 3, torch_grade, silent),
-        _line("pending (freed, wait for a stream)", reading.pending, 3, torch_grade, silent),
-        _line("cached", reading.cached, 3, torch_grade, silent),
-        _line("outside PyTorch", reading.outside, 2, outside, silent),
-        *_outside_lines(reading, baseline, outside),
-        _line("other processes", reading.others, 1, own, reading.why),
-        _line("unattributed", reading.unattributed, 1, own, reading.why),
+        BreakdownLine(label, nbytes, level, accuracy if nbytes is not None else grade("unknown", problem))
+        for label, nbytes, level, accuracy, problem in lines
     ]
 
 
-def _line(label: str, amount: int | None, level: int, trust: Grade, silent: str) -> Line:
-    return Line(label, amount, level, trust if amount is not None else grade("unknown", silent))
-
-
-def _outside_lines(reading: DeviceReading, baseline: Baseline | None, trust: Grade) -> list[Line]:
+def _outside_parts(reading: DeviceReading, baseline: Baseline | None) -> list[tuple[str, int, int]]:
     before = None if baseline is None else baseline.reading.devices.get(reading.name)
-    if baseline is None or before is None or not _alike(before, reading):
+    if baseline is None or before is None or not _comparable(before, reading):
         return []
-    base, now = before.outside, reading.outside
-    if base is None or now is None:
+    at_baseline, now = before.outside, reading.outside
+    if at_baseline is None or now is None:
         return []
     parts = []
     if baseline.device == reading.name:
         parts = [("CUDA context", baseline.context), ("first kernels", baseline.kernels)]
-    lines = [Line(label, amount, 3, trust) for label, amount in parts if amount is not None]
-    rest = base - sum(line.amount or 0 for line in lines)
+    lines = [(label, nbytes, 3) for label, nbytes in parts if nbytes is not None]
+    rest = at_baseline - sum(nbytes for _, nbytes, _ in lines)
     if rest or not lines:
-        lines.append(Line("rest at the baseline" if lines else "at the baseline", rest, 3, trust))
-    return [*lines, Line("since the baseline", now - base, 3, trust)]
+        lines.append(("rest at the baseline" if lines else "at the baseline", rest, 3))
+    return [*lines, ("since the baseline", now - at_baseline, 3)]
 
 
-def _alike(before: DeviceReading, now: DeviceReading) -> bool:
-    """Whether both tell of this process, or both of the whole card by the same source: else nothing is subtracted."""
+def _comparable(before: DeviceReading, now: DeviceReading) -> bool:
+    """Whether both readings are of this process, or both of the whole device by the same source."""
     if before.process is None and now.process is None:
         return before.source == now.source
     return before.process is not None and now.process is not None

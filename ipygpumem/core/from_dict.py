@@ -1,7 +1,7 @@
-"""From plain data back to facts: strict, and harmless whatever the data.
+"""Builds dataclasses from plain data: strictly, and safely for any data.
 
-A file of reports may come from anywhere. So every value is checked against the type of its field, numbers have bounds,
-and control characters, which could rewrite somebody's terminal, become question marks.
+A file of reports can come from anywhere. So every value is checked against the type of its field, numbers are bounded,
+and control characters, which could change a terminal, become question marks.
 """
 
 from __future__ import annotations
@@ -20,164 +20,162 @@ if TYPE_CHECKING:
 
     _Reader = Callable[[Any, str], Any]
 
-__all__ = ["Plain", "mapping", "printable"]
+__all__ = ["DataReader", "mapping", "printable"]
 
-_Fact = TypeVar("_Fact")
-_LARGEST = 1 << 63
+_Facts = TypeVar("_Facts")
+_LIMIT = 1 << 63
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but for the tab, line ends, switches of the writing direction, halves of characters."""
+"""Control characters except the tab, line ends, changes of writing direction, and surrogates."""
 
 
 def printable(text: str) -> str:
-    """A text without what moves a cursor or breaks a line."""
+    """Replace characters that move a cursor or end a line by question marks."""
     return _CONTROL.sub("?", text)
 
 
-class Plain:
-    """Builds dataclasses of plain data. ``names``: types that their modules import for type checkers only.
+def mapping(value: Any, path: str) -> dict[str, Any]:
+    """Return a dict unchanged.
 
-    A field that is missing takes its default; a key that is no field is passed over, as a later version may write it.
-    ``lenient``: so does a field that has a default and does not fit.
+    Raises:
+        ReportError: The value is not a dict.
+    """
+    if not isinstance(value, dict):
+        raise _type_error(value, path, "an object")
+    return value
+
+
+class DataReader:
+    """Builds dataclasses from dicts.
+
+    A missing field gets its default; a key that is not a field is ignored, as a later version may write it.
+
+    Args:
+        names: Types that the modules of the dataclasses import for type checkers only.
+        lenient: Also use the default of a field whose value is invalid.
     """
 
     def __init__(self, names: dict[str, Any], *, lenient: bool = False) -> None:
         self._names = names
         self._lenient = lenient
-        self._reader: Callable[[Any], _Reader] = cache(self._make)
-        self._readers = cache(self._readers_of)
+        self._reader: Callable[[Any], _Reader] = cache(self._make_reader)
+        self._field_readers = cache(self._make_field_readers)
 
-    def read(self, kind: type[_Fact], value: Any, where: str = "") -> _Fact:
-        """A dataclass from a dict.
-
-        Raises:
-            ReportError: It is none; the message says where in the data.
-        """
-        fact: _Fact = self._reader(kind)(value, where)
-        return fact
-
-    def fields(self, kind: Any, value: Any, where: str = "", skip: tuple[str, ...] = ()) -> dict[str, Any]:
-        """The fields of a dataclass by name, but for some.
+    def read(self, kind: type[_Facts], value: Any, path: str = "") -> _Facts:
+        """Build a dataclass from a dict.
 
         Raises:
-            ReportError: As `read`.
+            ReportError: A value is missing or invalid; the message has its path.
         """
-        given = mapping(value, where)
-        found = {}
-        for name, reader, required in self._readers(kind, skip):
-            path = f"{where}.{name}" if where else name
-            if name not in given:
+        facts: _Facts = self._reader(kind)(value, path)
+        return facts
+
+    def fields(self, kind: Any, value: Any, path: str = "", skip: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Read the fields of a dataclass except those in ``skip``, by name.
+
+        Raises:
+            ReportError: As for `read`.
+        """
+        data = mapping(value, path)
+        values = {}
+        for name, reader, required in self._field_readers(kind, skip):
+            field_path = f"{path}.{name}" if path else name
+            if name not in data:
                 if required:
-                    raise ReportError(f"{path} is missing")
+                    raise ReportError(f"{field_path} is missing")
                 continue
             try:
-                found[name] = reader(given[name], path)
+                values[name] = reader(data[name], field_path)
             except ReportError:
                 if required or not self._lenient:
                     raise
-        return found
+        return values
 
-    def _make(self, kind: Any) -> _Reader:
+    def _make_field_readers(self, kind: Any, skip: tuple[str, ...]) -> list[tuple[str, _Reader, bool]]:
+        hints = get_type_hints(kind, localns=self._names)
+        fields = (field for field in dataclasses.fields(kind) if field.name not in skip)
+        return [(field.name, self._reader(hints[field.name]), _is_required(field)) for field in fields]
+
+    def _make_reader(self, kind: Any) -> _Reader:
         origin, arguments = get_origin(kind), get_args(kind)
         if dataclasses.is_dataclass(kind):
-            make: Any = kind
-            return lambda value, where: make(**self.fields(kind, value, where))
+            build: Any = kind
+            return lambda value, path: build(**self.fields(kind, value, path))
         if origin is Literal:
-            return _choice(arguments)
+            return _choice_reader(arguments)
         if origin in {Union, types.UnionType}:
-            return self._optional(arguments)
+            (inner,) = [self._reader(argument) for argument in arguments if argument is not type(None)]
+            return lambda value, path: None if value is None else inner(value, path)
         if origin is tuple and arguments[1:] == (...,):
-            return self._many(arguments[0])
+            item = self._reader(arguments[0])
+            return lambda value, path: tuple(item(part, f"{path}[{i}]") for i, part in enumerate(_list(value, path)))
         if origin is tuple:
-            return self._several(arguments)
+            return self._fixed_tuple_reader(arguments)
         return _SCALARS[kind]
 
-    def _readers_of(self, kind: Any, skip: tuple[str, ...]) -> list[tuple[str, _Reader, bool]]:
-        hints = get_type_hints(kind, localns=self._names)
-        wanted = (one for one in dataclasses.fields(kind) if one.name not in skip)
-        return [(one.name, self._reader(hints[one.name]), _required(one)) for one in wanted]
+    def _fixed_tuple_reader(self, kinds: tuple[Any, ...]) -> _Reader:
+        readers = [self._reader(kind) for kind in kinds]
 
-    def _optional(self, kinds: tuple[Any, ...]) -> _Reader:
-        (inner,) = [self._reader(one) for one in kinds if one is not type(None)]
-        return lambda value, where: None if value is None else inner(value, where)
-
-    def _many(self, kind: Any) -> _Reader:
-        inner = self._reader(kind)
-        return lambda value, where: tuple(inner(one, f"{where}[{i}]") for i, one in enumerate(_list(value, where)))
-
-    def _several(self, kinds: tuple[Any, ...]) -> _Reader:
-        inner = [self._reader(one) for one in kinds]
-
-        def read(value: Any, where: str) -> Any:
-            given = _list(value, where)
-            if len(given) != len(inner):
-                raise ReportError(f"{where} has {len(given)} parts, not {len(inner)}")
-            return tuple(one(part, f"{where}[{i}]") for i, (one, part) in enumerate(zip(inner, given, strict=True)))
+        def read(value: Any, path: str) -> Any:
+            parts = _list(value, path)
+            if len(parts) != len(readers):
+                raise ReportError(f"{path} has {len(parts)} parts, not {len(readers)}")
+            pairs = enumerate(zip(readers, parts, strict=True))
+            return tuple(reader(part, f"{path}[{i}]") for i, (reader, part) in pairs)
 
         return read
 
 
-def mapping(value: Any, where: str) -> dict[str, Any]:
-    """A dict as it is.
-
-    Raises:
-        ReportError: It is none.
-    """
-    if not isinstance(value, dict):
-        raise _wrong(value, where, "an object")
-    return value
-
-
-def _required(field: dataclasses.Field[Any]) -> bool:
+def _is_required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, (list, tuple)):  # a tuple, where it never went through JSON
-        raise _wrong(value, where, "a list")
+def _list(value: Any, path: str) -> list[Any]:
+    if not isinstance(value, (list, tuple)):  # a tuple if the data was never JSON
+        raise _type_error(value, path, "a list")
     return list(value)
 
 
-def _choice(words: tuple[Any, ...]) -> _Reader:
-    def read(value: Any, where: str) -> Any:
-        if not isinstance(value, str) or value not in words:
-            raise ReportError(f"{where} is none of {', '.join(words)}")
+def _choice_reader(choices: tuple[Any, ...]) -> _Reader:
+    def read(value: Any, path: str) -> Any:
+        if not isinstance(value, str) or value not in choices:
+            raise ReportError(f"{path} must be one of {', '.join(choices)}")
         return value
 
     return read
 
 
-def _int(value: Any, where: str) -> int:
+def _int(value: Any, path: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _wrong(value, where, "a whole number")
-    if not -_LARGEST <= value < _LARGEST:
-        raise ReportError(f"{where} is no number of 64 bits")
+        raise _type_error(value, path, "an integer")
+    if not -_LIMIT <= value < _LIMIT:
+        raise ReportError(f"{path} does not fit in 64 bits")
     return value
 
 
-def _float(value: Any, where: str) -> float:
+def _float(value: Any, path: str) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise _wrong(value, where, "a number")
-    if not -_LARGEST <= value < _LARGEST or not math.isfinite(value):
-        raise ReportError(f"{where} is no finite number")
+        raise _type_error(value, path, "a number")
+    if not -_LIMIT <= value < _LIMIT or not math.isfinite(value):
+        raise ReportError(f"{path} is not a finite number")
     return float(value)
 
 
-def _bool(value: Any, where: str) -> bool:
+def _bool(value: Any, path: str) -> bool:
     if not isinstance(value, bool):
-        raise _wrong(value, where, "true or false")
+        raise _type_error(value, path, "true or false")
     return value
 
 
-def _str(value: Any, where: str) -> str:
+def _str(value: Any, path: str) -> str:
     if not isinstance(value, str):
-        raise _wrong(value, where, "a text")
+        raise _type_error(value, path, "a string")
     return printable(value)
 
 
 _SCALARS: dict[Any, _Reader] = {int: _int, float: _float, bool: _bool, str: _str}
-_WORDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a whole number"}
+_TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "an integer"}
 
 
-def _wrong(value: Any, where: str, expected: str) -> ReportError:
-    found = "null" if value is None else _WORDS.get(type(value), "a number")
-    return ReportError(f"{where or 'the report'} is {found}, not {expected}")
+def _type_error(value: Any, path: str, expected: str) -> ReportError:
+    actual = "null" if value is None else _TYPE_NAMES.get(type(value), "a number")
+    return ReportError(f"{path or 'the report'} is {actual}, not {expected}")

@@ -6,7 +6,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.measure_block import notebook_sources
+from ipygpumem.measurement.notebook_sources import notebook_sources
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -21,6 +21,7 @@ class CellNumbers:
 
     def __init__(self, shell: Any) -> None:
         self._compile = shell.compile
+        self.needed = not hasattr(shell.compile, "_filename_map")
         self._own: dict[str, int] = {}
 
     def note(self, raw: str, number: int | None) -> None:

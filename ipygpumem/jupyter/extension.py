@@ -11,19 +11,17 @@ from typing import Any
 from traitlets import TraitError
 
 from ipygpumem.core.report import Report
-from ipygpumem.display.html import html_line
-from ipygpumem.display.line import baseline_line, text_line
-from ipygpumem.features.holders.roots import frame_label, python_roots
+from ipygpumem.features.history.reports import session_reports
+from ipygpumem.features.holders.roots import frame_label, naming, python_roots
 from ipygpumem.features.outside.standing import StandingRecords
+from ipygpumem.features.report.line import html_line, text_line
+from ipygpumem.features.report.table import baseline_line
 from ipygpumem.jupyter.completion import matcher
 from ipygpumem.jupyter.input_transformer import rewrite
 from ipygpumem.jupyter.magics import GPUMem
 from ipygpumem.jupyter.roots import labeller, notebook_roots
 from ipygpumem.jupyter.settings import without_faults
-from ipygpumem.measurement import fork
-from ipygpumem.measurement.peaks import PEAKS
-from ipygpumem.measurement.sampler import SAMPLER
-from ipygpumem.measurement.session import current
+from ipygpumem.measurement.runtime import current
 
 __all__ = ["load", "unload"]
 
@@ -59,12 +57,12 @@ class _Extension:
         for kind, draw in (("text/plain", _plain), ("text/html", html_line)):
             self._formatters[kind] = shell.display_formatter.formatters[kind].for_type(Report, draw)
         magics.observe(self._changed, names=["preload", "devices", "oom_snapshot", "log"])
-        session = current()
-        session.roots, session.label = functools.partial(notebook_roots, shell), labeller(shell)
+        names = naming()
+        names.roots, names.label = functools.partial(notebook_roots, shell), labeller(shell)
         if magics.log is not None:
-            session.reports.log = magics.log
+            session_reports().log = magics.log
+        magics.cells.ooms.install()
         self.standing.install()
-        fork.register()
 
     def start(self) -> None:
         """Preload, take the baseline, say so in one line."""
@@ -89,7 +87,7 @@ class _Extension:
         if change["name"] == "devices":
             current().monitor.selected = change["new"]
         elif change["name"] == "log":
-            current().reports.log = change["new"]
+            session_reports().log = change["new"]
         elif change["name"] == "oom_snapshot":
             told = self.magics.cells.ooms.ring.set(change["new"])
             if told:
@@ -101,7 +99,9 @@ class _Extension:
         shell, magics = self.shell, self.magics
         magics.cells.close()
         magics.monitoring.close()
-        magics.record.discard()
+        if magics.record.recorder is not None:
+            print("ipygpumem: the recording across cells was stopped; what was not saved is lost")  # noqa: T201 (the only place to say it)
+            magics.record.close()
         magics.cells.clearing.remove()
         self.standing.remove()
         magics.debugger.remove()
@@ -126,11 +126,12 @@ class _Extension:
                     formatter.pop(Report)
         session = current()
         if magics.log is not None:
-            session.reports.log = None
+            session_reports().log = None
         session.monitor.selected = None
-        session.roots, session.label = python_roots, frame_label
-        SAMPLER.close()
-        PEAKS.remove()
+        names = naming()
+        names.roots, names.label = python_roots, frame_label
+        session.sampler.close()
+        session.peaks.remove()
         if "ipygpumem.features.ranks.engines" in sys.modules:
             from ipygpumem.features.ranks.engines import active, disable
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.live.model import Levels
     from ipygpumem.jupyter.clear_output import Clearing
-    from ipygpumem.measurement.session import Session
+    from ipygpumem.measurement.runtime import Runtime
 
 __all__ = ["LiveCell", "LiveDisplays", "StreamTail"]
 
@@ -200,8 +200,10 @@ class LiveCell:
 class LiveDisplays:
     """The running cells of one shell, and the thread that updates their displays."""
 
-    def __init__(self, shell: Any, session: Session, clearing: Clearing) -> None:
+    def __init__(self, shell: Any, session: Runtime, clearing: Clearing) -> None:
         self._shell = shell
+        publisher = shell.display_pub
+        self.available = all(hasattr(publisher, name) for name in ("session", "pub_socket", "topic"))
         self._clearing = clearing
         self._poller = Poller(session.monitor)
         self._cells: tuple[LiveCell, ...] = ()
@@ -211,10 +213,7 @@ class LiveDisplays:
 
     def begin(self, number: Callable[[], int | None]) -> LiveCell | None:
         """Start a cell; None where its display would not be visible. ``number`` returns its In number, once known."""
-        publisher = self._shell.display_pub
-        if os.getpid() != self._pid or not all(hasattr(publisher, name) for name in ("session", "pub_socket", "topic")):
-            return None
-        if not shell_target(self._shell).updates:
+        if not self.available or os.getpid() != self._pid or not shell_target(self._shell).updates:
             return None
         cell = LiveCell(self._shell, self._clearing, number)
         try:

@@ -1,9 +1,12 @@
-"""The magics: ``%gpumem``, ``%%gpumem`` and the call that `rewrite` makes of it, with their settings."""
+"""The magics ``%gpumem`` and ``%%gpumem``, with the settings of the extension."""
 
 from __future__ import annotations
 
 import ast
+import builtins
+import difflib
 import functools
+import re
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -16,90 +19,107 @@ from IPython.core.magic import (
     no_var_expand,
 )
 
-from ipygpumem.core.code_label import first_code
 from ipygpumem.core.errors import IpyGpuMemError
-from ipygpumem.display.table import books_tables
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source import resolve_name
 from ipygpumem.features.live.monitor import Monitor
 from ipygpumem.features.modules.tracker import ModuleTracker
+from ipygpumem.features.plan import make_plan
 from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.features.processes.table import with_other_process_rows
 from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.engines.cell import engines_for_cell, run_on_engines
 from ipygpumem.features.recordings.across_cells import AcrossCells
 from ipygpumem.features.release.collect import Debugger
-from ipygpumem.jupyter import display as show
-from ipygpumem.jupyter.cells import Asked, Cells
-from ipygpumem.jupyter.commands import command_of
+from ipygpumem.features.report.table import breakdown_tables
+from ipygpumem.jupyter import display
+from ipygpumem.jupyter.cell_report import CellOptions
+from ipygpumem.jupyter.cells import Cells
+from ipygpumem.jupyter.commands import COMMANDS, command_of
 from ipygpumem.jupyter.help import help_text
 from ipygpumem.jupyter.options import CELL, STATEMENT, history_options, parse, split_statement, split_words
 from ipygpumem.jupyter.paths import expanded, filled
 from ipygpumem.jupyter.settings import Settings
 from ipygpumem.jupyter.user_functions import functions
-from ipygpumem.measurement import fork
-from ipygpumem.measurement.plan import Study
+from ipygpumem.measurement.code_label import first_code
 
 if TYPE_CHECKING:
     import argparse
 
     from ipygpumem.jupyter.commands import Command
-    from ipygpumem.measurement.session import Session
+    from ipygpumem.measurement.plan import Plan
+    from ipygpumem.measurement.runtime import Runtime
 
 __all__ = ["GPUMem"]
+
+_NAME = re.compile(r"[A-Za-z_]\w*(?=\s|$)")
 
 
 @magics_class
 class GPUMem(Magics, Settings):
     """GPU memory of each cell: settings of the extension ipygpumem."""
 
-    def __init__(self, shell: Any, session: Session, config: Any = None) -> None:
+    def __init__(self, shell: Any, runtime: Runtime, config: Any = None) -> None:
         super().__init__(shell=shell, parent=shell, config=config)
-        self.session = session
-        self.record = AcrossCells(session)
-        self.cells = Cells(shell, session, self, self.record)
-        self.monitoring = Monitor(shell, session, self.cells.open_cell)
+        self.session = runtime
+        self.record = AcrossCells(runtime)
+        self.cells = Cells(shell, runtime, self, self.record)
+        self.monitoring = Monitor(shell, runtime, self.cells.open_cell)
         self.debugger = Debugger(shell)
         self.report_when_on = "changed"
 
     @no_var_expand
     @line_magic("_gpumem_begin")
     def begin(self, line: str) -> None:
-        """What the first line of a ``%%gpumem`` cell becomes; the cell's body runs after it."""
-        if fork.inert():
+        """Begin a ``%%gpumem`` cell: its first line becomes this call, and its body runs after it."""
+        if self.cells.forked:
             return
-        words = parse("%%gpumem", CELL, line)
-        if words.help:
-            raise UsageError("%%gpumem: -h and --help stand alone, and nothing runs")
-        if words.engines:
-            raise UsageError("%%gpumem --engines stands on the first line of its cell")
-        self.cells.begin(self._asked("%%gpumem", words, self.cells.text))
+        arguments = parse("%%gpumem", CELL, line)
+        if arguments.help:
+            raise UsageError(
+                "%%gpumem --help must be the only line of the cell, and shows the help without running code"
+            )
+        if arguments.engines:
+            raise UsageError("%%gpumem --engines must be on the first line of the cell")
+        self.cells.begin(self._cell_options("%%gpumem", arguments, self.cells.text))
 
     @no_var_expand
     @needs_local_scope
     @line_cell_magic("gpumem")
     def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
-        """Where the GPU's memory is, and where a cell or a statement took it."""
+        """Measure the GPU memory of a cell or a statement, or show where GPU memory is used now."""
         __tracebackhide__ = True  # an error in the statement is the user's own, and so is its traceback
-        if fork.inert():
-            return self._inert(line, cell, local_ns)
+        if self.cells.forked:
+            return self._run_unmeasured(line, cell, local_ns)
         if cell is not None:
             return self._cell(line, cell)
         command = command_of(line)
         if command is not None:
             return self._command(*command)
         options, statement = split_statement(STATEMENT, line)
-        asked = parse("%gpumem", STATEMENT, options)
-        if asked.help:
+        arguments = parse("%gpumem", STATEMENT, options)
+        if arguments.help:
             print(help_text())  # noqa: T201 (its purpose)
             return None
         if statement:
-            return self._statement(asked, statement, local_ns)
-        if asked.snapshot is not None or asked.history or asked.trace is not None or asked.timeline is not None:
-            raise UsageError("%gpumem: there is no statement to record; %%gpumem records a cell")
-        if asked.outside:
-            raise UsageError("%gpumem: --outside is of a statement or, as %%gpumem --outside, of a cell")
-        return self._books(asked)
+            self._check_command(statement, local_ns)
+            return self._statement(arguments, statement, local_ns)
+        if arguments.snapshot is not None or arguments.history or arguments.trace or arguments.timeline:
+            raise UsageError("%gpumem: add the statement to record; %%gpumem records a cell")
+        if arguments.outside:
+            raise UsageError("%gpumem --outside: add the statement to measure; %%gpumem --outside measures a cell")
+        return self._breakdown(arguments)
+
+    def _check_command(self, statement: str, local_ns: Any) -> None:
+        """Suggest a command if a statement begins with an undefined name that looks like one."""
+        match = _NAME.match(statement)
+        names = {**vars(builtins), **self.shell.user_ns, **(local_ns or {})}
+        if match is None or match[0] in names or statement[match.end() :].lstrip().startswith("="):
+            return
+        commands = [command.word for command in COMMANDS]
+        similar = difflib.get_close_matches(match[0], commands, n=1)
+        if similar:
+            raise UsageError(f"%gpumem: unknown command {match[0]!r}. Did you mean %gpumem {similar[0]}?")
 
     def _command(self, command: Command, rest: str) -> Any:
         if rest.split()[-1:] in (["-h"], ["--help"]):
@@ -110,113 +130,118 @@ class GPUMem(Magics, Settings):
         except IpyGpuMemError as error:
             raise UsageError(f"%gpumem {command.word}: {error}") from error
 
-    def _books(self, asked: argparse.Namespace) -> Any:
+    def _breakdown(self, arguments: argparse.Namespace) -> Any:
+        """Show the memory breakdown of now."""
         reading = self.session.reading()
-        if asked.device:
+        if arguments.device:
             try:
-                names = self.session.monitor.parse_devices(asked.device)
+                reading = reading.only(self.session.monitor.parse_devices(arguments.device))
             except IpyGpuMemError as error:
                 raise UsageError(f"%gpumem: {error}") from error
-            reading = reading.only(names)
         self.cells.claim()
-        if asked.var is not None:
-            self.shell.user_ns[asked.var] = reading
-        if not asked.quiet:
-            tables = books_tables(reading, self.session.baseline)
-            show.show_tables(self.shell, with_other_process_rows(tables, other_processes_by_device(reading)))
-        return reading if asked.o else None
+        if arguments.var is not None:
+            self.shell.user_ns[arguments.var] = reading
+        if not arguments.quiet:
+            tables = breakdown_tables(reading, self.session.baseline)
+            display.show_tables(self.shell, with_other_process_rows(tables, other_processes_by_device(reading)))
+        return reading if arguments.o else None
 
-    def _inert(self, line: str, cell: str | None, local_ns: Any) -> Any:
-        """In a forked child: what is the person's own runs, and nothing else happens."""
+    def _run_unmeasured(self, line: str, cell: str | None, local_ns: Any) -> Any:
+        """Run the user's code in a forked process, which must not use CUDA or NVML."""
         __tracebackhide__ = True
         if cell is not None:
             return self.shell.run_cell(cell).raise_error()
         statement = split_statement(STATEMENT, line)[1]
         if statement and command_of(line) is None:
             return _run(self.shell, _compile(self.shell, statement), local_ns)
-        print("ipygpumem: this process was forked from the one that measures, and has no figures")  # noqa: T201
+        print("ipygpumem: this process was forked from the one that loaded the extension, and is not measured")  # noqa: T201 (its purpose)
         return None
 
-    def _statement(self, words: argparse.Namespace, statement: str, local_ns: Any) -> Any:
+    def _statement(self, arguments: argparse.Namespace, statement: str, local_ns: Any) -> Any:
         __tracebackhide__ = True
-        asked = self._asked("%gpumem", words, statement)
-        asked.brief = True
+        options = self._cell_options("%gpumem", arguments, statement)
         code = _compile(self.shell, statement)
         self.cells.statements.add(code[0].co_filename)
-        value, report = self.cells.measure(asked, functools.partial(_run, self.shell, code, local_ns))
-        if words.o:
+        value, report = self.cells.measure(options, functools.partial(_run, self.shell, code, local_ns))
+        if arguments.o:
             return report
-        # IPython sees only the call that this line became, which does not end in a semicolon
+        # IPython sees only the call that this line became, which does not end with a semicolon
         return None if statement.rstrip().endswith(";") else value
 
     def _cell(self, line: str, cell: str) -> Any:
-        """The magic called by name, as exported scripts do: then it has to run the body itself."""
-        words = parse("%%gpumem", CELL, line)
-        if words.help:
+        """Run a cell magic that was called as a function, as exported scripts do."""
+        arguments = parse("%%gpumem", CELL, line)
+        if arguments.help:
             print(help_text())  # noqa: T201 (its purpose)
             return None
-        if words.engines:
-            return self._on_engines(words, line, cell)
-        asked = self._asked("%%gpumem", words, cell)
-        result, _ = self.cells.measure(asked, lambda: self.shell.run_cell(cell))
+        if arguments.engines:
+            return self._on_engines(arguments, line, cell)
+        options = self._cell_options("%%gpumem", arguments, cell)
+        result, _ = self.cells.measure(options, lambda: self.shell.run_cell(cell))
         result.raise_error()
         return None
 
-    def _on_engines(self, words: argparse.Namespace, line: str, cell: str) -> Any:
+    def _on_engines(self, arguments: argparse.Namespace, line: str, cell: str) -> Any:
         try:
-            engines = engines_for_cell(words)
+            engines = engines_for_cell(arguments)
         except IpyGpuMemError as error:
             raise UsageError(f"%%gpumem --engines: {error}") from error
-        return run_on_engines(engines, self.shell, words, split_words("%%gpumem", line), cell)
+        return run_on_engines(engines, self.shell, arguments, split_words("%%gpumem", line), cell)
 
-    def _asked(self, prog: str, words: argparse.Namespace, text: str) -> Asked:
-        """Options checked against this machine, before anything runs; ``text`` is the code that will.
-
-        Raises:
-            UsageError: An option that means nothing here.
-        """
+    def _cell_options(self, program: str, arguments: argparse.Namespace, text: str) -> CellOptions:
+        """Validate the options before any code runs; ``text`` is the code that will run."""
         try:
-            devices = None if words.device is None else self.session.monitor.parse_devices(words.device)
-            study = self._study(words, text)
+            plan = self._plan(arguments, text)
         except IpyGpuMemError as error:
-            raise UsageError(f"{prog}: {error}") from error
-        return Asked(devices, study, quiet=words.quiet, variable=words.var, view=words.view, code=first_code(text))
+            raise UsageError(f"{program}: {error}") from error
+        # without options the full breakdown is what was requested
+        sections = arguments.lines or arguments.function or arguments.modules or arguments.outside
+        table = arguments.table or (program == "%%gpumem" and not sections and arguments.snapshot is None)
+        return CellOptions(
+            plan, arguments.quiet, arguments.var, table=table, view=arguments.view, code=first_code(text)
+        )
 
-    def _study(self, words: argparse.Namespace, text: str) -> Study:
-        peak = self.limit if words.limit is None else words.limit
-        path = None if words.snapshot is None else expanded(self.shell, words.snapshot)
-        return Study(
-            self.session.monitor,
-            lines=functions(words.function, self.shell.user_ns, text) if words.lines or words.function else None,
-            everywhere=not words.function,
-            limits=Limits.read(peak, words.limit_held, words.limit_outside, words.limit_host),
-            modules=None if words.modules is None else self._model(words.modules),
-            options=history_options(words),
+    def _plan(self, arguments: argparse.Namespace, text: str) -> Plan:
+        peak_limit = self.limit if arguments.limit is None else arguments.limit
+        path = None if arguments.snapshot is None else expanded(self.shell, arguments.snapshot)
+        model = None
+        if arguments.modules is not None:
+            model = resolve_name(arguments.modules, self.shell.user_ns.__getitem__)
+        lines = None
+        if arguments.lines or arguments.function:
+            lines = functions(arguments.function, self.shell.user_ns, text)
+        monitor = self.session.monitor
+        return make_plan(
+            self.session,
+            devices=None if arguments.device is None else monitor.parse_devices(arguments.device),
+            lines=lines,
+            all_functions=not arguments.function,
+            peak_lines=not arguments.quiet,
+            modules=None if model is None else ModuleTracker(model, reset=self.peaks == "exact"),
+            outside=arguments.outside or self.outside == "library",
+            limits=Limits.read(peak_limit, arguments.limit_held, arguments.limit_outside, arguments.limit_host),
             path=path,
-            outside=words.outside or self.outside == "library",
+            history=history_options(arguments),
             profile=profile_collector(
-                None if words.trace is None else filled(self.shell, words.trace),
-                None if words.timeline is None else filled(self.shell, words.timeline),
-                outside=words.outside,
+                None if arguments.trace is None else filled(self.shell, arguments.trace),
+                None if arguments.timeline is None else filled(self.shell, arguments.timeline),
+                outside=arguments.outside,
                 snapshot=path,
             ),
         )
-
-    def _model(self, name: str) -> ModuleTracker:
-        return ModuleTracker(resolve_name(name, self.shell.user_ns.__getitem__), reset=self.peaks == "exact")
 
 
 GPUMem.gpumem.__doc__ = f"{GPUMem.gpumem.__doc__}\n\n{help_text()}"
 
 
 def _compile(shell: Any, statement: str) -> tuple[Any, Any]:
-    """A statement as IPython reads it (magics and all): what comes before its value, and the value's expression.
+    """Compile a statement as IPython does: the code before its value, and the expression of its value.
 
     Raises:
-        UsageError: It waits for something, which a line magic cannot.
+        UsageError: The statement is invalid, or contains ``await``.
     """
     text = shell.transform_cell(statement)
-    # IPython 9.16 counts a cell before it runs: the number stands in its result
+    # IPython 9.16 increments its counter before it runs a cell; the number of the running cell is in its result
     number = getattr(getattr(shell.displayhook, "exec_result", None), "execution_count", None)
     name = shell.compile.cache(text, number or shell.execution_count)
     try:
@@ -226,7 +251,7 @@ def _compile(shell: Any, statement: str) -> tuple[Any, Any]:
         value = None if last is None else compile(ast.Expression(last.value), name, "eval")
     except SyntaxError as error:
         if "await" in (error.msg or ""):
-            raise UsageError("%gpumem: a statement that awaits needs %%gpumem over a cell") from error
+            raise UsageError("%gpumem cannot measure a statement with await: use %%gpumem for the cell") from error
         raise UsageError(f"%gpumem: {error.msg}: {statement!r}") from error
     return before, value
 
@@ -234,5 +259,5 @@ def _compile(shell: Any, statement: str) -> tuple[Any, Any]:
 def _run(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
     __tracebackhide__ = True
     before, value = code
-    exec(before, shell.user_ns, local_ns)  # noqa: S102 (the person's own statement)
+    exec(before, shell.user_ns, local_ns)  # noqa: S102 (the user's own statement)
     return None if value is None else eval(value, shell.user_ns, local_ns)  # noqa: S307 (as above)

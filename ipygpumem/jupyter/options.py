@@ -109,6 +109,7 @@ _OUTSIDE = Option(
     "tell memory outside PyTorch by library, from CUPTI's records, and what CuPy, JAX and others count themselves; "
     "needs ipygpumem[outside]; by library and not by line, for that would take CUPTI away from torch.profiler",
 )
+_TABLE = Option(("--table",), None, "show the full breakdown, too")
 _LIMITS = (
     Option(("--limit",), "SIZE", "fail if the peak on any GPU is higher than this: 2GiB, 500MiB"),
     Option(("--limit-held",), "SIZE", "fail if more than this is still held at the end: 0"),
@@ -143,8 +144,9 @@ _ENGINES = (
     Option(("--collect",), "FOLDER", "with --engines --snapshot: copy the engines' snapshots into this folder here"),
 )
 
-CELL = (_SNAPSHOT, _VIEW, *_RECORDING, *_QUESTIONS, *_ENGINES, _DEVICE, _QUIET, _VAR, _HELP)
+CELL = (_TABLE, _SNAPSHOT, _VIEW, *_RECORDING, *_QUESTIONS, *_ENGINES, _DEVICE, _QUIET, _VAR, _HELP)
 STATEMENT = (
+    _TABLE,
     _SNAPSHOT,
     _VIEW,
     *_RECORDING,

@@ -12,7 +12,7 @@ from ipygpumem.core.errors import DeviceError, OptionError, RecordingError
 from ipygpumem.core.units import MIB, parse_size
 from ipygpumem.features.history.log import ReportLog
 from ipygpumem.features.oom.history import ring_path
-from ipygpumem.measurement.session import current
+from ipygpumem.measurement.runtime import current
 
 __all__ = ["Devices", "LogPath", "Settings", "Size", "SnapshotPath", "without_faults"]
 

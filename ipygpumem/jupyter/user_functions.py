@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.lines.source import SourceRegion, SourceTexts, code_object, function_region, resolve_name
-from ipygpumem.measure_block import notebook_sources
+from ipygpumem.measurement.notebook_sources import notebook_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -1,7 +1,8 @@
-"""Two readings and the peaks between them become one report."""
+"""From the two readings of a measurement and the peaks between them to a report."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.reading import DeviceReading, shared
@@ -14,47 +15,78 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Peak, RecordingFacts
     from ipygpumem.core.samples import OutsidePeak
 
-__all__ = ["settle"]
+__all__ = ["Label", "build_report"]
 
 
-def settle(
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What was measured: a cell of a notebook, a statement or a block.
+
+    Attributes:
+        code: First line of the code, clipped.
+        cell: In number of the cell.
+        cell_id: Id of the cell in its notebook.
+        filename: File name of the cell in tracebacks.
+    """
+
+    code: str = ""
+    cell: int | None = None
+    cell_id: str | None = None
+    filename: str | None = None
+
+
+_NO_LABEL = Label()
+
+
+def build_report(
     before: Reading,
     after: Reading,
     peaks: Mapping[str, Peak],
     *,
-    sampled: Mapping[str, OutsidePeak] | None = None,
-    unsampled: Mapping[str, str] | None = None,
     seconds: float,
-    only: Collection[str] | None = None,
-    cell: int | None = None,
-    cell_id: str | None = None,
-    code: str = "",
+    label: Label = _NO_LABEL,
     success: bool | None = True,
+    devices: Collection[str] | None = None,
+    sampled: Mapping[str, OutsidePeak] | None = None,
+    sampling_problems: Mapping[str, str] | None = None,
     notes: tuple[str, ...] = (),
     recording: RecordingFacts | None = None,
 ) -> Report:
-    """The report of one measurement; ``only`` names the devices to tell of (all that this process uses by default)."""
-    devices, samples = {}, sampled or {}
+    """Build the report of one measurement.
+
+    Args:
+        before: The reading at the beginning.
+        after: The reading at the end.
+        peaks: Peak counters by device name.
+        seconds: Wall time of the code.
+        label: What was measured.
+        success: Whether the code ended without an error.
+        devices: Names of the devices to report on; None for all that this process uses.
+        sampled: Peaks of memory outside PyTorch that samples prove, by device name.
+        sampling_problems: Why samples are missing, by device name.
+        notes: Sentences for the reader.
+        recording: The saved recording.
+    """
+    reports = {}
     for name, end in after.devices.items():
-        start = before.devices.get(name) or _untouched(end)
-        used = start.context or end.context
-        if name not in only if only is not None else not used:
+        start = before.devices.get(name) or _before_context(end)
+        if name not in devices if devices is not None else not (start.context or end.context):
             continue
-        devices[name] = DeviceReport(
+        reports[name] = DeviceReport(
             name=name,
             before=start,
             after=shared(start, end),
             high=peaks.get(name),
-            sampled=samples.get(name),
-            unsampled=(unsampled or {}).get(name, ""),
+            sampled=(sampled or {}).get(name),
+            unsampled=(sampling_problems or {}).get(name, ""),
         )
     return Report(
-        devices=devices,
+        devices=reports,
         host=HostReport(before=before.host, after=after.host),
         seconds=seconds,
-        cell=cell,
-        cell_id=cell_id,
-        code=code,
+        cell=label.cell,
+        cell_id=label.cell_id,
+        code=label.code,
         success=success,
         time=before.time,
         notes=notes,
@@ -62,20 +94,20 @@ def settle(
     )
 
 
-def _untouched(end: DeviceReading) -> DeviceReading:
-    """The device before CUDA started in this process: our own figures were 0 for certain, the card's are unknown."""
-    known = end.reserved is not None
+def _before_context(end: DeviceReading) -> DeviceReading:
+    """The reading before CUDA started in this process: its own figures were 0, those of the device are unknown."""
+    zero = None if end.reserved is None else 0
     return DeviceReading(
         name=end.name,
         context=False,
-        allocated=0 if known else None,
-        reserved=0 if known else None,
-        active=0 if known else None,
-        requested=0 if known else None,
-        inactive_split=0 if known else None,
-        retries=0 if known else None,
-        ooms=0 if known else None,
-        process=0 if end.process is not None else None,
+        allocated=zero,
+        reserved=zero,
+        active=zero,
+        requested=zero,
+        inactive_split=zero,
+        retries=zero,
+        ooms=zero,
+        process=None if end.process is None else 0,
         mode=end.mode,
         why=end.why,
         torch_why=end.torch_why,

@@ -1,4 +1,4 @@
-"""One open interval: a reading before, options, perhaps a recording; and what becomes of it at its end."""
+"""One measurement: a reading at each end, and the peaks, samples and recording in between."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ipygpumem.core.samples import OutsidePeak, highest_outside
-from ipygpumem.measurement.build_report import settle
-from ipygpumem.measurement.overlap import OVERLAPS, Span
-from ipygpumem.measurement.peaks import PEAKS, Scope
+from ipygpumem.measurement.build_report import Label, build_report
 from ipygpumem.measurement.recording_keys import CellFacts
 from ipygpumem.measurement.reserved_bound import MostReserved
-from ipygpumem.measurement.sampler import SAMPLER, SampleWindow
 from ipygpumem.sources import host, pytorch
 
 if TYPE_CHECKING:
@@ -22,31 +19,36 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.reading import Reading
     from ipygpumem.core.report import Peak, RecordingFacts, Report
+    from ipygpumem.measurement.overlap import Span
+    from ipygpumem.measurement.peaks import PeakScope
     from ipygpumem.measurement.recorder import Recorder
-    from ipygpumem.sources.device_monitor import DeviceMonitor
+    from ipygpumem.measurement.runtime import Runtime
+    from ipygpumem.measurement.sampler import SampleWindow
 
 __all__ = ["Measurement", "MeasurementOptions", "Observer"]
 
-_BESIDE = "another thread measured at the same time: both have the figures of the whole process"
-_LATE = "{} is under watch only since this began: it is told of from the next measurement on"
+_OVERLAPPED = "another thread was measured at the same time: the figures of both include the whole process"
+_ADDED = "{} was added to the monitored devices during this measurement: it is reported from the next one on"
 
 
 class Observer(Protocol):
-    """Something that watches while a measurement is open. To stop it twice, or before it started, is nothing."""
+    """An object that observes the code while a measurement is open. `stop` may be called twice, or without `start`."""
 
     def start(self) -> None:
-        """Begin; an error ends the measurement before the code runs."""
+        """Begin to observe. An exception ends the measurement before the code runs."""
 
     def stop(self) -> None:
-        """End; never raises."""
+        """Stop observing. Must not raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementOptions:
     """How to measure.
 
-    ``reset_peaks`` False leaves PyTorch's peak counters alone: a peak may then be a bound. ``reset_host_peak`` resets
-    the kernel's high-water mark (the user's ru_maxrss falls). ``synchronize`` waits for each device's current stream.
+    Attributes:
+        reset_peaks: Reset PyTorch's peak counters, which makes every peak exact; False may give upper bounds.
+        reset_host_peak: Reset the kernel's record of peak resident memory, which lowers the program's ``ru_maxrss``.
+        synchronize: Wait for the current stream of each device at both ends.
     """
 
     reset_peaks: bool = True
@@ -55,41 +57,49 @@ class MeasurementOptions:
 
 
 class Measurement:
-    """One open interval over everything that a monitor sees: `begin`, then `end`, or `abandon` instead of it.
+    """One measurement of all monitored devices and of the host: `begin`, then either `end` or `abandon`.
 
     Attributes:
-        only: Names of the devices to report on, None for all.
-        observers: What else watches meanwhile: each is started last and stopped first, whatever ends the interval.
-        overheads: Each tells how many seconds an observer has taken for itself until now: what it takes between begin
-            and end is not the code's own time.
+        devices: Names of the devices to report on; None for all that this process uses.
+        observers: Started in this order after the first reading, stopped in reverse order.
+        overheads: Functions that return the seconds an observer has used so far; subtracted from the measured time.
         after: The reading at the end.
-        recorded: What became of the recording, whether or not it was to be saved; None without one.
-        window: The samples of the cards; None where no card can be asked.
+        recorded: The result of the recording, also if it was not saved; None without a recording.
+        samples: Samples of device memory; None if no device can be sampled.
     """
 
-    def __init__(self, monitor: DeviceMonitor, options: MeasurementOptions | None = None) -> None:
-        self.monitor = monitor
+    def __init__(self, runtime: Runtime, options: MeasurementOptions | None = None) -> None:
+        self.runtime = runtime
         self.options = options or MeasurementOptions()
-        self.only: tuple[str, ...] | None = None
+        self.devices: tuple[str, ...] | None = None
         self.observers: list[Observer] = []
         self.overheads: list[Callable[[], float]] = []
         self.after: Reading | None = None
         self.recorded: RecordingFacts | None = None
-        self.window: SampleWindow | None = None
+        self.samples: SampleWindow | None = None
         self._before: Reading | None = None
-        self._scope: Scope | None = None
+        self._scope: PeakScope | None = None
         self._recorder: Recorder | None = None
         self._path: Path | None = None
         self._notes: list[str] = []
         self._start = 0.0
-        self._spent = 0.0
-        self._unwatched: tuple[str, ...] = ()
+        self._overhead_before = 0.0
+        self._unmonitored: tuple[str, ...] = ()
         self._span: Span | None = None
         self._start_us = 0
         self._pid = 0
 
+    def record(self, recorder: Recorder, path: Path | None) -> None:
+        """Record allocation history from `begin` to `end`, and save it to ``path`` unless that is None."""
+        self._recorder, self._path = recorder, path
+
+    @property
+    def recording(self) -> bool:
+        """Whether this measurement records allocation history."""
+        return self._recorder is not None
+
     def begin(self) -> None:
-        """Read what is there and start the clock. Whatever interrupts it, nothing of it stays."""
+        """Take the first reading and start the clock. If this raises, nothing is left running."""
         try:
             self._begin()
         except BaseException:
@@ -97,114 +107,94 @@ class Measurement:
             raise
 
     def _begin(self) -> None:
-        options = self.options
+        runtime, options = self.runtime, self.options
+        monitor, peaks = runtime.monitor, runtime.peaks
         self._pid = os.getpid()
-        self._span = OVERLAPS.begin()
+        self._span = runtime.overlaps.begin()
         if options.reset_host_peak and not host.reset_peak():
-            self._notes.append("this system cannot reset the host's high-water mark")
+            self._notes.append("this system cannot reset the peak of resident memory")
         if options.synchronize:
             pytorch.synchronize(self._contexts())
+        self._scope = scope = peaks.scope()
         if pytorch.module() is not None:
-            PEAKS.install()
-        self._scope = scope = PEAKS.scope()
-        self._before = self.monitor.read(
-            busy=False, read_allocator=lambda index: PEAKS.enter(scope, index, reset=options.reset_peaks)
+            peaks.install()
+        self._before = before = monitor.read(
+            busy=False, read_allocator=lambda index: peaks.enter(scope, index, reset=options.reset_peaks)
         )
         if self._recorder is not None:
-            self._start_recording(self._recorder)
+            self._recorder.start(before)
         for observer in self.observers:
             observer.start()
-        # a device that is not read now, though it could be, is one that nobody knows how much was on
-        self._unwatched = tuple(
-            card.name for card in self.monitor.devices.values() if card.name not in self._before.devices
+        # how much was in use on a device that could be read now, but is not, will never be known
+        self._unmonitored = tuple(
+            device.name for device in monitor.devices.values() if device.name not in before.devices
         )
-        self._spent = self._overhead()
+        self._overhead_before = self._overhead()
         self._start_us = time.time_ns() // 1000
         self._start = time.perf_counter()
-        in_use = [name for name, device in self._before.devices.items() if device.context]
+        in_use = [name for name, device in before.devices.items() if device.context]
         if in_use:
-            self.window = SAMPLER.open(card for card in self.monitor.devices.values() if card.name in in_use)
+            self.samples = runtime.sampler.open(device for device in monitor.devices.values() if device.name in in_use)
 
     def _overhead(self) -> float:
-        return sum(one() for one in self.overheads)
-
-    def _start_recording(self, recorder: Recorder) -> None:
-        try:
-            recorder.start(self._before)
-        except BaseException:  # what torch has against an option reaches the user, and leaves nothing behind
-            self.abandon()
-            raise
-
-    def record(self, recorder: Recorder, path: Path | None) -> None:
-        """Record allocation history from `begin` to `end`, and save it to a path that was checked, if there is one."""
-        self._recorder, self._path = recorder, path
-
-    @property
-    def recording(self) -> bool:
-        """Whether this measurement records."""
-        return self._recorder is not None
+        return sum(overhead() for overhead in self.overheads)
 
     def end(
         self,
+        label: Label | None = None,
         *,
         success: bool | None = True,
-        cell: int | None = None,
-        cell_id: str | None = None,
-        code: str = "",
-        filename: str | None = None,
         sources: Callable[[], Mapping[str, str]] = dict,
         numbers: Callable[[], Mapping[str, int]] = dict,
-        notes: tuple[str, ...] = (),
     ) -> Report | None:
-        """Stop the clock, read, save the recording, settle. None in a process forked meanwhile: it is the parent's.
+        """Stop the clock, take the second reading, save the recording and build the report.
 
-        ``sources`` gives the texts of the notebook's cells, ``numbers`` their In numbers, both by file name; they are
-        asked only where something was recorded. Whatever interrupts the end, no scope stays open and no recording on.
+        Args:
+            label: What was measured.
+            success: Whether the code ended without an error; None if it was interrupted by us.
+            sources: Returns the text of notebook cells by file name; called only for a recording.
+            numbers: Returns the In numbers of cells by file name; called only for a recording.
+
+        Returns:
+            The report, without the sections that collectors add; None in a process that was forked meanwhile.
         """
-        seconds = max(time.perf_counter() - self._start - (self._overhead() - self._spent), 0.0)
-        SAMPLER.shut(self.window)
+        seconds = max(time.perf_counter() - self._start - (self._overhead() - self._overhead_before), 0.0)
         self._stop_observers()
-        facts = CellFacts(cell, filename, self._start_us, time.time_ns() // 1000, success)
-        if OVERLAPS.end(self._span):
-            self._notes.append(_BESIDE)
-        before, scope = self._before, self._scope
+        label = label or Label()
+        facts = self.span(label, success=success)
+        if self.runtime.overlaps.end(self._span):
+            self._notes.append(_OVERLAPPED)
+        before, scope, peaks = self._before, self._scope, self.runtime.peaks
         if before is None or scope is None or os.getpid() != self._pid:
             return None
         try:
             if self.options.synchronize:
                 pytorch.synchronize(self._contexts())
-            self.after = after = self.monitor.read(read_allocator=lambda index: PEAKS.leave(scope, index))
+            self.after = after = self.runtime.monitor.read(read_allocator=lambda index: peaks.leave(scope, index))
             recording = self._save(facts, after, sources, numbers)
         finally:
             self.abandon()
-        peaks = scope.peaks()
-        late = [name for name in self._unwatched if name in after.devices]
-        return settle(
+        if self._unmonitored:
+            after = self._without_unmonitored(after)
+        peak_by_name = {f"cuda:{index}": peak for index, peak in scope.peaks().items()}
+        return build_report(
             before,
-            after.only(tuple(name for name in after.devices if name not in late)) if late else after,
-            {f"cuda:{index}": peak for index, peak in peaks.items()},
-            sampled=self._sampled(before, after, peaks),
-            unsampled={} if self.window is None else {f"cuda:{i}": t.trouble for i, t in self.window.tracks.items()},
+            after,
+            peak_by_name,
             seconds=seconds,
-            only=self.only,
-            cell=cell,
-            cell_id=cell_id,
-            code=code,
+            label=label,
             success=success,
-            notes=(*self._notes, *(_LATE.format(name) for name in late), *self._unused(before, after), *notes),
+            devices=self.devices,
+            sampled=self._sampled_peaks(before, after, peak_by_name),
+            sampling_problems=self._sampling_problems(),
+            notes=(*self._notes, *(self._unused(before, after) if self.devices else ())),
             recording=recording,
         )
 
-    def _unused(self, before: Reading, after: Reading) -> list[str]:
-        """Devices that are asked for by name, and of which there is nothing to tell."""
-        found = []
-        for name in self.only or ():
-            here = [reading.devices[name] for reading in (before, after) if name in reading.devices]
-            if self.monitor.selected is not None and name not in self.monitor.selected:
-                found.append(f"{name}: not under watch")
-            elif not any(device.context for device in here):
-                found.append(f"{name}: not used by this process")
-        return found
+    def _without_unmonitored(self, after: Reading) -> Reading:
+        added = [name for name in self._unmonitored if name in after.devices]
+        self._notes += map(_ADDED.format, added)
+        return after.only(tuple(name for name in after.devices if name not in added))
 
     def _save(
         self,
@@ -215,44 +205,63 @@ class Measurement:
     ) -> RecordingFacts | None:
         if self._recorder is None:
             return None
-        if self.window is not None:
-            self._recorder.windows = [self.window]
+        if self.samples is not None:
+            self._recorder.windows = [self.samples]
         self.recorded = self._recorder.save(self._path, sources=sources(), numbers=numbers(), cell=facts, after=after)
         return None if self._path is None else self.recorded
 
-    def _sampled(self, before: Reading, after: Reading, peaks: Mapping[int, Peak]) -> dict[str, OutsidePeak]:
+    def _sampled_peaks(self, before: Reading, after: Reading, peaks: Mapping[str, Peak]) -> dict[str, OutsidePeak]:
         """What samples prove beyond the two readings, by device name."""
-        found = {}
-        for index, track in {} if self.window is None else self.window.tracks.items():
+        proven: dict[str, OutsidePeak] = {}
+        if self.samples is None:
+            return proven
+        for index, track in self.samples.tracks.items():
             name = f"cuda:{index}"
-            start, end, high = before.devices.get(name), after.devices.get(name), peaks.get(index)
+            start, end, peak = before.devices.get(name), after.devices.get(name), peaks.get(name)
             if start is None or end is None or not track.samples or track.source != start.source:
                 continue
-            most = MostReserved(None if high is None else high.counters.reserved, track.anchors, track.steps)
-            highest = highest_outside(start, end, track.samples, most)
+            reserved = MostReserved(None if peak is None else peak.counters.reserved, track.anchors, track.steps)
+            highest = highest_outside(start, end, track.samples, reserved)
             if highest is not None:
-                found[name] = OutsidePeak(*highest, track.gap, track.samples[0].begin, track.count)
-        return found
+                proven[name] = OutsidePeak(*highest, track.gap, track.samples[0].begin, track.count)
+        return proven
 
-    def _stop_observers(self) -> None:
-        for observer in reversed(self.observers):
-            observer.stop()
+    def _sampling_problems(self) -> dict[str, str]:
+        return {} if self.samples is None else {f"cuda:{i}": track.trouble for i, track in self.samples.tracks.items()}
 
-    def span(self, *, cell: int | None, filename: str | None, success: bool | None) -> CellFacts:
-        """This measurement as a cell of a recording that goes on over several cells."""
-        return CellFacts(cell, filename, self._start_us, time.time_ns() // 1000, success)
+    def _unused(self, before: Reading, after: Reading) -> list[str]:
+        """Notes on requested devices that have nothing to report."""
+        notes = []
+        monitored = self.runtime.monitor.selected
+        for name in self.devices or ():
+            readings = [reading.devices[name] for reading in (before, after) if name in reading.devices]
+            if monitored is not None and name not in monitored:
+                notes.append(f"{name}: not among the monitored devices (GPUMem.devices)")
+            elif not any(device.context for device in readings):
+                notes.append(f"{name}: not used by this process")
+        return notes
+
+    def span(self, label: Label, *, success: bool | None) -> CellFacts:
+        """This measurement as one cell of a recording."""
+        return CellFacts(label.cell, label.filename, self._start_us, time.time_ns() // 1000, success)
 
     def abandon(self) -> None:
-        """End, with or without a report: the observers gone, the scope closed, our recording off."""
-        OVERLAPS.end(self._span)
-        SAMPLER.shut(self.window)
+        """Stop the observers, the samples and the recording, and close the peak scope. May be called twice."""
+        runtime = self.runtime
+        runtime.overlaps.end(self._span)
         self._stop_observers()
         if self._scope is not None:
-            PEAKS.drop(self._scope)
+            runtime.peaks.drop(self._scope)
         if self._recorder is not None:
             self._recorder.stop()
 
+    def _stop_observers(self) -> None:
+        self.runtime.sampler.shut(self.samples)
+        for observer in reversed(self.observers):
+            observer.stop()
+
     def _contexts(self) -> list[int]:
-        """Devices on which this process has a context, by index."""
-        torch = self.monitor.find_devices()
-        return [] if torch is None else [index for index in self.monitor.devices if pytorch.has_context(torch, index)]
+        """Indexes of the devices on which this process has a context."""
+        monitor = self.runtime.monitor
+        torch = monitor.find_devices()
+        return [] if torch is None else [index for index in monitor.devices if pytorch.has_context(torch, index)]

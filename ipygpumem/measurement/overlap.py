@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["OVERLAPS", "Overlaps", "Span"]
+__all__ = ["Overlaps", "Span"]
 
 
 class Span:
@@ -41,7 +41,3 @@ class Overlaps:
         beside = (self._open - span.met) | {one for one in span.met if not one.main or one not in self._open}
         span.met = set()
         return any(one.thread != span.thread for one in beside)
-
-
-OVERLAPS = Overlaps()
-"""The process's one book of them."""

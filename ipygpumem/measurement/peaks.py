@@ -1,9 +1,10 @@
-"""Exact peaks that nest, and that leave what the user reads as it was.
+"""Exact peaks for nested measurements, without changing the peaks that the user reads.
 
-PyTorch has one peak per counter and one reset for everybody (pytorch#16266). Here each measurement is a scope. Before
-our own reset the counters are folded into every open scope and into what the user is owed; wrappers on the four C names
-that all of PyTorch's readers go through put the user's figures back, and fold a user's own reset into the open scopes.
-What another thread allocates between a read and its reset is lost to the peak: the one stated exception.
+PyTorch has one peak per counter and one reset for all users of it (pytorch#16266). Here each measurement opens a scope.
+Before we reset the counters, their peaks are added to every open scope and saved for the user; wrappers around the four
+C functions that all of PyTorch's readers use raise the user's figures to the saved peaks, and pass a reset by the user
+on to the open scopes. Memory that another thread allocates between a read and the reset that follows it is missing
+from the peak: the only known exception.
 """
 
 from __future__ import annotations
@@ -20,86 +21,97 @@ from ipygpumem.sources import allocator, pytorch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PEAKS", "PeakBook", "Scope"]
+__all__ = ["PeakScope", "PeakTracker"]
 
 _READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
-_PRIVATE = "reserved_bytes_by_private_pools"
-"""The one part whose shape changes while a program runs."""
+_PRIVATE_POOLS = "reserved_bytes_by_private_pools"
+"""The only counter whose structure changes while a program runs."""
 
-_Leaves = dict[tuple[str, ...], int]
-_places: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {}
-"""Where the peaks of this torch stand, by the names of its counters."""
+_PeaksByPath = dict[tuple[str, ...], int]
 
 
-class Scope:
-    """One open measurement: the highest counters seen, by device index.
+class PeakScope:
+    """The peaks of one open measurement, by device index.
 
-    ``floor`` holds, for a device whose counters nobody has reset since the scope opened, the record that stood then: a
-    peak that does not exceed it may be older than the scope.
+    Attributes:
+        reached: The highest counters that were reached while the scope was open.
+        bounds: Upper bounds of the peaks, for devices whose counters were never reset while the scope was open.
+        earlier: The peaks of those devices when the scope opened. A peak that is not higher may be older.
+        finished: The devices whose counters were read at the end.
     """
 
-    __slots__ = ("bounds", "floor", "left", "reached")
+    __slots__ = ("bounds", "earlier", "finished", "reached")
 
     def __init__(self) -> None:
         self.reached: dict[int, Counters] = {}
         self.bounds: dict[int, Counters] = {}
-        self.floor: dict[int, Counters] = {}
-        self.left: set[int] = set()
+        self.earlier: dict[int, Counters] = {}
+        self.finished: set[int] = set()
 
-    def fold(self, index: int, state: allocator.AllocatorState) -> None:
-        """Take in the counters' peaks; those not above the floor count as bounds only."""
-        floor = self.floor.get(index)
-        if floor is None:
-            self.reached[index] = _higher(self.reached.get(index), state.peak)
+    def add(self, index: int, state: allocator.AllocatorState) -> None:
+        """Take the counters of a device into account."""
+        earlier = self.earlier.get(index)
+        if earlier is None:
+            self.reached[index] = _maximum(self.reached.get(index), state.peak)
             return
-        self.reached[index] = _higher(self.reached.get(index), _above(state.peak, floor, state.now))
-        self.bounds[index] = _higher(self.bounds.get(index), state.peak)
+        self.reached[index] = _maximum(self.reached.get(index), _new_peaks(state.peak, earlier, state.now))
+        self.bounds[index] = _maximum(self.bounds.get(index), state.peak)
 
     def peaks(self) -> dict[int, Peak]:
-        """The peaks by device index, of the devices whose counters could be read to the end."""
-        return {index: self._peak(index) for index in self.left}
+        """The peak of each device whose counters were read at the end."""
+        return {index: self._peak(index) for index in self.finished}
 
     def _peak(self, index: int) -> Peak:
         reached, bound = self.reached[index], self.bounds.get(index)
         if bound is None:
             return Peak(reached)
-        highest = _higher(reached, bound)
+        highest = _maximum(reached, bound)
         return Peak(highest, exact=highest.allocated == reached.allocated)
 
 
-class PeakBook:
-    """All open scopes and the peaks that are owed to the user. One per process: the counters are the process's."""
+class PeakTracker:
+    """All open scopes, and the user's peaks that our resets have lowered. One per process, as the counters are."""
 
     def __init__(self) -> None:
-        self._scopes: list[Scope] = []
-        self._owed: dict[int, _Leaves] = {}
+        self._scopes: list[PeakScope] = []
+        self._user_peaks: dict[int, _PeaksByPath] = {}
         self._lock = threading.RLock()
         self._wrappers: dict[str, Callable[..., Any]] = {}
-        self._leaving = False
+        self._removing = False
+        self._paths: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {}
 
     def install(self) -> None:
-        """Stand behind PyTorch's readers and resets. Again is nothing; without a CUDA build there is nothing to do."""
-        self._leaving = False
+        """Wrap PyTorch's functions that read and reset peaks, if that has not been done and this is a CUDA build."""
+        self._removing = False
         for name in (*_READERS, *_RESETS):
             pytorch.wrap(name, self._wrappers.get(name), functools.partial(self._wrapper, name))
 
     def remove(self) -> None:
-        """Take the wrappers back: at once, or when the last open scope has ended and nothing is owed any more.
-
-        One that still owes the user a higher peak than the counter's stays until the user's next reset.
-        """
+        """Remove the wrappers as soon as no scope is open and the user's peaks are the counters' own again."""
         with self._lock:
-            self._leaving = True
-            self._leave()
+            self._removing = True
+            self._remove_if_unused()
 
-    def _leave(self) -> None:
-        if self._scopes:  # a user's reset must still reach them
+    def close(self) -> None:
+        """Forget all scopes and remove the wrappers now."""
+        with self._lock:
+            self._scopes.clear()
+            self._user_peaks.clear()
+            self._unwrap()
+
+    def _remove_if_unused(self) -> None:
+        if self._scopes:  # a reset by the user must still reach them
             return
-        for index in list(self._owed):
-            self._settle_debt(index)
-        if not self._owed:
+        for index in list(self._user_peaks):
+            current = self._peaks_by_path(allocator.stats(index))
+            higher = {path: peak for path, peak in self._user_peaks[index].items() if peak > current.get(path, peak)}
+            if higher:
+                self._user_peaks[index] = higher
+            else:
+                del self._user_peaks[index]
+        if not self._user_peaks:
             self._unwrap()
 
     def _unwrap(self) -> None:
@@ -107,188 +119,168 @@ class PeakBook:
             if pytorch.unwrap(name, wrapper):
                 del self._wrappers[name]
 
-    def _settle_debt(self, index: int) -> None:
-        """Forget what the counters themselves show by now."""
-        shown = dict(_peak_leaves(allocator.stats(index)))
-        rest = {path: value for path, value in self._owed[index].items() if value > shown.get(path, value)}
-        if rest:
-            self._owed[index] = rest
-        else:
-            del self._owed[index]
-
-    def scope(self) -> Scope:
-        """A new scope, open on no device yet. A device that it never enters began from nothing, and is exact too."""
-        scope = Scope()
+    def scope(self) -> PeakScope:
+        """Open a scope. On a device that it never enters, memory use began at zero, so its peak is exact too."""
+        scope = PeakScope()
         with self._lock:
             self._scopes.append(scope)
         return scope
 
-    def enter(self, scope: Scope, index: int, *, reset: bool) -> allocator.AllocatorState:
-        """Open the scope on a device that has a context; ``reset`` False never resets a counter.
+    def enter(self, scope: PeakScope, index: int, *, reset: bool) -> allocator.AllocatorState:
+        """Start tracking a device that has a context.
+
+        Args:
+            scope: The scope of the measurement.
+            index: The device.
+            reset: Whether to reset the counters. Without a reset a peak may be only an upper bound.
 
         Returns:
-            The counters as they stood.
+            The counters before the reset.
 
         Raises:
-            RuntimeError: A pluggable allocator keeps no counters.
+            RuntimeError: The allocator is a pluggable one that has no counters.
         """
         with self._lock:
             stats = allocator.stats(index)
             state = allocator.allocator_state(stats)
             if reset:
-                self._fold(index, state, but=scope)
-                self._owed[index] = _highest(self._owed.get(index), _peak_leaves(stats))
+                for other in self._scopes:
+                    if other is not scope:
+                        other.add(index, state)
+                self._user_peaks[index] = _highest(self._user_peaks.get(index), self._peaks_by_path(stats))
                 pytorch.original(_RESETS[0])(index)
-                self._forget_floor(index)
+                self._forget_earlier(index)
             else:
-                scope.floor[index] = state.peak
+                scope.earlier[index] = state.peak
             scope.reached[index] = state.now
         return state
 
-    def leave(self, scope: Scope, index: int) -> allocator.AllocatorState:
-        """Take a device's last peaks into the scope.
-
-        Returns:
-            The counters as they stand.
+    def leave(self, scope: PeakScope, index: int) -> allocator.AllocatorState:
+        """Add the final counters of a device to a scope, and return them.
 
         Raises:
-            RuntimeError: A pluggable allocator keeps no counters.
+            RuntimeError: The allocator is a pluggable one that has no counters.
         """
         with self._lock:
             state = allocator.state(index)
-            scope.fold(index, state)
-            scope.left.add(index)
+            scope.add(index, state)
+            scope.finished.add(index)
         return state
 
-    def drop(self, scope: Scope) -> None:
-        """End a scope without asking for its peaks."""
+    def drop(self, scope: PeakScope) -> None:
+        """Close a scope."""
         with self._lock:
             if scope in self._scopes:
                 self._scopes.remove(scope)
-            if self._leaving:
-                self._leave()
+            if self._removing:
+                self._remove_if_unused()
 
-    def _fold(self, index: int, state: allocator.AllocatorState, but: Scope | None = None) -> None:
-        for scope in self._scopes:
-            if scope is not but:
-                scope.fold(index, state)
-
-    def _forget_floor(self, index: int) -> None:
-        for scope in self._scopes:
-            scope.floor.pop(index, None)
-
-    def excuse(self, index: int) -> None:
-        """Let nobody's peak show what happened since the last scope opened: our own warm-up is not the user's."""
+    def discard(self, index: int) -> None:
+        """Exclude what happened since the last scope opened from all peaks, as for the preload's own kernels."""
         with self._lock:
             pytorch.original(_RESETS[0])(index)
-            self._forget_floor(index)
+            self._forget_earlier(index)
+
+    def _forget_earlier(self, index: int) -> None:
+        for scope in self._scopes:
+            scope.earlier.pop(index, None)
 
     def _wrapper(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        if name in _READERS:
+        method = self._read if name in _READERS else self._reset
 
-            @functools.wraps(original)
-            def wrapper(*arguments: Any) -> Any:
-                return self._read(original, *arguments)
-        else:
+        @functools.wraps(original)
+        def wrapper(*arguments: Any) -> Any:
+            return method(original, *arguments)
 
-            @functools.wraps(original)
-            def wrapper(*arguments: Any) -> Any:
-                return self._reset(original, *arguments)
-
-        # to compiled code a call stays what it was, one opaque call: dynamo does not look inside
+        # compiled code must see one opaque call, as it does without the wrapper
         wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
         self._wrappers[name] = wrapper
         return wrapper
 
     def _read(self, original: Callable[..., Any], *arguments: Any) -> Any:
         stats = original(*arguments)
-        owed = self._owed.get(arguments[0]) if arguments else None
-        if owed:
-            _raise_leaves(stats, owed)
+        user_peaks = self._user_peaks.get(arguments[0]) if arguments else None
+        if user_peaks:
+            _raise_peaks(stats, user_peaks)
         return stats
 
     def _reset(self, original: Callable[..., Any], *arguments: Any) -> Any:
         with self._lock:
             index = arguments[0] if arguments else None
             if index is not None and self._scopes:
-                # what is wrong with the call the original says, in its own words
+                # an invalid argument gets its error message from the original function
                 with contextlib.suppress(Exception):
-                    self._fold(index, allocator.state(index))
+                    state = allocator.state(index)
+                    for scope in self._scopes:
+                        scope.add(index, state)
             result = original(*arguments)
             if index is not None:
-                self._owed.pop(index, None)
-                self._forget_floor(index)
-            if self._leaving:
-                self._leave()
+                self._user_peaks.pop(index, None)
+                self._forget_earlier(index)
+            if self._removing:
+                self._remove_if_unused()
         return result
 
+    def _peaks_by_path(self, stats: dict[str, Any]) -> _PeaksByPath:
+        """Every ``*.peak`` of the nested counters. Runs twice per cell, so the paths are remembered."""
+        names = tuple(stats)
+        paths = self._paths.get(names)
+        if paths is None:
+            fixed = {name: part for name, part in stats.items() if name != _PRIVATE_POOLS and isinstance(part, dict)}
+            peaks: _PeaksByPath = {}
+            _collect_peaks(fixed, (), peaks)
+            paths = self._paths[names] = tuple(peaks)
+        peaks = {}
+        for path in paths:
+            node = stats
+            for key in path:
+                node = node[key]
+            peaks[path] = node["peak"]
+        if stats.get(_PRIVATE_POOLS):
+            _collect_peaks(stats[_PRIVATE_POOLS], (_PRIVATE_POOLS,), peaks)
+        return peaks
 
-def _higher(one: Counters | None, other: Counters) -> Counters:
-    if one is None:
-        return other
+
+def _maximum(first: Counters | None, second: Counters) -> Counters:
+    if first is None:
+        return second
     return Counters(
-        max(one.allocated, other.allocated),
-        max(one.reserved, other.reserved),
-        max(one.active, other.active),
-        max(one.requested, other.requested),
+        max(first.allocated, second.allocated),
+        max(first.reserved, second.reserved),
+        max(first.active, second.active),
+        max(first.requested, second.requested),
     )
 
 
-def _above(peak: Counters, floor: Counters, now: Counters) -> Counters:
-    """Each peak that is a new record, else the level of now, which was reached for certain."""
+def _new_peaks(peak: Counters, earlier: Counters, now: Counters) -> Counters:
+    """Each peak that is higher than the earlier one, else the current level, which was certainly reached."""
     return Counters(
-        peak.allocated if peak.allocated > floor.allocated else now.allocated,
-        peak.reserved if peak.reserved > floor.reserved else now.reserved,
-        peak.active if peak.active > floor.active else now.active,
-        peak.requested if peak.requested > floor.requested else now.requested,
+        peak.allocated if peak.allocated > earlier.allocated else now.allocated,
+        peak.reserved if peak.reserved > earlier.reserved else now.reserved,
+        peak.active if peak.active > earlier.active else now.active,
+        peak.requested if peak.requested > earlier.requested else now.requested,
     )
 
 
-def _peak_leaves(stats: dict[str, Any]) -> _Leaves:
-    """Every ``*.peak`` of the nested counters, by its path. In each cell twice: hence the list of known places."""
-    names = tuple(stats)
-    places = _places.get(names)
-    if places is None:
-        found: _Leaves = {}
-        _walk({name: value for name, value in stats.items() if name != _PRIVATE and isinstance(value, dict)}, (), found)
-        places = _places[names] = tuple(found)
-    leaves: _Leaves = {}
-    for path in places:
-        node = stats
-        for key in path:
-            node = node[key]
-        leaves[path] = node["peak"]
-    pools = stats.get(_PRIVATE)
-    if pools:
-        _walk(pools, (_PRIVATE,), leaves)
-    return leaves
-
-
-def _walk(node: dict[str, Any], path: tuple[str, ...], leaves: _Leaves) -> None:
+def _collect_peaks(node: dict[str, Any], path: tuple[str, ...], peaks: _PeaksByPath) -> None:
     for key, value in node.items():
         if isinstance(value, dict):
-            _walk(value, (*path, key), leaves)
+            _collect_peaks(value, (*path, key), peaks)
         elif key == "peak":
-            leaves[path] = value
+            peaks[path] = value
 
 
-def _highest(one: _Leaves | None, other: _Leaves) -> _Leaves:
-    if one is None:
-        return other
-    known = one.get
-    higher = {path: value for path, value in other.items() if value > known(path, -1)}
-    return {**one, **higher} if higher else one
+def _highest(first: _PeaksByPath | None, second: _PeaksByPath) -> _PeaksByPath:
+    if first is None:
+        return second
+    higher = {path: peak for path, peak in second.items() if peak > first.get(path, -1)}
+    return {**first, **higher} if higher else first
 
 
-def _raise_leaves(stats: dict[str, Any], owed: _Leaves) -> None:
-    """Lift each peak of a fresh answer to what the user would have read."""
-    for path, value in owed.items():
+def _raise_peaks(stats: dict[str, Any], user_peaks: _PeaksByPath) -> None:
+    for path, peak in user_peaks.items():
         node: Any = stats
         for key in path:
             node = node.get(key) if isinstance(node, dict) else None
-        if isinstance(node, dict) and node.get("peak", value) < value:
-            node["peak"] = value
-
-
-PEAKS = PeakBook()
-"""The process's one book."""
+        if isinstance(node, dict) and node.get("peak", peak) < peak:
+            node["peak"] = peak

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipygpumem.core.reading import Reading
+    from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
-    from ipygpumem.sources.device_monitor import DeviceMonitor
 
 __all__ = ["Recorder"]
 
@@ -39,9 +39,9 @@ class Recorder:
         OptionError: An option that this torch does not have.
     """
 
-    def __init__(self, monitor: DeviceMonitor, options: HistoryOptions | None = None) -> None:
-        self.monitor = monitor
-        self.history = History(options or HistoryOptions())
+    def __init__(self, runtime: Runtime, options: HistoryOptions | None = None) -> None:
+        self._runtime = runtime
+        self.history = History(runtime.active_recording, options or HistoryOptions())
         self.cells: list[CellFacts] = []
         self.keep = False
         self.kept: dict[str, Any] | None = None
@@ -52,7 +52,7 @@ class Recorder:
 
     def start(self, before: Reading | None = None) -> None:
         """Switch recording on; ``before`` is the reading at this moment, where one was taken already."""
-        self._before = before or self.monitor.read()
+        self._before = before or self._runtime.monitor.read()
         self.history.start()
         self.begun = mark()
 
@@ -74,7 +74,7 @@ class Recorder:
         """
         cells = [*self.cells, *([cell] if cell else [])]
         try:
-            return self._save(path, sources, numbers or {}, cells, after or self.monitor.read())
+            return self._save(path, sources, numbers or {}, cells, after or self._runtime.monitor.read())
         except RecordingError as error:
             why = str(error)
         except Exception as error:
@@ -119,8 +119,11 @@ class Recorder:
         return RecordingFacts(name, size, events, lost, own=history.own, error=history.lost)
 
     def _devices(self) -> list[dict[str, Any]]:
-        cards = self.monitor.devices.values()
-        return [{"index": card.index, "name": card.label, "uuid": card.uuid, "total": card.total} for card in cards]
+        devices = self._runtime.monitor.devices.values()
+        return [
+            {"index": device.index, "name": device.label, "uuid": device.uuid, "total": device.total}
+            for device in devices
+        ]
 
     def stop(self) -> None:
         """Switch recording off, if it is still ours."""

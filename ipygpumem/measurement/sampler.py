@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.reserved_bound import Anchor, Steps
     from ipygpumem.sources.device import Device
 
-__all__ = ["SAMPLER", "SampleWindow", "Sampler", "Track"]
+__all__ = ["SampleWindow", "Sampler", "Track"]
 
 FIRST = 0.05
 INTERVAL = 0.005
@@ -208,7 +208,3 @@ class Sampler:
             sample = Sample(begin, time.perf_counter(), memory.used)
             for window in open_here:
                 window.look(index, sample, memory.source)
-
-
-SAMPLER = Sampler()
-"""The process's one sampler."""

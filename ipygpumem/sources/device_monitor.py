@@ -40,6 +40,19 @@ class DeviceMonitor:
         self.devices: dict[int, Device] = {}
         self.process_directory = ProcessDirectory()
         self._recorded_lists: dict[str, object] = {}
+        self._callbacks: list[Callable[[], None]] = []
+
+    def call_when_started(self, callback: Callable[[], None]) -> None:
+        """Call a function as soon as CUDA is found to be initialized, or now if it is."""
+        if self.find_devices() is not None:
+            callback()
+        else:
+            self._callbacks.append(callback)
+
+    def cancel_when_started(self, callback: Callable[[], None]) -> None:
+        """Undo `call_when_started`."""
+        if callback in self._callbacks:
+            self._callbacks.remove(callback)
 
     def find_devices(self) -> Any | None:
         """Find the devices once CUDA is initialized, and return torch; None before."""
@@ -51,6 +64,9 @@ class DeviceMonitor:
                 nvml, reason = None, str(error)
             for index in range(torch.cuda.device_count()):
                 self.devices[index] = Device.find(torch, index, nvml, reason)
+            callbacks, self._callbacks = self._callbacks, []
+            for callback in callbacks:
+                callback()
         return torch
 
     def selected_devices(self) -> list[Device]:

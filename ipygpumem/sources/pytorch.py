@@ -190,6 +190,18 @@ def unwrap(name: str, wrapper: Callable[..., Any]) -> bool:
     return True
 
 
+def restore() -> None:
+    """Undo `wrap` and `listen_for_ooms`."""
+    torch = module()
+    if torch is None:
+        return
+    for name, function in _originals.items():
+        if hasattr(torch._C, name):
+            setattr(torch._C, name, function)
+    _originals.clear()
+    vars(torch).get(_OOM_LISTENERS, []).clear()
+
+
 def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bool:
     """Call a callback when an allocation fails, with the device and the bytes requested, allowed and free.
 

@@ -33,7 +33,7 @@ def _median(function, times=MANY):
 def _begin_and_end():
     import ipygpumem
     from ipygpumem.measurement.measurement import Measurement
-    from ipygpumem.measurement.session import current
+    from ipygpumem.measurement.runtime import current
 
     ipygpumem.preload_pytorch()
     monitor = current().monitor

@@ -40,7 +40,7 @@ def run():
 
 def _measured(torch, device):
     import ipygpumem
-    from ipygpumem.measurement.sampler import SAMPLER
+    from ipygpumem.measurement.runtime import current
 
     ipygpumem.preload_pytorch()
     torch.set_num_threads(1)
@@ -55,16 +55,16 @@ def _measured(torch, device):
         return time.perf_counter() - start
 
     count = int(20_000 * SECONDS / loop(20_000))
-    opened = SAMPLER.open
+    opened = current().sampler.open
     ratios, gaps, samples, ends = [], [], [], {True: [], False: []}
     for number in range(ROUNDS):
         times = {}
         for on in (True, False) if number % 2 else (False, True):
-            SAMPLER.open = opened if on else lambda _: None
+            current().sampler.open = opened if on else lambda _: None
             with ipygpumem.measure():
                 if on:
                     time.sleep(0.06)
-                    window = SAMPLER.windows[0]
+                    window = current().sampler.windows[0]
                 times[on] = loop(count)
             start = time.perf_counter()
             for _ in range(20):
@@ -74,7 +74,7 @@ def _measured(torch, device):
         ratios.append(times[True] / times[False])
         gaps.append(window.tracks[0].gap)
         samples.append(window.tracks[0].count / times[True])
-    SAMPLER.open = opened
+    current().sampler.open = opened
     ratio = statistics.median(ratios)
     short = {on: statistics.median(found) * 1e6 for on, found in ends.items()}
     where = "on a GPU" if device == "cuda" else "on the processor, NVML of the tests'"

@@ -6,9 +6,9 @@ import pytest
 from ipygpumem.core.reading import Counters, DeviceReading, HostReading
 from ipygpumem.core.report import DeviceReport, HostReport, Peak, RecordingFacts, Report
 from ipygpumem.core.units import GIB, MIB
-from ipygpumem.display.html import html_line, html_tables
-from ipygpumem.display.line import text_line
-from ipygpumem.display.table import report_tables
+from ipygpumem.display.html import html_tables
+from ipygpumem.features.report.line import html_line, text_line
+from ipygpumem.features.report.table import report_tables
 
 
 def report():

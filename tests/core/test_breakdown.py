@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipygpumem.core.baseline import Baseline
-from ipygpumem.core.breakdown import books, imbalance
+from ipygpumem.core.breakdown import breakdown, imbalance
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 from ipygpumem.core.report import DeviceReport
-from ipygpumem.measurement.build_report import settle
+from ipygpumem.measurement.build_report import build_report
 
 MIB = 1 << 20
 amount = st.integers(0, 1 << 40)
@@ -104,8 +104,8 @@ def test_what_is_none_is_unknown_with_a_reason_and_the_other_way_round(before, a
 def test_the_lines_of_the_books_add_up(reading, other, context, kernels, device):
     base = Baseline(Reading(0.0, {"cuda:0": other}, HostReading()), device, "H200", context=context, kernels=kernels)
     for baseline in (None, base):
-        lines = {line.label: line for line in books(reading, baseline)}
-        amounts = {label: line.amount for label, line in lines.items()}
+        lines = {line.label: line for line in breakdown(reading, baseline)}
+        amounts = {label: line.nbytes for label, line in lines.items()}
         if reading.reserved is not None:
             parts = ("allocated (tensors)", "pending (freed, wait for a stream)", "cached")
             assert amounts["PyTorch reserved"] == sum(amounts[part] for part in parts)
@@ -113,14 +113,14 @@ def test_the_lines_of_the_books_add_up(reading, other, context, kernels, device)
             parts = ("CUDA context", "first kernels", "rest at the baseline", "at the baseline", "since the baseline")
             assert amounts["outside PyTorch"] == sum(amounts.get(part, 0) for part in parts)
         for line in lines.values():
-            assert (line.amount is None) == (line.grade.trust == "unknown"), line
+            assert (line.nbytes is None) == (line.grade.trust == "unknown"), line
 
 
 def test_the_baseline_has_its_parts_when_they_were_told_apart():
     now = DeviceReading("cuda:0", context=True, allocated=0, reserved=0, active=0, process=1000, mode="process")
     start = replace(now, process=700)
     base = Baseline(Reading(0.0, {"cuda:0": start}, HostReading()), "cuda:0", "H200", context=600, kernels=100)
-    lines = [(line.label, line.amount) for line in books(now, base)]
+    lines = [(line.label, line.nbytes) for line in breakdown(now, base)]
     at = lines.index(("outside PyTorch", 1000))
     assert lines[at + 1 : at + 4] == [("CUDA context", 600), ("first kernels", 100), ("since the baseline", 300)]
 
@@ -129,7 +129,7 @@ def test_a_baseline_after_cuda_had_started_names_what_it_can():
     now = DeviceReading("cuda:0", context=True, allocated=0, reserved=0, active=0, process=1000, mode="process")
     start = replace(now, process=700)
     base = Baseline(Reading(0.0, {"cuda:0": start}, HostReading()), "cuda:0", "H200", context=None, kernels=100)
-    lines = [(line.label, line.amount) for line in books(now, base)]
+    lines = [(line.label, line.nbytes) for line in breakdown(now, base)]
     at = lines.index(("first kernels", 100))
     assert lines[at + 1 : at + 3] == [("rest at the baseline", 600), ("since the baseline", 300)]
 
@@ -139,7 +139,7 @@ def test_a_baseline_of_another_kind_is_not_subtracted():
     start = DeviceReading("cuda:0", context=True, allocated=0, reserved=0, active=0, process=700, mode="process")
     now = replace(start, process=None, mode="device", used=9000, source=SOURCES[0], driver_reserved=0)
     base = Baseline(Reading(0.0, {"cuda:0": start}, HostReading()), "cuda:0", "H200", context=600, kernels=100)
-    labels = [line.label for line in books(now, base)]
+    labels = [line.label for line in breakdown(now, base)]
     assert "outside PyTorch" in labels
     assert "since the baseline" not in labels
 
@@ -150,7 +150,7 @@ def test_a_device_that_cuda_started_on_in_the_meantime():
         used=1300, driver_reserved=600, source=SOURCES[0], mode="process", ooms=1, retries=2, total=2000,
     )  # fmt: skip
     nothing = Reading(1.0, {}, HostReading())
-    report = settle(nothing, Reading(2.0, {"cuda:0": after}, HostReading()), {}, seconds=1.0).devices["cuda:0"]
+    report = build_report(nothing, Reading(2.0, {"cuda:0": after}, HostReading()), {}, seconds=1.0).devices["cuda:0"]
     assert (report.held, report.cached, report.outside, report.started) == (10, 10, 600, True)
     assert (report.others, report.unattributed) == (None, None), "nobody looked at the card before"
     assert (report.ooms, report.retries) == (1, 2)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.reading import Counters, DeviceReading, HostReading, Reading, shared
 from ipygpumem.core.report import DeviceReport, HostReport, Peak, RecordingFacts
-from ipygpumem.measurement.build_report import settle
+from ipygpumem.measurement.build_report import build_report
 
 MIB = 1 << 20
 V2 = "NVML memory info v2"
@@ -85,7 +85,7 @@ def test_a_peak_alone_is_a_movement_and_a_bound_is_not():
 def test_to_json_round_trips():
     after = dataclasses.replace(START, allocated=None, process=None)
     facts = RecordingFacts("/data/x.pickle", 10, 3, None)
-    whole = settle(
+    whole = build_report(
         Reading(1.5, {"cuda:0": START}, HostReading(5, 6)),
         Reading(2.5, {"cuda:0": after}, HostReading(7, 8)),
         {"cuda:0": Peak(Counters(1, 2, 3, 4))},
@@ -109,7 +109,7 @@ def test_to_json_round_trips():
 
 
 def test_the_prompt_shows_a_short_report():
-    whole = settle(
+    whole = build_report(
         Reading(1.5, {"cuda:0": START}, HostReading(5, 6)),
         Reading(2.5, {"cuda:0": dataclasses.replace(START, allocated=500 * MIB)}, HostReading(7, 8)),
         {},
@@ -121,7 +121,7 @@ def test_the_prompt_shows_a_short_report():
 
 def test_only_the_devices_that_were_asked_for():
     both = Reading(1.0, {"cuda:0": START, "cuda:1": dataclasses.replace(START, name="cuda:1")}, HostReading())
-    assert list(settle(both, both, {}, seconds=1, only=("cuda:1",)).devices) == ["cuda:1"]
+    assert list(build_report(both, both, {}, seconds=1, devices=("cuda:1",)).devices) == ["cuda:1"]
 
 
 def test_facts_are_frozen_and_slotted():

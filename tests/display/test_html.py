@@ -9,8 +9,9 @@ import pytest
 from fakes.facts import MIB, after, before, report
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.report import RecordingFacts
-from ipygpumem.display.html import html_line, html_tables
-from ipygpumem.display.table import books_tables, report_tables
+from ipygpumem.display.html import html_tables
+from ipygpumem.features.report.line import html_line
+from ipygpumem.features.report.table import breakdown_tables, report_tables
 
 HOSTILE = "</div><script>alert(1)</script><svg onload=x>\"'&{{ 7 * 7 }}"
 LARGEST = report(
@@ -51,7 +52,7 @@ def pages():
         yield html_line(one)
         yield html_tables(report_tables(one))
     host = Reading(1.0, {"cuda:0": before(why=HOSTILE)}, HostReading(MIB, MIB, total=MIB))
-    yield html_tables(books_tables(host))
+    yield html_tables(breakdown_tables(host))
     yield html_line(report(recording=RecordingFacts(None, error=HOSTILE)))
 
 

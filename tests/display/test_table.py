@@ -7,7 +7,8 @@ from textwrap import dedent
 from fakes.facts import MIB, after, before, report
 from ipygpumem.core.baseline import Baseline
 from ipygpumem.core.reading import HostReading, Reading
-from ipygpumem.display.table import books_tables, report_tables, text_tables
+from ipygpumem.display.table import text_tables
+from ipygpumem.features.report.table import breakdown_tables, report_tables
 
 
 def text(table):
@@ -74,7 +75,7 @@ def test_the_books_of_now():
                     context=580 * MIB, kernels=66 * MIB)  # fmt: skip
     host = HostReading(200 * MIB, 300 * MIB, total=24_000 * MIB, available=12_000 * MIB, pinned=0)
     idle = before("cuda:1", context=False)
-    assert text(text_tables(books_tables(Reading(1.0, {"cuda:0": now, "cuda:1": idle}, host), base))) == dedent("""\
+    assert text(text_tables(breakdown_tables(Reading(1.0, {"cuda:0": now, "cuda:1": idle}, host), base))) == dedent("""\
         cuda:0 NVIDIA H200
                                                         now
         device total                              140.4 GiB
@@ -106,5 +107,5 @@ def test_the_books_of_now():
 
 def test_the_books_without_a_gpu():
     host = Reading(1.0, {}, HostReading(200 * MIB, 300 * MIB, total=24_000 * MIB, available=12_000 * MIB))
-    table = text_tables(books_tables(host, Baseline(host, note="torch finds no NVIDIA GPU")))
+    table = text_tables(breakdown_tables(host, Baseline(host, note="torch finds no NVIDIA GPU")))
     assert table.endswith("\nno GPU: torch finds no NVIDIA GPU")

@@ -165,6 +165,6 @@ def put_under(monkeypatch, library):
     from ipygpumem.features.outside import cupti_records as outside
     from ipygpumem.sources.cupti.library import Cupti
 
-    outside.OUTSIDE.__init__()
+    outside.outside_records().__init__()
     monkeypatch.setattr(outside, "Cupti", lambda: Cupti(library))
-    return outside.OUTSIDE
+    return outside.outside_records()

@@ -12,9 +12,10 @@ baseline = ipygpumem.preload_pytorch()
 with ipygpumem.measure() as m:
     x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
 from ipygpumem.core.breakdown import imbalance
-from ipygpumem.display.line import text_line, baseline_line
+from ipygpumem.features.report.line import text_line
+from ipygpumem.features.report.table import baseline_line
 device = m.report.devices["cuda:0"]
-card = ipygpumem.measurement.session.current().monitor.devices[0]
+card = ipygpumem.measurement.runtime.current().monitor.devices[0]
 tell(mode=device.after.mode, why=device.after.why, held=device.held, outside=device.outside, uuid=str(card.uuid),
      imbalance=imbalance(device.after), count=torch.cuda.device_count(), line=baseline_line(baseline),
      torch_why=device.after.torch_why, text=text_line(m.report), process=device.after.process,
@@ -85,7 +86,7 @@ def test_pluggable_allocator(torch, fresh, tmp_path):
         import torch, ipygpumem
         torch.cuda.memory.change_current_allocator(
             torch.cuda.memory.CUDAPluggableAllocator({str(library)!r}, "take", "give"))
-        from ipygpumem.display.line import text_line
+        from ipygpumem.features.report.line import text_line
         ipygpumem.preload_pytorch()
         with ipygpumem.measure() as m:
             x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
@@ -200,7 +201,7 @@ def test_the_context_alone(torch, fresh):
     facts = fresh(
         """
         import torch
-        from ipygpumem.measurement.session import current
+        from ipygpumem.measurement.runtime import current
         baseline = current().preload("context")
         device = baseline.reading.devices["cuda:0"]
         tell(context=baseline.context, kernels=baseline.kernels, reserved=device.reserved, mode=device.mode)
@@ -220,7 +221,7 @@ def test_the_growth_probe_without_cuda_bindings(torch, fresh):
         from ipygpumem.sources import cuda
         ipygpumem.preload_pytorch()
         before = torch.cuda.memory_stats()["segment.all.allocated"]
-        card = ipygpumem.measurement.session.current().monitor.devices[0]
+        card = ipygpumem.measurement.runtime.current().monitor.devices[0]
         card.verify(torch, torch.cuda.memory_reserved())
         tell(mode=card.mode, why=card.reason, how=type(cuda._runtime()).__name__,
              moved=torch.cuda.memory_stats()["segment.all.allocated"] - before)

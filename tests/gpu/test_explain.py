@@ -88,8 +88,8 @@ def test_libraries_pools_and_managed_memory_by_name(fresh):
     facts = fresh(
         HEAD
         + """
-from ipygpumem.features.outside.cupti_records import OUTSIDE
-OUTSIDE.acquire()
+from ipygpumem.features.outside.cupti_records import outside_records
+outside_records().acquire()
 base, _, _ = steps()
 cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB))
 managed = ctypes.c_void_p()
@@ -99,7 +99,7 @@ torch.cuda.synchronize()
 found, trusts, words = steps()
 cudart.cudaFree(pointer); cudart.cudaFree(managed)
 gone, _, _ = steps()
-OUTSIDE.release()
+outside_records().release()
 tell(base=base, found=found, gone=gone, trusts=trusts)
 """
     )
@@ -119,7 +119,7 @@ with ipygpumem.measure() as m:
 (began,) = m.report.neighbours
 found, _, _ = steps()
 (card, *_) = ipygpumem.processes()
-from ipygpumem.display.line import text_line
+from ipygpumem.features.report.line import text_line
 line = text_line(m.report)
 with ipygpumem.measure() as m:
     child.communicate("x")

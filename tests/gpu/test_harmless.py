@@ -59,7 +59,7 @@ def test_user_reads_the_same_with_and_without(fresh):
     ours = fresh(
         READS.format(
             setup="import ipygpumem\nipygpumem.preload_pytorch()\ncell = ipygpumem.measure",
-            teardown="from ipygpumem.measurement.peaks import PEAKS; PEAKS.remove()",
+            teardown="from ipygpumem.measurement.runtime import current; current().peaks.remove()",
         )
     )
     assert ours["out"] == bare["out"]

@@ -90,7 +90,7 @@ def test_preload_off_leaves_cuda_alone():
         "import torch\ntorch.cuda.is_initialized()",
         "x = torch.ones(1 << 20, device='cuda')",
         "y = torch.ones(1 << 20, device='cuda')",
-        "import ipygpumem\nipygpumem.measurement.session.current().baseline.device",
+        "import ipygpumem\nipygpumem.measurement.runtime.current().baseline.device",
     ).cells
     assert "CUDA is left alone" in printed(cells[0])
     assert cells[1].outputs[0]["data"]["text/plain"] == "False"

@@ -119,7 +119,7 @@ def test_libraries_by_setting_step_aside_and_say_so(fresh, tmp_path):
     facts = fresh(f"""
         import ipygpumem, torch
         ipygpumem.preload_pytorch()
-        from ipygpumem.measurement.session import current
+        from ipygpumem.measurement.runtime import current
         from ipygpumem.measurement.plan import Study
         from ipygpumem.features.profile.collect import profile_collector
         from ipygpumem.measurement.measurement import Measurement

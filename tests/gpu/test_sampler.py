@@ -10,7 +10,7 @@ MIB = 1 << 20
 HEAD = """
 import ctypes, threading, time
 import torch, ipygpumem
-from ipygpumem.measurement.sampler import SAMPLER
+from ipygpumem.measurement.runtime import current
 MIB = 1 << 20
 ipygpumem.preload_pytorch()
 library = next(l.split()[-1] for l in open("/proc/self/maps") if "libcudart" in l.rpartition("/")[2])
@@ -45,7 +45,7 @@ with ipygpumem.measure() as m:
 rows.append([facts(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outside])
 with ipygpumem.measure() as m: pass
 rows.append([facts(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outside])
-before = threads(); SAMPLER.close(); tell(rows=rows, before=before, after=threads())
+before = threads(); current().sampler.close(); tell(rows=rows, before=before, after=threads())
 """
     )
     alone, beside, torch_only, short = [row[0] for row in told["rows"]]
@@ -96,7 +96,7 @@ with ipygpumem.measure() as m:
     time.sleep(0.06)
 with ipygpumem.measure() as again:
     time.sleep(0.1)
-    window = SAMPLER.windows[0]
+    window = current().sampler.windows[0]
 tell(failed=failed, trouble=window.tracks[0].trouble, count=window.tracks[0].count, threads=threads())
 """
     )
@@ -144,7 +144,7 @@ count = 0
 while time.monotonic() < end:
     with ipygpumem.measure():
         time.sleep(0.2)
-        count += SAMPLER.windows[0].tracks[0].count
+        count += current().sampler.windows[0].tracks[0].count
 for one in workers: one.join()
 tell(count=count)
 """,
@@ -210,7 +210,7 @@ def test_the_live_display_in_a_kernel(fresh):
 
 def test_following_agrees_with_a_reading(torch):
     from ipygpumem.features.live.poller import Poller
-    from ipygpumem.measurement.session import current
+    from ipygpumem.measurement.runtime import current
 
     kept = torch.ones(300 * MIB, dtype=torch.uint8, device="cuda")
     reading = current().reading().devices["cuda:0"]

@@ -6,11 +6,11 @@ import pytest
 
 import ipygpumem
 from ipygpumem.core.units import MIB
-from ipygpumem.display.line import text_line
 from ipygpumem.display.table import text_tables
 from ipygpumem.features.history.model import changed_rows, report_rows
 from ipygpumem.features.history.output_metadata import LIMIT, rows_from_summary, summary
 from ipygpumem.features.history.table import Page, history_tables
+from ipygpumem.features.report.line import text_line
 
 TWO = """
 import torch
@@ -18,7 +18,7 @@ if torch.cuda.device_count() < 2:
     tell(skip="one GPU only: this needs two")
     raise SystemExit
 import ipygpumem
-from ipygpumem.display.line import text_line
+from ipygpumem.features.report.line import text_line
 ipygpumem.preload_pytorch()
 x = torch.ones(64 << 20, dtype=torch.uint8, device="cuda:0")
 """

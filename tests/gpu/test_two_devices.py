@@ -3,7 +3,7 @@
 import ipygpumem
 from ipygpumem.core.breakdown import imbalance
 from ipygpumem.core.units import MIB
-from ipygpumem.display.line import text_line
+from ipygpumem.features.report.line import text_line
 
 
 def tensor(torch, mib, index):

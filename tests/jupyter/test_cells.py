@@ -106,9 +106,9 @@ def test_an_interrupted_wait_under_our_magic(loaded, name):
     check(ran, None, error, 1)
     assert loaded.run("facts.success").value is False
     # no measurement is left open: peaks are the next cell's own
-    from ipygpumem.measurement.peaks import PEAKS
+    from ipygpumem.measurement.runtime import current
 
-    assert PEAKS._scopes == []
+    assert current().peaks._scopes == []
 
 
 ABOVE = {

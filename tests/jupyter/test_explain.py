@@ -134,16 +134,16 @@ def test_libraries_by_name_while_cupti_records(cupti, heap, fake_gpu):
 
 
 def test_records_from_before_the_first_kernels_have_their_names(cupti, make_notebook, fake_gpu):
-    from ipygpumem.features.outside.cupti_records import OUTSIDE
+    from ipygpumem.features.outside.cupti_records import outside_records
 
-    OUTSIDE.acquire()
+    outside_records().acquire()
     notebook = make_notebook()
     notebook.run("import torch", store_history=False)
     notebook.load()
     found = steps(ipygpumem.explain().devices[0])
     assert "first kernels" not in found, "their libraries would be counted twice"
     assert found["kernel code, stacks, graphs"] == KERNELS
-    OUTSIDE.release()
+    outside_records().release()
 
 
 def test_records_that_fail_leave_the_rest(cupti, heap, fake_gpu):

@@ -149,9 +149,9 @@ def test_load_inside_a_cell(fake_gpu, notebook):
 def test_unload_inside_a_cell(gpu_notebook):
     ran = gpu_notebook.run(f"{ALLOCATE}\n%unload_ext ipygpumem\n6 * 7")
     assert (ran.value, ran.texts, ran.stderr) == (42, [], "")
-    from ipygpumem.measurement.peaks import PEAKS
+    from ipygpumem.measurement.runtime import current
 
-    assert PEAKS._scopes == []
+    assert current().peaks._scopes == []
     assert gpu_notebook.run(f"more = {ALLOCATE}").texts == []
 
 
@@ -193,14 +193,14 @@ def test_what_the_user_reads_of_peaks_does_not_change_at_unload(gpu_notebook):
 
 
 def test_an_interrupted_load_leaves_nothing(notebook, monkeypatch):
-    from ipygpumem.measurement.session import Session
+    from ipygpumem.measurement.runtime import Runtime
 
     def interrupted(self, mode="kernels", *, reset_peaks=True):
         raise KeyboardInterrupt
 
     before = footprint(notebook.shell)
     with monkeypatch.context() as patched:
-        patched.setattr(Session, "preload", interrupted)
+        patched.setattr(Runtime, "preload", interrupted)
         ran = notebook.load()
     assert isinstance(ran.error, KeyboardInterrupt)
     assert footprint(notebook.shell) == before

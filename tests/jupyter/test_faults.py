@@ -16,8 +16,7 @@ import torch
 
 from fakes.builds import NO_GPU
 from ipygpumem.jupyter import error_boundary as boundary
-from ipygpumem.measurement import fork
-from ipygpumem.measurement.peaks import PEAKS
+from ipygpumem.measurement.runtime import current
 
 pytestmark = pytest.mark.ipython
 
@@ -244,7 +243,7 @@ def test_our_own_error_is_one_line_once(gpu_notebook, monkeypatch, place):
         ran = gpu_notebook.run("1/0")
         assert isinstance(ran.error, ZeroDivisionError)
         assert ran.stderr == ""
-        assert PEAKS._scopes == []
+        assert current().peaks._scopes == []
     assert cells.Cells
     assert gpu_notebook.run(take(10, "more")).text.startswith("cuda:0  +10.0 MiB held")
 
@@ -261,7 +260,7 @@ def test_our_own_error_at_the_end_of_a_statement(gpu_notebook, monkeypatch):
         assert (ran.value, ran.success) == (42, True)
         ran = gpu_notebook.run("%gpumem 1/0")
         assert isinstance(ran.error, ZeroDivisionError)
-    assert PEAKS._scopes == []
+    assert current().peaks._scopes == []
 
 
 def test_a_reading_that_fails(gpu_notebook, monkeypatch):
@@ -341,8 +340,10 @@ def test_a_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
     assert facts["stderr"] == ""
     assert facts["reports"] == 0
     assert facts["calls"] == facts["nvml"] == {}
-    assert facts["stdout"] == "ipygpumem: this process was forked from the one that measures, and has no figures\n"
-    assert fork.inert() is False
+    assert (
+        facts["stdout"]
+        == "ipygpumem: this process was forked from the one that loaded the extension, and is not measured\n"
+    )
     assert len(gpu_notebook.run(take(64, "more")).texts) == 1
 
 

@@ -105,10 +105,10 @@ def test_rows_on_a_page_by_both_names(worked):
 def test_a_row_before_the_gpu_was_used_is_not_the_whole_session(worked):
     import dataclasses
 
-    from ipygpumem.measurement.session import current
-
     first = dataclasses.replace(worked.reports[0], devices={})
-    current().reports.append(first)
+    from ipygpumem.features.history.reports import session_reports
+
+    session_reports().append(first)
     text = worked.run("%gpumem history --by time").text
     assert "without a GPU" not in text
     assert text.endswith("rows of host: no GPU was in use yet, held and peak are this process's resident memory")

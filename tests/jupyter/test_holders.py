@@ -212,12 +212,11 @@ def test_nothing_of_ours_keeps_a_tensor(gpu_notebook):
 
 
 def test_unload_gives_the_session_its_own_roots_back(gpu_notebook):
-    from ipygpumem.features.holders.roots import python_roots
-    from ipygpumem.measurement.session import current
+    from ipygpumem.features.holders.roots import naming, python_roots
 
-    assert current().roots is not python_roots
+    assert naming().roots is not python_roots
     gpu_notebook.run("%unload_ext ipygpumem")
-    assert current().roots is python_roots
+    assert naming().roots is python_roots
 
 
 def test_a_variable_that_is_true_or_none_has_no_copies(gpu_notebook):

@@ -262,9 +262,9 @@ def test_a_statement_that_is_stopped(loaded, error):
     ran = loaded.run("%gpumem f()")
     assert type(ran.error).__name__ == error
     assert len(ran.texts) == 1
-    from ipygpumem.measurement.peaks import PEAKS
+    from ipygpumem.measurement.runtime import current
 
-    assert PEAKS._scopes == []
+    assert current().peaks._scopes == []
 
 
 def test_a_statement_that_is_no_python(loaded):

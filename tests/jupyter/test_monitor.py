@@ -11,7 +11,7 @@ import ipygpumem
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.live import monitor as module
 from ipygpumem.features.live.monitor import Monitor
-from ipygpumem.measurement.session import current
+from ipygpumem.measurement.runtime import current
 from ipygpumem.viewer.display_target import DisplayTarget
 
 pytestmark = [pytest.mark.ipython, pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")]

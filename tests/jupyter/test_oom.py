@@ -126,11 +126,11 @@ def test_over_a_measured_cell_the_table_stays(oom_notebook):
 
 
 def test_without_the_extension_nobody_listens(oom_notebook):
-    from ipygpumem.features.oom.observer import FAILURES
+    from ipygpumem.features.oom.observer import failed_allocations
 
     oom_notebook.run("%unload_ext ipygpumem")
     assert oom_notebook.run("step(80)").texts == []
-    assert FAILURES.count == 0
+    assert failed_allocations().count == 0
     oom_notebook.load()
     assert len(panels(oom_notebook.run("step(80)"))) == 1
 

@@ -182,7 +182,7 @@ def test_no_devices_at_all_is_refused(fake_gpu, configured):
 
 
 def test_unload_watches_everything_again(two_gpus, configured):
-    from ipygpumem.measurement.session import current
+    from ipygpumem.measurement.runtime import current
 
     notebook = configured(devices="cuda:1")
     assert current().monitor.selected == ("cuda:1",)
@@ -210,7 +210,7 @@ def test_preload_off_leaves_cuda_alone(fake_gpu, configured):
 
     ran = notebook.run(take(64))
     assert ran.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB · CUDA context and first kernels +612.0 MiB · ")
-    assert notebook.run("ipygpumem.measurement.session.current().baseline.outside").value == 612 * MIB
+    assert notebook.run("ipygpumem.measurement.runtime.current().baseline.outside").value == 612 * MIB
     ran = notebook.run(take(64, "more"))
     assert "context" not in ran.text
     books = notebook.run("%gpumem").text

@@ -11,8 +11,9 @@ import ipygpumem
 from fakes.cuda import MIB
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.report import Report
-from ipygpumem.display.line import text_line
-from ipygpumem.display.table import report_tables, text_tables
+from ipygpumem.display.table import text_tables
+from ipygpumem.features.report.line import text_line
+from ipygpumem.features.report.table import report_tables
 
 ASKED = "nvmlDeviceGetAccountingStats"
 

@@ -111,7 +111,7 @@ def test_options_reach_torch(fake_gpu, tmp_path, options, arguments):
 
 def test_an_option_that_this_torch_has_not_names_those_it_has(fake_gpu):
     with pytest.raises(OptionError, match=r"no recording option 'colour' here; it has .*skip_actions"):
-        Recorder(ipygpumem.measurement.session.current().monitor, HistoryOptions(extra={"colour": "red"}))
+        Recorder(ipygpumem.measurement.runtime.current(), HistoryOptions(extra={"colour": "red"}))
 
 
 def test_dropped_allocations_are_counted(fake_gpu, tmp_path):
@@ -219,7 +219,7 @@ def test_nested_recordings_share_one(fake_gpu, tmp_path):
 
 
 def test_a_recording_over_several_cells_is_saved_as_often_as_one_likes(fake_gpu, tmp_path):
-    recorder = Recorder(ipygpumem.measurement.session.current().monitor)
+    recorder = Recorder(ipygpumem.measurement.runtime.current())
     recorder.start()
     fake_gpu.alloc(MIB)
     recorder.cells.append(CellFacts(3, "/kernel/ipykernel_1/3.py", 10, 20, True))

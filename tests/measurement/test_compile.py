@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch._dynamo
 
-from ipygpumem.measurement.peaks import PEAKS
+from ipygpumem.measurement.runtime import current
 
 MIB = 1 << 20
 
@@ -20,9 +20,9 @@ def test_compiled_code_that_reads_the_counters_still_works(fake_gpu):
         return y + 1, peak, torch.cuda.memory_stats(0)["allocated_bytes.all.peak"]
 
     fake_gpu.free(fake_gpu.alloc(40 * MIB))
-    PEAKS.install()
-    scope = PEAKS.scope()
-    PEAKS.enter(scope, 0, reset=True)
+    current().peaks.install()
+    scope = current().peaks.scope()
+    current().peaks.enter(scope, 0, reset=True)
     torch._dynamo.reset()
     compiled = torch.compile(step, backend="eager")
     for _ in range(2):
@@ -31,6 +31,6 @@ def test_compiled_code_that_reads_the_counters_still_works(fake_gpu):
     assert peaks == [0, 0]
     fake_gpu.free(fake_gpu.alloc(30 * MIB))
     assert compiled(torch.ones(3))[1:] == (30 * MIB, 0)
-    PEAKS.leave(scope, 0)
-    PEAKS.drop(scope)
+    current().peaks.leave(scope, 0)
+    current().peaks.drop(scope)
     assert scope.peaks()[0].counters.allocated == 30 * MIB

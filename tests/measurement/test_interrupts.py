@@ -5,7 +5,7 @@ import torch
 
 import ipygpumem
 from ipygpumem.core.units import MIB
-from ipygpumem.measurement.peaks import PEAKS
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.device_monitor import DeviceMonitor
 
 
@@ -32,10 +32,10 @@ def test_nothing_stays(fake_gpu, monkeypatch, tmp_path, at):
     with pytest.raises(KeyboardInterrupt), ipygpumem.measure(snapshot=tmp_path / "x.pickle"):
         fake_gpu.free(fake_gpu.alloc(20 * MIB))
     assert torch._C._cuda_isHistoryEnabled() is False
-    assert PEAKS._scopes == []
+    assert current().peaks._scopes == []
     monkeypatch.undo()
     torch.cuda.reset_peak_memory_stats()
-    PEAKS.remove()
+    current().peaks.remove()
     assert not hasattr(torch._C._cuda_memoryStats, "_torchdynamo_disable")
 
 

@@ -10,11 +10,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import forget
+from conftest import close_runtime
 from fakes.allocator import Stat
 from fakes.cuda import FakeGpu
 from ipygpumem.core.reading import Counters
-from ipygpumem.measurement.peaks import PEAKS
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
 MIB = 1 << 20
@@ -22,18 +22,18 @@ FAMILIES = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_byte
 
 
 def opened(indexes, *, reset):
-    scope = PEAKS.scope()
+    scope = current().peaks.scope()
     for index in indexes:
         with contextlib.suppress(RuntimeError):
-            PEAKS.enter(scope, index, reset=reset)
+            current().peaks.enter(scope, index, reset=reset)
     return scope
 
 
 def closed(scope, indexes):
     for index in indexes:
         with contextlib.suppress(RuntimeError):
-            PEAKS.leave(scope, index)
-    PEAKS.drop(scope)
+            current().peaks.leave(scope, index)
+    current().peaks.drop(scope)
     return scope.peaks()
 
 
@@ -89,7 +89,7 @@ class TwoMachines:
         self.there.empty_cache()
 
     def open(self):
-        PEAKS.install()
+        current().peaks.install()
         self.scopes.append({"scope": opened([0], reset=True), "peak": levels(self.here)})
 
     def close(self, which):
@@ -108,10 +108,10 @@ class TwoMachines:
         self.there.reset_accumulated()
 
     def load(self):
-        PEAKS.install()
+        current().peaks.install()
 
     def unload(self):
-        PEAKS.remove()
+        current().peaks.remove()
 
     def wrap(self):
         """Another library puts its own wrapper on top, and keeps it."""
@@ -131,14 +131,14 @@ class TwoMachines:
         assert torch._C._accelerator_getDeviceStats(0) == self.there.memory_stats(accelerator=True)
 
     def end(self):
-        PEAKS.remove()
+        current().peaks.remove()
         self.compare()
         self.alloc(30 * MIB, 0, False)
         self.compare()
         self.reset(False)
         self.compare()
         self.gpu.uninstall()
-        forget()
+        close_runtime()
 
 
 size = st.one_of(st.integers(1, 3 * MIB), st.integers(1, 60 * MIB), st.sampled_from([1, 512, MIB, MIB + 1, 10 * MIB]))
@@ -202,7 +202,7 @@ def test_untouched_scopes_reset_nothing_and_label_what_they_cannot_know(steps):
             elif name == "free":
                 machines.free(*arguments, None)
             elif name == "open":
-                PEAKS.install()
+                current().peaks.install()
                 record = machines.there.stats["allocated_bytes"]["all"].peak
                 scope = opened([0], reset=False)
                 machines.scopes.append({"scope": scope, "peak": levels(machines.here), "record": record})
@@ -229,7 +229,7 @@ def test_each_of_nested_scopes_has_the_peak_of_its_own_time(fake_gpu):
         fake_gpu.free(fake_gpu.alloc(mib * MIB))
 
     fake_gpu.alloc(MIB)
-    PEAKS.install()
+    current().peaks.install()
     outer = opened([0], reset=True)
     spike(50)
     middle = opened([0], reset=True)
@@ -259,7 +259,7 @@ def test_memory_summary_and_early_imports_show_the_users_peak(fake_gpu):
     block = fake_gpu.alloc(100 * MIB)
     fake_gpu.free(block)
     before = torch.cuda.memory_summary(0)
-    PEAKS.install()
+    current().peaks.install()
     scope = opened([0], reset=True)
     assert fake_gpu[0].allocator.stats["allocated_bytes"]["all"].peak == 0, "the counter itself was reset"
     assert torch.cuda.memory_summary(0) == before
@@ -271,9 +271,9 @@ def test_memory_summary_and_early_imports_show_the_users_peak(fake_gpu):
 def test_a_wrapper_that_owes_a_peak_stays_until_the_users_reset(fake_gpu):
     original = torch._C._cuda_memoryStats
     fake_gpu.free(fake_gpu.alloc(100 * MIB))
-    PEAKS.install()
+    current().peaks.install()
     closed(opened([0], reset=True), [0])
-    PEAKS.remove()
+    current().peaks.remove()
     assert torch._C._cuda_memoryStats is not original
     assert torch.cuda.max_memory_allocated() == 100 * MIB
     torch.cuda.reset_peak_memory_stats()
@@ -290,11 +290,11 @@ def test_removal_without_debt_leaves_the_very_functions_of_torch(fake_gpu):
     ]
     before = [getattr(torch._C, name) for name in names]
     fake_gpu.alloc(MIB)
-    PEAKS.install()
+    current().peaks.install()
     assert all(getattr(torch._C, name) is not old for name, old in zip(names, before, strict=True))
-    PEAKS.install()
+    current().peaks.install()
     closed(opened([0], reset=True), [0])
-    PEAKS.remove()
+    current().peaks.remove()
     assert [getattr(torch._C, name) for name in names] == before
     assert pytorch._originals == {}
 
@@ -302,10 +302,10 @@ def test_removal_without_debt_leaves_the_very_functions_of_torch(fake_gpu):
 def test_a_scope_that_is_open_at_removal_still_sees_the_users_reset(fake_gpu):
     original = torch._C._cuda_resetPeakMemoryStats
     torch.cuda.init()
-    PEAKS.install()
+    current().peaks.install()
     scope = opened([0], reset=True)
     fake_gpu.free(fake_gpu.alloc(40 * MIB))
-    PEAKS.remove()
+    current().peaks.remove()
     torch.cuda.reset_peak_memory_stats()
     assert closed(scope, [0])[0].counters.allocated == 40 * MIB
     assert torch._C._cuda_resetPeakMemoryStats is original
@@ -313,24 +313,24 @@ def test_a_scope_that_is_open_at_removal_still_sees_the_users_reset(fake_gpu):
 
 def test_another_librarys_later_wrapper_is_left_alone(fake_gpu):
     fake_gpu.alloc(MIB)
-    PEAKS.install()
+    current().peaks.install()
     ours = torch._C._cuda_memoryStats
 
     def theirs(index):
         return ours(index)
 
     torch._C._cuda_memoryStats = theirs
-    PEAKS.remove()
+    current().peaks.remove()
     assert torch._C._cuda_memoryStats is theirs
     assert torch.cuda.memory_allocated() == MIB
-    PEAKS.install()
+    current().peaks.install()
     assert torch._C._cuda_memoryStats is theirs, "behind it already"
 
 
 def test_devices_have_peaks_of_their_own(two_gpus):
     two_gpus.alloc(MIB, 0)
     two_gpus.alloc(MIB, 1)
-    PEAKS.install()
+    current().peaks.install()
     scope = opened([0, 1], reset=True)
     two_gpus.free(two_gpus.alloc(40 * MIB, 0), used_by=None)
     two_gpus.free(two_gpus.alloc(90 * MIB, 1), used_by=None)
@@ -342,7 +342,7 @@ def test_devices_have_peaks_of_their_own(two_gpus):
 
 def test_a_device_that_appears_meanwhile_is_exact(two_gpus):
     two_gpus.alloc(MIB, 0)
-    PEAKS.install()
+    current().peaks.install()
     scope = opened([0], reset=True)
     two_gpus.free(two_gpus.alloc(50 * MIB, 1))
     assert closed(scope, [0, 1])[1].counters.allocated == 50 * MIB
@@ -352,20 +352,20 @@ def test_a_users_bad_reset_fails_as_it_would_without_us(fake_gpu):
     fake_gpu.alloc(MIB)
     with pytest.raises(RuntimeError) as plain:
         torch.cuda.reset_peak_memory_stats(7)
-    PEAKS.install()
+    current().peaks.install()
     scope = opened([0], reset=True)
     with pytest.raises(RuntimeError) as wrapped:
         torch.cuda.reset_peak_memory_stats(7)
     assert str(wrapped.value) == str(plain.value)
     with pytest.raises(TypeError):
         torch._C._cuda_resetPeakMemoryStats()
-    PEAKS.drop(scope)
+    current().peaks.drop(scope)
 
 
 def test_a_pluggable_allocator_has_no_peaks_and_raises_its_own_errors(make_gpu):
     make_gpu(backend="pluggable")
     torch.cuda.init()
-    PEAKS.install()
+    current().peaks.install()
     scope = opened([0], reset=True)
     with pytest.raises(RuntimeError, match="resetPeakStats"):
         torch.cuda.reset_peak_memory_stats(0)
@@ -374,7 +374,7 @@ def test_a_pluggable_allocator_has_no_peaks_and_raises_its_own_errors(make_gpu):
 
 def test_counters_that_fail_at_the_end_give_no_peak(fake_gpu):
     fake_gpu.alloc(MIB)
-    PEAKS.install()
+    current().peaks.install()
     scope = opened([0], reset=True)
     fake_gpu.backend = "pluggable"
     assert closed(scope, [0]) == {}, "the level at the start is no peak"
@@ -382,7 +382,7 @@ def test_counters_that_fail_at_the_end_give_no_peak(fake_gpu):
 
 def test_untouched_a_record_at_the_start_is_exact(fake_gpu):
     block = fake_gpu.alloc(100 * MIB)
-    PEAKS.install()
+    current().peaks.install()
     scope = opened([0], reset=False)
     fake_gpu.free(block)
     peak = closed(scope, [0])[0]
@@ -393,7 +393,7 @@ def test_untouched_a_new_record_is_exact_whatever_the_cache_held_before(fake_gpu
     for stream in range(3):
         fake_gpu.free(fake_gpu.alloc(100 * MIB, stream=stream))
     torch.cuda.empty_cache()
-    PEAKS.install()
+    current().peaks.install()
     scope = opened([0], reset=False)
     fake_gpu.alloc(150 * MIB)
     peak = closed(scope, [0])[0]
@@ -402,12 +402,12 @@ def test_untouched_a_new_record_is_exact_whatever_the_cache_held_before(fake_gpu
 
 def test_a_warm_up_of_ours_is_in_nobodys_peak(fake_gpu):
     fake_gpu.alloc(10 * MIB)
-    PEAKS.install()
+    current().peaks.install()
     outer = opened([0], reset=True)
     inner = opened([0], reset=True)
     fake_gpu.free(fake_gpu.alloc(500 * MIB))
-    PEAKS.drop(inner)
-    PEAKS.excuse(0)
+    current().peaks.drop(inner)
+    current().peaks.excuse(0)
     assert torch.cuda.max_memory_allocated() == 10 * MIB
     assert closed(outer, [0])[0].counters.allocated == 10 * MIB
 
@@ -419,9 +419,9 @@ def test_counters_that_a_later_torch_may_bring_are_kept_for_the_user(fake_gpu):
     allocator.stats["padding_bytes"]["huge_pool"].move(77)
     allocator.stats["padding_bytes"]["huge_pool"].move(-77)
     before = torch.cuda.memory_stats(0)
-    PEAKS.install()
-    scope = PEAKS.scope()
-    PEAKS.enter(scope, 0, reset=True)
+    current().peaks.install()
+    scope = current().peaks.scope()
+    current().peaks.enter(scope, 0, reset=True)
     assert allocator.stats["padding_bytes"]["huge_pool"].peak == 0
     assert torch.cuda.memory_stats(0) == before
-    PEAKS.drop(scope)
+    current().peaks.drop(scope)

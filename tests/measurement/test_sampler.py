@@ -14,7 +14,8 @@ import ipygpumem
 from fakes.cuda import MIB
 from ipygpumem.core.report import Report
 from ipygpumem.core.samples import Sample
-from ipygpumem.measurement.sampler import SAMPLER, Track
+from ipygpumem.measurement.runtime import current
+from ipygpumem.measurement.sampler import Track
 from ipygpumem.measurement.worker_thread import Parked
 
 ASKED = "nvmlDeviceGetMemoryInfo_v2"
@@ -46,7 +47,7 @@ def files_open():
 def gives_up():
     """Wait until the sampler asks the first card no more."""
     end = time.monotonic() + 5
-    while not SAMPLER.windows[0].tracks[0].over:
+    while not current().sampler.windows[0].tracks[0].over:
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -95,8 +96,8 @@ def test_it_parks_at_once_and_touches_neither_lists_nor_torch(gpu):
 def test_parked_it_does_not_even_wake(gpu, monkeypatch):
     """Ten milliseconds after the end at the latest: one look may have been going on."""
     looks = []
-    look = SAMPLER._thread._work
-    monkeypatch.setattr(SAMPLER._thread, "_work", lambda: (looks.append(time.monotonic()), look()))
+    look = current().sampler._thread._work
+    monkeypatch.setattr(current().sampler._thread, "_work", lambda: (looks.append(time.monotonic()), look()))
     with ipygpumem.measure():
         time.sleep(0.1)
     end = time.monotonic()
@@ -120,7 +121,7 @@ def test_measurements_nest_and_overlap(gpu):
     assert outer.report.devices["cuda:0"].outside_peak == 300 * MIB
     assert inner.report.devices["cuda:0"].outside_peak == 100 * MIB
     assert inner.report.devices["cuda:0"].sampled.since < 0.05, "somebody was looking already"
-    assert SAMPLER.windows == ()
+    assert current().sampler.windows == ()
 
 
 def test_each_device_has_its_own(two_gpus):
@@ -171,9 +172,9 @@ def test_a_child_has_no_thread_and_its_parent_goes_on(gpu):
         time.sleep(0.06)
         child = os.fork()
         if child == 0:
-            SAMPLER.shut(SAMPLER.windows[0])
-            SAMPLER.close()
-            os._exit(0 if SAMPLER.open(()) is None else 1)
+            current().sampler.shut(current().sampler.windows[0])
+            current().sampler.close()
+            os._exit(0 if current().sampler.open(()) is None else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         passing(gpu, 64 * MIB, before=0.02)
     assert block.report.devices["cuda:0"].outside_peak == 64 * MIB
@@ -183,7 +184,7 @@ def test_an_error_in_the_block_parks_it(gpu):
     with pytest.raises(ZeroDivisionError), ipygpumem.measure():
         time.sleep(0.06)
         1 / 0  # noqa: B018 (an error)
-    assert SAMPLER.windows == ()
+    assert current().sampler.windows == ()
 
 
 def test_a_track_is_bounded_and_keeps_its_peaks():
@@ -211,15 +212,15 @@ def test_a_level_that_stands_still_is_a_line_with_both_its_ends():
 
 def interrupted(*times):
     """`Parked.set`, and then Ctrl-C."""
-    Parked.set(SAMPLER._thread, *times)
+    Parked.set(current().sampler._thread, *times)
     raise KeyboardInterrupt
 
 
 def test_an_interrupt_in_its_beginning_leaves_nothing_open(gpu, monkeypatch):
-    monkeypatch.setattr(SAMPLER._thread, "set", interrupted)
+    monkeypatch.setattr(current().sampler._thread, "set", interrupted)
     with pytest.raises(KeyboardInterrupt), ipygpumem.measure():
         pass
-    assert SAMPLER.windows == ()
+    assert current().sampler.windows == ()
     gpu.nvml.calls.clear()
     time.sleep(0.12)
     assert gpu.nvml.calls[ASKED] == 0
@@ -233,7 +234,7 @@ def test_no_thread_to_be_had_is_a_reason_and_no_error(gpu, monkeypatch):
     def start(self):
         raise RuntimeError("can't start new thread")
 
-    SAMPLER._thread.close()
+    current().sampler._thread.close()
     monkeypatch.setattr(threading.Thread, "start", start)
     files = files_open()
     for _ in range(3):
@@ -242,7 +243,7 @@ def test_no_thread_to_be_had_is_a_reason_and_no_error(gpu, monkeypatch):
     device = block.report.devices["cuda:0"]
     assert device.sampled is None
     assert device.grades["outside_peak"].reason.endswith("; no thread for samples (can't start new thread)")
-    assert SAMPLER.windows == ()
+    assert current().sampler.windows == ()
     assert files_open() == files
     monkeypatch.undo()
     with ipygpumem.measure() as block:
@@ -277,8 +278,9 @@ def test_a_card_that_fails_for_good_is_asked_no_more(gpu):
 
 
 def test_a_stranger_who_came_and_went_is_not_called_ours(gpu):
-    from ipygpumem.display.line import text_line
-    from ipygpumem.display.table import report_tables, text_tables
+    from ipygpumem.display.table import text_tables
+    from ipygpumem.features.report.line import text_line
+    from ipygpumem.features.report.table import report_tables
 
     with ipygpumem.measure() as block:
         time.sleep(0.08)

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.breakdown import books
+from ipygpumem.core.breakdown import breakdown
 from ipygpumem.core.errors import NvmlError
 from ipygpumem.core.units import size
-from ipygpumem.features.outside.cupti_records import OUTSIDE
-from ipygpumem.measurement.allocation_history import History
-from ipygpumem.measurement.session import Session
+from ipygpumem.features.outside.cupti_records import outside_records
+from ipygpumem.measurement.allocation_history import recording_problem
+from ipygpumem.measurement.runtime import Runtime
 from ipygpumem.sources import pytorch
 from ipygpumem.sources.nvml import Nvml
 
@@ -72,7 +72,7 @@ class Environment:
         return asdict(self)
 
 
-def environment(session: Session | None = None) -> Environment:
+def environment(session: Runtime | None = None) -> Environment:
     """Look at this machine, and try it: a CUDA context of this process is where the modes show.
 
     ``session``: one that is there already; its devices are read, and nothing is started.
@@ -81,7 +81,7 @@ def environment(session: Session | None = None) -> Environment:
     nvml, driver, cards = _nvml()
     device = None if torch is not None else _device() if session is None else _standing(session)
     numbers = {"reading of snapshots": ("exact", "needs neither torch nor a GPU")}
-    recording = torch or History.obstacle()
+    recording = torch or recording_problem()
     numbers["recording of snapshots"] = ("unknown", recording) if recording else ("exact", "PyTorch's own history")
     if device is None:
         numbers["GPU memory"] = (
@@ -89,8 +89,8 @@ def environment(session: Session | None = None) -> Environment:
             torch or ("CUDA does not start" if session is None else "CUDA has not started"),
         )
     else:
-        numbers |= {line.label: (line.grade.trust, line.grade.reason) for line in books(device)}
-    nameless = torch or OUTSIDE.obstacle()
+        numbers |= {line.label: (line.grade.trust, line.grade.reason) for line in breakdown(device)}
+    nameless = torch or outside_records().obstacle()
     numbers["outside PyTorch, by library"] = ("unknown", nameless) if nameless else ("exact", "CUPTI's records")
     return Environment(
         python=platform.python_version(),
@@ -118,18 +118,18 @@ def _nvml() -> tuple[str | None, str | None, tuple[tuple[str, int], ...]]:
     """What is wrong with NVML, the driver, the cards."""
     try:
         nvml = Nvml()
-        return None, nvml.driver(), nvml.devices()
+        return None, nvml.driver(), nvml.handles()
     except NvmlError as problem:
         return str(problem), None, ()
 
 
 def _device() -> DeviceReading | None:
     """PyTorch's current device with a context of ours; None where CUDA does not start."""
-    baseline = Session().preload("context")
+    baseline = Runtime().preload("context")
     return baseline.reading.devices.get(baseline.device or "")
 
 
-def _standing(session: Session) -> DeviceReading | None:
+def _standing(session: Runtime) -> DeviceReading | None:
     """A device that a session uses already."""
     return next((one for one in session.reading().devices.values() if one.context), None)
 

@@ -12,11 +12,10 @@ from ipygpumem.core.units import MIB
 from ipygpumem.features.explain.cache import cache_of
 from ipygpumem.features.explain.model import Waterfall, host_waterfall
 from ipygpumem.features.explain.steps import Standing, device_waterfall
-from ipygpumem.features.outside.cupti_records import OUTSIDE
+from ipygpumem.features.outside.cupti_records import outside_records
 from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.processes.collect import other_processes_by_device
-from ipygpumem.measurement.allocation_history import History
-from ipygpumem.measurement.session import current
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS, pool_readings
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading, Reading
     from ipygpumem.features.explain.cache import Cache
     from ipygpumem.features.outside.accounts import Owner
-    from ipygpumem.measurement.session import Session
+    from ipygpumem.measurement.runtime import Runtime
 
 __all__ = ["Explanation", "explain"]
 
@@ -93,7 +92,7 @@ def explain(*, device: Iterable[str | int] | None = None) -> Explanation:
     return Explanation(tuple(_device(session, look, one) for one in shown))
 
 
-def _without_cuda(session: Session) -> Explanation:
+def _without_cuda(session: Runtime) -> Explanation:
     told = session.baseline.note if session.baseline is not None and session.host_only else ""
     problem = told or pytorch.problem(load=pytorch.module() is not None)
     if not problem:
@@ -120,11 +119,11 @@ class _Look:
     told: str
 
 
-def _look(session: Session) -> _Look:
+def _look(session: Runtime) -> _Look:
     reading, caches, why = _books(session)
     told = "libraries by name: %config GPUMem.outside = 'library', from then on"
     try:
-        recorded = OUTSIDE.standing()
+        recorded = outside_records().standing()
     except CuptiError as error:
         recorded, told = None, f"libraries have no names: {error}"
     since, owners = (None, {}) if recorded is None else recorded
@@ -133,10 +132,10 @@ def _look(session: Session) -> _Look:
     return _Look(reading, other_processes_by_device(reading), caches, why, owners, since, told)
 
 
-def _books(session: Session) -> tuple[Reading, dict[str, Cache], str]:
+def _books(session: Runtime) -> tuple[Reading, dict[str, Cache], str]:
     """The books and the allocator's list of segments, and why that is not there."""
     reading = session.reading()
-    if allocator.is_recording() and not History.ours():
+    if allocator.is_recording() and not current().active_recording.running:
         return reading, {}, _RECORDING
     caches: dict[str, Cache] = {}
     for _ in range(_TRIES):
@@ -151,7 +150,7 @@ def _books(session: Session) -> tuple[Reading, dict[str, Cache], str]:
     return reading, caches, ""
 
 
-def _device(session: Session, look: _Look, reading: DeviceReading) -> Waterfall:
+def _device(session: Runtime, look: _Look, reading: DeviceReading) -> Waterfall:
     baseline, since = session.baseline, look.since
     notes = [look.told if reading.context else f"{reading.name} is not used by this process"]
     here = {owner: amount for owner, amount in look.owners.items() if owner.device == _index(reading.name)}

@@ -8,8 +8,10 @@ from IPython.core.error import UsageError
 
 from ipygpumem.commands.command import Command
 from ipygpumem.core.device_names import device_names
+from ipygpumem.display.table import text_tables
 from ipygpumem.features.history.model import changed_rows
 from ipygpumem.features.history.report_files import ReportRows, read_rows
+from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.history.table import COLUMNS, PAGE, Page, history_tables, select_devices
 from ipygpumem.jupyter import display as show
 from ipygpumem.jupyter.options import Option, parse
@@ -50,7 +52,10 @@ def _run(magics: GPUMem, rest: str) -> None:
     magics.cells.claim()
     rows, title = select_devices(found.rows, names), found.name
     if words.plot:
-        show.show_levels(magics.shell, rows, title)
+        from ipygpumem.features.history.picture import history_picture
+
+        text = text_tables(history_tables(rows, Page(), title=title))
+        show.show_picture(magics.shell, history_picture(rows, title), text)
     else:
         show.show_tables(magics.shell, history_tables(rows, page, title=title, dropped=found.dropped))
     for fault in found.faults:
@@ -59,7 +64,7 @@ def _run(magics: GPUMem, rest: str) -> None:
 
 def _rows(magics: GPUMem, words: argparse.Namespace) -> ReportRows:
     if not words.file:
-        reports = magics.session.reports
+        reports = session_reports()
         return ReportRows("this session", changed_rows(reports), dropped=reports.dropped)
     if len(words.file) > 1:
         raise UsageError("%gpumem history takes one file: %gpumem compare takes two")

@@ -9,15 +9,14 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.core.errors import ReportError, first_line
 from ipygpumem.core.from_dict import mapping, printable
-from ipygpumem.core.load import check_schema, report_from
-from ipygpumem.core.report import SCHEMA
+from ipygpumem.core.report import Report
+from ipygpumem.core.schema import SCHEMA, check_schema
 from ipygpumem.core.units import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ipygpumem.core.report import Report
 
 __all__ = ["MAX_JSON_BYTES", "open_regular_file", "parse_json", "read_reports", "starts_with_report"]
 
@@ -48,7 +47,7 @@ def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iter
             try:
                 data = parse_json(text) if isinstance(text, bytes) else text
                 check_schema(mapping(data, ""), SCHEMA)
-                report = report_from(data)
+                report = Report.from_dict(data)
             except ReportError as error:
                 message = f"{name}: {position}: {error}"
                 if faults is None:

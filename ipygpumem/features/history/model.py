@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_names import HOST
-from ipygpumem.display.columns import VISIBLE
+from ipygpumem.core.units import VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import ReportError
-from ipygpumem.core.from_dict import Plain, mapping, printable
+from ipygpumem.core.from_dict import DataReader, mapping, printable
 from ipygpumem.core.grade import Trust
-from ipygpumem.core.load import check_ranges, check_schema
+from ipygpumem.core.schema import check_ranges, check_schema
 from ipygpumem.features.history.model import ReportRow, report_rows
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _DEVICE_FIELDS = (
     "ooms",
     "started",
 )
-_plain = Plain({"Trust": Trust})
+_plain = DataReader({"Trust": Trust})
 
 
 def summary(report: Report) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
-from ipygpumem.core.units import duration, signed
-from ipygpumem.display.columns import VISIBLE
+from ipygpumem.core.units import VISIBLE, duration, signed
 from ipygpumem.features.history.model import ReportRow, report_rows
 
 if TYPE_CHECKING:

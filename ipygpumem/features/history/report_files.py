@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.code_label import first_code
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.from_dict import printable
 from ipygpumem.features.history.load import MAX_JSON_BYTES, open_regular_file, parse_json, read_reports
 from ipygpumem.features.history.model import ReportRow, changed_rows
 from ipygpumem.features.history.output_metadata import MIME, rows_from_summary
+from ipygpumem.measurement.code_label import first_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -17,6 +17,7 @@ from ipygpumem.features.history.load import read_reports
 from ipygpumem.features.history.log import ReportLog
 from ipygpumem.features.history.model import report_rows
 from ipygpumem.features.history.previous_run import CellRuns
+from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Report
     from ipygpumem.features.history.model import ReportRow
 
-__all__ = ["Reports", "load_reports"]
+__all__ = ["Reports", "load_reports", "session_reports"]
 
 MAX_REPORTS = 10_000
 """Reports that a session keeps, about 30 MB. A log contains all of them."""
@@ -57,6 +58,11 @@ class Reports(Sequence["Report"]):
         self.faults: tuple[str, ...] = ()
         for report in reports:
             self.append(report)
+
+    @property
+    def newest(self) -> Report | None:
+        """The newest report; None before the first."""
+        return self._reports[-1] if self._reports else None
 
     def append(self, report: Report) -> None:
         """Add a report at the end."""
@@ -201,3 +207,8 @@ def load_reports(path: _Path, *, strict: bool = True) -> Reports:
     reports = Reports(read_reports(path, None if strict else faults), limit=None)
     reports.faults = tuple(faults)
     return reports
+
+
+def session_reports() -> Reports:
+    """The reports of this process."""
+    return current().state(Reports)

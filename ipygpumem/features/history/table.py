@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.units import duration, signed
-from ipygpumem.display.columns import VISIBLE
+from ipygpumem.core.units import VISIBLE, duration, signed
 from ipygpumem.display.table import Table, TableRow
 
 if TYPE_CHECKING:

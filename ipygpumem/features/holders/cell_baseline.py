@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Report
     from ipygpumem.features.holders.model import Holders
     from ipygpumem.features.holders.storage_baseline import Mark
-    from ipygpumem.measurement.session import Session
+    from ipygpumem.measurement.runtime import Runtime
 
 __all__ = ["Marks"]
 
@@ -26,7 +26,7 @@ _ASKS = re.compile(r"%gpumem\s+who\b.*--new\b")
 class Marks:
     """The marks of one shell. A mark costs a look at every object, so that it is taken only where it is asked for."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Runtime) -> None:
         self._session = session
         self._cell: Mark | None = None
         self._last: Mark | None = None

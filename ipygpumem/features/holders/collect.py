@@ -10,17 +10,17 @@ from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.units import MIB, in_bytes, size
 from ipygpumem.features.holders.model import KINDS, PLACES, Holder, Holders, Rest, Storage, Total
 from ipygpumem.features.holders.naming import Root
-from ipygpumem.features.holders.roots import made_by, module_roots
+from ipygpumem.features.holders.roots import made_by, module_roots, naming
 from ipygpumem.features.holders.search import Reach, Walk, walk
 from ipygpumem.features.holders.storage_baseline import Mark
-from ipygpumem.measurement.session import current
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.allocator import AllocatedBlocks, Block, allocated_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ipygpumem.measurement.session import Session
+    from ipygpumem.measurement.runtime import Runtime
 
 __all__ = ["holders"]
 
@@ -74,11 +74,11 @@ def holders(
     def wanted(name: str) -> bool:
         return name in chosen if chosen is not None else (name.startswith("cuda") or (host and name == "cpu"))
 
-    given = roots if roots is not None else session.roots()
+    given = roots if roots is not None else naming().roots()
     before = allocated_blocks() if there else None
     found = walk([*given, *module_roots(given)], torch, wanted, limit=limit)
     after = allocated_blocks() if there else None
-    books = _Books(found, before, after, since, label or session.label)
+    books = _Books(found, before, after, since, label or naming().label)
     totals = tuple(_total(name, books) for name in books.devices(torch if there else None, wanted))
     return Holders(
         books.holders(),
@@ -100,7 +100,7 @@ def _check(roots: Any, since: Any, limit: Any) -> None:
         raise OptionError(f"limit is in seconds, from 0 on: not {limit!r}")
 
 
-def _devices(device: Any, session: Session) -> tuple[str, ...]:
+def _devices(device: Any, session: Runtime) -> tuple[str, ...]:
     words = device_words(device, "device")
     cards = session.monitor.parse_devices(word for word in words if word.strip() != _MAIN)
     return (*cards, _MAIN) if any(word.strip() == _MAIN for word in words) else cards

@@ -10,15 +10,43 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.features.holders.labels import attributes, isinstance_of
 from ipygpumem.features.holders.naming import Root
+from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["exception_roots", "frame_label", "is_library", "made_by", "module_roots", "python_roots"]
+__all__ = [
+    "Naming",
+    "exception_roots",
+    "frame_label",
+    "is_library",
+    "made_by",
+    "module_roots",
+    "naming",
+    "python_roots",
+]
 
 _LIBRARIES = tuple(
     {path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_paths().get(name))}
 )
+
+
+class Naming:
+    """How this process names what it finds; a notebook replaces both functions.
+
+    Attributes:
+        roots: Returns the objects where the names of holders begin.
+        label: Returns the name of a recorded line from its file name, line number and function.
+    """
+
+    def __init__(self) -> None:
+        self.roots: Callable[[], list[Root]] = python_roots
+        self.label: Callable[[str, int, str], str] = frame_label
+
+
+def naming() -> Naming:
+    """The naming of this process."""
+    return current().state(Naming)
 
 
 def is_library(file: str) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.units import signed, size
-from ipygpumem.display.columns import VISIBLE
+from ipygpumem.core.units import VISIBLE, signed, size
 from ipygpumem.display.table import Table, TableRow
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.live.level_history import LevelHistory, level_update
 from ipygpumem.features.live.poller import Poller
 from ipygpumem.measurement.worker_thread import Parked
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipygpumem.features.live.widget import MonitorWidget
-    from ipygpumem.measurement.session import Session
+    from ipygpumem.measurement.runtime import Runtime
 
 __all__ = ["EVERY", "Monitor"]
 
@@ -28,7 +29,7 @@ _VIEW_TIMEOUT = 20.0
 class Monitor:
     """The monitor of one shell. Opening it again moves it, with its history, to the new cell."""
 
-    def __init__(self, shell: Any, session: Session, running: Callable[[], tuple[int | None, float] | None]) -> None:
+    def __init__(self, shell: Any, session: Runtime, running: Callable[[], tuple[int | None, float] | None]) -> None:
         self._shell = shell
         self._session = session
         self._running_cell = running
@@ -68,7 +69,7 @@ class Monitor:
 
     def _data(self) -> dict[str, Any]:
         labels = {device.name: device.label for device in self._session.monitor.devices.values()}
-        return {**self._history.data(self._session.reports, self._running_cell()), "labels": labels}
+        return {**self._history.data(session_reports(), self._running_cell()), "labels": labels}
 
     def _on_views(self, views: int) -> None:
         if views and not self._active:
@@ -98,7 +99,7 @@ class Monitor:
         levels = self._poller.levels()
         self._history.add(levels)
         since, self._last_update = self._last_update, levels.time
-        update = level_update(levels, self._session.reports, since - 2 * self._history.every, running)
+        update = level_update(levels, session_reports(), since - 2 * self._history.every, running)
         widget.send({"now": update})
 
     def _is_open_for(self, seconds: float) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.features.live.model import DeviceLevels, Levels
 from ipygpumem.measurement.reserved_bound import Anchor
-from ipygpumem.measurement.sampler import SAMPLER
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, host, pytorch
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Poller:
             return None
         end = time.perf_counter()
         reserved = stats["reserved_bytes"]["all"]
-        for window in SAMPLER.windows:
+        for window in current().sampler.windows:
             window.anchor(index, Anchor(begin, end, reserved["current"], reserved["allocated"], reserved["freed"]))
         return stats
 

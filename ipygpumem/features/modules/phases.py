@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ipygpumem.measurement.peaks import PEAKS, Scope
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ipygpumem.measurement.peaks import PeakScope
 
 __all__ = ["PhaseSums", "PhaseTracker"]
 
@@ -49,7 +51,7 @@ class PhaseTracker:
         self.cost = 0.0
         self._reset_peaks = reset
         self._stack: list[str] = []
-        self._scope: Scope | None = None
+        self._scope: PeakScope | None = None
         self._name = ""
         self._started = 0.0
         self._allocated_before: dict[int, int] = {}
@@ -111,10 +113,10 @@ class PhaseTracker:
 
     def _open(self, name: str) -> None:
         self._name = name
-        self._scope = scope = PEAKS.scope()
+        self._scope = scope = current().peaks.scope()
         self._allocated_before = {}
         for index in _devices_in_use():
-            self._allocated_before[index] = PEAKS.enter(scope, index, reset=self._reset_peaks).now.allocated
+            self._allocated_before[index] = current().peaks.enter(scope, index, reset=self._reset_peaks).now.allocated
         self._started = time.perf_counter()
 
     def _close(self) -> None:
@@ -124,9 +126,9 @@ class PhaseTracker:
         total = self.totals.setdefault(self._name, PhaseTotal())
         total.times += 1
         total.seconds += time.perf_counter() - self._started
-        allocated = {index: PEAKS.leave(scope, index).now.allocated for index in _devices_in_use()}
+        allocated = {index: current().peaks.leave(scope, index).now.allocated for index in _devices_in_use()}
         peaks = scope.peaks()
-        PEAKS.drop(scope)
+        current().peaks.drop(scope)
         for index, after in allocated.items():
             sums = total.devices.setdefault(index, PhaseSums())
             sums.change += after - self._allocated_before.get(index, 0)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import linecache
 from typing import TYPE_CHECKING
 
+from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
-from ipygpumem.features.holders.roots import is_library
+from ipygpumem.features.holders.roots import is_library, naming
 from ipygpumem.features.oom.model import OutOfMemory, advice
-from ipygpumem.features.oom.observer import FAILURES
-from ipygpumem.measurement.session import current
+from ipygpumem.features.oom.observer import failed_allocations
+from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,7 @@ _CELLS = 3
 
 def listen(save: Callable[[Failure], str] | None = None) -> bool:
     """Take down every allocation that fails from here on, once CUDA has started; ``save`` as in `Failures.listen`."""
-    return FAILURES.listen(current().monitor, _quickly, save)
+    return failed_allocations().listen(current().monitor, _quickly, save)
 
 
 def _quickly() -> Holders:
@@ -77,7 +78,7 @@ def _line(failure: Failure) -> str:
     frame = next((one for one in failure.frames if not is_library(one[0])), None)
     if frame is None:
         return ""
-    label = current().label
+    label = naming().label
     text = linecache.getline(frame[0], frame[1]).strip()
     told = label(*frame)
     cell = next((one for one in (label(*frame) for frame in failure.frames) if one.startswith("In [")), told)
@@ -87,7 +88,7 @@ def _line(failure: Failure) -> str:
 def _cells(device: str) -> tuple[tuple[int, int], ...]:
     """The cells that added most to a device since the baseline: (In number, bytes)."""
     found = []
-    for report in current().reports:
+    for report in session_reports():
         part = report.devices.get(device)
         if report.cell is not None and part is not None and part.held is not None and part.held > 0:
             found.append((report.cell, part.held))

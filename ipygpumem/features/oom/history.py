@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError, RecordingError, first_line
-from ipygpumem.display.columns import recording_notes
-from ipygpumem.measure_block import notebook_sources
-from ipygpumem.measurement.allocation_history import History, HistoryOptions
+from ipygpumem.features.report.notes import recording_text
+from ipygpumem.measurement.allocation_history import HistoryOptions, recording_problem
+from ipygpumem.measurement.notebook_sources import notebook_sources
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.recording_file import check_path
 from ipygpumem.sources import allocator, pytorch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.oom.model import Failure
     from ipygpumem.measurement.recording_keys import CellFacts
-    from ipygpumem.measurement.session import Session
+    from ipygpumem.measurement.runtime import Runtime
 
 __all__ = ["Ring", "ring_path"]
 
@@ -49,29 +49,24 @@ class Ring:
     """The history of one shell. Steps aside for every other recording, and comes back."""
 
     def __init__(
-        self, session: Session, cell: Callable[[], CellFacts | None], numbers: Callable[[], Mapping[str, int]]
+        self, session: Runtime, cell: Callable[[], CellFacts | None], numbers: Callable[[], Mapping[str, int]]
     ) -> None:
         self._session = session
         self._cell = cell
         self._numbers = numbers
         self._recorder: Recorder | None = None
-        self._template: str | None = None
+        self.template: str | None = None
         self._number = 0
-
-    @property
-    def wanted(self) -> bool:
-        """Whether the settings ask for it."""
-        return self._template is not None
 
     def set(self, template: str | None) -> str:
         """Begin, go on under another name, or end; what is to be said of it."""
-        fresh = self._template is None
-        self._template = template
+        fresh = self.template is None
+        self.template = template
         if template is None:
             running = self._recorder is not None
             self.pause()
             return "no history is kept for out-of-memory errors any more" if running else ""
-        why = History.obstacle()
+        why = recording_problem()
         if why:
             return f"oom_snapshot waits: {why}"
         self.resume()
@@ -79,13 +74,13 @@ class Ring:
 
     def resume(self) -> None:
         """Record, if that is wanted, nobody else records, and CUDA has started."""
-        if self._template is None or pytorch.started() is None:
+        if self.template is None or pytorch.started() is None:
             return
         if self._recorder is not None and not self._recorder.history.lost:
             return
-        if allocator.is_recording() or History.obstacle():
+        if allocator.is_recording() or recording_problem():
             return
-        recorder = Recorder(self._session.monitor, HistoryOptions(max_entries=_EVENTS))
+        recorder = Recorder(self._session, HistoryOptions(max_entries=_EVENTS))
         recorder.start()
         self._recorder = recorder
 
@@ -97,12 +92,12 @@ class Ring:
 
     def save(self, failure: Failure) -> str:  # noqa: ARG002 (the signature of a listener)
         """Write what led to a failure, at that moment; what became of it, in words."""
-        if self._recorder is None or self._template is None:
+        if self._recorder is None or self.template is None:
             return ""
         self._number += 1
         try:
-            path = ring_path(self._template, self._number)
+            path = ring_path(self.template, self._number)
             facts = self._recorder.save(path, sources=notebook_sources(), numbers=self._numbers(), cell=self._cell())
         except (OptionError, RecordingError) as error:
             return f"the history of this failure was not saved: {first_line(error)}"
-        return recording_notes(facts)
+        return recording_text(facts)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.features.holders.frames import is_own, thread_name
 from ipygpumem.features.oom.model import Failure, Frame, FreePieces, free_pieces
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.model import Holders
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
-__all__ = ["FAILURES", "Failures"]
+__all__ = ["Failures", "failed_allocations"]
 
 _MOST = 100
 """Failures that are kept until somebody takes them: a loop may try thousands of times."""
@@ -36,7 +37,7 @@ _DEPTH = 64
 
 
 class Failures:
-    """The allocations that failed since somebody last asked. ``FAILURES`` is the process's one.
+    """The allocations that failed since somebody last asked.
 
     Attributes:
         count: How many failed.
@@ -72,6 +73,8 @@ class Failures:
         self._monitor = self._holders = self._save = None
         pytorch.listen_for_ooms(None)
         self.take()
+
+    close = deafen
 
     def take(self) -> list[Failure]:
         """What failed since the last time, the oldest first; at most a hundred of them."""
@@ -155,4 +158,6 @@ def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
     return tuple(found)
 
 
-FAILURES = Failures()
+def failed_allocations() -> Failures:
+    """The failed allocations of this process."""
+    return current().state(Failures)

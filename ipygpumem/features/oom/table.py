@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.breakdown import books
-from ipygpumem.core.units import signed, size
-from ipygpumem.display.columns import VISIBLE
+from ipygpumem.core.breakdown import breakdown
+from ipygpumem.core.units import VISIBLE, signed, size
 from ipygpumem.display.table import Table, TableRow
 from ipygpumem.features.holders.table import holders_tables
 
@@ -46,15 +45,15 @@ def _card(panel: OutOfMemory, baseline: Baseline | None) -> Table:
     title = f"{failure.device} is out of memory: {size(failure.asked)} asked for{caught}"
     reading = failure.reading
     rows = []
-    lines = [] if reading is None else books(reading, baseline)
-    whole = next((line.amount for line in lines if line.label == "device total"), None)
-    shown = [line for line in lines if line.label not in _LEFT_OUT and line.amount]
+    lines = [] if reading is None else breakdown(reading, baseline)
+    whole = next((line.nbytes for line in lines if line.label == "device total"), None)
+    shown = [line for line in lines if line.label not in _LEFT_OUT and line.nbytes]
     below = [*(line.level for line in shown[1:]), 0]
     for line, level in zip(shown, below, strict=True):
-        share = (line.amount or 0) / whole if whole else 0
+        share = (line.nbytes or 0) / whole if whole else 0
         bar = share if level <= line.level and share >= _VISIBLE else None
         rows.append(
-            TableRow(line.label, (size(line.amount or 0),), line.level, line.grade, bar, _beside(line.label, failure))
+            TableRow(line.label, (size(line.nbytes or 0),), line.level, line.grade, bar, _beside(line.label, failure))
         )
         if line.label == "other processes":
             rows += _neighbours(failure)

@@ -11,7 +11,7 @@ from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.samples import NOISE
 from ipygpumem.core.units import duration, signed
-from ipygpumem.features.outside.cupti_records import OUTSIDE
+from ipygpumem.features.outside.cupti_records import outside_records
 from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory, balance
 from ipygpumem.sources import allocator, pytorch
@@ -50,7 +50,7 @@ class OutsideQuestion:
     def attach(self, measurement: Measurement) -> None:
         """Ask a measurement, before it begins: what CUPTI needs for itself is then there before the first reading."""
         try:
-            OUTSIDE.acquire()
+            outside_records().acquire()
             self._held = True
         except CuptiError as error:
             self._why = str(error)
@@ -61,7 +61,7 @@ class OutsideQuestion:
         self._before = self._pools()
         if self._held:
             try:
-                self._window = OUTSIDE.open()
+                self._window = outside_records().open()
             except CuptiError as error:
                 self._why = str(error)
 
@@ -71,13 +71,13 @@ class OutsideQuestion:
             return
         if self._window is not None and not self._after:
             with contextlib.suppress(Exception):
-                OUTSIDE.shut(self._window)
+                outside_records().shut(self._window)
         if not self._after:
             self._after = self._pools()
         if self._held:
             self._held = False
             with contextlib.suppress(Exception):
-                OUTSIDE.release()
+                outside_records().release()
 
     def _pools(self) -> _Pools:
         torch = self._monitor.find_devices()
@@ -92,9 +92,9 @@ class OutsideQuestion:
         accounts = {} if self._window is None else self._window.accounts
         trust = self._grade()
         once = self._standing and trust.trust == "unknown"
-        if trust.trust != "exact" and not (once and trust.reason in OUTSIDE.told):
+        if trust.trust != "exact" and not (once and trust.reason in outside_records().told):
             if once:
-                OUTSIDE.told.add(trust.reason)
+                outside_records().told.add(trust.reason)
             notes.append(f"memory outside PyTorch by library: {trust.reason}")
         for device in report.devices.values():
             if not device.after.context:

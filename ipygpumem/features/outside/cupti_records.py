@@ -21,8 +21,8 @@ import numpy as np
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.features.outside.accounts import COLUMNS, TIME, Accounts, Window
 from ipygpumem.features.outside.rows import rows
-from ipygpumem.measurement.allocation_history import History
 from ipygpumem.measurement.profiler_handover import profiling, release_profiler, watch_profiler
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.cupti.buffers import Buffers
 from ipygpumem.sources.cupti.library import Cupti
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.outside.accounts import Owner
 
-__all__ = ["OUTSIDE", "OutsideBook"]
+__all__ = ["OutsideBook", "outside_records"]
 
 _MARGIN_NS = 100_000_000
 """A record carries the time at which its call began, and comes once that has ended: few calls last longer."""
@@ -288,11 +288,13 @@ class OutsideBook:
 def _segments() -> list[tuple[int, int, int]]:
     """Device index, address and bytes of PyTorch's segments; none while the user records: a history notes the look."""
     try:
-        if pytorch.started() is None or (allocator.is_recording() and not History.ours()):
+        if pytorch.started() is None or (allocator.is_recording() and not current().active_recording.running):
             return []
         return [(one["device"], one["address"], one["total_size"]) for one in allocator.segments()]
     except Exception:  # a backend that keeps no list
         return []
 
 
-OUTSIDE = OutsideBook()
+def outside_records() -> OutsideBook:
+    """The records of this process."""
+    return current().state(OutsideBook)

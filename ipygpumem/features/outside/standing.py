@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import CuptiError
-from ipygpumem.features.outside.cupti_records import OUTSIDE
+from ipygpumem.features.outside.cupti_records import outside_records
 
 if TYPE_CHECKING:
     from ipygpumem.jupyter.settings import Settings
@@ -30,13 +30,13 @@ class StandingRecords:
     def set(self) -> None:
         """Do what the setting says. Where that cannot be had one line says why; single cells try again."""
         wanted = self._settings.outside == "library"
-        OUTSIDE.told.clear()
+        outside_records().told.clear()
         if wanted and not self._held:
             try:
-                OUTSIDE.acquire()
+                outside_records().acquire()
                 self._held = True
             except CuptiError as error:
-                OUTSIDE.told.add(str(error))
+                outside_records().told.add(str(error))
                 print(f"ipygpumem: no names for memory outside PyTorch: {error}")  # noqa: T201 (said when it is asked)
         elif not wanted:
             self._drop()
@@ -44,10 +44,10 @@ class StandingRecords:
     def _drop(self) -> None:
         if self._held:
             self._held = False
-            OUTSIDE.release()
+            outside_records().release()
 
     def remove(self) -> None:
         """The extension is unloaded: nothing records any more, and no thread is left."""
         self._settings.unobserve(self._changed, names=["outside"])
         self._held = False
-        OUTSIDE.close()
+        outside_records().close()

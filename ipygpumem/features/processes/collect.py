@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.errors import DeviceError, NvmlError, first_line
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.features.processes.model import DeviceProcesses, other_process_changes
-from ipygpumem.measurement.session import current
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.nvml import Nvml
 from ipygpumem.sources.process_names import own_pid
 

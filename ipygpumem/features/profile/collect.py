@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.files import check_ending, check_path, replacing
 from ipygpumem.core.garbage_collection import collector_paused
+from ipygpumem.core.report import ProfiledHost
 from ipygpumem.features.profile.capture import Capture
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.model import CategoryPeak, ProfileFacts
+from ipygpumem.measurement.plan import Collector
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
 
+    from ipygpumem.core.report import Report
     from ipygpumem.features.profile.timeline import CategoryTimeline, Profile
     from ipygpumem.measurement.measurement import Measurement
+    from ipygpumem.measurement.plan import Outcome
 
 __all__ = ["ProfileCollector", "check_profile_paths", "profile_collector"]
 
@@ -70,7 +75,7 @@ def check_profile_paths(
             check_ending(path, what, *_ENDINGS[what])
 
 
-class ProfileCollector:
+class ProfileCollector(Collector):
     """A trace, and memory by category over time, from torch.profiler.
 
     Attributes:
@@ -79,6 +84,8 @@ class ProfileCollector:
     Raises:
         RecordingError: Profiling is not possible here.
     """
+
+    section = "profile"
 
     def __init__(self, trace: Path | None, timeline: Path | None) -> None:
         self.profile: Profile | None = None
@@ -99,7 +106,12 @@ class ProfileCollector:
         """Stop the profiler as soon as the code has ended, before the measurement does."""
         self._capture.stop()
 
-    def answer(self) -> ProfileFacts:
+    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
+        """Write the files and add the section to the report."""
+        host = ProfiledHost(report.host.before, report.host.after)
+        return replace(report, profile=self.write(), host=host)
+
+    def write(self) -> ProfileFacts:
         """Write the files. Failures are reported in the result."""
         began = time.perf_counter()
         capture, errors = self._capture, []

@@ -50,7 +50,9 @@ def _run(magics: GPUMem, rest: str) -> None:
     problem = None
     if words.plot:
         try:
-            show.show_ranks(magics.shell, found)
+            from ipygpumem.features.ranks.picture import ranks_picture
+
+            show.show_picture(magics.shell, ranks_picture(found.members, found.what), str(found))
         except OptionError as error:
             problem = error
     if not words.plot or problem is not None:  # what can be told is told before what cannot be drawn

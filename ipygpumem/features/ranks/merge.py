@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.report import Report
-from ipygpumem.display.columns import VISIBLE
+from ipygpumem.core.units import VISIBLE
 from ipygpumem.display.html import html_tables
 from ipygpumem.display.table import Table, TableRow, text_tables
 from ipygpumem.features.history import export

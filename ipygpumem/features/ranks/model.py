@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.core.errors import ReportError
-from ipygpumem.core.from_dict import Plain, mapping
-from ipygpumem.core.load import check_schema, report_from
+from ipygpumem.core.from_dict import DataReader, mapping
+from ipygpumem.core.report import Report
+from ipygpumem.core.schema import check_schema
 from ipygpumem.features.lines.model import CodeLine
 
 if TYPE_CHECKING:
-    from ipygpumem.core.report import DeviceReport, Report
+    from ipygpumem.core.report import DeviceReport
 
 __all__ = ["MAX_RANKS", "SCHEMA", "DeviceFacts", "RankInfo", "RankPeak", "RankResult", "State", "rank_result_from"]
 
@@ -162,7 +163,7 @@ class RankResult:
         return json.dumps(self.to_dict())
 
 
-_PLAIN = Plain({"CodeLine": CodeLine, "RankInfo": RankInfo, "DeviceFacts": DeviceFacts, "RankPeak": RankPeak})
+_PLAIN = DataReader({"CodeLine": CodeLine, "RankInfo": RankInfo, "DeviceFacts": DeviceFacts, "RankPeak": RankPeak})
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ def rank_result_from(data: Any, name: str) -> RankResult:
         name,
         fields.state,
         None if fields.origin is None else _checked(fields.origin),
-        None if report is None else report_from(report),
+        None if report is None else Report.from_dict(report),
         fields.peaks,
         fields.note[:_MAX_TEXT],
         fields.snapshot,

@@ -17,7 +17,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, replacing
 from ipygpumem.features.ranks.model import MAX_RANKS, RankResult
 from ipygpumem.features.ranks.rank_info import current_rank_info
-from ipygpumem.measurement.allocation_history import History
+from ipygpumem.measurement.allocation_history import recording_problem
 
 if TYPE_CHECKING:
     from ipygpumem.core.report import Report
@@ -54,7 +54,7 @@ class RankFiles:
             raise OptionError("rank_reports is empty: give the path of a folder")
         self._folder = make_folder(os.fsdecode(folder)).resolve()
         self._rank = rank
-        self._no_snapshot_reason = (History.obstacle() or "") if record else ""
+        self._no_snapshot_reason = (recording_problem() or "") if record else ""
         self._record = record and not self._no_snapshot_reason
         self._info = current_rank_info(rank=rank)
         for extension in (REPORT, SNAPSHOT):

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ipygpumem.features.ranks.model import DeviceFacts, RankInfo
-from ipygpumem.measurement.session import current
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.host import process_start
 
 if TYPE_CHECKING:

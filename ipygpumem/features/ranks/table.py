@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
-from ipygpumem.core.units import duration, pair, size
-from ipygpumem.display.columns import VISIBLE
+from ipygpumem.core.units import VISIBLE, duration, pair, size
 from ipygpumem.display.table import Table, TableRow
 from ipygpumem.features.history.table import change_text
 from ipygpumem.features.ranks.remarks import join_names, notes_tables, rank_remarks

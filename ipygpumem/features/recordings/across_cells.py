@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from IPython.core.error import UsageError
-
-from ipygpumem.measure_block import notebook_sources
+from ipygpumem.core.errors import RecordingError
+from ipygpumem.measurement.notebook_sources import notebook_sources
 from ipygpumem.measurement.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -16,96 +15,89 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import RecordingFacts
     from ipygpumem.measurement.allocation_history import HistoryOptions
     from ipygpumem.measurement.recording_keys import CellFacts
+    from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
-    from ipygpumem.measurement.session import Session
 
 __all__ = ["AcrossCells"]
 
-_MOST_WINDOWS = 200
-"""Cells whose samples are kept: each has some thousand at most."""
+_MAX_SAMPLED_CELLS = 200
+"""The samples of this many cells are kept: up to some thousand samples each."""
 
 
 class AcrossCells:
-    """The recording that goes on from ``start`` to ``stop``, with the cells that ran meanwhile."""
+    """A recording that runs from ``start`` to ``stop``, with the cells that run meanwhile.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._recorder: Recorder | None = None
-        self._texts: dict[str, str] = {}
+    Attributes:
+        recorder: The recorder; None if nothing is being recorded.
+    """
 
-    @property
-    def running(self) -> bool:
-        """Whether a recording is on."""
-        return self._recorder is not None
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._sources: dict[str, str] = {}
+        self.recorder: Recorder | None = None
 
     def start(self, options: HistoryOptions) -> str:
-        """Begin.
+        """Start recording, and return a message.
 
         Raises:
-            UsageError: One is on already, ours or the user's.
+            RecordingError: A recording is running already, or history cannot be recorded.
         """
-        if self._recorder is not None:
-            raise UsageError("%gpumem record: already recording; %gpumem record stop ends it")
-        recorder = Recorder(self._session.monitor, options)
+        if self.recorder is not None:
+            raise RecordingError("already recording; %gpumem record stop ends it")
+        recorder = Recorder(self._runtime, options)
         recorder.start()
         if not recorder.history.own:
-            raise UsageError(
-                "%gpumem record: PyTorch's history is being recorded already, and is yours: save it yourself"
-            )
-        self._recorder = recorder
+            raise RecordingError("the program is recording PyTorch's allocation history itself: stop or save that one")
+        self.recorder = recorder
         return (
             f"recording allocation history, at most {options.max_entries} events per device, until %gpumem record stop"
         )
 
-    def add(self, cell: CellFacts, filename: str | None, raw: str | None, window: SampleWindow | None = None) -> None:
-        """A cell has ended; ``window`` has the samples of the cards meanwhile."""
-        if self._recorder is not None:
-            self._recorder.cells.append(cell)
-            if window is not None and any(track.count for track in window.tracks.values()):
-                self._recorder.windows = [*self._recorder.windows, window][-_MOST_WINDOWS:]
-            if filename is not None and raw is not None:
-                self._texts[filename] = raw
+    def add(self, cell: CellFacts, filename: str | None, text: str | None, samples: SampleWindow | None = None) -> None:
+        """Add a cell that has ended, with the samples of device memory taken meanwhile."""
+        if self.recorder is None:
+            return
+        self.recorder.cells.append(cell)
+        if samples is not None and any(track.count for track in samples.tracks.values()):
+            self.recorder.windows = [*self.recorder.windows, samples][-_MAX_SAMPLED_CELLS:]
+        if filename is not None and text is not None:
+            self._sources[filename] = text
 
+    @property
     def notes(self) -> tuple[str, ...]:
-        """What each report says while a recording is on, lest it be forgotten."""
-        if self._recorder is None:
+        """What each report says while a recording is running."""
+        if self.recorder is None:
             return ()
-        if self._recorder.history.lost:
-            return (f"no longer recording across cells, {self._recorder.history.lost}: %gpumem record stop",)
-        count = len(self._recorder.cells)
+        if self.recorder.history.lost:
+            return (f"no longer recording across cells, {self.recorder.history.lost}: %gpumem record stop",)
+        count = len(self.recorder.cells)
         cells = f"{count} cell{'s' if count != 1 else ''}"
         return (f"still recording allocation history ({cells} so far): %gpumem record save PATH, or stop",)
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingFacts:
-        """Write what there is so far; the recording goes on. ``numbers``: the cells' In numbers by file name.
+        """Save the recording so far, which goes on. ``numbers`` are In numbers by file name.
 
         Raises:
-            UsageError: None is on.
+            RecordingError: Nothing is being recorded.
         """
-        if self._recorder is None:
-            raise UsageError("%gpumem record: nothing is being recorded; %gpumem record start begins")
-        return self._recorder.save(path, sources={**notebook_sources(), **self._texts}, numbers=numbers)
+        if self.recorder is None:
+            raise RecordingError("nothing is being recorded; %gpumem record start begins a recording")
+        return self.recorder.save(path, sources={**notebook_sources(), **self._sources}, numbers=numbers)
 
     def stop(self) -> str:
-        """End.
+        """Stop recording, and return a message.
 
         Raises:
-            UsageError: None is on.
+            RecordingError: Nothing is being recorded.
         """
-        if self._recorder is None:
-            raise UsageError("%gpumem record: nothing is being recorded")
+        if self.recorder is None:
+            raise RecordingError("nothing is being recorded")
         self.close()
         return "recording stopped"
 
-    def discard(self) -> None:
-        """End, and say what is lost: the extension is being unloaded."""
-        if self._recorder is not None:
-            print("ipygpumem: a recording was on; what was not saved is gone")  # noqa: T201 (nothing is lost unsaid)
-            self.close()
-
     def close(self) -> None:
-        """End, whatever is on."""
-        if self._recorder is not None:
-            self._recorder.stop()
-            self._recorder = None
-            self._texts = {}
+        """Stop recording, if a recording is running."""
+        if self.recorder is not None:
+            self.recorder.stop()
+            self.recorder = None
+            self._sources = {}

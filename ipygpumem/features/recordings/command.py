@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from IPython.core.error import UsageError
 
 from ipygpumem.commands.command import Command, Verb
-from ipygpumem.display.columns import recording_notes
+from ipygpumem.features.report.notes import recording_text
 from ipygpumem.jupyter.options import RECORD, Option, history_options, parse, split_words
 from ipygpumem.jupyter.paths import expanded
 
@@ -39,7 +39,7 @@ def _save(magics: GPUMem, words: str) -> str:
     facts = magics.record.save(expanded(magics.shell, paths[0]), magics.cells.numbers.known())
     if facts.path is None:
         raise UsageError(f"%gpumem record: {facts.error}")
-    return recording_notes(facts)
+    return recording_text(facts)
 
 
 _PATH = Option(("path",), "PATH", "where to write the snapshot", path=True)

@@ -12,7 +12,7 @@ import ipygpumem
 from fakes.cupti import CUPY, FakeCupti, put_under
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.units import MIB
-from ipygpumem.features.outside.cupti_records import OUTSIDE
+from ipygpumem.features.outside.cupti_records import outside_records
 
 
 def steps(fall):
@@ -70,7 +70,7 @@ def test_a_pool_that_counts_itself_needs_no_records(gpu, cupy):
 def test_what_records_and_a_pool_both_tell_is_told_once(gpu, cupti, cupy):
     cupy.total = 100 * MIB  # from before the records
     gpu.outside(100 * MIB)
-    OUTSIDE.acquire()
+    outside_records().acquire()
     cupti.alloc(0x1000, 156 * MIB, CUPY)
     gpu.outside(156 * MIB)
     cupy.total = 256 * MIB
@@ -79,7 +79,7 @@ def test_what_records_and_a_pool_both_tell_is_told_once(gpu, cupti, cupy):
     assert (found["CuPy"], found["CuPy's pool, from before the records"]) == (156 * MIB, 100 * MIB)
     assert "kernel code, stacks, graphs" not in found, "nothing is left"
     assert fall.imbalance == 0
-    OUTSIDE.release()
+    outside_records().release()
 
 
 def test_a_pool_with_more_than_the_card_shows_is_told_as_counted_twice(gpu, cupy):
@@ -102,7 +102,7 @@ def test_the_parent_of_a_mig_instance_is_not_our_card(make_gpu):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_in_a_forked_child_nobody_hangs(gpu, cupti):
-    OUTSIDE.acquire()
+    outside_records().acquire()
     cupti.alloc(0x1000, 5)
     pid = os.fork()
     if pid == 0:
@@ -111,4 +111,4 @@ def test_in_a_forked_child_nobody_hangs(gpu, cupti):
         except BaseException:  # a child must not go on as a second pytest
             os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
-    OUTSIDE.release()
+    outside_records().release()

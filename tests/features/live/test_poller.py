@@ -9,7 +9,7 @@ import ipygpumem
 from fakes.cuda import MIB
 from ipygpumem.features.live import poller as module
 from ipygpumem.features.live.poller import Poller
-from ipygpumem.measurement.session import current
+from ipygpumem.measurement.runtime import current
 
 LIST = "nvmlDeviceGetComputeRunningProcesses_v3"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipygpumem.features.modules.phases import PhaseTracker
-from ipygpumem.measurement.peaks import PEAKS
+from ipygpumem.measurement.runtime import current
 
 MIB = 1 << 20
 
@@ -13,13 +13,13 @@ MIB = 1 << 20
 @pytest.fixture
 def gpu(fake_gpu):
     fake_gpu.alloc(MIB)
-    PEAKS.install()
+    current().peaks.install()
     return fake_gpu
 
 
 def test_sums(gpu):
-    outer = PEAKS.scope()
-    before = PEAKS.enter(outer, 0, reset=True).now.allocated
+    outer = current().peaks.scope()
+    before = current().peaks.enter(outer, 0, reset=True).now.allocated
     phases = PhaseTracker(reset=True)
     phases.begin()
     kept = []
@@ -34,7 +34,7 @@ def test_sums(gpu):
     phases.leave("backward")
     phases.end()
     phases.end()
-    after = PEAKS.leave(outer, 0).now.allocated
+    after = current().peaks.leave(outer, 0).now.allocated
     found = {name: (total.times, total.devices[0]) for name, total in phases.totals.items()}
     assert {name: times for name, (times, _) in found.items()} == {"forward": 2, "backward": 1, "other": 4}
     assert {name: sums.change // MIB for name, (_, sums) in found.items()} == {
@@ -45,7 +45,7 @@ def test_sums(gpu):
     assert {name: sums.peak // MIB for name, (_, sums) in found.items()} == {"forward": 51, "backward": 21, "other": 23}
     assert sum(sums.change for _, sums in found.values()) == after - before
     assert outer.peaks()[0].counters.allocated == 51 * MIB, "the measurement around them has its own peak"
-    PEAKS.drop(outer)
+    current().peaks.drop(outer)
 
 
 @pytest.mark.parametrize(

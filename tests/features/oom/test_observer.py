@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from ipygpumem.features.oom import collect as oom
-from ipygpumem.features.oom.observer import FAILURES
-from ipygpumem.measurement.session import current
+from ipygpumem.features.oom.observer import failed_allocations
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
 GIB = 1 << 30
@@ -33,7 +33,7 @@ def test_the_books_at_the_failure(fake_gpu, monkeypatch):
     fake_gpu.nvml.devices[0].others[9000001] = 3 * GIB
     assert oom.listen()
     fail(fake_gpu)
-    (one,) = FAILURES.take()
+    (one,) = failed_allocations().take()
     assert (one.device, one.asked, one.thread) == ("cuda:0", 200 * GIB, "")
     assert one.reading.allocated == 9 * GIB
     assert one.reading.others == 3 * GIB
@@ -42,7 +42,7 @@ def test_the_books_at_the_failure(fake_gpu, monkeypatch):
     assert one.free == fake_gpu.nvml_device.free
     assert [holder.amount for holder in one.holders.holders] == [9 * GIB]
     assert any(frame[2] == "fail" for frame in one.frames)
-    assert FAILURES.take() == []
+    assert failed_allocations().take() == []
     del x
 
 
@@ -50,19 +50,19 @@ def test_one_observer_for_the_process_however_often_we_listen(fake_gpu):
     torch.cuda.init()
     for _ in range(3):
         assert oom.listen()
-        FAILURES.deafen()
+        failed_allocations().deafen()
     assert oom.listen()
     assert len(fake_gpu.oom_observers) == 1
     fail(fake_gpu)
-    assert FAILURES.count == 1
+    assert failed_allocations().count == 1
 
 
 def test_after_deafen_nobody_listens(fake_gpu):
     torch.cuda.init()
     oom.listen()
-    FAILURES.deafen()
+    failed_allocations().deafen()
     fail(fake_gpu)
-    assert FAILURES.count == 0
+    assert failed_allocations().count == 0
 
 
 @pytest.mark.parametrize("part", ["read", "other_processes"])
@@ -75,7 +75,7 @@ def test_a_part_that_fails_leaves_the_others(fake_gpu, monkeypatch, part):
 
     monkeypatch.setattr(current().monitor, part, broken)
     fail(fake_gpu)
-    (one,) = FAILURES.take()
+    (one,) = failed_allocations().take()
     assert one.asked == 200 * GIB
     assert (one.reading is None) is (part == "read")
 
@@ -88,13 +88,13 @@ def test_the_users_error_stands_whatever_happens_here(fake_gpu, monkeypatch, err
     def broken(*_):
         raise error
 
-    monkeypatch.setattr(FAILURES, "_take_down", broken)
+    monkeypatch.setattr(failed_allocations(), "_take_down", broken)
     interrupted = pytest.raises(KeyboardInterrupt) if error is KeyboardInterrupt else contextlib.nullcontext()
     with interrupted:  # an interrupt is the user's, and comes a moment later
         fail(fake_gpu)
         for _ in range(100):
             pass
-    assert FAILURES._inside.here is False
+    assert failed_allocations()._inside.here is False
 
 
 def test_out_of_memory_inside_the_observer_is_not_taken_down(fake_gpu, monkeypatch):
@@ -106,17 +106,17 @@ def test_out_of_memory_inside_the_observer_is_not_taken_down(fake_gpu, monkeypat
 
     monkeypatch.setattr(current().monitor, "read", again)
     fail(fake_gpu)
-    assert [one.asked for one in FAILURES.take()] == [200 * GIB]
+    assert [one.asked for one in failed_allocations().take()] == [200 * GIB]
 
 
 def test_a_loop_of_failures_is_bounded_and_walks_once(fake_gpu, monkeypatch):
     torch.cuda.init()
     walks = []
-    FAILURES.listen(current().monitor, lambda: walks.append(1))
+    failed_allocations().listen(current().monitor, lambda: walks.append(1))
     for _ in range(150):
         fail(fake_gpu)
-    assert FAILURES.count == 150
-    assert len(FAILURES.take()) == 100
+    assert failed_allocations().count == 150
+    assert len(failed_allocations().take()) == 100
     assert walks == [1]
 
 
@@ -126,7 +126,7 @@ def test_a_thread_is_named(fake_gpu):
     thread = threading.Thread(target=fail, args=(fake_gpu,), name="loader")
     thread.start()
     thread.join()
-    assert [one.thread for one in FAILURES.take()] == ["loader"]
+    assert [one.thread for one in failed_allocations().take()] == ["loader"]
 
 
 class Nameless(threading.Thread):
@@ -146,7 +146,7 @@ def test_a_thread_that_does_not_tell_its_name(fake_gpu):
     thread._name = "quiet"
     thread.start()
     thread.join()
-    (one,) = FAILURES.take()
+    (one,) = failed_allocations().take()
     assert (one.asked, one.thread) == (200 * GIB, "quiet")
     assert one.frames
 
@@ -159,7 +159,7 @@ def test_a_failure_is_kept_whatever_is_asked_after(fake_gpu, monkeypatch):
     thread = threading.Thread(target=fail, args=(fake_gpu,))
     thread.start()
     thread.join()
-    assert [one.asked for one in FAILURES.take()] == [200 * GIB]
+    assert [one.asked for one in failed_allocations().take()] == [200 * GIB]
     assert oom.explain([], 1, caught=False) is None
 
 
@@ -171,7 +171,7 @@ def test_the_panel_stands_without_the_holders(fake_gpu, monkeypatch):
     oom.listen()
     fail(fake_gpu)
     monkeypatch.setattr(oom, "holders", broken)
-    panel = oom.explain(FAILURES.take(), 1, caught=False)
+    panel = oom.explain(failed_allocations().take(), 1, caught=False)
     assert (panel.failure.asked, panel.holders, panel.freeable) == (200 * GIB, None, 0)
 
 

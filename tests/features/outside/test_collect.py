@@ -13,7 +13,7 @@ import torch
 from fakes.cupti import CTYPES, CUBLAS, CUPY, MANAGED, NCCL, STATIC, TORCH, FakeCupti, put_under
 from ipygpumem import Report, measure
 from ipygpumem.features.outside.collect import OutsideQuestion
-from ipygpumem.features.outside.cupti_records import OUTSIDE
+from ipygpumem.features.outside.cupti_records import outside_records
 from ipygpumem.measurement.measurement import Measurement
 from ipygpumem.sources import library_pools as pools
 from ipygpumem.sources.cuda import CudaPool
@@ -172,10 +172,10 @@ def test_a_machine_without_a_gpu():
 
 def test_the_profiler_in_the_block(gpu, cupti):
     with measure(outside=True) as m:
-        OUTSIDE.pause()
+        outside_records().pause()
         gpu.outside(10 * MIB)
         cupti.alloc(0x1000, 10 * MIB, CUPY)
-        OUTSIDE.resume()
+        outside_records().resume()
         take(gpu, cupti, 0x2000, 6 * MIB, NCCL)
     one = told(m)
     assert (one.named, one.rest, one.grade.trust) == (6 * MIB, 10 * MIB, "sampled")

@@ -357,8 +357,8 @@ from ipygpumem.sources.cupti.library import Cupti
 from ipygpumem.features.outside import cupti_records as outside
 cupti = FakeCupti()
 outside.Cupti = lambda: Cupti(cupti)
-outside.OUTSIDE.acquire()
-window = outside.OUTSIDE.open()
+outside.outside_records().acquire()
+window = outside.outside_records().open()
 def work():
     address = 0x1000
     while True:
@@ -368,7 +368,7 @@ workers = [threading.Thread(target=work, daemon=True) for _ in range(3)]
 for one in workers[:1]:
     one.start()
 while not window.accounts:
-    outside.OUTSIDE.standing()
+    outside.outside_records().standing()
 {end}
 """
 

@@ -6,11 +6,12 @@ import dataclasses
 
 from fakes.facts import report
 from ipygpumem.core.grade import grade
-from ipygpumem.display.html import html_line, html_tables
-from ipygpumem.display.line import text_line
-from ipygpumem.display.table import report_tables, text_tables
+from ipygpumem.display.html import html_tables
+from ipygpumem.display.table import text_tables
 from ipygpumem.features.outside.model import LibraryMemory, PoolMemory, balance
 from ipygpumem.features.outside.table import outside_sentences, outside_table, with_outside
+from ipygpumem.features.report.line import html_line, text_line
+from ipygpumem.features.report.table import report_tables
 
 MIB = 1 << 20
 LIBRARIES = (

@@ -6,11 +6,12 @@ import dataclasses
 
 from fakes.facts import report
 from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
-from ipygpumem.display.html import html_line, html_tables
-from ipygpumem.display.line import text_line
-from ipygpumem.display.table import report_tables, text_tables
+from ipygpumem.display.html import html_tables
+from ipygpumem.display.table import text_tables
 from ipygpumem.features.processes.model import DeviceProcesses
 from ipygpumem.features.processes.table import other_process_sentences, processes_tables, with_change_rows
+from ipygpumem.features.report.line import html_line, text_line
+from ipygpumem.features.report.table import report_tables
 
 MIB, GIB = 1 << 20, 1 << 30
 KERNEL = OtherProcess(4711, None, "python -m ipykernel_launcher", "own", "me", "kernel", "/home/me/train.ipynb")

@@ -7,7 +7,6 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.code_label import first_code
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.units import MIB
 from ipygpumem.display.html import html_tables
@@ -17,6 +16,7 @@ from ipygpumem.features.ranks.engines.client import client_and_targets, join_err
 from ipygpumem.features.ranks.engines.status import status_text
 from ipygpumem.features.ranks.engines.submission import Submission, engine_result
 from ipygpumem.features.ranks.table import ranks_tables
+from ipygpumem.measurement.code_label import first_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable

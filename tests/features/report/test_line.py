@@ -10,8 +10,9 @@ from fakes.facts import MIB, after, before, report
 from ipygpumem.core.baseline import Baseline
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.report import RecordingFacts
-from ipygpumem.display.line import baseline_line, text_line
-from ipygpumem.measurement.build_report import settle
+from ipygpumem.features.report.line import text_line
+from ipygpumem.features.report.table import baseline_line
+from ipygpumem.measurement.build_report import build_report
 
 GIB = 1024 * MIB
 
@@ -48,7 +49,7 @@ def test_a_peak_that_is_a_bound_and_a_card_that_is_everybodys():
 def test_the_cell_that_started_cuda():
     nothing = Reading(1.0, {}, HostReading())
     end = Reading(2.0, {"cuda:0": after(allocated=0, active=0, reserved=0, process=612 * MIB)}, HostReading())
-    assert text_line(settle(nothing, end, {}, seconds=0.5)) == (
+    assert text_line(build_report(nothing, end, {}, seconds=0.5)) == (
         "cuda:0  CUDA context and first kernels +612.0 MiB · 1.6 of 139.8 GiB used   500.0 ms"
     )
 
@@ -105,7 +106,7 @@ def test_many_devices_show_the_two_largest():
         {name: after(name, allocated=(200 + index) * MIB, reserved=584 * MIB) for index, name in enumerate(names)},
         HostReading(),
     )
-    lines = text_line(settle(low, high, {}, seconds=1.0)).split("\n")
+    lines = text_line(build_report(low, high, {}, seconds=1.0)).split("\n")
     assert len(lines) == 3
     assert lines[2] == "6 more devices  %gpumem shows them"
 
@@ -114,13 +115,13 @@ def test_without_a_gpu_the_host_clearly_labelled():
     low = HostReading(200 * MIB, 200 * MIB, total=24 * GIB)
     high = HostReading(250 * MIB, 300 * MIB, total=24 * GIB)
     nothing = Reading(1.0, {}, low)
-    one = settle(nothing, Reading(2.0, {}, high), {}, seconds=1.5, cell=3)
+    one = build_report(nothing, Reading(2.0, {}, high), {}, seconds=1.5, cell=3)
     assert text_line(one) == (
         "host memory (RSS)  +50.0 MiB held · peak +100.0 MiB · 0.2 of 24.0 GiB resident   In [3], 1.50 s"
     )
     older = dataclasses.replace(one.host, before=HostReading(200 * MIB, 300 * MIB))
     assert "peak" not in text_line(dataclasses.replace(one, host=older)), "an older mark says nothing of this cell"
-    still = settle(nothing, nothing, {}, seconds=1.5)
+    still = build_report(nothing, nothing, {}, seconds=1.5)
     assert text_line(still) == "host memory (RSS)  nothing moved · 0.2 of 24.0 GiB resident   1.50 s"
 
 

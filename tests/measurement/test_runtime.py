@@ -13,9 +13,9 @@ from fakes.builds import NO_GPU
 from fakes.cuda import CONTEXT, KERNELS, WORKSPACE
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem import measure
-from ipygpumem.display.line import baseline_line, text_line
-from ipygpumem.measurement.peaks import PEAKS
-from ipygpumem.measurement.session import current
+from ipygpumem.features.report.line import text_line
+from ipygpumem.features.report.table import baseline_line
+from ipygpumem.measurement.runtime import current
 
 MIB = 1 << 20
 
@@ -58,7 +58,7 @@ def test_the_users_peaks_do_not_show_the_warm_up(fake_gpu):
     fake_gpu.free(fake_gpu.alloc(10 * MIB))
     ipygpumem.preload_pytorch()
     assert torch.cuda.max_memory_allocated() == max(10 * MIB, WORKSPACE)
-    PEAKS.remove()
+    current().peaks.remove()
     assert torch.cuda.max_memory_allocated() == max(10 * MIB, WORKSPACE)
 
 

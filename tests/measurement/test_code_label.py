@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipygpumem.core.code_label import WIDTH, first_code
+from ipygpumem.measurement.code_label import WIDTH, first_code
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,266 @@
+"""What one measurement changed on one device: the difference of two readings, and how accurate each figure is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.samples import NOISE
+from ipygpumem.core.units import MIB, duration
+
+if TYPE_CHECKING:
+    from ipygpumem.core.reading import Counters, DeviceReading
+    from ipygpumem.core.samples import OutsidePeak
+
+__all__ = ["DeviceReport", "Peak", "difference"]
+
+_COUNTER = "allocator counter"
+_DEVICE_NOISE = 16 * MIB
+_DIFFERENT_SOURCES = "the device could not be read from the same source at both ends"
+_UNATTRIBUTED = "not in the entry of any process: page tables, managed memory or hidden processes"
+_PROPERTIES = "CUDA's device properties"
+_FIGURES = (
+    *("held", "peak", "cached", "pending", "outside", "outside_peak", "others", "unattributed", "process"),
+    *("used", "total"),
+)
+
+
+def difference(before: int | None, after: int | None) -> int | None:
+    """``after`` minus ``before``; None if either is unknown."""
+    return None if before is None or after is None else after - before
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The highest value of each allocator counter during a measurement, in bytes.
+
+    Attributes:
+        counters: The peaks.
+        exact: Whether the peak of ``allocated`` is exact. Otherwise it is an upper bound: the counters were not reset,
+            and an earlier peak was higher. The other three may be upper bounds in either case if there was no reset.
+    """
+
+    counters: Counters
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """What one measurement changed on one device. Figures are changes in bytes; None if unknown (see `grades`).
+
+    Attributes:
+        name: Name of the device, such as ``cuda:0``.
+        before: The reading at the beginning.
+        after: The reading at the end.
+        high: Peaks of the allocator counters; None if they could not be read.
+        sampled: What samples of the device prove about memory outside PyTorch; None if no more than the readings do.
+        unsampled: Why samples are missing for some or all of the time; empty if none are.
+    """
+
+    name: str
+    before: DeviceReading
+    after: DeviceReading
+    high: Peak | None = None
+    sampled: OutsidePeak | None = None
+    unsampled: str = ""
+
+    @property
+    def held(self) -> int | None:
+        """Allocated at the end minus allocated at the beginning: memory of tensors that the code still holds."""
+        return difference(self.before.allocated, self.after.allocated)
+
+    @property
+    def peak(self) -> int | None:
+        """Highest allocated memory minus that at the beginning."""
+        if self.high is None or self.before.allocated is None:
+            return None
+        return self.high.counters.allocated - self.before.allocated
+
+    @property
+    def pending(self) -> int | None:
+        """Freed blocks that wait for a stream."""
+        return difference(self.before.pending, self.after.pending)
+
+    @property
+    def cached(self) -> int | None:
+        """PyTorch's cache."""
+        return difference(self.before.cached, self.after.cached)
+
+    @property
+    def process_wide(self) -> bool:
+        """Whether both readings know this process's own entry, so that figures do not include other processes."""
+        return self.before.process is not None and self.after.process is not None
+
+    @property
+    def outside(self) -> int | None:
+        """Memory outside PyTorch: of this process, or (grade ``device``) of all processes on the device."""
+        if self.process_wide:
+            return difference(self.before.outside, self.after.outside)
+        if not self._comparable:
+            return None
+        return difference(_not_pytorch(self.before), _not_pytorch(self.after))
+
+    @property
+    def outside_peak(self) -> int | None:
+        """Lower bound of the peak of memory outside PyTorch; None if nothing proves one.
+
+        May include a process that started and ended during the measurement: see `ipygpumem.core.samples`.
+        """
+        proven = [self.accounted, None if self.sampled is None else self.sampled.change]
+        return max((peak for peak in proven if peak), default=None)
+
+    @property
+    def accounted(self) -> int | None:
+        """Lower bound of that peak from the driver's accounting of this process; None if that is off or proves nothing.
+
+        The driver's record of this process's highest memory use rose during the measurement, so that value was
+        reached. PyTorch had at most its peak of reserved memory of it.
+        """
+        before, after, at_start = self.before.highest, self.after.highest, self.before.outside
+        if before is None or after is None or after <= before or at_start is None or self.high is None:
+            return None
+        peak = after - self.high.counters.reserved - at_start
+        return peak if peak > max(self.outside or 0, 0) + NOISE else None
+
+    @property
+    def others(self) -> int | None:
+        """Other processes in NVML's list."""
+        return difference(self.before.others, self.after.others) if self.process_wide else None
+
+    @property
+    def unattributed(self) -> int | None:
+        """Memory in use that is in no process's entry: managed memory, page tables, hidden processes."""
+        if not self.process_wide or not self._comparable:
+            return None
+        return difference(self.before.unattributed, self.after.unattributed)
+
+    @property
+    def process(self) -> int | None:
+        """NVML's entry of this process."""
+        return difference(self.before.process, self.after.process)
+
+    @property
+    def used(self) -> int | None:
+        """Device memory in use at the end, with the driver's own part. A level, not a change."""
+        return self.after.used
+
+    @property
+    def total(self) -> int | None:
+        """Total device memory. A level, not a change."""
+        return self.after.total
+
+    @property
+    def started(self) -> bool:
+        """Whether the CUDA context of this process on the device was created during the measurement."""
+        return self.after.context and not self.before.context
+
+    @property
+    def ooms(self) -> int:
+        """Number of allocations that raised an out-of-memory error."""
+        return difference(self.before.ooms, self.after.ooms) or 0
+
+    @property
+    def retries(self) -> int:
+        """Number of allocations for which PyTorch had to free its whole cache first."""
+        return difference(self.before.retries, self.after.retries) or 0
+
+    def moved(self, minimum: int) -> bool:
+        """Whether this process changed memory by at least ``minimum`` bytes, or ran out of memory.
+
+        Without figures of this process alone, changes below 16 MiB outside PyTorch are attributed to other processes.
+        """
+        figures = [
+            self.held,
+            self.peak if self.high is not None and self.high.exact else None,
+            self.cached,
+            self.pending,
+            self.outside_peak,
+        ]
+        if self.process_wide or (self.outside is not None and abs(self.outside) >= _DEVICE_NOISE):
+            figures.append(self.outside)
+        changed = any(figure is not None and abs(figure) >= minimum for figure in figures)
+        return changed or self.ooms > 0 or self.retries > 0
+
+    @property
+    def _comparable(self) -> bool:
+        return self.before.source == self.after.source and self.after.source is not None
+
+    @property
+    def grades(self) -> dict[str, Grade]:
+        """How accurate each figure is, by name."""
+        torch_grade = self._torch_grade()
+        grades = dict.fromkeys(("held", "pending", "cached"), torch_grade)
+        grades["peak"] = self._peak_grade(torch_grade)
+        grades["outside"] = self._outside_grade()
+        grades["outside_peak"] = self._outside_peak_grade()
+        no_processes = grade("unknown", f"no attribution by process: {self.after.why}")
+        if self.process_wide:
+            no_processes = grade("unknown", _DIFFERENT_SOURCES)
+        grades["others"] = grades["unattributed"] = no_processes
+        if self.others is not None:
+            grades["others"] = grade("exact", "NVML's process list, as far as this container can see it")
+        if self.unattributed is not None:
+            grades["unattributed"] = grade("exact", _UNATTRIBUTED)
+        for name, level in (("used", self.used), ("total", self.total)):
+            if level is None:
+                grades[name] = grade("unknown", self.after.why)
+            else:
+                grades[name] = grade("exact", self.after.source or _PROPERTIES)
+        return grades
+
+    def _torch_grade(self) -> Grade:
+        if self.held is None:
+            problem = self.after.torch_why or self.before.torch_why
+            return grade("unknown", problem or "PyTorch's counters are not available")
+        return grade("exact", self.after.torch_why or _COUNTER)
+
+    def _peak_grade(self, torch_grade: Grade) -> Grade:
+        if self.high is None or self.peak is None:
+            return torch_grade if self.held is None else grade("unknown", "the counters could not be read at the end")
+        if self.high.exact:
+            return torch_grade
+        return grade("bound", "the counters are not reset (peaks = untouched), and an earlier peak was higher")
+
+    def _outside_grade(self) -> Grade:
+        if self.outside is None:
+            return grade("unknown", self.after.torch_why if self.after.reserved is None else self.after.why)
+        if self.process_wide:
+            return grade("exact", f"NVML's entry of this process minus PyTorch's reserved memory; {self.after.why}")
+        return grade("device", f"this process or another: {self.after.why}")
+
+    def _outside_peak_grade(self) -> Grade:
+        sampled, accounted = self.sampled, self.accounted
+        if accounted is not None and accounted == self.outside_peak:
+            return Grade("sampled", "the driver's accounting of this process, minus PyTorch's peak of reserved memory")
+        missing = f"; {self.unsampled}" if self.unsampled else ""
+        if sampled is None:
+            return grade("unknown", f"no sample proves more than the readings at both ends{missing}")
+        owner = "this process or one that has ended" if self.process_wide else "this process or another"
+        return Grade(
+            "sampled",
+            f"{sampled.count:,} samples of the device from {duration(sampled.since)} on, largest gap "
+            f"{duration(sampled.gap)}{missing}, minus the most that PyTorch can have reserved; {owner}",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every figure, both readings, the peaks and the grades, as plain data."""
+        return {
+            **{name: getattr(self, name) for name in _FIGURES},
+            "started": self.started,
+            "ooms": self.ooms,
+            "retries": self.retries,
+            "peaks": None if self.high is None else {**asdict(self.high.counters), "exact": self.high.exact},
+            "sampled": None if self.sampled is None else asdict(self.sampled),
+            "unsampled": self.unsampled,
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "grades": {name: asdict(accuracy) for name, accuracy in self.grades.items()},
+        }
+
+
+def _not_pytorch(reading: DeviceReading) -> int | None:
+    """Device memory in use, without PyTorch's and the driver's."""
+    if reading.used is None or reading.reserved is None:
+        return None
+    return reading.used - (reading.driver_reserved or 0) - reading.reserved

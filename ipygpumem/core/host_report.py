@@ -1,0 +1,92 @@
+"""What one measurement changed in this process's main memory."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ipygpumem.core.device_report import difference
+from ipygpumem.core.grade import Grade, grade
+
+if TYPE_CHECKING:
+    from ipygpumem.core.reading import HostReading
+
+__all__ = ["HostReport", "ProfiledHost"]
+
+_EARLIER_PEAK = "the kernel's record of peak resident memory is older than this measurement"
+_PROFILED = "includes the records of torch.profiler"
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """What one measurement changed in this process's main memory, in bytes.
+
+    Attributes:
+        before: The reading at the beginning.
+        after: The reading at the end.
+        profiled: Whether torch.profiler was running, whose records use resident memory: figures are upper bounds.
+    """
+
+    before: HostReading
+    after: HostReading
+    profiled: ClassVar[bool] = False
+
+    @property
+    def held(self) -> int | None:
+        """Resident memory at the end minus that at the beginning."""
+        return difference(self.before.rss, self.after.rss)
+
+    @property
+    def peak(self) -> int | None:
+        """Highest resident memory minus that at the beginning: exact, or an upper bound (see `grades`)."""
+        if self.after.peak is None or self.before.rss is None:
+            return None
+        # the kernel adds up its per-CPU counters only from time to time, so its record can be below a level just read
+        return max(self.after.peak, self.before.rss, self.after.rss or 0) - self.before.rss
+
+    @property
+    def pinned(self) -> int | None:
+        """Page-locked memory of PyTorch's host allocator."""
+        return difference(self.before.pinned, self.after.pinned)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the peak belongs to this measurement: the record rose, or equalled the level at the beginning."""
+        if self.profiled or self.before.peak is None or self.after.peak is None or self.before.rss is None:
+            return False
+        return self.after.peak > self.before.peak or self.before.peak <= self.before.rss
+
+    @property
+    def grades(self) -> dict[str, Grade]:
+        """How accurate each figure is, by name."""
+        held = peak = grade("unknown", "this system does not report it")
+        if self.held is not None:
+            held = grade("bound", _PROFILED) if self.profiled else grade("exact", "resident memory of this process")
+        if self.peak is not None and self.exact:
+            peak = grade("exact", "the kernel's record of peak resident memory")
+        elif self.peak is not None:
+            peak = grade("bound", _PROFILED if self.profiled else _EARLIER_PEAK)
+        if self.pinned is not None:
+            pinned = grade("exact", "PyTorch's host allocator")
+        else:
+            pinned = grade("unknown", "CUDA has not started, or this PyTorch does not count pinned memory")
+        return {"held": held, "peak": peak, "pinned": pinned}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every figure, both readings and the grades, as plain data."""
+        return {
+            "held": self.held,
+            "peak": self.peak,
+            "pinned": self.pinned,
+            "profiled": self.profiled,
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "grades": {name: asdict(accuracy) for name, accuracy in self.grades.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledHost(HostReport):
+    """The same with torch.profiler running. A class instead of a field, which would use memory in every report."""
+
+    profiled: ClassVar[bool] = True

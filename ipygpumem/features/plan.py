@@ -1,0 +1,229 @@
+"""From the options of a measurement to its plan: which sections the report gets, and what they need."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.features.outside.collect import OutsideQuestion, exact_first
+from ipygpumem.features.processes.collect import with_other_processes
+from ipygpumem.measurement.allocation_history import HistoryOptions, recording_problem
+from ipygpumem.measurement.backward_passes import BackwardPasses
+from ipygpumem.measurement.finish import with_notes
+from ipygpumem.measurement.plan import Collector, Plan
+from ipygpumem.measurement.recorder import Recorder
+from ipygpumem.sources import pytorch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from ipygpumem.core.report import Report
+    from ipygpumem.features.limits.model import Limits
+    from ipygpumem.features.lines.source import SourceRegion
+    from ipygpumem.features.modules.tracker import ModuleTracker
+    from ipygpumem.features.profile.collect import ProfileCollector
+    from ipygpumem.measurement.measurement import Measurement
+    from ipygpumem.measurement.plan import Outcome
+    from ipygpumem.measurement.runtime import Runtime
+
+__all__ = ["make_plan"]
+
+
+def make_plan(
+    runtime: Runtime,
+    *,
+    lines: Sequence[SourceRegion] | None = None,
+    all_functions: bool = False,
+    peak_lines: bool = False,
+    modules: ModuleTracker | None = None,
+    outside: bool = False,
+    every_cell: bool = False,
+    profile: ProfileCollector | None = None,
+    limits: Limits | None = None,
+    path: Path | None = None,
+    history: HistoryOptions | None = None,
+    devices: tuple[str, ...] | None = None,
+) -> Plan:
+    """Make the plan of a measurement.
+
+    Args:
+        runtime: The runtime of this process.
+        lines: Functions to list line by line besides the measured code itself; None lists nothing.
+        all_functions: List every function of the notebook that ran.
+        peak_lines: Report the lines of code at the peak of a recording that is saved.
+        modules: Track this model.
+        outside: Report memory outside PyTorch by library.
+        every_cell: The plan follows from settings, not from options of this measurement: other processes are reported
+            only if they changed, and a limit alone does not start a recording.
+        profile: Write a trace or a timeline.
+        limits: Limits to check.
+        path: Where to save the recording; None does not save it.
+        history: How to record.
+        devices: Names of the devices to report on; None for all that this process uses.
+
+    Raises:
+        RecordingError: Lines, modules or a snapshot are requested, and history cannot be recorded.
+        OptionError: A recording option that this torch does not have, or lines without stacks.
+    """
+    if lines is not None and history is not None and history.stacks == "none":
+        raise OptionError("--lines needs the stacks of allocations: use --stacks python or --stacks all")
+    collectors: list[Collector] = []
+    if outside:
+        collectors.append(OutsideCollector(runtime, every_cell=every_cell))
+    if lines is not None:
+        collectors.append(LinesCollector(lines, all_functions=all_functions))
+    elif peak_lines and path is not None:
+        collectors.append(PeakLinesCollector())
+    if modules is not None:
+        collectors.append(ModulesCollector(modules))
+    if profile is not None:
+        collectors.append(profile)
+    if limits:
+        collectors.append(LimitsCollector(limits, recorded=not every_cell))
+    collectors.append(ProcessesCollector(unchanged=not every_cell))
+    needed = path is not None or lines is not None or modules is not None
+    # a recording tells which line exceeded a limit, but is not worth an error or the start of CUDA
+    useful = bool(limits) and not every_cell and pytorch.started() is not None and recording_problem() is None
+    recorder = Recorder(runtime, history) if needed or useful else None
+    return Plan(collectors, recorder=recorder, path=path, devices=devices)
+
+
+class LinesCollector(Collector):
+    """Memory by line of the measured code, and of functions."""
+
+    section = "lines"
+    reads_recording = True
+
+    def __init__(self, functions: Sequence[SourceRegion], *, all_functions: bool) -> None:
+        self._functions = tuple(functions)
+        self._all_functions = all_functions
+        self._backward = BackwardPasses()
+
+    def attach(self, measurement: Measurement) -> None:
+        measurement.observers.append(self._backward)
+
+    def collect(self, report: Report, outcome: Outcome) -> Report:
+        if outcome.snapshot is None or outcome.recorder is None:
+            return with_notes(report, *_no_section(self.section, outcome.problem))
+        from ipygpumem.features.lines.collect import LineSelection, device_lines
+        from ipygpumem.features.lines.source import SourceRegion, SourceTexts
+
+        code = outcome.code
+        block = () if code.block is None else (SourceRegion(*code.block),)
+        scope = LineSelection((*block, *self._functions), self._all_functions, code.numbers)
+        texts = SourceTexts(code.sources)
+        listings = [
+            device_lines(
+                outcome.snapshot,
+                device,
+                recorder=outcome.recorder,
+                passes=self._backward.passes,
+                scope=scope,
+                texts=texts,
+            )
+            for device in report.devices.values()
+        ]
+        return replace(report, lines=_in_use(listings))
+
+
+class PeakLinesCollector(Collector):
+    """The lines of code whose memory was allocated at the peak, from a recording that is saved."""
+
+    section = "lines at the peak"
+    reads_recording = True
+
+    def collect(self, report: Report, outcome: Outcome) -> Report:
+        if outcome.snapshot is None or report.recording is None:
+            return report
+        from ipygpumem.features.lines.peak import peak_lines
+
+        lines = peak_lines(outcome.snapshot, report)
+        return replace(report, recording=replace(report.recording, peak_lines=lines))
+
+
+class ModulesCollector(Collector):
+    """Memory by module and by phase of a training step."""
+
+    section = "modules"
+    reads_recording = True
+
+    def __init__(self, tracker: ModuleTracker) -> None:
+        self._tracker = tracker
+
+    def attach(self, measurement: Measurement) -> None:
+        measurement.observers.append(self._tracker)
+        measurement.overheads.append(lambda: self._tracker.phases.cost)
+
+    def collect(self, report: Report, outcome: Outcome) -> Report:
+        if outcome.snapshot is None or outcome.recorder is None:
+            return with_notes(report, *_no_section(self.section, outcome.problem))
+        from ipygpumem.features.modules.collect import module_tree
+
+        trees = [
+            module_tree(outcome.snapshot, device, outcome.recorder, self._tracker) for device in report.devices.values()
+        ]
+        return replace(report, modules=_in_use(trees))
+
+
+class OutsideCollector(Collector):
+    """Memory outside PyTorch by library."""
+
+    section = "libraries"
+
+    def __init__(self, runtime: Runtime, *, every_cell: bool) -> None:
+        self._question = OutsideQuestion(runtime.monitor, standing=every_cell)
+
+    def attach(self, measurement: Measurement) -> None:
+        self._question.attach(measurement)
+
+    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
+        libraries, notes = self._question.answer(report)
+        return with_notes(replace(exact_first(report, libraries), libraries=libraries), *notes)
+
+
+class LimitsCollector(Collector):
+    """Exceeded limits. The measured code ends with the error of the outcome."""
+
+    section = "limits"
+    reads_recording = True
+
+    def __init__(self, limits: Limits, *, recorded: bool) -> None:
+        self._limits = limits
+        self._recorded = recorded
+
+    def collect(self, report: Report, outcome: Outcome) -> Report:
+        excesses, notes = self._limits.check(report)
+        report = with_notes(replace(report, excesses=excesses), *notes)
+        if not report.devices:
+            # if CUDA has not started, no GPU memory was used, and the limits hold
+            problem = pytorch.problem(load=True) if pytorch.module() is not None else "torch was not imported"
+            report = with_notes(report, *(self._limits.unmeasured(problem) if problem else ()))
+        if excesses:
+            from ipygpumem.features.limits.collect import limit_error
+
+            outcome.error = limit_error(report, outcome.snapshot, recorded=self._recorded)
+        return report
+
+
+class ProcessesCollector(Collector):
+    """Other processes on the devices."""
+
+    section = "names of other processes"
+
+    def __init__(self, *, unchanged: bool) -> None:
+        self._unchanged = unchanged
+
+    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
+        return with_other_processes(report, unchanged=self._unchanged) if report.devices else report
+
+
+def _no_section(section: str, problem: str) -> tuple[str, ...]:
+    return (f"no {section}: {problem}",) if problem else ()
+
+
+def _in_use(parts: Sequence[Any]) -> tuple[Any, ...]:
+    """The parts of devices on which something happened, or the first part."""
+    known = [part for part in parts if part is not None]
+    return tuple(part for part in known if part.busy) or tuple(known[:1])

@@ -1,0 +1,71 @@
+"""What a report shows, as text and as HTML."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ipygpumem.display.html import html_tables
+from ipygpumem.display.table import text_tables
+from ipygpumem.features.holders.table import holders_tables
+from ipygpumem.features.lines.table import html_listings, text_listings
+from ipygpumem.features.modules.table import module_tables
+from ipygpumem.features.outside.table import outside_table
+from ipygpumem.features.report.line import html_line, report_line, text_line
+from ipygpumem.features.report.table import peak_lines_tables, report_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipygpumem.core.report import Report
+    from ipygpumem.display.table import Table
+    from ipygpumem.features.holders.model import Holders
+
+__all__ = ["full_bundle", "line_bundle", "requested_bundle", "tables_bundle"]
+
+_NEW_HOLDERS = 5
+
+
+def tables_bundle(tables: Sequence[Table]) -> dict[str, str]:
+    """Tables as a MIME bundle."""
+    return {"text/plain": text_tables(tables), "text/html": html_tables(tables)}
+
+
+def line_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:
+    """The short form of a report as a MIME bundle; ``colour`` is for terminals."""
+    line = report_line(report)
+    return {"text/plain": text_line(line, colour=colour), "text/html": html_line(line)}
+
+
+def requested_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:
+    """The sections that were requested for a report, followed by its short form."""
+    parts = _sections(report)
+    parts.append(line_bundle(report, colour=colour))
+    return _join(parts)
+
+
+def full_bundle(report: Report, new_holders: Holders | None = None) -> dict[str, str]:
+    """The sections that were requested, followed by the full breakdown and the holders of new memory."""
+    *tables, last = report_tables(report)
+    if new_holders is not None and new_holders.holders:
+        tables += holders_tables(new_holders, most=_NEW_HOLDERS, parts=2)
+    return _join([*_sections(report, outside=False), tables_bundle([*tables, last])])
+
+
+def _sections(report: Report, *, outside: bool = True) -> list[dict[str, str]]:
+    sections = []
+    if report.lines:
+        sections.append({"text/plain": text_listings(report.lines), "text/html": html_listings(report.lines)})
+    tables = module_tables(report.modules) if report.modules else []
+    if outside:
+        tables += [outside_table(library, report.devices[library.device]) for library in report.libraries]
+    tables += [] if report.recording is None else peak_lines_tables(report.recording.peak_lines)
+    if tables:
+        sections.append(tables_bundle(tables))
+    return sections
+
+
+def _join(parts: Sequence[dict[str, str]]) -> dict[str, str]:
+    return {
+        "text/plain": "\n\n".join(part["text/plain"] for part in parts),
+        "text/html": "".join(part["text/html"] for part in parts),
+    }

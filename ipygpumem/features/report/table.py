@@ -1,0 +1,175 @@
+"""The full breakdown of a report, and the memory breakdown at one instant, as tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ipygpumem.core.baseline import PRELOAD_OFF
+from ipygpumem.core.breakdown import breakdown
+from ipygpumem.core.units import GIB, MIB, change_text, duration, level_text, size
+from ipygpumem.display.table import Table, TableRow, is_visible
+from ipygpumem.features.outside.table import with_outside
+from ipygpumem.features.processes.table import with_change_rows
+from ipygpumem.features.report.line import report_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ipygpumem.core.baseline import Baseline
+    from ipygpumem.core.reading import Reading
+    from ipygpumem.core.report import DeviceReport, HostReport, Report
+    from ipygpumem.features.lines.model import PeakLines
+
+__all__ = ["baseline_line", "breakdown_tables", "peak_lines_tables", "report_tables"]
+
+
+def report_tables(report: Report) -> list[Table]:
+    """The full breakdown of a measurement: each device that this process uses, then the host.
+
+    Rows that are zero and did not change are left out.
+    """
+    line = report_line(report)
+    tables = [
+        _device_table(device) for device in report.devices.values() if device.after.context or device.before.context
+    ]
+    tables.append(_host_table(report.host))
+    tables = with_outside(with_change_rows(tables, report), report)
+    first = tables[0]
+    tables[0] = Table(f"{first.title}   {line.footer}", first.header, first.rows, first.remarks)
+    last = tables[-1]
+    tables[-1] = Table(last.title, last.header, last.rows, (*last.remarks, *line.notes))
+    return tables
+
+
+def _device_table(device: DeviceReport) -> Table:
+    grades = device.grades
+    before, after = device.before, device.after
+    outside = "outside PyTorch (CUDA context and first kernels)" if device.started else "outside PyTorch"
+    comparable = before.source == after.source  # figures of NVML and of CUDA must not be subtracted
+    driver = _difference(after.driver_reserved, before.driver_reserved) if comparable else None
+    used = _difference(after.used, before.used) if comparable else None
+    free = None if used is None else -used
+    figures = (
+        ("allocated (tensors)", "held", device.held, device.peak, after.allocated, 1),
+        ("pending (freed, waiting for a stream)", "pending", device.pending, None, after.pending, 1),
+        ("cached", "cached", device.cached, None, after.cached, 1),
+        (outside, "outside", device.outside, device.outside_peak, after.outside, 1),
+        ("other processes", "others", device.others, None, after.others, 1),
+        ("unattributed", "unattributed", device.unattributed, None, after.unattributed, 1),
+        ("driver reserved", "", driver, None, after.driver_reserved, 1),
+        ("device used", "used", used, None, after.used, 0),
+        ("free", "used", free, None, after.free, 0),
+    )
+    rows = tuple(
+        TableRow(label, (change_text(change), _peak(device, kind, peak), level_text(now)), level, grades.get(kind))
+        for label, kind, change, peak, now, level in figures
+        if change or peak or now or (kind and grades[kind].trust == "unknown")
+    )
+    remarks = [f"at most: {grades['peak'].reason}"] if grades["peak"].trust == "bound" else []
+    if device.outside_peak is not None:
+        sampled = None if device.outside_peak == device.accounted else device.sampled
+        time = "" if sampled is None else f", at {duration(sampled.seconds)}"
+        remarks.append(f"at least{time}: {grades['outside_peak'].reason}")
+    return Table(device.name, ("change", "peak", "now"), rows, tuple(remarks))
+
+
+def _peak(device: DeviceReport, kind: str, peak: int | None) -> str:
+    if peak is None:
+        return ""
+    if kind == "outside":
+        return f"at least {change_text(peak)}"
+    return ("" if device.high is None or device.high.exact else "at most ") + change_text(peak)
+
+
+def _host_table(host: HostReport) -> Table:
+    grades = host.grades
+    bound = grades["held"].trust == "bound"
+    held = f"at most {change_text(host.held)}" if bound else change_text(host.held)
+    peak = "" if host.peak is None else ("" if host.exact else "at most ") + change_text(host.peak)
+    rows = [TableRow("resident (RSS)", (held, peak, level_text(host.after.rss)), 1, None if bound else grades["held"])]
+    if host.after.pinned or is_visible(host.pinned):
+        cells = (change_text(host.pinned), "", level_text(host.after.pinned))
+        rows.append(TableRow("pinned by PyTorch", cells, 1, grades["pinned"]))
+    remarks = (f"at most: {grades['peak'].reason}",) if grades["peak"].trust == "bound" else ()
+    return Table("host memory of this process", ("change", "peak", "now"), tuple(rows), remarks)
+
+
+def peak_lines_tables(devices: Iterable[PeakLines]) -> list[Table]:
+    """The memory at the peak of each device by the line of code that allocated it."""
+    tables = []
+    for peak in devices:
+        lines = [*peak.lines, *([peak.rest] if peak.rest.blocks else [])]
+        rows = [TableRow(line.label, (level_text(line.amount), f"{line.blocks:,}"), 1) for line in lines]
+        if peak.rounding:
+            rows.append(TableRow("rounding by the allocator", (level_text(peak.rounding), ""), 1))
+        if peak.pending:
+            rows.append(TableRow("pending (freed, waiting for a stream)", (change_text(peak.pending), ""), 1))
+        rows.append(TableRow("allocated", (level_text(peak.allocated), ""), 0))
+        tables.append(Table(f"{peak.device} at its peak, by line of code", ("bytes", "blocks"), tuple(rows)))
+    return tables
+
+
+def breakdown_tables(reading: Reading, baseline: Baseline | None = None) -> list[Table]:
+    """The memory breakdown of a reading: each device that this process uses, then the host."""
+    tables = []
+    for device in reading.devices.values():
+        if not device.context:
+            continue
+        label = f" {baseline.label}" if baseline is not None and baseline.device == device.name else ""
+        rows = tuple(
+            TableRow(line.label, (level_text(line.nbytes),), line.level, line.grade)
+            for line in breakdown(device, baseline)
+            if line.nbytes != 0
+        )
+        tables.append(Table(f"{device.name}{label}", ("now",), rows))
+    unused = [name for name, device in reading.devices.items() if not device.context]
+    host = reading.host
+    sizes = (
+        ("machine total", host.total, 0),
+        ("available", host.available, 0),
+        ("this process (RSS)", host.rss, 1),
+        ("its peak so far", host.peak, 1),
+        ("pinned by PyTorch", host.pinned or 0, 1),
+    )
+    rows = tuple(TableRow(label, (level_text(nbytes),), level) for label, nbytes, level in sizes if nbytes != 0)
+    remarks = (f"not used by this process: {', '.join(unused)}",) if unused else ()
+    if not tables and not unused and baseline is not None and baseline.note:
+        remarks = ("CUDA has not started" if baseline.note == PRELOAD_OFF else f"no GPU: {baseline.note}",)
+    tables.append(Table("host memory", ("now",), rows, remarks))
+    return tables
+
+
+def _difference(after: int | None, before: int | None) -> int | None:
+    return None if after is None or before is None else after - before
+
+
+def baseline_line(baseline: Baseline, *, reports: bool = True) -> str:
+    """What ``%load_ext`` prints: the device, its memory before the first cell, and whether reports will follow."""
+    outlook = "a report follows every cell that changes memory" if reports else "reports are off (%gpumem on)"
+    device = baseline.reading.devices.get(baseline.device or "")
+    if device is None:
+        if baseline.note == PRELOAD_OFF:
+            return f"ipygpumem: CUDA was not started; the first cell that starts it sets the baseline; {outlook}"
+        rss = baseline.reading.host.rss
+        host = "" if rss is None else f", baseline {size(rss)}"
+        return f"ipygpumem: no GPU ({baseline.note}): reporting host memory (RSS) instead{host}; {outlook}"
+    capacity = "" if device.capacity is None else f", {device.capacity / GIB:.1f} GiB"
+    parts = [f"{device.name} {baseline.label}{capacity}", _baseline_size(baseline)]
+    if baseline.workspace:
+        parts.append(f"cuBLAS workspace {round(baseline.workspace / MIB)} MiB in PyTorch")
+    if device.mode != "process":
+        parts.append(f"outside PyTorch is known for the whole device only: {device.why}")
+    if baseline.note:
+        parts.append(baseline.note)
+    return "ipygpumem: " + "; ".join([*parts, outlook])
+
+
+def _baseline_size(baseline: Baseline) -> str:
+    context, kernels, outside = baseline.context, baseline.kernels, baseline.outside
+    if context is not None and kernels is not None:
+        total = round((context + kernels) / MIB)
+        # rounded so that the parts add up to the total
+        return f"baseline {total} MiB (context {total - round(kernels / MIB)}, first kernels {round(kernels / MIB)})"
+    if outside is None:
+        return "baseline outside PyTorch unknown"
+    return f"baseline {round(outside / MIB)} MiB outside PyTorch (CUDA had started before)"

@@ -1,0 +1,69 @@
+"""The panel below a cell that ran out of memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.features.oom import collect as oom
+from ipygpumem.features.oom.observer import failed_allocations
+from ipygpumem.features.oom.table import oom_tables
+from ipygpumem.jupyter import display
+
+if TYPE_CHECKING:
+    from ipygpumem.core.report import Report
+    from ipygpumem.features.oom.history import Ring
+    from ipygpumem.measurement.runtime import Runtime
+
+__all__ = ["Ooms"]
+
+
+class Ooms:
+    """The failed allocations of one shell's cells.
+
+    Attributes:
+        ring: The allocation history that is saved when an allocation fails.
+        report: The report of the cell, if the panel is to show it.
+    """
+
+    def __init__(self, shell: Any, runtime: Runtime, ring: Ring) -> None:
+        self._shell = shell
+        self._runtime = runtime
+        self._observer = failed_allocations()
+        self.ring = ring
+        self.report: Report | None = None
+
+    def install(self) -> None:
+        """Observe failed allocations as soon as CUDA has started."""
+        self._runtime.monitor.call_when_started(self._listen)
+
+    def _listen(self) -> None:
+        oom.listen(self.ring.save)
+
+    @property
+    def pending(self) -> bool:
+        """Whether allocations have failed since the last panel."""
+        return self._observer.count > 0
+
+    def tell(self, result: Any) -> None:
+        """Show the panel if allocations failed in the cell with this result."""
+        count = self._observer.count
+        if not count:
+            return
+        failures = self._observer.take()
+        # a cell that failed did not catch the error, whatever its own error is
+        panel = oom.explain(failures, count, caught=result is None or bool(result.success))
+        if panel is not None:
+            display.show_tables(self._shell, oom_tables(panel, self._runtime.baseline), self.report)
+        elif self.report is not None:
+            display.show_line(self._shell, self.report)
+
+    def drop(self) -> None:
+        """Discard failed allocations of a cell that has no report."""
+        if self._observer.count:
+            self._observer.take()
+
+    def remove(self) -> None:
+        """Stop observing."""
+        self._runtime.monitor.cancel_when_started(self._listen)
+        self.ring.set(None)
+        self._observer.deafen()

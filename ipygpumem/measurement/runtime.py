@@ -1,0 +1,186 @@
+"""The process-wide state of the package, in one object that can be closed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from ipygpumem.core.baseline import PRELOAD_OFF, Baseline
+from ipygpumem.core.errors import first_line
+from ipygpumem.measurement.allocation_history import ActiveRecording
+from ipygpumem.measurement.overlap import Overlaps
+from ipygpumem.measurement.peaks import PeakTracker
+from ipygpumem.measurement.sampler import Sampler
+from ipygpumem.sources import pytorch
+from ipygpumem.sources.device_monitor import DeviceMonitor
+from ipygpumem.sources.first_kernels import run_first_kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipygpumem.core.reading import DeviceReading, Reading
+
+__all__ = ["Preload", "Runtime", "close", "current"]
+
+Preload = Literal["kernels", "context", "off"]
+_State = TypeVar("_State")
+
+
+class Runtime:
+    """Everything that lives as long as the process: created by `current` on first use, ended by `close`.
+
+    Attributes:
+        monitor: The devices of this process and their readings.
+        peaks: PyTorch's peak counters, shared by all open measurements.
+        sampler: The thread that samples device memory between readings.
+        overlaps: Measurements of other threads that are open at the same time.
+        active_recording: Our recording of PyTorch's allocation history, if one is running.
+        baseline: The reading against which the session's changes are reported; None before the preload.
+    """
+
+    def __init__(self) -> None:
+        self.monitor = DeviceMonitor()
+        self.peaks = PeakTracker()
+        self.sampler = Sampler()
+        self.overlaps = Overlaps()
+        self.active_recording = ActiveRecording()
+        self.baseline: Baseline | None = None
+        self._pid = os.getpid()
+        self._states: dict[Callable[[], Any], Any] = {}
+
+    def state(self, factory: Callable[[], _State]) -> _State:
+        """Return the one object that a feature keeps per process, created by ``factory`` on first use.
+
+        If the object has a method ``close``, `Runtime.close` calls it.
+        """
+        if factory not in self._states:
+            self._states[factory] = factory()
+        state: _State = self._states[factory]
+        return state
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the one that created this runtime: CUDA and NVML must not be used."""
+        return os.getpid() != self._pid
+
+    def close(self) -> None:
+        """Stop threads and recordings and restore everything that was replaced in PyTorch."""
+        for state in reversed(self._states.values()):
+            if hasattr(state, "close"):
+                state.close()
+        self._states.clear()
+        self.active_recording.close()
+        self.sampler.close()
+        self.peaks.close()
+        pytorch.restore()
+
+    @property
+    def host_only(self) -> bool:
+        """Whether host memory is all there is to report, because this process cannot use a GPU."""
+        if self.baseline is None or self.baseline.device is not None:
+            return False
+        return self.baseline.note != PRELOAD_OFF or pytorch.problem(load=False) is not None
+
+    def reading(self) -> Reading:
+        """Read every counter of every device and of the host."""
+        return self.monitor.read(available=True)
+
+    def take_baseline(self, reading: Reading | None = None, note: str = "") -> Baseline:
+        """Make a reading, by default the current one, the baseline of the session."""
+        reading = reading or self.reading()
+        device = next((name for name, counters in reading.devices.items() if counters.context), None)
+        self.monitor.record_processes(reading.devices)
+        self.baseline = Baseline(reading, device, self._label(device), note=note)
+        return self.baseline
+
+    def preload(self, mode: Preload = "kernels", *, reset_peaks: bool = True) -> Baseline:
+        """Start CUDA on the current device, run the first kernels there and take the baseline.
+
+        Other devices are not touched. Without a GPU the baseline is that of the host, and its note has the reason.
+        """
+        if mode == "off":
+            return self.take_baseline(note=PRELOAD_OFF)
+        problem = pytorch.problem(load=True)
+        if problem:
+            return self.take_baseline(note=problem)
+        torch = sys.modules["torch"]
+        try:
+            return self._preload(torch, kernels=mode == "kernels", reset_peaks=reset_peaks)
+        except Exception as error:
+            return self.take_baseline(note=f"CUDA does not start: {first_line(error)}")
+
+    def _preload(self, torch: Any, *, kernels: bool, reset_peaks: bool) -> Baseline:
+        torch.cuda.init()
+        index = int(torch.cuda.current_device())
+        name = f"cuda:{index}"
+        self.peaks.install()
+        first_use = not pytorch.has_context(torch, index)
+        before_context = self.monitor.read().devices.get(name) if first_use else None
+        if first_use:
+            pytorch.start(torch, index)
+        before_kernels = self.monitor.read().devices.get(name)
+        note = ""
+        if kernels and torch._C._cuda_isHistoryEnabled():
+            note = "first kernels not preloaded: the program is recording PyTorch's allocation history"
+        elif kernels and pytorch.capturing(torch):
+            note = "first kernels not preloaded: a CUDA graph is being captured"
+        elif kernels:
+            note = self._run_first_kernels(torch, index, reset_peaks=reset_peaks)
+        reading = self.reading()
+        context = kernel_size = workspace = None
+        now = reading.devices.get(name)
+        if now is not None and before_kernels is not None:
+            if before_context is not None:
+                context = _outside_growth(before_context, before_kernels)
+            kernel_size = _outside_growth(before_kernels, now)
+            workspace = _difference(now.allocated, before_kernels.allocated)
+        self.monitor.record_processes(reading.devices)
+        self.baseline = Baseline(reading, name, self._label(name), context, kernel_size, workspace, note)
+        return self.baseline
+
+    def _run_first_kernels(self, torch: Any, index: int, *, reset_peaks: bool) -> str:
+        scope = self.peaks.scope()
+        try:
+            self.peaks.enter(scope, index, reset=reset_peaks)
+            failure = run_first_kernels(torch, index)
+        finally:
+            self.peaks.drop(scope)
+            if reset_peaks:
+                self.peaks.discard(index)
+        return f"not preloaded: {failure}" if failure else ""
+
+    def _label(self, name: str | None) -> str:
+        return next((device.label for device in self.monitor.devices.values() if device.name == name), "")
+
+
+def _outside_growth(before: DeviceReading, after: DeviceReading) -> int | None:
+    """Growth of memory outside PyTorch in bytes: of this process if it is known, else of the whole device."""
+    if after.process is not None and before.process is not None:
+        return _difference(after.outside, before.outside)
+    if after.source != before.source:
+        return None
+    return _difference(_difference(after.used, after.reserved), _difference(before.used, before.reserved))
+
+
+def _difference(minuend: int | None, subtrahend: int | None) -> int | None:
+    return None if minuend is None or subtrahend is None else minuend - subtrahend
+
+
+_runtime: Runtime | None = None
+
+
+def current() -> Runtime:
+    """Return the runtime of this process, which `%reload_ext` does not replace."""
+    global _runtime  # noqa: PLW0603 (the one process-wide variable of the package)
+    if _runtime is None:
+        _runtime = Runtime()
+    return _runtime
+
+
+def close() -> None:
+    """Close the runtime of this process; the next `current` creates a new one."""
+    global _runtime
+    runtime, _runtime = _runtime, None
+    if runtime is not None:
+        runtime.close()
