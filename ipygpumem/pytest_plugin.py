@@ -1,4 +1,4 @@
-"""A pytest plugin: limits on the memory of a test, and a report of every test's memory.
+"""A pytest plugin: limits on the memory that a test uses, and a table of every test's memory.
 
 ::
 
@@ -6,15 +6,14 @@
     @pytest.mark.gpumem_limit("2 GiB", held=0, outside="50 MiB", host="1 GiB")
     def test_training_step(): ...
 
-    pytest --gpumem                                         # what each test took, the largest first
+    pytest --gpumem                                         # the memory of each test, largest first
 
-Marks of a module, a class, a test and a case of it (``pytest.param(..., marks=...)``) add up, limit by limit: the
-nearer one counts. Where there is no GPU, limits on
-one pass with a warning.
+Marks of a module, a class, a test and a parameter set (``pytest.param(..., marks=...)``) are combined limit by limit;
+the most specific one wins. Without a GPU, limits on GPU memory pass with a warning.
 
-What is measured is the test itself, without its fixtures: changes against the moment before it, as in the report of a
-cell. The kernel's high-water mark of the host's memory is reset for each test that is measured. Unused it does nothing:
-it imports neither PyTorch nor anything of this package but this file.
+The test itself is measured without its fixtures, as changes relative to its start, like a cell in a notebook. The
+kernel's high-water mark of the process's resident memory is reset for each measured test. If neither the marker nor
+the option is used, nothing else of this package, and not PyTorch, is imported.
 """
 
 from __future__ import annotations
@@ -39,35 +38,37 @@ __all__ = [
 ]
 
 _MARK = "gpumem_limit"
-_SHOWN = 30
+_MAX_ROWS = 30
 _LIMITS = {"peak": "limit", "held": "limit_held", "outside": "limit_outside", "host": "limit_host"}
-"""A mark's arguments, and the options of `ipygpumem.measure` that they are."""
+"""Arguments of the marker, with the corresponding options of `ipygpumem.measure`."""
 _PROPERTIES = ("gpumem_peak", "gpumem_held", "gpumem_outside", "gpumem_host_peak")
-"""Bytes, among a test's user properties: pytest-xdist and JUnit reports carry them."""
+"""User properties of a test, in bytes; pytest-xdist and JUnit reports include them."""
+_HEADER = ("GPU peak", "GPU held", "outside PyTorch", "host peak")
 
-_prepared = False
+_preloaded = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--gpumem``."""
+    """Add ``--gpumem``."""
     group = parser.getgroup("ipygpumem", "GPU memory")
     group.addoption("--gpumem", action="store_true", help="report the GPU and host memory of every test")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker, for ``--markers`` and ``--strict-markers``."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
-        f"{_MARK}(peak=None, *, held=None, outside=None, host=None): fail the test if its peak on any GPU, what it "
-        "still holds, memory outside PyTorch or the host's peak exceeds a size ('2 GiB', bytes)",
+        f"{_MARK}(peak=None, *, held=None, outside=None, host=None): fail the test if its peak on any GPU, the GPU "
+        "memory that it leaves allocated, its memory outside PyTorch or its peak of host memory exceeds a size "
+        "('2 GiB' or a number of bytes)",
     )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse marks that mean nothing before any test runs.
+    """Check all marks before any test runs.
 
     Raises:
-        pytest.UsageError: Such a mark; the message names its test.
+        pytest.UsageError: A mark is invalid; the message names its test.
     """
     for item in items:
         try:
@@ -77,61 +78,80 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _limits(item: pytest.Item) -> dict[str, Any]:
-    """A test's marks as options of `ipygpumem.measure`, the nearest mark's limit of each kind; none without a mark.
+    """The limits of a test as options of `ipygpumem.measure`; empty without a mark."""
+    limits: dict[str, Any] = {}
+    # pytest lists the marks of a parameter set after those of the function, although they are more specific
+    parameter_marks = [mark for mark in getattr(getattr(item, "callspec", None), "marks", ()) if mark.name == _MARK]
+    for mark in (*parameter_marks, *item.iter_markers(_MARK)):
+        limits = {**_mark_limits(mark), **limits}
+    return limits
 
-    Nearest of all are a case's own, of ``pytest.param(..., marks=...)``: pytest lists them after the function's.
+
+def _mark_limits(mark: pytest.Mark) -> dict[str, Any]:
+    """The limits that one mark sets.
 
     Raises:
-        TypeError: Arguments that the mark does not have.
-        ValueError: One that is no size.
+        TypeError: An unknown argument.
+        ValueError: An argument that is not a size.
     """
-    found: dict[str, Any] = {}
-    case = [mark for mark in getattr(getattr(item, "callspec", None), "marks", ()) if mark.name == _MARK]
-    for mark in (*case, *item.iter_markers(_MARK)):
-        for name, value in _options(mark).items():
-            found.setdefault(name, value)
-    return found
-
-
-def _options(mark: pytest.Mark) -> dict[str, Any]:
-    """One mark, the limits that it sets."""
     from ipygpumem.features.limits.model import Limits
 
     if len(mark.args) > 1:
-        raise TypeError(f"it takes one size, the peak, without a name: not {len(mark.args)}")
+        raise TypeError(f"expected one positional argument, the peak, but got {len(mark.args)}")
     if mark.args and "peak" in mark.kwargs:
-        raise TypeError("it sets the peak twice")
-    given = {**dict(zip(_LIMITS, mark.args, strict=False)), **mark.kwargs}
-    unknown = [name for name in given if name not in _LIMITS]
+        raise TypeError("the peak is given twice")
+    sizes = {**dict(zip(_LIMITS, mark.args, strict=False)), **mark.kwargs}
+    unknown = [name for name in sizes if name not in _LIMITS]
     if unknown:
-        raise TypeError(f"there is no limit {unknown[0]!r}: there are {', '.join(_LIMITS)}")
-    given = {name: value for name, value in given.items() if value is not None}
-    if not given:
-        raise ValueError("it sets no limit: write one, as in gpumem_limit('2 GiB')")
-    Limits.read(**given)
-    return {_LIMITS[name]: value for name, value in given.items()}
+        raise TypeError(f"unknown limit {unknown[0]!r}: expected {', '.join(_LIMITS)}")
+    sizes = {name: size for name, size in sizes.items() if size is not None}
+    if not sizes:
+        raise ValueError("no limit is set: add one, as in gpumem_limit('2 GiB')")
+    Limits.read(**sizes)
+    return {_LIMITS[name]: size for name, size in sizes.items()}
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Measure the test where that was asked for."""
+    """Measure the test if it has a limit, or with ``--gpumem``."""
     limits = _limits(item)
     if not limits and not item.config.getoption("gpumem"):
         yield
         return
-    block = _measured(limits)
+    block = _start_measurement(limits)
     outcome: Any = yield
-    error = _close(block, outcome)
+    error = _end_measurement(block, outcome)
     report: Report | None = getattr(block, "report", None)
     if report is not None:
-        item.user_properties.extend(_properties(report))
-        error = error or _doubts(item, report)
+        item.user_properties.extend(_user_properties(report))
+        error = error or _warn_unchecked(item, report)
     if error is not None and outcome.excinfo is None:
         outcome.force_exception(pytest.fail.Exception(f"{type(error).__name__}: {error}", pytrace=False))
 
 
-def _doubts(item: pytest.Item, report: Report) -> Warning | None:
-    """Warn of limits that could not be checked; where warnings are errors, the error."""
+def _start_measurement(limits: dict[str, Any]) -> measure:
+    import ipygpumem
+
+    global _preloaded  # noqa: PLW0603 (once per process, even if it runs several pytest sessions)
+    if not _preloaded and "torch" in sys.modules:
+        _preloaded = True
+        ipygpumem.preload_pytorch()  # otherwise the first test would be charged for CUDA's context
+    return ipygpumem.measure(host_peak="reset", **limits).__enter__()
+
+
+def _end_measurement(block: measure, outcome: Any) -> Exception | None:
+    """End a measurement, and return the error of an exceeded limit."""
+    from ipygpumem import GPUMemLimitExceeded
+
+    try:
+        block.__exit__(*(outcome.excinfo or (None, None, None)))
+    except GPUMemLimitExceeded as error:
+        return error
+    return None
+
+
+def _warn_unchecked(item: pytest.Item, report: Report) -> Warning | None:
+    """Warn of limits that were not checked; returns the warning if warnings are errors."""
     try:
         for note in report.notes:
             if "was not checked" in note:
@@ -141,64 +161,47 @@ def _doubts(item: pytest.Item, report: Report) -> Warning | None:
     return None
 
 
-def _measured(limits: dict[str, Any]) -> measure:
-    """An open measurement, after what every program needs once was brought in: no test is blamed for it."""
-    import ipygpumem
-
-    global _prepared  # noqa: PLW0603 (once in a process, however many sessions pytest has in it)
-    if not _prepared and "torch" in sys.modules:
-        _prepared = True
-        ipygpumem.preload_pytorch()
-    return ipygpumem.measure(host_peak="reset", **limits).__enter__()
-
-
-def _close(block: measure, outcome: Any) -> Exception | None:
-    """End a measurement; a broken limit is returned."""
-    from ipygpumem import GPUMemLimitExceeded
-
-    failure = outcome.excinfo or (None, None, None)
-    try:
-        block.__exit__(*failure)
-    except GPUMemLimitExceeded as error:
-        return error
-    return None
-
-
-def _properties(report: Report) -> list[tuple[str, object]]:
-    """The largest figure of all devices, in bytes; what is not known is left out."""
+def _user_properties(report: Report) -> list[tuple[str, object]]:
+    """The largest figure of all devices, in bytes; unknown figures are left out."""
     devices = report.devices.values()
-    exact = [device for device in devices if device.high is None or device.high.exact]
-    found = (
-        max((device.peak for device in exact if device.peak is not None), default=None),
-        max((device.held for device in devices if device.held is not None), default=None),
-        max((device.outside for device in devices if device.process_wide and device.outside is not None), default=None),
+    peaks = [device.peak for device in devices if device.high is None or device.high.exact]
+    outside = [device.outside for device in devices if device.process_wide]
+    figures = (
+        *(_largest(values) for values in (peaks, [device.held for device in devices], outside)),
         report.host.peak if report.host.exact else None,
     )
-    return [(name, value) for name, value in zip(_PROPERTIES, found, strict=True) if value is not None]
+    return [(name, value) for name, value in zip(_PROPERTIES, figures, strict=True) if value is not None]
+
+
+def _largest(values: list[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """The table of ``--gpumem``."""
+    """Print the table of ``--gpumem``."""
     if not config.getoption("gpumem"):
         return
+    from ipygpumem.core.units import signed
+    from ipygpumem.display.columns import VISIBLE
+
     tests = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
-            facts = dict(getattr(report, "user_properties", ()))
-            if getattr(report, "when", "") == "call" and any(name in facts for name in _PROPERTIES):
-                tests[report.nodeid] = [facts.get(name) for name in _PROPERTIES]
-    from ipygpumem.core.units import signed
-
-    ordered = sorted(tests.items(), key=lambda item: [-(value or 0) for value in (item[1][0], item[1][3])])
+            properties = dict(getattr(report, "user_properties", ()))
+            if getattr(report, "when", "") == "call" and any(name in properties for name in _PROPERTIES):
+                tests[report.nodeid] = [properties.get(name) for name in _PROPERTIES]
     terminalreporter.section("memory of the tests (ipygpumem)")
-    if not ordered:
+    if not tests:
         terminalreporter.write_line("no test was measured")
         return
-    names = ("GPU peak", "GPU held", "outside PyTorch", "host peak")
-    terminalreporter.write_line("  ".join([*(name.rjust(max(len(name), 10)) for name in names), "test"]))
-    for nodeid, values in ordered[:_SHOWN]:
-        cells = ("-" if value is None else signed(value) for value in values)
-        columns = [cell.rjust(max(len(name), 10)) for cell, name in zip(cells, names, strict=True)]
-        terminalreporter.write_line("  ".join([*columns, nodeid]))
-    if len(ordered) > _SHOWN:
-        terminalreporter.write_line(f"and {len(ordered) - _SHOWN} more tests with lower peaks")
+    widths = [max(len(name), 10) for name in _HEADER]
+    terminalreporter.write_line("  ".join([*map(str.rjust, _HEADER, widths), "test"]))
+    changed = [item for item in tests.items() if any(abs(value or 0) >= VISIBLE for value in item[1])]
+    ordered = sorted(changed, key=lambda item: [-(value or 0) for value in (item[1][0], item[1][3])])
+    for nodeid, values in ordered[:_MAX_ROWS]:
+        cells = ["-" if value is None else signed(value) for value in values]
+        terminalreporter.write_line("  ".join([*map(str.rjust, cells, widths), nodeid]))
+    if len(ordered) > _MAX_ROWS:
+        terminalreporter.write_line(f"and {len(ordered) - _MAX_ROWS} more tests with lower peaks")
+    if len(changed) < len(tests):
+        terminalreporter.write_line(f"{len(tests) - len(changed)} without a visible change not shown")

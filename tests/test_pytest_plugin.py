@@ -134,10 +134,13 @@ def test_the_report_of_every_test(pytester, run):
         def test_fails():
             torch.ones(20 << 20, dtype=torch.uint8, device="cuda")
             assert False
+
+        def test_without_memory():
+            pass
         """
     )
     result = run("--gpumem", "--junitxml=out.xml")
-    result.assert_outcomes(passed=2, failed=1)
+    result.assert_outcomes(passed=3, failed=1)
     result.stdout.re_match_lines(
         [
             r"=+ memory of the tests \(ipygpumem\) =+",
@@ -145,6 +148,7 @@ def test_the_report_of_every_test(pytester, run):
             r" *\+300.0 MiB +\+300.0 MiB +\+0.0 MiB .*test_large",
             r" *\+20.0 MiB .*test_fails",
             r" *\+1.0 MiB +\+0.0 MiB +\+0.0 MiB .*test_small",
+            r"1 without a visible change not shown",
         ]
     )
     xml = (pytester.path / "out.xml").read_text()
@@ -156,10 +160,10 @@ def test_the_report_of_every_test(pytester, run):
     [
         ("gpumem_limit('much')", "'much' is no size"),
         ("gpumem_limit(-1)", "cannot be negative"),
-        ("gpumem_limit()", "sets no limit"),
-        ("gpumem_limit(peek='1 GiB')", "there is no limit 'peek': there are peak, held, outside, host"),
-        ("gpumem_limit('1 GiB', '2 GiB')", "it takes one size, the peak, without a name: not 2"),
-        ("gpumem_limit('1 GiB', peak=3)", "it sets the peak twice"),
+        ("gpumem_limit()", "no limit is set"),
+        ("gpumem_limit(peek='1 GiB')", "unknown limit 'peek': expected peak, held, outside, host"),
+        ("gpumem_limit('1 GiB', '2 GiB')", "expected one positional argument, the peak, but got 2"),
+        ("gpumem_limit('1 GiB', peak=3)", "the peak is given twice"),
         ("gpumem_limit([1])", "no size"),
     ],
 )

@@ -138,7 +138,7 @@ class LiveCell:
             self._cleared = True
 
     def _add(self, levels: Levels) -> None:
-        """Add a reading to the chart. When it is full, every second point is removed, and points cover more readings."""
+        """Add a reading to the chart; once it is full, every second point is removed and points cover more readings."""
         history = self._history
         if len(history) == _CHART_POINTS:
             thinned = [*list(history)[:-1:2], history[-1]]
