@@ -1,4 +1,4 @@
-"""The pytest plugin, in pytest processes of its own."""
+"""The pytest plugin, in pytest runs of its own."""
 
 from __future__ import annotations
 
@@ -10,17 +10,11 @@ import pytest
 pytest_plugins = ["pytester"]
 
 HERE = Path(__file__).parent
-FAKE = f"""\
-import sys
-sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent)!r}]
-from fakes.cuda import FakeNvmlDevice, FakeGpu
-GPU = FakeGpu().install()
-"""
 
 
 @pytest.fixture
 def run(pytester, monkeypatch):
-    """Run pytest with the plugin by its name: the entry point of an editable install may be older than this."""
+    """Run pytest in a new process with the plugin by its name: the entry point of an installation may be older."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
 
@@ -31,8 +25,40 @@ def run(pytester, monkeypatch):
     return go
 
 
-def test_limits_on_a_gpu(pytester, run):
-    pytester.makeconftest(FAKE)
+class KeepImports:
+    """Keep what a run in this process imports. pytester removes it, and PyTorch cannot be imported twice."""
+
+    def __init__(self):
+        self.modules = {}
+
+    def pytest_unconfigure(self):
+        self.modules |= {name: module for name, module in sys.modules.items() if not name.startswith("test_")}
+
+
+@pytest.fixture(autouse=True)  # so that it ends after pytester
+def keep_imports():
+    plugin = KeepImports()
+    yield plugin
+    sys.modules.update(plugin.modules)
+
+
+@pytest.fixture
+def run_on_gpu(pytester, fake_gpu, monkeypatch, keep_imports):
+    """Run pytest with the plugin in this process, where there is a fake GPU."""
+    from ipygpumem import pytest_plugin
+
+    monkeypatch.setattr(pytest_plugin, "_preloaded", False)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+    def go(*arguments):
+        sys.modules.update(keep_imports.modules)
+        words = ["-p", "ipygpumem.pytest_plugin", "--strict-markers", *arguments]
+        return pytester.runpytest_inprocess(*words, plugins=[keep_imports])
+
+    return go
+
+
+def test_limits_on_a_gpu(pytester, run_on_gpu):
     pytester.makepyfile(
         """
         import pytest, torch
@@ -55,8 +81,8 @@ def test_limits_on_a_gpu(pytester, run):
 
         @pytest.mark.gpumem_limit(outside="50 MiB")
         def test_outside():
-            from conftest import GPU
-            GPU.outside(60 << 20)
+            from cuda.bindings import runtime
+            runtime.cudaMalloc(60 << 20)
 
         @pytest.mark.gpumem_limit("1 MiB")
         def test_own_error_comes_first():
@@ -78,7 +104,7 @@ def test_limits_on_a_gpu(pytester, run):
             make(500)
         """
     )
-    result = run("-rA")
+    result = run_on_gpu("-rA")
     result.assert_outcomes(passed=2, failed=5, xfailed=1)
     text = result.stdout.str()
     assert "GPUMemLimitExceeded: cuda:0 peak +66.0 MiB, over the limit of 64.0 MiB (reached by " in text
@@ -118,8 +144,7 @@ def test_a_limit_on_the_host(pytester, run):
     assert why in result.stdout.str()
 
 
-def test_the_report_of_every_test(pytester, run):
-    pytester.makeconftest(FAKE)
+def test_the_report_of_every_test(pytester, run_on_gpu):
     pytester.makepyfile(
         """
         import torch
@@ -139,7 +164,7 @@ def test_the_report_of_every_test(pytester, run):
             pass
         """
     )
-    result = run("--gpumem", "--junitxml=out.xml")
+    result = run_on_gpu("--gpumem", "--junitxml=out.xml")
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.re_match_lines(
         [
@@ -188,9 +213,8 @@ def test_bad_marks_are_told_before_any_test_runs(pytester, run, mark, why):
     assert not (pytester.path / "ran").exists()
 
 
-def test_marks_of_class_and_method_add_up(pytester, run):
+def test_marks_of_class_and_method_add_up(pytester, run_on_gpu):
     """Limit by limit: the nearer one counts, and what it does not set stays."""
-    pytester.makeconftest(FAKE)
     pytester.makepyfile(
         """
         import pytest, torch
@@ -216,7 +240,7 @@ def test_marks_of_class_and_method_add_up(pytester, run):
                 take(2)
         """
     )
-    result = run("-rA")
+    result = run_on_gpu("-rA")
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.re_match_lines_random(
         [
@@ -227,8 +251,8 @@ def test_marks_of_class_and_method_add_up(pytester, run):
     )
 
 
-def test_what_cannot_be_checked_is_a_warning(pytester, run):
-    pytester.makeconftest(FAKE.replace("FakeGpu()", "FakeGpu(nvml_devices=[FakeNvmlDevice(regime='hidden')])"))
+def test_what_cannot_be_checked_is_a_warning(pytester, fake_gpu, run_on_gpu):
+    fake_gpu.nvml_device.regime = "hidden"
     pytester.makepyfile(
         """
         import pytest, torch
@@ -238,10 +262,10 @@ def test_what_cannot_be_checked_is_a_warning(pytester, run):
             torch.ones(1, device="cuda")
         """
     )
-    result = run()
+    result = run_on_gpu()
     result.assert_outcomes(passed=1, warnings=1)
     result.stdout.fnmatch_lines(["*gpumem_limit: the limit of 0 (cuda:0, outside PyTorch) was not checked: *"])
-    result = run("-W", "error")
+    result = run_on_gpu("-W", "error")
     result.assert_outcomes(failed=1)
 
 
@@ -287,8 +311,7 @@ def test_pytest_loads_it_by_itself_once_it_is_installed(pytester, run, monkeypat
     run("-p", "no:ipygpumem", plugin=False).assert_outcomes(errors=1)
 
 
-def test_a_cases_own_mark_counts_before_the_functions(pytester, run):
-    pytester.makeconftest(FAKE)
+def test_a_cases_own_mark_counts_before_the_functions(pytester, run_on_gpu):
     pytester.makepyfile(
         """
         import pytest, torch
@@ -303,6 +326,6 @@ def test_a_cases_own_mark_counts_before_the_functions(pytester, run):
             torch.ones(mib << 20, dtype=torch.uint8, device="cuda")
         """
     )
-    ran = run()
+    ran = run_on_gpu()
     ran.assert_outcomes(passed=1, failed=2)
     ran.stdout.fnmatch_lines(["*over the limit of 32.0 MiB*", "*over the limit of 64.0 MiB*"])
