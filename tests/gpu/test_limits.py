@@ -1,4 +1,4 @@
-"""Limits on a real GPU, in notebooks that nbclient runs, and in pytest."""
+"""Limits on a real GPU, in notebooks run by nbclient and in pytest."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ def test_held_and_outside():
     assert "memory outside PyTorch +" in str(error)
 
 
-def test_the_setting_holds_for_every_cell():
+def test_the_setting_applies_to_every_cell():
     notebook, error = execute(
         LOAD, "%config GPUMem.limit = '1 GiB'", f"x = {TAKE.format(64)}", f"y = {TAKE.format(2048)}"
     )
@@ -62,7 +62,7 @@ def test_the_setting_holds_for_every_cell():
     assert [out.output_type for out in notebook.cells[2].outputs] == ["display_data"]
 
 
-def test_marks_of_pytest(tmp_path):
+def test_pytest_markers(tmp_path):
     (tmp_path / "test_it.py").write_text(
         textwrap.dedent(
             """
@@ -85,11 +85,16 @@ def test_marks_of_pytest(tmp_path):
             """
         )
     )
-    words = ["-p", "ipygpumem.pytest_plugin", "-p", "no:cacheprovider", "--gpumem", "-q", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words], capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path
+    options = ["-p", "ipygpumem.pytest_plugin", "-p", "no:cacheprovider", "--gpumem", "-q", str(tmp_path)]
+    completed = subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=tmp_path,
     )
-    assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
-    assert "GPUMemLimitExceeded: cuda:0 peak +128.0 MiB, over the limit of 64.0 MiB (reached by" in done.stdout
-    assert "GPUMemLimitExceeded: cuda:0 memory outside PyTorch +" in done.stdout
-    assert "memory of the tests (ipygpumem)" in done.stdout
+    assert "2 failed, 1 passed" in completed.stdout, completed.stdout + completed.stderr
+    assert "GPUMemLimitExceeded: cuda:0 peak +128.0 MiB, over the limit of 64.0 MiB (reached by" in completed.stdout
+    assert "GPUMemLimitExceeded: cuda:0 memory outside PyTorch +" in completed.stdout
+    assert "memory of the tests (ipygpumem)" in completed.stdout

@@ -1,4 +1,4 @@
-"""Lines on a real GPU: the same figures as pytorch_memlab's for the same code, and the books kept."""
+"""Lines on a real GPU: the same figures as pytorch_memlab for the same code, and the sums of the counters."""
 
 import time
 
@@ -8,9 +8,9 @@ MIB = 1 << 20
 
 
 def uses(report, title):
-    """Uses of a listing by the line's place in it."""
+    """The use of each line of a listing, by line number."""
     (device,) = report.lines
-    (listing,) = [one for one in device.listings if title in one.title]
+    (listing,) = [listing for listing in device.listings if title in listing.title]
     return {line.number: line.use for line in listing.lines if line.use is not None}
 
 
@@ -41,7 +41,7 @@ def check_sums(report):
     (device,) = report.lines
     facts = report.devices[device.device]
     assert device.end_requested + device.end_rounding + device.end_pending == device.end_allocated
-    assert device.end_requested == facts.after.requested, "the history and the counter know the same bytes"
+    assert device.end_requested == facts.after.requested, "the history and the counter agree"
     assert device.end_allocated == facts.after.allocated
     assert device.peak_requested == facts.high.counters.requested
     assert device.peak_requested + device.peak_rounding + device.peak_pending == facts.high.counters.allocated
@@ -57,32 +57,32 @@ def measured(function, *arguments):
 
 
 def by_memlab(function, *arguments):
-    """Line -> peak and level of active bytes, from pytorch_memlab's own records."""
+    """Peak of active bytes and number of allocations by line, from pytorch_memlab."""
     memlab = pytest.importorskip("pytorch_memlab", reason="pytorch_memlab is not installed")
     with memlab.LineProfiler(function) as profiler:
         function(*arguments)
-    peaks, made = {}, {}
+    peaks, allocations = {}, {}
     for record in profiler._raw_line_records:
         line = record["line"]
         peaks[line] = max(peaks.get(line, 0), record["active_bytes.all.peak"])
-        made[line] = made.get(line, 0) + record["active.all.allocated"]
-    return peaks, made
+        allocations[line] = allocations.get(line, 0) + record["active.all.allocated"]
+    return peaks, allocations
 
 
 def check_against_memlab(function, *arguments):
-    function(*arguments)  # whatever libraries want of the allocator comes before
-    ours = measured(function, *arguments)
-    peaks, made = by_memlab(function, *arguments)
+    function(*arguments)  # one-time allocations of libraries come first
+    lines = measured(function, *arguments)
+    peaks, allocations = by_memlab(function, *arguments)
     compared = 0
-    for line, use in ours.items():
+    for line, use in lines.items():
         if use.peak is None or line not in peaks:
             continue
         compared += 1
-        # requested bytes against rounded ones: 512 bytes a block, at most what a block may keep unsplit
+        # requested bytes against rounded ones: at most the remainder of blocks that are not split
         assert use.peak <= peaks[line] <= use.peak + 4 * MIB, line
-        assert use.allocations == made[line], line
-    for line, count in made.items():
-        assert not count or ours[line].allocations == count
+        assert use.allocations == allocations[line], line
+    for line, count in allocations.items():
+        assert not count or lines[line].allocations == count
     return compared
 
 
@@ -97,25 +97,25 @@ def test_the_same_peaks_as_pytorch_memlab_for_a_training_step(torch):
     assert check_against_memlab(train, torch, model, optimizer, x) >= 4
 
 
-def test_what_backward_does_belongs_to_its_line(torch):
+def test_memory_of_backward_counts_for_the_line_that_calls_it(torch):
     model = torch.nn.Linear(2048, 2048, bias=False).cuda()
     optimizer = torch.optim.SGD(model.parameters())
     x = torch.randn(1024, 2048, device="cuda", requires_grad=True)
-    given = torch.ones(1024, 2048, device="cuda")
+    upstream = torch.ones(1024, 2048, device="cuda")
 
     def step():
         y = model(x)
-        y.backward(given)
+        y.backward(upstream)
 
     step()
     optimizer.zero_grad()
     x.grad = None
-    found = measured(step)
-    backward = found[max(found)]
+    lines = measured(step)
+    backward = lines[max(lines)]
     assert backward.kept >= (2048 * 2048 + 1024 * 2048) * 4, "the gradients of weight and input"
 
 
-def test_the_users_peak_counters_are_left_alone(torch):
+def test_the_peak_counters_of_the_user_do_not_change(torch):
     keep = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
     high = torch.empty(512 * MIB, dtype=torch.uint8, device="cuda")
     del high
@@ -125,7 +125,7 @@ def test_the_users_peak_counters_are_left_alone(torch):
     del keep
 
 
-def test_the_speed_is_that_of_a_recording(torch):
+def test_recording_is_faster_than_tracing_lines(torch):
     import ipygpumem
 
     def loop():

@@ -1,4 +1,4 @@
-"""Module trees on a real GPU: their sums are the books, whatever the model does."""
+"""Memory by module on a real GPU: all sums agree with the allocator's counters."""
 
 import pytest
 
@@ -6,7 +6,7 @@ MIB = 1 << 20
 
 
 def check_sums(report):
-    """Every sum that the tables promise, to the byte of the counters."""
+    """Check every sum of the tables against the counters, to the byte."""
     (tree,) = report.modules
     device = report.devices[tree.device]
     high, after = device.high.counters, device.after
@@ -19,9 +19,11 @@ def check_sums(report):
     owned = {"parameters", "buffers", "gradients", "optimizer state", "activations", "forward, temporary", "recomputed"}
     assert tree.rows[0].peak == sum(part.peak for part in tree.parts if part.kind in owned)
     for row in tree.rows:
-        children = [one for one in tree.rows if one.path.rpartition(".")[0] == row.path and one.depth == row.depth + 1]
-        if row.peak is not None and all(one.peak is not None for one in children):
-            assert row.peak == row.own + sum(one.peak for one in children)
+        children = [
+            child for child in tree.rows if child.path.rpartition(".")[0] == row.path and child.depth == row.depth + 1
+        ]
+        if row.peak is not None and all(child.peak is not None for child in children):
+            assert row.peak == row.own + sum(child.peak for child in children)
     return tree
 
 
@@ -59,12 +61,12 @@ def gpt(torch):
             self.embed = nn.Embedding(words, width)
             self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
             self.head = nn.Linear(width, words)
-            self.again = None
+            self.checkpoint = None
 
         def forward(self, x):
             x = self.embed(x)
             for block in self.blocks:
-                x = self.again(block, x) if self.again else block(x)
+                x = self.checkpoint(block, x) if self.checkpoint else block(x)
             return self.head(x)
 
     return GPT().cuda()
@@ -81,7 +83,7 @@ def steps(torch, model, optimizer, count=2):
 
 
 def size_of(tensors):
-    return sum(one.untyped_storage().nbytes() for one in tensors)
+    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -96,8 +98,8 @@ def test_a_training_step(torch, gpt, autocast):
     tree = check_sums(m.report)
     root = tree.rows[0]
     assert root.parameters == size_of(gpt.parameters())
-    assert root.gradients == size_of(one.grad for one in gpt.parameters())
-    states = [one for state in optimizer.state.values() for one in state.values() if one.is_cuda]
+    assert root.gradients == size_of(parameter.grad for parameter in gpt.parameters())
+    states = [tensor for state in optimizer.state.values() for tensor in state.values() if tensor.is_cuda]
     assert root.optimizer == size_of(states)
     assert tree.row("blocks.1").calls == 2
     assert tree.row("blocks.1.mlp").activations > tree.row("blocks.1.norm").activations
@@ -105,7 +107,7 @@ def test_a_training_step(torch, gpt, autocast):
     parts = {part.kind: part for part in tree.parts}
     assert parts["other threads"].peak == 0
     assert parts["activations"].peak + parts["gradients"].peak > 0
-    inner = [tree.row(f"blocks.{number}").activations for number in (1, 2)]  # what casts their results is a block, too
+    inner = [tree.row(f"blocks.{number}").activations for number in (1, 2)]  # results of casts are blocks, too
     assert abs(inner[0] - inner[1]) <= MIB, "equal blocks keep equal activations"
     if not autocast:
         from ipygpumem.display.table import text_tables
@@ -123,7 +125,7 @@ def test_checkpointing(torch, gpt):
     steps(torch, gpt, optimizer, 1)
     with ipygpumem.measure(modules=gpt) as plain:
         steps(torch, gpt, optimizer, 1)
-    gpt.again = lambda block, x: checkpoint(block, x, use_reentrant=False)
+    gpt.checkpoint = lambda block, x: checkpoint(block, x, use_reentrant=False)
     with ipygpumem.measure(modules=gpt) as m:
         steps(torch, gpt, optimizer, 1)
     tree = check_sums(m.report)
@@ -134,7 +136,7 @@ def test_checkpointing(torch, gpt):
     assert parts["other threads"].peak == 0
 
 
-def test_a_compiled_model_is_one_row(torch, gpt):
+def test_a_compiled_model_is_reported_as_a_whole(torch, gpt):
     import ipygpumem
 
     compiled = torch.compile(gpt, backend="aot_eager")
@@ -150,7 +152,7 @@ def test_a_compiled_model_is_one_row(torch, gpt):
     assert inner.activations is None
 
 
-def test_what_it_costs(torch, gpt):
+def test_overhead(torch, gpt):
     import time
 
     import ipygpumem
@@ -193,7 +195,7 @@ def test_cuda_graphs_and_side_streams(torch):
 
 
 def test_fully_sharded_modules(fresh):
-    """FSDP2 on one rank: parameters are DTensors, gathered ones come and go; and the sums stay the books'."""
+    """FSDP2 on one rank: parameters are DTensors, gathered ones come and go; and the sums still agree."""
     facts = fresh("""
         import sys
         sys.path.insert(0, "tests/gpu")
@@ -253,13 +255,13 @@ def test_a_notebook(torch):
     assert "In [3]" in text
     assert "step, In [2]" in text
     backward = next(line for line in text.splitlines() if "backward()" in line)
-    assert "MiB ×" in backward  # noqa: RUF001 (so many times)
+    assert "MiB ×" in backward  # noqa: RUF001 (multiplication sign)
     assert "model: Linear" in text
     (value,) = [out["data"]["text/plain"] for out in notebook.cells[3].outputs if out.output_type == "execute_result"]
     assert value == str(2048 * 2048 * 4)
 
 
-def test_what_a_step_replaces_costs_no_more_than_without(torch):
+def test_tracking_keeps_nothing_alive(torch):
     class Moves(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -279,9 +281,9 @@ def test_what_a_step_replaces_costs_no_more_than_without(torch):
     import ipygpumem
 
     peaks = []
-    for watched in (False, True):
+    for tracked in (False, True):
         model = Moves()
-        with ipygpumem.measure(modules=model if watched else None) as m:
+        with ipygpumem.measure(modules=model if tracked else None) as m:
             work(model)
         peaks.append(m.report.devices["cuda:0"].peak)
         del model
@@ -292,7 +294,7 @@ def test_what_a_step_replaces_costs_no_more_than_without(torch):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own modules, when inductor is imported
-def test_compiled_in_the_cell_and_not_again(torch):
+def test_tracking_does_not_cause_recompilation(torch):
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()).cuda()
     from torch._dynamo.testing import CompileCounter
 

@@ -1,4 +1,4 @@
-"""Profiles of work on a GPU: kernels in the trace, categories as torch's own export has them, the allocator's count."""
+"""Profiles on a real GPU: kernels in the trace, categories as in torch's own export, the allocator's counters."""
 
 import gzip
 import json
@@ -32,20 +32,23 @@ def test_every_category_as_in_torchs_own_export(torch, example, tmp_path):
     from ipygpumem.features.profile.timeline import build_profile
 
     capture = profiled(torch, example)
-    timelines = {one.device: one for one in build_profile(read_flow(capture.result)).timelines}
+    timelines = {timeline.device: timeline for timeline in build_profile(read_flow(capture.result)).timelines}
     assert next(iter(timelines)) == "cuda:0"
     for device in ("cuda:0", "cpu"):
         capture._profile.export_memory_timeline(str(tmp_path / "t.json"), device)
         times, sizes = json.loads((tmp_path / "t.json").read_text())
-        ours = np.array([int(int(time) / 1000) for time in timelines[device].time])
-        rows = np.searchsorted(ours, times, side="right")
-        rows[: int(times[0] == times[1])] = 0  # where something was there before
-        levels, theirs = timelines[device].levels[rows], np.array(sizes)[:, 1:]
-        other = np.flatnonzero((levels != theirs).any(axis=1))
-        assert not len(other), (device, [(times[i], levels[i].tolist(), theirs[i].tolist()) for i in other[:5]])
+        our_times = np.array([int(int(time) / 1000) for time in timelines[device].time])
+        rows = np.searchsorted(our_times, times, side="right")
+        rows[: int(times[0] == times[1])] = 0  # if there is an initial state
+        levels, expected = timelines[device].levels[rows], np.array(sizes)[:, 1:]
+        different = np.flatnonzero((levels != expected).any(axis=1))
+        assert not len(different), (
+            device,
+            [(times[i], levels[i].tolist(), expected[i].tolist()) for i in different[:5]],
+        )
 
 
-def test_the_allocators_own_count_stands_beside(torch, example, tmp_path):
+def test_the_peak_agrees_with_the_allocators_counter(torch, example, tmp_path):
     import ipygpumem
 
     with ipygpumem.measure(trace=tmp_path / "t.json.gz", timeline=tmp_path / "t.html") as m:
@@ -55,13 +58,16 @@ def test_the_allocators_own_count_stands_beside(torch, example, tmp_path):
     peak = report.profile.peaks[0]
     assert peak.device == "cuda:0"
     device = report.devices["cuda:0"]
-    assert 0 < peak.bytes <= device.high.counters.allocated, "what no operator used is in no category"
-    # what others left before is in no category: no operator touched it
+    assert 0 < peak.bytes <= device.high.counters.allocated, "memory that no operator used is in no category"
+    # memory that was allocated before and not used is in no category
     assert peak.bytes > 0.9 * (device.high.counters.allocated - device.before.allocated)
     events = json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))["traceEvents"]
-    assert any(one.get("cat") == "kernel" for one in events)
-    told = [one["args"] for one in events if one.get("name") == "[memory]" and one["args"]["Device Type"] == 1]
-    assert max(one["Total Allocated"] for one in told) == device.high.counters.allocated
+    assert any(event.get("cat") == "kernel" for event in events)
+    memory = [event["args"] for event in events if event.get("name") == "[memory]"]
+    assert (
+        max(fields["Total Allocated"] for fields in memory if fields["Device Type"] == 1)
+        == device.high.counters.allocated
+    )
 
 
 def test_with_a_snapshot_and_lines(torch, tmp_path):

@@ -13,7 +13,7 @@ from ipygpumem.core.errors import GPUMemLimitExceeded
 TAKE = "torch.ones({} << 20, dtype=torch.uint8, device='cuda')"
 
 
-def words(ran):
+def error_message(ran):
     assert isinstance(ran.error, GPUMemLimitExceeded)
     assert not ran.success
     return str(ran.error)
@@ -24,13 +24,13 @@ def test_a_peak_over_its_limit_ends_the_cell_and_keeps_its_value(gpu_notebook):
     nb.run(f"def make(n):\n    return {TAKE.format('n')}")
     assert nb.run("%%gpumem --limit 10MiB\nx = make(10)\n6").value == 6
     ran = nb.run("%%gpumem --limit 10MiB\nx = make(12); del x\n7")
-    assert words(ran).startswith(
+    assert error_message(ran).startswith(
         "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB (reached by In [1]:2 make(): return torch.ones("
     )
     assert nb.last.excesses[0].amount == 12 << 20
     assert ran.value == 7
-    assert nb.run("_").value == 7, "the value is Out's, too"
-    assert "over the limit of 10.0 MiB" in ran.text, "the report says it"
+    assert nb.run("_").value == 7, "the value is in Out"
+    assert "over the limit of 10.0 MiB" in ran.text, "the report contains it"
     shown = [line for line in ran.stdout.splitlines() + ran.stderr.splitlines() if "GPUMemLimitExceeded" in line]
     assert len(shown) == 1, "one line, no traceback"
     assert "Traceback" not in ran.stdout + ran.stderr
@@ -39,26 +39,26 @@ def test_a_peak_over_its_limit_ends_the_cell_and_keeps_its_value(gpu_notebook):
 
 def test_held(gpu_notebook):
     ran = gpu_notebook.run(f"%%gpumem --limit-held 0\nkept = {TAKE.format(8)}")
-    assert "held +8.0 MiB, over the limit of 0 (most of it allocated by In [1]:2" in words(ran)
+    assert "held +8.0 MiB, over the limit of 0 (most of it allocated by In [1]:2" in error_message(ran)
     assert gpu_notebook.run(f"%%gpumem --limit-held 0\nx = {TAKE.format(8)}; del x").success
 
 
 def test_outside(gpu_notebook, fake_gpu):
     gpu_notebook.shell.user_ns["gpu"] = fake_gpu
     ran = gpu_notebook.run("%%gpumem --limit-outside 50MiB\ngpu.outside(60 << 20)")
-    assert "cuda:0 memory outside PyTorch +60.0 MiB, over the limit of 50.0 MiB" in words(ran)
+    assert "cuda:0 memory outside PyTorch +60.0 MiB, over the limit of 50.0 MiB" in error_message(ran)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the high-water mark can be reset on Linux")
-def test_the_host(loaded):
+def test_host(loaded):
     loaded.run("%config GPUMem.host_peak = 'reset'")
     ran = loaded.run("%%gpumem --limit-host 20MiB\nx = b'x' * (64 << 20)\n5")
-    assert "host peak +6" in words(ran)
-    assert "over the limit of 20.0 MiB" in words(ran)
+    assert "host peak +6" in error_message(ran)
+    assert "over the limit of 20.0 MiB" in error_message(ran)
     assert ran.value == 5
 
 
-def test_a_limit_on_gpus_without_a_gpu_holds(loaded):
+def test_a_limit_on_gpus_without_a_gpu_is_met(loaded):
     ran = loaded.run("%%gpumem --limit 1MiB --limit-held 0\nx = b'x' * (64 << 20)")
     assert ran.success
     (note,) = [line for line in ran.text.splitlines() if "was not checked" in line]
@@ -66,7 +66,7 @@ def test_a_limit_on_gpus_without_a_gpu_holds(loaded):
     assert "not checked" not in loaded.run("%%gpumem --limit-host 10GiB\nx = b'x' * (64 << 20)").text
 
 
-def test_a_limit_where_cuda_has_not_started_holds(fake_gpu):
+def test_a_limit_without_cuda_initialized_is_met(fake_gpu):
     with ipygpumem.measure(limit="1 MiB", limit_held=0) as m:
         pass
     assert m.report.devices == {}
@@ -74,13 +74,13 @@ def test_a_limit_where_cuda_has_not_started_holds(fake_gpu):
 
 
 def test_several_limits_at_once(gpu_notebook):
-    text = words(gpu_notebook.run(f"%%gpumem --limit 1MiB --limit-held 2MiB\nx = {TAKE.format(8)}"))
+    text = error_message(gpu_notebook.run(f"%%gpumem --limit 1MiB --limit-held 2MiB\nx = {TAKE.format(8)}"))
     assert "peak +8.0 MiB" in text
     assert "held +8.0 MiB" in text
     assert "\n" not in text
 
 
-def test_the_cells_own_error_stands(gpu_notebook):
+def test_the_error_of_the_cell_itself_is_raised(gpu_notebook):
     ran = gpu_notebook.run(f"%%gpumem --limit 1MiB\nx = {TAKE.format(8)}\n1/0")
     assert isinstance(ran.error, ZeroDivisionError)
     assert "over the limit" in ran.text
@@ -88,39 +88,41 @@ def test_the_cells_own_error_stands(gpu_notebook):
 
 def test_await_and_nesting(gpu_notebook):
     ran = gpu_notebook.run(f"%%gpumem --limit 1MiB\nimport asyncio\nawait asyncio.sleep(0)\nx = {TAKE.format(8)}\n7")
-    words(ran)
+    error_message(ran)
     assert ran.value == 7
-    words(gpu_notebook.run(f"%%capture\n%%gpumem --limit 1MiB\nx = {TAKE.format(8)}"))
-    words(gpu_notebook.run(f"get_ipython().run_cell_magic('gpumem', '--limit 1MiB', {TAKE.format(8)!r})"))
+    error_message(gpu_notebook.run(f"%%capture\n%%gpumem --limit 1MiB\nx = {TAKE.format(8)}"))
+    error_message(gpu_notebook.run(f"get_ipython().run_cell_magic('gpumem', '--limit 1MiB', {TAKE.format(8)!r})"))
 
 
-def test_the_setting_holds_for_every_cell_and_records_nothing(gpu_notebook, fake_gpu):
+def test_the_setting_applies_to_every_cell_and_records_nothing(gpu_notebook, fake_gpu):
     nb = gpu_notebook
     nb.run("%config GPUMem.limit = '10 MiB'")
     before = fake_gpu.calls["record_memory_history"]
     assert nb.run(f"x = {TAKE.format(8)}; del x").success
     ran = nb.run(f"x = {TAKE.format(12)}; del x\n3")
-    assert words(ran) == (
+    assert error_message(ran) == (
         "In [3]: cuda:0 peak +12.0 MiB, over the limit of 10.0 MiB; run this cell with %%gpumem --limit to see the line"
     )
     assert ran.value == 3
     assert fake_gpu.calls["record_memory_history"] == before
-    assert nb.run(f"%%gpumem --limit 20MiB\nx = {TAKE.format(12)}; del x").success, "the cell's own limit goes first"
-    words(nb.run(f"%%gpumem\nx = {TAKE.format(12)}; del x"))
+    assert nb.run(f"%%gpumem --limit 20MiB\nx = {TAKE.format(12)}; del x").success, (
+        "the limit of the cell takes precedence"
+    )
+    error_message(nb.run(f"%%gpumem\nx = {TAKE.format(12)}; del x"))
     nb.run("%config GPUMem.report = 'off'")
-    words(nb.run(f"x = {TAKE.format(12)}; del x"))
+    error_message(nb.run(f"x = {TAKE.format(12)}; del x"))
     nb.run("%config GPUMem.limit = None")
     assert nb.run(f"x = {TAKE.format(12)}; del x").success
 
 
 def test_a_statement(gpu_notebook):
     ran = gpu_notebook.run(f"%gpumem --limit 1MiB x = {TAKE.format(8)}")
-    assert "over the limit of 1.0 MiB" in words(ran)
-    assert "cells.py" not in ran.stdout + ran.stderr, "no traceback of ours"
+    assert "over the limit of 1.0 MiB" in error_message(ran)
+    assert "cells.py" not in ran.stdout + ran.stderr, "no traceback into this package"
     assert gpu_notebook.run(f"%gpumem --limit 10MiB {TAKE.format(8)}.shape[0]").value == 8 << 20
 
 
-def test_what_was_not_checked_is_told(make_gpu, make_notebook):
+def test_a_limit_that_was_not_checked_is_reported(make_gpu, make_notebook):
     from fakes.cuda import FakeNvmlDevice
 
     make_gpu(nvml_devices=[FakeNvmlDevice(regime="hidden")])
@@ -133,7 +135,7 @@ def test_what_was_not_checked_is_told(make_gpu, make_notebook):
 
 
 @pytest.mark.parametrize(
-    ("line", "why"),
+    ("line", "message"),
     [
         ("--limit", "expected one argument"),
         ("--limit lots", "'lots' is no size"),
@@ -144,11 +146,11 @@ def test_what_was_not_checked_is_told(make_gpu, make_notebook):
         ("--stacks all --limit 1GiB", "are of a recording"),
     ],
 )
-def test_bad_words_end_the_cell_before_it_runs(gpu_notebook, line, why):
+def test_invalid_options_end_the_cell_before_it_runs(gpu_notebook, line, message):
     gpu_notebook.run("x = 3")
     ran = gpu_notebook.run(f"%%gpumem {line}\nran = True")
     assert isinstance(ran.error, UsageError)
-    assert why in str(ran.error)
+    assert message in str(ran.error)
     assert "ran" not in gpu_notebook.shell.user_ns
 
 
@@ -178,7 +180,7 @@ def test_a_model(gpu_notebook):
     assert [row.type for row in nb.last.modules[0].rows] == ["Net", "Identity"]
 
 
-def test_unloading_in_the_middle_takes_the_hooks_back(gpu_notebook):
+def test_unloading_during_a_cell_removes_the_hooks(gpu_notebook):
     nb = gpu_notebook
     nb.run("net = torch.nn.Identity()")
     nb.run("%%gpumem --modules net --lines\n%unload_ext ipygpumem\nnet(1)")

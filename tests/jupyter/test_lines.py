@@ -35,28 +35,30 @@ def nb(gpu_notebook):
 
 
 def uses(notebook):
-    """Uses by the line's text, of all listings."""
+    """The uses of all listed lines, by the text of the line."""
     (device,) = notebook.last.lines
-    return {line.text.strip(): line.use for one in device.listings for line in one.lines if line.use is not None}
+    return {
+        line.text.strip(): line.use for listing in device.listings for line in listing.lines if line.use is not None
+    }
 
 
 def titles(notebook):
     (device,) = notebook.last.lines
-    return [one.title for one in device.listings]
+    return [listing.title for listing in device.listings]
 
 
 def test_the_cell_and_the_functions_of_the_notebook_that_ran(nb):
     ran = nb.run("%%gpumem --lines\nkeep = []\nfor i in range(3):\n    keep.append(net.forward(10))\nlen(keep)")
     assert ran.value == 3
     assert titles(nb) == ["In [2]", "make, In [1]", "Net.forward, In [1]"]
-    found = uses(nb)
-    assert found["keep.append(net.forward(10))"].allocated == 60 << 20
-    assert found["return make(n)"].allocations == 6
-    assert found["x = torch.ones(n << 20, dtype=torch.uint8, device='cuda')"].kept == 30 << 20
+    lines = uses(nb)
+    assert lines["keep.append(net.forward(10))"].allocated == 60 << 20
+    assert lines["return make(n)"].allocations == 6
+    assert lines["x = torch.ones(n << 20, dtype=torch.uint8, device='cuda')"].kept == 30 << 20
     assert nb.last.lines[0].listings[0].lines[0].text == "%%gpumem --lines"
     assert "cuda:0 by line of code" in ran.text
-    assert "60.0 MiB ×6" in ran.text  # noqa: RUF001 (so many times)
-    assert "60.0 MiB ×6" in ran.displays[0]["text/html"]  # noqa: RUF001 (so many times)
+    assert "60.0 MiB ×6" in ran.text  # noqa: RUF001 (multiplication sign)
+    assert "60.0 MiB ×6" in ran.displays[0]["text/html"]  # noqa: RUF001 (multiplication sign)
     assert not nb.shell.user_ns["torch"]._C._cuda_isHistoryEnabled()
 
 
@@ -82,13 +84,13 @@ def test_a_statement(nb):
     assert "cuda:0 by line of code" in ran.text
 
 
-def test_the_same_text_twice_has_the_number_of_its_run(nb):
+def test_a_cell_that_runs_twice_is_listed_under_its_latest_number(nb):
     for number in (2, 3):
         nb.run("%%gpumem --lines\na = make(1)")
         assert titles(nb)[0] == f"In [{number}]"
 
 
-def test_a_failing_cell_has_its_lines(nb):
+def test_a_cell_that_fails_is_listed(nb):
     ran = nb.run("%%gpumem --lines\na = make(5)\n1/0")
     assert isinstance(ran.error, ZeroDivisionError)
     assert uses(nb)["a = make(5)"].kept == 5 << 20
@@ -111,7 +113,7 @@ def test_with_a_snapshot_both_come_from_one_recording(nb, tmp_path):
     assert path.exists()
     assert uses(nb)["a = make(5)"].kept == 5 << 20
     assert f"snapshot {path}" in ran.text
-    assert "at its peak, by line of code" not in ran.text, "the listing says it already"
+    assert "at its peak, by line of code" not in ran.text, "the listing contains the peak"
 
 
 def test_lines_and_limits_of_a_cell_under_another_magic(nb):
@@ -122,11 +124,11 @@ def test_lines_and_limits_of_a_cell_under_another_magic(nb):
 def test_the_time_magic_below_ours(nb):
     ran = nb.run("%%gpumem --lines\n\n%%time\na = make(5)\nb = make(6)\nmake(7).shape")
     assert ran.success
-    found = uses(nb)
-    assert found["a = make(5)"].kept == 5 << 20
-    assert found["b = make(6)"].kept == 6 << 20
-    assert found["make(7).shape"].peak >= 25 << 20
-    assert "b = make(7)" not in found
+    lines = uses(nb)
+    assert lines["a = make(5)"].kept == 5 << 20
+    assert lines["b = make(6)"].kept == 6 << 20
+    assert lines["make(7).shape"].peak >= 25 << 20
+    assert "b = make(7)" not in lines
 
 
 def test_a_cell_that_runs_a_cell(nb):
@@ -134,7 +136,7 @@ def test_a_cell_that_runs_a_cell(nb):
     assert uses(nb)["c = make(8)"].kept == 8 << 20
 
 
-def test_beside_a_recording_that_is_always_on(nb, tmp_path):
+def test_together_with_a_recording_for_out_of_memory_errors(nb, tmp_path):
     nb.run(f"%config GPUMem.oom_snapshot = {str(tmp_path / 'oom_{n}.pickle')!r}")
     recording = nb.shell.user_ns["torch"]._C._cuda_isHistoryEnabled
     assert nb.run("%%gpumem\nkept = make(2)\ntorch._C._cuda_isHistoryEnabled()").value is True
@@ -144,7 +146,7 @@ def test_beside_a_recording_that_is_always_on(nb, tmp_path):
     nb.run("more = make(1)")
     assert recording()
     nb.run("%gpumem --lines b = make(4)")
-    assert titles(nb) == ["make, In [1]", "In [6]"], "not the cells that made what is there"
+    assert titles(nb) == ["make, In [1]", "In [6]"], "not the cells that allocated before"
     assert recording()
 
 
@@ -155,7 +157,7 @@ def test_options_of_a_recording_go_with_lines(nb):
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("options", "message"),
     [
         ("-f nope", "'nope' is not defined"),
         ("-f net.nope", "'net.nope' is not defined"),
@@ -166,14 +168,14 @@ def test_options_of_a_recording_go_with_lines(nb):
         ("--lines train", "unrecognized arguments: train"),
     ],
 )
-def test_bad_words_end_the_cell_before_it_runs(nb, words, why):
-    ran = nb.run(f"%%gpumem {words}\nran = True")
+def test_invalid_options_end_the_cell_before_it_runs(nb, options, message):
+    ran = nb.run(f"%%gpumem {options}\nran = True")
     assert isinstance(ran.error, UsageError)
-    assert why in str(ran.error)
+    assert message in str(ran.error)
     assert "ran" not in nb.shell.user_ns
 
 
-def test_nothing_of_hostile_objects_runs(nb):
+def test_no_code_of_named_objects_runs(nb):
     nb.run(
         "class Trap:\n"
         "    def __getattr__(self, name):\n        raise SystemExit(name)\n"

@@ -19,14 +19,14 @@ NOTHING = "the timeline was not written: nothing was allocated or freed"
 
 @pytest.fixture
 def notebook(make_notebook, tmp_path):
-    one = make_notebook()
-    one.run("import torch")
-    one.load()
-    one.run(f"folder = {str(tmp_path)!r}")
-    return one
+    notebook = make_notebook()
+    notebook.run("import torch")
+    notebook.load()
+    notebook.run(f"folder = {str(tmp_path)!r}")
+    return notebook
 
 
-def test_both_files_below_the_report_the_picture(notebook, tmp_path):
+def test_both_files_and_a_picture_below_the_report(notebook, tmp_path):
     ran = notebook.run("%%gpumem --trace {folder}/t.json.gz --timeline {folder}/t.html\n" + BODY + "y.shape")
     assert ran.success
     assert tuple(ran.value) == (1000, 200)
@@ -46,47 +46,47 @@ def test_a_trace_alone_has_no_picture(notebook):
 
 
 def test_a_cell_that_fails(notebook, tmp_path):
-    theirs = vars(notebook.shell).get("showtraceback")
+    original = vars(notebook.shell).get("showtraceback")
     ran = notebook.run(
         "%%gpumem --trace {folder}/t.json --timeline {folder}/t.html\n" + BODY + "raise ValueError('mine')"
     )
     assert isinstance(ran.error, ValueError)
     text = (tmp_path / "t.json").read_text()
     assert "aten::mul" in text
-    assert "ultratb" not in text, "what IPython does for a traceback is none of the cell's"
+    assert "ultratb" not in text, "rendering the traceback is not part of the cell"
     assert (tmp_path / "t.html").exists()
-    assert vars(notebook.shell).get("showtraceback") is theirs
+    assert vars(notebook.shell).get("showtraceback") is original
 
 
 @pytest.mark.parametrize(
     "end", ["raise ValueError('mine')", "raise KeyboardInterrupt", "", "with torch.profiler.profile(): pass"]
 )
-def test_the_time_that_ending_a_profile_takes_is_not_the_cells(notebook, monkeypatch, end):
+def test_the_time_to_stop_the_profiler_does_not_count_for_the_cell(notebook, monkeypatch, end):
     from ipygpumem.features.profile import capture
 
     stop = capture.Capture.stop
 
-    def slowly(self):
+    def delayed_stop(self):
         if self._profile is not None and self.result is None:
             self.cost += 1.5
             time.sleep(1.5)
         stop(self)
 
-    monkeypatch.setattr(capture.Capture, "stop", slowly)
+    monkeypatch.setattr(capture.Capture, "stop", delayed_stop)
     notebook.run("%%gpumem --timeline {folder}/t.html\n" + BODY + end)
     assert notebook.last.seconds < 1
     assert notebook.last.profile.seconds > 1.5
 
 
-def test_a_traceback_that_somebody_else_shows(notebook):
+def test_a_showtraceback_that_was_replaced(notebook):
     shown = []
     notebook.shell.showtraceback = lambda *_, **__: shown.append(1)
-    mine = notebook.shell.showtraceback
+    replacement = notebook.shell.showtraceback
     notebook.run("%%gpumem --trace {folder}/t.json\n1 / 0")
     assert shown == [1]
-    assert notebook.shell.showtraceback is mine
+    assert notebook.shell.showtraceback is replacement
     notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY)
-    assert notebook.shell.showtraceback is mine
+    assert notebook.shell.showtraceback is replacement
     del notebook.shell.showtraceback
 
 
@@ -113,7 +113,7 @@ def test_a_cell_that_profiles_itself(notebook, tmp_path):
         ("--trace {folder}/a.json --outside", f"%%gpumem: {CUPTI}"),
     ],
 )  # fmt: skip
-def test_what_is_refused_before_the_cell_runs(notebook, tmp_path, line, message):
+def test_invalid_options_end_the_cell_before_it_runs(notebook, tmp_path, line, message):
     ran = notebook.run(f"%%gpumem {line}\nran = True")
     assert isinstance(ran.error, UsageError)
     assert ran.stderr.strip() == f"UsageError: {message.replace('{tmp}', str(tmp_path))}"
@@ -145,10 +145,10 @@ def test_a_profile_breaks_no_limit_of_the_host(notebook):
     assert note in ran.texts[0]
     (row,) = [line for line in ran.texts[0].splitlines() if "resident (RSS)" in line]
     assert row.count("at most ") == 2
-    assert ran.texts[0].count("torch.profiler's own records are in it") == 2, "once in the table, once of the limit"
+    assert ran.texts[0].count("torch.profiler's own records are in it") == 2, "in the table, and for the limit"
     assert type(notebook.last).from_dict(notebook.last.to_dict()) == notebook.last
     ran = notebook.run("%%gpumem --limit-host 100GiB --trace {folder}/t.json\n" + body)
-    assert ran.success and notebook.last.notes == (), "at most this, and that is allowed"
+    assert ran.success and notebook.last.notes == (), "an upper bound within the limit"
 
 
 def test_quiet(notebook, tmp_path):

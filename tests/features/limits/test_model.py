@@ -1,4 +1,4 @@
-"""Limits: what is over for certain fails, what cannot be known is told."""
+"""Limits: certain excesses are reported, and so is what could not be checked."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def report(peak=3, held=1, outside=2, *, exact=True, mode="process", started=Fal
 
     high = Peak(Counters(peak * MIB, 0, peak * MIB, peak * MIB), exact=exact)
     device = DeviceReport("cuda:0", reading(0, 0), reading(held * MIB, outside * MIB), high)
-    rss, mark, after = (MIB * one for one in host)
+    rss, mark, after = (MIB * mib for mib in host)
     return Report({"cuda:0": device}, HostReport(HostReading(rss, mark), HostReading(rss, after)), 0.1)
 
 
 def over(limits, *arguments, **options):
-    excesses, doubts = limits.check(report(*arguments, **options))
-    return [(one.where, one.kind, one.amount) for one in excesses], doubts
+    excesses, notes = limits.check(report(*arguments, **options))
+    return [(excess.where, excess.kind, excess.amount) for excess in excesses], notes
 
 
 def test_each_figure_has_its_own_limit():
     assert over(Limits()) == ([], ())
-    assert over(Limits(peak=3 * MIB, held=MIB, outside=2 * MIB)) == ([], ()), "a limit may be reached"
+    assert over(Limits(peak=3 * MIB, held=MIB, outside=2 * MIB)) == ([], ()), "a limit may be reached exactly"
     assert over(Limits(peak=3 * MIB - 1)) == ([("cuda:0", "peak", 3 * MIB)], ())
     assert over(Limits(held=0)) == ([("cuda:0", "held", MIB)], ())
     assert over(Limits(held=0), held=0) == ([], ())
@@ -42,27 +42,27 @@ def test_each_figure_has_its_own_limit():
 
 def test_a_bound_over_the_limit_proves_nothing():
     assert over(Limits(peak=3 * MIB), exact=False) == ([], ()), "at most 3 MiB is within 3 MiB"
-    found, (doubt,) = over(Limits(peak=2 * MIB), exact=False)
-    assert found == []
-    assert doubt.startswith("the limit of 2.0 MiB (cuda:0, peak) was not checked: the counters are left alone")
-    found, (doubt,) = over(Limits(host=29 * MIB), host=(100, 130, 130))
-    assert found == []
-    assert "high-water mark is older" in doubt
+    excesses, (note,) = over(Limits(peak=2 * MIB), exact=False)
+    assert excesses == []
+    assert note.startswith("the limit of 2.0 MiB (cuda:0, peak) was not checked: the counters are left alone")
+    excesses, (note,) = over(Limits(host=29 * MIB), host=(100, 130, 130))
+    assert excesses == []
+    assert "high-water mark is older" in note
 
 
-def test_what_may_be_somebody_elses_is_not_blamed():
-    found, (doubt,) = over(Limits(outside=0), mode="device")
-    assert found == []
-    assert doubt == "the limit of 0 (cuda:0, outside PyTorch) was not checked: this process or another: no pid"
+def test_memory_that_may_belong_to_another_process_exceeds_no_limit():
+    excesses, (note,) = over(Limits(outside=0), mode="device")
+    assert excesses == []
+    assert note == "the limit of 0 (cuda:0, outside PyTorch) was not checked: this process or another: no pid"
 
 
-def test_the_context_is_nobodys_excess():
-    found, (doubt,) = over(Limits(outside=0), started=True)
-    assert found == []
-    assert "preload_pytorch" in doubt
+def test_the_cuda_context_exceeds_no_limit():
+    excesses, (note,) = over(Limits(outside=0), started=True)
+    assert excesses == []
+    assert "preload_pytorch" in note
 
 
-def test_in_words():
+def test_as_text():
     assert str(ExceededLimit("cuda:0", "peak", 3 * MIB, 2 * MIB)) == "cuda:0 peak +3.0 MiB, over the limit of 2.0 MiB"
     assert str(ExceededLimit("cuda:0", "held", 512, 0)) == "cuda:0 held +512 bytes, over the limit of 0 bytes"
     assert (
@@ -75,6 +75,6 @@ def test_limits_are_sizes():
     assert Limits.read("2 GiB", 0, "1.5MiB", "3G") == Limits(2 << 30, 0, 3 * MIB // 2, 3 << 30)
     assert not Limits.read()
     assert Limits.read(held=0)
-    for bad in ("much", "-1", -1, True, 1.5):
+    for value in ("much", "-1", -1, True, 1.5):
         with pytest.raises(OptionError):
-            Limits.read(bad)
+            Limits.read(value)

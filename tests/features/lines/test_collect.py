@@ -1,4 +1,4 @@
-"""Lines of code from a recording: what each did, added up to the counters."""
+"""Memory by line of code, from a recording: the sums agree with the counters."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ def gpu(fake_gpu):
     return fake_gpu
 
 
-def make(gpu, mib):
+def allocate(gpu, mib):
     block = gpu.alloc(mib * MIB)
     gpu.free(gpu.alloc(mib * MIB))
     return block
 
 
 def lines_of(report, title):
-    """Uses of a listing by the line's text."""
+    """The use of each line of a listing, by the text of the line."""
     (device,) = report.lines
-    (listing,) = [one for one in device.listings if title in one.title]
+    (listing,) = [listing for listing in device.listings if title in listing.title]
     return {line.text.strip(): line.use for line in listing.lines}
 
 
 def test_each_line_of_a_block_and_of_a_function(gpu):
     before = gpu.alloc(5 * MIB + 100)
-    with ipygpumem.measure(lines=make) as m:
+    with ipygpumem.measure(lines=allocate) as m:
         kept = []
         for _ in range(3):
-            kept.append(make(gpu, 10))  # noqa: PERF401 (a line of a loop is the case)
+            kept.append(allocate(gpu, 10))  # noqa: PERF401 (a line in a loop is tested)
         gpu.free(kept.pop())
     (device,) = m.report.lines
     block = lines_of(m.report, "measure()")
-    use = block["kept.append(make(gpu, 10))  # noqa: PERF401 (a line of a loop is the case)"]
+    use = block["kept.append(allocate(gpu, 10))  # noqa: PERF401 (a line in a loop is tested)"]
     assert (use.allocated, use.allocations) == (60 * MIB, 6)
     assert (use.freed, use.frees) == (30 * MIB, 3)
     assert (use.after, use.peak) == (35 * MIB + 100, 45 * MIB + 100)
-    assert use.kept == 20 * MIB, "one of the three was freed by the line below"
+    assert use.kept == 20 * MIB, "one of the three is freed by the line below"
     use = block["gpu.free(kept.pop())"]
     assert (use.freed, use.frees, use.peak) == (10 * MIB, 1, None), "no peak for a line that does not allocate"
     assert block["kept = []"] is None
-    inside = lines_of(m.report, "make, ")
+    inside = lines_of(m.report, "allocate, ")
     assert inside["block = gpu.alloc(mib * MIB)"].kept == 20 * MIB
     use = inside["gpu.free(gpu.alloc(mib * MIB))"]
     assert (use.allocated, use.freed, use.kept, use.peak) == (30 * MIB, 30 * MIB, 0, 45 * MIB + 100)
@@ -69,12 +69,12 @@ def test_recursion_counts_an_event_once_for_each_line(gpu):
 
     with ipygpumem.measure(lines=deep) as m:
         deep(3)
-    found = lines_of(m.report, "deep")
-    assert found["block = gpu.alloc(MIB)"].allocations == 4
-    assert found["return [block, *deep(n - 1)] if n else [block]"].allocations == 3
+    lines = lines_of(m.report, "deep")
+    assert lines["block = gpu.alloc(MIB)"].allocations == 4
+    assert lines["return [block, *deep(n - 1)] if n else [block]"].allocations == 3
 
 
-def test_the_level_before_a_line_counts_to_its_peak(gpu):
+def test_the_peak_of_a_line_includes_the_level_before_it(gpu):
     with ipygpumem.measure(lines=True) as m:
         block = gpu.alloc(8 * MIB)
         gpu.free(block) or gpu.alloc(2 * MIB)
@@ -82,7 +82,7 @@ def test_the_level_before_a_line_counts_to_its_peak(gpu):
     assert (use.peak, use.after) == (8 * MIB, 2 * MIB)
 
 
-def test_other_threads_are_told_apart(gpu):
+def test_other_threads_are_counted_elsewhere(gpu):
     with ipygpumem.measure(lines=True) as m:
         thread = threading.Thread(target=gpu.alloc, args=(2 * MIB,))
         thread.start()
@@ -90,12 +90,12 @@ def test_other_threads_are_told_apart(gpu):
         gpu.alloc(MIB)
     (device,) = m.report.lines
     assert (device.elsewhere.allocated, device.elsewhere.allocations) == (2 * MIB, 1)
-    found = lines_of(m.report, "measure()")
-    assert found["gpu.alloc(MIB)"].allocated == MIB
-    assert found["thread.join()"] is None
+    lines = lines_of(m.report, "measure()")
+    assert lines["gpu.alloc(MIB)"].allocated == MIB
+    assert lines["thread.join()"] is None
 
 
-def test_what_a_backward_pass_does_belongs_to_the_line_that_waits(gpu, monkeypatch):
+def test_a_backward_pass_counts_for_the_line_that_waits(gpu, monkeypatch):
     import torch
 
     blocks = []
@@ -119,15 +119,15 @@ def test_what_a_backward_pass_does_belongs_to_the_line_that_waits(gpu, monkeypat
         loss = gpu.alloc(MIB)
         x.sum().backward()
         gpu.free(loss)
-    assert torch.autograd._engine_run_backward is engine, "taken back"
-    found = lines_of(m.report, "measure()")
-    use = found["x.sum().backward()"]
+    assert torch.autograd._engine_run_backward is engine, "restored"
+    lines = lines_of(m.report, "measure()")
+    use = lines["x.sum().backward()"]
     assert (use.allocated, use.freed, use.peak, use.kept) == (12 * MIB, 4 * MIB, 13 * MIB, 8 * MIB)
-    assert found["loss = gpu.alloc(MIB)"].allocated == MIB
+    assert lines["loss = gpu.alloc(MIB)"].allocated == MIB
     assert m.report.lines[0].elsewhere is None
 
 
-def test_a_users_own_thread_beside_a_backward_pass_is_not_the_passes(gpu, monkeypatch):
+def test_a_thread_of_the_user_during_a_backward_pass_is_counted_elsewhere(gpu, monkeypatch):
     import torch
 
     def engine(*arguments, **options):
@@ -143,7 +143,7 @@ def test_a_users_own_thread_beside_a_backward_pass_is_not_the_passes(gpu, monkey
     assert lines_of(m.report, "measure()")["torch.ones(3, requires_grad=True).sum().backward()"] is None
 
 
-def test_a_failing_backward_pass_and_a_failing_block_leave_nothing_behind(gpu, monkeypatch):
+def test_errors_in_backward_and_in_the_block_leave_nothing_patched(gpu, monkeypatch):
     import torch
 
     def engine(*arguments, **options):
@@ -158,7 +158,7 @@ def test_a_failing_backward_pass_and_a_failing_block_leave_nothing_behind(gpu, m
     assert lines_of(m.report, "measure()")["gpu.alloc(MIB)"].kept == MIB
 
 
-def test_in_the_users_own_recording(gpu):
+def test_during_a_recording_of_the_user(gpu):
     import torch
 
     torch.cuda.memory._record_memory_history(max_entries=1000)
@@ -171,7 +171,7 @@ def test_in_the_users_own_recording(gpu):
     torch.cuda.memory._record_memory_history(enabled=None)
 
 
-def test_why_there_are_no_lines(gpu):
+def test_the_reason_for_missing_lines(gpu):
     with ipygpumem.measure(lines=True, max_entries=2) as m:
         for _ in range(4):
             gpu.free(gpu.alloc(MIB))
@@ -184,7 +184,7 @@ def test_why_there_are_no_lines(gpu):
     assert m.report.notes == ("no lines: the code switched PyTorch's recording itself",)
 
 
-def test_reset_counts_are_noticed_where_marks_are_needed(gpu, monkeypatch):
+def test_reset_counters_are_noticed_if_positions_are_needed(gpu, monkeypatch):
     import torch
 
     monkeypatch.setattr(torch.autograd, "_engine_run_backward", lambda *arguments, **options: None)
@@ -196,7 +196,7 @@ def test_reset_counts_are_noticed_where_marks_are_needed(gpu, monkeypatch):
     assert note.startswith("no lines: ")
 
 
-def test_bad_lines(fake_gpu):
+def test_lines_of_a_builtin_function(fake_gpu):
     with pytest.raises(OptionError, match="functions written in Python, not builtin"):
         ipygpumem.measure(lines=len)
 
@@ -206,7 +206,7 @@ def test_lines_without_a_gpu():
         ipygpumem.measure(lines=True)
 
 
-def test_nothing_happened(gpu):
+def test_a_block_without_allocations(gpu):
     with ipygpumem.measure(lines=True) as m:
         pass
     (device,) = m.report.lines
@@ -214,14 +214,14 @@ def test_nothing_happened(gpu):
     assert set(lines_of(m.report, "measure()").values()) == {None}
 
 
-def test_only_devices_where_something_happened(two_gpus):
+def test_only_devices_that_were_used(two_gpus):
     two_gpus.free(two_gpus.alloc(MIB))
     two_gpus.free(two_gpus.alloc(MIB, 1))
     with ipygpumem.measure(lines=True) as m:
         two_gpus.alloc(MIB, 1)
-    assert [one.device for one in m.report.lines] == ["cuda:1"]
+    assert [device.device for device in m.report.lines] == ["cuda:1"]
     with ipygpumem.measure(lines=True) as m:
         two_gpus.alloc(MIB, 1)
         two_gpus.alloc(2 * MIB, 0)
-    assert [one.device for one in m.report.lines] == ["cuda:0", "cuda:1"]
+    assert [device.device for device in m.report.lines] == ["cuda:0", "cuda:1"]
     assert m.report.lines[1].listings[0].lines[1].use.allocated == MIB

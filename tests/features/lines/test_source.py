@@ -1,4 +1,4 @@
-"""Functions, cells and with statements as stretches of source; nothing of anybody's objects runs."""
+"""Source regions of functions, cells and with statements; no code of the user's objects runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TEXTS = SourceTexts({"cell": CELL})
 
 
 def plain():
-    """As it says."""
+    """Return a number from several lines."""
     return (
         1
     )  # fmt: skip
@@ -88,8 +88,8 @@ class Lazy:
         return 1
 
     @functools.singledispatchmethod
-    def of(self, thing):
-        return thing
+    def of(self, value):
+        return value
 
     part = functools.partialmethod(of, 1)
 
@@ -106,16 +106,16 @@ class Lazy:
         lambda function: Wrapped(functools.partial(decorate(functools.cache(function)))),
     ],
 )
-def test_code_below_caches_and_wrappers(wrap):
+def test_code_inside_caches_and_wrappers(wrap):
     assert code_object(wrap(plain)) is plain.__code__
 
 
-def test_code_below_the_descriptors_of_functools():
-    found = [code_object(vars(Lazy)[name]).co_name for name in ("size", "of", "part")]
-    assert found == ["size", "of", "of"]
+def test_code_inside_descriptors_of_functools():
+    names = [code_object(vars(Lazy)[name]).co_name for name in ("size", "of", "part")]
+    assert names == ["size", "of", "of"]
 
 
-def test_code_of_what_can_be_named():
+def test_code_of_named_objects():
     model = Model()
     assert code_object(plain) is plain.__code__
     assert code_object(decorate(decorate(plain))) is plain.__code__
@@ -123,11 +123,11 @@ def test_code_of_what_can_be_named():
     assert code_object(Model.forward) is code_object(model.forward) is code_object(model) is Model.forward.__code__
     assert code_object(vars(Model)["static"]) is Model.static.__code__
     assert code_object(vars(Model)["of_class"]).co_name == "of_class"
-    for nothing in (len, 3, Model, "plain", None, Hostile(), [plain].append):
-        assert code_object(nothing) is None
+    for value in (len, 3, Model, "plain", None, Hostile(), [plain].append):
+        assert code_object(value) is None
 
 
-def test_wrappers_around_themselves_end():
+def test_a_wrapper_around_itself_has_no_code():
     def wrapper():
         return 1
 
@@ -146,12 +146,12 @@ def test_regions():
 
 def test_functions_around_lines():
     def names(*lines):
-        return [(one.name, one.first, one.last) for one in enclosing_functions("cell", lines, TEXTS)]
+        return [(region.name, region.first, region.last) for region in enclosing_functions("cell", lines, TEXTS)]
 
     assert names(5) == [("first", 2, 8)], "the outermost, with its decorator"
     assert names(11, 14) == [("Net.forward", 11, 11), ("Net.size", 12, 14)]
     assert names(16, 1, 99) == []
-    assert enclosing_functions("cell", [1], SourceTexts({"cell": "def ("})) == [], "no Python, no functions"
+    assert enclosing_functions("cell", [1], SourceTexts({"cell": "def ("})) == [], "invalid syntax"
 
 
 def test_a_with_statement():
@@ -171,7 +171,17 @@ def test_names():
     space["parts"] = {"a": [space["model"]], "b": nn.ModuleDict({"x": space["model"]})}
     for name in ("parts['a'][0]", 'parts["b"]["x"]', "parts['b'].x"):
         assert resolve_name(name, space.__getitem__) is space["model"]
-    odd = ("model[7]", "model[0", "model[Model]", "model[0]x", "trap[0]", "parts['a']['b']", "[0]", "model.", "model[]")
-    for name in ("nothing", "model.7", "trap.anything", "Model.none", "", *odd):
+    invalid = (
+        "model[7]",
+        "model[0",
+        "model[Model]",
+        "model[0]x",
+        "trap[0]",
+        "parts['a']['b']",
+        "[0]",
+        "model.",
+        "model[]",
+    )
+    for name in ("nothing", "model.7", "trap.anything", "Model.none", "", *invalid):
         with pytest.raises(OptionError, match="is not defined"):
             resolve_name(name, space.__getitem__)

@@ -1,4 +1,4 @@
-"""A model's tree: real modules, autograd and optimizers, whose CPU storages count as blocks of the fake device."""
+"""Memory by module: real modules, autograd and optimizers, with CPU storages as blocks of the fake device."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def tree_of(m):
 
 
 def check_sums(m):
-    """The books: every sum that the tables promise."""
+    """Check every sum of the tables."""
     tree = tree_of(m)
     device = m.report.devices[tree.device]
     high, after = device.high.counters, device.after
@@ -78,15 +78,17 @@ def check_sums(m):
     owned = {"parameters", "buffers", "gradients", "optimizer state", "activations", "forward, temporary", "recomputed"}
     assert root.peak == sum(part.peak for part in tree.parts if part.kind in owned)
     for row in tree.rows:
-        children = [one for one in tree.rows if one.path.rpartition(".")[0] == row.path and one.depth == row.depth + 1]
-        if row.peak is not None and all(one.peak is not None for one in children):
-            assert row.peak == row.own + sum(one.peak for one in children)
+        children = [
+            child for child in tree.rows if child.path.rpartition(".")[0] == row.path and child.depth == row.depth + 1
+        ]
+        if row.peak is not None and all(child.peak is not None for child in children):
+            assert row.peak == row.own + sum(child.peak for child in children)
         for name in ("parameters", "gradients", "optimizer"):
-            assert getattr(row, name) >= sum(getattr(one, name) for one in children)
+            assert getattr(row, name) >= sum(getattr(child, name) for child in children)
     return tree
 
 
-def nothing_left():
+def check_nothing_is_patched():
     assert not hooks._global_forward_hooks
     assert not hooks._global_forward_pre_hooks
     assert not optimizers._global_optimizer_pre_hooks
@@ -101,7 +103,7 @@ def test_a_training_step(traffic):
     with ipygpumem.measure(modules=model) as m:
         for _ in range(3):
             step(model, optimizer, x)
-    nothing_left()
+    check_nothing_is_patched()
     tree = check_sums(m)
     assert [row.path for row in tree.rows] == ["", "0", "1", "1.up", "1.down", "2"]
     assert [row.type for row in tree.rows] == ["Sequential", "Linear", "Block", "Linear", "Linear", "Linear"]
@@ -112,7 +114,7 @@ def test_a_training_step(traffic):
         assert 2 * size <= row.optimizer <= 2 * size + 64, "two averages, and the count of steps"
     assert tree.row("1").buffers == 64 * 4
     assert tree.rows[0].parameters == sum(weights[path] for path in ("0", "1", "2"))
-    # kept for backward: the input of each product; what relu saved is the input of `down`
+    # saved for backward: the input of each product; relu saves the input of `down`
     assert tree.row("0").activations == 16 * 64 * 4, "its output is the block's input"
     assert tree.row("1.up").activations == 0
     assert tree.row("1.up").temporary == 16 * 256 * 4, "its output lived until relu had run"
@@ -172,7 +174,7 @@ def test_gradients_that_are_gone_at_the_end(traffic):
     assert {part.kind: part.end for part in tree.parts}["gradients"] == 0
 
 
-def test_inference_keeps_nothing_but_the_output(traffic):
+def test_inference_keeps_only_the_output(traffic):
     model = make()
     x = torch.randn(16, 32)
     with torch.no_grad(), ipygpumem.measure(modules=model) as m:
@@ -183,7 +185,7 @@ def test_inference_keeps_nothing_but_the_output(traffic):
     assert [phase.name for phase in tree.phases] == ["forward", "other"]
 
 
-def test_checkpointed_modules_are_computed_again(traffic):
+def test_checkpointed_modules_are_recomputed(traffic):
     model = make()
     x = torch.randn(16, 32)
 
@@ -199,16 +201,16 @@ def test_checkpointed_modules_are_computed_again(traffic):
     assert (row.calls, row.note) == (1, "recomputed in backward")
     assert tree.row("1.up").note == "recomputed in backward"
     assert tree.row("0").note == ""
-    assert row.activations == 16 * 64 * 4, "its output; what is inside is thrown away"
+    assert row.activations == 16 * 64 * 4, "its output; the activations inside are discarded"
     assert row.temporary >= 16 * 256 * 4
     assert [(phase.name, phase.times) for phase in tree.phases if phase.name != "other"] == [
         ("forward", 3),
         ("backward", 1),
     ]
-    nothing_left()
+    check_nothing_is_patched()
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's own look at an input
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # from dynamo itself
 def test_compiled_modules_are_reported_as_a_whole(traffic):
     model = make()
     model[1] = torch.compile(model[1], backend="eager")
@@ -265,7 +267,7 @@ def test_a_failing_step_leaves_no_hook(traffic):
     model.append(Fails())
     with pytest.raises(ZeroDivisionError), ipygpumem.measure(modules=model) as m:
         model(torch.randn(16, 32))
-    nothing_left()
+    check_nothing_is_patched()
     check_sums(m)
     assert m.report.success is False
     assert tree_of(m).row("3").calls == 1
@@ -283,11 +285,11 @@ def test_an_interrupt_leaves_no_hook(traffic):
         except KeyboardInterrupt:
             model[0](torch.randn(16, 32))
             raise
-    nothing_left()
+    check_nothing_is_patched()
     check_sums(m)
 
 
-def test_a_caught_failure_does_not_shift_what_follows(traffic):
+def test_after_a_caught_error_allocations_are_attributed_correctly(traffic):
     model = make()
     x = torch.randn(16, 32)
     with ipygpumem.measure(modules=model) as m:
@@ -306,10 +308,10 @@ def test_copies_and_files_of_the_model_are_clean(traffic):
     model = make()
     with ipygpumem.measure(modules=model) as m:
         clone = copy.deepcopy(model)
-        again = pickle.loads(pickle.dumps(model[0]))
+        restored = pickle.loads(pickle.dumps(model[0]))
         clone(torch.randn(16, 32))
     check_sums(m)
-    assert not again._forward_hooks
+    assert not restored._forward_hooks
     assert tree_of(m).rows[0].calls == 0, "a copy is another model"
     assert "no module of the model was called" in tree_of(m).notes[0]
 
@@ -333,7 +335,7 @@ def test_tied_weights_are_counted_once(traffic):
     assert tree.rows[0].parameters == tree.rows[0].gradients == 32 * 64 * 4
 
 
-def test_one_storage_for_several_modules_belongs_to_what_has_them_all(traffic):
+def test_a_storage_shared_by_modules_belongs_to_their_common_parent(traffic):
     model = nn.Sequential(Block(8), nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)))
     flat = torch.zeros(2, 8, 8)
     for number in range(2):
@@ -345,7 +347,7 @@ def test_one_storage_for_several_modules_belongs_to_what_has_them_all(traffic):
     assert tree.row("1.0").parameters == tree.row("1.1").parameters == 0
 
 
-def test_what_another_thread_allocates_meanwhile_is_not_the_models(traffic, fake_gpu):
+def test_allocations_of_other_threads_are_not_attributed_to_the_model(traffic, fake_gpu):
     blocks = []
 
     class Slow(nn.Module):
@@ -414,10 +416,10 @@ def test_lines_and_modules_together(traffic):
     (device,) = m.report.lines
     used = {line.text.strip(): line.use for line in device.listings[0].lines}
     assert used["loss.backward()"].allocations > 0
-    nothing_left()
+    check_nothing_is_patched()
 
 
-def test_the_ring_was_too_small(traffic):
+def test_a_ring_buffer_that_is_too_small(traffic):
     model = make()
     with ipygpumem.measure(modules=model, max_entries=5) as m:
         model(torch.randn(16, 32))
@@ -426,7 +428,7 @@ def test_the_ring_was_too_small(traffic):
 
 
 @pytest.mark.parametrize("wrong", [3, "model", torch.ones(1), nn.Linear, [nn.Linear(1, 1)]])
-def test_what_is_no_module(fake_gpu, wrong):
+def test_an_object_that_is_not_a_module(fake_gpu, wrong):
     with pytest.raises(OptionError, match=r"modules must be a torch\.nn\.Module, not"):
         ipygpumem.measure(modules=wrong)
 
@@ -442,7 +444,7 @@ class Hostile(nn.Module):
         return x
 
 
-def test_odd_modules_and_tensors(traffic):
+def test_unusual_modules_and_tensors(traffic):
     model = nn.Sequential(Hostile(), nn.Linear(4, 4), nn.Linear(4, 4, device="meta"))
     model[1].register_buffer("sparse", torch.eye(3).to_sparse())
     model[1].register_buffer("nothing", None)
@@ -453,7 +455,7 @@ def test_odd_modules_and_tensors(traffic):
     assert [row.path for row in tree_of(m).rows] == ["", "0", "1", "2"]
 
 
-def test_what_a_step_replaces_is_freed_and_the_sums_close(traffic):
+def test_tensors_and_modules_that_a_step_replaces_are_freed(traffic):
     """Tracking keeps nothing alive: the peak is the same as without it."""
 
     class Moves(nn.Module):
@@ -479,10 +481,10 @@ def test_what_a_step_replaces_is_freed_and_the_sums_close(traffic):
         run(model)
     tree = check_sums(m)
     device, without = m.report.devices["cuda:0"], bare.report.devices["cuda:0"]
-    made = 50_000 * 4 + 32 * 1000 * 4  # the model itself was made inside the first measurement
-    assert abs(device.high.counters.allocated - device.before.allocated - (without.peak - made)) < 4 * KIB
-    assert tree.row("").buffers == 2 * 50_000 * 4, "the old one and the one that takes its place, at one instant"
-    assert tree.row("head").parameters == 32 * 1000 * 4, "and so is the module"
+    model_size = 50_000 * 4 + 32 * 1000 * 4  # the first measurement includes the model itself
+    assert abs(device.high.counters.allocated - device.before.allocated - (without.peak - model_size)) < 4 * KIB
+    assert tree.row("").buffers == 2 * 50_000 * 4, "the old and the new one exist at the same time"
+    assert tree.row("head").parameters == 32 * 1000 * 4, "of one module at a time"
     assert tree.row("head").calls == 3
     parts = {part.kind: part for part in tree.parts}
     assert parts["parameters"].end == 32 * 1000 * 4
@@ -511,7 +513,7 @@ def test_a_model_that_the_step_drops_is_freed(traffic):
 
 
 @pytest.mark.parametrize("how", ["model", "part", "function"])
-def test_what_is_compiled_in_the_cell_is_not_compiled_again(how):
+def test_code_compiled_during_a_measurement_is_not_compiled_again(how):
     from ipygpumem.features.modules.tracker import ModuleTracker
 
     torch._dynamo.reset()
@@ -528,20 +530,20 @@ def test_what_is_compiled_in_the_cell_is_not_compiled_again(how):
         model[0] = torch.compile(model[0], backend=backend)
     else:
 
-        def call(given):
-            return model(given) * 2
+        def call(inputs):
+            return model(inputs) * 2
 
         call = torch.compile(call, backend=backend)
     tracker, x = ModuleTracker(model), torch.randn(16, 32)
     tracker.start()
     call(x)
     call(x)
-    in_cell = len(graphs)
+    during = len(graphs)
     tracker.stop()
     call(x)
-    assert in_cell == len(graphs) == 1
+    assert during == len(graphs) == 1
     assert len(tracker.calls) == (0 if how == "function" else 4 if how == "model" else 2 * 2 * 6)
-    nothing_left()
+    check_nothing_is_patched()
     callbacks = torch._dynamo.callback.callback_handler
     assert not callbacks.start_callbacks
     assert not callbacks.end_callbacks
@@ -576,8 +578,8 @@ def test_a_step_that_raises_ends_its_phase(traffic):
 
 
 @pytest.fixture
-def alone():
-    """One process that is all of a group."""
+def process_group():
+    """A process group with one process."""
     dist = torch.distributed
     if not dist.is_available() or not dist.is_gloo_available():
         pytest.skip("this torch has no gloo")
@@ -586,18 +588,18 @@ def alone():
     dist.destroy_process_group()
 
 
-def test_distributed_data_parallel(alone, traffic):
+def test_distributed_data_parallel(process_group, traffic):
     model = nn.parallel.DistributedDataParallel(make())
     optimizer = torch.optim.SGD(model.parameters())
     with ipygpumem.measure(modules=model) as m:
         for _ in range(3):
             step(model, optimizer, torch.randn(16, 32))
-    nothing_left()
+    check_nothing_is_patched()
     tree = check_sums(m)
     inner = tree.row("module")
     assert (inner.calls, inner.parameters) == (3, tree.row("").parameters)
     assert inner.gradients == inner.parameters
-    assert tree.row("").activations == inner.activations, "its buckets of gradients are no activations"
+    assert tree.row("").activations == inner.activations, "its buckets for gradients are not activations"
     parts = {part.kind: part for part in tree.parts}
     assert parts["activations"].end == 0
     assert parts["not the model's"].end >= inner.parameters
@@ -606,17 +608,17 @@ def test_distributed_data_parallel(alone, traffic):
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("original", [False, True])
-def test_fully_sharded_data_parallel(alone, traffic, original):
+def test_fully_sharded_data_parallel(process_group, traffic, original):
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     plain = make()
-    size = sum(one.numel() * 4 for one in plain.parameters())
+    size = sum(parameter.numel() * 4 for parameter in plain.parameters())
     model = FullyShardedDataParallel(plain, device_id=torch.device("cpu"), use_orig_params=original)
     optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
     with ipygpumem.measure(modules=model) as m:
         for _ in range(2):
             step(model, optimizer, torch.randn(16, 32))
-    nothing_left()
+    check_nothing_is_patched()
     tree = check_sums(m)
     root = tree.row("")
     assert root.type == "FullyShardedDataParallel"

@@ -35,15 +35,19 @@ def test_sums(gpu):
     phases.end()
     phases.end()
     after = current().peaks.leave(outer, 0).now.allocated
-    found = {name: (total.times, total.devices[0]) for name, total in phases.totals.items()}
-    assert {name: times for name, (times, _) in found.items()} == {"forward": 2, "backward": 1, "other": 4}
-    assert {name: sums.change // MIB for name, (_, sums) in found.items()} == {
+    by_phase = {name: (total.times, total.devices[0]) for name, total in phases.totals.items()}
+    assert {name: times for name, (times, _) in by_phase.items()} == {"forward": 2, "backward": 1, "other": 4}
+    assert {name: sums.change // MIB for name, (_, sums) in by_phase.items()} == {
         "forward": 20,
         "backward": -10,
         "other": 0,
     }
-    assert {name: sums.peak // MIB for name, (_, sums) in found.items()} == {"forward": 51, "backward": 21, "other": 23}
-    assert sum(sums.change for _, sums in found.values()) == after - before
+    assert {name: sums.peak // MIB for name, (_, sums) in by_phase.items()} == {
+        "forward": 51,
+        "backward": 21,
+        "other": 23,
+    }
+    assert sum(sums.change for _, sums in by_phase.values()) == after - before
     assert outer.peaks()[0].counters.allocated == 51 * MIB, "the measurement around them has its own peak"
     current().peaks.drop(outer)
 
@@ -74,7 +78,7 @@ def test_the_innermost_counts(gpu, entered, shown):
     assert [name for name, total in phases.totals.items() if total.devices[0].change == 7 * MIB] == [shown]
 
 
-def test_counters_that_are_left_alone(gpu):
+def test_peak_counters_that_are_not_reset(gpu):
     gpu.free(gpu.alloc(50 * MIB))
     resets = gpu.calls["resetPeakMemoryStats"]
     phases = PhaseTracker(reset=False)
@@ -83,11 +87,11 @@ def test_counters_that_are_left_alone(gpu):
     gpu.free(gpu.alloc(30 * MIB))
     phases.leave("forward")
     phases.end()
-    assert phases.totals["forward"].devices[0].peak is None, "an older record stands above"
+    assert phases.totals["forward"].devices[0].peak is None, "an older peak is higher"
     assert gpu.calls["resetPeakMemoryStats"] == resets
 
 
-def test_a_device_that_starts_meanwhile(make_gpu):
+def test_a_device_that_is_used_for_the_first_time(make_gpu):
     gpu = make_gpu(2)
     phases = PhaseTracker(reset=True)
     phases.begin()

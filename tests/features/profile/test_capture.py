@@ -1,4 +1,4 @@
-"""torch.profiler over a measurement: whose turn it is, and what is written."""
+"""torch.profiler during a measurement: other profilers, threads, and the trace."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ FUNCTIONS = module._prepare_profiler, module._enable_profiler, module._disable_p
 
 @pytest.fixture
 def capture():
-    one = Capture()
-    one.start()
-    yield one
-    one.stop()
+    capture = Capture()
+    capture.start()
+    yield capture
+    capture.stop()
     assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == FUNCTIONS
 
 
@@ -43,24 +43,24 @@ def test_operators_memory_shapes_and_stacks(capture, tmp_path):
     capture.stop()
     path = tmp_path / "trace.json.gz"
     assert capture.write(path) == path.stat().st_size
-    assert [one.name for one in tmp_path.iterdir()] == ["trace.json.gz"], "nothing else is left"
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"], "no temporary file"
     trace = json.loads(gzip.decompress(path.read_bytes()))
     events = trace["traceEvents"]
     assert trace["with_stack"] == trace["record_shapes"] == trace["profile_memory"] == 1
-    (add,) = [one for one in events if one.get("name") == "aten::add"]
+    (add,) = [event for event in events if event.get("name") == "aten::add"]
     assert add["args"]["Input Dims"][0] == [300, 20]
-    assert any("my_function" in one.get("name", "") for one in events if one.get("cat") == "python_function")
-    memory = [one["args"] for one in events if one.get("name") == "[memory]"]
-    assert 300 * 20 * 4 in [one["Bytes"] for one in memory]
+    assert any("my_function" in event.get("name", "") for event in events if event.get("cat") == "python_function")
+    memory = [event["args"] for event in events if event.get("name") == "[memory]"]
+    assert 300 * 20 * 4 in [fields["Bytes"] for fields in memory]
     assert capture.cost > 0
 
 
-def test_nobody_turns_every_event_into_an_object(capture):
+def test_events_are_not_converted_to_objects(capture):
     for _ in range(100):
         torch.ones(3) + 1
     inner = capture._profile.profiler
     capture.stop()
-    assert inner._function_events is None, "what torch makes of 8,000 events took ten times as long as the stopping"
+    assert inner._function_events is None, "for 8,000 events that takes ten times as long as stopping"
 
 
 def test_plain_json(capture, tmp_path):
@@ -70,22 +70,22 @@ def test_plain_json(capture, tmp_path):
     assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())
 
 
-def test_it_makes_way_for_a_profiler_of_the_codes_own(capture, tmp_path):
+def test_it_ends_before_a_profiler_of_the_code_starts(capture, tmp_path):
     torch.ones(3).mul(2)
-    with profile(activities=CPU) as theirs:
+    with profile(activities=CPU) as user_profile:
         torch.ones(3).sub(2)
     torch.ones(3).div(2)
     capture.stop()
-    assert {event.key for event in theirs.key_averages()} >= {"aten::sub"}, "theirs is whole"
+    assert {event.key for event in user_profile.key_averages()} >= {"aten::sub"}, "its profile is complete"
     assert capture.aside > 0
     assert "aten::mul" in names(capture.result)
     assert not names(capture.result) & {"aten::sub", "aten::div"}
-    capture.write(tmp_path / "trace.json")  # although another profile has been taken since
+    capture.write(tmp_path / "trace.json")  # although another profiler has run since
     assert "aten::mul" in (tmp_path / "trace.json").read_text()
 
 
-def test_without_us_the_inner_profiler_would_have_destroyed_the_outer():
-    """Why all this: once this fails, PyTorch has mended it."""
+def test_pytorch_discards_the_result_of_an_outer_profiler():
+    """The reason for ending early: if this fails, PyTorch has fixed it."""
     with profile(activities=CPU) as outer:
         torch.ones(3).mul(2)
         with profile(activities=CPU):
@@ -94,16 +94,16 @@ def test_without_us_the_inner_profiler_would_have_destroyed_the_outer():
 
 
 def test_a_profiler_with_a_schedule_that_begins_later(capture):
-    with profile(activities=CPU, schedule=schedule(wait=1, warmup=1, active=1), acc_events=True) as theirs:
-        assert capture.aside is None, "while it waits nothing is in its way"
+    with profile(activities=CPU, schedule=schedule(wait=1, warmup=1, active=1), acc_events=True) as user_profile:
+        assert capture.aside is None, "while it waits both can run"
         for _ in range(3):
             torch.ones(3).sub(2)
-            theirs.step()
+            user_profile.step()
     assert capture.aside is not None
-    assert "aten::sub" in {event.key for event in theirs.key_averages()}
+    assert "aten::sub" in {event.key for event in user_profile.key_averages()}
 
 
-def test_one_that_runs_or_warms_up_already_is_not_disturbed():
+def test_a_running_or_warming_profiler_is_not_disturbed():
     with profile(activities=CPU), pytest.raises(RecordingError, match="a profiler is running already"):
         Capture()
     warming = profile(activities=CPU, schedule=schedule(wait=0, warmup=2, active=1), acc_events=True)
@@ -130,14 +130,14 @@ def test_one_inside_another(capture):
 
 
 def test_one_in_another_thread(capture):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(Capture.problem()))
+    problems = []
+    thread = threading.Thread(target=lambda: problems.append(Capture.problem()))
     thread.start()
     thread.join()
-    assert found == ["a profiler is running already and PyTorch supports one at a time: stop it first"]
+    assert problems == ["a profiler is running already and PyTorch supports one at a time: stop it first"]
 
 
-def test_another_thread_is_told_before_the_process_would_end(capture):
+def test_a_profiler_in_another_thread_raises_an_error(capture):
     errors = []
 
     def other():
@@ -180,13 +180,13 @@ def test_a_forked_child_leaves_it_alone(capture):
     assert "aten::mul" in names(capture.result)
 
 
-def test_where_torch_is_not_installed(monkeypatch):
+def test_without_torch(monkeypatch):
     monkeypatch.setattr(pytorch, "importable", lambda: False)
     with pytest.raises(RecordingError, match=r"^profiles need torch, which is not installed$"):
         Capture()
 
 
-def test_where_torch_has_no_profiler(monkeypatch):
+def test_torch_without_kineto(monkeypatch):
     monkeypatch.setattr(torch.autograd, "kineto_available", lambda: False)
     with pytest.raises(RecordingError, match=r"is built without its profiler \(Kineto\)$"):
         Capture()
@@ -203,13 +203,13 @@ def test_a_profiler_that_does_not_start_or_end(monkeypatch, tmp_path):
     assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == FUNCTIONS
     capture = Capture()
     capture.start()
-    theirs = capture._profile.stop
+    original_stop = capture._profile.stop
     capture._profile.stop = fail
     capture.stop()
     assert capture.error == "torch.profiler failed to stop: no"
     with pytest.raises(RecordingError, match="failed to stop"):
         capture.write(tmp_path / "t.json")
-    theirs()
+    original_stop()
     assert not profiling()
 
 
@@ -226,7 +226,7 @@ def test_a_full_disk_leaves_the_old_file(capture, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_kineto_is_quiet_and_the_users_wish_stands(monkeypatch):
+def test_kineto_is_silenced_unless_the_user_sets_a_log_level(monkeypatch):
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
     seen = []
     monkeypatch.setattr(profile, "start", lambda _: seen.append(os.environ.get("KINETO_LOG_LEVEL")))
@@ -248,24 +248,24 @@ def release_all():
         release_profiler(before)
 
 
-def test_several_watchers_the_last_is_told_first():
-    told = []
+def test_the_last_watcher_is_called_first():
+    calls = []
 
-    def one():
-        told.append("one")
+    def first():
+        calls.append("first")
 
-    def two():
-        told.append("two")
+    def second():
+        calls.append("second")
 
-    watch_profiler(one, lambda: told.append("one after"))
-    watch_profiler(two, lambda: told.append("two after"))
+    watch_profiler(first, lambda: calls.append("first after"))
+    watch_profiler(second, lambda: calls.append("second after"))
     with profile(activities=CPU):
         pass
-    assert told == ["two", "one", "two", "one", "two after", "one after"], "made ready, started, ended"
-    release_profiler(two)
-    told.clear()
+    assert calls == ["second", "first", "second", "first", "second after", "first after"], "prepared, started, stopped"
+    release_profiler(second)
+    calls.clear()
     with profile(activities=CPU):
         pass
-    assert told == ["one", "one", "one after"]
-    release_profiler(one)
+    assert calls == ["first", "first", "first after"]
+    release_profiler(first)
     assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == FUNCTIONS

@@ -1,4 +1,4 @@
-"""``measure(trace=..., timeline=...)``: the files, the facts, and what goes wrong."""
+"""``measure(trace=..., timeline=...)``: files, facts and errors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.collect import profile_collector
 
 
-def work():
+def training_step():
     model = torch.nn.Linear(100, 50)
     torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(8, 100)).sum().backward()
 
 
-def measured(tmp_path, run=work, **options):
+def measured(tmp_path, run=training_step, **options):
     with ipygpumem.measure(trace=tmp_path / "t.json.gz", timeline=tmp_path / "t.html", **options) as m:
         run()
     return m.report
@@ -42,7 +42,7 @@ def test_both_files_and_the_facts(tmp_path):
     assert facts.errors == ()
     assert facts.aside is None
     assert facts.seconds > 0
-    (peak,) = [one for one in facts.peaks if one.device == "cpu"]
+    (peak,) = [peak for peak in facts.peaks if peak.device == "cpu"]
     levels = dict(peak.categories)
     assert tuple(levels) == CATEGORIES
     assert levels["parameter"] == (100 * 50 + 50) * 4
@@ -53,7 +53,7 @@ def test_both_files_and_the_facts(tmp_path):
     assert "<title>t.html</title>" in page
 
 
-def test_code_that_fails_has_its_files_and_its_error(tmp_path):
+def test_code_that_fails(tmp_path):
     with pytest.raises(ValueError, match="mine"), ipygpumem.measure(trace=tmp_path / "t.json") as m:
         torch.ones(10).mul(3)
         raise ValueError("mine")
@@ -62,16 +62,16 @@ def test_code_that_fails_has_its_files_and_its_error(tmp_path):
 
 
 def test_code_that_profiles_itself_keeps_its_profile(tmp_path):
-    found = []
+    profiles = []
 
     def run():
         torch.ones(10).mul(3)
-        with torch.profiler.profile() as theirs:
+        with torch.profiler.profile() as profile:
             torch.ones(10).sub(3)
-        found.append(theirs)
+        profiles.append(profile)
 
     facts = measured(tmp_path, run).profile
-    assert "aten::sub" in {one.key for one in found[0].key_averages()}
+    assert "aten::sub" in {event.key for event in profiles[0].key_averages()}
     assert facts.aside > 0
     assert "the code started its own profiler: the profile ended after" in facts.sentences()[0]
     assert facts.trace and facts.timeline
@@ -92,25 +92,25 @@ def test_code_that_profiles_itself_keeps_its_profile(tmp_path):
         ({"trace": "a.json", "outside": True}, "both need CUPTI, which has one user at a time"),
     ],
 )
-def test_what_is_refused_before_the_code_runs(options, message, tmp_path, monkeypatch):
+def test_invalid_options(options, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OptionError, match=message):
         ipygpumem.measure(**options)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_of_their_own(tmp_path):
+def test_files_need_different_names(tmp_path):
     with pytest.raises(OptionError, match="need different file names"):
         profile_collector(tmp_path / "a.json", None, snapshot=tmp_path / "a.json")
 
 
-def test_where_no_profile_can_be_taken(tmp_path):
+def test_while_another_profiler_is_running(tmp_path):
     with torch.profiler.profile(), pytest.raises(RecordingError, match="a profiler is running already"):
         ipygpumem.measure(trace=tmp_path / "a.json")
 
 
 def test_a_measurement_inside_another(tmp_path):
-    """The inner one has its own; the outer says that it made way."""
+    """The inner measurement has its profile; the outer one ends there."""
     inner = []
 
     def run():
@@ -125,7 +125,7 @@ def test_a_measurement_inside_another(tmp_path):
     assert "aten::sub" in (tmp_path / "inner.json").read_text()
 
 
-def broken(monkeypatch, *names):
+def break_functions(monkeypatch, *names):
     def fail(_):
         raise AttributeError("this torch\nhas none")
 
@@ -133,8 +133,8 @@ def broken(monkeypatch, *names):
         monkeypatch.setattr(tree, name, fail)
 
 
-def test_a_torch_whose_operators_cannot_be_read(tmp_path, monkeypatch):
-    broken(monkeypatch, "read_flow")
+def test_operators_that_cannot_be_read(tmp_path, monkeypatch):
+    break_functions(monkeypatch, "read_flow")
     facts = measured(tmp_path).profile
     why = (
         "all categories are unknown: the profile of this version of PyTorch cannot be read (AttributeError: this torch)"
@@ -146,8 +146,8 @@ def test_a_torch_whose_operators_cannot_be_read(tmp_path, monkeypatch):
     assert (tmp_path / "t.html").exists()
 
 
-def test_a_torch_that_tells_nothing_at_all(tmp_path, monkeypatch):
-    broken(monkeypatch, "read_flow", "read_allocations")
+def test_a_profile_that_cannot_be_read(tmp_path, monkeypatch):
+    break_functions(monkeypatch, "read_flow", "read_allocations")
     with pytest.warns(RuntimeWarning, match="the timeline was not written: the profile of this version"):
         facts = measured(tmp_path).profile
     assert facts.trace is not None
@@ -155,22 +155,22 @@ def test_a_torch_that_tells_nothing_at_all(tmp_path, monkeypatch):
     assert not (tmp_path / "t.html").exists()
 
 
-def test_nothing_was_allocated(tmp_path):
+def test_code_without_allocations(tmp_path):
     with pytest.warns(RuntimeWarning, match="nothing was allocated or freed by the profiled thread"):
         facts = measured(tmp_path, lambda: None).profile
     assert facts.trace is not None
 
 
-def test_a_disk_that_is_full_at_the_end(tmp_path, monkeypatch):
+def test_a_disk_that_becomes_full(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
     monkeypatch.setattr("ipygpumem.features.profile.trace_file.shutil.copyfileobj", full)
-    with pytest.warns(RuntimeWarning, match="No space left on device") as told:
+    with pytest.warns(RuntimeWarning, match="No space left on device") as warnings:
         facts = measured(tmp_path).profile
     assert len(facts.errors) == 2
-    assert len(told) == 1
+    assert len(warnings) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -186,13 +186,13 @@ def test_a_profiler_without_a_result(tmp_path, monkeypatch):
         assert measured(tmp_path).profile.errors == ("torch.profiler has no result",)
 
 
-def test_nothing_is_kept(tmp_path):
-    question = profile_collector(tmp_path / "a.json", None)
-    question._capture.start()
+def test_the_result_is_released(tmp_path):
+    collector = profile_collector(tmp_path / "a.json", None)
+    collector._capture.start()
     torch.ones(4)
-    question.stop()
-    assert question.answer().errors == ()
-    assert question._capture.result is question._capture._profile is None
+    collector.stop()
+    assert collector.answer().errors == ()
+    assert collector._capture.result is collector._capture._profile is None
 
 
 def test_the_sentences():
@@ -209,7 +209,7 @@ def test_the_sentences():
 
 
 def test_with_lines_and_a_snapshot(tmp_path, fake_gpu):
-    """On a GPU (here one of the test's): the history and the profile are two things."""
+    """On a (fake) GPU: the allocation history and the profile do not interfere."""
     with ipygpumem.measure(
         lines=True, snapshot=tmp_path / "s.pickle", trace=tmp_path / "t.json", timeline=tmp_path / "t.html"
     ) as m:
@@ -222,7 +222,7 @@ def test_with_lines_and_a_snapshot(tmp_path, fake_gpu):
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz", 'it\'s "mine".json'])
-def test_a_trace_names_the_file_that_it_is(tmp_path, name):
+def test_a_trace_contains_its_own_file_name(tmp_path, name):
     with ipygpumem.measure(trace=tmp_path / name):
         torch.ones(10).mul(3)
     data = (tmp_path / name).read_bytes()
@@ -231,8 +231,8 @@ def test_a_trace_names_the_file_that_it_is(tmp_path, name):
 
 
 @pytest.mark.parametrize("ending", ["", ".tmp"])
-def test_a_full_disk_is_said_as_the_system_says_it(tmp_path, monkeypatch, ending):
-    """Kineto writes a file of its own beside the one that is asked for, and leaves it there."""
+def test_a_full_disk_is_reported_with_the_error_of_the_system(tmp_path, monkeypatch, ending):
+    """Kineto writes to a temporary file next to the requested one, and leaves it there."""
     from ipygpumem.features.profile import trace_file as trace
 
     def full(_):
@@ -243,7 +243,7 @@ def test_a_full_disk_is_said_as_the_system_says_it(tmp_path, monkeypatch, ending
 
     monkeypatch.setattr(torch.autograd.profiler.profile, "export_chrome_trace", export)
     monkeypatch.setattr(trace, "_raise_write_error", full)
-    told = pytest.warns(RuntimeWarning, match=r"t.json was not written: No space left on device")
-    with told, ipygpumem.measure(trace=tmp_path / "t.json"):
+    warning = pytest.warns(RuntimeWarning, match=r"t.json was not written: No space left on device")
+    with warning, ipygpumem.measure(trace=tmp_path / "t.json"):
         torch.ones(10).mul(3)
     assert list(tmp_path.iterdir()) == []
