@@ -181,8 +181,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Print the table of ``--gpumem``."""
     if not config.getoption("gpumem"):
         return
-    from ipygpumem.core.units import signed
-    from ipygpumem.display.columns import VISIBLE
+    from ipygpumem.core.units import VISIBLE, signed
 
     tests = {}
     for reports in terminalreporter.stats.values():

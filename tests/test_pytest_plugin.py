@@ -52,7 +52,7 @@ def run_on_gpu(pytester, fake_gpu, monkeypatch, keep_imports):
 
     def go(*arguments):
         sys.modules.update(keep_imports.modules)
-        words = ["-p", "ipygpumem.pytest_plugin", "--strict-markers", *arguments]
+        words = ["-p", "ipygpumem.pytest_plugin", "--strict-markers", "-W", "default", *arguments]
         return pytester.runpytest_inprocess(*words, plugins=[keep_imports])
 
     return go
