@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot import Limits, Snapshot
 from ipygpumem.snapshot.reader import batch_reader, pickle_reader
-from snapshot import hostile
+from snapshot import malicious_files
 from snapshot.simulator import Simulator
 
 LIMITS = Limits(size=1 << 22, ratio=4)
@@ -139,7 +139,7 @@ def seeds():
     for more in (None, "text", "shared", "mixed", "several"):
         data = pickle.dumps(alike(rng, more), 4)
         found += [data, pickletools.optimize(data)] * 3
-    every = {**hostile.CODE, **hostile.SIZE, **hostile.SLOW, **hostile.BROKEN}
+    every = {**malicious_files.CODE, **malicious_files.SIZE, **malicious_files.SLOW, **malicious_files.BROKEN}
     return found + [data for data in every.values() if 0 < len(data) < 4096]
 
 

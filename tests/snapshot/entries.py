@@ -18,3 +18,15 @@ def block(address, size, requested, state="active_allocated", frames=()):
 
 def segment(address, size, blocks, **more):
     return {"device": 0, "address": address, "total_size": size, "stream": 0, "blocks": blocks, **more}
+
+
+def frame(file, line, name):
+    return {"filename": file, "line": line, "name": name}
+
+
+def free_events(address, size, time):
+    return [event("free_requested", address, size, time), event("free_completed", address, size, time + 1)]
+
+
+def group_totals(groups):
+    return {group.label: (group.bytes, group.count) for group in groups}

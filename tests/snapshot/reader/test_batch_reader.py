@@ -1,4 +1,4 @@
-"""Entries read side by side are the entries that Python's unpickler reads."""
+"""Entries read in batches have the values that Python's unpickler reads."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ widths = st.integers(0, 47).flatmap(lambda bits: st.integers(0, 1 << bits))
 texts = st.sampled_from(["", "N/A", "short", "a longer text of metadata", "äöü", "x" * 300, "\ud800"])
 
 
-@pytest.fixture(autouse=True, params=[1, 1 << 40], ids=["matrix", "steps"])
-def lanes_from_the_first_byte(monkeypatch, request):
+@pytest.fixture(autouse=True, params=[1, 1 << 40], ids=["layouts", "fields"])
+def batches_from_the_first_byte(monkeypatch, request):
     monkeypatch.setattr(pickle_reader, "_MIN_BATCH", 0)
     monkeypatch.setattr(batch_reader, "_MIN_ROWS", request.param)
 
@@ -43,16 +43,16 @@ def stack(snapshot, number):
     return None if number < 0 else tuple((f.file, f.line, f.name) for f in snapshot.stacks.stack(number))
 
 
-def refusals(raw):
-    """What is said to a file and to the dict in it."""
-    said = []
+def messages(raw):
+    """The errors for a pickle and for the dict in it."""
+    errors = []
     for source in (pickle.dumps(raw, 4), raw):
         try:
             Snapshot.load(source)
-            said.append("")
-        except SnapshotError as problem:
-            said.append(str(problem))
-    return said
+            errors.append("")
+        except SnapshotError as error:
+            errors.append(str(error))
+    return errors
 
 
 def rows(snapshot, device):
@@ -111,11 +111,11 @@ entries = st.fixed_dictionaries(
 @given(
     st.lists(entries, max_size=30), st.lists(st.integers(0, 29), max_size=10), st.booleans(), st.sampled_from([2, 4, 5])
 )
-def test_any_entries_are_read_as_python_reads_them(trace, shared, fresh_texts, protocol):
-    for number in shared:  # lists and texts that several entries share
+def test_random_entries(trace, shared, fresh_texts, protocol):
+    for number in shared:  # entries that share lists and texts
         if number + 1 < len(trace):
             trace[number + 1].update({k: v for k, v in trace[number].items() if k in {"frames", "user_metadata"}})
-    if fresh_texts:  # equal texts that are different objects stand in each entry anew
+    if fresh_texts:  # equal texts that are different objects
         trace = [
             {k: v + "" if isinstance(v, str) and k != "action" else v for k, v in entry.items()} for entry in trace
         ]
@@ -162,24 +162,24 @@ def steady(count, **more):
 )
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("optimized", [False, True])
-def test_steady_entries_are_read_in_lanes(more, fresh, optimized):
+def test_entries_with_the_same_keys_are_read_in_batches(more, fresh, optimized):
     if more == {"internal_metadata": [1, 2]}:
         more, fresh = {"internal_metadata": ["a"]}, False
-    trace = [{**entry, **({k: again(v) for k, v in more.items()} if fresh else more)} for entry in steady(2500)]
+    trace = [{**entry, **({k: copied(v) for k, v in more.items()} if fresh else more)} for entry in steady(2500)]
     data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
     data = pickletools.optimize(data) if optimized else data
     assert sum(map(len, runs(data))) > 2400
     assert rows(Snapshot.load(data), 0) == expected(trace)
 
 
-def again(value):
-    """The same value, as an object of its own."""
+def copied(value):
+    """An equal value that is another object."""
     return "".join(list(value)) if type(value) is str else type(value)(list(value)) if type(value) is list else value
 
 
-def test_unknown_values_of_all_kinds_in_turn_are_read_in_lanes():
+def test_unknown_values_of_different_kinds():
     shared = steady(3000, user_metadata="begin")
-    for n, entry in enumerate(shared):  # what lanes refer to begins in lanes, behind values that are in no memo
+    for n, entry in enumerate(shared):  # references to values in other entries, after values that are not memoized
         entry["frames"] = shared[n - n % 5]["frames"]
         entry["user_metadata"] = shared[n - 5]["user_metadata"] if n % 15 > 5 else f"m{n}"
     kinds = [
@@ -199,7 +199,7 @@ def test_unknown_values_of_all_kinds_in_turn_are_read_in_lanes():
         ["x"],
         ["x", "y"],
     ]
-    trace = [{"unknown": again(kinds[n % 15]), **entry, "size": n} for n, entry in enumerate(shared)]
+    trace = [{"unknown": copied(kinds[n % 15]), **entry, "size": n} for n, entry in enumerate(shared)]
     raw = {"segments": [], "device_traces": [trace]}
     for data in (pickle.dumps(raw, 4), pickletools.optimize(pickle.dumps(raw, 4))):
         assert sum(map(len, runs(data))) > 2900
@@ -212,7 +212,7 @@ def test_unknown_values_of_all_kinds_in_turn_are_read_in_lanes():
     [{"frames": ["a.py:3 f"]}, {"user_metadata": ["a"]}, {"pool_id": (1, -(1 << 63))}, {"frames": [{"line": "3"}]}],
     ids=str,
 )
-def test_what_nobody_reads_may_hold_anything(key, wrong):
+def test_values_under_unknown_keys_are_not_checked(key, wrong):
     other = [{**entry, "pool_id": (0, 0), "user_metadata": "", **wrong} for entry in steady(600)]
     trace = [{**entry, "pool_id": (0, 0), "user_metadata": ""} for entry in steady(600)]
     raw = {"segments": [], "device_traces": [trace], key: other}
@@ -224,7 +224,7 @@ def test_what_nobody_reads_may_hold_anything(key, wrong):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"size": "x"}, "size is a str, not an integer"),
         ({"size": None}, "size is None, not an integer"),
@@ -244,20 +244,20 @@ def test_what_nobody_reads_may_hold_anything(key, wrong):
     ids=str,
 )
 @pytest.mark.parametrize("first", [300, 777, 999])
-def test_a_message_names_the_event_that_is_wrong(wrong, said, first):
+def test_message_names_the_event(wrong, message, first):
     trace = steady(1000, pool_id=(0, 0), user_metadata="N/A", device_free=5)
     trace = [entry if n < first else {**entry, **wrong} for n, entry in enumerate(trace)]
     raw = {"segments": [], "device_traces": [[], trace]}
     for source in (pickle.dumps(raw, 4), raw):
-        with pytest.raises(SnapshotError, match=rf"^snapshot: device_traces\[1\]\[\d+\]: {said}") as caught:
+        with pytest.raises(SnapshotError, match=rf"^snapshot: device_traces\[1\]\[\d+\]: {message}") as caught:
             Snapshot.load(source)
-        named = int(str(caught.value).split("[")[2].split("]")[0])
-        # the next one where the event only refers to what is wrong in the one before
-        assert named == first or (first < named <= first + 2 and not isinstance(next(iter(wrong.values())), int))
+        number = int(str(caught.value).split("[")[2].split("]")[0])
+        # a later event if it refers to the value of the wrong one
+        assert number == first or (first < number <= first + 2 and not isinstance(next(iter(wrong.values())), int))
 
 
 @pytest.mark.parametrize("where", ["action", "compile_context", "user_metadata", "filename", "name"])
-def test_a_number_of_any_size_is_no_text(where):
+def test_numbers_of_any_size_are_not_texts(where):
     huge = {where: 1 << 2000}
     frames = [{"filename": "a.py", "line": 1, "name": "f"} | (huge if where in {"filename", "name"} else {})]
     entry = {**steady(1)[0], "frames": frames} | (huge if where not in {"filename", "name"} else {})
@@ -272,32 +272,32 @@ def test_a_number_of_any_size_is_no_text(where):
         assert Snapshot.load(source).texts == ("alloc", "b=2")
 
 
-def test_host_events_that_cannot_be_read_are_told():
+def test_invalid_host_events_are_noted():
     entries = [steady(700), [{**entry, "size": "x" if n == 650 else 1} for n, entry in enumerate(steady(700))]]
     raw = {"segments": [], "device_traces": [steady(20)], "host_traces": entries}
     for source in (raw, pickle.dumps(raw, 4)):
         snapshot = Snapshot.load(source)
         assert list(map(len, snapshot.host)) == [700, 0]
-        told = "a list of host events was skipped: host_traces[1][650]: size is a str, not an integer"
-        assert told in str(snapshot)
+        note = "a list of host events was skipped: host_traces[1][650]: size is a str, not an integer"
+        assert note in str(snapshot)
 
 
 @pytest.mark.parametrize("text", ["N/A", "seven77", "a text of more than eight bytes", "äöü", "x" * 250])
-def test_texts_that_stand_in_each_entry_anew_are_read_in_lanes(text):
+def test_texts_that_are_repeated_in_each_entry(text):
     trace = [{**entry, "user_metadata": "".join(list(text))} for entry in steady(2500)]
     data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
     assert sum(run.stop - run.first for run in runs(data)) > 2400
     assert rows(Snapshot.load(data), 0) == expected(trace)
 
 
-def test_entries_with_values_of_unforeseen_kind_are_read_all_the_same():
+def test_entries_with_unexpected_values_are_read_one_by_one():
     trace = [{**entry, "unknown": [1, 2.5, None, True, (1, 2, 3)]} for entry in steady(500)]
     data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
     assert not runs(data)
     assert rows(Snapshot.load(data), 0) == expected(trace)
 
 
-def test_entries_of_several_kinds_have_lanes_of_their_own():
+def test_entries_with_different_keys():
     trace = [entry for pair in zip(steady(600), steady(600, user_metadata="m" * 9), strict=True) for entry in pair]
     trace.append({"action": "oom", "device_free": 9, "size": 1, "stream": 0, "time_us": 600, "frames": []})
     snapshot = Snapshot.load(pickle.dumps({"segments": [], "device_traces": [trace]}, 4))
@@ -305,7 +305,7 @@ def test_entries_of_several_kinds_have_lanes_of_their_own():
     assert snapshot.timelines[0].trace.device_free == {1200: 9}
 
 
-def test_what_looks_like_an_entry_inside_a_text_is_none():
+def test_bytes_of_an_entry_inside_a_text():
     trace = steady(50)
     inner = pickle.dumps({"segments": [], "device_traces": [trace]}, 4).decode("latin-1")
     raw = {"source_code": {"cell": inner}, "segments": [], "device_traces": [trace, steady(70)]}
@@ -314,13 +314,13 @@ def test_what_looks_like_an_entry_inside_a_text_is_none():
     assert snapshot.sources["cell"] == inner
 
 
-def test_a_stack_of_two_thousand_frames_is_read():
+def test_stack_of_two_thousand_frames():
     deep = [FRAMES[n % 4] for n in range(2000)]
     trace = [{**entry, "frames": list(deep)} for entry in steady(20)]
     assert rows(Snapshot.load(pickle.dumps({"segments": [], "device_traces": [trace]}, 4)), 0) == expected(trace)
 
 
-def test_entries_that_stand_where_no_entry_belongs_are_refused():
+def test_entries_in_the_wrong_list_are_refused():
     trace = steady(400)
     for raw in (
         {"device_traces": [trace], "segments": steady(400)},
@@ -332,21 +332,23 @@ def test_entries_that_stand_where_no_entry_belongs_are_refused():
         (trace, {"device_traces": trace}),
         steady(400),
     ):
-        said = refusals(raw)
-        assert said[0] == said[1] != ""
+        errors = messages(raw)
+        assert errors[0] == errors[1] != ""
 
 
-def test_an_entry_cannot_refer_to_what_comes_later():
+def test_references_to_later_objects_are_refused():
     early, late = FRAMES[:1], FRAMES[1:]
     trace = [{**entry, "frames": early if n < 1500 else late} for n, entry in enumerate(steady(2500))]
     text = "x" * 300  # entries enough that the lists have indices of four bytes
     data = bytearray(pickle.dumps({"notes": list(map(str, range(300))), "text": text, "device_traces": [trace]}, 4))
-    taken = runs(bytes(data))
-    lanes = taken[0].entries
-    references = lanes.fields["frames"].value
-    first = int(taken[0].first)
-    at = data.index(b"j" + int(references[first]).to_bytes(4, "little"), int(lanes.start[first]), int(lanes.end[first]))
-    data[at + 1 : at + 5] = int(references[taken[-1].stop - 1]).to_bytes(4, "little")
+    batches = runs(bytes(data))
+    entries = batches[0].entries
+    references = entries.fields["frames"].value
+    first = int(batches[0].first)
+    at = data.index(
+        b"j" + int(references[first]).to_bytes(4, "little"), int(entries.start[first]), int(entries.end[first])
+    )
+    data[at + 1 : at + 5] = int(references[batches[-1].stop - 1]).to_bytes(4, "little")
     with pytest.raises(SnapshotError, match="read before it is written"):
         Snapshot.load(bytes(data))
 
@@ -361,33 +363,28 @@ def test_memo_indices_beyond_int32_do_not_wrap_around(key, index):
     reader = PickleReader(data, Limits())
     reader.read()
     run = reader.memo.runs[0]
-    lanes, row = run.entries, run.first + 900
+    entries, row = run.entries, run.first + 900
     # the key, and behind it the reference to be changed
-    both = bytes([0x68, reader.memo.index(key), 0x68, int(lanes.fields[key].value[row])])
-    at = data.index(both, int(lanes.start[row]), int(lanes.end[row])) + 2
+    both = bytes([0x68, reader.memo.index(key), 0x68, int(entries.fields[key].value[row])])
+    at = data.index(both, int(entries.start[row]), int(entries.end[row])) + 2
     with pytest.raises(SnapshotError, match=f"memo entry {index:,} is read before it is written"):
         Snapshot.load(data[:at] + b"j" + index.to_bytes(4, "little") + data[at + 2 :])
 
 
-def one():
-    """The text "1" as Python makes it anew: one object for all."""
-    return bytes([0x31]).decode()
-
-
 @pytest.mark.parametrize("text", ["", "1"])
 @pytest.mark.parametrize("key", ["user_metadata", "internal_metadata", "compile_context", "action"])
-def test_a_text_that_begins_in_a_lane_may_stand_anywhere(text, key):
-    again = text or bytes(0).decode()
+def test_texts_of_a_batch_may_occur_anywhere(text, key):
+    same_text = text or bytes(0).decode()
     trace = [{**entry, "internal_metadata": "begin", "user_metadata": "begin"} for entry in steady(600)]
     trace += [{**entry, "internal_metadata": "then", "user_metadata": "then"} | {key: text} for entry in steady(600)]
-    trace += [{**entry, "internal_metadata": again, "user_metadata": again} for entry in steady(600)]
-    trace.append(event := {**steady(1)[0], "frames": [{"filename": again, "line": 1, "name": again}]})
+    trace += [{**entry, "internal_metadata": same_text, "user_metadata": same_text} for entry in steady(600)]
+    trace.append(event := {**steady(1)[0], "frames": [{"filename": same_text, "line": 1, "name": same_text}]})
     raw = {
         "segments": [],
         "device_traces": [trace],
-        "external_annotations": [{"name": again, "stage": "START", "device": 0, "time_us": 5}],
-        "allocator_settings": {"PYTORCH_ALLOC_CONF": again},
-        "source_code": {again: again},
+        "external_annotations": [{"name": same_text, "stage": "START", "device": 0, "time_us": 5}],
+        "allocator_settings": {"PYTORCH_ALLOC_CONF": same_text},
+        "source_code": {same_text: same_text},
     }
     data = pickle.dumps(raw, 4)
     assert sum(run.stop - run.first for run in runs(data)) > 1200
@@ -399,14 +396,14 @@ def test_a_text_that_begins_in_a_lane_may_stand_anywhere(text, key):
     assert event["frames"][0]["name"] == text
 
 
-def test_an_entry_may_share_a_text_with_itself():
+def test_entries_that_refer_to_their_own_text():
     trace = [{**entry, "compile_context": "N/A", "user_metadata": "m"} for entry in steady(900)]
     trace += [{**entry, "compile_context": "", "user_metadata": ""} for entry in steady(900)]
     raw = {"segments": [], "device_traces": [trace]}
     assert rows(Snapshot.load(pickle.dumps(raw, 4)), 0) == rows(Snapshot.load(raw), 0)
 
 
-def test_a_lane_s_own_entry_is_no_text():
+def test_entry_in_place_of_a_text():
     trace = [{**entry, "user_metadata": "x"} for entry in steady(1500)]
     data = pickle.dumps({"segments": [], "device_traces": [trace], "source_code": {"a": "b"}}, 4)
     run = runs(data)[0]
@@ -416,7 +413,7 @@ def test_a_lane_s_own_entry_is_no_text():
         Snapshot.load(data[:at] + long + data[at + 3 :])
 
 
-def test_an_entry_that_is_put_into_the_memo_twice_is_one_entry():
+def test_entry_with_two_memo_indices():
     data = pickle.dumps({"device_traces": [steady(2500)]}, 4)
     ends = [int(run.entries.end[run.stop - 1]) for run in runs(data)]
     end = next(end for end in ends if data[end : end + 1] == b"e")
@@ -428,20 +425,20 @@ def test_an_entry_that_is_put_into_the_memo_twice_is_one_entry():
 
 
 def parts_without_frames(data):
-    """The opcodes of a pickle but those that say how far to read ahead, which no longer fit."""
+    """The opcodes of a pickle without frames, whose lengths no longer fit."""
     places = [(code.name, at) for code, _, at in pickletools.genops(data)]
     for (name, at), (_, end) in zip(places, [*places[1:], ("", len(data))], strict=True):
         if name not in {"PROTO", "FRAME"}:
             yield data[at:end]
 
 
-def test_a_list_in_a_lane_cannot_refer_to_what_comes_later():
+def test_lists_that_refer_to_later_objects_are_refused():
     trace = [{**entry, "frames": [FRAMES[0]]} for entry in steady(2500)]
     data = pickletools.optimize(pickle.dumps({"segments": [], "device_traces": [trace], "zz": [FRAMES[1]] * 2}, 4))
     (run,) = [run for run in runs(data) if run.first <= 1500 < run.stop]
-    lanes = run.entries
-    inside = data[int(lanes.start[1500]) : int(lanes.end[1500])]
-    at = int(lanes.start[1500]) + inside.index(b"]h") + 1
+    entries = run.entries
+    inside = data[int(entries.start[1500]) : int(entries.end[1500])]
+    at = int(entries.start[1500]) + inside.index(b"]h") + 1
     late = bytes([max(arg for code, arg, _ in pickletools.genops(data) if code.name == "BINGET")])
     changed = data[: at + 1] + late + data[at + 2 :]
     with pytest.raises(pickle.UnpicklingError):
@@ -452,7 +449,7 @@ def test_a_list_in_a_lane_cannot_refer_to_what_comes_later():
         Snapshot.load(changed)
 
 
-SEVERAL = {
+VARIANTS = {
     "a slice before": lambda x: {"zz": x[5:50], "device_traces": [x]},
     "a slice behind": lambda x: {"device_traces": [x, x[:500]]},
     "a slice of host events": lambda x: {"device_traces": [x], "host_traces": [x[3:90]]},
@@ -468,7 +465,7 @@ SEVERAL = {
     "a list of events as frames": lambda x: {
         "device_traces": [x, [{**a, "frames": x} for a in steady(3)], [{**a, "frames": x} for a in steady(99)]]
     },
-    "frames out of a lane": lambda x: {"device_traces": [[{**a, "frames": x[7:9]} for a in copy.deepcopy(x)] + x]},
+    "frames of a batch": lambda x: {"device_traces": [[{**a, "frames": x[7:9]} for a in copy.deepcopy(x)] + x]},
     "annotations with an action": lambda x: {
         "device_traces": [x],
         "external_annotations": [
@@ -491,20 +488,20 @@ def everything(source):
     return [trace_rows(snapshot, trace) for trace in traces], snapshot.annotations()
 
 
-@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("optimized", [False, True])
-def test_events_may_stand_anywhere_and_in_several_places(name, optimized):
+def test_events_in_several_places(name, optimized):
     events = [{**entry, "user_metadata": f"m{n % 9}"} for n, entry in enumerate(steady(600))]
-    raw = {"segments": []} | SEVERAL[name](events)
+    raw = {"segments": []} | VARIANTS[name](events)
     data = pickle.dumps(raw, 4)
     data = pickletools.optimize(data) if optimized else data
     assert runs(data)
     assert everything(data) == everything(raw)
 
 
-def test_a_chain_of_entries_as_long_as_the_file_is_followed():
+def test_long_chains_of_references():
     events = steady(4000)
-    for n, entry in enumerate(events):  # each refers to a text or a list that stands in the entry before it
+    for n, entry in enumerate(events):  # each refers to a text or a list in the one before it
         entry |= {"frames": [FRAMES[n % 4]], "user_metadata": f"text {n}"}
         if n:
             entry |= {k: events[n - 1][k] for k in (["frames"] if n % 2 else ["user_metadata"])}
@@ -512,7 +509,7 @@ def test_a_chain_of_entries_as_long_as_the_file_is_followed():
     assert everything(pickle.dumps(raw, 4)) == everything(raw)
 
 
-def test_what_lies_in_a_lane_cannot_be_changed_later():
+def test_entries_of_a_batch_cannot_be_changed():
     data = pickle.dumps({"segments": [], "device_traces": [steady(2500)], "zz": {}}, 4)
     run = runs(data)[0]
     made = run.memo_index + 1
@@ -524,7 +521,7 @@ def test_what_lies_in_a_lane_cannot_be_changed_later():
         Snapshot.load(data[:-2] + b"h\x03" + frames + b"Nau.")
 
 
-def test_a_memo_entry_that_lanes_may_refer_to_is_not_written_again():
+def test_memo_entries_are_not_overwritten():
     data = pickle.dumps({"segments": [], "device_traces": [steady(2500)], "zz": 5}, 4)
     with pytest.raises(SnapshotError, match="memo entry 5 is written twice"):
         Snapshot.load(data[:-2] + b"q\x05u.")
@@ -532,20 +529,20 @@ def test_a_memo_entry_that_lanes_may_refer_to_is_not_written_again():
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_damaged_entries_are_read_or_refused(data):
+def test_damaged_entries(data):
     octets = bytearray(pickle.dumps({"segments": [], "device_traces": [steady(40, user_metadata="N/A")]}, 4))
     for _ in range(data.draw(st.integers(1, 4))):
         octets[data.draw(st.integers(2, len(octets) - 1))] = data.draw(st.integers(0, 255))
     try:
         Snapshot.load(bytes(octets)).by_line()
-    except (SnapshotError, ValueError) as problem:
-        if not isinstance(problem, SnapshotError) and "contains no device" not in str(problem):
+    except (SnapshotError, ValueError) as error:
+        if not isinstance(error, SnapshotError) and "contains no device" not in str(error):
             raise
 
 
-def test_a_run_knows_its_entries():
-    taken = runs(pickle.dumps({"segments": [], "device_traces": [steady(900)]}, 4))
-    read = [size for run in taken for size in run.entries.fields["size"].value[run.first : run.stop].tolist()]
+def test_values_of_a_run():
+    batches = runs(pickle.dumps({"segments": [], "device_traces": [steady(900)]}, 4))
+    read = [size for run in batches for size in run.entries.fields["size"].value[run.first : run.stop].tolist()]
     assert len(read) > 800
     sizes = [entry["size"] for entry in steady(900)]
     assert all(size in sizes for size in read)

@@ -1,4 +1,4 @@
-"""What is given away: neither code nor folders, and everything else as it was."""
+"""Shared snapshots contain neither source text nor folders; everything else is unchanged."""
 
 from __future__ import annotations
 
@@ -31,41 +31,41 @@ def snapshot():
     return Snapshot.load(root)
 
 
-def test_nothing_asked_is_the_snapshot_itself(snapshot):
+def test_nothing_to_remove(snapshot):
     assert shareable(snapshot) is snapshot
 
 
 def test_without_source(snapshot):
     before = snapshot.by_line()
     assert before[0].source == "line 11"
-    given = shareable(snapshot, source=False)
-    assert given.sources == {}
-    assert given.by_line()[0].source is None
-    assert given.by_line()[0].label == before[0].label == "In[3]:11 forward"
-    assert snapshot.by_line() == before, "the snapshot itself stays as it is"
-    assert "line 11" not in json.dumps(decode(given.encode())[0])
+    result = shareable(snapshot, source=False)
+    assert result.sources == {}
+    assert result.by_line()[0].source is None
+    assert result.by_line()[0].label == before[0].label == "In[3]:11 forward"
+    assert snapshot.by_line() == before, "the original is unchanged"
+    assert "line 11" not in json.dumps(decode(result.encode())[0])
 
 
 def test_without_paths(snapshot):
-    given = shareable(snapshot, paths=False)
-    header, _ = decode(given.encode())
+    result = shareable(snapshot, paths=False)
+    header, _ = decode(result.encode())
     text = json.dumps(header, ensure_ascii=False)
     assert "/scratch/" not in text
     assert "/usr/lib" not in text
     assert "alices-machine" not in text
-    assert given.own.host is None
+    assert result.own.host is None
     assert "…/ipykernel_77/123.py" in text
-    ours, theirs = snapshot.by_line(), given.by_line()
-    assert [(one.label, one.bytes, one.count, one.source) for one in ours] == [
-        (one.label, one.bytes, one.count, one.source) for one in theirs
+    ours, theirs = snapshot.by_line(), result.by_line()
+    assert [(group.label, group.bytes, group.count, group.source) for group in ours] == [
+        (group.label, group.bytes, group.count, group.source) for group in theirs
     ]
-    assert given.live().by("cell")[0].label == "In[3]"
-    for before, after in zip(snapshot.stacks.frames, given.stacks.frames, strict=True):
+    assert result.live().by("cell")[0].label == "In[3]"
+    for before, after in zip(snapshot.stacks.frames, result.stacks.frames, strict=True):
         assert is_user_file(before.file) == is_user_file(after.file)
         assert (before.line, before.name) == (after.line, after.name)
 
 
-def test_without_paths_readings_and_curves_are_numbers():
+def test_without_paths_readings_and_curves_contain_only_numbers():
     own = {
         "readings": {
             "before": {
@@ -82,8 +82,8 @@ def test_without_paths_readings_and_curves_are_numbers():
         },
     }
     events = [{"action": "alloc", "addr": 512, "size": 512, "stream": 0, "time_us": 5, "frames": []}]
-    given = shareable(Snapshot.load({"device_traces": [events], "segments": [], "ipygpumem": own}), paths=False)
-    header, _ = decode(given.encode())
+    result = shareable(Snapshot.load({"device_traces": [events], "segments": [], "ipygpumem": own}), paths=False)
+    header, _ = decode(result.encode())
     assert "alice" not in json.dumps(header)
     assert header["readings"] == {"before": {"cuda:0": {"used": 7}}, "after": {"cuda:0": {"used": 9}}}
     assert header["curves"] == {
@@ -114,14 +114,14 @@ def test_without_paths_readings_and_curves_are_numbers():
         ("", ""),
     ],
 )
-def test_names(file, name):
-    found = strip_folders([file])[file]
+def test_file_names(file, name):
+    short = strip_folders([file])[file]
     if name is None:
-        assert found.startswith("…/lib/python3.12/site-packages/torch/nn")
+        assert short.startswith("…/lib/python3.12/site-packages/torch/nn")
     else:
-        assert found == name
-    assert "alice" not in found
-    assert is_user_file(found) == is_user_file(file)
+        assert short == name
+    assert "alice" not in short
+    assert is_user_file(short) == is_user_file(file)
 
 
 def test_different_files_keep_different_names():
@@ -129,22 +129,22 @@ def test_different_files_keep_different_names():
     assert names == {"/a/x.py": "x.py", "/b/x.py": "x~2.py", "/c/x.py": "x~3.py", "/a/y": "y", "/b/y": "y~2"}
 
 
-def begun(start):
+def snapshot_starting_at(start):
     cells = [] if start is None else [{"number": 1, "filename": "", "start_us": start, "end_us": start + 9}]
     events = [{"action": "alloc", "addr": 512, "size": 512, "stream": 0, "time_us": 5_000_700, "frames": []}]
     return Snapshot.load({"device_traces": [events], "segments": [], "ipygpumem": {"schema": 1, "cells": cells}})
 
 
-def test_two_files_on_one_clock():
-    """Clocks of two machines may differ by minutes: times count from each one's own begin."""
-    one, other = begun(5_000_000), begun(5_000_600)
-    shown = align_start_times([one, other])
+def test_times_start_with_each_measurement():
+    """The clocks of two machines may differ by minutes."""
+    left, right = snapshot_starting_at(5_000_000), snapshot_starting_at(5_000_600)
+    shown = align_start_times([left, right])
     assert [decode(snapshot.encode())[0]["devices"][0].get("zero_us") for snapshot in shown] == [5_000_000, 5_000_600]
-    assert one.zero_us is None and other.zero_us is None, "what was given stays as it is"
+    assert left.zero_us is None and right.zero_us is None, "the originals are unchanged"
 
 
 @pytest.mark.parametrize("starts", [[5_000_000], [5_000_000, None], [None, None]])
-def test_without_two_begins_there_is_no_clock(starts):
-    given = [begun(start) for start in starts]
-    assert align_start_times(given) == given
-    assert "zero_us" not in decode(given[0].encode())[0]["devices"][0]
+def test_times_are_unchanged_without_two_starts(starts):
+    result = [snapshot_starting_at(start) for start in starts]
+    assert align_start_times(result) == result
+    assert "zero_us" not in decode(result[0].encode())[0]["devices"][0]

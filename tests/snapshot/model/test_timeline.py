@@ -1,4 +1,4 @@
-"""Columns against a slow replay: on real files, on random histories, and on the faults of other tools."""
+"""Columns compared with a slow replay, on real files and random histories; mistakes of other tools."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_large_files_agree_with_a_replay_in_one_pass(name):
 
 
 @pytest.mark.parametrize("name", files.NAMES)
-def test_every_value_of_every_event_is_the_file_s(name):
+def test_all_values_of_all_events(name):
     raw = files.raw(name)
     snapshot = Snapshot.load(files.path(name))
     for device, events in enumerate(raw["device_traces"]):
@@ -88,29 +88,29 @@ def test_every_value_of_every_event_is_the_file_s(name):
         assert trace.time.tolist() == [e["time_us"] for e in events]
         assert [snapshot.texts[n] for n in trace.context] == [e["compile_context"] for e in events]
         assert [snapshot.texts[n] for n in trace.metadata] == [e["user_metadata"] for e in events]
-        known = {}
+        stacks = {}
         for number, event in zip(trace.stack.tolist(), events, strict=True):
-            if number not in known:
-                known[number] = [(f.file, f.line, f.name) for f in snapshot.stacks.stack(number)]
-            assert known[number] == [(f["filename"], f["line"], f["name"]) for f in event["frames"]]
+            if number not in stacks:
+                stacks[number] = [(f.file, f.line, f.name) for f in snapshot.stacks.stack(number)]
+            assert stacks[number] == [(f["filename"], f["line"], f["name"]) for f in event["frames"]]
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(operations, st.integers(1, 2), st.booleans(), st.none() | st.integers(0, 40), st.booleans())
-def test_random_histories_agree_with_the_truth(steps, devices, with_pools, kept, as_pickle):
+def test_random_histories_agree_with_the_simulator(steps, devices, with_pools, remaining, as_pickle):
     simulator = Simulator(devices, with_pools)
     simulator.run(steps)
-    raw = simulator.snapshot(kept)
+    raw = simulator.snapshot(remaining)
     snapshot = Snapshot.load(pickle.dumps(raw, 4) if as_pickle else raw)
     for device in simulator.devices:
         if device.index >= len(snapshot.timelines):
             continue
         check(snapshot, raw, device.index)
-        # the simulator's own books, from the first kept event on
+        # what the simulator recorded, from the first remaining event on
         truth = device.truth[len(device.trace) - len(raw["device_traces"][device.index]) :]
         timeline = snapshot.timeline(device.index)
-        assert timeline.requested.bytes.tolist() == [picture[0] for picture in truth]
-        assert timeline.reserved.bytes.tolist() == [picture[1] for picture in truth]
+        assert timeline.requested.bytes.tolist() == [state[0] for state in truth]
+        assert timeline.reserved.bytes.tolist() == [state[1] for state in truth]
         for event in range(-1, len(timeline.trace)):
             state = snapshot.state_at(event, device.index)
             _, _, live, segments = truth[event + 1]
@@ -134,8 +134,7 @@ def test_random_histories_agree_with_the_truth(steps, devices, with_pools, kept,
         max_size=4,
     ),
 )
-def test_histories_that_make_no_sense_are_read_as_the_replay_reads_them(events, blocks):
-    """Lost frees, frees of nothing, wrong order: whatever a file says, both answers are the same."""
+def test_inconsistent_histories_agree_with_the_slow_replay(events, blocks):
     trace = [{"action": a, "addr": x * 512, "size": n, "stream": 0, "time_us": t} for a, x, n, t in events]
     unique = dict(blocks)
     raw = {
@@ -167,14 +166,14 @@ def segment(address, size, blocks, **more):
     return {"device": 0, "address": address, "total_size": size, "stream": 0, "blocks": blocks, **more}
 
 
-def test_a_thousand_small_allocations_count_in_the_peak():
+def test_small_allocations_count_in_the_peak():
     # MemoryViz's axis stops at the largest allocations it draws
     trace = [event("alloc", 4096 + n * MIB, MIB, n) for n in range(1000)]
     trace += [event("alloc", (1 << 40) + n * 10 * MIB, 10 * MIB, 1000 + n) for n in range(2)]
     assert Snapshot.load({"device_traces": [trace], "segments": []}).peak().requested == 1020 * MIB
 
 
-def test_the_peak_may_be_the_initial_state():
+def test_peak_before_the_first_event():
     # MemoryViz shows 200 MiB, mosaic 0
     trace = [event("free_requested", 512, 100 * MIB), event("free_completed", 512, 100 * MIB)]
     segments = [segment(1 << 40, 200 * MIB, [block(1 << 40, 200 * MIB, 200 * MIB)])]
@@ -182,7 +181,7 @@ def test_the_peak_may_be_the_initial_state():
     assert (peak.requested, peak.event, peak.time_us, len(peak.live)) == (300 * MIB, -1, None, 2)
 
 
-def test_expandable_segments_count_as_reserved():
+def test_expandable_segments_are_reserved():
     # MemoryViz shows 20 of 120 MiB
     trace = [event("segment_alloc", 1 << 30, 20 * MIB), event("segment_map", 1 << 40, 100 * MIB)]
     segments = [segment(1 << 30, 20 * MIB, []), segment(1 << 40, 100 * MIB, [], is_expandable=True)]
@@ -193,7 +192,7 @@ def test_expandable_segments_count_as_reserved():
     ]
 
 
-def test_events_of_one_microsecond_are_all_there():
+def test_events_in_the_same_microsecond():
     # mosaic keeps one point per time
     trace = [event("alloc", 512 * n, 512, 7) for n in range(1, 6)] + [event("free_completed", 512, 512, 7)]
     curve = Snapshot.load({"device_traces": [trace]}).allocated()
@@ -201,7 +200,7 @@ def test_events_of_one_microsecond_are_all_there():
     assert set(curve.time_us.tolist()[1:]) == {7}
 
 
-def test_rounded_sizes_are_never_added_to_requested_ones():
+def test_rounded_and_requested_sizes_are_not_mixed():
     # mosaic adds both
     segments = [
         segment(1 << 30, 2 * MIB, [block(1 << 30, 1024, 600), block((1 << 30) + 1024, 2 * MIB - 1024, 5, "inactive")])
@@ -210,10 +209,10 @@ def test_rounded_sizes_are_never_added_to_requested_ones():
     snapshot = Snapshot.load({"device_traces": [trace], "segments": segments})
     assert snapshot.peak().requested == 1300
     assert snapshot.timeline().end_rounded == 1024
-    assert snapshot.blocks.requested.tolist() == [600, 0]  # a free block's entry is stale
+    assert snapshot.blocks.requested.tolist() == [600, 0]  # the size of a free block is out of date
 
 
-def test_a_ring_that_changed_its_size_is_sorted_by_time_and_said_so():
+def test_events_out_of_order_are_sorted_and_noted():
     trace = [event("free_completed", 512, 10, 30), event("alloc", 512, 10, 20), event("alloc", 1024, 5, 40)]
     snapshot = Snapshot.load({"device_traces": [trace]})
     assert snapshot.timeline().trace.out_of_order == 1
@@ -221,14 +220,14 @@ def test_a_ring_that_changed_its_size_is_sorted_by_time_and_said_so():
     assert "1 event was out of order and was sorted by time" in snapshot.summary()
 
 
-def test_files_without_time_are_read_in_their_order():
+def test_events_without_times_keep_their_order():
     trace = [{"action": a, "addr": 512, "size": 10, "stream": 0} for a in ("alloc", "free_requested", "free_completed")]
     snapshot = Snapshot.load({"device_traces": [trace]})
     assert snapshot.allocated().bytes.tolist() == [0, 10, 10, 0]
     assert snapshot.peak().time_us is None
 
 
-def test_blocks_of_old_torch_have_no_address_and_a_history():
+def test_blocks_of_torch_before_2_1():
     old = {"size": 512, "state": "active_allocated", "history": [{"addr": 1, "real_size": 300, "frames": []}]}
     segments = [{"address": 4096, "total_size": 1024, "blocks": [old, {"size": 512, "state": "inactive"}]}]
     snapshot = Snapshot.load(segments)
@@ -236,7 +235,7 @@ def test_blocks_of_old_torch_have_no_address_and_a_history():
     assert snapshot.blocks.address.tolist() == [4096, 4608]
 
 
-def test_the_live_set_at_the_end_is_the_segments_own():
+def test_live_set_at_the_end_matches_the_segments():
     for name in files.NAMES:
         snapshot = Snapshot.load(files.path(name))
         blocks = snapshot.blocks

@@ -1,4 +1,4 @@
-"""Whatever a file holds: an answer or one clear sentence, soon, and no code run."""
+"""Any file gives a result or a clear message, in limited time and memory, and no code runs."""
 
 from __future__ import annotations
 
@@ -18,58 +18,58 @@ from hypothesis import strategies as st
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError, SnapshotUnsafeError
 from ipygpumem.snapshot import KEYS, Limits, Snapshot, diff
-from snapshot import files, hostile
+from snapshot import files, malicious_files
 
-EVERYTHING = {**hostile.CODE, **hostile.SIZE, **hostile.SLOW, **hostile.BROKEN}
+EVERYTHING = {**malicious_files.CODE, **malicious_files.SIZE, **malicious_files.SLOW, **malicious_files.BROKEN}
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_hostile_files_end_in_one_sentence_soon_and_small(name):
+def test_malicious_files_are_refused_in_limited_time_and_memory(name):
     tracemalloc.start()
-    began = time.process_time()
+    started = time.process_time()
     try:
         with pytest.raises(SnapshotError) as caught:
             Snapshot.load(EVERYTHING[name])
-        taken = time.process_time() - began
-        _, most = tracemalloc.get_traced_memory()
+        seconds = time.process_time() - started
+        _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     message = str(caught.value)
     assert message.startswith(("the snapshot: ", "snapshot: "))
     assert "\n" not in message
     assert len(message) < 250
-    assert taken < 20  # a bomb takes years; tracemalloc makes an honest million objects slow
-    assert most < 64 * len(EVERYTHING[name]) + (32 << 20)
+    assert seconds < 20  # a bomb takes years; tracemalloc makes an honest million objects slow
+    assert peak < 64 * len(EVERYTHING[name]) + (32 << 20)
 
 
-@pytest.mark.parametrize("name", [name for name in hostile.CODE if name != "eval in protocol 0"])
-def test_code_is_refused_by_name_and_place(name):
+@pytest.mark.parametrize("name", [name for name in malicious_files.CODE if name != "eval in protocol 0"])
+def test_opcodes_that_run_code_are_named(name):
     with pytest.raises(SnapshotUnsafeError, match=r"would run code or load a class, \w+ \(at byte \d+\)"):
-        Snapshot.load(hostile.CODE[name])
+        Snapshot.load(malicious_files.CODE[name])
 
 
 def test_no_code_runs(tmp_path):
     target = tmp_path / "hacked"
-    data = pickle.dumps({"segments": [hostile.Reduced(os.mkdir, str(target))], "device_traces": []}, 4)
+    data = pickle.dumps({"segments": [malicious_files.Reduced(os.mkdir, str(target))], "device_traces": []}, 4)
     with pytest.raises(SnapshotUnsafeError):
         Snapshot.load(data)
     assert not target.exists()
     pickle.loads(data)
-    assert target.exists()  # Python's own unpickler falls for it, so the test above means something
+    assert target.exists()  # Python's own unpickler runs it
 
 
-def test_pickle_is_not_even_imported_for_reading():
+def test_reading_does_not_import_pickle():
     import subprocess
 
     code = "import sys; sys.modules['pickle'] = sys.modules['_pickle'] = None\n"
     code += "from ipygpumem.snapshot.reader.load import read_objects; from ipygpumem.snapshot import Limits\n"
     code += f"read_objects({str(files.path('gpt_small'))!r}, Limits())"
-    # numpy takes pickle with it; ours come after
+    # numpy imports pickle itself
     code = "import numpy\n" + code
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_an_extension_code_that_the_process_knows_is_refused_too():
+def test_registered_extension_codes_are_refused():
     import copyreg
 
     copyreg.add_extension("os", "system", 240)
@@ -81,37 +81,37 @@ def test_an_extension_code_that_the_process_knows_is_refused_too():
 
 
 @pytest.mark.parametrize("packed", [gzip.compress, lzma.compress])
-def test_packed_bombs_are_refused(packed):
+def test_decompression_bombs_are_refused(packed):
     bomb = packed(bytes(100 << 20))
     with pytest.raises(SnapshotLimitError, match="more than"):
         Snapshot.load(bomb)
 
 
-def test_no_more_objects_are_built_than_the_file_has_bytes_for():
+def test_number_of_objects_is_limited_by_the_size_of_the_file():
     with pytest.raises(SnapshotLimitError, match=r"more objects than a file of this size can contain \(at byte"):
         Snapshot.load(b"\x80\x04" + b"]" * 400_000 + b".")
 
 
-def test_nesting_has_an_end():
+def test_nesting_is_limited():
     with pytest.raises(SnapshotLimitError, match="more than 100 lists and dicts are nested"):
         Snapshot.load(b"\x80\x04" + b"]" + b"(]" * 200 + b"e" * 200 + b".")
     assert Snapshot.load(b"\x80\x04}(\x8c\x08segments]\x8c\x01x" + b"](" * 50 + b"e" * 50 + b"u.", Limits(depth=60))
 
 
-def test_an_xz_file_that_asks_for_gigabytes_is_refused():
+def test_xz_dictionaries_of_gigabytes_are_refused():
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
     with pytest.raises(SnapshotFormatError, match="compressed file is damaged"):
         Snapshot.load(lzma.compress(b"x", filters=filters))
 
 
-def test_files_beyond_the_size_are_refused(tmp_path):
+def test_size_limit(tmp_path):
     file = tmp_path / "large.pickle"
     file.write_bytes(bytes(2000))
     with pytest.raises(SnapshotLimitError, match=r"large.pickle: more than 0.0 MiB; pass limits=Limits\(size=...\)"):
         Snapshot.load(file, Limits(size=1000))
 
 
-def test_a_file_that_is_not_there_and_a_folder(tmp_path):
+def test_missing_file_and_folder(tmp_path):
     with pytest.raises(SnapshotError, match=r"none\.pickle: No such file"):
         Snapshot.load(tmp_path / "none.pickle")
     with pytest.raises(SnapshotError, match="Is a directory"):
@@ -120,7 +120,7 @@ def test_a_file_that_is_not_there_and_a_folder(tmp_path):
         Snapshot.load("a\0b")
 
 
-def test_every_cut_of_a_real_file_is_refused():
+def test_truncated_files_are_refused():
     whole = pickle.dumps(files.raw("gpt_small"), 4)
     for length in [*range(1, 200), *range(200, len(whole), 9973)]:
         with pytest.raises(SnapshotError, match=r"truncated|broken|empty|neither|not supported|ends"):
@@ -128,7 +128,7 @@ def test_every_cut_of_a_real_file_is_refused():
 
 
 def places(value, at=()):
-    """Paths to every place of a snapshot, one entry of each list."""
+    """The paths to all values of a snapshot, one item of each list."""
     yield at
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -232,12 +232,12 @@ def load(source, use=lambda snapshot: None):
     return ""
 
 
-def load_and_ask(source):
-    return load(source, ask_everything)
+def load_and_query(source):
+    return load(source, query_everything)
 
 
-def ask_everything(snapshot):
-    """All questions that a file can be asked."""
+def query_everything(snapshot):
+    """Run all queries."""
     str(snapshot)
     for timeline in snapshot.timelines:
         device = timeline.device
@@ -264,9 +264,9 @@ def test_wrong_types_in_every_place(at):
     for wrong in WRONG:
         raw = copy.deepcopy(FULL)
         put(raw, at, wrong)
-        refusals = [load_and_ask(raw), load(pickle.dumps(raw, 4)), load(json.dumps(raw).encode())]
-        assert not any("\n" in refusal for refusal in refusals)
-        assert max(map(len, refusals)) < 250
+        messages = [load_and_query(raw), load(pickle.dumps(raw, 4)), load(json.dumps(raw).encode())]
+        assert not any("\n" in message for message in messages)
+        assert max(map(len, messages)) < 250
 
 
 @pytest.mark.parametrize(
@@ -279,11 +279,11 @@ def test_missing_keys_in_every_place(at):
         inner = inner[key]
     del inner[at[-1]]
     needed = {"addr", "action", "size", "address", "total_size", "state", "start_us", "end_us", "stage", "name"}
-    refusal = load_and_ask(raw)
-    assert not refusal or at[-1] in needed
+    message = load_and_query(raw)
+    assert not message or at[-1] in needed
 
 
-def test_every_key_of_tomorrow_is_let_through():
+def test_unknown_keys_are_ignored():
     raw = copy.deepcopy(FULL)
     for at in list(places(FULL)):
         inner = raw
@@ -291,7 +291,7 @@ def test_every_key_of_tomorrow_is_let_through():
             inner = inner[key]
         if isinstance(inner, dict) and at[:1] != ("source_code",):
             inner["new_in_torch_9"] = {"deep": [1, (2, 3), None]}
-    ask_everything(Snapshot.load(pickle.dumps(raw, 4)))
+    query_everything(Snapshot.load(pickle.dumps(raw, 4)))
 
 
 SMALL_BOMBS = {
@@ -302,7 +302,7 @@ SMALL_BOMBS = {
 
 
 @pytest.mark.parametrize("name", SMALL_BOMBS)
-def test_a_small_packed_file_needs_no_gigabytes(name):
+def test_memory_for_small_compressed_files(name):
     packed = gzip.compress(SMALL_BOMBS[name], 9)
     assert len(packed) < 70_000
     refused(packed, 200)
@@ -313,7 +313,7 @@ def short_text(text):
 
 
 def repeated_objects(kind):
-    """Bytes that name one frame, event, segment or block 131,072 times, in two bytes each."""
+    """A pickle that repeats one frame, event, segment or block 131,072 times, in two bytes each."""
     head = b"\x80\x04}\x94(" + short_text("segments") + b"]\x94"
     numbers = short_text("addr") + b"K\x00" + short_text("size") + b"K\x01" + short_text("time_us") + b"K\x01"
     event = b"}\x94(" + short_text("action") + short_text("alloc") + numbers
@@ -338,13 +338,13 @@ def repeated_objects(kind):
 
 
 @pytest.mark.parametrize("kind", ["frames", "events", "segments", "blocks"])
-def test_the_same_again_and_again_is_refused_before_it_is_multiplied(kind):
+def test_repeated_objects_are_refused(kind):
     message = refused(repeated_objects(kind), 24)
     assert "131,07" in message
     assert ("65,536" if kind == "frames" else "repeat the same") in message
 
 
-def test_the_same_in_many_lists_is_refused_too():
+def test_objects_repeated_in_several_lists_are_refused():
     blocks = [{"size": 0, "state": "inactive"}]
     raw = {"segments": [{"address": 512, "total_size": 512, "blocks": blocks * 1000} for _ in range(200)]}
     with pytest.raises(SnapshotLimitError, match=r"^snapshot: segments\[\d+\]: blocks: .* repeat the same"):
@@ -354,7 +354,7 @@ def test_the_same_in_many_lists_is_refused_too():
         Snapshot.load({"device_traces": [trace * 1000 for _ in range(200)]})
 
 
-def test_a_stack_of_sixty_thousand_frames_is_read_and_a_deeper_one_is_not():
+def test_maximum_depth_of_stacks():
     frames = [{"filename": f"f{n}.py", "line": 1, "name": "f"} for n in range(9)]
     trace = [
         {"action": "alloc", "addr": 512 * n, "size": 1, "stream": 0, "time_us": n, "frames": frames[n:] * 7000}
@@ -368,8 +368,8 @@ def test_a_stack_of_sixty_thousand_frames_is_read_and_a_deeper_one_is_not():
         Snapshot.load({"device_traces": [trace]})
 
 
-def refused(source, most):
-    """Refused within ``most`` MiB."""
+def refused(source, limit):
+    """The message of the error, raised before ``limit`` MiB are used."""
     tracemalloc.start()
     try:
         with pytest.raises(SnapshotError) as caught:
@@ -377,16 +377,16 @@ def refused(source, most):
         _, used = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert used < most << 20
+    assert used < limit << 20
     return str(caught.value)
 
 
-def test_json_has_no_more_lists_than_its_bytes_hold():
+def test_number_of_lists_in_json_is_limited():
     many = b'{"segments":[],"x":[' + b"[]," * 300_000 + b"1]}"
     assert "more lists and dicts than" in refused(many, 16)
 
 
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path):
+def test_pipes_and_devices_are_refused(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, "/dev/zero"):
@@ -402,7 +402,7 @@ class BytesPath:
         return os.fsencode(self.path)
 
 
-def test_names_of_every_kind(tmp_path):
+def test_file_names(tmp_path):
     file = tmp_path / "a.json"
     file.write_bytes(b'{"segments": []}')
     assert Snapshot.load(BytesPath(file)).name == "a.json"
@@ -412,7 +412,7 @@ def test_names_of_every_kind(tmp_path):
         Snapshot.load("a\nb")
 
 
-def test_too_little_memory_for_the_columns_is_said(monkeypatch):
+def test_out_of_host_memory(monkeypatch):
     def fail(*_):
         raise MemoryError
 
@@ -421,7 +421,7 @@ def test_too_little_memory_for_the_columns_is_said(monkeypatch):
         Snapshot.load({"segments": []})
 
 
-def test_twenty_thousand_runs_of_one_cell():
+def test_many_runs_of_one_cell():
     cells = [{"number": n, "filename": "<cell>", "start_us": 2 * n, "end_us": 2 * n + 1} for n in range(20_000)]
     events = [
         {
@@ -435,25 +435,25 @@ def test_twenty_thousand_runs_of_one_cell():
         for n in range(5000)
     ]
     snapshot = Snapshot.load({"device_traces": [events], "ipygpumem": {"cells": cells}})
-    began = time.process_time()
+    started = time.process_time()
     for key in KEYS:
         snapshot.live().by(key)
-    assert time.process_time() - began < 5  # of each line all runs were named, 170 KB of text: 10 s
+    assert time.process_time() - started < 5  # naming all runs for each line took 10 s
     assert snapshot.live().by("line")[77].label == "In[77]:78 f"
 
 
-def test_pool_ids_of_one_hash_do_not_keep_the_reader_busy():
-    pools = list(hostile.colliding_pairs(20_000))
+def test_pool_ids_with_the_same_hash():
+    pools = list(malicious_files.colliding_pairs(20_000))
     assert len(set(map(hash, pools))) == 1
-    events = {"action": "alloc", "addr": 512, "size": 1, "stream": 0, "time_us": 1}
-    raw = {"segments": [], "device_traces": [[{**events, "pool_id": pool} for pool in pools]]}
+    event = {"action": "alloc", "addr": 512, "size": 1, "stream": 0, "time_us": 1}
+    raw = {"segments": [], "device_traces": [[{**event, "pool_id": pool} for pool in pools]]}
     for source in (raw, pickle.dumps(raw, 4)):
-        began = time.process_time()
+        started = time.process_time()
         assert sorted(Snapshot.load(source).pools) == pools
-        assert time.process_time() - began < 2  # with the pairs as keys of a dict it was 5, and four times as much
+        assert time.process_time() - started < 2  # took 5 s with the pairs as keys of a dict
 
 
-def test_the_same_list_for_many_devices_is_no_way_to_multiply():
+def test_lists_shared_by_devices_or_segments_are_refused():
     trace = [{"action": "alloc", "addr": 512, "size": 1, "stream": 0, "time_us": 1}]
     with pytest.raises(SnapshotFormatError, match="same list for several devices"):
         Snapshot.load({"device_traces": [trace] * 500})
@@ -485,7 +485,7 @@ def test_random_objects_are_read_or_refused(value, protocol):
         snapshot = Snapshot.load(pickle.dumps(value, protocol))
     except SnapshotError:
         return
-    ask_everything(snapshot)
+    query_everything(snapshot)
 
 
 @settings(max_examples=500, deadline=None)

@@ -1,0 +1,24 @@
+"""Encoded columns are decoded unchanged."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.export.encode import decode
+from snapshot import files
+
+
+@pytest.mark.parametrize("name", files.NAMES)
+def test_encoded_columns_of_real_files(name):
+    snapshot = Snapshot.load(files.path(name))
+    header, columns = decode(snapshot.encode())
+    trace, allocations = snapshot.timeline(0).trace, snapshot.timeline(0).allocations
+    for field in ("action", "address", "size", "stream", "time", "stack", "context", "metadata", "pool"):
+        assert columns[f"trace/0/{field}"].tolist() == getattr(trace, field).tolist()
+    start = columns["allocations/0/start"]
+    assert start.tolist() == sorted(allocations.start.tolist())
+    ends = start + columns["allocations/0/asked_after"] + columns["allocations/0/freed_after"]
+    assert sorted(zip(start, ends, strict=True)) == sorted(zip(allocations.start, allocations.end, strict=True))
+    assert header["frames"][0] == [snapshot.stacks.frames[0].file, *header["frames"][0][1:]]
+    assert columns["blocks/size"].tolist() == snapshot.blocks.size.tolist()

@@ -1,0 +1,44 @@
+"""The segment that contained an address, compared with a linear search."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from ipygpumem.snapshot.model.segment_lookup import find_segment
+
+
+def linear_search(segments, address, event):
+    for number, (begin, size, start, end) in enumerate(segments):
+        if begin <= address < begin + size and start <= event < end:
+            return number
+    return -1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_agrees_with_linear_search(seed):
+    """Segments of different sizes reuse addresses, but never overlap at the same time."""
+    dice = random.Random(seed)
+    segments, live = [], {}
+    for event in range(-1, 120):
+        for begin in [address for address in live if dice.random() < 0.2]:
+            size, start = live.pop(begin)
+            segments.append((begin, size, start, event))
+        begin, size = dice.randrange(0, 60, 2), dice.choice([2, 4, 20])
+        if all(begin + size <= at or at + other <= begin for at, (other, _) in live.items()):
+            live[begin] = (size, event)
+    segments += [(begin, size, start, 120) for begin, (size, start) in live.items()]
+    dice.shuffle(segments)
+    queries = [(dice.randrange(-2, 90), dice.randrange(-1, 120)) for _ in range(500)]
+    columns = tuple(np.asarray(column, np.int64) for column in zip(*segments, strict=True))
+    address, event = (np.asarray(column, np.int64) for column in zip(*queries, strict=True))
+    assert find_segment(columns, address, event).tolist() == [linear_search(segments, *query) for query in queries]
+
+
+def test_no_segments_and_no_addresses():
+    empty = np.zeros(0, np.int64)
+    assert find_segment((empty, empty, empty, empty), np.asarray([5]), np.asarray([1])).tolist() == [-1]
+    single = np.asarray([1])
+    assert find_segment((single, single, single, single), empty, empty).tolist() == []

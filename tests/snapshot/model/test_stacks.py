@@ -1,0 +1,46 @@
+"""Which files are the user's own code."""
+
+# ruff: noqa: S108 (names that kernels give to cells, not files)
+from __future__ import annotations
+
+import pytest
+
+from ipygpumem.snapshot.model.stacks import is_user_file
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        ("/home/user/train.py", True),
+        ("/tmp/ipykernel_1/2.py", True),
+        ("<ipython-input-1-0a1b2c3d4e5f>", True),
+        ("<timed exec>", True),
+        ("C:\\Users\\me\\train.py", True),
+        ("??", False),
+        ("", False),
+        ("/opt/conda/lib/python3.12/site-packages/torch/nn/functional.py", False),
+        ("/usr/lib/python3/dist-packages/x.py", False),
+        ("/opt/conda/lib/python3.12/contextlib.py", False),
+        ("/workspace/pytorch/torch/nn/functional.py", False),
+        ("<frozen runpy>", False),
+        ("<eval_with_key>.3", False),
+        ("/tmp/torchinductor_me/ab/cab.py", False),
+        ("CUDACachingAllocator.cpp", False),
+    ],
+)
+def test_is_user_file(file, own):
+    assert is_user_file(file) is own
+
+
+def test_libraries_of_other_python_installations():
+    for file in (
+        "/opt/py/lib/python3.13t/copy.py",
+        r"C:\Python312\Lib\copy.py",
+        r"C:\Users\me\miniconda3\envs\ml\Lib\copy.py",
+        r"C:\Users\me\.pyenv\pyenv-win\versions\3.12.1\Lib\copy.py",
+        "/home/me/pytorch/torch/functional.py",
+        "<lambdifygenerated-1>",
+    ):
+        assert not is_user_file(file), file
+    for file in ("/home/me/torch/train.py", r"D:\me\Lib\train.py", "/home/me/lib/copy.py", "<stdin>"):
+        assert is_user_file(file), file

@@ -1,0 +1,22 @@
+"""Sets of numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipygpumem.snapshot.model.unique_values import distinct, is_in
+
+numbers = st.lists(st.sampled_from([0, 1, -1, 7, 1 << 62, -(1 << 63)]) | st.integers(-(1 << 63), (1 << 63) - 1))
+
+
+@given(numbers)
+def test_distinct(values):
+    assert distinct(np.array(values, np.int64)).tolist() == sorted(set(values))
+
+
+@given(numbers, numbers)
+def test_is_in(values, table):
+    result = is_in(np.array(values, np.int64), np.array(table, np.int64))
+    assert result.tolist() == [value in table for value in values]

@@ -1,0 +1,86 @@
+"""Free memory inside the segments, and failed allocations."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipygpumem.core.errors import SnapshotError
+from ipygpumem.snapshot import Snapshot
+from ipygpumem.snapshot.export.text import fragmentation_lines
+from snapshot import files
+from snapshot.entries import block, event, segment
+
+MIB = 1 << 20
+
+
+def test_fragmentation_at_the_end_is_exact(two_runs):
+    memory = two_runs.fragmentation(need=10 * MIB)
+    assert not memory.derived
+    assert (memory.reserved, memory.free, memory.pieces) == (22 * MIB, 17 * MIB - 1536, 3)
+    assert (memory.largest, memory.empty, memory.partly) == (11 * MIB - 512, 0, 17 * MIB - 1536)
+    assert (memory.fit.block, memory.fit.segment) == (11 * MIB - 512, 10 * MIB)
+    assert two_runs.fragmentation(need=12 * MIB).fit.block is None
+    assert two_runs.fragmentation(need=100).fit.block is None  # the small pool's only segment is full
+
+
+def test_fragmentation_before_the_end_is_derived(two_runs):
+    memory = two_runs.fragmentation(2)
+    assert memory.derived
+    assert memory.free == 22 * MIB - 6 * MIB - 1024
+    assert memory.largest == 16 * MIB - 1024
+
+
+def test_free_memory_of_private_pools_is_separate():
+    other = {**segment(40 * MIB, 2 * MIB, [block(40 * MIB, 2 * MIB, 0, "inactive")]), "segment_pool_id": (0, 1)}
+    mine = {**segment(80 * MIB, 4 * MIB, [block(80 * MIB, 4 * MIB, 0, "inactive")]), "segment_pool_id": (0, 0)}
+    snapshot = Snapshot.load({"segments": [other, mine]})
+    memory = snapshot.fragmentation()
+    assert (memory.free, memory.empty, memory.partly, memory.private) == (6 * MIB, 4 * MIB, 0, 2 * MIB)
+    text = "\n".join(fragmentation_lines(memory))
+    assert "   2.0 MiB  in private pools: only their CUDA graphs can use these" in text
+    assert "private" not in "\n".join(fragmentation_lines(Snapshot.load({"segments": [mine]}).fragmentation()))
+
+
+def test_reason_of_an_oom():
+    (oom,) = Snapshot.load(files.path("oom_fragmented")).ooms()
+    assert (oom.event, oom.asked, oom.device_free) == (5998, 32 * MIB, 147527434240)
+    assert oom.memory.largest == 7 * MIB
+    limit = "a limit (torch.cuda.set_per_process_memory_fraction) may have prevented it."
+    advice = "where only PyTorch can use them; expandable_segments:True avoids most of this."
+    assert oom.reason == (
+        "32.0 MiB were requested.",
+        "PyTorch had 109.5 MiB free in 47 pieces, the largest 7.0 MiB: none was large enough.",
+        f"A new segment needs 32.0 MiB, and the device had 137.4 GiB left: {limit}",
+        f"109.5 MiB are in partly used segments, {advice}",
+    )
+
+
+def test_free_pieces_serve_their_own_stream_only():
+    oom = {"action": "oom", "size": 5 * MIB, "device_free": 0, "stream": 0, "time_us": 6}
+    segments = [segment(1 << 30, 20 * MIB, [block(1 << 30, 20 * MIB, 9, "inactive")], stream=7)]
+    (failure,) = Snapshot.load({"device_traces": [[oom]], "segments": segments}).ooms()
+    assert (failure.memory.largest, failure.memory.fit.block) == (20 * MIB, None)
+    assert failure.reason[1].startswith("PyTorch had a free piece of 20.0 MiB, but for another stream")
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_no_advice_to_enable_what_is_enabled(on):
+    raw = {**files.raw("oom_fragmented"), "allocator_settings": {"expandable_segments": on}}
+    (oom,) = Snapshot.load(raw).ooms()
+    assert ("expandable_segments:True" in oom.reason[-1]) is not on
+    assert oom.reason[-1].endswith(".")
+
+
+def test_requests_of_any_size_may_fail():
+    trace = [{"action": "oom", "size": 1 << 62, "device_free": 1, "time_us": 1}]
+    (oom,) = Snapshot.load({"device_traces": [trace]}).ooms()
+    assert (oom.asked, oom.reason[0]) == (1 << 62, "4294967296.0 GiB were requested.")
+    with pytest.raises(SnapshotError, match="size is more than"):
+        Snapshot.load({"device_traces": [[event("alloc", 512, 1 << 50, 1)]]})
+
+
+def test_ooms_are_limited_to_the_last_hundred():
+    trace = [{"action": "oom", "size": number, "device_free": 1, "time_us": number} for number in range(1, 301)]
+    snapshot = Snapshot.load({"device_traces": [trace]})
+    assert [oom.asked for oom in snapshot.ooms()] == list(range(201, 301))
+    assert len(snapshot.ooms(last=None)) == 300

@@ -1,0 +1,63 @@
+"""The summary, and its notes about missing or inconsistent data."""
+
+from __future__ import annotations
+
+from ipygpumem.snapshot import Snapshot, sample
+from ipygpumem.snapshot.queries.overview import overview
+from snapshot.entries import block, event, segment
+
+MIB = 1 << 20
+
+
+def test_summary(two_runs):
+    assert str(two_runs).splitlines() == [
+        "GPU 0: peak 6.0 MiB requested, at event 2, 0.0 ms after the first, in In[1]",
+        "     4.0 MiB  67 %  user/model.py:3 forward  (1 block)",
+        "     2.0 MiB  33 %  (older than the recording, without a stack)  (1 block)",
+        "     0.0 MiB   0 %  In[1]:5 <module>: y = torch.ones(250)  (1 block)",
+        "  11 events; at the end 5.0 MiB requested, 5.0 MiB rounded; reserved 22.0 MiB, at most 22.0 MiB",
+        "  note: 1 block (2.0 MiB) is older than the first event",
+        "  note: 3 allocations were dropped from the ring buffer before the first event",
+        "snapshot, torch 2.11.0",
+    ]
+
+
+def test_summary_of_the_sample_fits_a_screen():
+    text = Snapshot.load(sample()).summary()
+    assert text.startswith("GPU 0: peak 1.8 GiB requested, at event 285, 6.6 ms after the first\n")
+    assert sample().stat().st_size <= 100_000
+    assert len(text.splitlines()) <= 24
+
+
+def test_rounded_bytes_need_segments():
+    trace = [event("alloc", 512, 5, 1)]
+    assert overview(Snapshot.load({"device_traces": [trace]}), 0).end_rounded is None
+    assert overview(Snapshot.load({"device_traces": [trace], "segments": []}), 0).end_rounded == 0
+
+
+def overview_of(trace, segments):
+    return overview(Snapshot.load({"device_traces": [trace], "segments": segments}), 0)
+
+
+def test_note_about_events_without_a_time():
+    trace = [event("alloc", 512, 10, 1), {"action": "free_completed", "addr": 512, "size": 10}]
+    assert overview_of(trace, []).notes == ("1 event has no time: the times of the others are not used",)
+    assert overview_of(trace[:1], [segment(0, 1024, [block(512, 512, 10)])]).notes == ()
+
+
+def test_note_about_segments_that_contradict_the_events():
+    facts = overview_of([event("segment_alloc", 512, 20 * MIB, 1)], [])
+    assert facts.notes == ("the segments at the end contradict the events: reserved bytes are only known at the end",)
+    assert (facts.reserved_end, facts.reserved_peak) == (0, None)
+
+
+def test_notes_about_blocks():
+    first = block(4096, 1024, 1000)
+    second = block(4608, 1024, 1000)
+    del second["requested_size"]
+    facts = overview_of([], [segment(4096, 2 * MIB, [first, second])])
+    assert facts.notes[2:] == (
+        "1 block at the end has no requested size: the rounded size is used instead",
+        "1 block at the end is inside another: sums count both",
+    )
+    assert facts.end_requested == 2024
