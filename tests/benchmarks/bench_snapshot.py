@@ -1,4 +1,4 @@
-"""Snapshots: reading, peak by line, summary and size, beside `pickle.load` and PyTorch's own `_memory_viz trace`."""
+"""Snapshots: reading, peak by line, summary and size, compared with `pickle.load` and PyTorch's `_memory_viz trace`."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ PARTS = 5
 TIMES = """
 import gc, json, pickle, statistics, sys, time
 from ipygpumem.snapshot import Snapshot
-def plain(path):
+def pickle_load(path):
     with open(path, "rb") as file:
         return pickle.load(file)
-def plain_without_gc(path):
+def pickle_without_gc(path):
     gc.disable()
     try:
-        return plain(path)
+        return pickle_load(path)
     finally:
         gc.enable()
 def ours(path):
     snapshot = Snapshot.load(path)
     return snapshot, snapshot.peak(), snapshot.by_line()
-found = {}
-for work in (plain, plain_without_gc, ours):
+seconds = {}
+for work in (pickle_load, pickle_without_gc, ours):
     for path in sys.argv[2:]:
-        found[f"{work.__name__} {path}"] = []
+        seconds[f"{work.__name__} {path}"] = []
 for _ in range(int(sys.argv[1])):
-    for work in (plain, plain_without_gc, ours):
+    for work in (pickle_load, pickle_without_gc, ours):
         for path in sys.argv[2:]:
             gc.collect()
-            began = time.perf_counter()
+            started = time.perf_counter()
             result = work(path)
-            found[f"{work.__name__} {path}"].append(time.perf_counter() - began)
+            seconds[f"{work.__name__} {path}"].append(time.perf_counter() - started)
             del result
-print(json.dumps({name: statistics.median(times) for name, times in found.items()}))
+print(json.dumps({name: statistics.median(times) for name, times in seconds.items()}))
 """
 MEMORY = """
 import sys
@@ -66,23 +66,23 @@ SMALL = """
 import json, sys, time
 from ipygpumem.snapshot import Snapshot
 snapshot = Snapshot.load(sys.argv[1])
-began = time.perf_counter()
+started = time.perf_counter()
 size = len(snapshot.encode())
-encoded = time.perf_counter() - began
+encoded = time.perf_counter() - started
 count = len(snapshot.timeline().trace)
 snapshot.state_at(0)
 times = []
 for event in range(0, count, count // 50):
-    began = time.perf_counter()
+    started = time.perf_counter()
     snapshot.state_at(event)
-    times.append(time.perf_counter() - began)
+    times.append(time.perf_counter() - started)
 print(json.dumps({"size": size, "encoded": encoded, "state": max(times)}))
 """
 
 
-def fresh(code, *words):
+def run_python(code, *arguments):
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, words)],
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         capture_output=True,
         text=True,
         check=True,
@@ -91,13 +91,13 @@ def fresh(code, *words):
     return json.loads(done.stdout)
 
 
-def wall(*words):
-    """Median seconds of a whole process that prints to nowhere."""
+def wall_time(*arguments):
+    """Median seconds of a process whose output is discarded."""
     times = []
     for _ in range(3):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, *map(str, words)], stdout=subprocess.DEVNULL, check=True, cwd=ROOT)
-        times.append(time.perf_counter() - began)
+        started = time.perf_counter()
+        subprocess.run([sys.executable, *map(str, arguments)], stdout=subprocess.DEVNULL, check=True, cwd=ROOT)
+        times.append(time.perf_counter() - started)
     return statistics.median(times)
 
 
@@ -107,7 +107,7 @@ def row(measure, value, target=""):
 
 def run():
     if not LARGE.is_file():
-        return [row("skipped", "../shared/data/gpt_500k.pickle.xz is not there")]
+        return [row("skipped", "../shared/data/gpt_500k.pickle.xz does not exist")]
     with tempfile.TemporaryDirectory() as folder:
         whole, part = Path(folder, "whole.pickle"), Path(folder, "part.pickle")
         with lzma.open(LARGE) as packed, whole.open("wb") as file:
@@ -120,35 +120,35 @@ def run():
 
 
 def measure(whole, part, events):
-    times = fresh(TIMES, REPEATS, whole, part)
-    plain, quiet, ours = (times[f"{name} {whole}"] for name in ("plain", "plain_without_gc", "ours"))
+    times = run_python(TIMES, REPEATS, whole, part)
+    plain, without_gc, ours = (times[f"{name} {whole}"] for name in ("pickle_load", "pickle_without_gc", "ours"))
     growth = ours / times[f"ours {part}"]
-    quiet_growth = quiet / times[f"plain_without_gc {part}"]
-    theirs, mine = (fresh(MEMORY, kind, whole) / 1024 for kind in ("plain", "ours"))
-    small = fresh(SMALL, whole)
+    plain_growth = without_gc / times[f"pickle_without_gc {part}"]
+    theirs, ours_memory = (run_python(MEMORY, kind, whole) / 1024 for kind in ("plain", "ours"))
+    small = run_python(SMALL, whole)
     rows = [
         row("file", f"{events:,} events, {whole.stat().st_size / 1e6:.0f} MB"),
-        row("pickle.load, collector on / off", f"{plain:.2f} s / {quiet:.2f} s"),
+        row("pickle.load, collector on / off", f"{plain:.2f} s / {without_gc:.2f} s"),
         row("load + peak + by_line", f"{ours:.2f} s = {ours / plain:.2f} x pickle.load", "<= 1.0 x"),
         row(
             f"growth from 1/{PARTS} of the events",
-            f"{growth:.2f} x = {growth / quiet_growth:.2f} x that of pickle.load, collector off ({quiet_growth:.2f} x)",
+            f"{growth:.2f} x = {growth / plain_growth:.2f} x that of pickle.load, collector off ({plain_growth:.2f} x)",
             "<= 1.1 x",
         ),
         row(
-            "peak memory of the process (there is no second one)",
-            f"{mine:.0f} MiB = {mine / theirs:.2f} x pickle.load ({theirs:.0f} MiB)",
+            "peak memory of the process (no subprocesses)",
+            f"{ours_memory:.0f} MiB = {ours_memory / theirs:.2f} x pickle.load ({theirs:.0f} MiB)",
             "<= 1.0 x",
         ),
         row("columns encoded", f"{small['size'] / 1e6:.2f} MB in {small['encoded']:.2f} s", "<= 1 MB"),
         row("state_at, the slowest of 50", f"{small['state'] * 1000:.1f} ms", "<= 50 ms"),
     ]
-    summary = wall("-m", "ipygpumem", "summary", whole)
+    summary = wall_time("-m", "ipygpumem", "summary", whole)
     rows.append(row("ipygpumem summary, whole process", f"{summary:.2f} s"))
     if importlib.util.find_spec("torch") is None:
         rows.append(row("_memory_viz trace", "torch is not installed"))
     else:
-        theirs = wall("-m", "torch.cuda._memory_viz", "trace", whole)
+        theirs = wall_time("-m", "torch.cuda._memory_viz", "trace", whole)
         rows.append(
             row("_memory_viz trace, whole process", f"{theirs:.2f} s = {theirs / summary:.1f} x ours", ">= 4 x")
         )

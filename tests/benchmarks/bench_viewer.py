@@ -117,7 +117,7 @@ class Run:
 
     def gaps(self):
         """Return the milliseconds between animation frames during the same gestures."""
-        self.page.evaluate(memory_viz.WATCH)
+        self.page.evaluate(memory_viz.RECORD_FRAMES)
         self.gestures()
         return self.page.evaluate(memory_viz.FRAMES)
 
@@ -190,7 +190,7 @@ def peer(browser, pickle, html, ours):
     seconds, size = memory_viz.write(pickle, html)
     run = Run(browser, "about:blank")
     memory_viz.serve(run.context)
-    first = memory_viz.opened(run.page, html.as_uri())
+    first = memory_viz.open_page(run.page, html.as_uri())
     if first is None:
         run.close()
         return [

@@ -1,8 +1,7 @@
-"""The peer of the viewer: the page that ``python -m torch.cuda._memory_viz trace_plot`` writes, in the same browser.
+"""PyTorch's own viewer for comparison: the page that ``python -m torch.cuda._memory_viz trace_plot`` writes.
 
-That page draws nothing without the network: it fetches MemoryViz.js and d3 from cdn.jsdelivr.net. Where there is none,
-IPYGPUMEM_MEMORY_VIZ names a folder with copies of MemoryViz.js, of process_alloc_data.js (which later versions import)
-and of d3 as one ES module, d3.js.
+The page loads MemoryViz.js and d3 from cdn.jsdelivr.net. Without a network, IPYGPUMEM_MEMORY_VIZ names a folder with
+copies of MemoryViz.js, of process_alloc_data.js (which later versions import) and of d3 as one ES module, d3.js.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ import time
 from pathlib import Path
 
 COPIES = "IPYGPUMEM_MEMORY_VIZ"
-PATIENCE = 120  # seconds for one picture
+TIMEOUT = 120  # seconds for one picture
 DRAWN = "document.querySelectorAll('svg polygon').length"
-#: Times of the animation frames from now on: what a person sees, in either page.
-WATCH = """() => {
+#: Records the times of animation frames.
+RECORD_FRAMES = """() => {
     window.frameTimes = [];
     const next = at => { window.frameTimes.push(at); requestAnimationFrame(next); };
     requestAnimationFrame(next);
@@ -26,20 +25,20 @@ FRAMES = "window.frameTimes.splice(0).map((at, i, all) => i ? at - all[i - 1] : 
 
 
 def write(pickle, html):
-    """Seconds to the page, and its bytes."""
-    began = time.perf_counter()
+    """Seconds to write the page, and its size in bytes."""
+    started = time.perf_counter()
     command = [sys.executable, "-m", "torch.cuda._memory_viz", "trace_plot", str(pickle), "-o", str(html)]
     subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - began, html.stat().st_size
+    return time.perf_counter() - started, html.stat().st_size
 
 
 def serve(context):
-    """Answer for the network from the folder of copies, if there is one."""
+    """Serve network requests from the folder of copies, if it exists."""
     folder = os.environ.get(COPIES)
     if not folder:
         return
 
-    def answer(route):
+    def respond(route):
         name = route.request.url.rsplit("/", 1)[-1]
         path = Path(folder, name if name in ("MemoryViz.js", "process_alloc_data.js") else "d3.js")
         route.fulfill(
@@ -47,16 +46,16 @@ def serve(context):
             headers={"content-type": "text/javascript", "access-control-allow-origin": "*"},
         )
 
-    context.route("https://**/*", answer)
+    context.route("https://**/*", respond)
 
 
-def opened(page, address):
-    """Milliseconds to the first picture; None where it does not come."""
-    began = time.perf_counter()
+def open_page(page, address):
+    """Milliseconds to the first picture; None after a timeout."""
+    started = time.perf_counter()
     page.goto(address, wait_until="commit")
-    while time.perf_counter() < began + PATIENCE:
+    while time.perf_counter() < started + TIMEOUT:
         if page.evaluate(DRAWN):
             page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
-            return (time.perf_counter() - began) * 1e3
+            return (time.perf_counter() - started) * 1e3
         page.wait_for_timeout(20)
     return None

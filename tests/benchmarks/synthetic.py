@@ -1,8 +1,8 @@
-"""A long training run as a snapshot: ``python -m tests.benchmarks.synthetic EVENTS FILE [LIVE]``.
+"""Generate a snapshot of a long training run: ``python -m tests.benchmarks.synthetic EVENTS FILE [LIVE]``.
 
-Steps of changing length over a transformer: activations that the backward pass frees in reverse, gradients, what the
-optimizer needs for a moment. Blocks come from free lists by size and, where there are none, from new segments.
-Frames are shared, as in PyTorch's own files. With ``LIVE`` so many small blocks stay from the beginning to the end.
+Training steps of a transformer with different sequence lengths: activations that the backward pass frees in reverse
+order, gradients, temporary buffers of the optimizer. Blocks come from free lists by size or from new segments. Frames
+are shared, as in PyTorch's own files. ``LIVE`` is the number of small blocks that stay allocated throughout.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ START = 1_790_000_000_000_000
 
 
 class Writer:
-    """Events, and the segments that they lead to."""
+    """Collects events and the segments that they create."""
 
     def __init__(self):
         self.trace = []
         self.free = {}
         self.live = {}
         self.segments = []
-        self.room = (0, 0)
+        self.unused = (0, 0)
         self.time = START
-        self.following = FIRST
+        self.next_address = FIRST
 
     def event(self, action, address, size, frames):
         self.time += 3 + len(self.trace) % 5
@@ -49,21 +49,21 @@ class Writer:
 
     def alloc(self, size, frames):
         rounded = -(-size // 512) * 512
-        known = self.free.setdefault(rounded, [])
-        address = known.pop() if known else self.fresh(rounded, frames)
+        addresses = self.free.setdefault(rounded, [])
+        address = addresses.pop() if addresses else self.new_address(rounded, frames)
         self.live[address] = (rounded, size)
         self.event("alloc", address, size, frames)
         return address
 
-    def fresh(self, rounded, frames):
-        at, end = self.room
+    def new_address(self, rounded, frames):
+        at, end = self.unused
         if at + rounded > end:
             total = max(SEGMENT, -(-rounded // (2 * MIB)) * 2 * MIB)
-            at, end = self.following, self.following + total
-            self.following = end + 2 * MIB
+            at, end = self.next_address, self.next_address + total
+            self.next_address = end + 2 * MIB
             self.segments.append((at, total))
             self.event("segment_alloc", at, total, frames)
-        self.room = (at + rounded, end)
+        self.unused = (at + rounded, end)
         return at
 
     def release(self, address, frames):
@@ -74,14 +74,14 @@ class Writer:
 
     def snapshot(self):
         return {
-            "segments": [self.segment(*one) for one in self.segments],
+            "segments": [self.segment(address, size) for address, size in self.segments],
             "device_traces": [self.trace],
             "allocator_settings": {"expandable_segments": False},
         }
 
     def segment(self, address, total):
         blocks, at = [], address
-        for begin in sorted(one for one in self.live if address <= one < address + total):
+        for begin in sorted(start for start in self.live if address <= start < address + total):
             rounded, size = self.live[begin]
             if begin > at:
                 blocks.append({"address": at, "size": begin - at, "requested_size": 0, "state": "inactive"})
@@ -112,7 +112,7 @@ def stack(name, line):
 
 
 def make(events, live=0):
-    """A snapshot with about this many events; so many small blocks stay from the beginning to the end."""
+    """A snapshot with about ``events`` events, and ``live`` small blocks that stay allocated throughout."""
     dice = random.Random(events)
     writer = Writer()
     forward = [[stack(f"layer{layer}", 10 * layer + part) for part in range(6)] for layer in range(LAYERS)]
@@ -124,14 +124,14 @@ def make(events, live=0):
         writer.alloc(512 * (1 + number % 40), forward[number % LAYERS][1])
     while len(writer.trace) < events:
         tokens = dice.choice([256, 512, 768, 1024])
-        kept = []
+        activations = []
         for layer in range(LAYERS):
             for part in range(6):
                 temporary = writer.alloc(tokens * 1024, forward[layer][part])
-                kept.append(writer.alloc(tokens * 1024 * (1 + part), forward[layer][part]))
+                activations.append(writer.alloc(tokens * 1024 * (1 + part), forward[layer][part]))
                 writer.release(temporary, forward[layer][part])
         gradients = []
-        for address in reversed(kept):
+        for address in reversed(activations):
             gradients.append(writer.alloc(dice.choice([1, 2, 4]) * MIB // 2, backward))
             temporary = writer.alloc(tokens * 2048, backward)
             writer.release(temporary, backward)

@@ -1,9 +1,9 @@
-"""Fuzz the reader of snapshots for as long as one likes: ``python tests/fuzz/fuzz_snapshot.py -runs=1000000 CORPUS``.
+"""Fuzz the snapshot reader: ``python tests/fuzz/fuzz_snapshot.py -runs=1000000 CORPUS``.
 
-With atheris (coverage-guided) where it is installed, else with plain random mutation and the same arguments. Anything
-but `SnapshotError` is a finding, and so is a file of which the lanes read something else than the unpickler: each input
-is read by one of the three ways of the lanes (rows of a matrix, step by step, only where there are many of a kind), and
-what an unpickler without any class can read is compared with the dict.
+Uses atheris (coverage-guided) if it is installed, otherwise random mutation with the same arguments. Any exception
+other than `SnapshotError` is a bug, and so is a file that the batch reader and Python's unpickler read differently.
+Each input is read with one of several thresholds for layouts and batches, and compared with the dict from an unpickler
+without classes.
 """
 
 from __future__ import annotations
@@ -31,45 +31,45 @@ LIMITS = Limits(size=1 << 22, ratio=4)
 OPCODES = b"}](utesaKMJ\x8a\x8chj\x94\x95)\x85\x86\x87NG\x88\x89qr.XB0cRb\x93\x81\x82PQ"
 
 
-WAYS = [(0, 1), (0, 2), (0, 32), (0, 1 << 40), (1 << 14, 32), (1 << 40, 32)]
-"""From how many bytes on lanes are looked for, and from how many entries of a length on they are rows of a matrix."""
-LONGEST = 6000
+THRESHOLDS = [(0, 1), (0, 2), (0, 32), (0, 1 << 40), (1 << 14, 32), (1 << 40, 32)]
+"""Bytes from which entries are read in batches, and entries of one length from which their layout is used."""
+MAX_LENGTH = 6000
 FRAME = b"\x95"
 
-# How often what happened, so that nobody believes in a fuzzer that reaches nothing
-counts = {"read": 0, "compared": 0, "rows": 0, "steps": 0}
+# how much was tested
+counts = {"read": 0, "compared": 0, "by layout": 0, "by field": 0}
 
 
-def count(name, where, key):
-    """Count how many entries go one way through the lanes."""
-    method = getattr(where, name)
+def count_entries(name, key):
+    """Count the entries that a method of the batch reader reads."""
+    method = getattr(batch_reader._Chunk, name)
 
-    def counted(self, rows, *rest):
-        before = int(rows.good.sum())
-        method(self, rows, *rest)
-        counts[key] += int(rows.good.sum()) - before
+    def counted(self, *arguments):
+        before = int(self.valid.sum())
+        method(self, *arguments)
+        counts[key] += int(self.valid.sum()) - before
 
-    setattr(where, name, counted)
-
-
-count("_matrix", batch_reader.Reader, "rows")
-count("_steps", batch_reader.Reader, "steps")
+    setattr(batch_reader._Chunk, name, counted)
 
 
-class Plain(pickle.Unpickler):
-    """Python's own, without any class."""
+count_entries("read_layouts", "by layout")
+count_entries("read_fields", "by field")
+
+
+class SafeUnpickler(pickle.Unpickler):
+    """Python's unpickler without classes."""
 
     def find_class(self, module, name):
         raise pickle.UnpicklingError(f"{module}.{name}")
 
 
 def check(data):
-    """One input: read it, ask it what every reader asks first, and compare."""
-    pickle_reader._MIN_BATCH, batch_reader._MIN_ROWS = WAYS[sum(data[-64:]) % len(WAYS)]
+    """Read one input, run some queries and compare it with the unpickler."""
+    pickle_reader._MIN_BATCH, batch_reader._MIN_ROWS = THRESHOLDS[sum(data[-64:]) % len(THRESHOLDS)]
     try:
         snapshot = Snapshot.load(data, LIMITS)
-    except SnapshotError as problem:
-        snapshot, said = None, str(problem)
+    except SnapshotError as error:
+        snapshot, message = None, str(error)
     if snapshot is not None:
         counts["read"] += 1
         str(snapshot)
@@ -77,35 +77,35 @@ def check(data):
             snapshot.by_line(timeline.device)
             snapshot.fragmentation(device=timeline.device)
         compare(data, snapshot, "")
-    elif said.startswith("snapshot: "):  # read without complaint, so that Python's own has no bomb to fear
-        compare(data, None, said)
+    elif message.startswith("snapshot: "):  # the pickle itself is valid, so it is safe for the unpickler
+        compare(data, None, message)
     return snapshot is not None
 
 
-def compare(data, snapshot, said):
-    """Lanes against the unpickler; what is refused by either, by its sentence."""
+def compare(data, snapshot, message):
+    """Compare a snapshot with the dict from the unpickler; both or neither must be refused."""
     data = data[:2] + data[11:] if data[2:3] == FRAME else data
-    if not data.startswith(b"\x80") or FRAME in data:  # which tells Python how much to read ahead: it may be damaged
+    if not data.startswith(b"\x80") or FRAME in data:  # a damaged frame length only affects the unpickler
         return
     try:
-        raw = Plain(io.BytesIO(data)).load()
-    except Exception:  # it looks at what nobody reads, too
+        raw = SafeUnpickler(io.BytesIO(data)).load()
+    except Exception:  # it also reads unknown keys
         return
     try:
         plain = Snapshot.load(raw, LIMITS)
-    except SnapshotError as problem:
+    except SnapshotError as error:
         if snapshot is not None:
-            raise AssertionError("read, though it is refused as a dict") from problem
+            raise AssertionError("the pickle is read but the dict is refused") from error
         return
     if snapshot is None:
-        raise AssertionError(f"refused, though it is fine as a dict: {said}")
+        raise AssertionError(f"the dict is read but the pickle is refused: {message}")
     counts["compared"] += 1
-    if facts(snapshot) != facts(plain):
-        raise AssertionError("lanes read something else than the unpickler")
+    if values_of(snapshot) != values_of(plain):
+        raise AssertionError("the pickle and the dict are read differently")
 
 
-def facts(snapshot):
-    """Everything that comes out of events and segments."""
+def values_of(snapshot):
+    """All values of events and segments."""
 
     def stack(number):
         return snapshot.stacks.stack(number) if number >= 0 else None
@@ -113,38 +113,38 @@ def facts(snapshot):
     def named(table, numbers):
         return [table[number] if number >= 0 else None for number in numbers.tolist()]
 
-    found = [snapshot.annotations(), snapshot.settings, repr(snapshot.own), snapshot.sources]
+    values = [snapshot.annotations(), snapshot.settings, repr(snapshot.own), snapshot.sources]
     for trace in [*(timeline.trace for timeline in snapshot.timelines), *snapshot.host]:
         columns = (trace.action, trace.address, trace.size, trace.stream, trace.time)
-        found += [column.tolist() for column in columns]
-        found += [named(snapshot.texts, trace.context), named(snapshot.texts, trace.metadata)]
-        found += [named(snapshot.pools, trace.pool), [stack(number) for number in trace.stack.tolist()]]
-        found += [trace.device_free, trace.out_of_order, trace.untimed, bool(trace.trouble)]
+        values += [column.tolist() for column in columns]
+        values += [named(snapshot.texts, trace.context), named(snapshot.texts, trace.metadata)]
+        values += [named(snapshot.pools, trace.pool), [stack(number) for number in trace.stack.tolist()]]
+        values += [trace.device_free, trace.out_of_order, trace.untimed, bool(trace.trouble)]
     segments, blocks = snapshot.segments, snapshot.blocks
-    found += [segments.address.tolist(), segments.size.tolist(), named(snapshot.pools, segments.pool)]
-    found += [blocks.address.tolist(), blocks.state.tolist(), [stack(number) for number in blocks.stack.tolist()]]
-    return found
+    values += [segments.address.tolist(), segments.size.tolist(), named(snapshot.pools, segments.pool)]
+    values += [blocks.address.tolist(), blocks.state.tolist(), [stack(number) for number in blocks.stack.tolist()]]
+    return values
 
 
 def seeds():
-    """Snapshots of all kinds, with events enough for the lanes, and the hostile ones that are small."""
+    """Snapshots of all kinds, with enough events for batches, and small malicious files."""
     rng = random.Random(7)
-    found = []
+    pickles = []
     for devices in (1, 2):
         for with_pools in (False, True):
             simulator = Simulator(devices, with_pools)
             simulator.run([(rng.randrange(13), rng.randrange(16), rng.randrange(5 << 20), 1) for _ in range(25)])
             raw = simulator.snapshot()
-            found += [pickle.dumps(raw, 4), pickle.dumps(raw, 2)]
+            pickles += [pickle.dumps(raw, 4), pickle.dumps(raw, 2)]
     for more in (None, "text", "shared", "mixed", "several"):
-        data = pickle.dumps(alike(rng, more), 4)
-        found += [data, pickletools.optimize(data)] * 3
+        data = pickle.dumps(similar_events(rng, more), 4)
+        pickles += [data, pickletools.optimize(data)] * 3
     every = {**malicious_files.CODE, **malicious_files.SIZE, **malicious_files.SLOW, **malicious_files.BROKEN}
-    return found + [data for data in every.values() if 0 < len(data) < 4096]
+    return pickles + [data for data in every.values() if 0 < len(data) < 4096]
 
 
-def alike(rng, more):
-    """A snapshot of 90 events that are alike, as torch and its tools write them."""
+def similar_events(rng, more):
+    """A snapshot of 90 events with the same keys, as torch and its tools write them."""
     frames = [{"filename": f"/home/user/f{n}.py", "line": n * 100, "name": f"f{n}"} for n in range(3)]
     stacks = [frames[:1], frames[1:], frames, []]
     events = []
@@ -170,7 +170,7 @@ VALUES += [b"\x8c\x01a", b"\x8c\x01a\x94", b"\x8c\x00\x94", b"]", b"]\x94", b"K\
 
 
 def alter(data, rng):
-    """Change what an unpickler hardly ever minds: a reference, a number, a value for another, an entry twice."""
+    """Change what usually stays a valid pickle: a reference, a number, a value, or repeat an entry."""
     octets = bytearray(data)
     for _ in range(rng.randrange(1, 4)):
         at = octets.find(rng.choice([b"h", b"K", b"}"]), rng.randrange(len(octets) + 1))
@@ -183,7 +183,7 @@ def alter(data, rng):
             octets[at : at + 2] = rng.choice(VALUES)
         else:
             octets[at + 1] = max(0, min(255, octets[at + 1] + rng.choice([-9, -2, -1, 1, 2, 9, 40])))
-    return bytes(octets[: 2 * LONGEST])
+    return bytes(octets[: 2 * MAX_LENGTH])
 
 
 def mutate(data, others, rng):  # noqa: C901 (one branch for each kind of damage)
@@ -215,19 +215,19 @@ def mutate(data, others, rng):  # noqa: C901 (one branch for each kind of damage
                 octets[short : short + 2] = b"j" + (index - rng.randrange(min(index, 9) + 1)).to_bytes(4, "little")
         elif at + 4 <= len(octets):
             octets[at : at + 4] = rng.choice([b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\x80", b"\xff\0\0\0"])
-    return bytes(octets[:LONGEST])
+    return bytes(octets[:MAX_LENGTH])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-runs", type=int, default=0, help="how many inputs (0: for ever)")
+    parser.add_argument("-runs", type=int, default=0, help="number of inputs (0: unlimited)")
     parser.add_argument("-seed", type=int, default=0)
     parser.add_argument("-max_total_time", type=float, default=float("inf"), metavar="SECONDS")
-    words, rest = parser.parse_known_args()
+    arguments, rest = parser.parse_known_args()
     try:
         import atheris
     except ImportError:
-        plain(words)
+        fuzz_without_atheris(arguments)
         return
     atheris.instrument_all()
     atheris.Setup(sys.argv, check)
@@ -235,30 +235,30 @@ def main():
     atheris.Fuzz()
 
 
-def plain(words):
-    """Mutate, check, and keep what is read without complaint as a seed for more."""
-    rng = random.Random(words.seed)
+def fuzz_without_atheris(arguments):
+    """Mutate and check inputs; valid ones become further seeds."""
+    rng = random.Random(arguments.seed)
     pool = seeds()
-    began = time.monotonic()
+    started = time.monotonic()
     runs = 0
-    while (not words.runs or runs < words.runs) and time.monotonic() - began < words.max_total_time:
+    while (not arguments.runs or runs < arguments.runs) and time.monotonic() - started < arguments.max_total_time:
         data = rng.choice(pool)
         data = alter(data, rng) if rng.random() < 0.5 else mutate(data, pool, rng)
         try:
-            fine = check(data)
+            valid = check(data)
         except Exception:
-            crash = Path(tempfile.gettempdir(), f"crash-{words.seed}-{runs}.pickle")
+            crash = Path(tempfile.gettempdir(), f"crash-{arguments.seed}-{runs}.pickle")
             crash.write_bytes(data)
             sys.stderr.write(f"input {runs} fails: {crash}\n")
             raise
         runs += 1
-        if fine and len(pool) < 500 and rng.random() < 0.01:
+        if valid and len(pool) < 500 and rng.random() < 0.01:
             pool.append(data)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - started
     sys.stdout.write(
-        f"{runs:,} inputs in {seconds:.0f} s: SnapshotError or an answer. {counts['read']:,} were read as snapshots, "
-        f"{counts['compared']:,} compared with the unpickler; {counts['rows']:,} entries came as rows of a matrix, "
-        f"{counts['steps']:,} step by step\n"
+        f"{runs:,} inputs in {seconds:.0f} s without a bug. {counts['read']:,} were valid snapshots, "
+        f"{counts['compared']:,} were compared with the unpickler; {counts['by layout']:,} entries were read by "
+        f"layout, {counts['by field']:,} by field\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""Entries of a snapshot, as a file has them."""
+"""Builders for the entries of a snapshot file."""
 
 
 def event(action, address, size, time, frames=(), **more):

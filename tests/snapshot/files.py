@@ -1,4 +1,4 @@
-"""Real snapshots for the tests: small ones beside the tests, large ones where a checkout has them."""
+"""Real snapshots for tests: small ones in tests/data, large ones in ../shared/data if it exists."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NAMES = ("resnet50", "gpt_small", "gpt_cpp", "oom_fragmented")
 
 def path(name):
     for folder in (SMALL, LARGE):
-        found = folder / f"{name}.pickle.xz"
-        if found.is_file():
-            return found
+        file = folder / f"{name}.pickle.xz"
+        if file.is_file():
+            return file
     pytest.skip(f"{name}.pickle.xz is not in tests/data, and there is no ../shared/data")
 
 
 def raw(name):
-    """The file's dict, by Python's own unpickler: these files are ours."""
+    """The file's dict, read by Python's unpickler, as these files are trusted."""
     with lzma.open(path(name)) as file:
         return pickle.load(file)

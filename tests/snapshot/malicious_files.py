@@ -1,4 +1,4 @@
-"""Files that no PyTorch writes: they want to run code, to fill the memory, to take for ever, or are something else."""
+"""Files that run code, exhaust memory, take exponential time, or are not snapshots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PROTO = b"\x80\x04"
 
 
 class Reduced:
-    """Pickles as a call."""
+    """Pickled as a call."""
 
     def __init__(self, function, *arguments):
         self.call = (function, arguments)
@@ -19,7 +19,7 @@ class Reduced:
 
 
 def nested_tuple_key(depth):
-    """A dict whose key is a tuple of twice the same tuple of twice the same ...: its hash takes 2**depth steps."""
+    """A dict with nested tuples as a key, each with the same tuple twice: the hash takes 2**depth steps."""
     return (
         PROTO
         + b"}("
@@ -33,7 +33,7 @@ def nested_tuple_key(depth):
 
 
 def billion_laughs(depth=40):
-    """A list of ten times the same list of ten times the same ...: small until somebody walks through it."""
+    """Nested lists, each with the same list ten times: small until they are traversed."""
     body = b"]\x94(K\x01e"
     for level in range(depth):
         body += b"0]\x94(" + b"".join(b"h" + bytes([level]) for _ in range(10)) + b"e"
@@ -81,7 +81,7 @@ def _rotated(value, bits):
 
 
 def colliding_pairs(count):
-    """Tuples of two numbers that all have the same hash: Python's recipe for tuples (xxHash) run backwards."""
+    """Pairs of numbers with the same hash, computed by inverting Python's hash of tuples (xxHash)."""
     factor, lane_factor, seed = _PRIMES
     goal = _rotated(12345678901234567 * pow(factor, -1, 1 << 64) & _WRAP, 33)
     first = 0

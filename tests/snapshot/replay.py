@@ -1,4 +1,4 @@
-"""The questions answered slowly and plainly, from the file's dicts: what the columns have to agree with."""
+"""A slow, simple implementation on the dicts of a file, with which the columns are compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def ordered(trace):
 
 
 def replay(raw, device):
-    """Everything about one device: curve (event -1 first), peak, live sets, counts of what is not told."""
+    """Everything about one device: curve (starting with event -1), peak, live sets, counts of gaps."""
     traces = raw.get("device_traces", [])
     trace = ordered(traces[device]) if device < len(traces) else []
     blocks = [
@@ -55,7 +55,7 @@ def replay(raw, device):
 
 
 def at_first(trace, blocks):
-    """What lived before the first event."""
+    """The blocks alive before the first event."""
     live = {}
     touched = set()
     for event in trace:
@@ -70,16 +70,16 @@ def at_first(trace, blocks):
 
 
 def last_action(raw, trace, at_end):
-    """What ends an allocation: the completed free, or its request if completed ones were not recorded."""
+    """The action that ends an allocation: the completed free, or the request if completed frees were not recorded."""
     if any(event["action"] == "free_completed" for event in trace):
         return "free_completed"
-    asked = set()
+    requested = set()
     for event in trace:
         if event["action"] == "free_requested":
-            asked.add(event["addr"])
-        elif event["action"] == "alloc" and event["addr"] in asked:
+            requested.add(event["addr"])
+        elif event["action"] == "alloc" and event["addr"] in requested:
             return "free_requested"
-    return "free_requested" if "segments" in raw and asked - at_end else "free_completed"
+    return "free_requested" if "segments" in raw and requested - at_end else "free_completed"
 
 
 def reserved(raw, device, trace):
@@ -93,7 +93,7 @@ def reserved(raw, device, trace):
 
 
 def live_of(snapshot, device, event):
-    """The columns' live set, in the form of the sets above without frames."""
+    """The live set of a snapshot in the format of `replay`, without frames."""
     allocations = snapshot.timeline(device).allocations
     rows = allocations.live(event)
     return {int(allocations.address[row]): int(allocations.size[row]) for row in rows}

@@ -1,4 +1,4 @@
-"""A small caching allocator that writes PyTorch's snapshots and remembers the truth after every event."""
+"""A small caching allocator that writes snapshots like PyTorch and records its true state after every event."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Block:
 
 @dataclass
 class Range:
-    """A segment of cudaMalloc, or one contiguous mapped range of an expandable segment."""
+    """A segment from cudaMalloc, or a contiguous mapped range of an expandable segment."""
 
     address: int
     size: int
@@ -38,14 +38,14 @@ class Device:
         self.index = index
         self.ranges = []
         self.trace = []
-        self.truth = [self.picture()]
+        self.truth = [self.state()]
         self.addresses = count(0x7F0000000000 + index * (1 << 40), 1 << 30)
         self.arenas = {}
 
     def live(self):
         return [b for r in self.ranges for b in r.blocks if b.state != "inactive"]
 
-    def picture(self):
+    def state(self):
         """Requested bytes, reserved bytes, live blocks, segments."""
         live = sorted((b.address, b.requested, b.state == "active_pending_free") for b in self.live())
         segments = sorted((r.address, r.size, r.stream) for r in self.ranges)
@@ -62,7 +62,7 @@ class Device:
         if frames is not None:
             entry["frames"] = frames
         self.trace.append(entry)
-        self.truth.append(self.picture())
+        self.truth.append(self.state())
 
     def alloc(self, requested, stream, pool, expandable, frames):
         rounded = max(QUANTUM, -(-requested // QUANTUM) * QUANTUM)
@@ -120,15 +120,15 @@ class Device:
         address, requested = block.address, block.requested
         block.state = "inactive"
         at = home.blocks.index(block)
-        for neighbour in (at + 1, at - 1):
+        for adjacent in (at + 1, at - 1):
             if (
-                0 <= neighbour < len(home.blocks)
-                and home.blocks[neighbour].state == "inactive"
-                and home.blocks[neighbour] is not block
+                0 <= adjacent < len(home.blocks)
+                and home.blocks[adjacent].state == "inactive"
+                and home.blocks[adjacent] is not block
             ):
-                other = home.blocks.pop(neighbour)
-                block.address = min(block.address, other.address)
-                block.size += other.size
+                merged = home.blocks.pop(adjacent)
+                block.address = min(block.address, merged.address)
+                block.size += merged.size
                 at = home.blocks.index(block)
         self.log("free_completed", address, requested, home.stream, home.pool, frames)
 
@@ -141,7 +141,7 @@ class Device:
                 self.log("segment_free", home.address, home.size, home.stream, home.pool, frames)
 
     def unmap(self, home, frames):
-        """Unmap the whole pages of the first free block that has any; what is left falls into two ranges."""
+        """Unmap the whole pages of the first free block that contains any; two ranges remain."""
         for at, block in enumerate(home.blocks):
             first = -(-(block.address - home.address) // PAGE) * PAGE + home.address
             last = (block.address + block.size - home.address) // PAGE * PAGE + home.address
@@ -161,7 +161,7 @@ class Device:
 
 
 class Simulator:
-    """Runs operations given as numbers, so that hypothesis can choose and shrink them."""
+    """Runs operations that are encoded as numbers, so that hypothesis can generate and shrink them."""
 
     def __init__(self, devices=1, with_pools=True):
         self.clock = 1_700_000_000_000_000
@@ -172,35 +172,35 @@ class Simulator:
         self.frames = [[{"filename": f"/home/user/train{n % 2}.py", "line": n + 1, "name": f"f{n}"}] for n in range(4)]
 
     def run(self, operations):
-        for code, where, amount, tick in operations:
+        for code, where, size, tick in operations:
             self.ticks = lambda tick=tick: tick
             device = self.devices[where % len(self.devices)]
-            frames = self.frames[amount % len(self.frames)]
+            frames = self.frames[size % len(self.frames)]
             if code < 5:
                 pool = (0, 1) if where & 4 else (0, 0)
-                device.alloc(amount, 0x1000 * (where & 1), pool, bool(where & 8), frames)
+                device.alloc(size, 0x1000 * (where & 1), pool, bool(where & 8), frames)
             elif code < 9:
                 live = [(r, b) for r in device.ranges for b in r.blocks if b.state == "active_allocated"]
                 if live:
-                    home, block = live[amount % len(live)]
+                    home, block = live[size % len(live)]
                     device.request_free(home, block, frames)
                     if code < 8:
                         device.complete_free(block, frames)
                     else:
                         self.pending.append((device, block, frames))
             elif code == 9 and self.pending:
-                device, block, frames = self.pending.pop(amount % len(self.pending))
+                device, block, frames = self.pending.pop(size % len(self.pending))
                 device.complete_free(block, frames)
             elif code == 10:
                 device.empty_cache(frames)
             elif code == 11:
-                device.log("oom", amount, amount, 0, (0, 0), frames)
+                device.log("oom", size, size, 0, (0, 0), frames)
             elif code == 12:
-                device.log("snapshot", 0, device.picture()[0], 0, (0, 0))
+                device.log("snapshot", 0, device.state()[0], 0, (0, 0))
 
-    def snapshot(self, kept=None):
-        """The file's dict; ``kept`` events of each device survived the ring buffer."""
-        start = [max(0, len(d.trace) - kept) if kept is not None else 0 for d in self.devices]
+    def snapshot(self, ring_size=None):
+        """The file's dict; only the last ``ring_size`` events of each device are in the ring buffer."""
+        start = [max(0, len(d.trace) - ring_size) if ring_size is not None else 0 for d in self.devices]
         return {
             "segments": [self.segment(d, r) for d in self.devices for r in sorted(d.ranges, key=lambda r: r.address)],
             "device_traces": [d.trace[s:] for d, s in zip(self.devices, start, strict=True)],

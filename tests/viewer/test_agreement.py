@@ -48,7 +48,7 @@ def simulated(seed, devices=2, steps=600):
         (generator.randrange(13), generator.randrange(16), generator.randrange(1, 6 << 20), generator.randrange(3))
         for _ in range(steps)
     )
-    return simulator.snapshot(kept=generator.choice([None, 250]) if devices > 1 else None)
+    return simulator.snapshot(ring_size=generator.choice([None, 250]) if devices > 1 else None)
 
 
 @pytest.fixture(scope="module", params=[*NAMES, 1, 2, 3])
