@@ -104,8 +104,8 @@ class SegmentHistory:
         table["small"] = table["size"] == SMALL_SEGMENT
         # the file has more about a segment at the end than about the event that allocated it
         rows = np.asarray(matched, np.int64)
-        known = rows >= 0
-        table["pool"][known], table["small"][known] = segments.pool[rows[known]], segments.small[rows[known]]
+        in_both = rows >= 0
+        table["pool"][in_both], table["small"][in_both] = segments.pool[rows[in_both]], segments.small[rows[in_both]]
         old = np.asarray(list(at_end.values()), np.int64)
         pairs += [(BEFORE, count)] * len(old)
         start, end = np.asarray(pairs, np.int64).reshape(-1, 2).T

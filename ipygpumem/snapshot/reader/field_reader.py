@@ -167,10 +167,10 @@ class FieldReader:
         rest = np.flatnonzero(~valid & self._valid)
         if len(rest):
             position = self.position[rest]
-            first, last, after, found, memoized[rest] = self._find(kind, position)
-            value[rest] = np.where(found, -1 - self._intern(first, last, strings, found), NONE)
-            valid[rest] = found | (self._octets[position] == op.NONE)
-            length[rest] = np.where(found, after - position, 1)
+            first, last, after, matched, memoized[rest] = self._find(kind, position)
+            value[rest] = np.where(matched, -1 - self._intern(first, last, strings, matched), NONE)
+            valid[rest] = matched | (self._octets[position] == op.NONE)
+            length[rest] = np.where(matched, after - position, 1)
         self.values[key] = value.astype(np.int32)
         self.memo_offsets[key] = np.where(memoized | (value >= 0), self.memo_count, -1).astype(np.int16)
         self.memo_count = self.memo_count + memoized
@@ -186,19 +186,19 @@ class FieldReader:
         """
         if kind == "list":
             memoized = self._octets[position + 1] == op.MEMOIZE
-            first, last, after, found = self._references(position + 1 + memoized)
-            found &= self._octets[position] == op.EMPTY_LIST
-            return first, last, after, found, found & memoized
+            first, last, after, matched = self._references(position + 1 + memoized)
+            matched &= self._octets[position] == op.EMPTY_LIST
+            return first, last, after, matched, matched & memoized
         if kind == "text":
             first, last = position + 2, position + 2 + self._octets[position + 1]
-            found = (last <= self._end) & (self._octets[position] == op.SHORT_BINUNICODE)
+            matched = (last <= self._end) & (self._octets[position] == op.SHORT_BINUNICODE)
             after = last = np.minimum(last, self._end)
         else:
             first = position
-            last, found = self._pairs(position)
+            last, matched = self._pairs(position)
             after = last + 1
-        memoized = found & (self._octets[after] == op.MEMOIZE)
-        return first, last, after + memoized, found, memoized
+        memoized = matched & (self._octets[after] == op.MEMOIZE)
+        return first, last, after + memoized, matched, memoized
 
     def _pairs(self, position: Ints) -> tuple[Ints, Flags]:
         """Where two integers end, and whether a TUPLE2 follows them."""
@@ -245,15 +245,15 @@ class FieldReader:
         for kind, flags in (("text", code == op.SHORT_BINUNICODE), ("list", code == op.EMPTY_LIST), ("pair", pairs)):
             rows = np.flatnonzero(flags & self._valid)
             if len(rows):
-                _, _, after, found, memoized[rows] = self._find(kind, position[rows])
-                length[rows] = np.where(found, after - position[rows], 0)
+                _, _, after, matched, memoized[rows] = self._find(kind, position[rows])
+                length[rows] = np.where(matched, after - position[rows], 0)
         self.memo_count = self.memo_count + memoized
         self.position = position + length
         self._retain(length > 0)
 
-    def _intern(self, first: Ints, last: Ints, strings: Strings, found: Flags) -> Ints:
+    def _intern(self, first: Ints, last: Ints, strings: Strings, matched: Flags) -> Ints:
         number = np.zeros(len(first), np.int64)
-        rows = np.flatnonzero(found)
+        rows = np.flatnonzero(matched)
         if len(rows):
             first, last = first[rows], last[rows]
             number[rows] = intern(self._data, first, last, words_of(self._words, first, last), strings)

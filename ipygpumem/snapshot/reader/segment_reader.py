@@ -76,18 +76,18 @@ def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int
     device, address, segment_number = segment
     tables.count(items, f"{where}: blocks")
     for number, item in enumerate(items):
-        here = f"{where}: blocks[{number}]"
-        block = mapping(item, here)
+        block_where = f"{where}: blocks[{number}]"
+        block = mapping(item, block_where)
         # torch before 2.1 wrote no addresses: blocks are adjacent
-        address = integer(block.get("address", address), f"{here}: address", 0)
-        rounded = integer(block.get("size"), f"{here}: size", 0, MAX_BLOCK)
-        state = _STATE_NUMBER.get(text(block.get("state"), f"{here}: state"))
+        address = integer(block.get("address", address), f"{block_where}: address", 0)
+        rounded = integer(block.get("size"), f"{block_where}: size", 0, MAX_BLOCK)
+        state = _STATE_NUMBER.get(text(block.get("state"), f"{block_where}: state"))
         if state is None:
-            raise SnapshotFormatError(f"{here}: state is none of {', '.join(STATES)}")
+            raise SnapshotFormatError(f"{block_where}: state is none of {', '.join(STATES)}")
         if address + rounded > end:
-            raise SnapshotFormatError(f"{here}: the block ends after its segment")
-        requested, frames = _request(block, here)
-        stack = _stack(frames, here, tables)
+            raise SnapshotFormatError(f"{block_where}: the block ends after its segment")
+        requested, frames = _request(block, block_where)
+        stack = _stack(frames, block_where, tables)
         size = rounded if requested is None else requested
         row = (rounded, size if state else 0, requested is not None, state, stack)
         rows.append((device, address, segment_number, *row))
