@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.units import VISIBLE, duration, signed
+from ipygpumem.core.units import VISIBLE, change_text, duration, signed
 from ipygpumem.display.table import Table, TableRow
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ __all__ = [
     "COLUMNS",
     "PAGE",
     "Page",
-    "change_text",
     "comparison_tables",
     "history_tables",
     "row_figures",
@@ -170,13 +169,6 @@ def row_figures(row: ReportRow) -> tuple[str, ...]:
     if row.peak_trust == "bound":
         peak = f"at most {peak}"
     return (change_text(row.held), peak, outside, duration(row.seconds))
-
-
-def change_text(count: int | None) -> str:
-    """A change in bytes as text: ``+1.2 MiB``, ``0``, ``<0.1 MiB`` or ``unknown``."""
-    if count is None:
-        return "unknown"
-    return signed(count) if abs(count) >= VISIBLE else "0" if not count else "<0.1 MiB"
 
 
 def row_outcome(row: ReportRow) -> str:

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
-from ipygpumem.core.units import VISIBLE, duration, pair, size
+from ipygpumem.core.units import VISIBLE, change_text, duration, level_text, pair, size
 from ipygpumem.display.table import Table, TableRow
-from ipygpumem.features.history.table import change_text
 from ipygpumem.features.ranks.remarks import join_names, notes_tables, rank_remarks
 from ipygpumem.features.ranks.skew import compare_ranks, device_usage, rank_rows, skews
 
@@ -122,7 +121,7 @@ def _cell(column: str, result: RankResult, row: ReportRow | None) -> str:
         return duration(row.seconds)
     value = getattr(row, column)
     if column in {"allocated", "cache"}:
-        return _level(value)
+        return level_text(value)
     at_most = "at most " if column == "peak" and row.peak_trust == "bound" else ""
     whole_device = "~" if column == "outside" and row.outside_trust == "device" else ""
     return f"{at_most}{whole_device}{change_text(value)}"
@@ -195,7 +194,7 @@ def _device_table(devices: Sequence[DeviceUsage], role: str, limit: int) -> Tabl
     body = tuple(
         TableRow(
             f"{device.host}  {_short_uuid(device.uuid)}" if several else _short_uuid(device.uuid),
-            (join_names([name for name, _, _ in device.users]), _used(device), _own(device), _level(device.others)),
+            (join_names([name for name, _, _ in device.users]), _used(device), _own(device), level_text(device.others)),
             1,
             bar=None if device.used is None or not device.total else device.used / device.total,
             remark=f"shared by {len(device.users)} processes, counted once" if len(device.users) > 1 else "",
@@ -209,7 +208,7 @@ def _device_table(devices: Sequence[DeviceUsage], role: str, limit: int) -> Tabl
 
 def _used(device: DeviceUsage) -> str:
     if device.used is None or device.total is None:
-        return _level(device.used)
+        return level_text(device.used)
     return pair(device.used, device.total)
 
 
@@ -240,7 +239,3 @@ def _difference_table(difference: Difference, role: str) -> Table:
 
 def _size(count: int) -> str:
     return size(count) if count else "0"
-
-
-def _level(count: int | None) -> str:
-    return "unknown" if count is None else size(count)
