@@ -116,7 +116,7 @@ def test_limits_on_a_gpu(pytester, run_on_gpu):
     assert "pytest_plugin.py" not in text, "no traceback of ours"
 
 
-def test_a_limit_on_the_host(pytester, run):
+def test_limit_on_the_host(pytester, run):
     pytester.makepyfile(
         """
         import pytest
@@ -144,7 +144,7 @@ def test_a_limit_on_the_host(pytester, run):
     assert why in result.stdout.str()
 
 
-def test_the_report_of_every_test(pytester, run_on_gpu):
+def test_table_of_all_tests(pytester, run_on_gpu):
     pytester.makepyfile(
         """
         import torch
@@ -192,7 +192,7 @@ def test_the_report_of_every_test(pytester, run_on_gpu):
         ("gpumem_limit([1])", "no size"),
     ],
 )
-def test_bad_marks_are_told_before_any_test_runs(pytester, run, mark, why):
+def test_invalid_marks_are_reported_before_any_test(pytester, run, mark, why):
     pytester.makepyfile(
         f"""
         import pytest
@@ -213,7 +213,7 @@ def test_bad_marks_are_told_before_any_test_runs(pytester, run, mark, why):
     assert not (pytester.path / "ran").exists()
 
 
-def test_marks_of_class_and_method_add_up(pytester, run_on_gpu):
+def test_marks_of_class_and_method_are_combined(pytester, run_on_gpu):
     """Limit by limit: the nearer one counts, and what it does not set stays."""
     pytester.makepyfile(
         """
@@ -251,7 +251,7 @@ def test_marks_of_class_and_method_add_up(pytester, run_on_gpu):
     )
 
 
-def test_what_cannot_be_checked_is_a_warning(pytester, fake_gpu, run_on_gpu):
+def test_unchecked_limits_are_warnings(pytester, fake_gpu, run_on_gpu):
     fake_gpu.nvml_device.regime = "hidden"
     pytester.makepyfile(
         """
@@ -269,7 +269,7 @@ def test_what_cannot_be_checked_is_a_warning(pytester, fake_gpu, run_on_gpu):
     result.assert_outcomes(failed=1)
 
 
-def test_unused_it_costs_nothing(pytester, run):
+def test_unused_plugin_imports_nothing(pytester, run):
     pytester.makepyfile(
         """
         import sys
@@ -284,18 +284,18 @@ def test_unused_it_costs_nothing(pytester, run):
     run().assert_outcomes(passed=1)
 
 
-def test_markers_and_help_speak_of_it(run):
+def test_markers_and_help(run):
     run("--markers").stdout.fnmatch_lines(["@pytest.mark.gpumem_limit(peak=None, *"])
     run("--help").stdout.fnmatch_lines(["*--gpumem*report the GPU and host memory of every test*"])
 
 
-def test_without_the_plugin_the_mark_is_unknown(pytester, run):
+def test_mark_is_unknown_without_the_plugin(pytester, run):
     """So that the tests above do test the plugin."""
     pytester.makepyfile("import pytest\n\n@pytest.mark.gpumem_limit('1 GiB')\ndef test_it(): pass\n")
     assert run(plugin=False).ret != 0
 
 
-def test_pytest_loads_it_by_itself_once_it_is_installed(pytester, run, monkeypatch, tmp_path_factory):
+def test_entry_point(pytester, run, monkeypatch, tmp_path_factory):
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     declared = (HERE.parent / "pyproject.toml").read_text()
     group, point = "[project.entry-points.pytest11]", 'ipygpumem = "ipygpumem.pytest_plugin"'
@@ -311,7 +311,7 @@ def test_pytest_loads_it_by_itself_once_it_is_installed(pytester, run, monkeypat
     run("-p", "no:ipygpumem", plugin=False).assert_outcomes(errors=1)
 
 
-def test_a_cases_own_mark_counts_before_the_functions(pytester, run_on_gpu):
+def test_mark_of_a_parameter_set_wins(pytester, run_on_gpu):
     pytester.makepyfile(
         """
         import pytest, torch

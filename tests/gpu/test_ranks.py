@@ -147,7 +147,7 @@ def test_two_engines_on_two_gpus(fresh, two):
 
 
 @pytest.mark.skipif(find_spec("ipyparallel") is None, reason="ipyparallel is not installed")
-def test_two_engines_on_one_gpu_share_its_books(fresh, torch):
+def test_two_engines_on_one_gpu_share_a_device(fresh, torch):
     facts = cluster(fresh, 2, ["0", "0"])
     print(facts["plain"], facts["recorded"], sep="\n")
     assert facts["held"] == [64 * MIB, 128 * MIB]

@@ -75,7 +75,7 @@ def test_sorted_and_paged(worked):
         ("--fast", "%gpumem history: unrecognized arguments: --fast"),
     ],
 )
-def test_words_that_mean_nothing(worked, words, told):
+def test_invalid_arguments(worked, words, told):
     assert usage(worked.run(f"%gpumem history {words}")).startswith(told)
 
 
@@ -87,22 +87,22 @@ def test_a_name_of_the_users_own_is_a_statement(gpu_notebook):
     assert gpu_notebook.run("%gpumem compare = 5\ncompare").value == 5
 
 
-def test_a_picture(worked):
+def test_history_picture(worked):
     (bundle,) = worked.run("%gpumem history --plot").displays
     assert set(bundle) == {"text/plain", "image/png"}
     assert bundle["text/plain"].startswith("this session: 3 measurements")
 
 
-def test_a_page_beyond_the_last(worked):
+def test_page_after_the_last(worked):
     text = worked.run("%gpumem history -n 2 --page 7").text
     assert text.splitlines()[-1] == "page 7 does not exist: the last page is 2"
 
 
-def test_rows_on_a_page_by_both_names(worked):
+def test_rows_per_page_option_names(worked):
     assert labels(worked.run("%gpumem history --top 1")) == labels(worked.run("%gpumem history -n 1"))
 
 
-def test_a_row_before_the_gpu_was_used_is_not_the_whole_session(worked):
+def test_host_row_before_the_gpu_was_used(worked):
     import dataclasses
 
     first = dataclasses.replace(worked.reports[0], devices={})
@@ -114,7 +114,7 @@ def test_a_row_before_the_gpu_was_used_is_not_the_whole_session(worked):
     assert text.endswith("rows of host: no GPU was in use yet, held and peak are this process's resident memory")
 
 
-def test_a_device_that_is_not_used(two_gpus, make_notebook):
+def test_unused_device(two_gpus, make_notebook):
     notebook = make_notebook()
     notebook.run("import torch", store_history=False)
     notebook.load()
@@ -123,7 +123,7 @@ def test_a_device_that_is_not_used(two_gpus, make_notebook):
     assert ran.text.splitlines()[-1] == "cuda:1: not used by this process"
     assert "cuda:1: not" not in notebook.run("%%gpumem -d 1\ny = torch.ones(5, device='cuda:1')").text
     notebook.run("%config GPUMem.devices = 'cuda:0'")
-    assert notebook.run("%%gpumem -d 1\ny = 1").text.splitlines()[-1] == "cuda:1: not under watch"
+    assert notebook.run("%%gpumem -d 1\ny = 1").text.splitlines()[-1] == "cuda:1: not among the monitored devices (GPUMem.devices)"
 
 
 def test_before_anything_ran(gpu_notebook):
@@ -148,7 +148,7 @@ def test_two_devices_have_a_row_each_and_no_sum_of_peaks(two_gpus, make_notebook
     assert "+300.0 MiB" in only
 
 
-def test_the_log(gpu_notebook, tmp_path):
+def test_log(gpu_notebook, tmp_path):
     path = tmp_path / "s.jsonl"
     gpu_notebook.run(f"%config GPUMem.log = {str(path)!r}")
     gpu_notebook.run(take(100))
@@ -165,7 +165,7 @@ def test_the_log(gpu_notebook, tmp_path):
     assert len(load_reports(path)) == len(found)
 
 
-def test_the_log_from_the_configuration_ends_with_the_extension(fake_gpu, make_notebook, tmp_path):
+def test_configured_log_ends_with_the_extension(fake_gpu, make_notebook, tmp_path):
     path = tmp_path / "s.jsonl"
     notebook = make_notebook(GPUMem={"log": str(path)})
     notebook.run("import torch", store_history=False)
@@ -179,7 +179,7 @@ def test_the_log_from_the_configuration_ends_with_the_extension(fake_gpu, make_n
     assert len(load_reports(path)) == 2
 
 
-def test_a_log_that_breaks_is_said_once_and_breaks_no_cell(gpu_notebook, tmp_path):
+def test_log_failure_is_reported_once(gpu_notebook, tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
     gpu_notebook.run(f"%config GPUMem.log = {str(folder / 's.jsonl')!r}")
@@ -196,7 +196,7 @@ def test_a_log_that_breaks_is_said_once_and_breaks_no_cell(gpu_notebook, tmp_pat
     assert [one.code for one in load_reports(folder / "s.jsonl")][-3:] == [take(5), take(6), take(7)]
 
 
-def test_a_cell_is_shown_against_its_last_run(gpu_notebook):
+def test_last_run_is_shown(gpu_notebook):
     first = gpu_notebook.run(f"a = []\n{take(100)}", cell_id="one")
     assert "last run" not in first.text
     second = gpu_notebook.run(f"a = []\n{take(250)}", cell_id="one")
@@ -231,7 +231,7 @@ def test_a_cell_that_ran_out_of_memory_carries_them_once(worked):
     assert [one["devices"]["cuda:0"]["ooms"] for one in carried] == [1]
 
 
-def test_two_runs(worked, tmp_path):
+def test_comparison_of_two_runs(worked, tmp_path):
     logs = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     for path, mib in zip(logs, (10, 25), strict=True):
         worked.run(f"%config GPUMem.log = {str(path)!r}")

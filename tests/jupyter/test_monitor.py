@@ -59,7 +59,7 @@ def until(condition, seconds=5):
         time.sleep(0.01)
 
 
-def test_it_tells_what_is_new_while_a_page_looks(monitoring, shown, sent, fake_gpu):
+def test_updates_are_sent_while_a_page_is_visible(monitoring, shown, sent, fake_gpu):
     monitoring.open(0.25)
     assert shown[0][0]["text/plain"] == "(run this cell to monitor memory)"
     until(lambda: len(sent) >= 2)
@@ -73,7 +73,7 @@ def test_it_tells_what_is_new_while_a_page_looks(monitoring, shown, sent, fake_g
     assert past["labels"] == {"cuda:0": "NVIDIA H200"}
 
 
-def test_it_stops_with_the_last_page_and_goes_on_with_the_next(monitoring, sent):
+def test_monitor_pauses_without_pages(monitoring, sent):
     monitoring.open(0.25)
     widget = monitoring._widget
     widget._receive(widget, {"here": "a"}, None)
@@ -90,7 +90,7 @@ def test_it_stops_with_the_last_page_and_goes_on_with_the_next(monitoring, sent)
     until(lambda: len(sent) > count)
 
 
-def test_a_page_that_is_gone_without_a_word(monitoring, sent, monkeypatch):
+def test_page_without_messages_times_out(monitoring, sent, monkeypatch):
     monkeypatch.setattr(module, "_VIEW_TIMEOUT", 0.3)
     monitoring.open(0.25)
     monitoring._widget._receive(monitoring._widget, {"here": "a"}, None)
@@ -102,7 +102,7 @@ def test_a_page_that_is_gone_without_a_word(monitoring, sent, monkeypatch):
     until(lambda: not monitoring._active)
 
 
-def test_opened_again_it_is_the_same_one_at_a_new_place(monitoring, shown, sent, monkeypatch):
+def test_opening_again_moves_the_monitor(monitoring, shown, sent, monkeypatch):
     monitoring.open(0.25)
     first = monitoring._widget
     closed = []
@@ -122,7 +122,7 @@ def test_opened_again_it_is_the_same_one_at_a_new_place(monitoring, shown, sent,
     assert len(closed) == 2
 
 
-def test_questions_that_mean_nothing(monitoring, sent):
+def test_invalid_requests(monitoring, sent):
     monitoring.open(60)
     widget = monitoring._widget
     for content in (None, 5, {}, {"id": 1, "get": "key"}, {"id": 2, "get": "script", "from": -1}):
@@ -135,7 +135,7 @@ def test_questions_that_mean_nothing(monitoring, sent):
 
 
 @pytest.mark.parametrize(("kind", "words"), [("text", "needs a notebook"), ("batch", "needs an interactive notebook")])
-def test_where_nobody_could_see_it(monitoring, monkeypatch, kind, words):
+def test_no_interactive_notebook(monitoring, monkeypatch, kind, words):
     monkeypatch.setattr(module, "shell_target", lambda shell: DisplayTarget(kind, print))
     with pytest.raises(OptionError, match=words):
         monitoring.open()
@@ -143,13 +143,13 @@ def test_where_nobody_could_see_it(monitoring, monkeypatch, kind, words):
 
 
 @pytest.mark.parametrize("words", ["--every 0.1", "--every x", "--every 100", "5", "--no"])
-def test_words_that_mean_nothing(gpu_notebook, words):
+def test_invalid_arguments(gpu_notebook, words):
     ran = gpu_notebook.run(f"%gpumem monitor {words}")
     assert not ran.success
     assert "UsageError" in type(ran.error).__name__
     assert threads() == []
 
 
-def test_in_a_terminal(gpu_notebook):
+def test_terminal(gpu_notebook):
     ran = gpu_notebook.run("%gpumem monitor")
     assert str(ran.error) == ("%gpumem monitor: the monitor needs a notebook; %gpumem shows the memory in use now")

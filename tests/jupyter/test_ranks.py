@@ -19,7 +19,7 @@ def run(tmp_path):
     return tmp_path
 
 
-def test_the_tables(notebook, run):
+def test_tables(notebook, run):
     notebook.load()
     notebook.shell.user_ns["folder"] = str(run)
     ran = notebook.run("%gpumem ranks {folder}")
@@ -29,7 +29,7 @@ def test_the_tables(notebook, run):
     assert notebook.run("%gpumem ranks $folder").text == ran.text, "as IPython's own magics take a variable"
 
 
-def test_the_picture_and_the_viewer(notebook, run):
+def test_picture_and_viewer(notebook, run):
     notebook.load()
     ran = notebook.run(f"%gpumem ranks {run} --plot")
     assert ran.displays[0]["image/png"] and "rank 2 differs most" in ran.text
@@ -37,7 +37,7 @@ def test_the_picture_and_the_viewer(notebook, run):
     assert ran.success and any("rank_2.pickle.xz" in text for text in ran.texts)
 
 
-def test_what_cannot_be_drawn_is_told_as_tables_first(notebook, tmp_path):
+def test_tables_are_shown_if_the_picture_fails(notebook, tmp_path):
     notebook.load()
     notebook.run(
         f"import ipygpumem\nwith ipygpumem.measure(rank_reports={str(tmp_path)!r}, rank=0, snapshot=False): pass"
@@ -48,7 +48,7 @@ def test_what_cannot_be_drawn_is_told_as_tables_first(notebook, tmp_path):
 
 
 @pytest.mark.parametrize("line", ["ranks", "ranks a b", "ranks nowhere", "ranks {run} -n 0", "ranks {run} --by colour"])
-def test_words_that_mean_nothing(notebook, run, line):
+def test_invalid_arguments(notebook, run, line):
     notebook.load()
     ran = notebook.run(f"%gpumem {line.replace('{run}', str(run))}")
     assert isinstance(ran.error, UsageError) and ran.stderr.count("\n") == 1

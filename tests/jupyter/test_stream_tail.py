@@ -28,7 +28,7 @@ def put(monkeypatch):
     ("texts", "still_open"),
     [([], False), (["done\n"], False), (["loading "], True), (["loading ", "done\n"], False), (["\r 3%"], True)],
 )
-def test_what_was_printed_last(monkeypatch, texts, still_open):
+def test_incomplete_line_is_detected(monkeypatch, texts, still_open):
     out, _ = put(monkeypatch)
     tail = StreamTail()
     tail.install()
@@ -41,7 +41,7 @@ def test_what_was_printed_last(monkeypatch, texts, still_open):
     assert out.getvalue() == "".join(texts)
 
 
-def test_what_was_there_comes_back(monkeypatch):
+def test_streams_are_restored(monkeypatch):
     out, err = put(monkeypatch)
     tail = StreamTail()
     tail.install()
@@ -57,7 +57,7 @@ def test_what_was_there_comes_back(monkeypatch):
     assert "".join(calls) == "x"
 
 
-def test_somebody_who_stood_before_us_since_stays(monkeypatch):
+def test_later_patches_are_kept(monkeypatch):
     out, _ = put(monkeypatch)
     tail = StreamTail()
     tail.install()
@@ -68,7 +68,7 @@ def test_somebody_who_stood_before_us_since_stays(monkeypatch):
     assert out.getvalue() == "X"
 
 
-def test_an_error_is_the_streams_own(monkeypatch):
+def test_errors_of_the_stream_are_raised(monkeypatch):
     put(monkeypatch)
     tail = StreamTail()
     tail.install()
@@ -78,7 +78,7 @@ def test_an_error_is_the_streams_own(monkeypatch):
     tail.remove()
 
 
-def test_streams_that_cannot_be_watched(monkeypatch):
+def test_streams_that_cannot_be_patched(monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", object())
     tail = StreamTail()

@@ -75,7 +75,7 @@ def run(kernel):
     return watched
 
 
-def test_a_long_cell_is_followed_and_ends_with_its_report_alone(run):
+def test_long_cell_is_updated_and_ends_with_its_report(run):
     seen = run("x = b'x' * (64 << 20)\ntime.sleep(1.9)\n6 * 7")
     assert seen.kinds[0] == "display_data"
     assert seen.kinds[-2:] == ["execute_result", "update_display_data"]
@@ -89,27 +89,27 @@ def test_a_long_cell_is_followed_and_ends_with_its_report_alone(run):
     assert 2 <= len(times) <= 4 * 1.5 + 1, "at most four a second"
 
 
-def test_a_short_cell_and_one_that_nobody_watches_have_nothing_of_it(run):
+def test_no_display_for_short_and_unattended_cells(run):
     assert run("import time\ntime.sleep(0.2)").updates == {}
     batch = run("time.sleep(1.3)", stdin=False)
     assert batch.updates == {}
     assert len(batch.texts[0]) == 1
 
 
-def test_a_console_that_may_know_no_updates_loses_no_report(run):
+def test_console_gets_only_the_report(run):
     """jupyter run, jupyter console, qtconsole, ipyparallel: what names no cell gets one display, the report."""
     seen = run("time.sleep(1.3)", cell=None)
     assert seen.kinds == ["display_data"]
     assert seen.texts[0][0].startswith("host memory (RSS)")
 
 
-def test_it_can_be_switched_off(run):
+def test_live_display_off(run):
     run("%config GPUMem.live = 'off'")
     assert run("time.sleep(1.1)").updates == {}
     run("%config GPUMem.live = 'auto'")
 
 
-def test_a_cell_that_fails_or_asks_for_the_table(run):
+def test_failed_cell_with_a_table(run):
     seen = run("%%gpumem\ntime.sleep(1.25)\n1/0")
     kinds = [kind for kind, _ in itertools.groupby(seen.kinds)]  # one update or more before the error
     assert kinds == ["display_data", "update_display_data", "error", "update_display_data"]
@@ -117,21 +117,21 @@ def test_a_cell_that_fails_or_asks_for_the_table(run):
     assert "failed" in seen.texts[0][0]
 
 
-def test_quiet_is_quiet_and_a_captured_cell_is_captured(run):
+def test_quiet_and_captured_cells(run):
     assert run("%%gpumem -q\ntime.sleep(1.1)").texts == [[]]
     captured = run("%%capture kept\ntime.sleep(1.1)")
     assert captured.updates == {}
     assert len(captured.texts[0]) == 1, "the report alone"
 
 
-def test_a_statement_takes_the_place_of_its_own_cell(run):
+def test_statement_replaces_the_display(run):
     seen = run("%gpumem time.sleep(1.3)")
     (text,) = seen.texts[0]
     assert LIVE not in text
     assert text.startswith("host memory")
 
 
-def test_a_line_that_is_open_is_not_parted(run):
+def test_incomplete_line_is_not_split(run):
     seen = run("print('bar 3%', end='', flush=True)\ntime.sleep(1.3)\nprint('\\rbar 100%')")
     assert seen.printed == "bar 3%\rbar 100%\n"
     assert seen.kinds == ["stream", "stream", "display_data"]
@@ -140,7 +140,7 @@ def test_a_line_that_is_open_is_not_parted(run):
     assert len(later.texts[0]) == 1
 
 
-def test_what_the_cell_clears_stays_cleared(run):
+def test_cleared_output_stays_cleared(run):
     code = "from IPython.display import clear_output\ntime.sleep(1.1)\nclear_output()\ntime.sleep(1)\nprint('x')"
     seen = run(code)
     assert seen.kinds.count("clear_output") == 1
@@ -149,7 +149,7 @@ def test_what_the_cell_clears_stays_cleared(run):
     assert LIVE not in text
 
 
-def test_a_live_plot_is_never_cleared_by_us(run):
+def test_live_plot_is_not_cleared(run):
     """Each round ends with clear_output(wait=True): what comes next clears the picture."""
     code = (
         "from IPython.display import display\n"
@@ -160,7 +160,7 @@ def test_a_live_plot_is_never_cleared_by_us(run):
     assert seen.updates == {}
 
 
-def test_it_stays_with_its_cell_whatever_runs_beside_it(run):
+def test_display_stays_in_its_cell(run):
     """A thread that outlives its cell, and an async cell: the display of each is in its own cell."""
     chatter = (
         "import threading, asyncio\n"
@@ -175,7 +175,7 @@ def test_it_stays_with_its_cell_whatever_runs_beside_it(run):
     assert len(set(numbers)) == 3
 
 
-def test_the_thread_parks_with_the_cell_and_goes_with_the_extension(run, kernel):
+def test_thread_ends_with_the_extension(run, kernel):
     names = "[one.name for one in __import__('threading').enumerate() if one.name.startswith('ipygpumem')]"
     assert kernel.run(names).value == "['ipygpumem-live']"
     assert kernel.run(f"%unload_ext ipygpumem\n{names}").value == "[]"
@@ -194,7 +194,7 @@ def told(seen, at=0):
     return [text for text in seen.texts[at] if not text.startswith("Output")]
 
 
-def test_a_widget_that_takes_the_cells_outputs_gets_no_chart_and_the_cell_its_report(run):
+def test_output_widget_gets_no_live_display(run):
     seen = run(WIDGETS + "with o:\n    time.sleep(1.3)\nprint('out')")
     assert seen.updates == {}
     assert seen.kinds[-2:] == ["stream", "display_data"]
@@ -205,7 +205,7 @@ def test_a_widget_that_takes_the_cells_outputs_gets_no_chart_and_the_cell_its_re
     assert [LIVE in text for text in told(later)] == [False]
 
 
-def test_a_widget_that_is_never_left_gets_the_report_as_it_gets_all_else(run):
+def test_output_widget_that_is_never_left_gets_the_report(run):
     seen = run(WIDGETS + "time.sleep(0.8)\no.__enter__()\ntime.sleep(0.2)")
     assert [kind for kind in seen.kinds if not kind.startswith("comm")] == ["display_data", "display_data"]
     assert told(seen)[-1].startswith("host memory")
@@ -218,7 +218,7 @@ CATCH = (
 )
 
 
-def test_a_display_that_came_to_stand_nobody_knows_where_is_not_where_the_report_is(run):
+def test_misplaced_display_is_not_updated(run):
     """A widget began to take outputs while the first display was on its way."""
     seen = run(CATCH + "time.sleep(1.2)\nlive.captured = real\n")
     assert [kind for kind in seen.kinds if not kind.startswith("comm")] == [
@@ -238,18 +238,18 @@ def test_a_display_that_came_to_stand_nobody_knows_where_is_not_where_the_report
         "o.capture(clear_output=True)(lambda: print('g'))()",
     ],
 )
-def test_a_widget_that_is_cleared_clears_no_cell(run, clears):
+def test_clearing_a_widget_does_not_clear_the_cell(run, clears):
     seen = run(WIDGETS + f"time.sleep(1.2)\n{clears}\ntime.sleep(0.2)")
     assert seen.kinds.count("clear_output") == 1
     assert seen.kinds[-1] == "update_display_data"
 
 
-def test_a_widget_that_waits_to_be_cleared_withholds_no_report(run):
+def test_widget_waiting_to_be_cleared_does_not_hide_the_report(run):
     seen = run(WIDGETS + "y = bytearray(40 << 20)\nwith o:\n    clear_output(wait=True)\n")
     assert [text.startswith("host memory") for text in told(seen)] == [True]
 
 
-def test_a_task_of_another_cell_clears_that_cell(run):
+def test_task_of_another_cell_clears_that_cell(run):
     task = (
         "import asyncio\nfrom IPython.display import clear_output\n"
         "async def later():\n    await asyncio.sleep(1.2); clear_output()\n"
@@ -262,7 +262,7 @@ def test_a_task_of_another_cell_clears_that_cell(run):
     assert [LIVE in text for text in seen.texts[1]] == [False]
 
 
-def test_reports_that_are_off_leave_nothing(run):
+def test_no_display_with_reports_off(run):
     run("%config GPUMem.report = 'off'\n%config GPUMem.limit = '10 GiB'")
     try:
         assert run("time.sleep(1.1)").kinds == []
@@ -274,7 +274,7 @@ def test_reports_that_are_off_leave_nothing(run):
         run("%gpumem on\n%config GPUMem.report = 'always'")
 
 
-def test_a_thread_that_cannot_begin_costs_the_live_display_alone(run):
+def test_cell_runs_if_the_thread_cannot_start(run):
     """And the streams are the user's again."""
     run(
         "import sys, threading\nfrom ipygpumem.jupyter import extension\n"

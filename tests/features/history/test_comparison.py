@@ -15,7 +15,7 @@ def found(before, after):
 MIB = 1 << 20
 
 
-def test_cells_are_known_by_their_id_whatever_their_number():
+def test_cells_match_by_id_even_if_numbers_differ():
     before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="b")]
     after = [cell(7, held=9, cell_id="b"), cell(8, held=5, cell_id="a"), cell(9, cell_id="c")]
     assert found(before, after) == [
@@ -26,14 +26,14 @@ def test_cells_are_known_by_their_id_whatever_their_number():
     assert found(after, before)[-1] == ("step(9)", None, None)
 
 
-def test_without_ids_by_their_number():
+def test_cells_without_ids_match_by_number():
     before = [cell(1, held=5, cell_id=None), cell(2, held=6, cell_id=None)]
     after = [cell(2, held=9, cell_id=None), cell(3, cell_id=None)]
     assert found(before, after) == [("step(2)", "step(2)", 3 * MIB), (None, "step(3)", None), ("step(1)", None, None)]
     assert found(before, [cell(1, held=7, cell_id="x")]) == [("step(1)", "step(1)", 2 * MIB), ("step(2)", None, None)]
 
 
-def test_ids_that_no_cell_shares_say_nothing():
+def test_cells_match_by_number_if_no_ids_are_shared():
     before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="b")]
     after = [cell(1, held=9, cell_id="x"), cell(2, held=6, cell_id="y")]
     assert found(before, after) == [("step(1)", "step(1)", 4 * MIB), ("step(2)", "step(2)", 0)]
@@ -41,13 +41,13 @@ def test_ids_that_no_cell_shares_say_nothing():
     assert found(before, after) == [(None, "step(1)", None), ("step(2)", "step(5)", MIB), ("step(1)", None, None)]
 
 
-def test_of_a_cell_that_ran_again_the_last_run_counts():
+def test_last_run_of_a_repeated_cell_is_compared():
     before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="a")]
     after = [cell(4, held=1, cell_id="a"), cell(9, held=4, cell_id="a")]
     assert found(before, after) == [("step(2)", "step(9)", -2 * MIB)]
 
 
-def test_measurements_outside_cells_and_several_in_one_go_by_their_place():
+def test_measurements_outside_cells_match_by_position():
     before = [cell(None, held=1, cell_id=None), cell(None, held=2, cell_id=None)]
     after = [cell(None, held=5, cell_id=None), cell(None, held=7, cell_id=None)]
     assert [change for _, _, change in found(before, after)] == [4 * MIB, 5 * MIB]
@@ -56,20 +56,20 @@ def test_measurements_outside_cells_and_several_in_one_go_by_their_place():
     assert found(statements, later) == [("s", "s", MIB), ("step(3)", "step(5)", 7 * MIB)]
 
 
-def test_devices_are_kept_apart():
+def test_devices_are_compared_separately():
     before = [cell(1, held=5), cell(1, held=9, name="cuda:1")]
     after = [cell(1, held=7, name="cuda:1")]
     assert found(before, after) == [("step(1)", "step(1)", -2 * MIB), ("step(1)", None, None)]
 
 
-def test_what_is_unknown_has_no_change():
+def test_unknown_figures_have_no_change():
     (pair,) = pair_rows(changed_rows([cell(1, end={"process": None})]), changed_rows([cell(1)]))
     assert pair.change("outside") is not None
     (pair,) = pair_rows(changed_rows([cell(1)]), [])
     assert pair.change("held") is None
 
 
-def test_of_a_log_that_several_kernels_wrote_the_last_counts():
+def test_last_kernel_in_a_log_is_compared():
     def kernel(held):
         return [cell(1, held=held, cell_id="a"), cell(2, held=held + 1, cell_id="b", code="s"), cell(2, cell_id="b")]
 
@@ -81,7 +81,7 @@ def test_of_a_log_that_several_kernels_wrote_the_last_counts():
     assert [change for _, _, change in found(blocks, [*blocks, *blocks])] == [0] * 4
 
 
-def test_runs_that_do_not_count_are_counted():
+def test_number_of_earlier_runs():
     before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="b"), cell(3, held=7, cell_id="a")]
     after = [cell(1, held=5, cell_id="a"), cell(1, held=5, cell_id="a"), *(cell(n, cell_id="b") for n in (2, 3, 4))]
     assert earlier_runs(changed_rows(before), changed_rows(after)) == (1, 2)

@@ -42,11 +42,11 @@ def told(path):
         ('{"schema": 1 "code": 2}\n', "invalid JSON: Expecting ',' delimiter"),
         (
             LINES[1].replace('"schema": 1', '"schema": 2'),
-            "written by a later version of ipygpumem (schema 2): this one knows up to 1",
+            "written by a later version of ipygpumem (schema 2): this version reads up to schema 1",
         ),
-        (LINES[1].replace('"seconds": 2.31', '"seconds": "long"'), "seconds is a text, not a number"),
+        (LINES[1].replace('"seconds": 2.31', '"seconds": "long"'), "seconds is a string, not a number"),
         (LINES[1].replace('"seconds": 2.31', '"seconds": Infinity'), "invalid JSON: Infinity is not a number"),
-        (LINES[1].replace('"seconds": 2.31', '"seconds": 1e999'), "seconds is no finite number"),
+        (LINES[1].replace('"seconds": 2.31', '"seconds": 1e999'), "seconds is not a finite number"),
         (
             LINES[1].replace('"seconds": 2.31', f'"seconds": {"9" * 5000}'),
             "invalid JSON: Exceeds the limit (4300 digits)",
@@ -55,10 +55,10 @@ def told(path):
         ('{"a":' * 100_000, "JSON nested too deeply"),
         ("null\n", "the report is null, not an object"),
         ("import torch\n", "invalid JSON: Expecting value"),
-        ('{"event": "loss", "value": 3}\n', "it has no schema: nothing that ipygpumem wrote"),
+        ('{"event": "loss", "value": 3}\n', "it has no schema, so it was not written by ipygpumem"),
     ],
 )
-def test_a_broken_line_is_one_error_that_names_it(path, line, reason):
+def test_invalid_line_is_reported_with_its_number(path, line, reason):
     path.write_text(LINES[0] + line)
     found = told(path)
     assert found.startswith(f"s.jsonl: line 2: {reason}")
@@ -67,41 +67,41 @@ def test_a_broken_line_is_one_error_that_names_it(path, line, reason):
     assert [fault.replace(str(path), "s.jsonl") for fault in lax.faults] == [found]
 
 
-def test_all_others_are_read(path):
+def test_valid_lines_are_read_besides_invalid_ones(path):
     path.write_text(LINES[0] + "half\n" + LINES[1] + "\n  \n" + LINES[2].rstrip())
     found = load_reports(path, strict=False)
     assert [one.cell for one in found] == [1, 2, 3]
     assert [fault.partition(": ")[2] for fault in found.faults] == ["line 2: invalid JSON: Expecting value"]
 
 
-def test_not_a_text(path):
+def test_binary_file(path):
     path.write_bytes(b"\x80\x04\x95\n")
     assert told(path) == "s.jsonl: line 1: not UTF-8 text"
 
 
-def test_a_mark_of_the_byte_order_is_no_fault(path):
+def test_byte_order_mark_is_accepted(path):
     path.write_bytes(b"\xef\xbb\xbf" + LINES[0].encode())
     assert len(load_reports(path)) == 1
 
 
-def test_an_empty_file_has_no_reports(path):
+def test_empty_file(path):
     path.touch()
     assert list(load_reports(path)) == []
 
 
-def test_a_list_comes_back(path):
+def test_json_list_round_trip(path):
     reports = Reports([cell(1), cell(2)])
     reports.to_json(path)
     assert list(load_reports(path)) == list(reports)
     path.write_text("[1, 2]")
-    assert told(path) == "s.jsonl: report 1: the report is a whole number, not an object"
+    assert told(path) == "s.jsonl: report 1: the report is an integer, not an object"
     path.write_text("[1, 2")
     assert told(path) == "s.jsonl: incomplete JSON"
     Reports().to_json(path)
     assert list(load_reports(path)) == []
 
 
-def test_files_that_are_none(tmp_path):
+def test_paths_that_cannot_be_read(tmp_path):
     with pytest.raises(ReportError, match=r"none\.jsonl: No such file"):
         load_reports(tmp_path / "none.jsonl")
     with pytest.raises(ReportError, match=r"Is a directory|not a regular file"):
@@ -115,7 +115,7 @@ def test_files_that_are_none(tmp_path):
         load_reports("/dev/zero")
 
 
-def test_bounds(path, monkeypatch):
+def test_size_limits(path, monkeypatch):
     monkeypatch.setattr(load, "_MAX_LINE_BYTES", len(LINES[0]) + 10)
     path.write_text(LINES[0] + "x" * 100_000)
     assert told(path).startswith("s.jsonl: line 2 is longer than ")
@@ -129,7 +129,7 @@ def test_bounds(path, monkeypatch):
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_whatever_is_cut_or_changed_is_read_or_told(path, data):
+def test_damaged_files_are_read_or_reported(path, data):
     text = bytearray("".join(LINES).encode())
     at = data.draw(st.integers(0, len(text) - 1))
     kind = data.draw(st.sampled_from(["cut", "change", "drop"]))

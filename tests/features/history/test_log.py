@@ -32,7 +32,7 @@ def script(code, path):
     )
 
 
-def test_each_report_is_there_once_it_has_settled(tmp_path):
+def test_each_report_is_written_at_once(tmp_path):
     path = tmp_path / "s.jsonl"
     reports = Reports()
     reports.append(cell(1))
@@ -50,7 +50,7 @@ def test_each_report_is_there_once_it_has_settled(tmp_path):
     assert [one.cell for one in load_reports(path)] == [2, 3, 5], "what is there stays"
 
 
-def test_what_was_written_survives_a_kill(tmp_path):
+def test_log_survives_a_kill(tmp_path):
     path = tmp_path / "s.jsonl"
     ran = script("for n in range(200): reports.append(cell(n))\nos.kill(os.getpid(), signal.SIGKILL)", path)
     assert ran.returncode == -signal.SIGKILL
@@ -70,7 +70,7 @@ reports.append(cell(4))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="limits of this kind are Unix's")
-def test_a_full_disk_is_said_once_and_nothing_is_lost_when_there_is_room_again(tmp_path):
+def test_full_disk_is_reported_once_and_loses_nothing(tmp_path):
     """A limit on the file's size is a disk that is full in the middle of a line."""
     path = tmp_path / "s.jsonl"
     ran = script(FULL, path)
@@ -80,7 +80,7 @@ def test_a_full_disk_is_said_once_and_nothing_is_lost_when_there_is_room_again(t
     assert [one.cell for one in load_reports(path)] == [0, 1, 2, 3, 4]
 
 
-def test_what_waits_is_bounded_and_what_is_lost_is_said(tmp_path, monkeypatch, capsys):
+def test_unwritten_reports_are_limited(tmp_path, monkeypatch, capsys):
     from ipygpumem.features.history import log as module
 
     path = tmp_path / "gone" / "s.jsonl"
@@ -99,7 +99,7 @@ def test_what_waits_is_bounded_and_what_is_lost_is_said(tmp_path, monkeypatch, c
     assert module._MAX_UNWRITTEN == 1000
 
 
-def test_after_half_a_line_comes_a_line(tmp_path):
+def test_report_after_an_incomplete_line_starts_a_new_line(tmp_path):
     path = tmp_path / "s.jsonl"
     reports = Reports()
     reports.log = path
@@ -112,7 +112,7 @@ def test_after_half_a_line_comes_a_line(tmp_path):
     assert found.faults == (f"{path}: line 2: incomplete JSON",)
 
 
-def test_two_processes_in_one_log(tmp_path):
+def test_two_processes_write_one_log(tmp_path):
     path = tmp_path / "s.jsonl"
     command = [sys.executable, "-c", f"{HEAD}for n in range(300): reports.append(cell(n))", str(path)]
     both = [subprocess.Popen(command) for _ in range(2)]
@@ -121,7 +121,7 @@ def test_two_processes_in_one_log(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["import torch\n", '{"cells": []}', '{"schema": 1}\n', "\x80\x04"])
-def test_other_peoples_files_are_left_alone(tmp_path, text):
+def test_other_files_are_not_appended_to(tmp_path, text):
     path = tmp_path / "train.py"
     path.write_text(text)
     with pytest.raises(OptionError, match="is not a log of reports: the log only appends to"):
@@ -138,14 +138,14 @@ def test_other_peoples_files_are_left_alone(tmp_path, text):
         ("/dev/full", "is not a plain file"),
     ],
 )
-def test_where_nothing_can_be_written(tmp_path, monkeypatch, path, told):
+def test_paths_that_cannot_be_written(tmp_path, monkeypatch, path, told):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OptionError, match=told):
         Reports().log = path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_file_is_a_log(tmp_path):
+def test_empty_file_is_a_log(tmp_path):
     (tmp_path / "s.jsonl").touch()
     reports = Reports()
     reports.log = tmp_path / "s.jsonl"
@@ -153,7 +153,7 @@ def test_an_empty_file_is_a_log(tmp_path):
     assert len(load_reports(tmp_path / "s.jsonl")) == 1
 
 
-def test_the_log_stays_where_it_was_set(tmp_path, monkeypatch):
+def test_log_stays_in_place_after_chdir(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reports = Reports()
     reports.log = "s.jsonl"

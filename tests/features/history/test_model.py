@@ -7,7 +7,7 @@ from ipygpumem.core.device_names import HOST
 from ipygpumem.features.history.model import changed_rows, report_rows
 
 
-def test_a_row_has_the_reports_figures():
+def test_row_has_the_figures_of_the_report():
     one = report(cell=7, cell_id="a", code="x = f()")
     device = one.devices["cuda:0"]
     (row,) = report_rows(one)
@@ -19,7 +19,7 @@ def test_a_row_has_the_reports_figures():
     assert row.peak_level == 1300 * MIB
 
 
-def test_a_device_without_a_context_has_no_row():
+def test_device_without_a_context_has_no_row():
     idle = before("cuda:1", context=False)
     one = report()
     both = dataclasses.replace(
@@ -30,14 +30,14 @@ def test_a_device_without_a_context_has_no_row():
     assert [row.device for row in report_rows(both)] == ["cuda:0"]
 
 
-def test_where_there_is_no_gpu_the_row_is_the_hosts():
+def test_row_of_the_host_without_a_gpu():
     one = dataclasses.replace(report(), devices={})
     (row,) = report_rows(one)
     assert (row.device, row.held, row.peak, row.peak_trust) == (HOST, 0, 100 * MIB, "bound")
     assert (row.outside, row.outside_trust) == (None, "unknown")
 
 
-def test_of_several_devices_those_that_moved_have_rows():
+def test_changed_rows_of_several_devices():
     still, moved = report(before(), before(), peak=100 * MIB), report(before("cuda:1"), after("cuda:1"))
     both = dataclasses.replace(still, devices={**still.devices, **moved.devices})
     assert [row.device for row in changed_rows([both, still])] == ["cuda:1", "cuda:0"]

@@ -28,7 +28,7 @@ KEPT += ("allocated", "cache", "outside_level", "others_level", "capacity", "oom
         dataclasses.replace(report(success=None, cell=None), devices={}),
     ],
 )
-def test_the_figures_come_back(one):
+def test_round_trip(one):
     rows = rows_from_summary(json.loads(json.dumps(summary(one))))
     for row, original in zip(rows, report_rows(one), strict=True):
         assert {name: getattr(row, name) for name in KEPT} == {name: getattr(original, name) for name in KEPT}
@@ -59,7 +59,7 @@ def many(count):
 
 
 @pytest.mark.parametrize("count", [1, 8, 9, 16, 200])
-def test_it_is_never_larger_than_2_kb(count):
+def test_summary_is_at_most_2_kb(count):
     data = summary(many(count))
     assert len(json.dumps(data).encode()) <= LIMIT
     assert len(data["devices"]) + data.get("left_out", 0) == count
@@ -67,39 +67,39 @@ def test_it_is_never_larger_than_2_kb(count):
     assert len(data["devices"]) >= min(count, 7)
 
 
-def test_what_is_left_out_moved_least():
+def test_devices_with_the_smallest_changes_are_left_out():
     one = many(20)
     still = report(before("cuda:99"), before("cuda:99"), peak=100 * MIB).devices["cuda:99"]
     data = summary(dataclasses.replace(one, devices={"cuda:99": still, **one.devices}))
     assert "cuda:99" not in data["devices"]
 
 
-def test_the_type_is_the_promised_one():
+def test_mime_type():
     assert MIME == "application/vnd.ipygpumem+json"
 
 
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (5, "the report is a whole number, not an object"),
-        ({}, "it has no schema: nothing that ipygpumem wrote"),
+        (5, "the report is an integer, not an object"),
+        ({}, "it has no schema, so it was not written by ipygpumem"),
         ({"schema": 1}, "devices is null, not an object"),
         ({"schema": 1, "devices": {}}, "devices is empty"),
-        ({"schema": 1, "devices": {"cuda:0": 5}}, "devices.cuda:0 is a whole number, not an object"),
-        ({"schema": 1, "devices": {"a\nb": {"held": "x"}}}, "devices.a?b.held is a text, not a whole number"),
-        ({"schema": 99}, "written by a later version of ipygpumem (schema 99): this one knows up to 1"),
-        ({"schema": 1, "seconds": -1, "devices": {"cuda:0": {}}}, "seconds is below zero"),
-        ({"schema": 1, "cell": -1, "devices": {"cuda:0": {}}}, "cell is below zero"),
+        ({"schema": 1, "devices": {"cuda:0": 5}}, "devices.cuda:0 is an integer, not an object"),
+        ({"schema": 1, "devices": {"a\nb": {"held": "x"}}}, "devices.a?b.held is a string, not an integer"),
+        ({"schema": 99}, "written by a later version of ipygpumem (schema 99): this version reads up to schema 1"),
+        ({"schema": 1, "seconds": -1, "devices": {"cuda:0": {}}}, "seconds must not be negative"),
+        ({"schema": 1, "cell": -1, "devices": {"cuda:0": {}}}, "cell must not be negative"),
         ({"schema": 1, "seconds": None, "devices": {"cuda:0": {}}}, "seconds is null, not a number"),
     ],
 )
-def test_what_is_none_is_told(data, told):
+def test_invalid_summaries(data, told):
     with pytest.raises(ReportError) as caught:
         rows_from_summary(data)
     assert str(caught.value) == told
 
 
-def test_the_schema_is_documented():
+def test_keys_are_documented():
     text = (Path(ipygpumem.__file__).parent / "core" / "FORMAT.md").read_text(encoding="utf-8")
     whole = dataclasses.replace(many(40), success=False)
     started = report(

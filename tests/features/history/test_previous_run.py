@@ -9,7 +9,7 @@ from fakes.sessions import MIB, cell
 from ipygpumem.features.history.previous_run import CellRuns, last_run
 
 
-def test_what_differs_is_told():
+def test_differences_are_described():
     earlier, now = cell(5, held=300, peak=900, seconds=1.5), cell(7, held=300, peak=1200)
     assert last_run(now, earlier, MIB) == "last run, In [5]: +300.0 MiB held · peak +900.0 MiB, 1.50 s"
     assert last_run(cell(9), cell(5, outside=66, held=-3), MIB) == (
@@ -18,14 +18,14 @@ def test_what_differs_is_told():
     assert last_run(cell(9, held=4), cell(5), MIB) == "last run, In [5]: 0 held · peak 0, 2.31 s"
 
 
-def test_the_same_is_told_where_somebody_asked():
+def test_equal_runs_are_described_on_request():
     earlier, now = cell(5, held=300), cell(7, held=300)
     assert last_run(now, earlier, MIB) is None
     assert last_run(now, earlier, MIB, always=True) == "last run, In [5]: the same, 2.31 s"
     assert last_run(cell(7, held=301), earlier, 4 * MIB) is None
 
 
-def test_only_what_is_exact_is_compared():
+def test_only_exact_figures_are_compared():
     bound = report(before(), before(), peak=900 * MIB, exact=False, cell=5)
     assert last_run(cell(7, peak=3), bound, MIB) is None
     card = report(
@@ -37,7 +37,7 @@ def test_only_what_is_exact_is_compared():
     assert last_run(cell(7), card, MIB) is None
 
 
-def test_each_device_that_differs():
+def test_devices_that_differ():
     def both(number, one, other):
         first, second = cell(number, held=one), cell(number, held=other, name="cuda:1")
         return dataclasses.replace(first, devices={**first.devices, **second.devices})
@@ -49,11 +49,11 @@ def test_each_device_that_differs():
 
 
 @pytest.mark.parametrize("number", [None, 5])
-def test_a_run_without_a_number(number):
+def test_run_without_a_number(number):
     assert last_run(cell(7, held=9), cell(number), MIB).startswith("last run" if number is None else "last run, In [5]")
 
 
-def test_a_cell_is_told_against_its_last_run():
+def test_previous_run_of_a_cell():
     runs = CellRuns()
     first, second, third = (cell(number, cell_id="a") for number in (1, 5, 9))
     assert runs.previous(first) is None
@@ -65,7 +65,7 @@ def test_a_cell_is_told_against_its_last_run():
     assert runs.previous(third) is second
 
 
-def test_measurements_of_one_run_go_by_their_order():
+def test_measurements_of_a_run_match_by_order():
     runs = CellRuns()
     old = [cell(1, cell_id="a", code=code) for code in ("s", "t", "whole")]
     for one in old:
@@ -79,7 +79,7 @@ def test_measurements_of_one_run_go_by_their_order():
     assert seen == [*old, None]
 
 
-def test_what_is_forgotten_is_kept_by_nobody():
+def test_discarded_reports_are_not_referenced():
     runs = CellRuns()
     one = cell(1, cell_id="a")
     runs.add(one)
@@ -89,7 +89,7 @@ def test_what_is_forgotten_is_kept_by_nobody():
     runs.discard(one)
 
 
-def test_thousands_of_statements_in_one_cell_are_not_all_kept():
+def test_reports_per_run_are_limited():
     runs = CellRuns()
     for _ in range(1000):
         runs.add(cell(1, cell_id="a"))

@@ -32,7 +32,7 @@ def path(tmp_path):
     return tmp_path / "run.ipynb"
 
 
-def test_the_figures_of_a_notebook(path):
+def test_figures_of_a_notebook(path):
     path.write_text(json.dumps(notebook([output(cell(5, held=3, peak=9)), {"output_type": "stream", "text": "x"}], [])))
     found = read_rows(path)
     assert (found.name, found.faults) == ("run.ipynb", ())
@@ -41,13 +41,13 @@ def test_the_figures_of_a_notebook(path):
     assert (row.held, row.peak, row.seconds) == (3 << 20, 9 << 20, 2.31)
 
 
-def test_a_notebook_by_another_name_is_one(tmp_path):
+def test_notebook_with_another_extension(tmp_path):
     path = tmp_path / "run.json"
     path.write_text(json.dumps(notebook([output(cell(5))]), indent=1))
     assert len(read_rows(path).rows) == 1
 
 
-def test_a_log_and_what_is_neither(tmp_path):
+def test_log_and_unrelated_file(tmp_path):
     path = tmp_path / "s.jsonl"
     reports = Reports([])
     reports.log = path
@@ -77,14 +77,14 @@ def test_a_log_and_what_is_neither(tmp_path):
         ("[" * 200_000, "JSON nested too deeply"),
     ],
 )
-def test_what_is_no_notebook(path, text, told):
+def test_invalid_notebooks(path, text, told):
     path.write_text(text)
     with pytest.raises(ReportError) as caught:
         read_notebook(path)
     assert str(caught.value) == f"{path}: {told}"
 
 
-def test_one_broken_output_does_not_hide_the_others(path):
+def test_invalid_outputs_are_skipped(path):
     broken = output(cell(2))
     broken["metadata"][MIME]["devices"] = {"cuda:0\x1b[2J": {"held": 1 << 70}}
     made = notebook([output(cell(1))], [broken, output(cell(2))], [{"metadata": 5}, "x", {"metadata": {MIME: None}}])
@@ -95,7 +95,7 @@ def test_one_broken_output_does_not_hide_the_others(path):
     assert [(row.cell, row.code) for row in found.rows] == [(1, "step(1)"), (2, "step(2)"), (9, "")]
     assert found.faults == (
         f"{path}: cell 2 is not an object",
-        f"{path}: cell 4: devices.cuda:0?[2J.held is no number of 64 bits",
+        f"{path}: cell 4: devices.cuda:0?[2J.held does not fit in 64 bits",
         f"{path}: cell 5: the report is null, not an object",
     )
 
@@ -114,7 +114,7 @@ JUNK = st.recursive(
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cells=st.lists(JUNK, max_size=4), figures=JUNK)
-def test_whatever_a_notebook_holds_is_read_or_told(path, cells, figures):
+def test_arbitrary_notebooks_are_read_or_reported(path, cells, figures):
     made = notebook([{"metadata": {MIME: figures}}], nbformat=4)
     made["cells"] += cells
     path.write_text(json.dumps(made))

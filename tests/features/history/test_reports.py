@@ -19,7 +19,7 @@ from ipygpumem.features.history.reports import Reports
 from ipygpumem.features.lines.model import DeviceLines
 
 
-def test_a_list_that_finds_by_cell():
+def test_lookup_by_cell():
     reports = Reports()
     first, second, again = report(cell=1, cell_id="a"), report(cell=2, cell_id="b"), report(cell=2, cell_id="a")
     for one in (first, second, again):
@@ -35,21 +35,21 @@ def test_a_list_that_finds_by_cell():
             reports.cell(key)
 
 
-def test_a_report_outside_a_cell_is_not_found_by_none():
+def test_none_is_not_a_cell():
     reports = Reports()
     reports.append(report(cell=None))
     with pytest.raises(KeyError):
         reports.cell(None)
 
 
-def test_the_prompt_shows_how_many_and_the_last():
+def test_repr_shows_count_and_newest():
     reports = Reports()
     for number in range(10):
         reports.append(report(cell=number))
     assert repr(reports).startswith("<10 reports: [<Report In [7]")
 
 
-def test_a_session_keeps_its_newest(monkeypatch):
+def test_limit_drops_the_oldest(monkeypatch):
     kept = Reports(limit=5)
     for one in session(12):
         kept.append(one)
@@ -60,7 +60,7 @@ def test_a_session_keeps_its_newest(monkeypatch):
     assert kept.earlier(cell(20, cell_id="id9")) is kept[1]
 
 
-def test_ten_thousand_reports_are_bounded_memory():
+def test_memory_of_ten_thousand_reports_is_limited():
     tracemalloc.start()
     try:
         kept = Reports()
@@ -83,7 +83,7 @@ def lines(device="cuda:0"):
     return DeviceLines(device, (), 0, None, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
-def test_only_the_newest_keep_what_is_large():
+def test_only_the_newest_keep_lines_and_modules():
     kept = Reports()
     for one in session(150):
         kept.append(dataclasses.replace(one, lines=(lines(),)))
@@ -103,7 +103,7 @@ def test_csv():
     assert (rows[1]["device"], rows[1]["outside"]) == ("host", ""), "what is unknown is empty"
 
 
-def test_files_are_whole_or_not_at_all(tmp_path):
+def test_files_are_written_completely_or_not_at_all(tmp_path):
     kept = Reports([cell(1)])
     assert kept.to_csv(tmp_path / "a.csv") is None
     assert (tmp_path / "a.csv").read_text() == kept.to_csv()
@@ -142,7 +142,7 @@ def test_parquet(tmp_path):
 
 
 @pytest.mark.parametrize(("module", "told"), [("pandas", "data frames need pandas"), ("pyarrow", "Parquet files need")])
-def test_what_is_not_installed_is_told(tmp_path, monkeypatch, module, told):
+def test_missing_optional_packages(tmp_path, monkeypatch, module, told):
     monkeypatch.setitem(sys.modules, module, None)
     kept = Reports([cell(1)])
     with pytest.raises(OptionError, match=f"{told}.*pip install {module}"):
@@ -151,17 +151,17 @@ def test_what_is_not_installed_is_told(tmp_path, monkeypatch, module, told):
 
 
 @pytest.mark.parametrize("name", ["to_csv", "to_json", "to_parquet"])
-def test_no_path(name):
+def test_invalid_path(name):
     with pytest.raises(OptionError, match="the table is a path, not 5"):
         getattr(Reports(), name)(5)
 
 
-def test_a_log_that_is_no_path():
+def test_invalid_log_path():
     with pytest.raises(OptionError, match="the log is a path, not 5"):
         Reports().log = 5
 
 
-def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
+def test_full_disk(tmp_path, monkeypatch):
     import errno
 
     from ipygpumem.features.history import export

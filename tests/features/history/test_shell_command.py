@@ -63,7 +63,7 @@ def test_history_as_json(capsys, log):
     assert facts["rows"][0]["peak"] == 47 << 20
 
 
-def test_a_device(capsys, log):
+def test_history_of_one_device(capsys, log):
     path = log("s.jsonl", [cell(1), cell(2, name="cuda:1")])
     for word in ("1", "cuda:1"):
         assert [
@@ -71,7 +71,7 @@ def test_a_device(capsys, log):
         ] == [2]
 
 
-def test_a_picture(capsys, log, tmp_path, monkeypatch):
+def test_history_picture(capsys, log, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = log("s.jsonl", session(5))
     status, out, err = run(capsys, "history", path, "--plot", "o.png")
@@ -83,7 +83,7 @@ def test_a_picture(capsys, log, tmp_path, monkeypatch):
     assert sorted(one.name for one in tmp_path.iterdir()) == ["o.png", "s.jsonl"]
 
 
-def test_broken_lines_are_told_and_the_rest_is_shown(capsys, log):
+def test_invalid_lines_are_reported_and_the_rest_is_shown(capsys, log):
     path = log("s.jsonl", session(2))
     with path.open("a") as file:
         file.write('{"schema": 1, "half')
@@ -116,7 +116,7 @@ def test_notebooks(capsys, notebook, tmp_path):
     )  # fmt: skip
 
 
-def test_a_notebook_against_the_log_of_another_run(capsys, notebook, log):
+def test_compare_a_notebook_with_a_log(capsys, notebook, log):
     before = notebook("run.ipynb", [cell(1, held=5), cell(2, held=6)])
     after = log("s.jsonl", [cell(1, held=5), cell(2, held=9)])
     status, out, err = run(capsys, "compare", before, after, "--by", "held")
@@ -131,7 +131,7 @@ def test_a_notebook_against_the_log_of_another_run(capsys, notebook, log):
 @pytest.mark.parametrize(
     "words", [["history"], ["history", "x", "--by", "colour"], ["history", "x", "--top", "0"], ["compare", "x"]]
 )
-def test_words_that_mean_nothing(capsys, words):
+def test_invalid_arguments(capsys, words):
     with pytest.raises(SystemExit) as left:
         run(capsys, *words)
     assert left.value.code == 2

@@ -30,7 +30,7 @@ FEW = [
 ]
 
 
-def test_the_table():
+def test_table():
     assert text(FEW).splitlines() == [
         "this session: 4 measurements",
         "                                                         held       peak    outside        time",
@@ -46,7 +46,7 @@ def column(reports, page):
     return [row.label.split()[1] for row in table.rows]
 
 
-def test_sorted_by_each_column_the_worst_first():
+def test_sort_by_each_column():
     reports = session(9)
     for by, name in (("held", "held"), ("peak", "peak"), ("time", "seconds")):
         rows = changed_rows(reports)
@@ -57,7 +57,7 @@ def test_sorted_by_each_column_the_worst_first():
     assert column([cell(1), cell(2, outside=5), cell(3, outside=-9)], Page("outside")) == ["[2]", "[3]"]
 
 
-def test_what_is_unknown_comes_last():
+def test_unknown_figures_are_sorted_last():
     unknown = report(before(), before(process=None, mode="torch-only"), peak=None, cell=5)
     assert column([unknown, cell(6, outside=3)], Page("outside")) == ["[6]", "[5]"]
     assert column([unknown, cell(6)], Page("peak"))[-1] == "[5]"
@@ -83,13 +83,13 @@ def test_pages():
     assert column(reports, Page("peak", 10**9, 30)) == []
 
 
-def test_ten_thousand_rows_are_one_page():
+def test_page_of_ten_thousand_rows():
     (table,) = history_tables(changed_rows(session(10_000)), Page())
     assert len(table.rows) == 30
     assert table.remarks == ("page 1 of 334: --page 2 shows the next",)
 
 
-def test_several_devices_have_a_row_each():
+def test_one_row_per_device():
     one, other = cell(1, held=5), cell(1, held=7, name="cuda:1")
     both = dataclasses.replace(one, devices={**one.devices, **other.devices})
     found = text([both]).splitlines()
@@ -97,19 +97,19 @@ def test_several_devices_have_a_row_each():
     assert [line.split()[3] for line in found[2:]] == ["cuda:0", "cuda:1"]
 
 
-def test_the_host_and_nothing_at_all():
+def test_host_rows_and_empty_session():
     found = text([dataclasses.replace(cell(3), devices={})])
     assert "at most +100.0 MiB" in found
     assert found.endswith("without a GPU: held and peak are this process's resident memory")
     assert text([]) == "this session: no measurements yet"
 
 
-def test_what_is_true_of_the_card_is_marked():
+def test_figures_of_the_whole_device_are_marked():
     card = report(before(process=None, mode="device"), before(process=None, mode="device"), cell=1)
     assert "~0" in text([card])
 
 
-def test_what_is_no_longer_kept_is_told():
+def test_discarded_reports_are_mentioned():
     remark = "1,234 older reports have been discarded: set GPUMem.log to keep all reports in a file"
     assert text(FEW, dropped=1234).endswith(remark)
 
@@ -131,7 +131,7 @@ BEFORE = [cell(1, held=400, peak=1200), cell(2, held=5), cell(3, held=7, success
 AFTER = [cell(1, held=400, peak=900), cell(2, held=50, seconds=1.31), cell(3, held=7), cell(4, held=1), cell(5, held=8)]
 
 
-def test_two_runs():
+def test_comparison_of_two_runs():
     assert compared(BEFORE, AFTER) == [
         "b.jsonl compared with a.jsonl: 4 rows in both, 3 differ",
         "                         held     change        peak      change    time   change",
@@ -149,7 +149,7 @@ def test_rows_without_memory_use_in_either_run_are_left_out():
     assert lines[3:] == ["1 row without memory use in either run not shown"]
 
 
-def test_two_runs_sorted():
+def test_sorted_comparison():
     assert [line.split()[1] for line in compared(BEFORE, AFTER, "peak")[2:4]] == ["[1]", "[2]"]
     assert [line.split()[1] for line in compared(BEFORE, AFTER, "held")[2:3]] == ["[2]"]
     assert "only in a.jsonl" in compared(AFTER, BEFORE)[-1]

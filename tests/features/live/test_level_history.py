@@ -14,7 +14,7 @@ def levels(time, *names):
     return Levels(time, devices, 5, 100)
 
 
-def test_columns_of_one_length_whatever_came_and_went():
+def test_columns_have_equal_lengths():
     past = LevelHistory(1.0)
     past.add(levels(10.0, "cuda:0"))
     past.add(levels(11.0, "cuda:0", "cuda:1"))
@@ -28,19 +28,19 @@ def test_columns_of_one_length_whatever_came_and_went():
     assert (data["rss"], data["total"], data["running"]) == ([5, 5, 5], 100, [7, 11.5])
 
 
-def test_nothing_yet():
+def test_empty_history():
     data = LevelHistory(1.0).data([report()], None)
     assert (data["time"], data["devices"], data["cells"], data["running"]) == ([], {}, [], None)
 
 
-def test_it_keeps_an_hour():
+def test_history_is_one_hour():
     past = LevelHistory(2.0)
     for i in range(5000):
         past.add(levels(float(i)))
     assert len(past.data([], None)["time"]) == 1800
 
 
-def test_cells_that_ended_since():
+def test_cells_since_a_time():
     reports = [
         report(cell=1, seconds=5.0),  # from 1 to 6
         report(cell=None, seconds=50.0),

@@ -26,7 +26,7 @@ def follower(gpu, monkeypatch):
     return Poller(current().monitor)
 
 
-def test_the_books_add_up_and_are_those_of_a_reading(gpu, follower):
+def test_levels_equal_a_reading(gpu, follower):
     gpu.nvml_device.others[1] = 300 * MIB
     gpu.alloc(100 * MIB)
     gpu.outside(50 * MIB)
@@ -38,7 +38,7 @@ def test_the_books_add_up_and_are_those_of_a_reading(gpu, follower):
     assert level.used == level.allocated + level.cached + level.outside + level.others
 
 
-def test_the_list_of_processes_is_asked_only_when_something_moved_without_pytorch(gpu, follower):
+def test_processes_are_listed_only_after_a_change_outside_pytorch(gpu, follower):
     first = follower.levels().devices[0]
     gpu.nvml.calls.clear()
     gpu.alloc(500 * MIB)
@@ -54,7 +54,7 @@ def test_the_list_of_processes_is_asked_only_when_something_moved_without_pytorc
     assert gpu.nvml.calls[LIST] == 1
 
 
-def test_it_makes_no_call_of_cudas(gpu, follower):
+def test_no_cuda_calls(gpu, follower):
     gpu.calls.clear()
     follower.levels()
     assert set(gpu.calls) == {"memoryStats"}
@@ -63,7 +63,7 @@ def test_it_makes_no_call_of_cudas(gpu, follower):
     assert gpu.violations == []
 
 
-def test_without_attribution_it_is_everybodys(make_gpu):
+def test_without_attribution_outside_includes_other_processes(make_gpu):
     gpu = make_gpu()
     gpu.nvml_device.regime = "hidden"
     gpu.nvml_device.others[1] = 300 * MIB
@@ -73,7 +73,7 @@ def test_without_attribution_it_is_everybodys(make_gpu):
     assert level.outside > 300 * MIB
 
 
-def test_what_fails_is_unknown(gpu, follower):
+def test_failed_readings_are_unknown(gpu, follower):
     gpu.nvml.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_GPU_IS_LOST)
     (level,) = follower.levels().devices
     assert level.allocated is not None
@@ -83,7 +83,7 @@ def test_what_fails_is_unknown(gpu, follower):
     assert follower.levels().devices[0].outside is not None
 
 
-def test_an_allocator_without_counters(make_gpu):
+def test_allocator_without_counters(make_gpu):
     make_gpu(backend="pluggable")
     ipygpumem.preload_pytorch()
     (level,) = Poller(current().monitor).levels().devices
@@ -91,13 +91,13 @@ def test_an_allocator_without_counters(make_gpu):
     assert level.used is not None
 
 
-def test_without_a_gpu_there_is_the_host():
+def test_host_without_a_gpu():
     levels = Poller(current().monitor).levels()
     assert levels.devices == ()
     assert 0 < levels.rss < levels.total
 
 
-def test_readings_in_between_prove_more_of_a_measurement(gpu, follower):
+def test_polling_improves_the_sampled_peak(gpu, follower):
     """600 MiB that PyTorch takes at the end hide a peak of 300 MiB before, unless somebody looked in between."""
     import time
 

@@ -20,7 +20,7 @@ def levels(time, *devices):
     return Levels(time, devices, 300 * MIB, 24 * GIB)
 
 
-def test_the_books_of_now():
+def test_levels_as_text():
     bundle = live_bundle([levels(1.0, level(100)), levels(1.5, level(400))], 12.34, 7)
     assert bundle["text/plain"] == (
         "cuda:0  allocated 400.0 MiB · reserved 464.0 MiB · outside PyTorch 686.0 MiB · 2.0 of 140.0 GiB used"
@@ -28,7 +28,7 @@ def test_the_books_of_now():
     )
 
 
-def test_where_less_is_known():
+def test_unknown_levels():
     unknown = DeviceLevels("cuda:0")
     assert live_bundle([levels(1.0, unknown)], 125, None)["text/plain"] == "cuda:0  unknown   running for 2 min 05 s"
     whole = level(1, own=False, others=None)
@@ -37,7 +37,7 @@ def test_where_less_is_known():
     )
 
 
-def test_the_host_and_many_devices():
+def test_host_and_many_devices():
     assert live_bundle([levels(1.0)], 3, 2)["text/plain"] == (
         "host memory (RSS)  0.3 of 24.0 GiB resident   In [2], running for 3 s"
     )
@@ -46,7 +46,7 @@ def test_the_host_and_many_devices():
     assert many["text/html"].count("<svg") == 4
 
 
-def test_the_chart_is_well_formed_and_stays_inside():
+def test_chart_is_valid_svg():
     history = [levels(i / 2, level(i * 10 % 700, others=i * MIB)) for i in range(110)]
     html = live_bundle(history, 55, 3)["text/html"]
     assert len(html) < 10_000
@@ -59,5 +59,5 @@ def test_the_chart_is_well_formed_and_stays_inside():
     assert live_bundle([levels(1.0, DeviceLevels("<b>"))], 3, 1)["text/html"].count("<b>") == 1, "a name is text"
 
 
-def test_one_instant_alone():
+def test_single_reading():
     assert live_bundle([levels(1.0, level(0, cached=0, outside=0, others=0))], 2, 1)["text/html"].count("polygon") == 0

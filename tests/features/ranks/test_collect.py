@@ -53,7 +53,7 @@ def lasts(path, seconds):
     path.write_text(json.dumps(data))
 
 
-def test_each_rank_leaves_a_report(run):
+def test_each_rank_writes_a_report(run):
     found = read_ranks(run)
     assert [member.name for member in found.members] == ["0", "1", "2"]
     assert found.faults == () and found.lost == ()
@@ -63,14 +63,14 @@ def test_each_rank_leaves_a_report(run):
     assert "<table" in found._repr_html_()
 
 
-def test_a_rank_that_fails_has_a_report(tmp_path):
+def test_failed_rank_has_a_report(tmp_path):
     with pytest.raises(ZeroDivisionError), measure(rank_reports=tmp_path, rank=0):
         1 / 0  # noqa: B018
     assert read_ranks(tmp_path).members[0].report.success is False
     assert "failed" in str(read_ranks(tmp_path))
 
 
-def test_a_rank_that_is_killed_began(tmp_path):
+def test_killed_rank_has_a_start_report(tmp_path):
     code = f"""
         import os, signal, ipygpumem
         with ipygpumem.measure(rank_reports={str(tmp_path)!r}, rank=1):
@@ -85,7 +85,7 @@ def test_a_rank_that_is_killed_began(tmp_path):
     assert found.members[0].report is not None
 
 
-def test_missing_ranks_are_named(run):
+def test_missing_ranks_are_listed(run):
     for path in run.glob("*.json"):
         change(path, world=5)
     (run / "rank_00001.json").unlink()
@@ -108,7 +108,7 @@ def test_missing_ranks_are_named(run):
         (b" " * (5 << 20), "too large for the report of a rank"),
     ],
 )
-def test_what_is_broken_costs_no_other(run, text, words):
+def test_invalid_report_does_not_affect_others(run, text, words):
     (run / "rank_00001.json").write_bytes(text)
     found = read_ranks(run)
     assert [member.name for member in found.members if member.report is not None] == ["0", "2"]
@@ -117,12 +117,12 @@ def test_what_is_broken_costs_no_other(run, text, words):
     assert found.lost == ("1",)
 
 
-def test_a_broken_snapshot_is_named_once(run):
+def test_invalid_snapshot_is_reported_once(run):
     (run / "rank_00002.pickle").write_bytes(b"junk")
     assert read_ranks(run).faults == ("rank_00002.pickle: neither a pickle (protocol 2 to 5) nor JSON",)
 
 
-def test_foreign_files_are_nobodys(run):
+def test_unrelated_files_are_ignored(run):
     (run / "notes.json").write_text("{}")
     (run / "weights.pickle").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     (run / ".rank_00000.json.77.tmp").write_text("{")
@@ -136,7 +136,7 @@ def test_foreign_files_are_nobodys(run):
     assert len(found.faults) == 3 and all("regular file" in one or "directory" in one for one in found.faults)
 
 
-def test_a_hostile_snapshot_runs_nothing(run, tmp_path):
+def test_malicious_snapshot_is_not_executed(run, tmp_path):
     class Evil:
         def __reduce__(self):
             return os.system, (f"touch {tmp_path}/ran",)
@@ -149,14 +149,14 @@ def test_a_hostile_snapshot_runs_nothing(run, tmp_path):
     assert all(member.report is not None and not member.peaks for member in found.members)
 
 
-def test_a_report_says_whose_it_is(run):
+def test_report_under_the_name_of_another_rank(run):
     (run / "rank_00009.json").write_bytes((run / "rank_00000.json").read_bytes())
     change(run / "rank_00000.json", rank=0)
     found = read_ranks(run)
     assert found.faults == ("rank_00009.json: contains the report of rank 0",)
 
 
-def test_an_older_run_of_more_ranks_is_told_apart(run):
+def test_older_run_with_more_ranks(run):
     for number, path in enumerate(sorted(run.glob("*.json"))):
         change(path, world=2 if number < 2 else 8, began=2e9 if number < 2 else 1e9)
     found = read_ranks(run)
@@ -167,7 +167,7 @@ def test_an_older_run_of_more_ranks_is_told_apart(run):
 EARLIER = "rank_00001.json: from an earlier run, which ended before rank 0 started"
 
 
-def test_a_report_that_ended_before_the_newest_began_is_of_an_earlier_run(run):
+def test_report_that_ended_before_the_newest_started(run):
     for rank in range(3):
         change(run / f"rank_0000{rank}.json", world=3, launch=[["master", "node0:29500"]])
     assert read_ranks(run).faults == ()
@@ -188,7 +188,7 @@ def test_a_report_that_ended_before_the_newest_began_is_of_an_earlier_run(run):
 
 
 @pytest.mark.parametrize("what", ["elastic", "job", "parent", "master"])
-def test_a_report_of_another_launch_is_told_apart(run, what):
+def test_report_of_another_launch(run, what):
     for rank in range(3):
         change(run / f"rank_0000{rank}.json", world=3, launch=[[what, "b" if rank else "a"]])
     data = json.loads((run / "rank_00002.json").read_text())
@@ -199,13 +199,13 @@ def test_a_report_of_another_launch_is_told_apart(run, what):
 
 
 @pytest.mark.parametrize("what", ["elastic", "job", "parent"])
-def test_ranks_of_one_launch_may_measure_one_after_the_other(run, what):
+def test_ranks_of_one_launch_can_measure_in_sequence(run, what):
     for rank in range(3):
         change(run / f"rank_0000{rank}.json", launch=[[what, "a"]], began=1e9 + 60 * rank)
     assert read_ranks(run).faults == ()
 
 
-def test_many_earlier_reports_are_told_in_one_sentence(run):
+def test_many_earlier_reports_are_one_message(run):
     for rank in range(3, 15):
         (run / f"rank_000{rank:02}.json").write_bytes((run / "rank_00000.json").read_bytes())
         change(run / f"rank_000{rank:02}.json", launch=[], began=1e9, rank=rank)
@@ -213,13 +213,13 @@ def test_many_earlier_reports_are_told_in_one_sentence(run):
     assert read_ranks(run).faults == (f"{names} and 4 more: from an earlier run, which ended before rank 2 started",)
 
 
-def test_parents_of_several_machines_differ(run):
+def test_parents_on_several_machines_differ(run):
     for rank in range(3):
         change(run / f"rank_0000{rank}.json", host=f"node{rank}", launch=[["parent", str(rank)]])
     assert read_ranks(run).faults == ()
 
 
-def test_the_same_rank_twice(run):
+def test_duplicate_rank(run):
     (run / "rank_0001.json").write_bytes((run / "rank_00001.json").read_bytes())
     change(run / "rank_0001.json", rank=1, began=time.time())
     found = read_ranks(run)
@@ -227,7 +227,7 @@ def test_the_same_rank_twice(run):
     assert found.faults == ("rank_00001.json: an older duplicate of rank 1",)
 
 
-def test_what_tells_a_launch(monkeypatch):
+def test_launch_ids(monkeypatch):
     ((what, process),) = here = launch_ids({})
     assert (what, process.split()[0]) == ("process", str(os.getpid()))
     assert launch_ids({"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "1"}) == (
@@ -242,7 +242,7 @@ def test_what_tells_a_launch(monkeypatch):
     assert launch_ids({"TORCHELASTIC_RUN_ID": "none"}) == (*here, ("parent", parent))
 
 
-def test_snapshots_alone(tmp_path):
+def test_folder_with_snapshots_only(tmp_path):
     for name, source in (("a", "gpt_small"), ("b", "gpt_small"), ("odd", "resnet50")):
         (tmp_path / f"{name}.pickle.xz").write_bytes((DATA / f"{source}.pickle.xz").read_bytes())
     found = read_ranks(tmp_path)
@@ -258,7 +258,7 @@ def test_snapshots_alone(tmp_path):
     assert max(level for _, level in peak.curve) == peak.requested
 
 
-def test_workers_read_as_here(tmp_path):
+def test_worker_processes_read_the_same(tmp_path):
     for number in range(5):
         (tmp_path / f"rank_{number}.pickle.xz").write_bytes((DATA / "resnet50.pickle.xz").read_bytes())
     (tmp_path / "rank_9.pickle").write_bytes(b"nothing")
@@ -266,14 +266,14 @@ def test_workers_read_as_here(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty", "file"])
-def test_no_folder_of_a_run(tmp_path, name):
+def test_folders_that_cannot_be_read(tmp_path, name):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     with pytest.raises(ReportError, match=name):
         read_ranks(tmp_path / name)
 
 
-def test_clocks_that_differ_by_minutes(run):
+def test_clocks_that_differ(run):
     """The folder's clock is one for all: by it the second began 2 s after the first, whatever its own clock says."""
     began = json.loads((run / "rank_00000.json").read_text())["origin"]["began"]
     change(run / "rank_00001.json", host="far", began=began + 182.0, clock=-180.0)
@@ -285,13 +285,13 @@ def test_clocks_that_differ_by_minutes(run):
     assert "started after the first: rank 1 by 2.00 s" in text
 
 
-def test_the_folders_clock_is_asked(tmp_path, monkeypatch):
+def test_clock_difference_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(rank_files.time, "time", lambda now=time.time: now() - 300)
     work(tmp_path, 0, 1)
     assert read_ranks(tmp_path).members[0].origin.clock == pytest.approx(300, abs=2)
 
 
-def test_a_full_disk_loses_no_block(tmp_path, monkeypatch):
+def test_full_disk_keeps_the_report_in_memory(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -315,12 +315,12 @@ def test_a_full_disk_loses_no_block(tmp_path, monkeypatch):
         ({"rank_reports": None, "rank": 0}, "name a folder"),
     ],
 )
-def test_bad_options_before_the_block(tmp_path, options, words):
+def test_invalid_options(tmp_path, options, words):
     with pytest.raises(OptionError, match=words):
         measure(**{"rank_reports": tmp_path, **options})
 
 
-def test_without_a_rank_the_process_is_named(tmp_path):
+def test_file_name_without_a_rank(tmp_path):
     with measure(rank_reports=tmp_path):
         pass
     (path,) = tmp_path.glob("*.json")
@@ -328,7 +328,7 @@ def test_without_a_rank_the_process_is_named(tmp_path):
     assert read_ranks(tmp_path).members[0].origin.rank is None
 
 
-def test_who_tells_the_rank():
+def test_rank_from_the_environment():
     assert rank_and_world({"RANK": "3", "WORLD_SIZE": "8", "SLURM_PROCID": "0"}) == (3, 8)
     assert rank_and_world({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}) == (1, 2)
     assert rank_and_world({"SLURM_PROCID": "5"}) == (5, None)
@@ -374,7 +374,7 @@ def spawned(rank, folder):
 
 
 @pytest.mark.cluster
-def test_spawned_ranks_are_known_at_the_end(tmp_path, monkeypatch):
+def test_spawned_ranks_update_their_names(tmp_path, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
         list(pool.map(spawned, range(2), [str(tmp_path)] * 2))
@@ -384,7 +384,7 @@ def test_spawned_ranks_are_known_at_the_end(tmp_path, monkeypatch):
     assert {dict(member.origin.launch)["parent"].split()[0] for member in members} == {str(os.getpid())}
 
 
-def test_a_forked_child_writes_nothing(tmp_path):
+def test_forked_child_writes_nothing(tmp_path):
     with measure(rank_reports=tmp_path) as m:
         child = os.fork()
         if child == 0:

@@ -57,7 +57,7 @@ WORKERS = {
 }
 
 
-def test_the_table_adds_nothing_up():
+def test_table_does_not_add_up():
     assert str(merge_reports(WORKERS)).splitlines() == [
         "2 sources",
         "     device        held        peak  outside    time",
@@ -69,7 +69,7 @@ def test_the_table_adds_nothing_up():
     assert "highest peak" in merge_reports(WORKERS)._repr_html_()
 
 
-def test_the_spread():
+def test_spread():
     merged = merge_reports(WORKERS)
     found = merged.spread()
     assert (found.highest, found.highest_of) == (900 * MIB, ("b", "cuda:0"))
@@ -79,14 +79,14 @@ def test_the_spread():
         merged.spread("colour")
 
 
-def test_a_list_is_numbered_and_nothing_is_nothing():
+def test_lists_are_numbered():
     assert [source for source, _ in merge_reports([cell(1), None, cell(2)]).rows] == ["0", "2"]
     assert str(merge_reports([])) == "0 sources"
     assert str(merge_reports([None])) == "0 sources\nno report from 0"
     assert merge_reports([]).spread() is None
 
 
-def test_alike_there_is_no_highest():
+def test_equal_peaks_are_not_marked():
     assert "highest" not in str(merge_reports([cell(1, peak=5), cell(2, peak=5)]))
 
 
@@ -97,12 +97,12 @@ def test_pandas():
     assert frame["peak"].max() == 900 * MIB
 
 
-def test_no_source_takes_anothers_place():
+def test_duplicate_source_names():
     with pytest.raises(OptionError, match="two sources are named 1"):
         merge_reports({1: cell(1), "1": cell(2)})
 
 
 @pytest.mark.parametrize("reports", [cell(1), [cell(1), 5], {"a": "x"}])
-def test_what_is_no_report(reports):
+def test_invalid_arguments(reports):
     with pytest.raises(OptionError, match="report"):
         merge_reports(reports)

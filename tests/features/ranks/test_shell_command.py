@@ -31,7 +31,7 @@ def run(tmp_path):
     return folder
 
 
-def test_the_tables(run, capsys):
+def test_tables(run, capsys):
     assert main(["ranks", str(run)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("3 ranks on ")
@@ -39,7 +39,7 @@ def test_the_tables(run, capsys):
     assert "peak, requested  " in out
 
 
-def test_sorted_and_cut(run, capsys):
+def test_sort_and_limit(run, capsys):
     assert main(["ranks", str(run), "--by", "peak", "--top", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("  2  cuda:0 2234567-  ") and "2 more rows not shown" in lines
@@ -62,7 +62,7 @@ def test_picture_and_page(run, tmp_path, capsys):
     assert "x.html: " in capsys.readouterr().out
 
 
-def test_faults_are_said_and_cost_nothing(run, capsys):
+def test_invalid_files_are_reported(run, capsys):
     (run / "rank_00001.json").write_text("{")
     assert main(["ranks", str(run)]) == 1
     out, err = capsys.readouterr()
@@ -81,7 +81,7 @@ def test_faults_are_said_and_cost_nothing(run, capsys):
         (["bare", "--plot", "x.png"], (2, "no rank has a snapshot")),
     ],
 )
-def test_what_cannot_be(run, monkeypatch, capsys, words, outcome):
+def test_errors(run, monkeypatch, capsys, words, outcome):
     tmp_path = run.parent
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
@@ -92,14 +92,14 @@ def test_what_cannot_be(run, monkeypatch, capsys, words, outcome):
     assert told in capsys.readouterr().err
 
 
-def test_a_picture_of_another_kind_is_refused_first(run, tmp_path, capsys):
+def test_wrong_extensions(run, tmp_path, capsys):
     for option, name, ending in (("--plot", "x.txt", ".png"), ("--html", "x.png", ".html or .htm")):
         assert main(["ranks", str(run), option, str(tmp_path / name)]) != 0
         shown = capsys.readouterr()
         assert shown.out == "" and f"is written to a file that ends in {ending}, not '{name}'" in shown.err
 
 
-def test_a_page_of_many_says_how_many_it_shows(tmp_path, capsys):
+def test_page_shows_eight_of_nine(tmp_path, capsys):
     for number in range(9):
         (tmp_path / f"rank_{number}.pickle.xz").write_bytes((DATA / "resnet50.pickle.xz").read_bytes())
     assert main(["ranks", str(tmp_path), "--html", str(tmp_path / "x.html")]) == 0

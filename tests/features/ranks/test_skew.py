@@ -26,7 +26,7 @@ def member(name, report=None, *, uuid=None, host="a", lines=None, **options):
     return RankResult(name, "missing" if report is None else "done", origin, report, peaks, **options)
 
 
-def test_skew_names_who():
+def test_skew_names_ranks():
     found = [
         member("0", cell(1, peak=100)),
         member("1", cell(1, peak=900)),
@@ -39,18 +39,18 @@ def test_skew_names_who():
     assert (peak.median, peak.known) == (200 * MIB, 3)
 
 
-def test_of_one_there_is_no_skew():
+def test_no_skew_of_a_single_rank():
     assert skews(rank_rows([member("0", cell(1)), member("1")])) == []
     assert slow_ranks([member("0", cell(1))]) == []
 
 
-def test_slow_ones():
+def test_slow_ranks():
     times = {"0": 2.0, "1": 2.2, "2": 9.0, "3": 2.9}
     found = slow_ranks(member(name, cell(1, seconds=seconds)) for name, seconds in times.items())
     assert [(one.name, middle) for one, middle in found] == [("2", pytest.approx(2.55))]
 
 
-def test_a_card_is_told_once():
+def test_shared_device_is_counted_once():
     """Two processes on one card: what NVML calls others in each one's reading is the other one, and not counted."""
     one, two = cell(1, held=10), cell(1, held=20)
     used = one.devices["cuda:0"].after.driver_reserved + 70 * MIB
@@ -67,13 +67,13 @@ def _used(device, used):
     return dataclasses.replace(device, after=dataclasses.replace(device.after, used=used))
 
 
-def test_the_same_uuid_elsewhere_is_another_card():
+def test_same_uuid_on_another_host_is_another_device():
     """A MIG slice or a container may repeat a UUID; a machine's cards are its own."""
     found = device_usage([member("0", cell(1), uuid="GPU-x"), member("1", cell(1), uuid="GPU-x", host="b")])
     assert [one.host for one in found] == ["a", "b"]
 
 
-def test_unknown_entries_leave_the_others_unknown():
+def test_unknown_process_memory_makes_others_unknown():
     blind = cell(1)
     device = blind.devices["cuda:0"]
     device = dataclasses.replace(device, after=dataclasses.replace(device.after, process=None))
@@ -82,7 +82,7 @@ def test_unknown_entries_leave_the_others_unknown():
     assert found.others is None
 
 
-def test_the_odd_one_and_its_line():
+def test_odd_rank_and_its_lines():
     same = {"model.py:3 forward": 500, "model.py:9 forward": 40}
     odd = {**same, "model.py:9 forward": 400, "data.py:1 load": 7}
     found = compare_ranks(
@@ -93,18 +93,18 @@ def test_the_odd_one_and_its_line():
     assert (found.odd_peak - found.typical_peak) == 367 * MIB
 
 
-def test_all_alike():
+def test_equal_ranks():
     found = compare_ranks([member(str(n), lines={"a": 5}) for n in range(3)])
     assert (found.lines, found.alike) == ((), 3)
     assert compare_ranks([member("0", lines={"a": 5}), member("1")]) is None
 
 
-def test_of_two_the_second_against_the_first():
+def test_two_ranks_are_compared_in_order():
     found = compare_ranks([member("0", lines={"a": 5}), member("1", lines={"a": 9})])
     assert (found.typical, found.odd) == ("0", "1")
 
 
-def test_there_and_back():
+def test_json_round_trip():
     one = member("3", cell(2, held=5), uuid="GPU-x", lines={"a.py:1": 5}, snapshot="/x/y.pickle")
     again = rank_result_from(json.loads(one.to_json()), "3")
     assert again == one
@@ -114,10 +114,10 @@ def test_there_and_back():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"state": "asleep"}, "state is none of"),
+        ({"state": "asleep"}, "state must be one of"),
         ({"report": None}, "report is missing"),
         ({"report": {"schema": 1}}, "missing"),
-        ({"origin": 5}, "origin is a whole number"),
+        ({"origin": 5}, "origin is an integer"),
         ({"origin": {"rank": -1}}, "-1 is not a valid rank"),
         ({"origin": {"rank": 1 << 40}}, "is not a valid rank"),
         ({"origin": {"began": 1e300}}, "finite"),
@@ -126,18 +126,18 @@ def test_there_and_back():
         ({"schema": None}, "no schema"),
     ],
 )
-def test_broken(change, words):
+def test_invalid_results(change, words):
     with pytest.raises(ReportError, match=words):
         rank_result_from({**member("0", cell(1)).to_dict(), **change}, "0")
 
 
-def test_long_words_are_cut():
+def test_long_texts_are_truncated():
     data = member("0", cell(1)).to_dict()
     data["origin"]["host"] = data["note"] = "x" * 100_000
     found = rank_result_from(data, "0")
     assert (len(found.host), len(found.note)) == (200, 200)
 
 
-def test_a_plain_report_is_no_ranks():
+def test_plain_report_is_not_a_rank_result():
     with pytest.raises(ReportError, match="not the report of a rank"):
         rank_result_from(cell(1).to_dict(), "0")

@@ -27,7 +27,7 @@ def text(members, **options):
     return text_tables(ranks_tables(members, **options)).splitlines()
 
 
-def test_engines_on_one_card_a_dead_one_and_a_slow_one():
+def test_shared_device_dead_engine_and_slow_engine():
     lines = [("train.py:3 step", 500), ("train.py:9 loss", 20)]
     members = [
         member(0, cell(1, held=100, peak=300), lines=lines),
@@ -64,7 +64,7 @@ def test_engines_on_one_card_a_dead_one_and_a_slow_one():
     ]
 
 
-def test_a_short_time_is_neither_alike_nor_apart_and_what_is_one_time_is_no_ratio():
+def test_short_times_are_not_compared():
     shown = text([member(0, cell(1, seconds=0.02, peak=398)), member(1, cell(1, seconds=0.09, peak=400))])
     assert shown[shown.index("imbalance") + 1 :] == [
         "            lowest  rank      median     highest  rank",
@@ -78,23 +78,23 @@ def test_a_short_time_is_neither_alike_nor_apart_and_what_is_one_time_is_no_rati
     )
 
 
-def test_html_escapes_what_others_wrote():
+def test_html_is_escaped():
     evil = RankResult("<script>", "missing", RankInfo(host="<b>"), note="<img>")
     html = html_tables(ranks_tables([evil, member(1, cell(1))]))
     assert "<script>" not in html and "<img>" not in html and "<b>" not in html
 
 
-def test_nothing_at_all():
+def test_no_ranks():
     assert text([]) == ["0 ranks"]
 
 
-def test_many_are_cut_and_told():
+def test_row_limit():
     shown = text([member(rank, cell(1, peak=rank + 1)) for rank in range(300)], by="peak", limit=3)
     assert [line.split()[0] for line in shown[2:5]] == ["299", "298", "297"]
     assert shown[5] == "297 more rows not shown"
 
 
-def test_many_clocks_are_one_sentence():
+def test_many_clocks_are_one_remark():
     members = [member(n, cell(1, held=1), host=f"n{n}", clock=60.0 * n, began=1e9 - 60 * n) for n in range(40)]
     (told,) = [line for line in text(members) if line.startswith("the clock")]
     assert told == (

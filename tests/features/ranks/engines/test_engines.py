@@ -61,7 +61,7 @@ def run(shell, code):
 
 
 @pytest.mark.cluster
-def test_a_session_with_four_engines(shell, client, tmp_path, monkeypatch):
+def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     """One cluster for all: it takes seconds to start."""
     monkeypatch.chdir(tmp_path)
     _, text = run(shell, "%gpumem engines rc")
@@ -248,7 +248,7 @@ def test_busy_engines_without_the_package(shell, client):
         ("%%gpumem --engines --view\n1", "--view shows what was recorded"),
     ],
 )
-def test_words_that_mean_nothing(shell, line, words):
+def test_invalid_arguments(shell, line, words):
     shell.user_ns["shell"] = shell
     assert words in run(shell, line)[1]
 
@@ -272,7 +272,7 @@ def test_words_that_mean_nothing(shell, line, words):
         ("--snapshot {rank}.pickle --collect {tmp}/file", "cannot create the folder"),
     ],
 )
-def test_what_needs_no_engine_is_refused_here(shell, monkeypatch, tmp_path, words, message):
+def test_options_are_checked_before_anything_is_sent(shell, monkeypatch, tmp_path, words, message):
     from types import SimpleNamespace
 
     (tmp_path / "file").write_text("")
@@ -288,7 +288,7 @@ def test_without_ipyparallel(monkeypatch):
         enable(object())
 
 
-def test_a_member_travels_as_json(shell):
+def test_results_are_sent_as_json(shell):
     """What an engine sends is text: versions of Python and of this package may differ."""
     from fakes.sessions import cell
     from ipygpumem.features.ranks.model import RankResult, rank_result_from
@@ -301,7 +301,7 @@ FAKES = Path(__file__).parents[3]
 
 
 @pytest.mark.cluster
-def test_snapshots_on_engines_with_a_gpu(shell, client, tmp_path, monkeypatch):
+def test_snapshots_of_engines_with_gpus(shell, client, tmp_path, monkeypatch):
     """Each engine has the fake H200 under its own torch: two on one card, two on cards of their own."""
     monkeypatch.chdir(tmp_path)
     client[:].execute(
