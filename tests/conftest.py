@@ -108,11 +108,11 @@ def two_gpus(make_gpu):
 @pytest.fixture
 def no_cupti(monkeypatch, tmp_path):
     """A process that has not loaded CUPTI. PyTorch's CUDA build loads it when it is imported."""
-    from ipygpumem.sources.cupti import library
+    from ipygpumem.sources import host
 
     maps = tmp_path / "maps without cupti"
     maps.write_text("7f00-7f01 r-xp 00000000 00:00 1 /usr/lib/libc.so.6\n")
-    monkeypatch.setattr(library, "Path", lambda name: maps)
+    monkeypatch.setattr(host, "_MAPS", str(maps))
 
 
 @pytest.fixture

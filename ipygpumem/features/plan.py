@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.outside.collect import OutsideQuestion, exact_first
+from ipygpumem.features.outside.collect import OutsideMeasurement, without_redundant_samples
 from ipygpumem.features.processes.collect import with_other_processes
 from ipygpumem.measurement.allocation_history import HistoryOptions, recording_problem
 from ipygpumem.measurement.backward_passes import BackwardPasses
@@ -173,14 +173,14 @@ class OutsideCollector(Collector):
     section = "libraries"
 
     def __init__(self, runtime: Runtime, *, every_cell: bool) -> None:
-        self._question = OutsideQuestion(runtime.monitor, standing=every_cell)
+        self._measurement = OutsideMeasurement(runtime.monitor, every_cell=every_cell)
 
     def attach(self, measurement: Measurement) -> None:
-        self._question.attach(measurement)
+        self._measurement.attach(measurement)
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        libraries, notes = self._question.answer(report)
-        return with_notes(replace(exact_first(report, libraries), libraries=libraries), *notes)
+        libraries, notes = self._measurement.collect(report)
+        return with_notes(replace(without_redundant_samples(report, libraries), libraries=libraries), *notes)
 
 
 class LimitsCollector(Collector):

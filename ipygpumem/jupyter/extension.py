@@ -13,7 +13,7 @@ from traitlets import TraitError
 from ipygpumem.core.report import Report
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.roots import frame_label, naming, python_roots
-from ipygpumem.features.outside.standing import StandingRecords
+from ipygpumem.features.outside.setting import OutsideSetting
 from ipygpumem.features.report.line import html_line, text_line
 from ipygpumem.features.report.table import baseline_line
 from ipygpumem.jupyter.completion import matcher
@@ -36,7 +36,7 @@ class _Extension:
         self.shell = shell
         config, self._faults = without_faults(shell.config, _NAME)
         self.magics = GPUMem(shell, current(), config)
-        self.standing = StandingRecords(self.magics)
+        self.outside_setting = OutsideSetting(self.magics)
         self.matcher = matcher()
         self._before: dict[tuple[str, str], Any] = {}
         self._registered: Any = None
@@ -62,7 +62,7 @@ class _Extension:
         if magics.log is not None:
             session_reports().log = magics.log
         magics.cells.ooms.install()
-        self.standing.install()
+        self.outside_setting.install()
 
     def start(self) -> None:
         """Preload, take the baseline, say so in one line."""
@@ -78,7 +78,7 @@ class _Extension:
         session.monitor.selected = magics.devices
         if magics.oom_snapshot is not None:
             self._changed({"name": "oom_snapshot", "new": magics.oom_snapshot})
-        self.standing.set()
+        self.outside_setting.apply()
         for fault in self._faults:
             print(f"ipygpumem: {fault}")  # noqa: T201 (said once, at load)
         self._faults.clear()
@@ -103,7 +103,7 @@ class _Extension:
             print("ipygpumem: the recording across cells was stopped; what was not saved is lost")  # noqa: T201 (the only place to say it)
             magics.record.close()
         magics.cells.clearing.remove()
-        self.standing.remove()
+        self.outside_setting.remove()
         magics.debugger.remove()
         magics.cells.ooms.remove()
         for event, callback in (

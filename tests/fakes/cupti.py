@@ -160,11 +160,10 @@ class FakeCupti:
         return 0
 
 
-def put_under(monkeypatch, library):
-    """The package's own book over a library of the test's."""
-    from ipygpumem.features.outside import cupti_records as outside
+def use_library(monkeypatch, library):
+    """Record with a fake library, and return the records."""
+    from ipygpumem.features.outside import cupti_records
     from ipygpumem.sources.cupti.library import Cupti
 
-    outside.outside_records().__init__()
-    monkeypatch.setattr(outside, "Cupti", lambda: Cupti(library))
-    return outside.outside_records()
+    monkeypatch.setattr(cupti_records, "Cupti", lambda: Cupti(library))
+    return cupti_records.outside_records()

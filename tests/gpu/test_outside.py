@@ -148,7 +148,7 @@ def test_conv_and_fft(table):
 def test_tensors_are_nobodys_but_pytorchs(table):
     assert exact(table["tensors"]) == {}
     assert abs(table["tensors"]["rest"]) <= GRAIN
-    assert exact(table["cache given back"]).get("allocated before it was watched", 0) == 0
+    assert exact(table["cache given back"]).get("allocated before recording began", 0) == 0
 
 
 def test_raw_memory_is_of_ctypes_to_the_byte(table):
@@ -332,7 +332,7 @@ def test_torch_profiler_before_during_and_after(fresh):
     assert bare["found"][0][0] > 0 and bare["found"][0][2]
     assert "unknown buffer" not in ours["stderr"]
     first, second, third, fourth = ours["told"]
-    assert first[0] == "sampled" and "torch.profiler had CUPTI" in first[2][0]
+    assert first[0] == "sampled" and "torch.profiler used CUPTI" in first[2][0]
     assert first[1] == [["ctypes", 2, 5 * MIB]]  # before and after the profiler, not meanwhile
     assert second == ["exact", [["ctypes", 1, 9 * MIB]], []]
     assert third[0] == "sampled" and third[1] == []
@@ -388,7 +388,7 @@ def test_eight_threads_for_a_minute(fresh):
     assert 4 * MIB <= peak <= 12 * MIB
     if "cupy" in counts:
         assert libraries["CuPy"][0] == 0 and libraries["CuPy"][2] == counts["cupy"]
-    assert "allocated before it was watched" not in libraries
+    assert "allocated before recording began" not in libraries
     assert counts["poll"] > 100 * SECONDS
 
 

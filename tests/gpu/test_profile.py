@@ -143,4 +143,4 @@ def test_libraries_by_setting_step_aside_and_say_so(fresh, tmp_path):
     """)
     assert facts["errors"] == []
     assert facts["kernels"] > 0, "the profile goes first"
-    assert any("torch.profiler had CUPTI to itself" in one or "by library" in one for one in facts["notes"])
+    assert any("torch.profiler used CUPTI" in one or "by library" in one for one in facts["notes"])

@@ -10,7 +10,7 @@ import torch
 import ipygpumem
 from fakes.builds import NO_GPU
 from fakes.cuda import CONTEXT, KERNELS
-from fakes.cupti import CUPY, NCCL, FakeCupti, put_under
+from fakes.cupti import CUPY, NCCL, FakeCupti, use_library
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.units import MIB
 
@@ -107,7 +107,7 @@ def test_while_a_graph_is_captured_nothing_is_asked_that_voids_it(heap, fake_gpu
 def cupti(monkeypatch):
     pytest.importorskip("llvmlite")
     library = FakeCupti()
-    put_under(monkeypatch, library)
+    use_library(monkeypatch, library)
     return library
 
 

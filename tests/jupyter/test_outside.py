@@ -1,4 +1,4 @@
-"""``%%gpumem --outside``, ``GPUMem.outside`` and ``%gpumem env`` in an IPython of the test's."""
+"""``%%gpumem --outside``, ``GPUMem.outside`` and ``%gpumem env`` in IPython."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fakes.cupti import CUPY, NCCL, FakeCupti, put_under
+from fakes.cupti import CUPY, NCCL, FakeCupti, use_library
 from ipygpumem.core.units import MIB
 
 pytest.importorskip("llvmlite")
@@ -15,7 +15,7 @@ pytest.importorskip("llvmlite")
 @pytest.fixture
 def cupti(monkeypatch):
     library = FakeCupti()
-    put_under(monkeypatch, library)
+    use_library(monkeypatch, library)
     return library
 
 
@@ -34,8 +34,8 @@ def notebook(gpu_notebook, fake_gpu, cupti):
 
 
 def threads():
-    """Those that records need; the sampler's is parked till the extension goes."""
-    return [one.name for one in threading.enumerate() if one.name == "ipygpumem-outside"]
+    """Return the threads that read records; the sampler's exists until the extension is unloaded."""
+    return [thread.name for thread in threading.enumerate() if thread.name == "ipygpumem-outside"]
 
 
 def test_a_cell_with_the_table_by_library(notebook, cupti):
@@ -50,15 +50,15 @@ def test_a_cell_with_the_table_by_library(notebook, cupti):
     assert notebook.last.libraries == ()
 
 
-def test_a_statement_tells_it_in_its_line(notebook):
+def test_a_statement_has_a_sentence(notebook):
     ran = notebook.run("%gpumem --outside take(0x1000, 388 * MIB, NCCL)")
     assert "cuda:0 outside PyTorch: NCCL +388.0 MiB" in ran.text
 
 
-def test_without_cupti_the_cell_runs_and_says_why(gpu_notebook, no_cupti):
+def test_without_cupti_the_reason_is_shown(gpu_notebook, no_cupti):
     ran = gpu_notebook.run("%%gpumem --outside\nx = 5\nx")
     assert ran.value == 5
-    assert "memory outside PyTorch by library: no CUPTI is loaded" in ran.text
+    assert "memory outside PyTorch by library: no CUPTI library is loaded" in ran.text
 
 
 def test_the_setting_records_from_cell_to_cell(notebook, cupti):
@@ -74,7 +74,7 @@ def test_the_setting_records_from_cell_to_cell(notebook, cupti):
     assert threads() == []
 
 
-def test_what_a_library_gives_back_at_once_is_told_too(notebook):
+def test_memory_freed_in_the_same_cell(notebook):
     notebook.run("%config GPUMem.outside = 'library'")
     ran = notebook.run("take(0x1000, 512 * MIB, CUPY)\ngive(0x1000)")
     assert "cuda:0 outside PyTorch: CuPy peak +512.0 MiB" in ran.text
@@ -82,10 +82,11 @@ def test_what_a_library_gives_back_at_once_is_told_too(notebook):
     assert notebook.run("take(0x2000, 2 * MIB, CUPY)\ngive(0x2000)").displays == []
 
 
-def test_a_setting_that_cannot_be_had_is_said_once(gpu_notebook, fake_gpu, no_cupti):
+def test_a_problem_with_the_setting_is_reported_once(gpu_notebook, fake_gpu, no_cupti):
     ran = gpu_notebook.run("%config GPUMem.outside = 'library'")
     assert ran.stdout == (
-        "ipygpumem: no names for memory outside PyTorch: no CUPTI is loaded: CUDA builds of PyTorch bring it\n"
+        "ipygpumem: memory outside PyTorch is reported without libraries: no CUPTI library is loaded; "
+        "PyTorch's CUDA builds load it\n"
     )
     gpu_notebook.shell.user_ns["gpu"] = fake_gpu
     ran = gpu_notebook.run("gpu.outside(64 << 20)")
@@ -93,7 +94,7 @@ def test_a_setting_that_cannot_be_had_is_said_once(gpu_notebook, fake_gpu, no_cu
     assert "CUPTI" not in ran.text + ran.stdout
 
 
-def test_unloading_in_the_middle_of_a_cell_ends_it(notebook, cupti):
+def test_unloading_within_a_cell_stops_recording(notebook, cupti):
     notebook.run("%config GPUMem.outside = 'library'")
     ran = notebook.run("%%gpumem --outside\ntake(0x1000, MIB, CUPY)\n%unload_ext ipygpumem\nx = 7")
     assert ran.success
@@ -101,20 +102,20 @@ def test_unloading_in_the_middle_of_a_cell_ends_it(notebook, cupti):
     assert threads() == []
 
 
-def test_a_value_that_means_nothing(notebook, caplog):
+def test_an_invalid_value_of_the_setting(notebook, caplog):
     notebook.run("%config GPUMem.outside = 'everything'")
     assert notebook.run("%config GPUMem.outside").value == "off"
 
 
-def test_env_says_what_is_missing(gpu_notebook, no_cupti):
+def test_env_shows_what_is_missing(gpu_notebook, no_cupti):
     ran = gpu_notebook.run("%gpumem env")
     assert "outside PyTorch, by library" in ran.stdout
-    assert "unknown: no CUPTI is loaded: CUDA builds of PyTorch bring it" in ran.stdout
+    assert "unknown: no CUPTI library is loaded; PyTorch's CUDA builds load it" in ran.stdout
     assert "NVML entry verified by a test allocation" in ran.stdout
     assert not gpu_notebook.run("%gpumem env now").success
 
 
-def test_env_names_the_pip_line(notebook, monkeypatch):
+def test_env_shows_the_pip_command(notebook, monkeypatch):
     from ipygpumem.core.errors import CuptiError
     from ipygpumem.sources.cupti.buffers import Buffers
 
@@ -126,34 +127,35 @@ def test_env_names_the_pip_line(notebook, monkeypatch):
 
 
 def test_env_with_everything(notebook):
-    line = next(one for one in notebook.run("%gpumem env").stdout.splitlines() if "by library" in one)
+    lines = notebook.run("%gpumem env").stdout.splitlines()
+    line = next(line for line in lines if "by library" in line)
     assert line.endswith("  exact: CUPTI's records")
 
 
-def test_a_fault_that_begins_later_is_said_once(notebook, cupti):
+def test_a_later_problem_is_reported_once(notebook, cupti):
     notebook.run("%config GPUMem.outside = 'library'")
     notebook.run("take(0x1000, 100 * MIB, NCCL)")
     cupti.refuses["cuptiGetTimestamp"] = 999
-    told = [notebook.run(f"take({0x2000 + i * 0x1000}, 100 * MIB, NCCL)").text for i in range(3)]
-    assert ["by library: " in text for text in told] == [True, False, False]
+    texts = [notebook.run(f"take({0x2000 + i * 0x1000}, 100 * MIB, NCCL)").text for i in range(3)]
+    assert ["by library: " in text for text in texts] == [True, False, False]
     cupti.refuses.clear()
     assert "NCCL +50.0 MiB" in notebook.run("take(0x9000, 50 * MIB, NCCL)").text
     notebook.run("%config GPUMem.outside = 'off'")
 
 
-def test_env_remembers_that_cupti_refused(notebook, cupti):
+def test_env_shows_the_last_error_of_cupti(notebook, cupti):
     cupti.refuses["cuptiActivityEnable"] = 35
     ran = notebook.run("%%gpumem --outside -v r\n1")
     assert ran.success
     env = notebook.run("%gpumem env").stdout
     assert "exact: CUPTI's records" not in env
-    assert "at the last try: " in env
+    assert "the last attempt failed: " in env
     cupti.refuses.clear()
     notebook.run("%%gpumem --outside\n1")
-    assert "at the last try: " not in notebook.run("%gpumem env").stdout
+    assert "the last attempt failed: " not in notebook.run("%gpumem env").stdout
 
 
-def test_without_a_statement_there_is_nothing_to_record(notebook):
+def test_the_option_needs_a_statement(notebook):
     ran = notebook.run("%gpumem --outside")
     assert not ran.success
-    assert "--outside is of a statement" in str(ran.error)
+    assert "add the statement to measure" in str(ran.error)

@@ -1,4 +1,4 @@
-"""What this machine allows: versions, PyTorch, CUDA, NVML, and the trust that each number deserves here."""
+"""The software and hardware of this machine, and how accurate each kind of value is on it."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ _PACKAGES = (
     "pyarrow",
     "llvmlite",
 )
+_ATTRIBUTION = {"process": "by process", "device": "whole device only", "torch-only": "PyTorch only"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +44,16 @@ class Environment:
     Attributes:
         python: Version of Python.
         system: Operating system.
-        packages: Version of each package that matters; None for one that is not there.
-        torch: What is wrong with PyTorch, or None.
-        cuda: Version of CUDA that PyTorch was built for, or None.
-        allocator: PyTorch's allocator settings from the environment, or None.
-        nvml: What is wrong with NVML, or None.
+        packages: Versions of the packages in use; None for a package that is not installed.
+        torch: Why PyTorch has no GPU memory to report, or None.
+        cuda: CUDA version that PyTorch was built for, or None.
+        allocator: PyTorch's allocator settings from the environment variables, or None.
+        nvml: Why NVML cannot be used, or None.
         driver: Version of the driver, or None.
-        cards: Name and bytes of each card that NVML shows.
-        mode: How PyTorch's current device can be attributed (``process``, ``device``, ``torch-only``), with the reason;
-            None without one.
-        numbers: For each kind of number its trust, and the reason.
+        devices: Product name and bytes of each device that NVML shows.
+        mode: How memory of PyTorch's current device is attributed (see `DeviceReading`), and the reason; None without
+            a device.
+        accuracy: The confidence in each kind of value, and the reason.
     """
 
     python: str
@@ -63,35 +64,33 @@ class Environment:
     allocator: str | None
     nvml: str | None
     driver: str | None
-    cards: tuple[tuple[str, int], ...]
+    devices: tuple[tuple[str, int], ...]
     mode: tuple[str, str] | None
-    numbers: dict[str, tuple[str, str]]
+    accuracy: dict[str, tuple[str, str]]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain data."""
         return asdict(self)
 
 
-def environment(session: Runtime | None = None) -> Environment:
-    """Look at this machine, and try it: a CUDA context of this process is where the modes show.
+def environment(runtime: Runtime | None = None) -> Environment:
+    """Examine this machine.
 
-    ``session``: one that is there already; its devices are read, and nothing is started.
+    ``runtime``: use the devices of this runtime as they are. By default CUDA is initialized, which creates a context.
     """
     torch = pytorch.problem(load=True) if pytorch.importable() else "torch is not installed"
-    nvml, driver, cards = _nvml()
-    device = None if torch is not None else _device() if session is None else _standing(session)
-    numbers = {"reading of snapshots": ("exact", "needs neither torch nor a GPU")}
-    recording = torch or recording_problem()
-    numbers["recording of snapshots"] = ("unknown", recording) if recording else ("exact", "PyTorch's own history")
+    nvml, driver, devices = _nvml()
+    device = None if torch is not None else _preloaded_device() if runtime is None else _used_device(runtime)
+    not_started = "CUDA cannot be initialized" if runtime is None else "CUDA is not initialized yet"
+    accuracy = {
+        "reading of snapshots": ("exact", "needs neither torch nor a GPU"),
+        "recording of snapshots": _accuracy(torch or recording_problem(), "PyTorch's allocation history"),
+    }
     if device is None:
-        numbers["GPU memory"] = (
-            "unknown",
-            torch or ("CUDA does not start" if session is None else "CUDA has not started"),
-        )
+        accuracy["GPU memory"] = ("unknown", torch or not_started)
     else:
-        numbers |= {line.label: (line.grade.trust, line.grade.reason) for line in breakdown(device)}
-    nameless = torch or outside_records().obstacle()
-    numbers["outside PyTorch, by library"] = ("unknown", nameless) if nameless else ("exact", "CUPTI's records")
+        accuracy |= {line.label: (line.grade.trust, line.grade.reason) for line in breakdown(device)}
+    accuracy["outside PyTorch, by library"] = _accuracy(torch or outside_records().problem(), "CUPTI's records")
     return Environment(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
@@ -101,10 +100,14 @@ def environment(session: Runtime | None = None) -> Environment:
         allocator=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
         nvml=nvml,
         driver=driver,
-        cards=cards,
+        devices=devices,
         mode=None if device is None else (device.mode, device.why),
-        numbers=numbers,
+        accuracy=accuracy,
     )
+
+
+def _accuracy(problem: str | None, source: str) -> tuple[str, str]:
+    return ("unknown", problem) if problem else ("exact", source)
 
 
 def _version(name: str) -> str | None:
@@ -115,39 +118,39 @@ def _version(name: str) -> str | None:
 
 
 def _nvml() -> tuple[str | None, str | None, tuple[tuple[str, int], ...]]:
-    """What is wrong with NVML, the driver, the cards."""
+    """Return why NVML cannot be used, the driver's version and the devices."""
     try:
         nvml = Nvml()
-        return None, nvml.driver(), nvml.handles()
-    except NvmlError as problem:
-        return str(problem), None, ()
+        devices = tuple((name, nvml.memory(handle).total) for name, handle in nvml.handles())
+        return None, nvml.driver(), devices
+    except NvmlError as error:
+        return str(error), None, ()
 
 
-def _device() -> DeviceReading | None:
-    """PyTorch's current device with a context of ours; None where CUDA does not start."""
+def _preloaded_device() -> DeviceReading | None:
     baseline = Runtime().preload("context")
     return baseline.reading.devices.get(baseline.device or "")
 
 
-def _standing(session: Runtime) -> DeviceReading | None:
-    """A device that a session uses already."""
-    return next((one for one in session.reading().devices.values() if one.context), None)
+def _used_device(runtime: Runtime) -> DeviceReading | None:
+    return next((device for device in runtime.reading().devices.values() if device.context), None)
 
 
 def environment_lines(facts: Environment) -> list[str]:
-    """The facts as text."""
-    lines = [f"Python {facts.python}, {facts.system}"]
-    lines.append("packages   " + ", ".join(f"{name} {found}" for name, found in facts.packages.items() if found))
-    missing = [name for name, found in facts.packages.items() if not found]
+    """Return the facts as text."""
+    installed = [f"{name} {installed}" for name, installed in facts.packages.items() if installed]
+    missing = [name for name, installed in facts.packages.items() if not installed]
+    lines = [f"Python {facts.python}, {facts.system}", f"packages     {', '.join(installed)}"]
     if missing:
-        lines.append("missing    " + ", ".join(missing))
-    lines.append(f"PyTorch    {facts.torch or 'ready'}" + (f", built for CUDA {facts.cuda}" if facts.cuda else ""))
+        lines.append(f"missing      {', '.join(missing)}")
+    lines.append(f"PyTorch      {facts.torch or 'ready'}" + (f", built for CUDA {facts.cuda}" if facts.cuda else ""))
     if facts.allocator:
-        lines.append(f"allocator  {facts.allocator}")
-    lines.append(f"NVML       {facts.nvml or f'ready, driver {facts.driver}'}")
-    lines += [f"  card {index}: {name}, {size(total)}" for index, (name, total) in enumerate(facts.cards)]
+        lines.append(f"allocator    {facts.allocator}")
+    lines.append(f"NVML         {facts.nvml or f'ready, driver {facts.driver}'}")
+    lines += [f"  GPU {index}: {name}, {size(total)}" for index, (name, total) in enumerate(facts.devices)]
     if facts.mode is not None:
-        lines.append(f"mode       {facts.mode[0]}: {facts.mode[1]}")
-    width = max(map(len, facts.numbers))
-    lines += [f"  {name.ljust(width)}  {trust}: {reason}" for name, (trust, reason) in facts.numbers.items()]
+        lines.append(f"attribution  {_ATTRIBUTION[facts.mode[0]]}: {facts.mode[1]}")
+    lines.append("accuracy")
+    width = max(map(len, facts.accuracy))
+    lines += [f"  {name.ljust(width)}  {trust}: {reason}" for name, (trust, reason) in facts.accuracy.items()]
     return lines

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.other_process import OtherProcess
     from ipygpumem.core.reading import DeviceReading, Reading
     from ipygpumem.features.explain.cache import Cache
-    from ipygpumem.features.outside.accounts import Owner
+    from ipygpumem.features.outside.allocation_totals import Owner
     from ipygpumem.measurement.runtime import Runtime
 
 __all__ = ["Explanation", "explain"]
@@ -123,7 +123,7 @@ def _look(session: Runtime) -> _Look:
     reading, caches, why = _books(session)
     told = "libraries by name: %config GPUMem.outside = 'library', from then on"
     try:
-        recorded = outside_records().standing()
+        recorded = outside_records().live_by_owner()
     except CuptiError as error:
         recorded, told = None, f"libraries have no names: {error}"
     since, owners = (None, {}) if recorded is None else recorded

@@ -1,4 +1,4 @@
-"""The question to a measurement: who allocated outside PyTorch, by library."""
+"""Measure memory outside PyTorch by library during a measurement."""
 
 from __future__ import annotations
 
@@ -18,64 +18,63 @@ from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS, PoolReading, pool_readings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from ipygpumem.core.report import DeviceReport, Report
-    from ipygpumem.features.outside.accounts import Owner, Window
+    from ipygpumem.features.outside.allocation_totals import RecordingInterval
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
-__all__ = ["OutsideQuestion", "exact_first"]
+__all__ = ["OutsideMeasurement", "without_redundant_samples"]
 
-_RECORDS = "CUPTI's record of every allocation"
 _Pools = dict[tuple[str, int], PoolReading]
 
 
-class OutsideQuestion:
-    """One measurement's, as an observer of it. Where CUPTI cannot be had the pools' own counts are all there is.
+class OutsideMeasurement:
+    """Collects the records of one measurement; without CUPTI only the counters of memory pools.
 
-    ``standing``: it is asked of every measurement; why something cannot be had at all is then told once.
+    ``every_cell``: it is used for every measurement, so that problems are reported only once.
     """
 
-    def __init__(self, monitor: DeviceMonitor, *, standing: bool = False) -> None:
+    def __init__(self, monitor: DeviceMonitor, *, every_cell: bool = False) -> None:
         self._monitor = monitor
-        self._standing = standing
-        self._why = ""
-        self._held = False
-        self._window: Window | None = None
+        self._every_cell = every_cell
+        self._problem = ""
+        self._acquired = False
+        self._interval: RecordingInterval | None = None
         self._before: _Pools = {}
         self._after: _Pools = {}
         self._pid = os.getpid()
 
     def attach(self, measurement: Measurement) -> None:
-        """Ask a measurement, before it begins: what CUPTI needs for itself is then there before the first reading."""
+        """Start recording before the first reading, so that CUPTI's own memory is not in the measurement."""
         try:
             outside_records().acquire()
-            self._held = True
+            self._acquired = True
         except CuptiError as error:
-            self._why = str(error)
+            self._problem = str(error)
         measurement.observers.append(self)
 
     def start(self) -> None:
-        """The measurement begins."""
+        """Begin the interval with the measurement."""
         self._before = self._pools()
-        if self._held:
+        if self._acquired:
             try:
-                self._window = outside_records().open()
+                self._interval = outside_records().open_interval()
             except CuptiError as error:
-                self._why = str(error)
+                self._problem = str(error)
 
     def stop(self) -> None:
-        """It ends, or does not take place."""
+        """End the interval with the measurement, or if it does not take place."""
         if os.getpid() != self._pid:
             return
-        if self._window is not None and not self._after:
-            with contextlib.suppress(Exception):
-                outside_records().shut(self._window)
         if not self._after:
+            if self._interval is not None:
+                with contextlib.suppress(Exception):
+                    outside_records().close_interval(self._interval)
             self._after = self._pools()
-        if self._held:
-            self._held = False
+        if self._acquired:
+            self._acquired = False
             with contextlib.suppress(Exception):
                 outside_records().release()
 
@@ -84,73 +83,77 @@ class OutsideQuestion:
         if torch is None:
             return {}
         devices = [index for index in self._monitor.devices if pytorch.has_context(torch, index)]
-        return {(one.name, one.device): one for one in pool_readings(devices)}
+        return {(pool.name, pool.device): pool for pool in pool_readings(devices)}
 
-    def answer(self, report: Report) -> tuple[tuple[OutsideMemory, ...], tuple[str, ...]]:
-        """Each device's, and what is to be said about it."""
-        answers, notes = [], []
-        accounts = {} if self._window is None else self._window.accounts
-        trust = self._grade()
-        once = self._standing and trust.trust == "unknown"
-        if trust.trust != "exact" and not (once and trust.reason in outside_records().told):
-            if once:
-                outside_records().told.add(trust.reason)
-            notes.append(f"memory outside PyTorch by library: {trust.reason}")
+    def collect(self, report: Report) -> tuple[tuple[OutsideMemory, ...], tuple[str, ...]]:
+        """Return the memory of each device in a report, and notes."""
+        results, notes = [], []
+        confidence = self._confidence()
+        if confidence.trust != "exact" and self._is_new_problem(confidence):
+            notes.append(f"memory outside PyTorch by library: {confidence.reason}")
         for device in report.devices.values():
             if not device.after.context:
                 continue
             index = int(device.name.rpartition(":")[2])
-            answers.append(self._device(device, index, trust))
-            missing = self._missing(device, {owner: account.level for owner, account in accounts.items()}, index)
-            if trust.trust == "exact" and missing:
+            results.append(self._device(device, index, confidence))
+            missing = self._missing(device, index)
+            if confidence.trust == "exact" and missing:
                 notes.append(
-                    f"{device.name}: records do not agree with PyTorch's own count ({signed(missing)} apart): "
-                    "another profiler may have taken some"
+                    f"{device.name}: CUPTI's records and PyTorch's own count differ by {signed(missing)}: another "
+                    "profiler may have received some of the records"
                 )
-        return tuple(answers), tuple(notes)
+        return tuple(results), tuple(notes)
 
-    def _grade(self) -> Grade:
-        window = self._window
-        if window is None:
-            return grade("unknown", self._why or "the measurement did not begin")
-        if window.trouble:
-            return grade("sampled", f"records until {window.trouble}")
-        if window.lost:
-            return grade("sampled", "CUPTI had no room for some records: figures are incomplete")
-        if window.seconds > 0:
-            return grade("sampled", f"for {duration(window.seconds)} torch.profiler had CUPTI to itself")
-        return grade("exact", _RECORDS)
+    def _is_new_problem(self, confidence: Grade) -> bool:
+        if not self._every_cell or confidence.trust != "unknown":
+            return True
+        reported = outside_records().reported_problems
+        is_new = confidence.reason not in reported
+        reported.add(confidence.reason)
+        return is_new
 
-    def _device(self, device: DeviceReport, index: int, trust: Grade) -> OutsideMemory:
-        window = self._window
-        total = None if window is None else window.totals.get(index)
+    def _confidence(self) -> Grade:
+        interval = self._interval
+        if interval is None:
+            return grade("unknown", self._problem or "the measurement did not begin")
+        if interval.problem:
+            return grade("sampled", f"recording ended early: {interval.problem}")
+        if interval.lost:
+            return grade("sampled", "CUPTI had no buffer for some records, so the values are too low")
+        if interval.seconds > 0:
+            return grade("sampled", f"torch.profiler used CUPTI for {duration(interval.seconds)}")
+        return grade("exact", "CUPTI's record of every allocation")
+
+    def _device(self, device: DeviceReport, index: int, confidence: Grade) -> OutsideMemory:
+        interval = self._interval
+        total = None if interval is None else interval.devices.get(index)
         pools = tuple(self._pool_changes(index))
-        held = {one.name: one.change for one in pools}
-        shared = bool(device.after.torch_why)  # PyTorch's own books are those of that pool
+        changes = {pool.name: pool.change for pool in pools}
+        shared = bool(device.after.torch_why)  # PyTorch allocates from CUDA's default pool itself
         return balance(
             device,
             self._libraries(index),
             pools,
-            peak=None if window is None else total.peak if total is not None else 0,
-            reserved=None if shared else held.get(STREAMS),
-            graphs=held.get(GRAPHS),
-            seconds=0.0 if window is None else window.seconds,
-            grade=trust,
+            peak=None if interval is None else total.peak if total is not None else 0,
+            reserved=None if shared else changes.get(STREAMS),
+            graphs=changes.get(GRAPHS),
+            seconds=0.0 if interval is None else interval.seconds,
+            grade=confidence,
         )
 
     def _libraries(self, index: int) -> Iterator[LibraryMemory]:
-        for owner, one in () if self._window is None else self._window.accounts.items():
+        for owner, totals in () if self._interval is None else self._interval.owners.items():
             if owner.device == index and owner.library != ALLOCATOR:
                 memory: Any = owner.memory
                 yield LibraryMemory(
                     owner.library,
                     owner.file,
                     memory,
-                    one.level,
-                    one.peak,
-                    one.allocated,
-                    one.freed,
-                    one.allocations,
+                    totals.level,
+                    totals.peak,
+                    totals.allocated,
+                    totals.freed,
+                    totals.allocations,
                     owner.pooled,
                 )
 
@@ -159,19 +162,23 @@ class OutsideQuestion:
             if device != index:
                 continue
             before = self._before.get((name, device)) or PoolReading(name, device, 0, 0, 0, after.source)
-            held, used = _minus(after.held, before.held), _minus(after.used, before.used)
-            level = before.used if after.held is None else before.held
+            held, used = _difference(after.held, before.held), _difference(after.used, before.used)
+            level_before = before.used if after.held is None else before.held
             peak = None
             if after.peak is not None and before.peak is not None and after.peak > before.peak:
-                peak = after.peak - (level or 0)  # a record of this measurement
+                peak = after.peak - (level_before or 0)  # a new peak, so it is of this measurement
             now = after.used if after.held is None else after.held
             if held or used or peak:
                 yield PoolMemory(name, held, used, now, peak, grade("exact", after.source))
 
-    @staticmethod
-    def _missing(device: DeviceReport, levels: Mapping[Owner, int], index: int) -> int:
-        """PyTorch's segments by record minus those by its own count; 0 where the two cannot be compared."""
-        recorded = sum(level for owner, level in levels.items() if owner.device == index and owner.library == ALLOCATOR)
+    def _missing(self, device: DeviceReport, index: int) -> int:
+        """Return the recorded change of PyTorch's segments minus PyTorch's own; 0 if they cannot be compared."""
+        totals = None if self._interval is None else self._interval.owners
+        recorded = sum(
+            owner_totals.level
+            for owner, owner_totals in (totals or {}).items()
+            if owner.device == index and owner.library == ALLOCATOR
+        )
         before, after = device.before.reserved, device.after.reserved
         if before is None or after is None or device.after.torch_why:
             return 0
@@ -179,20 +186,20 @@ class OutsideQuestion:
         return 0 if missing and allocator.uses_expandable_segments() else missing
 
 
-def exact_first(report: Report, libraries: Iterable[OutsideMemory]) -> Report:
-    """The report without sampled peaks that exact ones tell already: those of the records, or a pool's own."""
+def without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) -> Report:
+    """Remove sampled peaks outside PyTorch if exact peaks, of the records or of a pool, are at least as high."""
     devices = dict(report.devices)
-    for found in libraries:
-        device = devices.get(found.device)
+    for outside in memory:
+        device = devices.get(outside.device)
         if device is None or device.sampled is None:
             continue
-        exact = [one.peak for one in found.pools if one.peak is not None and one.grade.trust == "exact"]
-        if found.grade.trust == "exact" and found.peak is not None:
-            exact.append(found.peak + max(found.idle, 0) + max(found.rest or 0, 0))
-        if exact and max(exact) >= device.sampled.change - NOISE:
-            devices[found.device] = replace(device, sampled=None)
+        peaks = [pool.peak for pool in outside.pools if pool.peak is not None and pool.grade.trust == "exact"]
+        if outside.grade.trust == "exact" and outside.peak is not None:
+            peaks.append(outside.peak + max(outside.idle, 0) + max(outside.rest or 0, 0))
+        if peaks and max(peaks) >= device.sampled.change - NOISE:
+            devices[outside.device] = replace(device, sampled=None)
     return replace(report, devices=devices)
 
 
-def _minus(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one - other
+def _difference(after: int | None, before: int | None) -> int | None:
+    return None if after is None or before is None else after - before

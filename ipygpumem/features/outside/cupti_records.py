@@ -1,9 +1,8 @@
-"""Every allocation of device memory outside PyTorch, by library, while somebody asks for it.
+"""Records of all device memory allocations outside PyTorch, while a measurement or the user's setting needs them.
 
-Records come from `ipygpumem.sources.cupti.library` in full buffers; a thread fetches them now and then, and only
-what is live by address, and for each open measurement a level and a peak of each library. Each thread of a program
-fills buffers of its own, so records are put into their order in time first, and the newest wait a moment for others
-that are older.
+CUPTI delivers records in full buffers. A thread reads them a few times a second and keeps only the live allocations
+and, for each open measurement, the totals of each library. Each thread of the program fills its own buffers, so records
+are sorted by time, and the newest ones wait for older ones from other threads.
 """
 
 from __future__ import annotations
@@ -19,61 +18,68 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import CuptiError
-from ipygpumem.features.outside.accounts import COLUMNS, TIME, Accounts, Window
-from ipygpumem.features.outside.rows import rows
+from ipygpumem.features.outside.allocation_totals import (
+    COLUMNS,
+    TIME,
+    LiveAllocations,
+    RecordingInterval,
+    pytorch_segments,
+)
 from ipygpumem.measurement.profiler_handover import profiling, release_profiler, watch_profiler
 from ipygpumem.measurement.runtime import current
-from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.cupti.buffers import Buffers
 from ipygpumem.sources.cupti.library import Cupti
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.features.outside.accounts import Owner
+    from ipygpumem.features.outside.allocation_totals import Owner
 
-__all__ = ["OutsideBook", "outside_records"]
+__all__ = ["OutsideRecords", "outside_records"]
 
-_MARGIN_NS = 100_000_000
-"""A record carries the time at which its call began, and comes once that has ended: few calls last longer."""
-_PAUSE = 0.05
-_FORKED = "this process was forked from the one that measures"
+_DELAY_NS = 100_000_000
+"""A record carries the time when its call began, and is written when it ends: few calls take longer."""
+_POLL_SECONDS = 0.05
+_FORKED = "this process was forked from the one that is being measured"
 _EMPTY: NDArray[Any] = np.zeros((0, COLUMNS), dtype=np.int64)
 
 
-class OutsideBook:
-    """What is allocated, and the open windows on it. One per process: CUPTI's callbacks are the process's."""
+class OutsideRecords:
+    """The recorded allocations of this process. There is one per process, because CUPTI's callbacks are global.
+
+    Attributes:
+        reported_problems: Reasons why nothing can be recorded that the user has already seen.
+    """
 
     def __init__(self) -> None:
+        self.reported_problems: set[str] = set()
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._users = 0
-        self._windows: list[Window] = []
+        self._intervals: list[RecordingInterval] = []
         self._cupti: Cupti | None = None
         self._buffers: Buffers | None = None
-        self._on = False
+        self._recording = False
         self._paused_at: float | None = None
         self._since = 0.0
         self._thread: threading.Thread | None = None
-        self._leave = threading.Event()
-        self._accounts = Accounts()
-        self._waiting = _EMPTY
-        self._refused: str | None = None
-        self.told: set[str] = set()
-        """Reasons why nothing can be told by library that have been said, where everything is asked for."""
+        self._stop = threading.Event()
+        self._live = LiveAllocations()
+        self._pending = _EMPTY
+        self._failed: str | None = None
 
-    def obstacle(self) -> str | None:
-        """Why nothing can be told by library here; None where it can, as far as can be said without trying."""
+    def problem(self) -> str | None:
+        """Return why nothing can be recorded here, or None as far as that is known without trying."""
         if self._forked():
             return _FORKED
         try:
             self._prepare()
         except CuptiError as error:
             return str(error)
-        return self._refused
+        return self._failed
 
     def _forked(self) -> bool:
-        """Whether this is a forked child: the lock may then be held for ever, by a thread that is not here."""
+        """Return whether this is a forked child, in which the lock may be held for ever by a thread of the parent."""
         return os.getpid() != self._pid
 
     def _prepare(self) -> tuple[Cupti, Buffers]:
@@ -83,10 +89,10 @@ class OutsideBook:
         return self._cupti, self._buffers
 
     def acquire(self) -> None:
-        """Record from here on, until the last who asked has called `release`.
+        """Start recording. It stops when `release` has been called as often.
 
         Raises:
-            CuptiError: Nothing can be recorded here; the message says why, and what to do.
+            CuptiError: Nothing can be recorded here.
         """
         if self._forked():
             raise CuptiError(_FORKED)
@@ -94,207 +100,197 @@ class OutsideBook:
             cupti, buffers = self._prepare()
             if not self._users:
                 try:
-                    self._begin(cupti, buffers)
+                    self._start(cupti, buffers)
                 except BaseException as error:
                     self._end()
                     if isinstance(error, CuptiError):
-                        self._refused = f"at the last try: {error}"
+                        self._failed = f"the last attempt failed: {error}"
                     raise
-                self._refused = None
+                self._failed = None
             self._users += 1
 
-    def _begin(self, cupti: Cupti, buffers: Buffers) -> None:
-        self._forget()
+    def _start(self, cupti: Cupti, buffers: Buffers) -> None:
+        self._clear()
         watch_profiler(self.pause, self.resume)
         if profiling():
             self._paused_at = time.perf_counter()
         else:
             self._paused_at = None
-            self._switch_on(cupti, buffers)
+            self._start_cupti(cupti, buffers)
         atexit.register(self.close)
-        self._leave = threading.Event()  # of this thread alone: another may begin while this one ends
+        self._stop = threading.Event()  # a new one, as the previous thread may still be ending
         self._thread = threading.Thread(
-            target=self._fetch, args=(buffers, self._leave), name="ipygpumem-outside", daemon=True
+            target=self._read_buffers, args=(buffers, self._stop), name="ipygpumem-outside", daemon=True
         )
         self._thread.start()
 
-    def _switch_on(self, cupti: Cupti, buffers: Buffers) -> None:
-        self._on = True  # before: what interrupts it has to be taken back, too
+    def _start_cupti(self, cupti: Cupti, buffers: Buffers) -> None:
+        self._recording = True  # before starting, so that an interrupt stops it again
         cupti.start(buffers)
         self._since = time.time()
-        # what PyTorch has already: by its own list of segments, whatever library CUPTI would have named
-        for device, address, size in _segments():
-            self._accounts.stands(device, address, size)
+        for device, address, nbytes in pytorch_segments():
+            self._live.add_segment(device, address, nbytes)
 
     def release(self) -> None:
-        """One of those who asked needs it no more."""
+        """End one use, and recording with the last one."""
         if self._forked():
             return
         with self._lock:
-            if not self._users:
-                return
-            self._users -= 1
-            if not self._users:
+            self._users = max(self._users - 1, 0)
+            if not self._users and self._thread is not None:
                 self._end()
 
     def _end(self) -> None:
-        self._switch_off()
+        self._stop_cupti()
         release_profiler(self.pause)
         atexit.unregister(self.close)
         thread, self._thread = self._thread, None
-        self._leave.set()
-        self._forget()
+        self._stop.set()
+        self._clear()
         if self._buffers is not None:
             self._buffers.wake()
         if thread is not None and thread is not threading.current_thread():
-            self._lock.release()  # the thread may be waiting for it, and has to see that it shall leave
+            self._lock.release()  # the thread may be waiting for it
             try:
                 thread.join(timeout=2)
             finally:
                 self._lock.acquire()
 
-    def _switch_off(self) -> None:
-        if self._on and self._cupti is not None:
-            self._on = False
+    def _stop_cupti(self) -> None:
+        if self._recording and self._cupti is not None:
+            self._recording = False
             with contextlib.suppress(CuptiError):
                 self._cupti.stop()
             with contextlib.suppress(CuptiError):
                 self._collect()
 
-    def _forget(self) -> None:
-        self._accounts.forget()
-        self._waiting = _EMPTY
+    def _clear(self) -> None:
+        self._live.clear()
+        self._pending = _EMPTY
 
     def close(self) -> None:
-        """End, whoever still asks: the extension is unloaded, or the process ends."""
+        """Stop recording for all: the extension is unloaded, or the process ends."""
         if self._forked():
             return
         with self._lock:
             if self._users:
                 self._users = 0
-                for window in self._windows:  # a block that is still open must not take what it has for all
-                    window.trouble = window.trouble or "recording was ended for all: the extension was unloaded"
+                for interval in self._intervals:
+                    interval.problem = interval.problem or "the extension was unloaded"
                 self._end()
-                self._windows.clear()
+                self._intervals.clear()
 
-    def open(self) -> Window:
-        """A window from now on; between `acquire` and `release`."""
+    def open_interval(self) -> RecordingInterval:
+        """Begin an interval; only between `acquire` and `release`."""
         if self._forked():
             raise CuptiError(_FORKED)
         with self._lock:
             cupti, buffers = self._prepare()
             self._collect()
-            window = Window(cupti.now(), lost=buffers.lost)
-            self._windows.append(window)
+            interval = RecordingInterval(cupti.now(), lost=buffers.lost)
+            self._intervals.append(interval)
             if self._paused_at is not None:
-                window.seconds -= time.perf_counter() - self._paused_at
-            return window
+                interval.seconds -= time.perf_counter() - self._paused_at
+            return interval
 
-    def shut(self, window: Window) -> None:
-        """The window's end: whatever has been recorded is in it. A second time is nothing."""
+    def close_interval(self, interval: RecordingInterval) -> None:
+        """End an interval, with all records until now. Does nothing the second time."""
         if self._forked():
             return
         with self._lock:
-            if all(one is not window for one in self._windows):
+            if interval not in self._intervals:
                 return
             try:
                 self._collect()
-                if window.grown:  # the list of a large heap takes its time
-                    for device, address, _ in _segments():
-                        self._accounts.adopt(device, address, self._windows)
+                if interval.has_outside_allocations:  # listing the segments of a large heap is slow
+                    self._attribute_segments()
             except CuptiError as error:
-                window.trouble = str(error)
+                interval.problem = str(error)
             if self._paused_at is not None:
-                window.seconds += time.perf_counter() - self._paused_at
-            window.lost = (self._buffers.lost if self._buffers else 0) - window.lost
-            self._windows = [one for one in self._windows if one is not window]
+                interval.seconds += time.perf_counter() - self._paused_at
+            interval.lost = (self._buffers.lost if self._buffers else 0) - interval.lost
+            self._intervals.remove(interval)
 
-    def standing(self) -> tuple[float, dict[Owner, int]] | None:
-        """Since when everything is recorded, in seconds since 1970, and what came since and is live, by owner.
+    def _attribute_segments(self) -> None:
+        for device, address, _ in pytorch_segments():
+            self._live.move_to_pytorch(device, address, self._intervals)
 
-        None where nothing is being recorded now.
+    def live_by_owner(self) -> tuple[float, dict[Owner, int]] | None:
+        """Return the start of recording (seconds since 1970) and the live bytes allocated since then by owner.
+
+        None if nothing is being recorded.
         """
         if self._forked():
             return None
         with self._lock:
-            if not self._on:
+            if not self._recording:
                 return None
             self._collect()
-            for device, address, _ in _segments():
-                self._accounts.adopt(device, address, self._windows)
-            return self._since, self._accounts.standing()
+            self._attribute_segments()
+            return self._since, self._live.by_owner()
 
     def pause(self) -> None:
-        """Leave CUPTI to somebody else: fetch what is there, and record nothing until `resume`."""
+        """Read all records, and leave CUPTI to a profiler until `resume`."""
         if self._forked():
             return
         with self._lock:
             if self._paused_at is None and self._users:
-                self._switch_off()
-                self._forget()  # what is freed meanwhile is not seen: an address then says nothing any more
+                self._stop_cupti()
+                self._clear()  # frees are not recorded during the pause
                 self._paused_at = time.perf_counter()
 
     def resume(self) -> None:
-        """Record again."""
+        """Continue recording."""
         if self._forked():
             return
         with self._lock:
             if self._paused_at is None or not self._users:
                 return
-            gap, self._paused_at = time.perf_counter() - self._paused_at, None
-            for window in self._windows:
-                window.seconds += gap
+            pause, self._paused_at = time.perf_counter() - self._paused_at, None
+            problem = ""
             try:
-                self._switch_on(*self._prepare())
+                self._start_cupti(*self._prepare())
             except CuptiError as error:
-                for window in self._windows:
-                    window.trouble = str(error)
+                problem = str(error)
+            for interval in self._intervals:
+                interval.seconds += pause
+                interval.problem = problem or interval.problem
 
-    def _fetch(self, buffers: Buffers, leave: threading.Event) -> None:
-        """The thread: while buffers fill up, fetch them a few times a second."""
-        waits = select.poll()
-        waits.register(buffers.ready, select.POLLIN)
-        while not leave.is_set():
-            waits.poll()
+    def _read_buffers(self, buffers: Buffers, stop: threading.Event) -> None:
+        """Read full buffers a few times a second, in the thread."""
+        poll = select.poll()
+        poll.register(buffers.ready, select.POLLIN)
+        while not stop.is_set():
+            poll.poll()
             with self._lock:
-                if not leave.is_set() and self._cupti is not None:
+                if not stop.is_set() and self._cupti is not None:
                     with contextlib.suppress(CuptiError):
-                        self._collect(self._cupti.now() - _MARGIN_NS)
-            leave.wait(_PAUSE)
+                        self._collect(self._cupti.now() - _DELAY_NS)
+            stop.wait(_POLL_SECONDS)
 
     def _collect(self, until: int | None = None) -> None:
-        """Fetch what is recorded, and enter what is older than a time; everything, without one."""
+        """Read all records and apply those until a time, or all."""
         cupti, buffers = self._prepare()
         cupti.flush()
-        tables, trouble = [self._waiting], None
+        tables, problem = [self._pending], None
         for address, valid in buffers.full():
             try:
-                tables.append(rows(cupti, self._accounts, address, valid))
+                tables.append(self._live.table(cupti, address, valid))
             except CuptiError as error:
-                trouble = error
+                problem = error
             buffers.give_back(address)
         table = np.concatenate(tables)
         table = table[np.argsort(table[:, TIME], kind="stable")]
         end = len(table) if until is None else int(np.searchsorted(table[:, TIME], until, side="right"))
-        self._waiting = table[end:]
+        self._pending = table[end:]
         if end:
-            self._accounts.enter(table[:end], self._windows)
-        if trouble is not None:
-            for window in self._windows:  # whoever collects, the thread too: what could not be read is lost to all
-                window.trouble = window.trouble or str(trouble)
-            raise trouble
+            self._live.apply(table[:end], self._intervals)
+        if problem is not None:
+            for interval in self._intervals:  # all have lost these records
+                interval.problem = interval.problem or str(problem)
+            raise problem
 
 
-def _segments() -> list[tuple[int, int, int]]:
-    """Device index, address and bytes of PyTorch's segments; none while the user records: a history notes the look."""
-    try:
-        if pytorch.started() is None or (allocator.is_recording() and not current().active_recording.running):
-            return []
-        return [(one["device"], one["address"], one["total_size"]) for one in allocator.segments()]
-    except Exception:  # a backend that keeps no list
-        return []
-
-
-def outside_records() -> OutsideBook:
-    """The records of this process."""
-    return current().state(OutsideBook)
+def outside_records() -> OutsideRecords:
+    """Return the records of this process."""
+    return current().state(OutsideRecords)

@@ -1,4 +1,4 @@
-"""The name by which people know a library, from the path of its file."""
+"""Common names of libraries, from the paths of their files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from ipygpumem.core.from_dict import printable
 
 __all__ = ["ALLOCATOR", "file_name", "library_name"]
 
-_LONGEST = 80
+_MAX_LENGTH = 80
 
 ALLOCATOR = "PyTorch's allocator"
-"""What belongs in PyTorch's own books, and is no memory outside it."""
+"""Memory that PyTorch counts itself, so it is not outside PyTorch."""
 
-_FILES = (
+
+def _compiled(*rules: tuple[str, str]) -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple((re.compile(pattern), name) for pattern, name in rules)
+
+
+_FILES = _compiled(
     (r"libc10_cuda\.", ALLOCATOR),
     (r"xla_cuda|jax_cuda|libjax", "JAX/XLA"),
     (r"libtensorflow", "TensorFlow"),
@@ -37,10 +42,10 @@ _FILES = (
     (r"libopencv", "OpenCV"),
     (r"lib(nvcuvid|nvidia-encode)\.", "video codec"),
     (r"libffi[._-]|_ctypes\.", "ctypes"),
-    (r"lib(torch|c10)", "PyTorch beside its allocator"),
+    (r"lib(torch|c10)", "PyTorch without its allocator"),
 )
-"""How the file's own name begins."""
-_PACKAGES = (
+"""Beginnings of file names."""
+_PACKAGES = _compiled(
     (r"cupyx?(_backends)?/", "CuPy"),
     (r"jaxlib/|jax_plugins/|jax_cuda", "JAX/XLA"),
     (r"tensorflow/", "TensorFlow"),
@@ -57,34 +62,27 @@ _PACKAGES = (
     (r"bitsandbytes/", "bitsandbytes"),
     (r"cuda/(bindings|core)/", "cuda-bindings"),
 )
-"""How its path goes on below the folder where packages are installed: above it people name folders as they like."""
+"""Beginnings of paths below site-packages; the folders above may have any names."""
 _SITE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
-
-
-def _known(rules: tuple[tuple[str, str], ...]) -> tuple[tuple[re.Pattern[str], str], ...]:
-    return tuple((re.compile(pattern), name) for pattern, name in rules)
-
-
-_KNOWN_FILES, _KNOWN_PACKAGES = _known(_FILES), _known(_PACKAGES)
 
 
 @lru_cache(maxsize=1024)
 def library_name(path: str) -> str:
-    """``"cuBLAS"`` for ``/usr/.../libcublas.so.13``; of a library that is not known here, the name of its file."""
+    """Return ``"cuBLAS"`` for ``/usr/.../libcublas.so.13``; for an unknown library the name of its file."""
     path = path.replace("\\", "/")
     file = file_name(path)
-    for pattern, name in _KNOWN_FILES:
+    for pattern, name in _FILES:
         if pattern.match(file):
             return name
     site = _SITE.match(path)
-    below = path[site.end() :] if site is not None else ""
-    for pattern, name in _KNOWN_PACKAGES:
-        if pattern.match(below):
+    package_path = path[site.end() :] if site is not None else ""
+    for pattern, name in _PACKAGES:
+        if pattern.match(package_path):
             return name
     return file or "unknown library"
 
 
 def file_name(path: str) -> str:
-    """The name of a path's file, printable and of a length that a line can bear."""
+    """Return the name of a path's file, printable and shortened."""
     name = " ".join(printable(path.replace("\\", "/").rpartition("/")[2]).split())
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+    return name if len(name) <= _MAX_LENGTH else f"{name[: _MAX_LENGTH - 1]}…"

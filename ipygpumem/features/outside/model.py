@@ -1,12 +1,11 @@
-"""Memory outside PyTorch by library: who took how much in a measurement, and what is left without a name.
+"""Memory outside PyTorch by library.
 
 ::
 
-    outside PyTorch = libraries (device memory, arrays, static variables) + pools' unused part + rest
+    outside PyTorch = libraries (device memory, arrays, static variables) + unused memory in CUDA's pools + rest
 
-The rest is what no allocation asked for: the CUDA context, kernel code, stacks, graphs; and what was mapped piece by
-piece (cuMemCreate), of which the tested versions of CUPTI tell nothing. Pinned memory is the host's and managed memory
-the whole card's: both stand apart.
+The rest was not allocated by a call that CUPTI records: the CUDA context, kernel code, stacks and graphs, and memory
+mapped by cuMemCreate, which the tested versions of CUPTI do not record. Pinned and managed memory are separate.
 """
 
 from __future__ import annotations
@@ -20,32 +19,32 @@ if TYPE_CHECKING:
     from ipygpumem.core.grade import Grade
     from ipygpumem.core.report import DeviceReport
 
-__all__ = ["EARLIER", "LibraryMemory", "Memory", "OutsideMemory", "PoolMemory", "balance"]
+__all__ = ["DEVICE_MEMORY", "EARLIER", "LibraryMemory", "Memory", "OutsideMemory", "PoolMemory", "balance"]
 
 Memory = Literal["device", "array", "static", "managed", "pinned"]
-"""``device``: cudaMalloc and its kin; ``array``: textures and surfaces; ``static``: variables of kernels; ``managed``:
-moves between card and host; ``pinned``: page-locked memory of the host."""
+"""``device``: cudaMalloc and similar; ``array``: textures and surfaces; ``static``: variables of kernels; ``managed``:
+moves between device and host; ``pinned``: page-locked memory of the host."""
 
-EARLIER = "allocated before it was watched"
-"""In the place of a library: memory that was given back, of which nobody saw the allocation."""
+EARLIER = "allocated before recording began"
+"""Stands for the library of memory whose allocation was not recorded."""
 
-_ON_THE_CARD = ("device", "array", "static")
+DEVICE_MEMORY = ("device", "array", "static")
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryMemory:
-    """One library's own allocations of one kind in a measurement, in bytes.
+    """The allocations of one kind by one library during a measurement, in bytes.
 
     Attributes:
-        library: Its name, as people know it.
-        file: The file that asked, without its folders; empty where nobody knows.
-        memory: The kind.
+        library: The library's common name.
+        file: The name of its file without folders; empty if unknown.
+        memory: The kind of memory.
         change: Allocated minus freed.
-        peak: The highest that `change` has been meanwhile, from 0 on.
-        allocated: All that was allocated.
-        freed: All that was freed, also of what had been allocated before.
-        allocations: How many.
-        pooled: Whether it came from a memory pool of CUDA's (cudaMallocAsync): freed, it may stay in that pool.
+        peak: The highest ``change`` during the measurement.
+        allocated: All allocations.
+        freed: All frees, including memory allocated earlier.
+        allocations: The number of allocations.
+        pooled: Whether it came from a CUDA memory pool (cudaMallocAsync), which may keep it when it is freed.
     """
 
     library: str
@@ -61,14 +60,14 @@ class LibraryMemory:
 
 @dataclass(frozen=True, slots=True)
 class PoolMemory:
-    """What a pool of this process says of itself, in bytes. It is part of what the libraries hold, not beside it.
+    """The counters of a memory pool, in bytes. Its memory is included in that of the libraries.
 
     Attributes:
-        name: Whose pool.
-        change: What it took from the card, minus what it gave back; None where it tells only what is in use.
-        used: The change of what is in use.
-        now: What it holds at the end, or has in use where it tells only that.
-        peak: The highest of that over its level before; None unless it is this measurement's own for certain.
+        name: The pool's name.
+        change: The change of the memory that it holds; None if it counts only what is in use.
+        used: The change of the memory in use.
+        now: The memory that it holds at the end, or that is in use if it counts only that.
+        peak: The highest such value minus the value before; None unless it was reached during this measurement.
     """
 
     name: str
@@ -81,17 +80,17 @@ class PoolMemory:
 
 @dataclass(frozen=True, slots=True)
 class OutsideMemory:
-    """One device's memory outside PyTorch in a measurement, in bytes.
+    """Memory outside PyTorch on one device during a measurement, in bytes.
 
     Attributes:
-        device: The device.
-        libraries: Who allocated, the largest first.
-        pools: What pools of this process say of themselves.
-        peak: The highest sum of the libraries' device memory over its level before; None without records.
-        idle: What CUDA's default pool and its graph memory hold beyond what is allocated from them.
-        rest: The change of memory outside PyTorch that belongs to no library; None where either is unknown.
-        seconds: How long nothing was recorded, because torch.profiler had CUPTI to itself.
-        grade: The trust in the libraries' figures.
+        device: The device's name.
+        libraries: The libraries that allocated memory, the largest change first.
+        pools: The counters of memory pools.
+        peak: The highest sum of the libraries' device memory minus its value before; None without records.
+        idle: The change of unused memory in CUDA's default pool and in the memory of CUDA graphs.
+        rest: The change that belongs to no library; None if it cannot be computed.
+        seconds: How long recording was paused, because torch.profiler was using CUPTI.
+        grade: The confidence in the libraries' values.
     """
 
     device: str
@@ -105,11 +104,11 @@ class OutsideMemory:
 
     @property
     def named(self) -> int:
-        """The change of device memory that has a library's name."""
-        return sum(one.change for one in self.libraries if one.memory in _ON_THE_CARD)
+        """The change of the libraries' device memory."""
+        return sum(library.change for library in self.libraries if library.memory in DEVICE_MEMORY)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         return {**asdict(self), "named": self.named}
 
 
@@ -124,21 +123,22 @@ def balance(
     seconds: float,
     grade: Grade,
 ) -> OutsideMemory:
-    """One device's libraries and pools with what is left of the change that NVML saw.
+    """Subtract the memory of libraries and pools from the change that NVML reports.
 
     Args:
-        device: The settled report of the device.
-        libraries: Its allocations.
-        pools: Its pools.
-        peak: Of the records, all libraries together.
-        reserved: The change of what CUDA's default memory pool holds; None where nobody can tell.
-        graphs: The change of what CUDA reserves for the memory of graphs.
-        seconds: How long nothing was recorded.
-        grade: The trust in the records.
+        device: The finished report of the device.
+        libraries: The libraries' allocations.
+        pools: The pools' counters.
+        peak: The peak of all libraries together.
+        reserved: The change of the memory that CUDA's default pool holds; None if unknown.
+        graphs: The change of the memory reserved for CUDA graphs; None if unknown.
+        seconds: How long recording was paused.
+        grade: The confidence in the records.
     """
-    ordered = tuple(sorted(libraries, key=lambda one: (-abs(one.change), -one.peak, one.library)))
-    pooled = sum(one.change for one in ordered if one.pooled and one.memory in _ON_THE_CARD)
+    ordered = tuple(sorted(libraries, key=lambda library: (-abs(library.change), -library.peak, library.library)))
+    on_device = [library for library in ordered if library.memory in DEVICE_MEMORY]
+    pooled = sum(library.change for library in on_device if library.pooled)
     idle = (0 if reserved is None else reserved - pooled) + (graphs or 0)
-    named = sum(one.change for one in ordered if one.memory in _ON_THE_CARD)
+    named = sum(library.change for library in on_device)
     rest = None if device.outside is None else device.outside - named - idle
     return OutsideMemory(device.name, ordered, tuple(pools), peak, idle, rest, seconds, grade)

@@ -1,10 +1,10 @@
-"""Memory outside PyTorch by library: a table that adds up, and one sentence."""
+"""Memory outside PyTorch by library: a table for each device, and a sentence."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.units import VISIBLE, signed, size
+from ipygpumem.core.units import VISIBLE, change_text, signed, size
 from ipygpumem.display.table import Table, TableRow
 
 if TYPE_CHECKING:
@@ -14,123 +14,122 @@ if TYPE_CHECKING:
 __all__ = ["outside_sentences", "outside_table", "with_outside"]
 
 _REST = "CUDA context, kernel code, stacks"
-_UNTOLD = "not told apart"
-_IDLE = "in CUDA's own pools, not in use"
+_UNATTRIBUTED = "not attributed to a library"
+_IDLE = "unused in CUDA's memory pools"
 _KINDS = {
     "device": "",
     "array": ", arrays",
-    "static": ", variables of kernels",
+    "static": ", kernel variables",
     "managed": ", managed memory",
-    "pinned": ", pinned memory of the host",
+    "pinned": ", pinned host memory",
 }
-_APART = {"managed": "managed memory, on the card or in the host", "pinned": "pinned memory of the host"}
-_REMARK = "no allocation asked for context, kernel code and stacks; what a library maps by cuMemCreate is among them"
+_SEPARATE = {"managed": "managed memory, on the device or in the host", "pinned": "pinned host memory"}
+_REMARK = "CUPTI does not record the memory of context, kernel code and stacks, nor memory mapped by cuMemCreate"
+_EMPTY = ("", "", "", "", "")
 
 
 def with_outside(tables: list[Table], report: Report) -> list[Table]:
-    """A report's tables, each device's followed by that of its memory outside PyTorch."""
-    found = {one.device: outside_table(one, report.devices[one.device]) for one in report.libraries}
-    whole = []
+    """Insert a table of memory outside PyTorch after each device's table of a report."""
+    outside_tables = {
+        outside.device: outside_table(outside, report.devices[outside.device]) for outside in report.libraries
+    }
+    result = []
     for table in tables:
-        whole.append(table)
-        name = table.title.partition(" ")[0]
-        if name in found:
-            whole.append(found.pop(name))
-    return whole
+        result.append(table)
+        device = table.title.partition(" ")[0]
+        if device in outside_tables:
+            result.append(outside_tables.pop(device))
+    return result
 
 
 def outside_table(outside: OutsideMemory, device: DeviceReport) -> Table:
-    """Who allocated how much: the first rows add up to the device's change outside PyTorch, the others stand apart."""
-    exact, told = outside.grade.trust == "exact", outside.grade.trust != "unknown"
-    rows = []
-    here = [one for one in outside.libraries if one.memory not in _APART]
-    shown = [one for one in here if _visible(one)]
-    rows += [_row(one) for one in shown]
-    small = [one for one in here if not _visible(one)]
+    """Return the table of a device: rows that add up to the change outside PyTorch, then those listed separately."""
+    exact = outside.grade.trust == "exact"
+    on_device = [library for library in outside.libraries if library.memory not in _SEPARATE]
+    rows = [_library_row(library) for library in on_device if _is_visible(library)]
+    small = [library for library in on_device if not _is_visible(library)]
     if small:
-        count = sum(one.allocations for one in small)
-        rows.append(_line(f"{len(small)} smaller", sum(one.change for one in small), allocations=count))
+        count = sum(library.allocations for library in small)
+        rows.append(_row(f"{len(small)} smaller", sum(library.change for library in small), f"{count:,}"))
     if abs(outside.idle) >= VISIBLE:
-        rows.append(_line(_IDLE if told else "CUDA's own pools", outside.idle))
-    rows.append(_line(_REST if exact else _UNTOLD, outside.rest))
-    rows.append(TableRow("outside PyTorch", (_change(device.outside), "", "", "", ""), 0, device.grades["outside"]))
-    for memory, label in _APART.items():
-        apart = [one for one in outside.libraries if one.memory == memory and _visible(one)]
-        if apart:
-            rows.append(TableRow(label, ("", "", "", "", ""), 0))
-            rows += [_row(one, kind="") for one in apart]
-    pools = [one for one in outside.pools if _moved(one)]
+        rows.append(_row(_IDLE if outside.grade.trust != "unknown" else "CUDA's memory pools", outside.idle))
+    if outside.rest != 0:
+        rows.append(_row(_REST if exact else _UNATTRIBUTED, outside.rest))
+    total = (change_text(device.outside), "", "", "", "")
+    rows.append(TableRow("outside PyTorch", total, 0, device.grades["outside"]))
+    for memory, label in _SEPARATE.items():
+        libraries = [library for library in outside.libraries if library.memory == memory and _is_visible(library)]
+        if libraries:
+            rows.append(TableRow(label, _EMPTY, 0))
+            rows += [_library_row(library, kind="") for library in libraries]
+    pools = [pool for pool in outside.pools if _has_changed(pool)]
     if pools:
-        rows.append(TableRow("as they count themselves", ("", "", "", "", ""), 0))
-        rows += [_pool(one) for one in pools]
+        rows.append(TableRow("memory pools, by their own counters", _EMPTY, 0))
+        rows += [_pool_row(pool) for pool in pools]
     remarks = (_REMARK,) if exact and outside.rest is not None and abs(outside.rest) >= VISIBLE else ()
     header = ("change", "peak", "allocated", "freed", "allocations")
     return Table(f"{outside.device} outside PyTorch, by library", header, tuple(rows), remarks)
 
 
 def outside_sentences(report: Report) -> list[str]:
-    """One line for each device: ``cuda:0 outside PyTorch: NCCL +388.0 MiB in 194 allocations · ...``."""
-    found = []
+    """Return a line for each device: ``cuda:0 outside PyTorch: NCCL +388.0 MiB in 194 allocations · ...``."""
+    sentences = []
     for outside in report.libraries:
-        parts = [_words(one) for one in outside.libraries if _visible(one)]
+        parts = [_library_sentence(library) for library in outside.libraries if _is_visible(library)]
         if abs(outside.idle) >= VISIBLE:
             parts.append(f"{_IDLE} {signed(outside.idle)}")
         if outside.grade.trust == "unknown":
             parts += [
-                f"{one.name} {signed(one.change if one.change is not None else one.used or 0)}"
-                for one in outside.pools
-                if _moved(one)
+                f"{pool.name} {signed(pool.change if pool.change is not None else pool.used or 0)}"
+                for pool in outside.pools
+                if _has_changed(pool)
             ]
         elif outside.rest is not None and abs(outside.rest) >= VISIBLE:
-            rest = _REST if outside.grade.trust == "exact" else _UNTOLD
+            rest = _REST if outside.grade.trust == "exact" else _UNATTRIBUTED
             parts.append(f"{rest} {signed(outside.rest)}")
         if parts:
-            found.append(f"{outside.device} outside PyTorch: {' · '.join(parts)}")
-    return found
+            sentences.append(f"{outside.device} outside PyTorch: {' · '.join(parts)}")
+    return sentences
 
 
-def _visible(one: LibraryMemory) -> bool:
-    return abs(one.change) >= VISIBLE or one.peak >= VISIBLE
+def _is_visible(library: LibraryMemory) -> bool:
+    return abs(library.change) >= VISIBLE or library.peak >= VISIBLE
 
 
-def _moved(one: PoolMemory) -> bool:
-    return any(abs(part) >= VISIBLE for part in (one.change, one.used, one.peak) if part is not None)
+def _has_changed(pool: PoolMemory) -> bool:
+    return any(abs(nbytes) >= VISIBLE for nbytes in (pool.change, pool.used, pool.peak) if nbytes is not None)
 
 
-def _words(one: LibraryMemory) -> str:
-    text = f"{one.library}{_KINDS[one.memory]}"
-    many = f" in {one.allocations:,} allocations" if one.allocations > 1 else ""
-    if abs(one.change) >= VISIBLE:
-        peak = f" (peak {signed(one.peak)})" if one.peak - max(one.change, 0) >= VISIBLE else ""
-        return f"{text} {signed(one.change)}{many if one.change > 0 else ''}{peak}"
-    return f"{text} peak {signed(one.peak)}{many}"
+def _library_sentence(library: LibraryMemory) -> str:
+    name = f"{library.library}{_KINDS[library.memory]}"
+    count = f" in {library.allocations:,} allocations" if library.allocations > 1 else ""
+    if abs(library.change) < VISIBLE:
+        return f"{name} peak {signed(library.peak)}{count}"
+    peak = f" (peak {signed(library.peak)})" if library.peak - max(library.change, 0) >= VISIBLE else ""
+    return f"{name} {signed(library.change)}{count if library.change > 0 else ''}{peak}"
 
 
-def _row(one: LibraryMemory, kind: str | None = None) -> TableRow:
-    label = f"{one.library}{_KINDS[one.memory] if kind is None else kind}{', from a CUDA pool' if one.pooled else ''}"
-    cells = (_change(one.change), _change(one.peak), size(one.allocated), size(one.freed), f"{one.allocations:,}")
-    remark = one.file if one.file and one.file not in label else ""
-    return TableRow(label, cells, 1, remark=remark)
+def _library_row(library: LibraryMemory, kind: str | None = None) -> TableRow:
+    kind = _KINDS[library.memory] if kind is None else kind
+    label = f"{library.library}{kind}{', from a CUDA pool' if library.pooled else ''}"
+    cells = (
+        change_text(library.change),
+        change_text(library.peak),
+        size(library.allocated),
+        size(library.freed),
+        f"{library.allocations:,}",
+    )
+    return TableRow(label, cells, 1, remark=library.file if library.file not in label else "")
 
 
-def _line(label: str, change: int | None, allocations: int | None = None) -> TableRow:
-    return TableRow(label, (_change(change), "", "", "", "" if allocations is None else f"{allocations:,}"), 1)
+def _row(label: str, change: int | None, allocations: str = "") -> TableRow:
+    return TableRow(label, (change_text(change), "", "", "", allocations), 1)
 
 
-def _pool(one: PoolMemory) -> TableRow:
-    peak = "" if one.peak is None else _change(one.peak)
-    change = one.used if one.change is None else one.change
-    parts = []
-    if one.now is not None:
-        parts.append(f"{size(one.now)} now")
-    if one.change is not None and one.used is not None:
-        parts.append(f"in use {_change(one.used)}")
-    return TableRow(one.name, (_change(change), peak, "", "", ""), 1, remark=", ".join(parts))
-
-
-def _change(amount: int | None) -> str:
-    if amount is None:
-        return "unknown"
-    if abs(amount) >= VISIBLE:
-        return signed(amount)
-    return "0" if amount == 0 else "<0.1 MiB"
+def _pool_row(pool: PoolMemory) -> TableRow:
+    change = change_text(pool.used if pool.change is None else pool.change)
+    peak = "" if pool.peak is None else change_text(pool.peak)
+    remarks = [] if pool.now is None else [f"{size(pool.now)} now"]
+    if pool.change is not None and pool.used is not None:
+        remarks.append(f"in use {change_text(pool.used)}")
+    return TableRow(pool.name, (change, peak, "", "", ""), 1, remark=", ".join(remarks))

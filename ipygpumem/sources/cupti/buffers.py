@@ -1,11 +1,11 @@
-"""Buffers that CUPTI fills: asked for and given back by two native functions that take neither GIL nor lock.
+"""Buffers for CUPTI's records, requested and completed by two native functions that take neither the GIL nor a lock.
 
-CUPTI calls both inside the program's CUDA calls. A Python function there waits for the GIL while PyTorch's allocator
-is locked, and whoever holds the GIL may wait for that lock: a deadlock within a second of a threaded load. So the two
-are compiled once by llvmlite. One pipe holds the addresses of free buffers, another those of full ones: reading and
-writing a few bytes is all that they do, and when nobody empties the full ones CUPTI drops records and nothing waits.
+CUPTI calls both functions inside the program's CUDA calls. A Python function would wait for the GIL there while
+PyTorch's allocator is locked, and the thread that holds the GIL may be waiting for that lock: a deadlock. So the
+functions are compiled by llvmlite. One pipe holds the addresses of free buffers, another those of full ones; the
+functions only read and write a few bytes. If the full ones are not read, CUPTI drops records and does not wait.
 
-What was registered with CUPTI cannot be taken back. So buffers, pipes and code stay for the process's life.
+Functions cannot be unregistered from CUPTI. So buffers, pipes and code exist until the process ends.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ __all__ = ["Buffers"]
 
 _SIZE = 128 << 10
 _COUNT = 256
-"""Each thread that allocates may have one. Their messages fit into a pipe of one page, which is all that a user with
-many pipes gets."""
+"""Each thread that allocates may fill one. All messages fit into a pipe of one page, the minimum for a user with many
+pipes."""
 _MESSAGE = struct.Struct("=QQ")
 _ADDRESS = struct.Struct("=Q")
 
 _CODE = """
-define void @request(i64 %buffer, i64 %size, i64 %most) {{
+define void @request(i64 %buffer, i64 %size, i64 %max_records) {{
   %at = inttoptr i64 %buffer to {word}
   %size_at = inttoptr i64 %size to {word}
-  %most_at = inttoptr i64 %most to {word}
-  store i64 0, {word} %most_at
+  %max_records_at = inttoptr i64 %max_records to {word}
+  store i64 0, {word} %max_records_at
   %read = inttoptr i64 {read} to {call}
   %count = call i64 %read(i32 {free_out}, {word} %at, i64 8)
-  %there = icmp eq i64 %count, 8
-  %room = select i1 %there, i64 {size}, i64 0
-  store i64 %room, {word} %size_at
-  br i1 %there, label %done, label %starved
+  %success = icmp eq i64 %count, 8
+  %available = select i1 %success, i64 {size}, i64 0
+  store i64 %available, {word} %size_at
+  br i1 %success, label %done, label %starved
 starved:
   store i64 0, {word} %at
   %lost_at = inttoptr i64 {lost} to {word}
@@ -59,8 +59,8 @@ define void @complete(i64 %context, i32 %stream, i64 %buffer, i64 %size, i64 %va
   store i64 %valid, {word} %second
   %write = inttoptr i64 {write} to {call}
   %count = call i64 %write(i32 {full_in}, {word} %message, i64 16)
-  %there = icmp eq i64 %count, 16
-  br i1 %there, label %done, label %full
+  %success = icmp eq i64 %count, 16
+  br i1 %success, label %done, label %full
 full:
   %lost_at = inttoptr i64 {lost} to {word}
   %before = atomicrmw add {word} %lost_at, i64 1 monotonic
@@ -69,23 +69,23 @@ done:
   ret void
 }}
 """
-"""Pointers come as numbers, which the calling conventions of x86-64 and arm64 do not tell apart."""
+"""Pointers are passed as numbers, which is the same in the calling conventions of x86-64 and arm64."""
 _OPAQUE_FROM = 17
 _OPAQUE = {"word": "ptr", "call": "ptr"}
 _TYPED = {"word": "i64*", "call": "i64 (i32, i64*, i64)*"}
-"""How LLVM before 17 (llvmlite up to 0.44) writes pointers."""
+"""Pointer types in LLVM before 17 (llvmlite up to 0.44)."""
 
 
 class Buffers:
-    """The one pool of this process.
+    """The buffers of this process.
 
     Attributes:
-        request: Address of the function that hands an empty buffer out.
-        complete: Address of the function that takes a full one.
-        ready: File descriptor that can be read once a buffer is full.
+        request: Address of the function that returns an empty buffer.
+        complete: Address of the function that receives a full buffer.
+        ready: File descriptor that is readable when a buffer is full.
 
     Raises:
-        CuptiError: llvmlite is missing or cannot compile here.
+        CuptiError: llvmlite is not installed or cannot compile on this machine.
     """
 
     _pool: Buffers | None = None
@@ -99,7 +99,7 @@ class Buffers:
         self._memory = mmap.mmap(-1, _SIZE * _COUNT)
         self._lost = ctypes.c_uint64(0)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self._own = frozenset(range(start, start + _SIZE * _COUNT, _SIZE))
+        self._addresses = frozenset(range(start, start + _SIZE * _COUNT, _SIZE))
         libc = ctypes.CDLL(None)
         try:
             self._engine = compile_code(
@@ -115,21 +115,21 @@ class Buffers:
         except Exception as error:
             for descriptor in self._pipes:
                 os.close(descriptor)
-            raise CuptiError(f"llvmlite cannot compile here: {first_line(error)}") from error
-        os.write(free_in, b"".join(map(_ADDRESS.pack, sorted(self._own))))
+            raise CuptiError(f"llvmlite cannot compile on this machine: {first_line(error)}") from error
+        os.write(free_in, b"".join(map(_ADDRESS.pack, sorted(self._addresses))))
         os.register_at_fork(after_in_child=self._detach)
 
     @classmethod
     def pool(cls) -> Buffers:
-        """The pool, made at the first call."""
+        """Return the buffers, created by the first call."""
         if cls._pool is None:
             cls._pool = pool = cls()
-            # CUPTI may call the functions until the very end of the process, after Python has taken itself apart
+            # CUPTI may call the functions until the process ends, after Python's own shutdown
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
         return cls._pool
 
     def _detach(self) -> None:
-        """In a forked child the pipes are the parent's: what CUPTI says there must not reach it."""
+        """Replace the pipes in a forked child, whose messages must not reach the parent."""
         with contextlib.suppress(OSError):
             null = os.open(os.devnull, os.O_RDWR)
             for descriptor in self._pipes:
@@ -137,7 +137,7 @@ class Buffers:
             os.close(null)
 
     def full(self) -> list[tuple[int, int]]:
-        """Address and valid bytes of every buffer that was completed since the last call. Waits for nothing."""
+        """Return address and valid bytes of every buffer completed since the last call, without waiting."""
         messages = []
         while True:
             try:
@@ -147,21 +147,21 @@ class Buffers:
             if not data:
                 break
             messages += list(_MESSAGE.iter_unpack(data))
-        # while another profiler registers its functions a buffer of its own may come here, and is not ours to touch
-        return [(address, valid) for address, valid in messages if address in self._own and valid <= _SIZE]
+        # while another profiler registers its functions, one of its buffers may arrive here
+        return [(address, valid) for address, valid in messages if address in self._addresses and valid <= _SIZE]
 
     def give_back(self, address: int) -> None:
-        """A buffer has been read, and may be filled again."""
+        """Return a buffer that has been read, to be filled again."""
         os.write(self._free, _ADDRESS.pack(address))
 
     def wake(self) -> None:
-        """Let whoever waits for `ready` look up: a message of no buffer."""
+        """Wake the thread that waits for `ready`, with a message without a buffer."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._pipes[3], _MESSAGE.pack(0, 0))
 
     @property
     def lost(self) -> int:
-        """How often CUPTI had to go without a buffer, or could not say that one was full: then records are missing."""
+        """How often CUPTI got no buffer, or could not report a full one: some records are missing then."""
         return self._lost.value
 
 
@@ -177,7 +177,7 @@ def _address(function: Any) -> int:
 
 
 def _compiler() -> Callable[..., Any]:
-    """What turns the two functions, given their numbers, into machine code; it lives as long as what it returns."""
+    """Return a function that compiles the code with its constants; its result keeps the machine code alive."""
     try:
         from llvmlite import binding
     except ModuleNotFoundError as error:
@@ -185,16 +185,16 @@ def _compiler() -> Callable[..., Any]:
     except Exception as error:
         raise CuptiError(f"llvmlite cannot be imported: {first_line(error)}") from error
 
-    def compiled(**numbers: int) -> Any:
-        with contextlib.suppress(RuntimeError):  # from 0.45 on it is done already, and asking for it is an error
+    def compile_code(**constants: int) -> Any:
+        with contextlib.suppress(RuntimeError):  # since 0.45 it is done automatically, and the call is an error
             binding.initialize()
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
         opaque = binding.llvm_version_info[0] >= _OPAQUE_FROM
-        module = binding.parse_assembly(_CODE.format(**numbers, **(_OPAQUE if opaque else _TYPED)))
+        module = binding.parse_assembly(_CODE.format(**constants, **(_OPAQUE if opaque else _TYPED)))
         module.verify()
         engine = binding.create_mcjit_compiler(module, binding.Target.from_default_triple().create_target_machine())
         engine.finalize_object()
         return engine
 
-    return compiled
+    return compile_code

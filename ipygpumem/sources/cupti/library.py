@@ -1,21 +1,20 @@
-"""CUPTI: a record of every allocation of device memory in this process. The only module that calls the library.
+"""CUPTI: records of every allocation of device memory in this process.
 
-Torch's own copy, which a CUDA build of torch has loaded already: a second one would be a second profiler. No callback
-into Python and no subscriber: the activity interface alone, so that torch.profiler finds everything free.
+Uses the library that a CUDA build of PyTorch has already loaded; a second copy would be a second profiler. Only the
+activity interface is used, without a subscriber and without callbacks into Python, so that torch.profiler can work.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipygpumem.core.errors import CuptiError, first_line
+from ipygpumem.sources.host import loaded_library
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +25,7 @@ __all__ = ["ALLOCATION", "KINDS", "RECORD", "Cupti"]
 
 ALLOCATION = 1
 KINDS = {2: "pinned", 3: "device", 4: "array", 5: "managed", 6: "static", 7: "managed"}
-"""CUpti_ActivityMemoryKind in words; pageable and unknown memory is nobody's concern here."""
+"""CUpti_ActivityMemoryKind; pageable and unknown memory is ignored."""
 
 _MEMORY2 = 49
 _FORCED = 1
@@ -53,26 +52,26 @@ RECORD = np.dtype(
         "itemsize": 128,
     }
 )  # fmt: skip
-"""CUpti_ActivityMemory4, as CUPTI 12.8 and later write it."""
+"""CUpti_ActivityMemory4 of CUPTI 12.8 and later."""
 
 _REASONS = {
     15: "CUPTI is not initialised",
     27: "CUPTI does not support this device",
     33: "CUPTI does not support this virtual device",
-    35: "no permission: the administrator keeps profiling to himself (NVreg_RestrictProfilingToAdminUsers)",
-    39: "another profiler holds CUPTI (nsys, ncu, compute-sanitizer or a debugger)",
+    35: "no permission: profiling is restricted to administrators (NVreg_RestrictProfilingToAdminUsers)",
+    39: "another profiler is using CUPTI (nsys, ncu, compute-sanitizer or a debugger)",
     40: "no permission to profile this virtual device",
     41: "CUPTI does not work under confidential computing",
     43: "CUPTI does not support this MIG device",
-    45: "CUPTI does not work under WSL here",
+    45: "CUPTI does not work under this WSL",
 }
 
 
 class Cupti:
-    """The library that is loaded. ``library`` stands in its place in tests.
+    """The loaded library; tests pass another ``library``.
 
     Raises:
-        CuptiError: There is none, or it is too old to name the library that asks for memory.
+        CuptiError: No library is loaded, or it is too old to record which library allocates.
     """
 
     def __init__(self, library: Any | None = None) -> None:
@@ -80,7 +79,7 @@ class Cupti:
         self._texts: dict[int, str] = {}
         for name in _NEEDED:
             if not hasattr(self._library, name):
-                raise CuptiError(f"this CUPTI is too old: it has no {name} (CUDA 12.8 and later have)")
+                raise CuptiError(f"this CUPTI is too old: it has no {name}, which CUDA 12.8 and later provide")
 
     def _call(self, name: str, *arguments: Any) -> int:
         code = int(getattr(self._library, name)(*arguments))
@@ -94,12 +93,12 @@ class Cupti:
         return text.value.decode(errors="replace") if text.value else f"CUPTI error {code}"
 
     def start(self, buffers: Buffers) -> None:
-        """Record every allocation and release from here on into these buffers.
+        """Start recording every allocation and free into these buffers.
 
         Raises:
-            CuptiError: Somebody else holds CUPTI, or it does not work on this machine.
+            CuptiError: Another profiler is using CUPTI, or it does not work on this machine.
         """
-        self._texts.clear()  # a profiler may have taken CUPTI down meanwhile, and its texts with it
+        self._texts.clear()  # a profiler may have shut CUPTI down meanwhile, and freed its texts
         functions = ctypes.c_void_p(buffers.request), ctypes.c_void_p(buffers.complete)
         self._call("cuptiActivityRegisterCallbacks", *functions)
         self._call("cuptiActivityEnable", ctypes.c_int(_MEMORY2))
@@ -110,50 +109,50 @@ class Cupti:
             raise
 
     def stop(self) -> None:
-        """Record nothing more. What is recorded is still to be flushed.
+        """Stop recording. Existing records must still be flushed.
 
         Raises:
-            CuptiError: CUPTI refuses.
+            CuptiError: CUPTI fails.
         """
         self._call("cuptiActivityDisable", ctypes.c_int(_MEMORY2))
 
     def flush(self) -> None:
-        """Have every buffer completed that holds a record, of every thread.
+        """Complete the buffers of all threads that contain a record.
 
         Raises:
-            CuptiError: CUPTI refuses.
+            CuptiError: CUPTI fails.
         """
         self._call("cuptiActivityFlushAll", ctypes.c_uint32(_FORCED))
 
     def now(self) -> int:
-        """The time by the clock of the records, in nanoseconds.
+        """Return the time by the clock of the records, in nanoseconds.
 
         Raises:
-            CuptiError: CUPTI refuses.
+            CuptiError: CUPTI fails.
         """
-        stamp = ctypes.c_uint64()
-        self._call("cuptiGetTimestamp", ctypes.byref(stamp))
-        return stamp.value
+        timestamp = ctypes.c_uint64()
+        self._call("cuptiGetTimestamp", ctypes.byref(timestamp))
+        return timestamp.value
 
     def records(self, address: int, valid: int) -> NDArray[Any]:
-        """The records of a full buffer as an array of `RECORD`, copied out of it.
+        """Return a copy of a full buffer's records as an array of `RECORD`.
 
         Raises:
-            CuptiError: CUPTI does not find them.
+            CuptiError: CUPTI fails, or its records have an unknown layout.
         """
         stride = self._stride(address, valid)
         if not stride:
             return np.zeros(0, dtype=RECORD)
-        if stride < RECORD.itemsize:  # never none of them in silence: the figures would look complete
-            raise CuptiError(f"this CUPTI writes records of {stride} bytes, not of {RECORD.itemsize}: another version")
+        if stride < RECORD.itemsize:  # fail, as values without these records would look complete
+            raise CuptiError(f"this version of CUPTI writes records of {stride} bytes instead of {RECORD.itemsize}")
         count = valid // stride
         raw = np.frombuffer(ctypes.string_at(address, count * stride), dtype=np.uint8).reshape(count, stride)
-        found: NDArray[Any] = raw[:, : RECORD.itemsize].copy().view(RECORD)[:, 0]
-        ours: NDArray[Any] = found[found["kind"] == _MEMORY2]
-        return ours
+        records: NDArray[Any] = raw[:, : RECORD.itemsize].copy().view(RECORD)[:, 0]
+        memory_records: NDArray[Any] = records[records["kind"] == _MEMORY2]
+        return memory_records
 
     def _stride(self, address: int, valid: int) -> int:
-        """The distance of two records: a later CUPTI may have longer ones. A buffer holds records of one kind."""
+        """Return the size of a record, which may be larger in a later CUPTI. A buffer contains records of one kind."""
         record = ctypes.c_void_p(None)
         arguments = ctypes.c_void_p(address), ctypes.c_size_t(valid), ctypes.byref(record)
         if self._call("cuptiActivityGetNextRecord", *arguments) == _END:
@@ -164,23 +163,20 @@ class Cupti:
         return (record.value or 0) - first
 
     def text(self, pointer: int) -> str:
-        """The text at an address that a record has; each is looked at once."""
-        found = self._texts.get(pointer)
-        if found is None:
-            found = ctypes.string_at(pointer).decode(errors="replace") if pointer else ""
-            self._texts[pointer] = found
-        return found
+        """Return the text at an address in a record. Cached."""
+        text = self._texts.get(pointer)
+        if text is None:
+            text = self._texts[pointer] = ctypes.string_at(pointer).decode(errors="replace") if pointer else ""
+        return text
 
 
 def _loaded() -> Any:
     if not sys.platform.startswith("linux"):
-        raise CuptiError("CUPTI is used on Linux only")
-    with contextlib.suppress(OSError), Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
-        for line in maps:
-            path = "".join(line.split(maxsplit=5)[5:]).strip()
-            if path.rpartition("/")[2].startswith("libcupti.so"):
-                try:
-                    return ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-                except OSError as error:
-                    raise CuptiError(f"CUPTI cannot be called: {first_line(error)}") from error
-    raise CuptiError("no CUPTI is loaded: CUDA builds of PyTorch bring it")
+        raise CuptiError("CUPTI is supported on Linux only")
+    path = loaded_library("libcupti.so")
+    if path is None:
+        raise CuptiError("no CUPTI library is loaded; PyTorch's CUDA builds load it")
+    try:
+        return ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError as error:
+        raise CuptiError(f"CUPTI cannot be called: {first_line(error)}") from error

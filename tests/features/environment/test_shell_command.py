@@ -1,4 +1,4 @@
-"""This machine, and the commands at work."""
+"""``ipygpumem env`` and ``ipygpumem demo``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 from cli.commands import run
 
 
-def test_env_tells_what_is_there(capsys):
+def test_env(capsys):
     status, out, _ = run(capsys, "env", "--json")
     facts = json.loads(out)
     assert status == 0
     assert facts["packages"]["numpy"]
-    assert facts["numbers"]["reading of snapshots"] == ["exact", "needs neither torch nor a GPU"]
+    assert facts["accuracy"]["reading of snapshots"] == ["exact", "needs neither torch nor a GPU"]
     assert "reading of snapshots" in run(capsys, "env")[1]
 
 

@@ -9,7 +9,7 @@ import types
 import pytest
 
 import ipygpumem
-from fakes.cupti import CUPY, FakeCupti, put_under
+from fakes.cupti import CUPY, FakeCupti, use_library
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.units import MIB
 from ipygpumem.features.outside.cupti_records import outside_records
@@ -29,7 +29,7 @@ def gpu(fake_gpu):
 def cupti(monkeypatch):
     pytest.importorskip("llvmlite")
     library = FakeCupti()
-    put_under(monkeypatch, library)
+    use_library(monkeypatch, library)
     return library
 
 

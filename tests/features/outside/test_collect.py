@@ -1,4 +1,4 @@
-"""``measure(outside=True)``: libraries by name, pools' own counts, what cannot be had; on the fake machine."""
+"""``measure(outside=True)`` on a fake machine: libraries, pools and errors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import types
 import pytest
 import torch
 
-from fakes.cupti import CTYPES, CUBLAS, CUPY, MANAGED, NCCL, STATIC, TORCH, FakeCupti, put_under
+from fakes.cupti import CTYPES, CUBLAS, CUPY, MANAGED, NCCL, STATIC, TORCH, FakeCupti, use_library
 from ipygpumem import Report, measure
-from ipygpumem.features.outside.collect import OutsideQuestion
+from ipygpumem.features.outside.collect import OutsideMeasurement
 from ipygpumem.features.outside.cupti_records import outside_records
 from ipygpumem.measurement.measurement import Measurement
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import library_pools as pools
 from ipygpumem.sources.cuda import CudaPool
-from ipygpumem.sources.device_monitor import DeviceMonitor
 from ipygpumem.sources.library_pools import pool_readings
 
 pytest.importorskip("llvmlite")
@@ -27,13 +27,13 @@ MIB = 1 << 20
 @pytest.fixture
 def cupti(monkeypatch):
     library = FakeCupti()
-    put_under(monkeypatch, library)
+    use_library(monkeypatch, library)
     return library
 
 
 @pytest.fixture
 def gpu(fake_gpu):
-    """CUDA has started."""
+    """A GPU with CUDA initialized."""
     fake_gpu.alloc(MIB)
     return fake_gpu
 
@@ -43,9 +43,9 @@ def take(gpu, cupti, address, size, source, **facts):
     cupti.alloc(address, size, source, **facts)
 
 
-def told(m):
-    (one,) = m.report.libraries
-    return one
+def outside_memory(m):
+    (memory,) = m.report.libraries
+    return memory
 
 
 def test_each_library_and_the_rest(gpu, cupti):
@@ -57,111 +57,117 @@ def test_each_library_and_the_rest(gpu, cupti):
         cupti.free(0x3000)
         gpu.outside(-256 * MIB)
         gpu.outside(166 * MIB)
-    one = told(m)
+    memory = outside_memory(m)
     assert m.report.devices["cuda:0"].outside == (388 + 64 + 166) * MIB
-    assert (one.named, one.rest, one.idle, one.peak) == (452 * MIB, 166 * MIB, 0, 708 * MIB)
-    assert [(each.library, each.change, each.peak, each.allocations) for each in one.libraries] == [
+    assert (memory.named, memory.rest, memory.idle, memory.peak) == (452 * MIB, 166 * MIB, 0, 708 * MIB)
+    assert [(library.library, library.change, library.peak, library.allocations) for library in memory.libraries] == [
         ("NCCL", 388 * MIB, 388 * MIB, 1),
         ("cuBLAS", 64 * MIB, 64 * MIB, 1),
         ("CuPy", 0, 256 * MIB, 1),
     ]
-    assert one.grade.trust == "exact"
+    assert memory.grade.trust == "exact"
     assert m.report.notes == ()
-    assert {one for one in threading.enumerate() if one.name != "ipygpumem-sampler"} <= others
+    assert {thread for thread in threading.enumerate() if thread.name != "ipygpumem-sampler"} <= others
     assert Report.from_dict(json.loads(m.report.to_json())) == m.report
 
 
-def test_managed_memory_and_kernels_variables(gpu, cupti):
+def test_managed_memory_and_kernel_variables(gpu, cupti):
     with measure(outside=True) as m:
         cupti.alloc(0x1000, 512 * MIB, CTYPES, memory=MANAGED)
         gpu.nvml_device.unattributed += 512 * MIB
         take(gpu, cupti, 0x2000, 8 * MIB, NCCL, memory=STATIC)
-    one = told(m)
-    assert (one.named, one.rest) == (8 * MIB, 0)
-    assert {(each.library, each.memory) for each in one.libraries} == {("ctypes", "managed"), ("NCCL", "static")}
+    memory = outside_memory(m)
+    assert (memory.named, memory.rest) == (8 * MIB, 0)
+    assert {(library.library, library.memory) for library in memory.libraries} == {
+        ("ctypes", "managed"),
+        ("NCCL", "static"),
+    }
 
 
-def test_cudas_own_pool_may_hold_more_than_is_in_use(gpu, cupti, monkeypatch):
+def test_unused_memory_in_cudas_pool(gpu, cupti, monkeypatch):
     held = CudaPool(0, 0, 0, 0)
     monkeypatch.setattr(pools.cuda, "stream_pool", lambda index: held)
     with measure(outside=True) as m:
         cupti.alloc(0x1000, 40 * MIB, CUBLAS, pooled=True)
         gpu.outside(64 * MIB)
         held = CudaPool(64 * MIB, 40 * MIB, 96 * MIB, 40 * MIB)
-    one = told(m)
-    assert (one.named, one.idle, one.rest) == (40 * MIB, 24 * MIB, 0)
-    (pool,) = one.pools
+    memory = outside_memory(m)
+    assert (memory.named, memory.idle, memory.rest) == (40 * MIB, 24 * MIB, 0)
+    (pool,) = memory.pools
     assert (pool.change, pool.used, pool.now, pool.peak) == (64 * MIB, 40 * MIB, 64 * MIB, 96 * MIB)
 
 
-def test_devices_are_apart(two_gpus, cupti):
+def test_several_devices(two_gpus, cupti):
     for device in (0, 1):
         two_gpus.alloc(MIB, device)
     with measure(outside=True) as m:
         two_gpus.outside(10 * MIB, 1)
         cupti.alloc(0x1000, 10 * MIB, CUPY, device=1)
-    assert {one.device: (one.named, one.rest) for one in m.report.libraries} == {
+    assert {memory.device: (memory.named, memory.rest) for memory in m.report.libraries} == {
         "cuda:0": (0, 0),
         "cuda:1": (10 * MIB, 0),
     }
 
 
-def test_pytorchs_own_segments_by_record_and_by_count(gpu, cupti):
+def test_missing_records_of_pytorchs_segments(gpu, cupti):
     with measure(outside=True) as m:
         block = gpu.alloc(100 * MIB)
         for segment in torch.cuda.memory_snapshot():
             if segment["total_size"] >= 100 * MIB:
                 cupti.alloc(segment["address"], segment["total_size"], TORCH)
-    assert told(m).libraries == ()
+    assert outside_memory(m).libraries == ()
     assert m.report.notes == ()
     with measure(outside=True) as m:
         gpu.free(block)
-        torch.cuda.empty_cache()  # and no record of it
+        torch.cuda.empty_cache()  # without a record
     (note,) = m.report.notes
     assert note == (
-        "cuda:0: records do not agree with PyTorch's own count (+100.0 MiB apart): another profiler may have taken some"
+        "cuda:0: CUPTI's records and PyTorch's own count differ by +100.0 MiB: another profiler may have received some "
+        "of the records"
     )
 
 
-def test_a_block_that_fails_has_its_libraries(gpu, cupti):
+def test_a_block_that_raises(gpu, cupti):
     with pytest.raises(ZeroDivisionError), measure(outside=True) as m:
         take(gpu, cupti, 0x1000, 10 * MIB, CUPY)
         raise ZeroDivisionError
-    assert told(m).named == 10 * MIB
+    assert outside_memory(m).named == 10 * MIB
 
 
-def test_nested_questions(gpu, cupti):
+def test_nested_measurements(gpu, cupti):
     with measure(outside=True) as outer:
         take(gpu, cupti, 0x1000, 10 * MIB, CUPY)
         with measure(outside=True) as inner:
             take(gpu, cupti, 0x2000, 5 * MIB, NCCL)
-    assert told(inner).named == 5 * MIB
-    assert told(outer).named == 15 * MIB
+    assert outside_memory(inner).named == 5 * MIB
+    assert outside_memory(outer).named == 15 * MIB
     assert not cupti.enabled
 
 
-def test_what_is_not_asked_is_not_there(gpu, cupti):
+def test_no_libraries_unless_requested(gpu, cupti):
     with measure() as m:
         take(gpu, cupti, 0x1000, 10 * MIB, CUPY)
     assert m.report.libraries == ()
     assert cupti.calls == []
 
 
-def test_another_profiler_is_one_note_and_the_figures_stand(gpu, cupti):
+def test_another_profiler_is_reported_in_a_note(gpu, cupti):
     cupti.refuses["cuptiActivityEnable"] = 39
     with measure(outside=True) as m:
         gpu.outside(10 * MIB)
-    one = told(m)
-    assert (one.grade.trust, one.libraries, one.peak, one.rest) == ("unknown", (), None, 10 * MIB)
+    memory = outside_memory(m)
+    assert (memory.grade.trust, memory.libraries, memory.peak, memory.rest) == ("unknown", (), None, 10 * MIB)
     (note,) = m.report.notes
-    assert note.startswith("memory outside PyTorch by library: another profiler holds CUPTI")
+    assert note.startswith("memory outside PyTorch by library: another profiler is using CUPTI")
 
 
 def test_a_machine_without_cupti(gpu, no_cupti):
     with measure(outside=True) as m:
         gpu.outside(10 * MIB)
-    assert told(m).grade.trust == "unknown"
-    assert m.report.notes == ("memory outside PyTorch by library: no CUPTI is loaded: CUDA builds of PyTorch bring it",)
+    assert outside_memory(m).grade.trust == "unknown"
+    assert m.report.notes == (
+        "memory outside PyTorch by library: no CUPTI library is loaded; PyTorch's CUDA builds load it",
+    )
 
 
 def test_a_machine_without_a_gpu():
@@ -170,25 +176,25 @@ def test_a_machine_without_a_gpu():
     assert m.report.libraries == ()
 
 
-def test_the_profiler_in_the_block(gpu, cupti):
+def test_a_profiler_in_the_block(gpu, cupti):
     with measure(outside=True) as m:
         outside_records().pause()
         gpu.outside(10 * MIB)
         cupti.alloc(0x1000, 10 * MIB, CUPY)
         outside_records().resume()
         take(gpu, cupti, 0x2000, 6 * MIB, NCCL)
-    one = told(m)
-    assert (one.named, one.rest, one.grade.trust) == (6 * MIB, 10 * MIB, "sampled")
-    assert one.seconds > 0
-    assert "torch.profiler had CUPTI to itself" in m.report.notes[0]
+    memory = outside_memory(m)
+    assert (memory.named, memory.rest, memory.grade.trust) == (6 * MIB, 10 * MIB, "sampled")
+    assert memory.seconds > 0
+    assert "torch.profiler used CUPTI for" in m.report.notes[0]
 
 
-def test_a_question_that_did_not_begin_ends(gpu, cupti):
-    question = OutsideQuestion(DeviceMonitor())
-    question.stop()
-    question.stop()
-    measurement = Measurement(DeviceMonitor())
-    question.attach(measurement)
+def test_a_collector_that_was_not_started(gpu, cupti):
+    collector = OutsideMeasurement(current().monitor)
+    collector.stop()
+    collector.stop()
+    measurement = Measurement(current())
+    collector.attach(measurement)
     assert cupti.enabled
     measurement.observers.append(types.SimpleNamespace(start=lambda: 1 / 0, stop=lambda: None))
     with pytest.raises(ZeroDivisionError):
@@ -197,7 +203,7 @@ def test_a_question_that_did_not_begin_ends(gpu, cupti):
 
 
 class Pool:
-    """CuPy's: the one thing of it that is read."""
+    """CuPy's memory pool."""
 
     total, used = 0, 0
 
@@ -212,7 +218,7 @@ class Pool:
 def cupy(monkeypatch):
     class Device:
         def __init__(self, index):
-            assert index == 0, "no context is made"
+            assert index == 0, "no context is created"
 
         def __enter__(self):
             return self
@@ -228,11 +234,11 @@ def cupy(monkeypatch):
     return pool
 
 
-def test_pools_count_themselves(gpu, cupy):
+def test_counters_of_pools(gpu, cupy):
     with measure(outside=True) as m:
         cupy.total, cupy.used = 256 * MIB, 200 * MIB
         gpu.outside(256 * MIB)
-    (pool,) = told(m).pools
+    (pool,) = outside_memory(m).pools
     assert (pool.name, pool.change, pool.used, pool.now, pool.peak) == (
         "CuPy's pool",
         256 * MIB,
@@ -243,17 +249,17 @@ def test_pools_count_themselves(gpu, cupy):
     assert pool.grade.reason == "cupy.get_default_memory_pool()"
     with measure(outside=True) as m:
         pass
-    assert told(m).pools == ()
+    assert outside_memory(m).pools == ()
 
 
-def test_a_pool_that_fails_keeps_nobody_else_from_answering(gpu, cupy, monkeypatch):
+def test_an_error_of_one_pool_does_not_affect_others(gpu, cupy, monkeypatch):
     bridge = types.ModuleType("jax._src.xla_bridge")
     bridge.backends_are_initialized = lambda: 1 / 0
     monkeypatch.setitem(sys.modules, "jax._src.xla_bridge", bridge)
-    assert [one.name for one in pool_readings([0])] == ["CuPy's pool"]
+    assert [pool.name for pool in pool_readings([0])] == ["CuPy's pool"]
 
 
-def test_jax_is_asked_only_once_it_has_started(monkeypatch):
+def test_jax_is_read_only_when_it_is_initialized(monkeypatch):
     stats = {"pool_bytes": 300, "peak_pool_bytes": 400, "bytes_in_use": 200, "peak_bytes_in_use": 250}
     device = types.SimpleNamespace(platform="gpu", local_hardware_id=0, memory_stats=lambda: stats)
     bridge = types.ModuleType("jax._src.xla_bridge")
@@ -262,12 +268,12 @@ def test_jax_is_asked_only_once_it_has_started(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", types.SimpleNamespace(local_devices=lambda: [device]))
     assert pool_readings([0]) == []
     bridge.backends_are_initialized = lambda: True
-    (one,) = pool_readings([0])
-    assert (one.name, one.held, one.used, one.peak) == ("JAX's pool", 300, 200, 400)
+    (pool,) = pool_readings([0])
+    assert (pool.name, pool.held, pool.used, pool.peak) == ("JAX's pool", 300, 200, 400)
     assert pool_readings([1]) == []
     del stats["pool_bytes"], stats["peak_pool_bytes"]
-    (one,) = pool_readings([0])
-    assert (one.held, one.used, one.peak) == (None, 200, 250)
+    (pool,) = pool_readings([0])
+    assert (pool.held, pool.used, pool.peak) == (None, 200, 250)
 
 
 def test_rmm_tensorflow_and_numba(monkeypatch):
@@ -291,7 +297,7 @@ def test_rmm_tensorflow_and_numba(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba.cuda.cudadrv.driver", driver)
     gpus = types.SimpleNamespace(gpus=types.SimpleNamespace(lst=[device, idle]))
     monkeypatch.setitem(sys.modules, "numba.cuda.cudadrv.devices", gpus)
-    assert {one.name: (one.used, one.peak) for one in pool_readings([0])} == {
+    assert {pool.name: (pool.used, pool.peak) for pool in pool_readings([0])} == {
         "RMM's allocations": (5, 9),
         "numba's arrays": (14, None),
     }

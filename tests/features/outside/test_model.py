@@ -36,7 +36,7 @@ EXACT = grade("exact", "CUPTI's records")
         (f"{SITE}/cuda/bindings/cyruntime.cpython-312-x86_64-linux-gnu.so", "cuda-bindings"),
         (CTYPES, "ctypes"),
         (TORCH, ALLOCATOR),
-        (f"{SITE}/torch/lib/libtorch_cuda.so", "PyTorch beside its allocator"),
+        (f"{SITE}/torch/lib/libtorch_cuda.so", "PyTorch without its allocator"),
         (f"{SITE}/onnxruntime/capi/libonnxruntime_providers_cuda.so", "ONNX Runtime"),
         ("/opt/mine/libmine.so", "libmine.so"),
         ("/home/ada/cupy/.venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2", "NCCL"),

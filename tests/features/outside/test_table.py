@@ -9,7 +9,7 @@ from ipygpumem.core.grade import grade
 from ipygpumem.display.html import html_tables
 from ipygpumem.display.table import text_tables
 from ipygpumem.features.outside.model import LibraryMemory, PoolMemory, balance
-from ipygpumem.features.outside.table import outside_sentences, outside_table, with_outside
+from ipygpumem.features.outside.table import outside_sentences, outside_table
 from ipygpumem.features.report.line import html_line, text_line
 from ipygpumem.features.report.table import report_tables
 
@@ -25,9 +25,9 @@ POOLS = (PoolMemory("CuPy's pool", 256 * MIB, 200 * MIB, 300 * MIB, None, grade(
 
 
 def with_libraries(libraries=LIBRARIES, pools=POOLS, trust=None, **facts):
-    one = report(**facts)
-    told = balance(
-        one.devices["cuda:0"],
+    base = report(**facts)
+    memory = balance(
+        base.devices["cuda:0"],
         libraries,
         pools,
         peak=250 * MIB,
@@ -36,7 +36,7 @@ def with_libraries(libraries=LIBRARIES, pools=POOLS, trust=None, **facts):
         seconds=0.0,
         grade=trust or grade("exact", "CUPTI"),
     )
-    return dataclasses.replace(one, libraries=(told,))
+    return dataclasses.replace(base, libraries=(memory,))
 
 
 TABLE = """\
@@ -46,62 +46,61 @@ NCCL +200.0 MiB +200.0 MiB 200.0 MiB 0.0 MiB 100 libnccl.so.2
 CuPy, from a CUDA pool +32.0 MiB +96.0 MiB 128.0 MiB 96.0 MiB 2 runtime.so
 cuFFT 0 +11.0 MiB 11.0 MiB 11.0 MiB 6 libcufft.so.12
 1 smaller <0.1 MiB 4
-in CUDA's own pools, not in use +8.0 MiB
+unused in CUDA's memory pools +8.0 MiB
 CUDA context, kernel code, stacks +16.0 MiB
 outside PyTorch +256.0 MiB
-managed memory, on the card or in the host
+managed memory, on the device or in the host
 libmine.so +512.0 MiB +512.0 MiB 512.0 MiB 0.0 MiB 1
-as they count themselves
+memory pools, by their own counters
 CuPy's pool +256.0 MiB 300.0 MiB now, in use +200.0 MiB
-no allocation asked for context, kernel code and stacks; what a library maps by cuMemCreate is among them"""
-"""But for the width of the columns."""
+CUPTI does not record the memory of context, kernel code and stacks, nor memory mapped by cuMemCreate"""
+"""Without the width of the columns."""
 
 
-def test_the_table_adds_up_from_top_to_bottom():
-    one = with_libraries()
-    table = outside_table(one.libraries[0], one.devices["cuda:0"])
+def test_the_rows_of_the_table():
+    changed = with_libraries()
+    table = outside_table(changed.libraries[0], changed.devices["cuda:0"])
     assert [" ".join(line.split()) for line in text_tables([table]).splitlines()] == TABLE.splitlines()
 
 
-def test_the_table_stands_below_its_device():
-    one = with_libraries()
-    titles = [table.title.partition("   ")[0] for table in with_outside(report_tables(one), one)]
+def test_the_table_is_below_the_table_of_its_device():
+    changed = with_libraries()
+    titles = [table.title.partition("   ")[0] for table in report_tables(changed)]
     assert titles == ["cuda:0", "cuda:0 outside PyTorch, by library", "host memory of this process"]
-    assert "libnccl.so.2" in html_tables(with_outside(report_tables(one), one))
+    assert "libnccl.so.2" in html_tables(report_tables(changed))
 
 
-def test_one_sentence_in_the_line():
-    one = with_libraries()
-    (sentence,) = outside_sentences(one)
+def test_a_sentence_for_each_device():
+    changed = with_libraries()
+    (sentence,) = outside_sentences(changed)
     assert sentence == (
         "cuda:0 outside PyTorch: libmine.so, managed memory +512.0 MiB · NCCL +200.0 MiB in 100 allocations · "
         "CuPy +32.0 MiB in 2 allocations (peak +96.0 MiB) · cuFFT peak +11.0 MiB in 6 allocations · "
-        "in CUDA's own pools, not in use +8.0 MiB · CUDA context, kernel code, stacks +16.0 MiB"
+        "unused in CUDA's memory pools +8.0 MiB · CUDA context, kernel code, stacks +16.0 MiB"
     )
-    assert sentence in text_line(one).splitlines()
-    assert "NCCL +200.0 MiB in 100 allocations" in html_line(one)
+    assert sentence in text_line(changed).splitlines()
+    assert "NCCL +200.0 MiB in 100 allocations" in html_line(changed)
 
 
-def test_without_records_the_pools_own_counts_are_told_and_nothing_is_claimed():
-    one = with_libraries((), trust=grade("unknown", "llvmlite is not installed"))
-    assert outside_sentences(one) == ["cuda:0 outside PyTorch: CuPy's pool +256.0 MiB"]
-    text = text_tables([outside_table(one.libraries[0], one.devices["cuda:0"])])
-    assert "not told apart" in text
+def test_without_records_only_the_counters_of_pools_are_shown():
+    changed = with_libraries((), trust=grade("unknown", "llvmlite is not installed"))
+    assert outside_sentences(changed) == ["cuda:0 outside PyTorch: CuPy's pool +256.0 MiB"]
+    text = text_tables([outside_table(changed.libraries[0], changed.devices["cuda:0"])])
+    assert "not attributed to a library" in text
     assert "kernel code" not in text
 
 
-def test_a_report_without_the_question_says_nothing():
+def test_a_report_without_libraries():
     assert outside_sentences(report()) == []
-    one = report()
-    assert with_outside(report_tables(one), one) == report_tables(one)
+    changed = report()
+    assert len(report_tables(changed)) == 2
 
 
-def test_incomplete_records_leave_a_rest_that_may_be_anybodys():
-    """A library's allocation whose record was lost is no context and no kernel code."""
-    one = with_libraries(trust=grade("sampled", "records until CUPTI failed"))
-    text = text_tables([outside_table(one.libraries[0], one.devices["cuda:0"])])
-    (sentence,) = outside_sentences(one)
-    for words in (text, sentence):
-        assert "kernel code" not in words
-        assert "not told apart" in words
-    assert "not told apart +16.0 MiB" in sentence
+def test_the_rest_of_incomplete_records_may_belong_to_a_library():
+    changed = with_libraries(trust=grade("sampled", "records until CUPTI failed"))
+    text = text_tables([outside_table(changed.libraries[0], changed.devices["cuda:0"])])
+    (sentence,) = outside_sentences(changed)
+    for output in (text, sentence):
+        assert "kernel code" not in output
+        assert "not attributed to a library" in output
+    assert "not attributed to a library +16.0 MiB" in sentence

@@ -130,6 +130,6 @@ def test_without_llvmlite_the_pip_line_is_told(monkeypatch):
 def test_code_that_does_not_compile_leaves_no_descriptors(monkeypatch):
     monkeypatch.setattr(buffers, "_CODE", "define nonsense")
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(CuptiError, match=r"^llvmlite cannot compile here: "):
+    with pytest.raises(CuptiError, match=r"^llvmlite cannot compile on this machine: "):
         buffers.Buffers()
     assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -1,4 +1,4 @@
-"""CUPTI's records, byte for byte, and what it refuses."""
+"""CUPTI's records, byte for byte, and its errors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from fakes.cupti import CTYPES, NCCL, RECORD, FakeCupti
 from ipygpumem.core.errors import CuptiError
+from ipygpumem.sources import host
 from ipygpumem.sources.cupti import library as cupti
 from ipygpumem.sources.cupti.buffers import Buffers
 
@@ -15,7 +16,7 @@ pytest.importorskip("llvmlite")
 
 
 def filled(library):
-    """A buffer with what the library has recorded."""
+    """Return address and size of a buffer with the library's records."""
     pool = Buffers.pool()
     library.cuptiActivityFlushAll(ctypes.c_uint32(1))
     ((address, valid),) = pool.full()
@@ -29,25 +30,25 @@ def library():
 
 
 def started(library):
-    one = cupti.Cupti(library)
-    one.start(Buffers.pool())
-    return one
+    session = cupti.Cupti(library)
+    session.start(Buffers.pool())
+    return session
 
 
-def test_the_layout_is_cuptis():
+def test_layout_of_a_record():
     assert cupti.RECORD.itemsize == RECORD.size == 128
     assert cupti.RECORD.fields["source"][1] == 120
     assert cupti.RECORD.fields["async"][1] == 72
 
 
 @pytest.mark.parametrize("stride", [128, 136, 160])
-def test_every_field_comes_out_of_records_of_any_length(stride):
+def test_all_fields_of_records_of_any_size(stride):
     library = FakeCupti(stride=stride)
-    one = started(library)
+    session = started(library)
     library.alloc(0x7F0000000000, 5 << 30, NCCL, device=3, pooled=True)
     library.alloc(0x7F1000000000, 7, CTYPES)
     library.free(0x7F0000000000, device=3, pooled=True)
-    records = one.records(*filled(library))
+    records = session.records(*filled(library))
     assert records["address"].tolist() == [0x7F0000000000, 0x7F1000000000, 0x7F0000000000]
     assert records["bytes"].tolist() == [5 << 30, 7, 5 << 30]
     assert records["operation"].tolist() == [1, 1, 2]
@@ -55,48 +56,48 @@ def test_every_field_comes_out_of_records_of_any_length(stride):
     assert records["device"].tolist() == [3, 0, 3]
     assert records["async"].tolist() == [1, 0, 1]
     assert (records["time"][1:] > records["time"][:-1]).all()
-    assert [one.text(int(pointer)) for pointer in records["source"]] == [NCCL, CTYPES, ""]
+    assert [session.text(int(pointer)) for pointer in records["source"]] == [NCCL, CTYPES, ""]
 
 
 def test_a_single_record(library):
-    one = started(library)
+    session = started(library)
     library.alloc(0x7F0000000000, 64)
-    assert one.records(*filled(library))["bytes"].tolist() == [64]
+    assert session.records(*filled(library))["bytes"].tolist() == [64]
 
 
 def test_a_buffer_without_records(library):
-    one = started(library)
+    session = started(library)
     library.alloc(0x7F0000000000, 64)
     address, _ = filled(library)
-    assert len(one.records(address, 0)) == 0
+    assert len(session.records(address, 0)) == 0
 
 
 def test_records_of_another_kind_are_passed_over(library):
-    one = started(library)
+    session = started(library)
     library.alloc(0x7F0000000000, 64)
     library.write(RECORD.pack(3, *[0] * 21))
-    assert one.records(*filled(library))["bytes"].tolist() == [64]
+    assert session.records(*filled(library))["bytes"].tolist() == [64]
 
 
 def test_records_outlive_their_buffer(library):
-    one = started(library)
+    session = started(library)
     library.alloc(0x7F0000000000, 64)
     address, valid = filled(library)
-    records = one.records(address, valid)
+    records = session.records(address, valid)
     ctypes.memset(address, 0xFF, valid)
     assert records["bytes"].tolist() == [64]
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_records_of_another_version_are_told_and_not_lost_in_silence(count):
+def test_records_of_an_unknown_version_are_an_error(count):
     library = FakeCupti(stride=112)  # CUpti_ActivityMemory3, before the source
-    one = cupti.Cupti(library)
-    one.start(Buffers.pool())
+    session = cupti.Cupti(library)
+    session.start(Buffers.pool())
     for i in range(count):
         library.write(bytes(112))
         library.clock += i
-    with pytest.raises(CuptiError, match=r"^this CUPTI writes records of 112 bytes, not of 128: another version$"):
-        one.records(*filled(library))
+    with pytest.raises(CuptiError, match=r"^this version of CUPTI writes records of 112 bytes instead of 128$"):
+        session.records(*filled(library))
 
 
 @pytest.mark.parametrize("name", cupti._NEEDED)
@@ -109,7 +110,7 @@ def test_a_cupti_that_lacks_a_function_is_too_old(library, monkeypatch, name):
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (39, "another profiler holds CUPTI"),
+        (39, "another profiler is using CUPTI"),
         (35, "NVreg_RestrictProfilingToAdminUsers"),
         (15, "not initialised"),
         (27, "does not support this device"),
@@ -121,34 +122,33 @@ def test_a_cupti_that_lacks_a_function_is_too_old(library, monkeypatch, name):
         (999, "^cuptiActivityEnable: CUPTI_ERROR_999$"),
     ],
 )
-def test_what_cupti_refuses_is_one_line(library, code, words):
+def test_errors_of_cupti_are_one_line(library, code, words):
     library.refuses["cuptiActivityEnable"] = code
     with pytest.raises(CuptiError, match=words) as caught:
         started(library)
     assert "\n" not in str(caught.value)
 
 
-def test_no_library_is_loaded(no_cupti):
-    with pytest.raises(CuptiError, match="no CUPTI is loaded"):
+def test_without_a_loaded_library(no_cupti):
+    with pytest.raises(CuptiError, match="no CUPTI library is loaded"):
         cupti.Cupti()
 
 
 def put_maps(monkeypatch, tmp_path, line):
     maps = tmp_path / "maps"
     maps.write_text(f"7f00-7f01 r-xp 00000000 00:00 1 {line}\n")
-    monkeypatch.setattr(cupti, "Path", lambda name: maps)
+    monkeypatch.setattr(host, "_MAPS", str(maps))
 
 
 @pytest.mark.parametrize("line", ["/gone/libcupti.so.13 (deleted)", "/nowhere/lib with space/libcupti.so.12"])
-def test_a_library_that_is_mapped_and_cannot_be_opened(monkeypatch, tmp_path, line):
+def test_a_loaded_library_that_cannot_be_opened(monkeypatch, tmp_path, line):
     put_maps(monkeypatch, tmp_path, line)
     with pytest.raises(CuptiError, match=r"^CUPTI cannot be called: ") as caught:
         cupti.Cupti()
     assert "\n" not in str(caught.value)
 
 
-def test_a_library_of_that_name_that_is_another(monkeypatch, tmp_path):
-    """What is loaded under the name is asked for every function before the first call."""
+def test_another_library_of_that_name(monkeypatch, tmp_path):
     loaded = ctypes.CDLL(None)
     put_maps(monkeypatch, tmp_path, "/opt/libcupti.so.13")
     monkeypatch.setattr(cupti.ctypes, "CDLL", lambda path, mode: loaded)
@@ -156,11 +156,11 @@ def test_a_library_of_that_name_that_is_another(monkeypatch, tmp_path):
         cupti.Cupti()
 
 
-def test_elsewhere_than_on_linux(monkeypatch):
+def test_other_systems_than_linux(monkeypatch):
     monkeypatch.setattr(cupti.sys, "platform", "win32")
-    with pytest.raises(CuptiError, match=r"^CUPTI is used on Linux only$"):
+    with pytest.raises(CuptiError, match=r"^CUPTI is supported on Linux only$"):
         cupti.Cupti()
 
 
-def test_a_source_that_is_no_text(library):
+def test_a_missing_text_is_empty(library):
     assert cupti.Cupti(library).text(0) == ""

@@ -1,0 +1,244 @@
+"""Totals of CUPTI's allocation records by owner, and the live allocations by address.
+
+Records become rows of numbers (time, allocates, address, bytes, owner), so that millions of them cost little.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ipygpumem.features.outside.libraries import ALLOCATOR, file_name, library_name
+from ipygpumem.features.outside.model import EARLIER
+from ipygpumem.measurement.runtime import current
+from ipygpumem.sources import allocator, pytorch
+from ipygpumem.sources.cupti.library import ALLOCATION, KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from ipygpumem.sources.cupti.library import Cupti
+
+__all__ = ["COLUMNS", "TIME", "LiveAllocations", "Owner", "RecordingInterval", "Totals", "pytorch_segments"]
+
+TIME, ALLOCATES, ADDRESS, BYTES, OWNER = range(5)
+COLUMNS = 5
+
+
+class Owner(NamedTuple):
+    """The library that allocates, on which device, and which kind of memory.
+
+    ``file`` is the name of the library's file without folders, empty if unknown; ``pooled`` is memory from a CUDA pool.
+    """
+
+    device: int
+    memory: str
+    library: str
+    file: str
+    pooled: bool
+
+    @classmethod
+    def of(cls, device: int, memory: str, path: str, *, pooled: bool) -> Owner:
+        """Return the owner for a library's path; the path is empty for memory allocated before recording began."""
+        library = library_name(path) if path else EARLIER
+        if library == ALLOCATOR and memory == "device":
+            return cls.allocator(device)
+        return cls(device, memory, library, file_name(path), pooled)
+
+    @classmethod
+    def allocator(cls, device: int) -> Owner:
+        """Return PyTorch's allocator."""
+        return cls(device, "device", ALLOCATOR, "", pooled=False)
+
+    @property
+    def outside(self) -> bool:
+        """Whether this is device memory that PyTorch's allocator does not count."""
+        return self.memory in {"device", "array"} and self.library != ALLOCATOR
+
+
+@dataclass(slots=True)
+class Totals:
+    """The allocations of one owner in an interval: bytes and their count."""
+
+    level: int = 0
+    peak: int = 0
+    allocated: int = 0
+    freed: int = 0
+    allocations: int = 0
+
+    def add(self, changes: NDArray[Any]) -> None:
+        """Add allocations (positive) and frees (negative) in the order of time."""
+        levels = self.level + np.cumsum(changes)
+        self.level, self.peak = int(levels[-1]), max(self.peak, int(levels.max()))
+        allocations = changes[changes > 0]
+        self.allocated += int(allocations.sum())
+        self.freed -= int(changes[changes < 0].sum())
+        self.allocations += len(allocations)
+
+    def move(self, nbytes: int, target: Totals) -> None:
+        """Move a live allocation to another owner. Both peaks become lower bounds."""
+        for totals, sign in ((self, -1), (target, 1)):
+            totals.level += sign * nbytes
+            totals.allocated += sign * nbytes
+            totals.allocations += sign
+            totals.peak = max(totals.peak + min(sign, 0) * nbytes, totals.level, 0)
+
+
+@dataclass(slots=True, eq=False)
+class RecordingInterval:
+    """The recorded allocations of one open measurement.
+
+    Attributes:
+        start: When it began, by CUPTI's clock.
+        owners: The totals of each owner.
+        devices: The totals of all memory outside PyTorch by device index.
+        seconds: How long recording was paused.
+        lost: How often CUPTI had no buffer for its records.
+        problem: Why there are no records after some time.
+    """
+
+    start: int
+    owners: dict[Owner, Totals] = field(default_factory=dict)
+    devices: dict[int, Totals] = field(default_factory=dict)
+    seconds: float = 0.0
+    lost: int = 0
+    problem: str = ""
+
+    def add(self, owners: Sequence[Owner], numbers: NDArray[Any], changes: NDArray[Any]) -> None:
+        """Add changes in bytes; ``numbers`` has the index of each change's owner."""
+        outside: dict[int, NDArray[Any]] = {}
+        for number in np.unique(numbers).tolist():
+            owner, selected = owners[number], numbers == number
+            self.owners.setdefault(owner, Totals()).add(changes[selected])
+            if owner.outside:
+                outside[owner.device] = selected | outside.get(owner.device, False)
+        for device, selected in outside.items():
+            self.devices.setdefault(device, Totals()).add(changes[selected])
+
+    @property
+    def has_outside_allocations(self) -> bool:
+        """Whether a library other than PyTorch's allocator has allocated device memory."""
+        return any(owner.outside and totals.allocated for owner, totals in self.owners.items())
+
+    def move_to_pytorch(self, owner: Owner, nbytes: int) -> None:
+        """Move a live allocation of a library to PyTorch's allocator."""
+        totals = self.owners.get(owner)
+        if totals is None or totals.allocated < nbytes:  # allocated before this interval
+            return
+        totals.move(nbytes, self.owners.setdefault(Owner.allocator(owner.device), Totals()))
+        device = self.devices.get(owner.device)
+        if device is not None and owner.outside:
+            device.move(nbytes, Totals())
+
+
+class LiveAllocations:
+    """The owner of every live allocation by its address."""
+
+    def __init__(self) -> None:
+        self.owners: list[Owner] = []
+        self._numbers: dict[Owner, int] = {}
+        self._live: dict[int, tuple[int, int]] = {}
+        self._replaced: dict[int, list[int]] = {}
+
+    def clear(self) -> None:
+        """Forget all allocations, after a time without records."""
+        self._live.clear()
+        self._replaced.clear()
+
+    def number(self, owner: Owner) -> int:
+        """Return the number that stands for an owner in a table of records."""
+        number = self._numbers.get(owner)
+        if number is None:
+            number = self._numbers[owner] = len(self.owners)
+            self.owners.append(owner)
+        return number
+
+    def table(self, cupti: Cupti, address: int, valid: int) -> NDArray[Any]:
+        """Return the records of a full buffer as rows of numbers."""
+        records = cupti.records(address, valid)
+        records = records[np.isin(records["memory"], tuple(KINDS))]
+        table = np.empty((len(records), COLUMNS), dtype=np.int64)
+        table[:, TIME] = records["time"]
+        table[:, ALLOCATES] = records["operation"] == ALLOCATION
+        table[:, ADDRESS] = records["address"].view(np.int64)
+        table[:, BYTES] = records["bytes"]
+        # a buffer has few different owners: look up each once, by a number made of the fields that decide it
+        keys = records["source"] << 16
+        keys |= (records["device"].astype(np.uint64) & 0xFF) << 8
+        keys |= (records["memory"].astype(np.uint64) << 1) | (records["async"] != 0)
+        first, inverse = np.unique(keys, return_index=True, return_inverse=True)[1:]
+        numbers = [self.number(_record_owner(cupti, records[i])) for i in first.tolist()]
+        table[:, OWNER] = np.array(numbers, dtype=np.int64)[inverse] if numbers else 0
+        return table
+
+    def add_segment(self, device: int, address: int, nbytes: int) -> None:
+        """Add a segment that PyTorch's allocator allocated before recording began."""
+        self._live.setdefault(address, (self.number(Owner.allocator(device)), nbytes))
+
+    def apply(self, table: NDArray[Any], intervals: Iterable[RecordingInterval]) -> None:
+        """Apply records in the order of time: find the owner of what is freed, and add up each interval."""
+        live, replaced = self._live, self._replaced
+        owners = table[:, OWNER].tolist()
+        rows = zip(
+            table[:, ALLOCATES].tolist(), table[:, ADDRESS].tolist(), table[:, BYTES].tolist(), owners, strict=True
+        )
+        for i, (allocates, address, nbytes, owner) in enumerate(rows):
+            if allocates:
+                previous = live.get(address)
+                if previous is not None:
+                    # records carry the time when the call began: one that waited for the address began earlier than
+                    # the call that freed it, whose record follows
+                    replaced.setdefault(address, []).append(previous[0])
+                live[address] = (owner, nbytes)
+            elif address in replaced:
+                owners[i] = replaced[address].pop(0)
+                if not replaced[address]:
+                    del replaced[address]
+            elif address in live:
+                owners[i] = live.pop(address)[0]
+        numbers = np.array(owners, dtype=np.int64)
+        changes = np.where(table[:, ALLOCATES] == 1, table[:, BYTES], -table[:, BYTES])
+        for interval in intervals:
+            inside = table[:, TIME] >= interval.start
+            if inside.any():
+                interval.add(self.owners, numbers[inside], changes[inside])
+
+    def by_owner(self) -> dict[Owner, int]:
+        """Return the live bytes of each owner, of what was allocated since recording began."""
+        sums: dict[Owner, int] = {}
+        for number, nbytes in self._live.values():
+            owner = self.owners[number]
+            sums[owner] = sums.get(owner, 0) + nbytes
+        return sums
+
+    def move_to_pytorch(self, device: int, address: int, intervals: Iterable[RecordingInterval]) -> None:
+        """Attribute a segment that PyTorch lists to PyTorch, although another library called CUDA for it."""
+        allocation = self._live.get(address)
+        if allocation is None or not self.owners[allocation[0]].outside:
+            return
+        number, nbytes = allocation
+        self._live[address] = (self.number(Owner.allocator(device)), nbytes)
+        for interval in intervals:
+            interval.move_to_pytorch(self.owners[number], nbytes)
+
+
+def _record_owner(cupti: Cupti, record: Any) -> Owner:
+    path = cupti.text(int(record["source"]))
+    return Owner.of(int(record["device"]), KINDS[int(record["memory"])], path, pooled=bool(record["async"]))
+
+
+def pytorch_segments() -> list[tuple[int, int, int]]:
+    """Return device index, address and bytes of PyTorch's segments.
+
+    None while the user records the allocation history, because listing them adds an event to it.
+    """
+    try:
+        if pytorch.started() is None or (allocator.is_recording() and not current().active_recording.running):
+            return []
+        return [(segment["device"], segment["address"], segment["total_size"]) for segment in allocator.segments()]
+    except Exception:  # this allocator keeps no list of segments
+        return []
