@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.core.device_names import device_words
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.features.history.reports import session_reports
+from ipygpumem.features.history.reports import SessionHistory
 from ipygpumem.features.holders.roots import naming
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source import (
@@ -25,8 +25,6 @@ from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.rank_files import RankFiles
 from ipygpumem.measurement.allocation_history import HistoryOptions
 from ipygpumem.measurement.build_report import Label
-from ipygpumem.measurement.code_label import first_code
-from ipygpumem.measurement.finish import finish
 from ipygpumem.measurement.measurement import Measurement, MeasurementOptions
 from ipygpumem.measurement.notebook_sources import notebook_sources
 from ipygpumem.measurement.plan import Code
@@ -143,6 +141,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             path=path,
             outside=bool(outside),
             profile=profile_collector(trace, timeline, outside=bool(outside), snapshot=path),
+            extra=(SessionHistory(lambda: 0),),
         )
         self._lists_lines = lines is not False
         self._block: SourceRegion | None = None
@@ -162,7 +161,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             )
         if self._ranks is not None:
             self._ranks.write_start()
-        self._measurement = self._plan.open(self._runtime, self._options)
+        self._measurement = self._plan.begin(self._runtime, self._options)
         return self
 
     def __exit__(
@@ -175,7 +174,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         try:
             if self._ranks is not None and self._ranks.update_rank() and self._plan.recorder is not None:
                 measurement.record(self._plan.recorder, self._ranks.snapshot)  # only now the rank is known
-            finished = finish(measurement, self._plan, Label(self._label()), success=kind is None, code=self._code)
+            finished = self._plan.finish(measurement, Label(self._label()), success=kind is None, code=self._code)
         except Exception as problem:  # must not replace the outcome of the block
             measurement.abandon()
             warning = f"this block has no report: {first_line(problem)}"
@@ -183,7 +182,6 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             if finished is None:  # forked inside the block: the parent process reports
                 return
             self.report = report = finished.report
-            session_reports().append(report)
             warning = self._missing_files(report)
             limit_error = finished.error
         if warning:
@@ -208,7 +206,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
 
     def _label(self) -> str:
         try:
-            return first_code(naming().label(*self._position)).removesuffix(" <module>")
+            return naming().label(*self._position).removesuffix(" <module>")
         except Exception:  # a label is no reason to lose the report
             return ""
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.samples import NOISE
-from ipygpumem.core.units import MIB, duration
+from ipygpumem.core.units import MIB, difference, duration
 
 if TYPE_CHECKING:
     from ipygpumem.core.reading import Counters, DeviceReading
     from ipygpumem.core.samples import OutsidePeak
 
-__all__ = ["DeviceReport", "Peak", "difference"]
+__all__ = ["DeviceReport", "Peak"]
 
 _COUNTER = "allocator counter"
 _DEVICE_NOISE = 16 * MIB
@@ -24,11 +24,6 @@ _FIGURES = (
     *("held", "peak", "cached", "pending", "outside", "outside_peak", "others", "unattributed", "process"),
     *("used", "total"),
 )
-
-
-def difference(before: int | None, after: int | None) -> int | None:
-    """``after`` minus ``before``; None if either is unknown."""
-    return None if before is None or after is None else after - before
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ipygpumem.core.device_report import difference
 from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.units import difference
 
 if TYPE_CHECKING:
     from ipygpumem.core.reading import HostReading

@@ -7,7 +7,8 @@ import re
 from ipygpumem.core.errors import OptionError
 
 __all__ = [  # noqa: RUF022 (by size)
-    "KIB", "MIB", "GIB", "VISIBLE", "amount", "change_text", "duration", "in_bytes", "level_text", "parse_size", "pair",
+    "KIB", "MIB", "GIB", "VISIBLE", "amount", "change_text", "difference", "duration", "in_bytes", "level_text",
+    "parse_size", "pair",
     "signed", "size",
 ]  # fmt: skip
 
@@ -52,6 +53,11 @@ def in_bytes(count: int, sign: str = "") -> str:
 def signed(count: int) -> str:
     """A change in bytes, always with its sign: ``"+400.0 MiB"``."""
     return f"{'-' if count < 0 else '+'}{size(abs(count))}"
+
+
+def difference(before: int | None, after: int | None) -> int | None:
+    """``after`` minus ``before``; None if either is unknown."""
+    return None if before is None or after is None else after - before
 
 
 def change_text(count: int | None) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.display.table import Table
 
-__all__ = ["BAR_COLOURS", "BAR_PIXELS", "html_tables", "render_html"]
+__all__ = ["BAR_COLOURS", "BAR_PIXELS", "html_tables", "template"]
 
 BAR_PIXELS = 96
 BAR_COLOURS = {"tensors": "#3b82f6", "cache": "#93c5fd", "outside PyTorch": "#f59e0b", "other processes": "#9ca3af"}
@@ -47,16 +47,11 @@ margin-right:8px"></span>{% endif %}<span style="opacity:0.65">{{ row.remark }}<
 
 
 @lru_cache(maxsize=8)
-def _template(source: str) -> Any:
+def template(source: str) -> Any:
+    """Compile a Jinja template that escapes all values."""
     from jinja2 import Environment
 
     return Environment(autoescape=True).from_string(source)
-
-
-def render_html(source: str, **values: Any) -> str:
-    """Render a Jinja template, escaping all values."""
-    text: str = _template(source).render(**values)
-    return text
 
 
 def html_tables(tables: Iterable[Table]) -> str:
@@ -79,4 +74,5 @@ def html_tables(tables: Iterable[Table]) -> str:
         }
         for table in tables
     ]
-    return render_html(_TABLES, tables=shown, long=_LONG_REMARK, bar_colour=BAR_COLOURS["tensors"])
+    html: str = template(_TABLES).render(tables=shown, long=_LONG_REMARK, bar_colour=BAR_COLOURS["tensors"])
+    return html

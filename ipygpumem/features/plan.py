@@ -10,8 +10,7 @@ from ipygpumem.features.outside.collect import OutsideMeasurement, without_redun
 from ipygpumem.features.processes.collect import with_other_processes
 from ipygpumem.measurement.allocation_history import HistoryOptions, recording_problem
 from ipygpumem.measurement.backward_passes import BackwardPasses
-from ipygpumem.measurement.finish import with_notes
-from ipygpumem.measurement.plan import Collector, Plan
+from ipygpumem.measurement.plan import Collector, Plan, with_notes
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.sources import pytorch
 
@@ -45,6 +44,7 @@ def make_plan(
     path: Path | None = None,
     history: HistoryOptions | None = None,
     devices: tuple[str, ...] | None = None,
+    extra: Sequence[Collector] = (),
 ) -> Plan:
     """Make the plan of a measurement.
 
@@ -62,6 +62,7 @@ def make_plan(
         path: Where to save the recording; None does not save it.
         history: How to record.
         devices: Names of the devices to report on; None for all that this process uses.
+        extra: Further collectors.
 
     Raises:
         RecordingError: Lines, modules or a snapshot are requested, and history cannot be recorded.
@@ -87,6 +88,7 @@ def make_plan(
     # a recording tells which line exceeded a limit, but is not worth an error or the start of CUDA
     useful = bool(limits) and not every_cell and pytorch.started() is not None and recording_problem() is None
     recorder = Recorder(runtime, history) if needed or useful else None
+    collectors += extra
     return Plan(collectors, recorder=recorder, path=path, devices=devices)
 
 
@@ -211,12 +213,13 @@ class ProcessesCollector(Collector):
     """Other processes on the devices."""
 
     section = "names of other processes"
+    needs_devices = True
 
     def __init__(self, *, unchanged: bool) -> None:
         self._unchanged = unchanged
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        return with_other_processes(report, unchanged=self._unchanged) if report.devices else report
+        return with_other_processes(report, unchanged=self._unchanged)
 
 
 def _no_section(section: str, problem: str) -> tuple[str, ...]:

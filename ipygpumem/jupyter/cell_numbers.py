@@ -1,7 +1,8 @@
-"""In numbers of the notebook's cells, by the file name in their frames."""
+"""In numbers and file names of the notebook's cells."""
 
 from __future__ import annotations
 
+import linecache
 import re
 import sys
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.measurement.notebook_sources import notebook_sources
 
 if TYPE_CHECKING:
+    from collections.abc import Container
     from types import FrameType
 
 __all__ = ["CellNumbers", "calling_cell"]
@@ -17,7 +19,11 @@ _TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 
 
 class CellNumbers:
-    """The numbers of one shell's cells. IPython from 8 on keeps them; in a kernel of IPython 7 nobody does but us."""
+    """The In numbers of one shell's cells by file name.
+
+    Attributes:
+        needed: Whether `note` must be called for each cell: IPython keeps the numbers itself from version 8 on.
+    """
 
     def __init__(self, shell: Any) -> None:
         self._compile = shell.compile
@@ -25,18 +31,28 @@ class CellNumbers:
         self._own: dict[str, int] = {}
 
     def note(self, raw: str, number: int | None) -> None:
-        """A cell has run."""
+        """Record the number of a cell that has run."""
         if number is not None and not hasattr(self._compile, "_filename_map"):
             self._own[self._compile.get_code_name(raw, raw, number)] = number
 
     def known(self) -> dict[str, int]:
-        """Every number that is known."""
-        found = {name: int(match[1]) for name in notebook_sources() if (match := _TERMINAL.match(name))}
-        return {**found, **self._own, **getattr(self._compile, "_filename_map", {})}
+        """All known In numbers by file name."""
+        numbers = {name: int(match[1]) for name in notebook_sources() if (match := _TERMINAL.match(name))}
+        return {**numbers, **self._own, **getattr(self._compile, "_filename_map", {})}
+
+    def filename(self, raw: str, number: int | None, statements: Container[str]) -> str | None:
+        """File name of a cell in tracebacks; ``statements`` are those of statements, which have the same number."""
+        # ipykernel derives it from the text; a terminal from the number and a hash of the transformed text
+        name = self._compile.get_code_name(raw, raw, number)
+        if name in linecache.cache:
+            return str(name)
+        prefix = f"<ipython-input-{number}-"
+        names = (name for name in reversed(linecache.cache) if name.startswith(prefix))
+        return next((name for name in names if name not in statements), None)
 
 
 def calling_cell() -> str | None:
-    """The file name of the cell whose code calls this, through whatever magic; None outside of cells."""
+    """File name of the cell whose code calls this function; None outside of cells."""
     cells = notebook_sources()
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (the only way to the caller)
     while frame is not None and frame.f_code.co_filename not in cells:

@@ -1,19 +1,20 @@
-"""What happens to the report of a cell: it gets its last notes, is kept, and is shown if it should be."""
+"""Whether and how the report of a cell is shown."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
-from ipygpumem.features.history.previous_run import last_run
-from ipygpumem.features.history.reports import session_reports
+from ipygpumem.features.history.reports import SessionHistory
 from ipygpumem.features.profile.collect import ProfileCollector
+from ipygpumem.features.report.notes import ModeChanges
 from ipygpumem.jupyter import display
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ipygpumem.core.errors import GPUMemLimitExceeded
     from ipygpumem.core.report import Report
     from ipygpumem.features.holders.cell_baseline import Marks
     from ipygpumem.features.holders.model import Holders
@@ -21,19 +22,10 @@ if TYPE_CHECKING:
     from ipygpumem.jupyter.oom_panel import Ooms
     from ipygpumem.jupyter.settings import Settings
     from ipygpumem.measurement.measurement import Measurement
-    from ipygpumem.measurement.plan import Plan
+    from ipygpumem.measurement.plan import Collector, Plan
     from ipygpumem.measurement.runtime import Runtime
 
-__all__ = ["CellOptions", "ReportPresenter"]
-
-_UNKNOWN = "memory outside PyTorch is unknown from now on"
-_DEVICE_ONLY = "memory outside PyTorch is known for the whole device only from now on"
-_DEGRADED = {
-    ("process", "device"): _DEVICE_ONLY,
-    ("process", "torch-only"): _UNKNOWN,
-    ("device", "torch-only"): _UNKNOWN,
-}
-"""What to say when the mode of a device's readings gets worse."""
+__all__ = ["CellOptions", "ReportPresenter", "one_line_traceback"]
 
 
 @dataclass(slots=True)
@@ -46,7 +38,7 @@ class CellOptions:
         variable: Name of the variable that gets the report.
         table: Show the full breakdown.
         view: Show the snapshot.
-        code: First line of the code.
+        code: The code that will run.
     """
 
     plan: Plan
@@ -70,9 +62,12 @@ class ReportPresenter:
         self._settings = settings
         self._ooms = ooms
         self._marks = marks
-        self._modes: dict[str, str] = {}
-        self._reported_problems: set[tuple[str, str]] = set()
+        self._modes = ModeChanges(runtime)
         self.send: Callable[[Report], None] | None = None
+
+    def collectors(self, *, requested: bool) -> tuple[Collector, ...]:
+        """What every plan of this shell collects; ``requested``: the report was asked for with ``%%gpumem``."""
+        return self._modes, SessionHistory(lambda: self._settings.min_change, always=requested)
 
     def present(
         self,
@@ -80,29 +75,18 @@ class ReportPresenter:
         measurement: Measurement,
         options: CellOptions | None,
         *,
-        notes: tuple[str, ...] = (),
         muted: bool = False,
         live: LiveCell | None = None,
     ) -> None:
-        """Add notes to a report, keep it, and show it.
+        """Send a report on, and show it.
 
         Args:
             report: The report.
             measurement: Its measurement.
             options: The options of ``%%gpumem``; None for the automatic report.
-            notes: Further notes.
             muted: The cell ends with ``clear_output(wait=True)``, and a display would clear its output.
             live: The display below the running cell, which the report replaces.
         """
-        reports = session_reports()
-        previous = reports.earlier(report)
-        if previous is not None:
-            comparison = last_run(report, previous, self._settings.min_change, always=options is not None)
-            notes = (*notes, *([] if comparison is None else [comparison]))
-        degraded = self._degraded(report) if report.devices else []
-        if degraded or notes:
-            report = replace(report, notes=(*report.notes, *degraded, *notes))
-        reports.append(report)
         if self.send is not None:
             self.send(report)
         if report.devices:
@@ -112,10 +96,12 @@ class ReportPresenter:
         display_id = None if live is None else live.take(waits=muted)
         if options is not None:
             self._show_requested(report, options, display_id)
-        elif muted or self._ooms.pending:  # the panel for the out-of-memory error contains the report
+        elif muted or (
+            report.devices and self._ooms.observer.count
+        ):  # the panel for the out-of-memory error contains the report
             self._ooms.report = report
             self._replace_live(report, live, display_id)
-        elif self.send is None and self._is_shown(report, degraded=bool(degraded)):
+        elif self.send is None and self._is_shown(report, degraded=self._modes.changed):
             if self._settings.style == "table":
                 display.show_full(self._shell, report, self._new_holders(report), display_id)
             else:
@@ -181,16 +167,8 @@ class ReportPresenter:
             print(f"ipygpumem: the holders of new memory are unknown ({first_line(error)})")  # noqa: T201 (next to the table)
             return None
 
-    def _degraded(self, report: Report) -> list[str]:
-        """What can no longer be read since the previous report, because NVML failed or its entry is gone. Once each."""
-        baseline = self._runtime.baseline
-        at_baseline = {} if baseline is None else baseline.reading.devices
-        sentences = []
-        for name, device in report.devices.items():
-            before = self._modes.get(name) or at_baseline.get(name, device.before).mode
-            now = self._modes[name] = device.after.mode
-            problem = _DEGRADED.get((before, now))
-            if problem is not None and (name, device.after.why) not in self._reported_problems:
-                self._reported_problems.add((name, device.after.why))
-                sentences.append(f"{name}: {problem} ({device.after.why})")
-        return sentences
+
+def one_line_traceback(error: GPUMemLimitExceeded) -> GPUMemLimitExceeded:
+    """Let IPython show the error as one line: it asks an exception for its own traceback."""
+    error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]  # type: ignore[attr-defined]
+    return error

@@ -29,7 +29,7 @@ class Clearing:
     def __init__(self, shell: Any) -> None:
         self._publisher = shell.display_pub
         self.listeners: list[Callable[[str | None], None]] = []
-        self._waits = False
+        self.waiting = False
         self._waiting: str | None = None
         self._streams: list[Callable[[], None]] = []
         self._ours: dict[str, Any] = {}
@@ -75,7 +75,7 @@ class Clearing:
     def waits(self, result: Any) -> bool:
         """Whether a clearing still waits after a cell with this result: a value or an error came after it, too."""
         shown = result is None or not result.success or result.result is not None
-        waits = self._waits and not shown and self._waiting == self._request()
+        waits = self.waiting and not shown and self._waiting == self._request()
         self._set(waits=False)
         return waits
 
@@ -85,7 +85,7 @@ class Clearing:
         return header.get("msg_id") if isinstance(header, dict) else None
 
     def _set(self, *, waits: bool) -> None:
-        self._waits = waits
+        self.waiting = waits
         for give_back in self._streams:
             give_back()
         self._streams.clear()

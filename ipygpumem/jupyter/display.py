@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.display.table import text_tables
-from ipygpumem.features.history.output_metadata import MIME, summary
+from ipygpumem.features.history.output_metadata import output_metadata
 from ipygpumem.features.profile.table import category_tables
-from ipygpumem.features.report.bundle import full_bundle, line_bundle, requested_bundle, tables_bundle
+from ipygpumem.features.report.bundle import full_bundle, requested_bundle, tables_bundle
+from ipygpumem.features.report.line import line_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,22 +54,24 @@ def uses_colour(shell: Any) -> bool:
 
 def show_line(shell: Any, report: Report, display_id: str | None = None) -> None:
     """Display the short form of a report; ``display_id`` is that of a display to replace."""
-    _publish(shell, line_bundle(report, colour=uses_colour(shell)), report, display_id)
+    colour = uses_colour(shell)
+    metadata = output_metadata(report)
+    _publish(shell, line_bundle(report, colour=colour), metadata, display_id)
 
 
 def show_requested(shell: Any, report: Report, display_id: str | None = None) -> None:
     """Display the requested sections of a report, followed by its short form."""
-    _publish(shell, requested_bundle(report, colour=uses_colour(shell)), report, display_id)
+    _publish(shell, requested_bundle(report, colour=uses_colour(shell)), output_metadata(report), display_id)
 
 
 def show_full(shell: Any, report: Report, new_holders: Holders | None = None, display_id: str | None = None) -> None:
     """Display the requested sections of a report, followed by the full breakdown and the holders of new memory."""
-    _publish(shell, full_bundle(report, new_holders), report, display_id)
+    _publish(shell, full_bundle(report, new_holders), output_metadata(report), display_id)
 
 
 def show_tables(shell: Any, tables: list[Table], report: Report | None = None) -> None:
     """Display tables; with a report, the output's metadata has its figures."""
-    _publish(shell, tables_bundle(tables), report)
+    _publish(shell, tables_bundle(tables), None if report is None else output_metadata(report))
 
 
 def show_object(shell: Any, value: Any) -> None:
@@ -118,8 +121,9 @@ def show_profile(shell: Any, profile: Profile, name: str, peaks: Sequence[Catego
         show_picture(shell, picture, text)
 
 
-def _publish(shell: Any, bundle: dict[str, str], report: Report | None = None, display_id: str | None = None) -> None:
+def _publish(
+    shell: Any, bundle: dict[str, str], metadata: dict[str, Any] | None = None, display_id: str | None = None
+) -> None:
     """Display in this shell, which need not be the one that IPython's own ``display()`` uses."""
     options: dict[str, Any] = {} if display_id is None else {"transient": {"display_id": display_id}, "update": True}
-    metadata = {} if report is None else {MIME: summary(report)}
-    shell.display_pub.publish(data=bundle, metadata=metadata, **options)
+    shell.display_pub.publish(data=bundle, metadata=metadata or {}, **options)

@@ -41,7 +41,6 @@ from ipygpumem.jupyter.options import CELL, STATEMENT, history_options, parse, s
 from ipygpumem.jupyter.paths import expanded, filled
 from ipygpumem.jupyter.settings import Settings
 from ipygpumem.jupyter.user_functions import functions
-from ipygpumem.measurement.code_label import first_code
 
 if TYPE_CHECKING:
     import argparse
@@ -197,9 +196,7 @@ class GPUMem(Magics, Settings):
         # without options the full breakdown is what was requested
         sections = arguments.lines or arguments.function or arguments.modules or arguments.outside
         table = arguments.table or (program == "%%gpumem" and not sections and arguments.snapshot is None)
-        return CellOptions(
-            plan, arguments.quiet, arguments.var, table=table, view=arguments.view, code=first_code(text)
-        )
+        return CellOptions(plan, arguments.quiet, arguments.var, table=table, view=arguments.view, code=text)
 
     def _plan(self, arguments: argparse.Namespace, text: str) -> Plan:
         peak_limit = self.limit if arguments.limit is None else arguments.limit

@@ -21,6 +21,7 @@ class Ooms:
     """The failed allocations of one shell's cells.
 
     Attributes:
+        observer: Counts the failed allocations since the last panel.
         ring: The allocation history that is saved when an allocation fails.
         report: The report of the cell, if the panel is to show it.
     """
@@ -28,7 +29,7 @@ class Ooms:
     def __init__(self, shell: Any, runtime: Runtime, ring: Ring) -> None:
         self._shell = shell
         self._runtime = runtime
-        self._observer = failed_allocations()
+        self.observer = failed_allocations()
         self.ring = ring
         self.report: Report | None = None
 
@@ -39,17 +40,10 @@ class Ooms:
     def _listen(self) -> None:
         oom.listen(self.ring.save)
 
-    @property
-    def pending(self) -> bool:
-        """Whether allocations have failed since the last panel."""
-        return self._observer.count > 0
-
-    def tell(self, result: Any) -> None:
-        """Show the panel if allocations failed in the cell with this result."""
-        count = self._observer.count
-        if not count:
-            return
-        failures = self._observer.take()
+    def show(self, result: Any) -> None:
+        """Show the panel below the cell with this result, in which allocations failed."""
+        count = self.observer.count
+        failures = self.observer.take()
         # a cell that failed did not catch the error, whatever its own error is
         panel = oom.explain(failures, count, caught=result is None or bool(result.success))
         if panel is not None:
@@ -59,11 +53,11 @@ class Ooms:
 
     def drop(self) -> None:
         """Discard failed allocations of a cell that has no report."""
-        if self._observer.count:
-            self._observer.take()
+        if self.observer.count:
+            self.observer.take()
 
     def remove(self) -> None:
         """Stop observing."""
         self._runtime.monitor.cancel_when_started(self._listen)
         self.ring.set(None)
-        self._observer.deafen()
+        self.observer.deafen()

@@ -1,6 +1,6 @@
-"""The moment at which a cell fails, before its traceback is made: a profile need not hold what IPython does for that.
+"""A hook that runs before IPython formats the traceback of a failing cell.
 
-Formatting a traceback is hundreds of thousands of calls of Python, which would be most of a failing cell's trace.
+Formatting makes hundreds of thousands of Python calls, which would be most of the profile of a failing cell.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Failing"]
+__all__ = ["TracebackHook"]
 
 
-class Failing:
-    """Calls ``then`` once, when a shell is about to show a traceback; until `remove`."""
+class TracebackHook:
+    """Calls a function once, when a shell is about to show a traceback, until `remove`."""
 
-    def __init__(self, shell: Any, then: Callable[[], None]) -> None:
-        self._shell, self._then = shell, then
+    def __init__(self, shell: Any, callback: Callable[[], None]) -> None:
+        self._shell, self._callback = shell, callback
         show = shell.showtraceback
-        self._theirs = vars(shell).get("showtraceback")
+        self._original = vars(shell).get("showtraceback")
 
         def showtraceback(*arguments: Any, **options: Any) -> Any:
-            then = self._then
+            callback = self._callback
             self.remove()
-            then()
+            callback()
             return show(*arguments, **options)
 
-        self._ours: Any = showtraceback
+        self._wrapper: Any = showtraceback
         shell.showtraceback = showtraceback
 
     def remove(self) -> None:
-        """Give the way back, unless somebody has wrapped ours since: then it goes on, and calls nothing of ours."""
-        self._then = _nothing
-        if vars(self._shell).get("showtraceback") is not self._ours:
+        """Restore the shell's method; if other code has wrapped it since, it stays and calls nothing of ours."""
+        self._callback = _nothing
+        if vars(self._shell).get("showtraceback") is not self._wrapper:
             return
-        if self._theirs is None:
+        if self._original is None:
             del self._shell.showtraceback
         else:
-            self._shell.showtraceback = self._theirs
+            self._shell.showtraceback = self._original
 
 
 def _nothing() -> None:

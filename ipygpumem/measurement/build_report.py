@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ipygpumem.core.from_dict import printable
 from ipygpumem.core.reading import DeviceReading, shared
 from ipygpumem.core.report import DeviceReport, HostReport, Report
 
@@ -15,7 +16,27 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Peak, RecordingFacts
     from ipygpumem.core.samples import OutsidePeak
 
-__all__ = ["Label", "build_report"]
+__all__ = ["CODE_WIDTH", "Label", "build_report", "code_label"]
+
+
+CODE_WIDTH = 80
+"""Maximum length of a code label in characters."""
+_SEARCHED = 2_000
+"""Characters of the code that are searched for its first line: a cell may contain a page of data."""
+
+
+def code_label(code: str) -> str:
+    """The first line of the code that is not a comment or a cell magic, clipped to 80 characters."""
+    lines = [line.strip() for line in code[:_SEARCHED].splitlines() if line.strip()]
+    label = lines[0] if lines else ""
+    for line in lines:
+        if not line.startswith(("#", "%%")):
+            label = line
+            break
+    label = label.replace("\t", " ")
+    if not label.isprintable():
+        label = printable(label)
+    return label if len(label) <= CODE_WIDTH else label[: CODE_WIDTH - 1] + "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +44,7 @@ class Label:
     """What was measured: a cell of a notebook, a statement or a block.
 
     Attributes:
-        code: First line of the code, clipped.
+        code: Text of the code.
         cell: In number of the cell.
         cell_id: Id of the cell in its notebook.
         filename: File name of the cell in tracebacks.
@@ -86,7 +107,7 @@ def build_report(
         seconds=seconds,
         cell=label.cell,
         cell_id=label.cell_id,
-        code=label.code,
+        code=code_label(label.code),
         success=success,
         time=before.time,
         notes=notes,

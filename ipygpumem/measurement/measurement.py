@@ -3,32 +3,73 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ipygpumem.core.samples import OutsidePeak, highest_outside
 from ipygpumem.measurement.build_report import Label, build_report
 from ipygpumem.measurement.recording_keys import CellFacts
-from ipygpumem.measurement.reserved_bound import MostReserved
 from ipygpumem.sources import host, pytorch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from ipygpumem.core.reading import Reading
-    from ipygpumem.core.report import Peak, RecordingFacts, Report
-    from ipygpumem.measurement.overlap import Span
+    from ipygpumem.core.report import RecordingFacts, Report
     from ipygpumem.measurement.peaks import PeakScope
+    from ipygpumem.measurement.plan import Code
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
 
-__all__ = ["Measurement", "MeasurementOptions", "Observer"]
+__all__ = ["Measurement", "MeasurementOptions", "Observer", "OpenSpans", "Span"]
 
 _OVERLAPPED = "another thread was measured at the same time: the figures of both include the whole process"
 _ADDED = "{} was added to the monitored devices during this measurement: it is reported from the next one on"
+
+
+class Span:
+    """One open measurement of one thread.
+
+    Attributes:
+        open_before: The measurements that were open when it began.
+    """
+
+    __slots__ = ("in_main_thread", "open_before", "thread")
+
+    def __init__(self, open_before: set[Span]) -> None:
+        self.thread = threading.get_ident()
+        self.in_main_thread = threading.current_thread() is threading.main_thread()
+        self.open_before = open_before
+
+
+class OpenSpans:
+    """The measurements that are open in any thread. Has no lock, which a fork could leave locked."""
+
+    def __init__(self) -> None:
+        self._open: set[Span] = set()
+
+    def begin(self) -> Span:
+        """Begin a measurement of this thread."""
+        span = Span(self._open.copy())
+        self._open.add(span)
+        return span
+
+    def end(self, span: Span | None) -> bool:
+        """End a measurement, and return whether one of another thread overlapped it; False if it has ended already.
+
+        A measurement that began and ended inside this one does not count, and neither does one of the main thread that
+        encloses this one: the cell that started this thread.
+        """
+        if span is None or span not in self._open:
+            return False
+        self._open.discard(span)
+        overlapping = self._open - span.open_before
+        overlapping |= {other for other in span.open_before if not other.in_main_thread or other not in self._open}
+        span.open_before = set()
+        return any(other.thread != span.thread for other in overlapping)
 
 
 class Observer(Protocol):
@@ -110,14 +151,13 @@ class Measurement:
         runtime, options = self.runtime, self.options
         monitor, peaks = runtime.monitor, runtime.peaks
         self._pid = os.getpid()
-        self._span = runtime.overlaps.begin()
+        self._span = runtime.spans.begin()
         if options.reset_host_peak and not host.reset_peak():
             self._notes.append("this system cannot reset the peak of resident memory")
         if options.synchronize:
             pytorch.synchronize(self._contexts())
         self._scope = scope = peaks.scope()
-        if pytorch.module() is not None:
-            peaks.install()
+        peaks.install()
         self._before = before = monitor.read(
             busy=False, read_allocator=lambda index: peaks.enter(scope, index, reset=options.reset_peaks)
         )
@@ -144,16 +184,14 @@ class Measurement:
         label: Label | None = None,
         *,
         success: bool | None = True,
-        sources: Callable[[], Mapping[str, str]] = dict,
-        numbers: Callable[[], Mapping[str, int]] = dict,
+        code: Code | None = None,
     ) -> Report | None:
         """Stop the clock, take the second reading, save the recording and build the report.
 
         Args:
             label: What was measured.
             success: Whether the code ended without an error; None if it was interrupted by us.
-            sources: Returns the text of notebook cells by file name; called only for a recording.
-            numbers: Returns the In numbers of cells by file name; called only for a recording.
+            code: The measured code, for a recording.
 
         Returns:
             The report, without the sections that collectors add; None in a process that was forked meanwhile.
@@ -162,7 +200,7 @@ class Measurement:
         self._stop_observers()
         label = label or Label()
         facts = self.span(label, success=success)
-        if self.runtime.overlaps.end(self._span):
+        if self.runtime.spans.end(self._span):
             self._notes.append(_OVERLAPPED)
         before, scope, peaks = self._before, self._scope, self.runtime.peaks
         if before is None or scope is None or os.getpid() != self._pid:
@@ -171,7 +209,7 @@ class Measurement:
             if self.options.synchronize:
                 pytorch.synchronize(self._contexts())
             self.after = after = self.runtime.monitor.read(read_allocator=lambda index: peaks.leave(scope, index))
-            recording = self._save(facts, after, sources, numbers)
+            recording = None if self._recorder is None else self._save(self._recorder, facts, after, code)
         finally:
             self.abandon()
         if self._unmonitored:
@@ -185,8 +223,8 @@ class Measurement:
             label=label,
             success=success,
             devices=self.devices,
-            sampled=self._sampled_peaks(before, after, peak_by_name),
-            sampling_problems=self._sampling_problems(),
+            sampled=None if self.samples is None else self.samples.outside_peaks(before, after, peak_by_name),
+            sampling_problems=None if self.samples is None else self.samples.problems(),
             notes=(*self._notes, *(self._unused(before, after) if self.devices else ())),
             recording=recording,
         )
@@ -196,38 +234,12 @@ class Measurement:
         self._notes += map(_ADDED.format, added)
         return after.only(tuple(name for name in after.devices if name not in added))
 
-    def _save(
-        self,
-        facts: CellFacts,
-        after: Reading,
-        sources: Callable[[], Mapping[str, str]],
-        numbers: Callable[[], Mapping[str, int]],
-    ) -> RecordingFacts | None:
-        if self._recorder is None:
-            return None
+    def _save(self, recorder: Recorder, facts: CellFacts, after: Reading, code: Code | None) -> RecordingFacts | None:
         if self.samples is not None:
-            self._recorder.windows = [self.samples]
-        self.recorded = self._recorder.save(self._path, sources=sources(), numbers=numbers(), cell=facts, after=after)
+            recorder.windows = [self.samples]
+        sources, numbers = ({}, {}) if code is None else (code.sources, code.numbers)
+        self.recorded = recorder.save(self._path, sources=sources, numbers=numbers, cell=facts, after=after)
         return None if self._path is None else self.recorded
-
-    def _sampled_peaks(self, before: Reading, after: Reading, peaks: Mapping[str, Peak]) -> dict[str, OutsidePeak]:
-        """What samples prove beyond the two readings, by device name."""
-        proven: dict[str, OutsidePeak] = {}
-        if self.samples is None:
-            return proven
-        for index, track in self.samples.tracks.items():
-            name = f"cuda:{index}"
-            start, end, peak = before.devices.get(name), after.devices.get(name), peaks.get(name)
-            if start is None or end is None or not track.samples or track.source != start.source:
-                continue
-            reserved = MostReserved(None if peak is None else peak.counters.reserved, track.anchors, track.steps)
-            highest = highest_outside(start, end, track.samples, reserved)
-            if highest is not None:
-                proven[name] = OutsidePeak(*highest, track.gap, track.samples[0].begin, track.count)
-        return proven
-
-    def _sampling_problems(self) -> dict[str, str]:
-        return {} if self.samples is None else {f"cuda:{i}": track.trouble for i, track in self.samples.tracks.items()}
 
     def _unused(self, before: Reading, after: Reading) -> list[str]:
         """Notes on requested devices that have nothing to report."""
@@ -248,7 +260,7 @@ class Measurement:
     def abandon(self) -> None:
         """Stop the observers, the samples and the recording, and close the peak scope. May be called twice."""
         runtime = self.runtime
-        runtime.overlaps.end(self._span)
+        runtime.spans.end(self._span)
         self._stop_observers()
         if self._scope is not None:
             runtime.peaks.drop(self._scope)
@@ -256,7 +268,8 @@ class Measurement:
             self._recorder.stop()
 
     def _stop_observers(self) -> None:
-        self.runtime.sampler.shut(self.samples)
+        if self.samples is not None:
+            self.runtime.sampler.shut(self.samples)
         for observer in reversed(self.observers):
             observer.stop()
 

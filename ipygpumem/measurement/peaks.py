@@ -84,6 +84,8 @@ class PeakTracker:
 
     def install(self) -> None:
         """Wrap PyTorch's functions that read and reset peaks, if that has not been done and this is a CUDA build."""
+        if pytorch.module() is None:
+            return
         self._removing = False
         for name in (*_READERS, *_RESETS):
             pytorch.wrap(name, self._wrappers.get(name), functools.partial(self._wrapper, name))

@@ -1,24 +1,27 @@
-"""What one measurement collects besides its figures."""
+"""What a measurement collects, and the one way from there to its report: for cells, statements, blocks and tests."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ipygpumem.core.errors import IpyGpuMemError, first_line
+from ipygpumem.core.garbage_collection import collector_paused
 from ipygpumem.measurement.measurement import Measurement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from ipygpumem.core.errors import GPUMemLimitExceeded
     from ipygpumem.core.report import Report
+    from ipygpumem.measurement.build_report import Label
     from ipygpumem.measurement.measurement import MeasurementOptions
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.snapshot import Snapshot
 
-__all__ = ["Code", "Collector", "Outcome", "Plan"]
+__all__ = ["Code", "Collector", "Finished", "Outcome", "Plan", "with_notes"]
 
 
 @dataclass(frozen=True)
@@ -57,16 +60,26 @@ class Outcome:
     error: GPUMemLimitExceeded | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A report, and the error that the measured code is to end with, such as an exceeded limit."""
+
+    report: Report
+    error: GPUMemLimitExceeded | None = None
+
+
 class Collector:
     """Collects one section of a report.
 
     Attributes:
         section: What notes call the section.
-        reads_recording: Whether `collect` needs the recording.
+        reads_recording: Whether `collect` reads the recording.
+        needs_devices: Whether there is nothing to collect without a device.
     """
 
     section = ""
     reads_recording = False
+    needs_devices = False
 
     def attach(self, measurement: Measurement) -> None:
         """Add observers to a measurement before it begins."""
@@ -75,12 +88,9 @@ class Collector:
         """Return the report with this collector's section."""
         raise NotImplementedError
 
-    def close(self) -> None:
-        """Release what was acquired, if the measurement never ended."""
-
 
 class Plan:
-    """What one measurement collects.
+    """What a measurement collects.
 
     Args:
         collectors: In the order in which they add to the report.
@@ -102,12 +112,7 @@ class Plan:
         self.path = path
         self.devices = devices
 
-    @property
-    def records(self) -> bool:
-        """Whether the measurement records allocation history."""
-        return self.recorder is not None
-
-    def open(self, runtime: Runtime, options: MeasurementOptions) -> Measurement:
+    def begin(self, runtime: Runtime, options: MeasurementOptions) -> Measurement:
         """Begin a measurement with everything that this plan collects."""
         measurement = Measurement(runtime, options)
         measurement.devices = self.devices
@@ -118,3 +123,74 @@ class Plan:
             collector.attach(measurement)
         measurement.begin()
         return measurement
+
+    def finish(
+        self, measurement: Measurement, label: Label, *, success: bool | None, code: Callable[[], Code] = Code
+    ) -> Finished | None:
+        """End a measurement and build its report with everything that was planned.
+
+        Args:
+            measurement: The open measurement.
+            label: What was measured.
+            success: Whether the code ended without an error; None if it was interrupted by us.
+            code: Returns the measured code; called only if there is a recording.
+
+        Returns:
+            None in a process that was forked during the measurement.
+        """
+        try:
+            measured_code = code() if self.recorder is not None else Code()
+            report = measurement.end(label, success=success, code=measured_code)
+        except BaseException:
+            measurement.abandon()
+            raise
+        if report is None:
+            return None
+        snapshot, problem = None, ""
+        if self.recorder is not None:
+            snapshot, problem = _read_recording(measurement, self.recorder, measured_code.numbers)
+        outcome = Outcome(measurement, self.recorder, snapshot, problem, measured_code)
+        for collector in self.collectors:
+            if collector.needs_devices and not report.devices:
+                continue
+            try:
+                report = collector.collect(report, outcome)
+            except Exception as error:  # a missing section is no reason to lose the report
+                report = with_notes(report, f"no {collector.section}: {first_line(error)}")
+        return Finished(report, outcome.error)
+
+
+def with_notes(report: Report, *notes: str) -> Report:
+    """Return the report with further notes."""
+    return replace(report, notes=(*report.notes, *notes)) if notes else report
+
+
+def _read_recording(
+    measurement: Measurement, recorder: Recorder, numbers: Mapping[str, int]
+) -> tuple[Snapshot | None, str]:
+    """The recording, or why it cannot be read."""
+    facts = measurement.recorded
+    if facts is None or not recorder.keep:
+        return None, ""
+    recorded, recorder.kept = recorder.kept, None
+    if recorded is None or facts.error:
+        return None, facts.error or "nothing was recorded"
+    if facts.dropped is None:
+        return None, "it is unknown whether the ring buffer dropped allocations"
+    if facts.dropped:
+        return None, f"the ring buffer dropped {facts.dropped:,} allocations: raise max_entries"
+    # functions of cells that ran earlier appear in the stacks; the saved file does not list these cells
+    cells = recorded["ipygpumem"]["cells"]
+    filenames = {cell["filename"] for cell in cells}
+    cells += [
+        {"number": number, "filename": filename, "start_us": 0, "end_us": 0, "success": None}
+        for filename, number in numbers.items()
+        if filename not in filenames
+    ]
+    from ipygpumem.snapshot import Snapshot
+
+    try:
+        with collector_paused():
+            return Snapshot.load(recorded), ""
+    except IpyGpuMemError as error:
+        return None, str(error)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ipygpumem.core.baseline import PRELOAD_OFF, Baseline
 from ipygpumem.core.errors import first_line
+from ipygpumem.core.units import difference
 from ipygpumem.measurement.allocation_history import ActiveRecording
-from ipygpumem.measurement.overlap import Overlaps
+from ipygpumem.measurement.measurement import OpenSpans
 from ipygpumem.measurement.peaks import PeakTracker
 from ipygpumem.measurement.sampler import Sampler
 from ipygpumem.sources import pytorch
@@ -34,7 +35,7 @@ class Runtime:
         monitor: The devices of this process and their readings.
         peaks: PyTorch's peak counters, shared by all open measurements.
         sampler: The thread that samples device memory between readings.
-        overlaps: Measurements of other threads that are open at the same time.
+        spans: The measurements that are open in any thread.
         active_recording: Our recording of PyTorch's allocation history, if one is running.
         baseline: The reading against which the session's changes are reported; None before the preload.
     """
@@ -43,7 +44,7 @@ class Runtime:
         self.monitor = DeviceMonitor()
         self.peaks = PeakTracker()
         self.sampler = Sampler()
-        self.overlaps = Overlaps()
+        self.spans = OpenSpans()
         self.active_recording = ActiveRecording()
         self.baseline: Baseline | None = None
         self._pid = os.getpid()
@@ -134,7 +135,7 @@ class Runtime:
             if before_context is not None:
                 context = _outside_growth(before_context, before_kernels)
             kernel_size = _outside_growth(before_kernels, now)
-            workspace = _difference(now.allocated, before_kernels.allocated)
+            workspace = difference(before_kernels.allocated, now.allocated)
         self.monitor.record_processes(reading.devices)
         self.baseline = Baseline(reading, name, self._label(name), context, kernel_size, workspace, note)
         return self.baseline
@@ -157,14 +158,10 @@ class Runtime:
 def _outside_growth(before: DeviceReading, after: DeviceReading) -> int | None:
     """Growth of memory outside PyTorch in bytes: of this process if it is known, else of the whole device."""
     if after.process is not None and before.process is not None:
-        return _difference(after.outside, before.outside)
+        return difference(before.outside, after.outside)
     if after.source != before.source:
         return None
-    return _difference(_difference(after.used, after.reserved), _difference(before.used, before.reserved))
-
-
-def _difference(minuend: int | None, subtrahend: int | None) -> int | None:
-    return None if minuend is None or subtrahend is None else minuend - subtrahend
+    return difference(difference(before.reserved, before.used), difference(after.reserved, after.used))
 
 
 _runtime: Runtime | None = None

@@ -14,13 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import IpyGpuMemError, first_line
-from ipygpumem.core.samples import Sample
+from ipygpumem.core.samples import OutsidePeak, Sample, highest_outside
 from ipygpumem.core.units import duration
+from ipygpumem.measurement.reserved_bound import MostReserved
 from ipygpumem.measurement.worker_thread import Parked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from ipygpumem.core.reading import Reading
+    from ipygpumem.core.report import Peak
     from ipygpumem.measurement.reserved_bound import Anchor, Steps
     from ipygpumem.sources.device import Device
 
@@ -127,6 +130,24 @@ class SampleWindow:
         track = self.tracks[index]
         track.source = source
         track.add(Sample(sample.begin - self.start, sample.end - self.start, sample.used))
+
+    def outside_peaks(self, before: Reading, after: Reading, peaks: Mapping[str, Peak]) -> dict[str, OutsidePeak]:
+        """What the samples prove about memory outside PyTorch beyond the two readings, by device name."""
+        proven: dict[str, OutsidePeak] = {}
+        for index, track in self.tracks.items():
+            name = f"cuda:{index}"
+            start, end, peak = before.devices.get(name), after.devices.get(name), peaks.get(name)
+            if start is None or end is None or not track.samples or track.source != start.source:
+                continue
+            reserved = MostReserved(None if peak is None else peak.counters.reserved, track.anchors, track.steps)
+            highest = highest_outside(start, end, track.samples, reserved)
+            if highest is not None:
+                proven[name] = OutsidePeak(*highest, track.gap, track.samples[0].begin, track.count)
+        return proven
+
+    def problems(self) -> dict[str, str]:
+        """Why samples are missing, by device name."""
+        return {f"cuda:{index}": track.trouble for index, track in self.tracks.items()}
 
     def anchor(self, index: int, anchor: Anchor) -> None:
         """PyTorch's counters as somebody read them meanwhile, with times of the clock."""

@@ -95,7 +95,9 @@ def test_a_category_that_is_hidden_counts_no_more(opened):
     settled(opened)
     rest = CUDA.total - CUDA.levels[:, 0]
     assert opened.evaluate("ipygpumem.state.device.peak.bytes") == rest.max()
-    assert opened.evaluate("ipygpumem.state.device.overallPeak.bytes") == CUDA.peak[1], "the table's peak is the whole's"
+    assert opened.evaluate("ipygpumem.state.device.overallPeak.bytes") == CUDA.peak[1], (
+        "the table's peak is the whole's"
+    )
     assert opened.locator(".chip", has_text="parameter").get_attribute("aria-pressed") == "false"
     assert opened.evaluate("document.activeElement.innerText").startswith("parameter"), (
         "the keyboard stays where it was"

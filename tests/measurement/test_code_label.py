@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipygpumem.measurement.code_label import WIDTH, first_code
+from ipygpumem.measurement.build_report import CODE_WIDTH, code_label
 
 
 @pytest.mark.parametrize(
@@ -21,11 +21,11 @@ from ipygpumem.measurement.code_label import WIDTH, first_code
     ],
 )
 def test_the_first_line_that_does_something(text, first):
-    assert first_code(text) == first
+    assert code_label(text) == first
 
 
 def test_a_long_line_is_clipped():
-    assert first_code("x" * WIDTH) == "x" * WIDTH
-    found = first_code("x" * (WIDTH + 1))
-    assert (len(found), found[-2:]) == (WIDTH, "x…")
-    assert first_code("x" * (1 << 24))[-1] == "…"
+    assert code_label("x" * CODE_WIDTH) == "x" * CODE_WIDTH
+    found = code_label("x" * (CODE_WIDTH + 1))
+    assert (len(found), found[-2:]) == (CODE_WIDTH, "x…")
+    assert code_label("x" * (1 << 24))[-1] == "…"

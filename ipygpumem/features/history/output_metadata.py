@@ -16,7 +16,7 @@ from ipygpumem.features.history.model import ReportRow, report_rows
 if TYPE_CHECKING:
     from ipygpumem.core.report import Report
 
-__all__ = ["LIMIT", "MIME", "rows_from_summary", "summary"]
+__all__ = ["LIMIT", "MIME", "output_metadata", "rows_from_summary", "summary"]
 
 MIME = "application/vnd.ipygpumem+json"
 LIMIT = 2048
@@ -38,6 +38,11 @@ _DEVICE_FIELDS = (
     "started",
 )
 _plain = DataReader({"Trust": Trust})
+
+
+def output_metadata(report: Report) -> dict[str, Any]:
+    """The metadata of the output that shows a report."""
+    return {MIME: summary(report)}
 
 
 def summary(report: Report) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
@@ -12,56 +11,9 @@ from ipygpumem.features.history.model import ReportRow, report_rows
 if TYPE_CHECKING:
     from ipygpumem.core.report import Report
 
-__all__ = ["CellRuns", "last_run"]
+__all__ = ["last_run"]
 
-_MAX_REPORTS = 50
-"""Reports kept for one run of a cell: a cell can measure many statements."""
 _FIGURES = (("held", "{} held"), ("peak", "peak {}"), ("outside", "outside PyTorch {}"))
-
-
-@dataclass(slots=True)
-class _Runs:
-    number: int | None
-    current: list[Report] = field(default_factory=list)
-    previous: list[Report] = field(default_factory=list)
-
-
-class CellRuns:
-    """The reports of the current and the previous run of each cell, by the front end's cell id."""
-
-    def __init__(self) -> None:
-        self._cells: dict[str, _Runs] = {}
-
-    def add(self, report: Report) -> None:
-        """Record a new report."""
-        if report.cell_id is None:
-            return
-        runs = self._cells.setdefault(report.cell_id, _Runs(report.cell))
-        if runs.number != report.cell:
-            runs.number, runs.previous, runs.current = report.cell, runs.current, []
-        if len(runs.current) < _MAX_REPORTS:
-            runs.current.append(report)
-
-    def previous(self, report: Report) -> Report | None:
-        """The report of the same measurement in the cell's previous run, if any.
-
-        Call this before `add`: the n-th report of a run corresponds to the n-th report of the previous run.
-        """
-        runs = self._cells.get(report.cell_id or "")
-        if runs is None:
-            return None
-        reports, index = (runs.previous, len(runs.current)) if runs.number == report.cell else (runs.current, 0)
-        return reports[index] if index < len(reports) else None
-
-    def discard(self, report: Report) -> None:
-        """Drop a report."""
-        runs = self._cells.get(report.cell_id or "")
-        if runs is None:
-            return
-        runs.current = [other for other in runs.current if other is not report]
-        runs.previous = [other for other in runs.previous if other is not report]
-        if not runs.current and not runs.previous:
-            del self._cells[report.cell_id or ""]
 
 
 def last_run(report: Report, earlier: Report, threshold: int, *, always: bool = False) -> str | None:

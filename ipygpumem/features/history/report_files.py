@@ -12,7 +12,7 @@ from ipygpumem.core.from_dict import printable
 from ipygpumem.features.history.load import MAX_JSON_BYTES, open_regular_file, parse_json, read_reports
 from ipygpumem.features.history.model import ReportRow, changed_rows
 from ipygpumem.features.history.output_metadata import MIME, rows_from_summary
-from ipygpumem.measurement.code_label import first_code
+from ipygpumem.measurement.build_report import code_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -115,7 +115,7 @@ def _cell_rows(cell: dict[str, Any], summary: Any) -> Iterator[ReportRow]:
     rows = rows_from_summary(
         summary,
         cell_id=printable(cell_id) if isinstance(cell_id, str) else None,
-        code=first_code(source) if isinstance(source, str) else "",
+        code=code_label(source) if isinstance(source, str) else "",
     )
     rows.sort(key=lambda row: (len(row.device), row.device))
     yield from [row for row in rows if row.changed] or rows[:1]

@@ -6,7 +6,7 @@ import io
 import os
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any, overload
 
@@ -16,7 +16,8 @@ from ipygpumem.features.history import export
 from ipygpumem.features.history.load import read_reports
 from ipygpumem.features.history.log import ReportLog
 from ipygpumem.features.history.model import report_rows
-from ipygpumem.features.history.previous_run import CellRuns
+from ipygpumem.features.history.previous_run import last_run
+from ipygpumem.measurement.plan import Collector, with_notes
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
@@ -24,15 +25,64 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import Report
     from ipygpumem.features.history.model import ReportRow
+    from ipygpumem.measurement.plan import Outcome
 
-__all__ = ["Reports", "load_reports", "session_reports"]
+__all__ = ["Reports", "SessionHistory", "load_reports", "session_reports"]
 
 MAX_REPORTS = 10_000
 """Reports that a session keeps, about 30 MB. A log contains all of them."""
 _MAX_DETAILED = 100
 """Reports that keep their lines and modules, which can be a thousand times as large as the rest."""
 
+_MAX_REPORTS_PER_RUN = 50
+"""Reports kept for one run of a cell: a cell can measure many statements."""
+
 _Path = str | os.PathLike[str]
+
+
+@dataclass(slots=True)
+class _Runs:
+    number: int | None
+    current: list[Report] = field(default_factory=list)
+    previous: list[Report] = field(default_factory=list)
+
+
+class CellRuns:
+    """The reports of the current and the previous run of each cell, by the front end's cell id."""
+
+    def __init__(self) -> None:
+        self._cells: dict[str, _Runs] = {}
+
+    def add(self, report: Report) -> None:
+        """Record a new report."""
+        if report.cell_id is None:
+            return
+        runs = self._cells.setdefault(report.cell_id, _Runs(report.cell))
+        if runs.number != report.cell:
+            runs.number, runs.previous, runs.current = report.cell, runs.current, []
+        if len(runs.current) < _MAX_REPORTS_PER_RUN:
+            runs.current.append(report)
+
+    def previous(self, report: Report) -> Report | None:
+        """The report of the same measurement in the cell's previous run, if any.
+
+        Call this before `add`: the n-th report of a run corresponds to the n-th report of the previous run.
+        """
+        runs = self._cells.get(report.cell_id or "")
+        if runs is None:
+            return None
+        reports, index = (runs.previous, len(runs.current)) if runs.number == report.cell else (runs.current, 0)
+        return reports[index] if index < len(reports) else None
+
+    def discard(self, report: Report) -> None:
+        """Drop a report."""
+        runs = self._cells.get(report.cell_id or "")
+        if runs is None:
+            return
+        runs.current = [other for other in runs.current if other is not report]
+        runs.previous = [other for other in runs.previous if other is not report]
+        if not runs.current and not runs.previous:
+            del self._cells[report.cell_id or ""]
 
 
 class Reports(Sequence["Report"]):
@@ -207,6 +257,31 @@ def load_reports(path: _Path, *, strict: bool = True) -> Reports:
     reports = Reports(read_reports(path, None if strict else faults), limit=None)
     reports.faults = tuple(faults)
     return reports
+
+
+class SessionHistory(Collector):
+    """Adds each report to the reports of the session, with a note on the previous run of the same cell.
+
+    Args:
+        threshold: Returns the smallest difference to the previous run that is mentioned, in bytes.
+        always: Whether to mention a previous run without a difference, too.
+    """
+
+    section = "history"
+
+    def __init__(self, threshold: Callable[[], int], *, always: bool = False) -> None:
+        self._reports = session_reports()
+        self._threshold = threshold
+        self._always = always
+
+    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
+        """Add a report to the session."""
+        previous = self._reports.earlier(report)
+        if previous is not None:
+            note = last_run(report, previous, self._threshold(), always=self._always)
+            report = report if note is None else with_notes(report, note)
+        self._reports.append(report)
+        return report
 
 
 def session_reports() -> Reports:

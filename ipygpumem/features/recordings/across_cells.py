@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.measurement.notebook_sources import notebook_sources
+from ipygpumem.measurement.plan import Collector, with_notes
 from ipygpumem.measurement.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from ipygpumem.core.report import RecordingFacts
+    from ipygpumem.core.report import RecordingFacts, Report
     from ipygpumem.measurement.allocation_history import HistoryOptions
+    from ipygpumem.measurement.plan import Outcome
     from ipygpumem.measurement.recording_keys import CellFacts
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
@@ -24,12 +26,14 @@ _MAX_SAMPLED_CELLS = 200
 """The samples of this many cells are kept: up to some thousand samples each."""
 
 
-class AcrossCells:
+class AcrossCells(Collector):
     """A recording that runs from ``start`` to ``stop``, with the cells that run meanwhile.
 
     Attributes:
         recorder: The recorder; None if nothing is being recorded.
     """
+
+    section = "recording"
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -63,16 +67,18 @@ class AcrossCells:
         if filename is not None and text is not None:
             self._sources[filename] = text
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What each report says while a recording is running."""
+    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (reads nothing)
+        """Note in each report that a recording is running."""
         if self.recorder is None:
-            return ()
+            return report
         if self.recorder.history.lost:
-            return (f"no longer recording across cells, {self.recorder.history.lost}: %gpumem record stop",)
+            problem = self.recorder.history.lost
+            return with_notes(report, f"no longer recording across cells, {problem}: %gpumem record stop")
         count = len(self.recorder.cells)
         cells = f"{count} cell{'s' if count != 1 else ''}"
-        return (f"still recording allocation history ({cells} so far): %gpumem record save PATH, or stop",)
+        return with_notes(
+            report, f"still recording allocation history ({cells} so far): %gpumem record save PATH, or stop"
+        )
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingFacts:
         """Save the recording so far, which goes on. ``numbers`` are In numbers by file name.

@@ -10,7 +10,7 @@ from ipygpumem.features.holders.table import holders_tables
 from ipygpumem.features.lines.table import html_listings, text_listings
 from ipygpumem.features.modules.table import module_tables
 from ipygpumem.features.outside.table import outside_table
-from ipygpumem.features.report.line import html_line, report_line, text_line
+from ipygpumem.features.report.line import line_bundle
 from ipygpumem.features.report.table import peak_lines_tables, report_tables
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ipygpumem.display.table import Table
     from ipygpumem.features.holders.model import Holders
 
-__all__ = ["full_bundle", "line_bundle", "requested_bundle", "tables_bundle"]
+__all__ = ["full_bundle", "requested_bundle", "tables_bundle"]
 
 _NEW_HOLDERS = 5
 
@@ -28,12 +28,6 @@ _NEW_HOLDERS = 5
 def tables_bundle(tables: Sequence[Table]) -> dict[str, str]:
     """Tables as a MIME bundle."""
     return {"text/plain": text_tables(tables), "text/html": html_tables(tables)}
-
-
-def line_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:
-    """The short form of a report as a MIME bundle; ``colour`` is for terminals."""
-    line = report_line(report)
-    return {"text/plain": text_line(line, colour=colour), "text/html": html_line(line)}
 
 
 def requested_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.units import VISIBLE, duration, pair, signed
-from ipygpumem.display.html import BAR_COLOURS, BAR_PIXELS, render_html
+from ipygpumem.display.html import BAR_COLOURS, BAR_PIXELS, template
 from ipygpumem.features.outside.table import outside_sentences
 from ipygpumem.features.processes.table import other_process_sentences
 from ipygpumem.features.report.notes import report_notes
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.core.report import DeviceReport, HostReport, Report
 
-__all__ = ["Line", "html_line", "report_line", "text_line"]
+__all__ = ["Line", "html_line", "line_bundle", "report_line", "text_line"]
 
 _MAX_ROWS = 3
 _MINUTE = 60
@@ -94,6 +94,12 @@ def report_line(report: Report) -> Line:
     return Line(tuple(rows), footer, tuple(outside), tuple(other_processes), tuple(report_notes(report)))
 
 
+def line_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:
+    """The short form of a report as a MIME bundle; ``colour`` is for terminals."""
+    line = report_line(report)
+    return {"text/plain": text_line(line, colour=colour), "text/html": html_line(line)}
+
+
 def text_line(report: Report | Line, *, colour: bool = False) -> str:
     """The short form as text; ``colour`` adds ANSI escape sequences."""
     line = report if isinstance(report, Line) else report_line(report)
@@ -131,7 +137,8 @@ def html_line(report: Report | Line) -> str:
         for row in line.rows
     ]
     notes = [*line.outside, *line.other_processes, *line.notes]
-    return render_html(_TEMPLATE, rows=rows, footer=line.footer, notes=notes, width=BAR_PIXELS)
+    html: str = template(_TEMPLATE).render(rows=rows, footer=line.footer, notes=notes, width=BAR_PIXELS)
+    return html
 
 
 def _bar(reading: DeviceReading) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.baseline import PRELOAD_OFF
 from ipygpumem.core.breakdown import breakdown
-from ipygpumem.core.units import GIB, MIB, change_text, duration, level_text, size
+from ipygpumem.core.units import GIB, MIB, change_text, difference, duration, level_text, size
 from ipygpumem.display.table import Table, TableRow, is_visible
 from ipygpumem.features.outside.table import with_outside
 from ipygpumem.features.processes.table import with_change_rows
@@ -46,8 +46,8 @@ def _device_table(device: DeviceReport) -> Table:
     before, after = device.before, device.after
     outside = "outside PyTorch (CUDA context and first kernels)" if device.started else "outside PyTorch"
     comparable = before.source == after.source  # figures of NVML and of CUDA must not be subtracted
-    driver = _difference(after.driver_reserved, before.driver_reserved) if comparable else None
-    used = _difference(after.used, before.used) if comparable else None
+    driver = difference(before.driver_reserved, after.driver_reserved) if comparable else None
+    used = difference(before.used, after.used) if comparable else None
     free = None if used is None else -used
     figures = (
         ("allocated (tensors)", "held", device.held, device.peak, after.allocated, 1),
@@ -137,10 +137,6 @@ def breakdown_tables(reading: Reading, baseline: Baseline | None = None) -> list
         remarks = ("CUDA has not started" if baseline.note == PRELOAD_OFF else f"no GPU: {baseline.note}",)
     tables.append(Table("host memory", ("now",), rows, remarks))
     return tables
-
-
-def _difference(after: int | None, before: int | None) -> int | None:
-    return None if after is None or before is None else after - before
 
 
 def baseline_line(baseline: Baseline, *, reports: bool = True) -> str:

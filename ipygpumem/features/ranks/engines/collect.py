@@ -16,7 +16,7 @@ from ipygpumem.features.ranks.engines.client import client_and_targets, join_err
 from ipygpumem.features.ranks.engines.status import status_text
 from ipygpumem.features.ranks.engines.submission import Submission, engine_result
 from ipygpumem.features.ranks.table import ranks_tables
-from ipygpumem.measurement.code_label import first_code
+from ipygpumem.measurement.build_report import code_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,7 +161,7 @@ class Engines:
         for submission in self._submissions:
             running = [str(number) for number, reply in sorted(submission.replies.items()) if not reply.done()]
             if running:
-                messages.append(f"still running on engine {', '.join(running)}: {first_code(submission.code)}")
+                messages.append(f"still running on engine {', '.join(running)}: {code_label(submission.code)}")
         return messages
 
     def collect(self, *, partly: bool = False, cell: int | None = None) -> list[Ranks]:
@@ -196,7 +196,7 @@ class Engines:
             if result.report is not None and result.origin is not None:
                 self.origins[int(result.name)] = result.origin
                 self.notes.pop(int(result.name), None)
-        return Ranks(results, "engine", code=first_code(submission.code) if submission.cell != cell else "")
+        return Ranks(results, "engine", code=code_label(submission.code) if submission.cell != cell else "")
 
     def _join_new_engines(self) -> None:
         new = [number for number in self.numbers if number not in self.origins and number not in self.notes]

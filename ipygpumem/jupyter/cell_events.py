@@ -1,0 +1,174 @@
+"""IPython's events at the beginning and at the end of each cell, and how they belong together.
+
+The events do not always come in pairs. An empty cell ends without a beginning (ipython#14597), and so does the cell
+that loads the extension; magics that run code nest them; a cancelled cell ends with another ExecutionInfo than it began
+with, or with None; a subshell of the kernel runs cells in a thread of its own. So each thread has a stack of open
+cells, each with a weak reference to its ExecutionInfo, and an end is matched with the beginning that it belongs to.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ipygpumem.jupyter.cell_report import CellOptions
+    from ipygpumem.jupyter.live_display import LiveCell
+    from ipygpumem.jupyter.traceback_hook import TracebackHook
+    from ipygpumem.measurement.measurement import Measurement
+    from ipygpumem.measurement.plan import Plan
+
+__all__ = ["OpenCell", "OpenCells", "guarded"]
+
+_Result = TypeVar("_Result")
+_printed: set[str] = set()
+
+
+def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
+    """Make a callback of IPython print its exceptions, once each, instead of raising them into the user's cell."""
+
+    @functools.wraps(callback)
+    def safe(*arguments: Any) -> _Result | None:
+        try:
+            return callback(*arguments)
+        except Exception as error:
+            text = str(error).strip().splitlines()
+            line = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+            if line not in _printed:
+                _printed.add(line)
+                print(f"ipygpumem: this cell has no report ({line}); this is printed once", file=sys.stderr)  # noqa: T201
+            return None
+
+    return safe
+
+
+@dataclass(slots=True, eq=False)
+class OpenCell:
+    """A cell that has begun. Holds no strong reference to anything of the user's.
+
+    Attributes:
+        info: IPython's ExecutionInfo.
+        stored: Whether the cell is stored in the history: front ends also run code of their own.
+        cell_id: Id of the cell in its notebook.
+        number: In number, once it is known.
+        began: Start time in seconds since 1970.
+        reported: Whether the report of a statement in the cell replaces the cell's own.
+        code: File name and text of the measured code, if that is not the whole cell, as under another cell magic.
+    """
+
+    info: weakref.ref[Any]
+    stored: bool
+    cell_id: str | None
+    number: int | None = None
+    measurement: Measurement | None = None
+    plan: Plan | None = None
+    options: CellOptions | None = None
+    live: LiveCell | None = None
+    traceback_hook: TracebackHook | None = None
+    began: float = field(default_factory=time.time)
+    reported: bool = False
+    code: tuple[str | None, str] | None = None
+
+    @property
+    def raw(self) -> str:
+        """Text of the cell; empty after IPython has dropped it."""
+        return getattr(self.info(), "raw_cell", None) or ""
+
+    def abandon(self) -> None:
+        """Give up the measurement, if there is one."""
+        if self.traceback_hook is not None:
+            self.traceback_hook.remove()
+            self.traceback_hook = None
+        if self.measurement is not None:
+            self.measurement.abandon()
+            self.measurement = None
+
+
+class OpenCells:
+    """The open cells of one shell, a stack for each thread.
+
+    Args:
+        shell: The shell.
+        drop: Called with each cell whose end will never come.
+    """
+
+    def __init__(self, shell: Any, drop: Callable[[OpenCell], None]) -> None:
+        self._shell = shell
+        self._drop = drop
+        self._stacks: dict[int, list[OpenCell]] = {}
+
+    def __iter__(self) -> Iterator[OpenCell]:
+        return iter([cell for stack in self._stacks.values() for cell in stack])
+
+    def clear(self) -> None:
+        """Forget all cells."""
+        self._stacks.clear()
+
+    @property
+    def stack(self) -> list[OpenCell]:
+        """The open cells of this thread, the outermost first."""
+        return self._stacks.setdefault(threading.get_ident(), [])
+
+    def outermost(self) -> OpenCell | None:
+        """The outermost cell of this thread or, if it runs none, of another thread."""
+        stack = self.stack or next((stack for stack in self._stacks.values() if stack), [])
+        return stack[0] if stack else None
+
+    def whole_cell(self) -> OpenCell | None:
+        """The cell that the user wrote: another cell magic above ours (%%capture) runs the rest of it as a cell."""
+        stack = self.stack
+        position = len(stack) - 1
+        while position > 0 and stack[position - 1].raw.rstrip().endswith(stack[position].raw.rstrip()):
+            position -= 1
+        return stack[position] if stack else None
+
+    def push(self, info: Any) -> tuple[OpenCell, bool]:
+        """Begin a cell; returns whether it is an outermost one, too."""
+        stack = self._stacks.setdefault(threading.get_ident(), [])
+        while stack and stack[-1].info() is None:
+            self._drop(stack.pop())
+        cell = OpenCell(weakref.ref(info), bool(info.store_history), getattr(info, "cell_id", None))
+        stack.append(cell)
+        return cell, len(stack) == 1
+
+    def pop(self, result: Any) -> tuple[OpenCell | None, bool]:
+        """End the cell with this result and all cells inside it; returns whether no cell is open any more, too."""
+        stack = self._stacks.get(threading.get_ident(), [])
+        index = self._index(stack, result)
+        if index is None:
+            return None, not stack
+        for inner in stack[index + 1 :]:
+            self._drop(inner)
+        cell = stack[index]
+        del stack[index:]
+        self.find_number(cell, result)
+        return cell, not stack
+
+    @staticmethod
+    def _index(stack: list[OpenCell], result: Any) -> int | None:
+        if result is None:  # ipykernel ends a cell so if run_cell itself failed, as in a cancelled async cell
+            return 0 if stack else None
+        info = getattr(result, "info", None)
+        for index in range(len(stack) - 1, -1, -1):
+            if stack[index].info() is info:
+                return index
+        raw = getattr(info, "raw_cell", None)
+        for index in range(len(stack) - 1, -1, -1):  # an interrupted event loop leads to another ExecutionInfo
+            if raw and stack[index].raw == raw:
+                return index
+        return None
+
+    def find_number(self, cell: OpenCell, result: Any = None) -> None:
+        """Find the In number: the cell's result has it, which the display hook holds while the cell runs."""
+        info = cell.info()
+        candidates: tuple[Any, ...] = (result, getattr(self._shell.displayhook, "exec_result", None))
+        for candidate in candidates:
+            if cell.stored and cell.number is None and info is not None and getattr(candidate, "info", None) is info:
+                cell.number = candidate.execution_count
