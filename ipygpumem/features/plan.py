@@ -109,21 +109,20 @@ class LinesCollector(Collector):
     def collect(self, report: Report, outcome: Outcome) -> Report:
         if outcome.snapshot is None or outcome.recorder is None:
             return with_notes(report, *_no_section(self.section, outcome.problem))
-        from ipygpumem.features.lines.collect import LineSelection, device_lines
+        from ipygpumem.features.lines.collect import device_lines
         from ipygpumem.features.lines.source import SourceRegion, SourceTexts
 
         code = outcome.code
         block = () if code.block is None else (SourceRegion(*code.block),)
-        scope = LineSelection((*block, *self._functions), self._all_functions, code.numbers)
-        texts = SourceTexts(code.sources)
         listings = [
             device_lines(
                 outcome.snapshot,
                 device,
+                SourceTexts(code.sources, code.numbers),
+                (*block, *self._functions),
+                all_functions=self._all_functions,
                 recorder=outcome.recorder,
                 passes=self._backward.passes,
-                scope=scope,
-                texts=texts,
             )
             for device in report.devices.values()
         ]

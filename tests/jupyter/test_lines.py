@@ -164,7 +164,7 @@ def test_options_of_a_recording_go_with_lines(nb):
         ("-f Net", "'Net' is a class: name a method, as in Net.forward"),
         ("-f len", "'len' is no function or method written in Python"),
         ("-f torch.sum", "'torch.sum' is no function or method written in Python"),
-        ("--lines --stacks none", "lines need stacks"),
+        ("--lines --stacks none", "--lines needs the stacks of allocations"),
         ("--lines train", "unrecognized arguments: train"),
     ],
 )

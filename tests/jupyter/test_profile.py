@@ -123,7 +123,7 @@ def test_invalid_options_end_the_cell_before_it_runs(notebook, tmp_path, line, m
 
 def test_no_statement(notebook):
     ran = notebook.run("%gpumem --trace {folder}/t.json")
-    assert "there is no statement to record" in ran.stderr
+    assert "add the statement to record" in ran.stderr
 
 
 def test_a_statement(notebook, tmp_path):
@@ -140,12 +140,12 @@ def test_a_profile_breaks_no_limit_of_the_host(notebook):
     host = notebook.last.host
     assert host.peak > 0
     assert [host.grades[name].trust for name in ("held", "peak")] == ["bound", "bound"]
-    note = "the limit of 0 (host, peak) was not checked: torch.profiler's own records are in it"
+    note = "the limit of 0 (host, peak) was not checked: includes the records of torch.profiler"
     assert notebook.last.notes == (note,)
     assert note in ran.texts[0]
     (row,) = [line for line in ran.texts[0].splitlines() if "resident (RSS)" in line]
     assert row.count("at most ") == 2
-    assert ran.texts[0].count("torch.profiler's own records are in it") == 2, "in the table, and for the limit"
+    assert ran.texts[0].count("includes the records of torch.profiler") == 2, "in the table, and for the limit"
     assert type(notebook.last).from_dict(notebook.last.to_dict()) == notebook.last
     ran = notebook.run("%%gpumem --limit-host 100GiB --trace {folder}/t.json\n" + body)
     assert ran.success and notebook.last.notes == (), "an upper bound within the limit"

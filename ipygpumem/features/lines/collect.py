@@ -6,7 +6,6 @@ PyTorch's backward threads have no Python stack: their events count for the line
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,36 +31,31 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Line = tuple[str, int]
 
-__all__ = ["LineSelection", "device_lines"]
+__all__ = ["device_lines"]
 
 _TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
-
-
-@dataclass(frozen=True, slots=True)
-class LineSelection:
-    """The source code to list.
-
-    Attributes:
-        regions: The cell first, then the functions that the user named.
-        everywhere: Whether to add all functions of the notebook that ran.
-        numbers: Execution counts (the ``n`` of ``In [n]``) by file name of the cell, where known.
-    """
-
-    regions: tuple[SourceRegion, ...]
-    everywhere: bool
-    numbers: Mapping[str, int]
 
 
 def device_lines(
     snapshot: Snapshot,
     report: DeviceReport,
+    texts: SourceTexts,
+    regions: Sequence[SourceRegion],
     *,
+    all_functions: bool,
     recorder: Recorder,
     passes: Sequence[Pass],
-    scope: LineSelection,
-    texts: SourceTexts,
 ) -> DeviceLines | None:
     """Return the listings of one device; None if nothing was recorded there.
+
+    Args:
+        snapshot: The recording.
+        report: The device's report.
+        texts: Source code.
+        regions: What to list: the measured code first, then the functions that the user named.
+        all_functions: List all functions of the notebook that ran, too.
+        recorder: The recorder.
+        passes: The backward passes.
 
     Raises:
         RecordingError: The positions of the backward passes do not fit the recorded events.
@@ -70,24 +64,28 @@ def device_lines(
     if index >= len(snapshot.timelines):
         return None
     timeline = snapshot.timelines[index]
-    files = {region.file for region in scope.regions} | (set(texts.cells) if scope.everywhere else set())
-    events = _LineEvents(snapshot, timeline, files, _time_magic_offset(scope, texts))
+    files = {region.file for region in regions} | (set(texts.cells) if all_functions else set())
+    events = _LineEvents(snapshot, timeline, files, _time_magic_offset(regions, texts))
     if passes:
         events.add_backward(passes, Places(timeline, recorder))
-    regions = list(scope.regions)
-    if scope.everywhere:
-        regions += _regions_that_ran(events.lines(), regions, texts)
+    if all_functions:
+        regions = [*regions, *_regions_that_ran(events.lines(), regions, texts)]
     listed = {(region.file, number) for region in regions for number in range(region.first, region.last + 1)}
     uses, elsewhere = events.uses(listed)
-    listings = [_listing(region, uses, texts, scope.numbers) for region in regions]
-    return _with_counters(report, timeline, tuple(listing for listing in listings if listing.lines), elsewhere)
+    listings = []
+    for region in regions:
+        numbered = enumerate(texts.lines(region.file)[region.first - 1 : region.last], region.first)
+        lines = tuple(SourceLine(number, text, uses.get((region.file, number))) for number, text in numbered)
+        if lines:
+            listings.append(SourceListing(texts.title(region), lines))
+    return _with_counters(report, timeline, tuple(listings), elsewhere)
 
 
-def _time_magic_offset(scope: LineSelection, texts: SourceTexts) -> dict[str, Line]:
+def _time_magic_offset(regions: Sequence[SourceRegion], texts: SourceTexts) -> dict[str, Line]:
     """Map the files that ``%%time`` runs code under to the cell and the line that their numbering starts below."""
-    if not scope.regions or scope.regions[0].name:
+    if not regions or regions[0].name:
         return {}
-    cell = scope.regions[0].file
+    cell = regions[0].file
     for number, line in enumerate(texts.lines(cell), 1):
         if line.startswith("%%time"):
             return dict.fromkeys(_TIME_MAGIC_FILES, (cell, number))
@@ -96,7 +94,7 @@ def _time_magic_offset(scope: LineSelection, texts: SourceTexts) -> dict[str, Li
     return {}
 
 
-def _regions_that_ran(lines: Iterable[Line], listed: list[SourceRegion], texts: SourceTexts) -> list[SourceRegion]:
+def _regions_that_ran(lines: Iterable[Line], listed: Sequence[SourceRegion], texts: SourceTexts) -> list[SourceRegion]:
     """The notebook's functions that contain these lines and are not listed yet, in the order of their cells.
 
     A cell with such lines outside functions (run by another magic or by the code) is listed whole.
@@ -115,20 +113,6 @@ def _regions_that_ran(lines: Iterable[Line], listed: list[SourceRegion], texts: 
         else:
             regions.append(SourceRegion(file, 1, len(texts.lines(file))))
     return [region for region in regions if region not in listed]
-
-
-def _listing(
-    region: SourceRegion, uses: Mapping[Line, LineUse], texts: SourceTexts, numbers: Mapping[str, int]
-) -> SourceListing:
-    if region.file not in texts.cells:
-        place = "/".join(region.file.replace("\\", "/").split("/")[-2:])
-    else:
-        place = f"In [{numbers[region.file]}]" if region.file in numbers else "a cell"
-    lines = enumerate(texts.lines(region.file)[region.first - 1 : region.last], region.first)
-    return SourceListing(
-        f"{region.name}, {place}" if region.name else place,
-        tuple(SourceLine(number, text, uses.get((region.file, number))) for number, text in lines),
-    )
 
 
 def _with_counters(

@@ -45,10 +45,14 @@ class SourceRegion:
 
 
 class SourceTexts:
-    """Source code by file name: of notebook cells from ``cells``, of all other files from `linecache`."""
+    """Source code by file name: of notebook cells from ``cells``, of all other files from `linecache`.
 
-    def __init__(self, cells: Mapping[str, str]) -> None:
+    ``numbers`` are the execution counts (the ``n`` of ``In [n]``) of cells, as far as they are known.
+    """
+
+    def __init__(self, cells: Mapping[str, str], numbers: Mapping[str, int] | None = None) -> None:
         self.cells = cells
+        self._numbers = numbers or {}
         self._trees: dict[str, ast.Module] = {}
 
     def lines(self, file: str) -> list[str]:
@@ -56,6 +60,14 @@ class SourceTexts:
         if file in self.cells:
             return self.cells[file].splitlines()
         return [line.rstrip("\n") for line in linecache.getlines(file)]
+
+    def title(self, region: SourceRegion) -> str:
+        """Return a title such as ``"In [5]"`` or ``"train, models/train.py"``."""
+        if region.file not in self.cells:
+            place = "/".join(region.file.replace("\\", "/").split("/")[-2:])
+        else:
+            place = f"In [{self._numbers[region.file]}]" if region.file in self._numbers else "a cell"
+        return f"{region.name}, {place}" if region.name else place
 
     def tree(self, file: str) -> ast.Module:
         """Return the syntax tree; empty if the file cannot be parsed."""

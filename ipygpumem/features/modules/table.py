@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.units import amount, duration
+from ipygpumem.core.units import amount, change_text, duration
 from ipygpumem.display.table import Table, TableRow
 from ipygpumem.features.modules.fold import fold_modules
 
@@ -45,7 +45,7 @@ def _phase_table(tree: ModuleTree) -> Table:
             (
                 f"{phase.times:,}",
                 duration(phase.seconds),
-                _change(phase.change),
+                change_text(phase.change),
                 amount(phase.after),
                 _amount_or_unknown(phase.peak),
             ),
@@ -55,7 +55,7 @@ def _phase_table(tree: ModuleTree) -> Table:
         for phase in tree.phases
     ]
     seconds = duration(sum(phase.seconds for phase in tree.phases))
-    change = _change(sum(phase.change for phase in tree.phases))
+    change = change_text(sum(phase.change for phase in tree.phases))
     rows.append(TableRow("all", ("", seconds, change, "", _amount_or_unknown(peak)), 0))
     return Table(f"{tree.device} by phase", ("times", "time", "change", "after", "peak"), tuple(rows))
 
@@ -119,10 +119,6 @@ def _shown_modules(model: FoldedModule) -> list[FoldedModule]:
         largest = {id(module) for module in sorted(shown, key=lambda module: -(module.row.peak or 0))[:_MAX_ROWS]}
         shown = [module for module in shown if id(module) in largest or module is model]
     return shown
-
-
-def _change(change: int) -> str:
-    return f"{'+' if change > 0 else '-'}{amount(abs(change))}" if change else "0"
 
 
 def _amount_or_unknown(nbytes: int | None) -> str:

@@ -44,10 +44,10 @@ def test_a_bound_over_the_limit_proves_nothing():
     assert over(Limits(peak=3 * MIB), exact=False) == ([], ()), "at most 3 MiB is within 3 MiB"
     excesses, (note,) = over(Limits(peak=2 * MIB), exact=False)
     assert excesses == []
-    assert note.startswith("the limit of 2.0 MiB (cuda:0, peak) was not checked: the counters are left alone")
+    assert note.startswith("the limit of 2.0 MiB (cuda:0, peak) was not checked: the counters are not reset")
     excesses, (note,) = over(Limits(host=29 * MIB), host=(100, 130, 130))
     assert excesses == []
-    assert "high-water mark is older" in note
+    assert "peak resident memory is older" in note
 
 
 def test_memory_that_may_belong_to_another_process_exceeds_no_limit():

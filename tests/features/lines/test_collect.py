@@ -176,7 +176,7 @@ def test_the_reason_for_missing_lines(gpu):
         for _ in range(4):
             gpu.free(gpu.alloc(MIB))
     assert m.report.lines == ()
-    assert m.report.notes == ("no lines: the ring dropped 4 allocations: raise max_entries",)
+    assert m.report.notes == ("no lines: the ring buffer dropped 4 allocations: raise max_entries",)
     import torch
 
     with ipygpumem.measure(lines=True) as m:

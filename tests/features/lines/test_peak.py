@@ -8,7 +8,7 @@ from ipygpumem.core.units import MIB
 from ipygpumem.display.table import text_tables
 from ipygpumem.features.lines.model import CodeLine
 from ipygpumem.features.lines.peak import largest_lines, lines_at_peak, lines_reaching_peak, peak_lines
-from ipygpumem.features.report.table import report_tables
+from ipygpumem.features.report.table import peak_lines_tables
 
 
 def allocate_and_free(fake_gpu):
@@ -36,7 +36,7 @@ def test_lines_add_up_to_the_counter(fake_gpu, tmp_path):
     assert [line.amount for line in peak.lines[:2]] == [20 * MIB, 5 * MIB]
     assert peak.lines[0].label.startswith("lines/test_peak.py:")
     assert "allocate_and_free()" in peak.lines[0].label
-    text = text_tables(report_tables(report, [peak]))
+    text = text_tables(peak_lines_tables([peak]))
     assert "cuda:0 at its peak, by line of code" in text
     assert "rounding by the allocator" in text
     fake_gpu.free(before)

@@ -424,7 +424,7 @@ def test_a_ring_buffer_that_is_too_small(traffic):
     with ipygpumem.measure(modules=model, max_entries=5) as m:
         model(torch.randn(16, 32))
     assert m.report.modules == ()
-    assert m.report.notes[0].startswith("no modules: the ring dropped ")
+    assert m.report.notes[0].startswith("no modules: the ring buffer dropped ")
 
 
 @pytest.mark.parametrize("wrong", [3, "model", torch.ones(1), nn.Linear, [nn.Linear(1, 1)]])

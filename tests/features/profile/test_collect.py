@@ -191,7 +191,7 @@ def test_the_result_is_released(tmp_path):
     collector._capture.start()
     torch.ones(4)
     collector.stop()
-    assert collector.answer().errors == ()
+    assert collector.write().errors == ()
     assert collector._capture.result is collector._capture._profile is None
 
 
