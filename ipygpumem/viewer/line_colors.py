@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LegendEntry", "LineColors", "line_colors"]
 
-# the same colors as in the viewer (js/snapshot/model/palette.js): distinguishable with any color vision
+# the same colors as in the viewer (js/snapshot/palette.js): distinguishable with any color vision
 _LINE_COLORS: tuple[Color, ...] = (
     (119, 170, 221),
     (238, 136, 102),

@@ -176,9 +176,9 @@ class _Drawing:
     def _draw_heading(self, sheet: Sheet, limit: float, *, reserved: bool) -> None:
         snapshot, facts, trace = self.snapshot, self.facts, self.timeline.trace
         device = f"GPU {self.timeline.device} {snapshot.own.device_names.get(self.timeline.device, '')}".rstrip()
-        others = sum(1 for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved) - 1
-        if others > 0:
-            device += f" (and {many(others, 'other')} with a lower peak)"
+        device_count = sum(1 for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved)
+        if device_count > 1:
+            device += f" (and {many(device_count - 1, 'other')} with a lower peak)"
         length = many(facts.events, "event")
         if trace.timed and len(trace) > 1:
             length += f" in {duration(int(trace.time[-1] - trace.time[0]) / 1e6).replace('.0 ', ' ')}"

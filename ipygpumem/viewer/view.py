@@ -141,9 +141,9 @@ class View:
         if request == target.request:
             _displayed[target.cell][1].extend(views)
             return
-        still_displayed = [view for _, others in _displayed.values() for view in others]
+        elsewhere = [view for _, cell_views in _displayed.values() for view in cell_views]
         for view in views:
-            if view not in still_displayed:
+            if view not in elsewhere:
                 view.close()
 
     def _ipython_display_(self) -> None:

@@ -259,7 +259,7 @@ def test_without_scripts_the_page_says_what_it_is(browser, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(page([PageData("x", Snapshot.load(CASES["one event"]).encode())]), encoding="utf-8")
     opened.goto(path.as_uri())
-    assert "switched off" in opened.locator("noscript").inner_text()
+    assert "JavaScript is disabled" in opened.locator("noscript").inner_text()
     context.close()
 
 
