@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 
@@ -106,6 +107,7 @@ def test_opening_again_moves_the_monitor(monitoring, shown, sent, monkeypatch):
     monitoring.open(0.25)
     first = monitoring._widget
     closed = []
+    gc.collect()  # widgets of earlier tests are closed now, not while closing is observed
 
     def close(widget):
         closed.append(widget)

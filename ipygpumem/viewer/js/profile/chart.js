@@ -7,7 +7,7 @@ import { drawLine, drawSteps, FONT } from "../ui/canvas.js";
 import { chartColors } from "../ui/theme.js";
 import { COUNTERS, ORDER } from "./model.js";
 
-/** Colors by category, the same as in `ipygpumem.viewer.layers`. @type {Record<import("../ui/theme.js").Theme, string[]>} */
+/** Colors by category, the same as in the still picture. @type {Record<import("../ui/theme.js").Theme, string[]>} */
 export const COLORS = {
   light: ["#44bb99", "#eedd88", "#c9a27e", "#b9a0dc", "#ee8866", "#77aadd", "#99ddff", "#b4bfcc"],
   dark: ["#36997d", "#c2b163", "#a3815f", "#937bb8", "#d0704f", "#5b8fc4", "#74b6d6", "#5c6776"],

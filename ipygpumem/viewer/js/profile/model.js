@@ -1,9 +1,9 @@
-/** Bytes by category over time on one device, from the columns that `ipygpumem.viewer.categories` encodes. */
+/** Bytes by category over time on one device, from the columns that `ipygpumem.features.profile.page` encodes. */
 
 import { clamp, countWhile } from "../data/collections.js";
 import { ViewerError } from "../data/errors.js";
 
-/** Category names; the index is the number that `ipygpumem.profile.categories` uses. */
+/** Category names; the index is the number that `ipygpumem.features.profile.categories` uses. */
 export const CATEGORIES = [
   "parameter",
   "optimizer state",
