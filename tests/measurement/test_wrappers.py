@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
-import textwrap
+import itertools
 
 import pytest
 import torch
 
 from ipygpumem.features.holders.search import Root, walk
 
-SIZE = 50_021
-BYTES = SIZE * 4
+SIZE = 0
+"""Elements of the tensors that a test looks for: those of no other test have as many."""
+_sizes = itertools.count(50_048, 128)
+
+
+@pytest.fixture(autouse=True)
+def own_size():
+    global SIZE  # noqa: PLW0603
+    SIZE = next(_sizes)
 
 
 class Wrapper(torch.Tensor):
@@ -34,10 +39,10 @@ class Wrapper(torch.Tensor):
         return cls(arguments[0].inner)
 
 
-def look(space):
+def look(space, nbytes=None):
     found = walk([Root("", space, "variable", "names")], torch, lambda name: name == "cpu", threads=False)
     assert found.complete
-    return {one.name: one.kind for one in found.reached if one.memory.size == BYTES}
+    return {one.name: one.kind for one in found.reached if one.memory.size == (nbytes or SIZE * 4)}
 
 
 def big(**options):
@@ -129,67 +134,39 @@ def test_one_that_holds_itself_and_one_that_holds_nothing():
     assert look({"x": x, "empty": empty, "nest": nest}) == {"x.inner": "plain"}
 
 
-def script(text):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-SHOW = """
-import sys, torch, ipygpumem
-def show(bytes):
-    found = ipygpumem.holders(host=True)
-    assert found.complete
-    for holder in found.holders:
-        for part in holder.parts:
-            if part.amount == bytes:
-                print(holder.name, '|', part.kind, '|', part.name)
-"""
-
-
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="a torch without distributed")
 def test_modules_that_are_distributed():
-    told = script(
-        SHOW
-        + """
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard, distribute_tensor
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard, distribute_tensor
 
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-mesh = init_device_mesh("cpu", (1,))
-batch = distribute_tensor(torch.ones(300, 301), mesh, [Shard(0)])
-model = torch.nn.Linear(301, 300, bias=False)
-fully_shard(model, mesh=mesh)
-optimizer = torch.optim.AdamW(model.parameters())
-model(torch.ones(2, 301)).sum().backward()
-optimizer.step()
-show(300 * 301 * 4)
-dist.destroy_process_group()
-"""
-    )
-    assert set(told.splitlines()) == {
-        "batch | plain | batch._local_tensor",
-        "model | parameter | model.weight._local_tensor",
-        "model | gradient | model.weight.grad._local_tensor",
-        'optimizer | optimizer state | optimizer.state[model.weight]["exp_avg"]._local_tensor',
-        'optimizer | optimizer state | optimizer.state[model.weight]["exp_avg_sq"]._local_tensor',
-    }
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        batch = distribute_tensor(torch.ones(1, SIZE), mesh, [Shard(0)])
+        model = torch.nn.Linear(SIZE, 1, bias=False)
+        fully_shard(model, mesh=mesh)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(2, SIZE)).sum().backward()
+        optimizer.step()
+        assert look({"batch": batch, "model": model, "optimizer": optimizer}) == {
+            "batch._local_tensor": "plain",
+            "model.weight._local_tensor": "parameter",
+            "model.weight.grad._local_tensor": "gradient",
+            'optimizer.state[model.weight]["exp_avg"]._local_tensor': "optimizer state",
+            'optimizer.state[model.weight]["exp_avg_sq"]._local_tensor': "optimizer state",
+        }
+    finally:
+        dist.destroy_process_group()
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="no torchao")
 def test_modules_that_torchao_quantized():
-    told = script(
-        SHOW
-        + """
-from torchao.quantization import Int8WeightOnlyConfig, quantize_
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
-model = torch.nn.Sequential(torch.nn.Linear(1024, 1021, bias=False)).bfloat16()
-quantize_(model, Int8WeightOnlyConfig())
-show(1024 * 1021)
-"""
-    )
-    assert told == "model | parameter | model[0].weight.qdata\n"
+    model = torch.nn.Sequential(torch.nn.Linear(4 * 128, SIZE // 128, bias=False)).bfloat16()
+    quantize_(model, Int8WeightOnlyConfig())
+    assert look({"model": model}, 4 * 128 * (SIZE // 128)) == {"model[0].weight.qdata": "parameter"}
