@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.features.history.reports import SessionHistory
+from ipygpumem.features.holders.collect import new_holders
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.features.report.notes import ModeChanges
 from ipygpumem.jupyter import display
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.errors import GPUMemLimitExceeded
     from ipygpumem.core.report import Report
-    from ipygpumem.features.holders.cell_baseline import Marks
+    from ipygpumem.features.holders.baseline import CellBaselines
     from ipygpumem.features.holders.model import Holders
     from ipygpumem.jupyter.live_display import LiveCell
-    from ipygpumem.jupyter.oom_panel import Ooms
+    from ipygpumem.jupyter.oom_panel import OomPanel
     from ipygpumem.jupyter.settings import Settings
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Collector, Plan
@@ -56,12 +57,14 @@ class ReportPresenter:
         send: Sends reports elsewhere, where they are shown: an engine sends them to the notebook it works for.
     """
 
-    def __init__(self, shell: Any, runtime: Runtime, settings: Settings, ooms: Ooms, marks: Marks) -> None:
+    def __init__(
+        self, shell: Any, runtime: Runtime, settings: Settings, ooms: OomPanel, baselines: CellBaselines
+    ) -> None:
         self._shell = shell
         self._runtime = runtime
         self._settings = settings
         self._ooms = ooms
-        self._marks = marks
+        self._baselines = baselines
         self._modes = ModeChanges(runtime)
         self.send: Callable[[Report], None] | None = None
 
@@ -162,7 +165,7 @@ class ReportPresenter:
 
     def _new_holders(self, report: Report) -> Holders | None:
         try:
-            return self._marks.new(report)
+            return new_holders(report, self._baselines.cell)
         except Exception as error:  # the figures and limits can still be shown
             print(f"ipygpumem: the holders of new memory are unknown ({first_line(error)})")  # noqa: T201 (next to the table)
             return None

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from ipygpumem.features.holders.cell_baseline import Marks
+from ipygpumem.features.holders.baseline import CellBaselines
 from ipygpumem.features.limits.model import Limits
-from ipygpumem.features.oom.history import Ring
+from ipygpumem.features.oom.history import OomHistory
 from ipygpumem.features.plan import make_plan
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.features.report.notes import recording_text
@@ -18,7 +18,7 @@ from ipygpumem.jupyter.cell_numbers import CellNumbers, calling_cell
 from ipygpumem.jupyter.cell_report import CellOptions, ReportPresenter, one_line_traceback
 from ipygpumem.jupyter.clear_output import Clearing
 from ipygpumem.jupyter.live_display import LiveDisplays
-from ipygpumem.jupyter.oom_panel import Ooms
+from ipygpumem.jupyter.oom_panel import OomPanel
 from ipygpumem.jupyter.traceback_hook import TracebackHook
 from ipygpumem.measurement.build_report import Label
 from ipygpumem.measurement.measurement import MeasurementOptions
@@ -54,9 +54,9 @@ class Cells:
         self.clearing = Clearing(shell)
         self.live = LiveDisplays(shell, runtime, self.clearing)
         self.numbers = CellNumbers(shell)
-        self.marks = Marks(runtime)
-        self.ooms = Ooms(shell, runtime, Ring(runtime, self._running_cell, self.numbers.known))
-        self.presenter = ReportPresenter(shell, runtime, settings, self.ooms, self.marks)
+        self.baselines = CellBaselines(runtime)
+        self.ooms = OomPanel(shell, runtime, OomHistory(runtime, self._running_cell, self.numbers.known))
+        self.presenter = ReportPresenter(shell, runtime, settings, self.ooms, self.baselines)
         self.statements: set[str] = set()
         """File names of statements that were measured by ``%gpumem STATEMENT``."""
 
@@ -81,10 +81,10 @@ class Cells:
             return
         raw, settings = info.raw_cell or "", self._settings
         if "gpumem" in raw:
-            self.marks.begin(raw)
+            self.baselines.start_cell(raw)
         self.ooms.report = None
-        if self.ooms.ring.template is not None:
-            self.ooms.ring.resume()
+        if self.ooms.history.template is not None:
+            self.ooms.history.resume()
         measured = settings.report != "off" or settings.limit is not None or self._record.recorder is not None
         # %%gpumem begins the measurement of its cell itself
         if cell.stored and measured and not raw.lstrip().startswith("%%gpumem"):
@@ -133,9 +133,9 @@ class Cells:
             raise UsageError("%%gpumem is already used in this cell: put all options on one line")
         cell.abandon()
         if plan.recorder is not None:
-            self.ooms.ring.pause()  # PyTorch has only one recording; this one resumes with the next cell
+            self.ooms.history.pause()  # PyTorch has only one recording; this one resumes with the next cell
         if not options.quiet:
-            self.marks.take_blocks()
+            self.baselines.record_blocks()
         plan.collectors += self._session_collectors(requested=True)
         cell.code = (calling_cell(), stack[-1].raw)
         cell.options, cell.plan = options, plan
@@ -183,7 +183,7 @@ class Cells:
             if cell is not None:
                 self._drop(cell)
             if last:
-                self.ooms.drop()
+                self.ooms.discard()
             return
         muted = self.clearing.waiting and self.clearing.waits(result)
         try:

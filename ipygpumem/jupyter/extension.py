@@ -11,15 +11,16 @@ from typing import Any
 from traitlets import TraitError
 
 from ipygpumem.core.report import Report
+from ipygpumem.core.stack_frames import frame_label
 from ipygpumem.features.history.reports import session_reports
-from ipygpumem.features.holders.roots import frame_label, naming, python_roots
+from ipygpumem.features.holders.roots import naming, notebook_roots, python_roots
 from ipygpumem.features.outside.setting import OutsideSetting
 from ipygpumem.features.report.line import html_line, text_line
 from ipygpumem.features.report.table import baseline_line
+from ipygpumem.jupyter.code_labels import cell_labeller
 from ipygpumem.jupyter.completion import matcher
 from ipygpumem.jupyter.input_transformer import rewrite
 from ipygpumem.jupyter.magics import GPUMem
-from ipygpumem.jupyter.roots import labeller, notebook_roots
 from ipygpumem.jupyter.settings import without_faults
 from ipygpumem.measurement.runtime import current
 
@@ -58,7 +59,7 @@ class _Extension:
             self._formatters[kind] = shell.display_formatter.formatters[kind].for_type(Report, draw)
         magics.observe(self._changed, names=["preload", "devices", "oom_snapshot", "log"])
         names = naming()
-        names.roots, names.label = functools.partial(notebook_roots, shell), labeller(shell)
+        names.roots, names.label = functools.partial(notebook_roots, shell), cell_labeller(shell)
         if magics.log is not None:
             session_reports().log = magics.log
         magics.cells.ooms.install()
@@ -89,7 +90,7 @@ class _Extension:
         elif change["name"] == "log":
             session_reports().log = change["new"]
         elif change["name"] == "oom_snapshot":
-            told = self.magics.cells.ooms.ring.set(change["new"])
+            told = self.magics.cells.ooms.history.configure(change["new"])
             if told:
                 print(f"ipygpumem: {told}")  # noqa: T201 (a history that is on, and what it costs, is told)
         elif change["new"] != "off":

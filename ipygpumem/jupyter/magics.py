@@ -30,7 +30,7 @@ from ipygpumem.features.processes.table import with_other_process_rows
 from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.engines.cell import engines_for_cell, run_on_engines
 from ipygpumem.features.recordings.across_cells import AcrossCells
-from ipygpumem.features.release.collect import Debugger
+from ipygpumem.features.release.exceptions import DebugCommand
 from ipygpumem.features.report.table import breakdown_tables
 from ipygpumem.jupyter import display
 from ipygpumem.jupyter.cell_report import CellOptions
@@ -64,7 +64,7 @@ class GPUMem(Magics, Settings):
         self.record = AcrossCells(runtime)
         self.cells = Cells(shell, runtime, self, self.record)
         self.monitoring = Monitor(shell, runtime, self.cells.open_cell)
-        self.debugger = Debugger(shell)
+        self.debugger = DebugCommand(shell)
         self.report_when_on = "changed"
 
     @no_var_expand

@@ -11,26 +11,26 @@ from ipygpumem.jupyter import display
 
 if TYPE_CHECKING:
     from ipygpumem.core.report import Report
-    from ipygpumem.features.oom.history import Ring
+    from ipygpumem.features.oom.history import OomHistory
     from ipygpumem.measurement.runtime import Runtime
 
-__all__ = ["Ooms"]
+__all__ = ["OomPanel"]
 
 
-class Ooms:
+class OomPanel:
     """The failed allocations of one shell's cells.
 
     Attributes:
         observer: Counts the failed allocations since the last panel.
-        ring: The allocation history that is saved when an allocation fails.
+        history: The allocation history that is saved when an allocation fails.
         report: The report of the cell, if the panel is to show it.
     """
 
-    def __init__(self, shell: Any, runtime: Runtime, ring: Ring) -> None:
+    def __init__(self, shell: Any, runtime: Runtime, history: OomHistory) -> None:
         self._shell = shell
         self._runtime = runtime
         self.observer = failed_allocations()
-        self.ring = ring
+        self.history = history
         self.report: Report | None = None
 
     def install(self) -> None:
@@ -38,7 +38,7 @@ class Ooms:
         self._runtime.monitor.call_when_started(self._listen)
 
     def _listen(self) -> None:
-        oom.listen(self.ring.save)
+        oom.listen(self.history.save)
 
     def show(self, result: Any) -> None:
         """Show the panel below the cell with this result, in which allocations failed."""
@@ -51,7 +51,7 @@ class Ooms:
         elif self.report is not None:
             display.show_line(self._shell, self.report)
 
-    def drop(self) -> None:
+    def discard(self) -> None:
         """Discard failed allocations of a cell that has no report."""
         if self.observer.count:
             self.observer.take()
@@ -59,5 +59,5 @@ class Ooms:
     def remove(self) -> None:
         """Stop observing."""
         self._runtime.monitor.cancel_when_started(self._listen)
-        self.ring.set(None)
-        self.observer.deafen()
+        self.history.configure(None)
+        self.observer.stop()

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
 
-from ipygpumem.jupyter.ipython_names import is_ipythons
+from ipygpumem.features.holders.roots import is_ipython_name
 from ipygpumem.measurement.allocation_history import HistoryOptions
 
 __all__ = [
@@ -205,8 +205,8 @@ def parse(prog: str, options: tuple[Option, ...], line: str) -> argparse.Namespa
     name = getattr(words, "var", None)
     if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
         raise UsageError(f"{prog}: {name!r} is no name for a variable")
-    if name is not None and (is_ipythons(name) or (name.startswith("__") and name.endswith("__"))):
-        whose = "IPython" if is_ipythons(name) else "Python"
+    if name is not None and (is_ipython_name(name) or (name.startswith("__") and name.endswith("__"))):
+        whose = "IPython" if is_ipython_name(name) else "Python"
         raise UsageError(f"{prog}: {name!r} is {whose}'s own: nothing is stored there")
     if hasattr(words, "device"):
         words.device = [part for text in words.device for part in text.split(",")] or None

@@ -11,7 +11,7 @@ from traitlets.config import Config, Configurable
 from ipygpumem.core.errors import DeviceError, OptionError, RecordingError
 from ipygpumem.core.units import MIB, parse_size
 from ipygpumem.features.history.log import ReportLog
-from ipygpumem.features.oom.history import ring_path
+from ipygpumem.features.oom.history import oom_path
 from ipygpumem.measurement.runtime import current
 
 __all__ = ["Devices", "LogPath", "Settings", "Size", "SnapshotPath", "without_faults"]
@@ -85,7 +85,7 @@ class SnapshotPath(TraitType[Any, Any]):
         if not isinstance(value, str) or not value:
             raise TraitError(f"{value!r} is no file's name: write one such as 'oom_{{n}}.pickle', or None")
         try:
-            ring_path(value, 1)
+            oom_path(value, 1)
         except (OptionError, RecordingError) as error:
             raise TraitError(f"{value!r}: {error}") from error
         return value

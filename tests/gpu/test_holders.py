@@ -163,7 +163,7 @@ def test_a_loop_that_appends_the_loss(cases):
     assert who.first == "losses"
     assert near(who.amount, gone.gone)
     assert who.kinds.keys() == {"activation"}
-    assert ".item() would not" in who.note
+    assert "keep .item() instead" in who.note
 
 
 def test_a_failed_cell_keeps_its_locals_and_free_lets_go(cases):
@@ -173,9 +173,9 @@ def test_a_failed_cell_keeps_its_locals_and_free_lets_go(cases):
     assert near(who.amount, 2 * GIB)
     assert near(who.free, 2 * GIB)
     assert near(who.now - after.now, who.free), "free gives back what it says"
-    assert "let go: the traceback of ValueError" in free.shown
+    assert "freed: the traceback of ValueError" in free.shown
     assert "-2.0 GiB" in free.shown
-    assert "%gpumem free let the last traceback go" in debug.printed
+    assert "%gpumem free has freed the last traceback" in debug.printed
     assert debug.error is None
 
 
@@ -186,7 +186,7 @@ def test_a_displayed_output(cases):
     assert without.first == who.first
     assert near(without.now - after.now, without.free_out), "--out gives back what it says"
     assert without.free_out > who.free_out, "the output's graph keeps its input, once the model has gone"
-    assert "let go: 1 output" in free.shown
+    assert "freed: 1 output" in free.shown
 
 
 def test_a_cache_of_results(cases):
@@ -224,13 +224,13 @@ def test_a_fragmented_heap():
         "who()",
     )
     assert told[1].error == "OutOfMemoryError"
-    assert "cuda:0 is out of memory: 1.0 GiB asked for" in told[1].shown
-    assert "asked by In [3]:1" in told[1].shown
+    assert "cuda:0 is out of memory: 1.0 GiB requested" in told[1].shown
+    assert "requested by In [3]:1" in told[1].shown
     assert "the largest 14.0 MiB" in told[1].shown
-    advice = [line for line in told[1].shown.splitlines() if line.startswith(("fragmentation", "the card had"))]
+    advice = [line for line in told[1].shown.splitlines() if line.startswith(("fragmentation", "the device had"))]
     assert advice[0].startswith("fragmentation: PyTorch has 1.7 GiB free, but in 12")
     assert "expandable_segments:True" in advice[0]
-    assert "the limit of 4.0 GiB is in the way" in advice[1]
+    assert "PyTorch is limited to 4.0 GiB" in advice[1]
     assert "another process" not in told[1].shown
     assert told[2].first == "parts"
 
@@ -268,7 +268,7 @@ def test_another_process_fills_the_card():
         finally:
             neighbour.stdin.close()
     assert told.error == "OutOfMemoryError"
-    line = next(line for line in told.shown.splitlines() if line.startswith("another process is in the way"))
+    line = next(line for line in told.shown.splitlines() if line.startswith("another process uses"))
     assert f"pid {neighbour.pid}" in line
     assert f"{taken / GIB:.0f}"[:2] in line
     assert "fragmentation:" not in told.shown
@@ -299,10 +299,10 @@ def test_out_of_memory_in_every_place():
     )
     _, cause, _, caught, thread, backward, after = told
     assert cause.error == "ValueError"
-    assert "is out of memory: 5.0 GiB asked for\n" in cause.shown
+    assert "is out of memory: 5.0 GiB requested\n" in cause.shown
     assert "last exception: step() x" in cause.shown
     assert caught.error is None and "caught" in caught.printed
-    assert "5.0 GiB asked for (the code went on)" in caught.shown
+    assert "5.0 GiB requested (caught by the code)" in caught.shown
     assert "step() x" in caught.shown, "who held it at the failure, though the frame has gone since"
     assert "in thread worker" in thread.shown
     assert backward.error == "OutOfMemoryError"
@@ -324,7 +324,7 @@ def test_oom_snapshot_of_any_cell(tmp_path):
     )
     from ipygpumem.snapshot import Snapshot
 
-    assert "about a tenth" in told[0].printed
+    assert "about 10 %" in told[0].printed
     assert f"snapshot {tmp_path}/oom_1.pickle" in told[1].shown
     snapshot = Snapshot.load(tmp_path / "oom_1.pickle")
     assert "oom" in snapshot.summary().lower()
@@ -409,7 +409,7 @@ def test_storages_of_another_process_are_told_and_not_counted(fresh):
     )
     assert facts["names"] == ["own"]
     assert facts["sum"] == facts["allocated"] == 8 * MIB
-    assert "64.0 MiB of tensors lie outside PyTorch's allocator" in facts["notes"][0]
+    assert "64.0 MiB of tensors are not in PyTorch's allocator" in facts["notes"][0]
 
 
 def test_after_a_failed_kernel():
@@ -465,5 +465,5 @@ def test_a_thread_that_allocates_while_it_looks(fresh):
     )
     assert all(facts["sums"])
     assert not [note for note in facts["notes"] if "outside PyTorch's allocator" in note]
-    assert "allocated while it looked, by other threads" in {label for label, _ in facts["labels"]}
+    assert "allocated meanwhile by other threads" in {label for label, _ in facts["labels"]}
     assert all(amount < 4 * MIB for label, amount in facts["labels"] if label.startswith("not reachable"))

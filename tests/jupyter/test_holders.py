@@ -39,8 +39,8 @@ def test_the_table_names_everybody_and_adds_up(gpu_notebook):
         "  b[1]                                  10.0 MiB        1  █           uint8 [10485760]\n"
         "  cuBLAS workspace, since the preload   32.0 MiB\n"
         "allocated (tensors)                    132.0 MiB        4\n"
-        "%gpumem free gives back 30.0 MiB: what the last exception and unreachable cycles hold\n"
-        "%gpumem free --out gives back 50.0 MiB: the output history, too"
+        "%gpumem free frees 30.0 MiB, held by the last exception or by unreachable cycles\n"
+        "%gpumem free --out frees 50.0 MiB, including the output history"
     )
 
 
@@ -54,17 +54,17 @@ def test_html_escapes_names(gpu_notebook):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("who nobody", "nothing is held under the name nobody"),
-        ("who -n 0", "-n is a number from 1 on"),
+        ("who nobody", "no memory is held under the name nobody"),
+        ("who -n 0", "-n must be a positive integer"),
         ("who -d cuda:7", "there is no device cuda:7"),
         ("who --oops", "unrecognized arguments: --oops"),
         ("who -v In", "'In' is IPython's own: nothing is stored there"),
         ("-v __builtins__", "'__builtins__' is Python's own: nothing is stored there"),
         ("explain -v exit", "'exit' is IPython's own: nothing is stored there"),
         ("who --new", "there is nothing to compare with yet"),
-        ("free nobody", "there is no variable 'nobody': nothing was let go"),
-        ("free a.b", "'a.b' is no name of a variable"),
-        ("free Out", "'Out' is IPython's own"),
+        ("free nobody", "there is no variable 'nobody'; nothing was deleted"),
+        ("free a.b", "'a.b' is not the name of a variable"),
+        ("free Out", "'Out' belongs to IPython"),
         ("free --oops", "unrecognized arguments: --oops"),
     ],
 )
@@ -117,7 +117,7 @@ def test_free_lets_go_of_the_last_exception_everywhere(gpu_notebook):
     said = ipygpumem.holders().freeable("cuda:0", "traceback")
     allocated = ipygpumem.reading().devices["cuda:0"].allocated
     text = gpu_notebook.run("%gpumem free").text
-    assert "let go: the traceback of ValueError" in text
+    assert "freed: the traceback of ValueError" in text
     assert re.search(r"allocated \(tensors\) +62\.0 MiB +32\.0 MiB +-30\.0 MiB", text)
     assert said == 30 * MIB == allocated - ipygpumem.reading().devices["cuda:0"].allocated
     assert not hasattr(sys, "last_traceback")
@@ -129,7 +129,9 @@ def test_debug_says_why_it_has_nothing_and_has_it_again_after_the_next_error(gpu
     gpu_notebook.run("%gpumem free")
     ran = gpu_notebook.run("%debug")
     assert ran.success
-    assert ran.stdout == "ipygpumem: %gpumem free let the last traceback go; there is one again after the next error\n"
+    assert (
+        ran.stdout == "ipygpumem: %gpumem free has freed the last traceback; %debug works after the next error\n"
+    )
     shell = gpu_notebook.shell
     gpu_notebook.run("%unload_ext ipygpumem")
     assert "debugger" not in vars(shell)
@@ -140,10 +142,10 @@ def test_debug_says_why_it_has_nothing_and_has_it_again_after_the_next_error(gpu
 def test_free_leaves_outputs_and_variables_alone(gpu_notebook):
     gpu_notebook.run(f"mine = torch.ones(9 << 20, {GPU}\n_1 = 'my own'")
     gpu_notebook.run(f"torch.ones(20 << 20, {GPU}")
-    assert "there was nothing" in gpu_notebook.run("%gpumem free").text or held() == {"mine": 9, "Out[2]": 20}
+    assert "nothing to free" in gpu_notebook.run("%gpumem free").text or held() == {"mine": 9, "Out[2]": 20}
     assert held() == {"mine": 9, "Out[2]": 20}
     text = gpu_notebook.run("%gpumem free --out").text
-    assert "let go: 1 output" in text
+    assert "freed: 1 output" in text
     assert held() == {"mine": 9}
     assert gpu_notebook.shell.user_ns["_1"] == "my own"
     assert gpu_notebook.run("1 + 1").value == 2
@@ -155,7 +157,7 @@ def test_free_a_name_with_its_copies(gpu_notebook):
     gpu_notebook.run("x")
     gpu_notebook.run("def f(given): 1/0\nf(x)")
     text = gpu_notebook.run("%gpumem free x").text
-    assert "let go: x, Out[2]; the traceback of ZeroDivisionError" in text
+    assert "freed: x, Out[2]; the traceback of ZeroDivisionError" in text
     assert held() == {}
     assert "x" not in gpu_notebook.shell.user_ns
     assert gpu_notebook.shell.user_ns["other"] == 1
@@ -240,7 +242,7 @@ def test_free_a_name_leaves_an_underscore_of_ones_own(gpu_notebook):
 @pytest.mark.parametrize("name", ["__name__", "__builtins__", "__doc__"])
 def test_free_takes_no_names_of_pythons_own(gpu_notebook, name):
     ran = gpu_notebook.run(f"%gpumem free {name}")
-    assert f"'{name}' is Python's own: it stays" in str(ran.error) + ran.stderr
+    assert f"'{name}' belongs to Python and cannot be deleted" in str(ran.error) + ran.stderr
     assert name in gpu_notebook.shell.user_ns
 
 
@@ -332,18 +334,18 @@ def test_free_a_name_while_the_last_exception_is_hostile(gpu_notebook, body):
     gpu_notebook.run("def fails(mine):\n    raise Odd\nfails(x)")
     ran = gpu_notebook.run("%gpumem free x")
     assert (ran.error, ran.stderr) == (None, "")
-    assert "let go: x" in ran.text
+    assert "freed: x" in ran.text
     assert held() == {"y": 5}
 
 
 def test_free_looks_at_all_before_the_first_goes(gpu_notebook, monkeypatch):
-    import ipygpumem.features.release.collect as room
+    from ipygpumem.features.release import collect
 
     def fails(shell, thing):
         raise RuntimeError("a fault of ours")
 
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
-    monkeypatch.setattr(room, "_raised_with", fails)
+    monkeypatch.setattr(collect, "last_exception_refers_to", fails)
     gpu_notebook.run("%gpumem free x")
     assert held() == {"x": 9}
 

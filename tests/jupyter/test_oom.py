@@ -15,7 +15,7 @@ STEP = f"def step(n):\n    x = torch.ones(10 << 30, {GPU}\n    y = torch.ones(n 
 
 @pytest.fixture
 def oom_notebook(gpu_notebook, monkeypatch):
-    monkeypatch.setattr("ipygpumem.features.oom.collect._QUICK", 30.0)  # how fast the walk is, is not asked here
+    monkeypatch.setattr("ipygpumem.features.oom.collect._SEARCH_LIMIT", 30.0)  # how fast the walk is, is not asked here
     gpu_notebook.run(f"big = torch.ones(60 << 30, {GPU}")
     gpu_notebook.run(STEP)
     return gpu_notebook
@@ -31,7 +31,7 @@ def test_the_panel(oom_notebook, fake_gpu):
     assert type(ran.error) is torch.OutOfMemoryError
     (panel,) = ran.texts
     head, holders = panel.split("\n\n")
-    assert head.startswith("cuda:0 is out of memory: 40.0 GiB asked for\n")
+    assert head.startswith("cuda:0 is out of memory: 40.0 GiB requested\n")
     assert "other processes                50.0 GiB" in head
     assert f"pid {NOBODY}                  50.0 GiB" in head
     assert head.endswith("called by In [2]:3 step()")
@@ -40,8 +40,8 @@ def test_the_panel(oom_notebook, fake_gpu):
     assert names == ["big", "last exception: step() x"]
     assert holders.splitlines()[-3:] == [
         "cells that added most since the baseline: In [1] +60.0 GiB, In [3] +10.0 GiB",
-        f"another process is in the way: pid {NOBODY} holds 50.0 GiB of this card",
-        "%gpumem free would give 10.0 GiB back now",
+        f"another process uses 50.0 GiB of this device: pid {NOBODY}",
+        "%gpumem free frees 10.0 GiB",
     ]
     assert "fragmentation" not in panel
     assert oom_notebook.last.devices["cuda:0"].ooms == 1
@@ -50,7 +50,7 @@ def test_the_panel(oom_notebook, fake_gpu):
 def test_in_the_cause_of_another_exception(oom_notebook):
     ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise ValueError('no') from error")
     assert type(ran.error) is ValueError
-    assert "asked for\n" in panels(ran)[0]
+    assert "requested\n" in panels(ran)[0]
     assert "last exception: step() x" in panels(ran)[0]
 
 
@@ -58,7 +58,7 @@ def test_caught_by_the_code(oom_notebook):
     ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    print('caught')")
     assert (ran.success, ran.stdout) == (True, "caught\n")
     (panel,) = panels(ran)
-    assert "80.0 GiB asked for (the code went on)" in panel
+    assert "80.0 GiB requested (caught by the code)" in panel
     assert "who holds the memory at the failure" in panel
     assert "thread MainThread: step() x" in panel, "who held it then, though the frame has gone"
 
@@ -79,7 +79,7 @@ def test_an_odd_exception_loses_neither_panel_nor_report(oom_notebook, body):
     oom_notebook.run(f"class Odd(Exception):\n    {body}")
     ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise Odd() from error")
     (panel,) = panels(ran)
-    assert "80.0 GiB asked for\n" in panel
+    assert "80.0 GiB requested\n" in panel
     assert "Error in callback" not in ran.stdout + ran.stderr
     assert oom_notebook.last.devices["cuda:0"].ooms == 1
 
@@ -87,7 +87,7 @@ def test_an_odd_exception_loses_neither_panel_nor_report(oom_notebook, body):
 def test_a_cell_that_failed_otherwise_has_not_gone_on(oom_notebook):
     ran = oom_notebook.run("try:\n    step(80)\nexcept Exception:\n    pass\nraise ValueError('no')")
     (panel,) = panels(ran)
-    assert "(the code went on)" not in panel
+    assert "caught by the code" not in panel
 
 
 def test_in_a_thread(oom_notebook):
@@ -103,8 +103,8 @@ def test_many_failures_are_one_panel(oom_notebook):
         "for n in (100, 90, 80):\n    try:\n        step(n)\n    except torch.OutOfMemoryError:\n        pass"
     )
     (panel,) = panels(ran)
-    assert "80.0 GiB asked for" in panel
-    assert "3 allocations failed in this cell; this is the last" in panel
+    assert "80.0 GiB requested" in panel
+    assert "3 allocations failed in this cell; this is the last one" in panel
 
 
 def test_the_next_cell_has_none(oom_notebook):
@@ -137,7 +137,7 @@ def test_without_the_extension_nobody_listens(oom_notebook):
 
 def test_a_snapshot_of_each_failure(oom_notebook, fake_gpu, tmp_path):
     ran = oom_notebook.run(f"%config GPUMem.oom_snapshot = '{tmp_path}/oom_{{n}}.pickle'")
-    assert "the last 100,000 allocations and frees are kept" in ran.stdout
+    assert "the last 100,000 allocations and frees are recorded" in ran.stdout
     assert fake_gpu.history["max_entries"] == 100_000
     (panel,) = panels(oom_notebook.run("step(80)"))
     assert f"snapshot {tmp_path}/oom_1.pickle" in panel
@@ -145,7 +145,7 @@ def test_a_snapshot_of_each_failure(oom_notebook, fake_gpu, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["oom_1.pickle", "oom_2.pickle"]
     snapshot = Snapshot.load(tmp_path / "oom_2.pickle")
     assert [int(size) >> 30 for size in snapshot.timelines[0].trace.size][-2:] != []
-    assert "no history is kept" in oom_notebook.run("%config GPUMem.oom_snapshot = None").stdout
+    assert "allocations are no longer recorded" in oom_notebook.run("%config GPUMem.oom_snapshot = None").stdout
     assert fake_gpu.history is None
 
 

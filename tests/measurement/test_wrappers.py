@@ -8,7 +8,8 @@ import itertools
 import pytest
 import torch
 
-from ipygpumem.features.holders.search import Root, walk
+from ipygpumem.features.holders.roots import Root
+from ipygpumem.features.holders.search import search_holders
 
 SIZE = 0
 """Elements of the tensors that a test looks for: those of no other test have as many."""
@@ -40,9 +41,9 @@ class Wrapper(torch.Tensor):
 
 
 def look(space, nbytes=None):
-    found = walk([Root("", space, "variable", "names")], torch, lambda name: name == "cpu", threads=False)
+    found = search_holders([Root("", space, "variable", "names")], torch, lambda name: name == "cpu", threads=False)
     assert found.complete
-    return {one.name: one.kind for one in found.reached if one.memory.size == (nbytes or SIZE * 4)}
+    return {one.name: one.kind for one in found.storages if one.memory.size == (nbytes or SIZE * 4)}
 
 
 def big(**options):

@@ -1,125 +1,143 @@
-"""The autograd graph above tensors: which nodes a result keeps, and what they saved for backward.
+"""The autograd graphs that tensors keep alive: their nodes, and what these saved for the backward pass.
 
-Where a hook packed what was saved, the hook may keep it: a checkpoint has its arguments in wrappers of autograd's own.
+A hook that packed a saved tensor may keep it itself: a checkpoint keeps its arguments in autograd's own wrappers.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-import types as python_types
+import types
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.labels import is_one_of, isinstance_of
+from ipygpumem.features.holders.inspection import is_exactly, is_instance
 from ipygpumem.sources.storages import is_saved_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
+    from ipygpumem.features.holders.naming import NamedObject
     from ipygpumem.sources.storages import TorchTypes
 
-__all__ = ["AutogradGraph"]
+__all__ = ["AutogradGraph", "graph_holders"]
 
-_MOST = 300_000
-"""Nodes of one walk: a loop that never let go of its graph may have millions."""
-_BEHIND = 500
-"""Objects behind one hook that are looked at for wrappers: a checkpoint has a dozen."""
-_LEVELS = 7
-"""How far behind: a function, its closure, a cell, an object, its dict, a list, a wrapper."""
+_MAX_NODES = 300_000
+"""A loop that accumulates a loss with its graph may have created millions."""
+_MAX_HOOK_OBJECTS = 500
+"""Objects behind one hook that are searched for wrappers: a checkpoint has a dozen."""
+_MAX_HOOK_DEPTH = 7
+"""A function, its closure, a cell, an object, its dict, a list, a wrapper."""
+_MAX_GRAPH_HOLDERS = 4
 
 
 class AutogradGraph:
     """The nodes above some tensors.
 
     Attributes:
-        nodes: Every node by its id, kept alive as long as this is, and so are their wrappers' ids.
-        saved: What they hold besides each other: tensors, or what a hook made of them, and the hook.
-        keepers: What a hook keeps that has such wrappers, by id.
-        edges: (child, parent) ids: what each tensor or node keeps.
-        unread: Whether some saved tensors cannot be read on this torch.
-        complete: Whether all nodes were seen.
+        nodes: The nodes by id, kept alive because the collector does not know them and ids are reused.
+        saved: What the nodes keep besides each other: tensors, or what a hook made of them, and the hooks.
+        hook_objects: Objects behind hooks that keep autograd's wrappers, by id.
+        edges: Ids of (child, parent): what each tensor, node or object keeps.
+        unreadable: Whether some saved tensors cannot be read in this version of PyTorch.
+        complete: Whether all nodes were visited.
     """
 
-    def __init__(self, types: TorchTypes, tensors: Iterable[Any], deadline: float) -> None:
+    def __init__(self, tensor_types: TorchTypes, tensors: Iterable[Any], deadline: float) -> None:
+        self._types = tensor_types
+        self._searched_ids: set[int] = set()
         self.nodes: dict[int, Any] = {}
         self.saved: dict[int, Any] = {}
-        self.keepers: dict[int, Any] = {}
-        self._behind: set[int] = set()
+        self.hook_objects: dict[int, Any] = {}
         self.edges: list[tuple[int, int]] = []
-        self.unread = False
+        self.unreadable = False
         self.complete = True
-        frontier = []
+        pending: list[Any] = []
         for tensor in tensors:
-            node = types.grad_fn(tensor)
+            node = tensor_types.grad_fn(tensor)
             if node is not None:
                 self.edges.append((id(node), id(tensor)))
-                if id(node) not in self.nodes:
-                    self.nodes[id(node)] = node
-                    frontier.append(node)
-        while frontier:
-            if len(self.nodes) > _MOST or time.perf_counter() > deadline:
+                self._add_nodes([node], pending)
+        while pending:
+            if len(self.nodes) > _MAX_NODES or time.perf_counter() > deadline:
                 self.complete = False
                 return
-            node = frontier.pop()
-            hidden = self._read(types, node)
-            following = types.next_nodes(node)
-            self.edges += [(id(one), id(node)) for one in following]
-            for one in (*following, *hidden):
-                if id(one) not in self.nodes:
-                    self.nodes[id(one)] = one
-                    frontier.append(one)
+            node = pending.pop()
+            hidden_nodes = self._read_saved(node)
+            next_nodes = tensor_types.next_nodes(node)
+            self.edges += [(id(next_node), id(node)) for next_node in next_nodes]
+            self._add_nodes([*next_nodes, *hidden_nodes], pending)
 
-    def _read(self, types: TorchTypes, node: Any) -> list[Any]:
-        """What a node saved; and the nodes that its hooks have beside the graph."""
-        saved, unread = types.saved(node)
-        self.unread |= unread
-        hidden = []
-        for one in saved:
-            self.saved[id(one)] = one
-            self.edges.append((id(one), id(node)))
-            if _may_keep(one) and id(one) not in self._behind:
-                hidden += self._look_behind(types, one)
-        return hidden
+    def _add_nodes(self, nodes: list[Any], pending: list[Any]) -> None:
+        for node in nodes:
+            if id(node) not in self.nodes:
+                self.nodes[id(node)] = node
+                pending.append(node)
 
-    def _look_behind(self, types: TorchTypes, hook: Any) -> list[Any]:
-        """Find the wrappers and nodes that a hook keeps: those tensors Python's collector does not see."""
-        found, level = [], [hook]
+    def _read_saved(self, node: Any) -> list[Any]:
+        """Record what a node saved; return nodes that are reachable only through its hooks."""
+        saved, unreadable = self._types.saved(node)
+        self.unreadable |= unreadable
+        hidden_nodes = []
+        for obj in saved:
+            self.saved[id(obj)] = obj
+            self.edges.append((id(obj), id(node)))
+            if is_exactly(obj, (types.FunctionType, types.MethodType)) and id(obj) not in self._searched_ids:
+                hidden_nodes += self._search_hook(obj)
+        return hidden_nodes
+
+    def _search_hook(self, hook: Any) -> list[Any]:
+        """Find the wrappers and nodes that a hook keeps: the collector does not see the tensors inside a wrapper."""
+        nodes, level = [], [hook]
         seen = {id(hook)}
-        for _ in range(_LEVELS):
-            below: list[Any] = []
-            for thing in level:
-                self._behind.add(id(thing))
-                for part in gc.get_referents(thing) if type(thing) is not _FUNCTION else (thing.__closure__,):
+        for _ in range(_MAX_HOOK_DEPTH):
+            next_level: list[Any] = []
+            for obj in level:
+                self._searched_ids.add(id(obj))
+                for part in (obj.__closure__,) if type(obj) is types.FunctionType else gc.get_referents(obj):
+                    is_new = id(part) not in seen
                     if is_saved_tensor(part):
-                        self._unpack(types, part, thing)
-                    elif id(part) not in seen and hasattr(type(part), "_raw_saved_tensors"):
-                        found.append(part)
-                    elif (
-                        id(part) not in seen and len(seen) < _BEHIND and gc.is_tracked(part) and _leads_on(types, part)
-                    ):
-                        below.append(part)
+                        self._unpack(part, obj)
+                    elif is_new and hasattr(type(part), "_raw_saved_tensors"):
+                        nodes.append(part)
+                    elif is_new and len(seen) < _MAX_HOOK_OBJECTS and gc.is_tracked(part) and self._may_lead_on(part):
+                        next_level.append(part)
                     seen.add(id(part))
-            level = below
-        return found
+            level = next_level
+        return nodes
 
-    def _unpack(self, types: TorchTypes, wrapper: Any, keeper: Any) -> None:
-        parts, known = types.saved_parts(wrapper)
-        self.unread |= not known
-        for one in parts:
-            if one is not None:
-                self.saved[id(one)] = one
-                self.keepers[id(keeper)] = keeper
-                self.edges.append((id(one), id(keeper)))
+    def _unpack(self, wrapper: Any, referrer: Any) -> None:
+        parts, readable = self._types.saved_parts(wrapper)
+        self.unreadable |= not readable
+        for part in parts:
+            if part is not None:
+                self.saved[id(part)] = part
+                self.hook_objects[id(referrer)] = referrer
+                self.edges.append((id(part), id(referrer)))
 
-
-def _may_keep(thing: Any) -> bool:
-    """Whether this is a hook: what a hook made of a tensor is looked at by the collector alone."""
-    return is_one_of(thing, (_FUNCTION, python_types.MethodType))
-
-
-def _leads_on(types: TorchTypes, thing: Any) -> bool:
-    kind = type(thing)
-    return not isinstance_of(thing, type) and kind is not python_types.ModuleType and types.role(kind) is None
+    def _may_lead_on(self, obj: Any) -> bool:
+        cls = type(obj)
+        return not is_instance(obj, type) and cls is not types.ModuleType and self._types.role(cls) is None
 
 
-_FUNCTION = python_types.FunctionType
+def graph_holders(
+    named: Mapping[int, NamedObject],
+    children: Mapping[int, list[int]],
+    node_ids: Collection[int],
+    tensor_ids: Collection[int],
+) -> dict[int, dict[str, None]]:
+    """For each object that only autograd graphs keep alive: the holders of tensors with such a graph, at most four."""
+    holders: dict[int, dict[str, None]] = {}
+    pending: list[tuple[int, str]] = []
+    for object_id in {*node_ids, *tensor_ids}:
+        if object_id in named and not named[object_id].graph:
+            holder, is_node = named[object_id].holder, object_id in node_ids
+            pending += [(child, holder) for child in children.get(object_id, ()) if is_node or child in node_ids]
+    while pending:
+        object_id, holder = pending.pop()
+        if object_id not in named or not named[object_id].graph:
+            continue
+        own_holders = holders.setdefault(object_id, {})
+        if holder not in own_holders and len(own_holders) < _MAX_GRAPH_HOLDERS:
+            own_holders[holder] = None
+            pending += [(child_id, holder) for child_id in children.get(object_id, ())]
+    return holders

@@ -1,36 +1,41 @@
-"""Who holds the memory: the walk and the allocator's own books, joined into one table."""
+"""What holds the memory: the storages that a search has found, matched with the blocks of PyTorch's allocator."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_names import device_words
 from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.stack_frames import user_frame
 from ipygpumem.core.units import MIB, in_bytes, size
-from ipygpumem.features.holders.model import KINDS, PLACES, Holder, Holders, Rest, Storage, Total
-from ipygpumem.features.holders.naming import Root
-from ipygpumem.features.holders.roots import made_by, module_roots, naming
-from ipygpumem.features.holders.search import Reach, Walk, walk
-from ipygpumem.features.holders.storage_baseline import Mark
+from ipygpumem.features.holders.model import KINDS, PLACES, Holder, Holders, Rest, Storage, StorageBaseline, Total
+from ipygpumem.features.holders.roots import Root, module_roots, naming
+from ipygpumem.features.holders.search import search_holders
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch
-from ipygpumem.sources.allocator import AllocatedBlocks, Block, allocated_blocks
+from ipygpumem.sources.allocator import allocated_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from ipygpumem.core.baseline import Baseline
+    from ipygpumem.core.report import Report
+    from ipygpumem.features.holders.search import NamedStorage, SearchResult
     from ipygpumem.measurement.runtime import Runtime
+    from ipygpumem.sources.allocator import AllocatedBlocks, Block
 
-__all__ = ["holders"]
+__all__ = ["find_holders", "holders", "new_holders"]
 
-_MAIN = "cpu"
-_QUANTUM = 512
-"""Bytes to which PyTorch's allocator rounds, where its blocks cannot be asked for."""
-_TOLD = 3
-"""Names that one sentence has."""
-_PRINTS = MIB // 20
-"""Bytes below which a size would print as 0.0."""
+_HOST = "cpu"
+_ROUNDING = 512
+"""Bytes to which PyTorch's allocator rounds; used if its blocks cannot be read."""
+_CELL_LIMIT = 5.0
+"""Time limit, in seconds, of the search after a cell."""
+_MAX_NAMES = 3
+_VISIBLE = MIB // 20
+"""Bytes below which a size in MiB is printed as 0.0."""
 
 
 def holders(
@@ -38,255 +43,267 @@ def holders(
     *,
     device: str | int | Iterable[str | int] | None = None,
     host: bool | None = None,
-    since: Mark | None = None,
+    since: StorageBaseline | None = None,
     limit: float = 10.0,
     label: Callable[[str, int, str], str] | None = None,
 ) -> Holders:
-    """Who holds the memory now: every storage once, under its first name, the largest holder first.
+    """Find what holds GPU memory: every storage once, by its first name, the largest holder first.
 
-    Nothing is collected, copied, or waited for, and no code of yours runs.
+    No code of yours runs, and nothing is collected, copied or synchronized.
 
     Args:
-        roots: Where names begin; None for what there is: the notebook's variables, outputs and tracebacks where the
-            extension is loaded, else the module ``__main__``; then imported modules and running threads.
-        device: The devices to tell of, as ``"cuda:0"``, ``0``, or several; ``"cpu"`` is main memory; None for all.
-        host: Whether tensors in main memory count. None: only where PyTorch has no GPU.
-        since: A `mark`: only storages that were not there then.
-        limit: Seconds after which the walk stops, and says so.
-        label: What is written for a recorded (file name, line, function); None for the session's way.
+        roots: Where names begin; None for the notebook's variables, outputs and tracebacks if the extension is loaded,
+            and for the module ``__main__`` otherwise. Imported modules and running threads always count.
+        device: The devices to report, such as ``"cuda:0"``, ``0`` or several; ``"cpu"`` is main memory; None for all.
+        host: Whether to include tensors in main memory. None: only if PyTorch has no GPU.
+        since: A baseline; only storages that did not exist then are reported.
+        limit: Time limit of the search in seconds. A search that reaches it is reported as incomplete.
+        label: Text for a recorded (file name, line, function); None for the notebook's own labels.
 
     Returns:
-        The holders, in bytes as PyTorch's allocator rounds them. Per device they and the rest, which no Python object
-        was found for, add up to its ``allocated``.
+        The holders, with sizes in bytes as rounded by PyTorch's allocator. For each device they add up to
+        ``torch.cuda.memory_allocated()``, together with the memory for which no Python object was found.
 
     Raises:
-        OptionError: An argument that means nothing here, before anything is looked at.
+        OptionError: An argument is invalid.
     """
+    found, _ = find_holders(current(), roots, device=device, host=host, since=since, limit=limit, label=label)
+    return found
+
+
+def new_holders(report: Report, baseline: StorageBaseline | None) -> Holders | None:
+    """The holders of what a cell has added to GPU memory; None if it added less than 1 MiB or has no baseline."""
+    grown = [name for name, device in report.devices.items() if (device.held or 0) >= MIB]
+    if baseline is None or not grown:
+        return None
+    return replace(holders(device=grown, since=baseline, limit=_CELL_LIMIT), since="this cell began")
+
+
+def find_holders(
+    runtime: Runtime,
+    roots: Sequence[Root] | None = None,
+    *,
+    device: Any = None,
+    host: bool | None = None,
+    since: StorageBaseline | None = None,
+    limit: float = 10.0,
+    label: Callable[[str, int, str], str] | None = None,
+) -> tuple[Holders, StorageBaseline]:
+    """Find the holders as `holders` does; also returns a baseline of the storages that the search has seen."""
     _check(roots, since, limit)
-    session = current()
-    chosen = None if device is None else _devices(device, session)
+    chosen = None if device is None else _device_names(device, runtime)
     torch = pytorch.module()
     if torch is None:
-        return Holders((), notes=("torch is not imported: nobody holds a tensor",))
-    there = pytorch.started() is not None
-    host = not there and pytorch.problem(load=True) is not None if host is None else host
+        return Holders((), notes=("torch is not imported: there are no tensors",)), StorageBaseline()
+    started = pytorch.started() is not None
+    if host is None:
+        host = not started and pytorch.problem(load=True) is not None
 
-    def wanted(name: str) -> bool:
-        return name in chosen if chosen is not None else (name.startswith("cuda") or (host and name == "cpu"))
+    def is_wanted(name: str) -> bool:
+        return name in chosen if chosen is not None else name.startswith("cuda") or (host and name == _HOST)
 
-    given = roots if roots is not None else naming().roots()
-    before = allocated_blocks() if there else None
-    found = walk([*given, *module_roots(given)], torch, wanted, limit=limit)
-    after = allocated_blocks() if there else None
-    books = _Books(found, before, after, since, label or naming().label)
-    totals = tuple(_total(name, books) for name in books.devices(torch if there else None, wanted))
-    return Holders(
-        books.holders(),
+    if roots is None:
+        roots = naming().roots()
+    before = allocated_blocks() if started else None
+    found = search_holders([*roots, *module_roots(roots)], torch, is_wanted, limit=limit)
+    after = allocated_blocks() if started else None
+    assignment = _BlockAssignment(found, before, after, since, label or naming().label)
+    devices = assignment.devices(torch if started else None, is_wanted)
+    totals = tuple(assignment.total(name, runtime.baseline) for name in devices)
+    result = Holders(
+        assignment.holders(),
         totals,
-        tuple(books.notes),
+        tuple(assignment.notes),
         complete=found.complete,
         objects=found.objects,
         seconds=found.seconds,
     )
+    return result, StorageBaseline.of(found.references, after)
 
 
 def _check(roots: Any, since: Any, limit: Any) -> None:
-    # a dict of names is the likeliest mistake, and its keys are no roots
-    if roots is not None and not (isinstance(roots, (list, tuple)) and all(isinstance(one, Root) for one in roots)):
-        raise OptionError(f"roots takes a list of Root, or None for what there is, not {type(roots).__name__}")
-    if since is not None and not isinstance(since, Mark):
-        raise OptionError(f"since takes what mark() gave, not {type(since).__name__}")
+    # a dict of variables is the most likely mistake, and would be taken for a sequence of its keys
+    if roots is not None and not (isinstance(roots, (list, tuple)) and all(isinstance(root, Root) for root in roots)):
+        raise OptionError(f"roots must be a list of Root, or None, not {type(roots).__name__}")
+    if since is not None and not isinstance(since, StorageBaseline):
+        raise OptionError(f"since must be a StorageBaseline, not {type(since).__name__}")
     if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit >= 0:
-        raise OptionError(f"limit is in seconds, from 0 on: not {limit!r}")
+        raise OptionError(f"limit must be a number of seconds of at least 0, not {limit!r}")
 
 
-def _devices(device: Any, session: Runtime) -> tuple[str, ...]:
-    words = device_words(device, "device")
-    cards = session.monitor.parse_devices(word for word in words if word.strip() != _MAIN)
-    return (*cards, _MAIN) if any(word.strip() == _MAIN for word in words) else cards
+def _device_names(device: Any, runtime: Runtime) -> tuple[str, ...]:
+    words = [word.strip() for word in device_words(device, "device")]
+    names = runtime.monitor.parse_devices(word for word in words if word != _HOST)
+    return (*names, _HOST) if _HOST in words else names
 
 
-class _Books:
-    """The walk's storages as blocks of the allocator, which has gone on meanwhile: before it and after it."""
+class _BlockAssignment:
+    """The storages of a search, assigned to the allocator's blocks before and after it."""
 
     def __init__(
         self,
-        found: Walk,
+        found: SearchResult,
         before: AllocatedBlocks | None,
         after: AllocatedBlocks | None,
-        since: Mark | None,
+        since: StorageBaseline | None,
         label: Callable[[str, int, str], str],
     ) -> None:
         self.notes = list(found.notes)
-        self._before, self.after = before, after
+        self._before, self._after = before, after
         self._since = since
         self._label = label
-        self.reached: set[tuple[str, int]] = set()
-        self.storages: list[tuple[Reach, Storage]] = []
+        self._assigned: set[tuple[str, int]] = set()
+        self._storages: list[tuple[NamedStorage, Storage]] = []
         foreign = 0
-        for (device, address), group in self._grouped(found.reached).items():
+        for (device, address), group in self._by_block(found.storages).items():
             storage = self._storage(device, address, group)
             if storage is not None:
-                self.storages.append((group[0], storage))
-            elif not any(one is not None and one.contains(device, address) for one in (before, after)):
-                foreign += max(one.memory.size for one in group)
+                self._storages.append((group[0], storage))
+            elif not any(blocks is not None and blocks.contains(device, address) for blocks in (before, after)):
+                foreign += max(named.memory.size for named in group)
         if foreign:
             self.notes.append(
-                f"{size(foreign)} of tensors lie outside PyTorch's allocator, and are not counted: shared by another"
-                " process, or another library's"
+                f"{size(foreign)} of tensors are not in PyTorch's allocator and are not counted: they are shared by"
+                " another process, or belong to another library"
             )
         if not found.complete:
             self.notes.append(
-                f"the walk stopped after {found.seconds:.1f} s: some names are missing, and what they hold is told as"
-                " reached by none"
+                f"the search stopped after {found.seconds:.1f} s: some names are missing, and their memory is counted"
+                " as not reachable from Python"
             )
 
-    def _grouped(self, reached: list[Reach]) -> dict[tuple[str, int], list[Reach]]:
-        """Storages by the block they lie in: two may share one."""
-        groups: dict[tuple[str, int], list[Reach]] = defaultdict(list)
-        rank = {place: i for i, place in enumerate(PLACES)}
-        for reach in sorted(reached, key=lambda one: (one.graph, rank[one.place])):
-            block = self._block(reach)
-            address = reach.memory.address if block is None else block.address
-            groups[reach.memory.device, address].append(reach)
+    def _by_block(self, named_storages: list[NamedStorage]) -> dict[tuple[str, int], list[NamedStorage]]:
+        """Group storages by their block, which several may share; those with the best names first."""
+        groups: dict[tuple[str, int], list[NamedStorage]] = defaultdict(list)
+        for named in sorted(named_storages, key=lambda named: (named.graph, PLACES.index(named.place))):
+            block = self._block(named)
+            groups[named.memory.device, named.memory.address if block is None else block.address].append(named)
         return groups
 
-    def _block(self, reach: Reach) -> Block | None:
-        return None if self.after is None else self.after.block(reach.memory.device, reach.memory.address)
+    def _block(self, named: NamedStorage) -> Block | None:
+        return None if self._after is None else self._after.block(named.memory.device, named.memory.address)
 
-    def _storage(self, device: str, address: int, group: list[Reach]) -> Storage | None:
+    def _storage(self, device: str, address: int, group: list[NamedStorage]) -> Storage | None:
         first = group[0]
         block = self._block(first)
-        if device.startswith("cuda") and block is None and self.after is not None:
-            return None
-        amount = max(one.memory.size for one in group)
+        nbytes = max(named.memory.size for named in group)
+        made = ""
         if block is not None:
-            amount = block.size
+            nbytes = block.size
+            frame = user_frame(block.frames)
+            made = "" if frame is None else self._label(*frame)
         elif device.startswith("cuda"):
-            amount = -(-amount // _QUANTUM) * _QUANTUM
-        self.reached.add((device, address))
-        others = [name for one in group[1:] for name in (one.name, *one.also)]
-        kind = min((one.kind for one in group), key=KINDS.index)
+            if self._after is not None:
+                return None
+            nbytes = -(-nbytes // _ROUNDING) * _ROUNDING
+        self._assigned.add((device, address))
+        names = [*first.other_names, *(name for named in group[1:] for name in (named.name, *named.other_names))]
+        storage_ids = [named.memory.storage for named in group]
         return Storage(
             device,
-            amount,
-            kind,
+            nbytes,
+            min((named.kind for named in group), key=KINDS.index),
             first.name,
-            tuple(dict.fromkeys(name for name in (*first.also, *others) if name != first.name)),
-            tuple(place for place in PLACES if any(place in one.places for one in group)),
+            tuple(dict.fromkeys(name for name in names if name != first.name)),
+            tuple(place for place in PLACES if any(place in named.places for named in group)),
             first.graph,
             first.tensor,
-            "" if block is None else self._made(block),
+            made,
             first.view,
-            self._since is None or not self._since.has(device, address, [one.memory.storage for one in group]),
+            self._since is None or not self._since.contains(device, address, storage_ids),
         )
 
-    def _made(self, block: Block) -> str:
-        return made_by(block.frames, self._label)
-
-    def devices(self, torch: Any, wanted: Callable[[str], bool]) -> list[str]:
-        """The devices to tell of: those with something on them."""
-        names = {storage.device for _, storage in self.storages}
-        names |= {block.device for block in self.blocks if wanted(block.device)}
+    def devices(self, torch: Any, is_wanted: Callable[[str], bool]) -> list[str]:
+        """The wanted devices on which there is any memory or a CUDA context."""
+        names = {storage.device for _, storage in self._storages}
+        if self._after is not None:
+            names |= {block.device for block in self._after.blocks if is_wanted(block.device)}
         if torch is not None:
             indexes = range(torch.cuda.device_count())
-            names |= {f"cuda:{i}" for i in indexes if wanted(f"cuda:{i}") and pytorch.has_context(torch, i)}
+            names |= {f"cuda:{i}" for i in indexes if is_wanted(f"cuda:{i}") and pytorch.has_context(torch, i)}
         return sorted(names)
 
     def holders(self) -> tuple[Holder, ...]:
-        """The rows, the largest first."""
-        rows: dict[tuple[str, str, str], list[tuple[Reach, Storage]]] = defaultdict(list)
-        for reach, storage in self.storages:
+        """The holders of new storages, the largest first."""
+        rows: dict[tuple[str, Any, str], list[tuple[NamedStorage, Storage]]] = defaultdict(list)
+        for named, storage in self._storages:
             if storage.new:
-                rows[reach.row, reach.place, storage.device].append((reach, storage))
-        found = [self._holder(*key, parts) for key, parts in rows.items()]
-        return tuple(sorted(found, key=lambda one: (-one.amount, one.name, one.device)))
+                rows[named.holder, named.place, storage.device].append((named, storage))
+        found = [_holder(*key, parts) for key, parts in rows.items()]
+        return tuple(sorted(found, key=lambda holder: (-holder.amount, holder.name, holder.device)))
 
-    @staticmethod
-    def _holder(name: str, place: Any, device: str, found: list[tuple[Reach, Storage]]) -> Holder:
-        parts = tuple(sorted((storage for _, storage in found), key=lambda one: (-one.amount, one.name)))
-        amounts = {kind: sum(part.amount for part in parts if part.kind == kind) for kind in KINDS}
-        kinds = tuple(sorted(((k, v) for k, v in amounts.items() if v), key=lambda item: -item[1]))
-        return Holder(name, place, device, sum(amounts.values()), len(parts), kinds, parts, _note(name, found))
+    def total(self, device: str, baseline: Baseline | None) -> Total:
+        """The sums of one device, and what the memory is that no Python object was found for."""
+        held = sum(storage.amount for _, storage in self._storages if storage.device == device)
+        if not device.startswith("cuda"):
+            return Total(device, held)
+        try:
+            allocated = allocator.state(int(device.rpartition(":")[2])).now.allocated
+        except Exception as error:  # a pluggable allocator, a failed kernel
+            self.notes.append(f"{device}: the allocated memory is unknown ({first_line(error)})")
+            return Total(device, held)
+        blocks, meanwhile = self._unassigned(device)
+        if self._after is not None:
+            meanwhile += allocated - self._after.allocated(device)
+        private = sum(block.size for block in blocks if tuple(block.pool) != (0, 0))
+        workspace = 0
+        if baseline is not None and baseline.device == device and baseline.workspace:
+            workspace = min(baseline.workspace, sum(block.size for block in blocks) - private)
+        rest = (
+            Rest("cuBLAS workspace, since the preload", workspace),
+            Rest("private pools, as of CUDA graphs", private),
+            Rest("allocated meanwhile by other threads", meanwhile),
+            Rest(
+                "not reachable from Python: autograd graph, C++, in flight",
+                allocated - held - workspace - private - meanwhile,
+            ),
+        )
+        return Total(device, held, tuple(part for part in rest if part.amount), allocated)
 
-    @property
-    def blocks(self) -> list[Block]:
-        """Every allocated block; none where the allocator does not tell."""
-        return [] if self.after is None else self.after.blocks
-
-    def unreached(self, device: str) -> tuple[list[Block], int]:
-        """Blocks in use that no Python object was found for; and the bytes of those that came during the walk."""
-        before = set() if self._before is None else set(self._before.positions)
-        left, meanwhile = [], 0
-        for block in self.blocks:
-            place = (block.device, block.address)
-            if block.device != device or place in self.reached:
+    def _unassigned(self, device: str) -> tuple[list[Block], int]:
+        """Blocks without a Python object, and the bytes of those that were allocated during the search."""
+        earlier = None if self._before is None else set(self._before.positions)
+        blocks, meanwhile = [], 0
+        for block in [] if self._after is None else self._after.blocks:
+            address = (block.device, block.address)
+            if block.device != device or address in self._assigned:
                 continue
-            if self._before is None or place in before:
-                left.append(block)
+            if earlier is None or address in earlier:
+                blocks.append(block)
             else:
                 meanwhile += block.size
-        return left, meanwhile
+        return blocks, meanwhile
 
 
-def _note(name: str, found: list[tuple[Reach, Storage]]) -> str:
-    """What a reader should know of a holder."""
-    parts = sorted((storage for _, storage in found), key=lambda one: (-one.amount, one.name))
-    shared = [(reach, part) for reach, part in found if part.graph and len(reach.keepers) > 1]
-    graph = [part for reach, part in found if part.graph and len(reach.keepers) < 2]  # noqa: PLR2004 (this one's alone)
-    kept, common = (sum(part.amount for part in some) for some in (graph, [part for _, part in shared]))
-    if common > kept and common >= _PRINTS and 2 * (kept + common) >= sum(part.amount for part in parts):
-        names = [name, *sorted({row for reach, _ in shared for row in reach.keepers} - {name})]
-        both = "both" if len(names) == 2 else "all"  # noqa: PLR2004 (as it is said)
-        told = f"{', '.join(names[:-1])} and {names[-1]} {both}" if len(names) <= _TOLD else f"{name} and others"
-        return f"{told} keep {size(common)} of activations through the autograd graph"
-    if kept >= _PRINTS and 2 * kept >= sum(part.amount for part in parts):
-        owners = {part.name for part in graph}
-        tensors = [part for part in parts if part.name in owners and not part.graph]
-        scalar = bool(tensors) and all(part.tensor.endswith("[]") for part in tensors)
-        way = ".item()" if scalar else ".detach()"
-        who = name if len(owners) == 1 else f"{len(owners):,} tensors in {name}"
-        verb = "keeps" if len(owners) == 1 else "keep"
-        return f"{who} {verb} {size(kept)} of activations through the autograd graph; {way} would not"
-    view = next((part for part in parts[:1] if part.view is not None and 2 * part.view <= part.amount >= MIB), None)
-    if view is not None and view.view is not None:
-        return f"{view.name} is a view of {_bytes(view.view)}, and keeps all {size(view.amount)}: .clone() would not"
+def _holder(name: str, place: Any, device: str, found: list[tuple[NamedStorage, Storage]]) -> Holder:
+    parts = tuple(sorted((storage for _, storage in found), key=lambda storage: (-storage.amount, storage.name)))
+    sizes = {kind: sum(part.amount for part in parts if part.kind == kind) for kind in KINDS}
+    kinds = tuple(sorted(((kind, nbytes) for kind, nbytes in sizes.items() if nbytes), key=lambda item: -item[1]))
+    return Holder(name, place, device, sum(sizes.values()), len(parts), kinds, parts, _note(name, found, parts))
+
+
+def _note(name: str, found: list[tuple[NamedStorage, Storage]], parts: tuple[Storage, ...]) -> str:
+    """A remark if most of a holder's memory is kept by an autograd graph, or by a small view of a large storage."""
+    total = sum(part.amount for part in parts)
+    shared = [(named, part) for named, part in found if part.graph and len(named.graph_holders) > 1]
+    own = [part for named, part in found if part.graph and len(named.graph_holders) <= 1]
+    shared_size, own_size = sum(part.amount for _, part in shared), sum(part.amount for part in own)
+    if shared_size > own_size and shared_size >= _VISIBLE and 2 * (own_size + shared_size) >= total:
+        names = [name, *sorted({holder for named, _ in shared for holder in named.graph_holders} - {name})]
+        owners = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) <= _MAX_NAMES else f"{name} and others"
+        return f"{owners} share {size(shared_size)} of activations kept by their autograd graphs"
+    if own_size >= _VISIBLE and 2 * own_size >= total:
+        owner_names = {part.name for part in own}
+        tensors = [part for part in parts if part.name in owner_names and not part.graph]
+        is_scalar = bool(tensors) and all(part.tensor.endswith("[]") for part in tensors)
+        owners = f"the autograd graph of {name} keeps"
+        if len(owner_names) > 1:
+            owners = f"the autograd graphs of {len(owner_names):,} tensors in {name} keep"
+        return f"{owners} {size(own_size)} of activations: keep {'.item()' if is_scalar else '.detach()'} instead"
+    largest = parts[0]
+    if largest.view is not None and 2 * largest.view <= largest.amount >= MIB:
+        viewed = size(largest.view) if largest.view >= _VISIBLE else in_bytes(largest.view)
+        return (
+            f"{largest.name} is a view of {viewed} that keeps {size(largest.amount)}: .clone() would keep only the view"
+        )
     return ""
-
-
-def _bytes(count: int) -> str:
-    return size(count) if count >= _PRINTS else in_bytes(count)
-
-
-def _total(device: str, books: _Books) -> Total:
-    held = sum(storage.amount for _, storage in books.storages if storage.device == device)
-    if not device.startswith("cuda"):
-        return Total(device, held)
-    try:
-        allocated = allocator.state(int(device.rpartition(":")[2])).now.allocated
-    except Exception as error:  # a pluggable allocator, a failed kernel
-        books.notes.append(f"{device}: what is allocated is not known ({first_line(error)})")
-        return Total(device, held)
-    left, meanwhile = books.unreached(device)
-    if books.after is not None:
-        meanwhile += allocated - books.after.allocated(device)
-    rest = []
-    workspace = _workspace(device, left)
-    if workspace:
-        rest.append(Rest("cuBLAS workspace, since the preload", workspace))
-    private = sum(block.size for block in left if tuple(block.pool) != (0, 0))
-    if private:
-        rest.append(Rest("private pools, as of CUDA graphs", private))
-    if meanwhile:
-        rest.append(Rest("allocated while it looked, by other threads", meanwhile))
-    unknown = allocated - held - workspace - private - meanwhile
-    if unknown:
-        rest.append(Rest("not reachable from Python: autograd graph, C++, in flight", unknown))
-    return Total(device, held, tuple(rest), allocated)
-
-
-def _workspace(device: str, left: list[Block]) -> int:
-    baseline = current().baseline
-    if baseline is None or baseline.device != device or not baseline.workspace:
-        return 0
-    return min(baseline.workspace, sum(block.size for block in left if tuple(block.pool) == (0, 0)))

@@ -1,4 +1,4 @@
-"""``%gpumem who``: what keeps the memory, by name, the largest first."""
+"""``%gpumem who``: what holds the memory, by name, the largest first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from IPython.core.error import UsageError
 
 from ipygpumem.commands.answer import answer, answer_options
 from ipygpumem.commands.command import Command
-from ipygpumem.features.holders.collect import holders
+from ipygpumem.features.holders.collect import find_holders
 from ipygpumem.features.holders.table import holders_tables
 from ipygpumem.jupyter import display as show
 from ipygpumem.jupyter.options import Option, parse
@@ -23,48 +23,48 @@ if TYPE_CHECKING:
 __all__ = ["WHO"]
 
 _OPTIONS = (
-    Option(("names",), "NAME", "only what stands under these names", many=True),
-    Option(("--new",), None, "only what is new: since this cell began, or since the last %%gpumem who"),
-    Option(("-n",), "N", "how many holders to show (default 10)", default="10"),
-    Option(("--parts",), "N", "how many tensors of each (default 3)", default="3"),
-    Option(("--host",), None, "tensors in main memory, too"),
+    Option(("names",), "NAME", "show only these holders", many=True),
+    Option(("--new",), None, "show only tensors created since this cell began, or since the last %%gpumem who"),
+    Option(("-n",), "N", "number of holders to show (default 10)", default="10"),
+    Option(("--parts",), "N", "number of tensors to show for each holder (default 3)", default="3"),
+    Option(("--host",), None, "include tensors in main memory"),
     *answer_options("the holders"),
 )
 
 
 def _run(magics: GPUMem, rest: str) -> Any:
-    words = parse("%gpumem who", _OPTIONS, rest)
-    most, parts = _number("-n", words.n), _number("--parts", words.parts)
-    found = _holders(magics, words)
+    arguments = parse("%gpumem who", _OPTIONS, rest)
+    limit, parts = _number("-n", arguments.n), _number("--parts", arguments.parts)
+    found = _holders(magics, arguments)
 
     def display() -> None:
-        show.show_tables(magics.shell, holders_tables(found, most=most, parts=parts))
+        show.show_tables(magics.shell, holders_tables(found, limit=limit, parts=parts))
 
-    return answer(magics, words, found, display)
+    return answer(magics, arguments, found, display)
 
 
-def _holders(magics: GPUMem, words: argparse.Namespace) -> Holders:
-    host = True if words.host else None
-    device = None if not words.device else magics.session.monitor.parse_devices(words.device)
-    since, told = None, ""
-    if words.new:
-        since, told = magics.cells.marks.since()
-        if since is None:
-            raise UsageError(f"%gpumem who --new: {told}")
-    found = holders(device=device, host=host, since=since)
-    magics.cells.marks.told()
-    if words.names:
-        chosen = tuple(one for one in found.holders if one.name in words.names)
-        missing = [name for name in words.names if all(one.name != name for one in chosen)]
+def _holders(magics: GPUMem, arguments: argparse.Namespace) -> Holders:
+    session, baselines = magics.session, magics.cells.baselines
+    device = None if not arguments.device else session.monitor.parse_devices(arguments.device)
+    since, moment = baselines.comparison() if arguments.new else (None, "")
+    if arguments.new and since is None:
+        raise UsageError(
+            "%gpumem who --new: there is nothing to compare with yet. Use it in the cell that creates the tensors, or"
+            " run %gpumem who first"
+        )
+    found, baselines.reported = find_holders(session, device=device, host=arguments.host or None, since=since)
+    if arguments.names:
+        chosen = tuple(holder for holder in found.holders if holder.name in arguments.names)
+        missing = set(arguments.names) - {holder.name for holder in chosen}
         if missing:
-            raise UsageError(f"%gpumem who: nothing is held under the name {', '.join(missing)}")
+            raise UsageError(f"%gpumem who: no memory is held under the name {', '.join(sorted(missing))}")
         found = replace(found, holders=chosen)
-    return replace(found, since=told)
+    return replace(found, since=moment)
 
 
 def _number(flag: str, text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise UsageError(f"%gpumem who: {flag} is a number from 1 on, not {text!r}")
+        raise UsageError(f"%gpumem who: {flag} must be a positive integer, not {text!r}")
     return int(text)
 
 

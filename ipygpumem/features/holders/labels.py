@@ -1,12 +1,12 @@
-"""What a thing is called inside the thing that refers to it: ``.weight``, ``[3]``, ``["image"]``, ``(closure x)``.
+"""What a reference is called in the object that has it: ``.weight``, ``[3]``, ``["image"]``, `` (closure x)``.
 
-All is read below the level at which a class could answer with code of its own: the dicts and slots themselves, the base
-classes' iterators, the C members of functions.
+Containers, dicts and slots are read through the methods of the built-in types, so that no code of a subclass runs.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import gc
 import types
@@ -14,344 +14,273 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ipygpumem.features.holders.arrays import base_of, has_objects, items
-from ipygpumem.features.holders.frames import locals_of
+from ipygpumem.features.holders.inspection import (
+    array_base,
+    array_items,
+    frame_locals,
+    has_objects,
+    instance_dict,
+    is_exactly,
+    is_instance,
+    slot_values,
+    type_name,
+)
 from ipygpumem.sources.storages import mro, type_dict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-__all__ = [
-    "Label",
-    "Style",
-    "attributes",
-    "global_names",
-    "is_one_of",
-    "isinstance_of",
-    "labels",
-    "name_of",
-    "passed_by",
-    "slots",
-    "unnamed",
-]
+__all__ = ["Label", "Style", "fallback_label", "global_namespaces", "is_labelled_indirectly", "reference_labels"]
 
 Style = Literal["object", "names", "items", "attributes", "module", "members"]
-"""How a dict's keys are written: as bare names, as items, as attributes; of a module, of its parameters."""
+"""How the keys of a dict are written: as bare names, as items or as attributes; of a module or its parameters."""
 
-_LONGEST = 40
-_MEMBERS = {"_parameters", "_buffers", "_modules"}
+_MAX_KEY_LENGTH = 40
+_MODULE_DICTS = {"_parameters", "_buffers", "_modules"}
 _PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
-_LRU = type(functools.lru_cache(lambda: None))
-name_of = type.__dict__["__name__"].__get__
-"""A class's name, whatever its metaclass says."""
-_module_dict: Any = vars(types.ModuleType)["__dict__"].__get__
-_OF_EXCEPTIONS = [
-    type_dict(BaseException)[name].__get__ for name in ("__traceback__", "__cause__", "__context__", "args")
-]
-_TRACES = (types.TracebackType, types.FrameType)
-_LAZY = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+_LRU_CACHE = type(functools.lru_cache(lambda: None))
+_TRACEBACK_TYPES = (types.TracebackType, types.FrameType)
+_LAZY = {types.GeneratorType: "gi", types.CoroutineType: "cr", types.AsyncGeneratorType: "ag"}
+"""Prefix of the attributes of generators and coroutines."""
 
 
 class Label(NamedTuple):
-    """What is written for one reference, and how the child's own dict keys are written below it.
+    """The label of one reference.
 
-    ``key``: the id of a tensor that is the key; it is written by its own name once that is known. ``far``: the child is
-    not referred to directly, but through a cell. ``late``: any other name is better.
+    Attributes:
+        text: The label.
+        style: How the keys are written if the referent is a dict.
+        key_id: The id of the tensor that is the dict key; its name is inserted once it is known.
+        indirect: Whether the reference goes through an object that is not labelled itself, such as a cell.
+        last_resort: Whether any other name is preferable.
     """
 
     text: str
     style: Style = "object"
-    key: int | None = None
-    far: bool = False
-    late: bool = False
+    key_id: int | None = None
+    indirect: bool = False
+    last_resort: bool = False
 
 
-def attributes(thing: Any) -> dict[Any, Any] | None:
-    """An object's own ``__dict__``, unless its class has put something else in that place."""
-    if isinstance_of(thing, types.ModuleType):
-        space: dict[Any, Any] = _module_dict(thing)
-        return space
-    for base in mro(type(thing)):
-        found = type_dict(base).get("__dict__")
-        if found is not None:
-            if not is_one_of(found, (types.GetSetDescriptorType, types.MemberDescriptorType)):
-                return None
-            try:
-                space = found.__get__(thing)
-            except Exception:
-                return None
-            return space if isinstance_of(space, dict) else None
-    return None
-
-
-def is_one_of(thing: Any, kinds: tuple[type, ...]) -> bool:
-    """Whether an object is exactly of one of these classes. A set of classes would ask their metaclass for a hash."""
-    kind = type(thing)
-    return any(kind is one for one in kinds)
-
-
-def isinstance_of(thing: Any, kind: type) -> bool:
-    """``isinstance`` by the real type alone: ``__class__`` and ``__instancecheck__`` are not asked."""
-    own = type(thing)
-    return own is kind or any(base is kind for base in mro(own))
-
-
-def global_names(thing: Any) -> tuple[Any, ...]:
-    """What a function or a frame refers to only because it was defined there: no holder's business."""
-    if type(thing) is types.FunctionType:
-        return (thing.__globals__, getattr(thing, "__builtins__", None))
-    if type(thing) is types.FrameType:
-        return (thing.f_globals, thing.f_builtins)
+def global_namespaces(obj: Any) -> tuple[Any, ...]:
+    """The namespaces a function or frame refers to only because it was defined there."""
+    if type(obj) is types.FunctionType:
+        return (obj.__globals__, getattr(obj, "__builtins__", None))
+    if type(obj) is types.FrameType:
+        return (obj.f_globals, obj.f_builtins)
     return ()
 
 
-def slots(thing: Any, base: type) -> Iterator[tuple[str, Any]]:
-    """(name, value) of the slots that one of an object's classes has given it, without the empty ones."""
-    for name, slot in list(type_dict(base).items()):
-        if type(slot) is types.MemberDescriptorType and type(name) is str:
-            try:
-                yield name, slot.__get__(thing)
-            except Exception:  # noqa: S112 (an empty slot)
-                continue
-
-
-def labels(
-    thing: Any, style: Style, tensors: Collection[int], wanted: Collection[int] | None = None
+def reference_labels(
+    obj: Any, style: Style, tensor_ids: Collection[int], wanted_ids: Collection[int] | None = None
 ) -> Iterator[tuple[int, Label]]:
-    """(id, label) of what a thing refers to, as far as it has names.
+    """The id and label of every object that this one refers to by a name, an index or a key.
 
-    ``tensors``: ids of those that may be keys; ``wanted``: the ids that are asked for, None for all. More may come.
+    Args:
+        obj: The object that has the references.
+        style: How its keys are written if it is a dict.
+        tensor_ids: The ids of tensors that may be dict keys.
+        wanted_ids: The ids of interest; None for all. More may be returned.
     """
-    kind = type(thing)
-    base = next((base for base in mro(kind) if id(base) in _BASES), object)
+    cls = type(obj)
+    base = next((base for base in mro(cls) if id(base) in _BY_BASE or base is dict), object)
     if base is dict:
-        yield from _of_dict(thing, style, tensors, wanted)
-    else:
-        yield from _BASES.get(id(base), _of_nothing)(thing)
-    special = _SPECIAL.get(id(kind))
-    if special is not None:
-        yield from special(thing)
-    elif base is not type and (base is not kind or kind is BaseException):  # plain dicts and lists are but themselves
-        yield from _of_object(thing, wanted)
+        yield from _dict_labels(obj, style, tensor_ids, wanted_ids)
+    elif base is not object:
+        yield from _BY_BASE[id(base)](obj)
+    by_type = _BY_TYPE.get(id(cls))
+    if by_type is not None:
+        yield from by_type(obj)
+    elif base is not type and (base is not cls or cls is BaseException):  # plain dicts and lists have no attributes
+        yield from _attribute_labels(obj, wanted_ids)
 
 
-def _of_dict(
-    thing: dict[Any, Any], style: Style, tensors: Collection[int], wanted: Collection[int] | None = None
+def _dict_labels(
+    mapping: dict[Any, Any], style: Style, tensor_ids: Collection[int], wanted_ids: Collection[int] | None = None
 ) -> Iterator[tuple[int, Label]]:
-    for key, value in list(dict.items(thing)):
-        if id(key) in tensors:
-            yield id(value), Label("", key=id(key))
-            yield id(key), Label(" (key)", late=True)
+    for key, value in list(dict.items(mapping)):
+        if id(key) in tensor_ids:
+            yield id(value), Label("", key_id=id(key))
+            yield id(key), Label(" (key)", last_resort=True)
             continue
-        plain = type(key) is str or is_one_of(key, _PLAIN_KEYS)
-        if plain and wanted is not None and id(value) not in wanted:
+        plain = type(key) is str or is_exactly(key, _PLAIN_KEYS)
+        if plain and wanted_ids is not None and id(value) not in wanted_ids:
             continue
-        if style == "module" and type(key) is str and key in _MEMBERS:
+        if style == "module" and type(key) is str and key in _MODULE_DICTS:
             yield id(value), Label("", "members")
         elif style == "names" and type(key) is str:
             yield id(value), Label(key)
         elif style in {"attributes", "module", "members"} and type(key) is str:
             yield id(value), Label(f"[{key}]" if style == "members" and key.isdecimal() else f".{key}")
         else:
-            yield id(value), Label(f"[{_key(key)}]")
+            yield id(value), Label(f"[{_key_text(key)}]")
         if not plain:
-            yield id(key), Label(" (key)", late=True)
+            yield id(key), Label(" (key)", last_resort=True)
 
 
-def _key(key: Any) -> str:
+def _key_text(key: Any) -> str:
+    text = f"<{type_name(type(key))}>"
     if type(key) is str:
         text = f'"{key}"' if key.isprintable() and '"' not in key else repr(key)
-    elif is_one_of(key, _PLAIN_KEYS) or (type(key) is tuple and all(is_one_of(one, _PLAIN_KEYS) for one in key)):
-        try:
+    elif is_exactly(key, _PLAIN_KEYS) or (type(key) is tuple and all(is_exactly(part, _PLAIN_KEYS) for part in key)):
+        with contextlib.suppress(ValueError):  # Python does not convert integers of more than 4,300 digits
             text = repr(key)
-        except ValueError:  # Python does not write whole numbers of more than 4,300 digits
-            text = f"<{name_of(type(key))}>"
-    else:
-        text = f"<{name_of(type(key))}>"
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return text if len(text) <= _MAX_KEY_LENGTH else f"{text[: _MAX_KEY_LENGTH - 3]}..."
 
 
-def _of_sequence(thing: Any) -> Iterator[tuple[int, Label]]:
-    base: Any = tuple if isinstance_of(thing, tuple) else list
+def _sequence_labels(sequence: Any) -> Iterator[tuple[int, Label]]:
+    base: Any = next(base for base in (tuple, list, collections.deque) if is_instance(sequence, base))
     names = None
-    if base is tuple and type(thing) is not tuple:
-        fields = next((type_dict(one).get("_fields") for one in mro(type(thing)) if "_fields" in type_dict(one)), None)
-        names = fields if type(fields) is tuple and all(type(one) is str for one in fields) else None
-    for i, one in enumerate(list(base.__iter__(thing))):
-        yield id(one), Label(f".{names[i]}" if names and i < len(names) else f"[{i}]")
+    if base is tuple and type(sequence) is not tuple:  # a named tuple
+        fields = next(
+            (type_dict(cls).get("_fields") for cls in mro(type(sequence)) if "_fields" in type_dict(cls)), None
+        )
+        names = fields if type(fields) is tuple and all(type(field) is str for field in fields) else None
+    for i, item in enumerate(list(base.__iter__(sequence))):
+        yield id(item), Label(f".{names[i]}" if names and i < len(names) else f"[{i}]")
 
 
-def _of_array(thing: Any) -> Iterator[tuple[int, Label]]:
-    if has_objects(thing):
-        yield from ((id(one), Label(text)) for text, one in items(thing))
-        yield id(base_of(thing)), Label(".base")
-    else:  # the tensor whose memory it shares has its name
-        yield id(base_of(thing)), Label("")
+def _array_labels(array: Any) -> Iterator[tuple[int, Label]]:
+    objects = has_objects(array)
+    if objects:
+        yield from ((id(item), Label(index)) for index, item in array_items(array))
+    # an array that shares a tensor's memory is called by its own name
+    yield id(array_base(array)), Label(".base" if objects else "")
 
 
-def _of_set(thing: Any) -> Iterator[tuple[int, Label]]:
-    base: Any = set if isinstance_of(thing, set) else frozenset
-    yield from ((id(one), Label("{...}")) for one in list(base.__iter__(thing)))
+def _set_labels(items: Any) -> Iterator[tuple[int, Label]]:
+    base: Any = set if is_instance(items, set) else frozenset
+    yield from ((id(item), Label("{...}")) for item in list(base.__iter__(items)))
 
 
-def _of_deque(thing: Any) -> Iterator[tuple[int, Label]]:
-    yield from ((id(one), Label(f"[{i}]")) for i, one in enumerate(list(collections.deque.__iter__(thing))))
-
-
-def _of_exception(thing: Any) -> Iterator[tuple[int, Label]]:
-    yield from ((id(get(thing)), Label("")) for get in _OF_EXCEPTIONS)
-    for base in mro(type(thing)):  # AttributeError.obj: what had no such attribute
-        members = _members(thing, base) if "__slots__" not in type_dict(base) else ()
-        yield from ((key, label._replace(late=True)) for key, label in members)  # the local that holds it says more
-
-
-def _of_nothing(thing: Any) -> Iterator[tuple[int, Label]]:  # noqa: ARG001 (as the others)
-    yield from ()
-
-
-def _of_object(thing: Any, wanted: Collection[int] | None) -> Iterator[tuple[int, Label]]:
-    own = attributes(thing)
-    if own is not None:
-        yield id(type(thing)), Label(".__class__")
-        # a list first: a thread may change the dict
-        parts = any(type(one) is str and one == "_parameters" for one in list(dict.keys(own)))
-        parts = parts and not isinstance_of(thing, types.ModuleType)
-        style: Style = "module" if parts else "attributes"
-        yield id(own), Label("", style)
-        yield from _of_dict(own, style, (), wanted)
-    for base in mro(type(thing)):
-        if "__slots__" in type_dict(base):
-            yield from _members(thing, base)
-
-
-def _members(thing: Any, base: type) -> Iterator[tuple[int, Label]]:
-    yield from ((id(value), Label(f".{name}")) for name, value in slots(thing, base))
-
-
-def _of_class(thing: Any) -> Iterator[tuple[int, Label]]:
-    for name, value in list(type_dict(thing).items()):
+def _class_labels(cls: Any) -> Iterator[tuple[int, Label]]:
+    for name, value in list(type_dict(cls).items()):
         yield id(value), Label(f".{name}")
-    yield from ((id(one), Label(f" (base {name_of(one)})")) for one in mro(thing)[1:])
-    # gc sees the dict itself, which only a proxy shows
-    yield from ((id(one), Label("", "attributes")) for one in _dicts(thing))
+    yield from ((id(base), Label(f" (base {type_name(base)})")) for base in mro(cls)[1:])
+    # the collector sees the dict itself, Python code only a proxy of it
+    yield from ((id(part), Label("", "attributes")) for part in gc.get_referents(cls) if type(part) is dict)
 
 
-def _dicts(thing: Any) -> list[Any]:
-    return [one for one in gc.get_referents(thing) if type(one) is dict]
+_EXCEPTION_GETTERS = [
+    type_dict(BaseException)[name].__get__ for name in ("__traceback__", "__cause__", "__context__", "args")
+]
 
 
-def _of_function(thing: Any) -> Iterator[tuple[int, Label]]:
-    for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=False):
-        yield id(cell), Label(f" (closure {name})", far=True)
-    code, defaults = thing.__code__, thing.__defaults__ or ()
-    names = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
-    for name, one in zip(names, defaults, strict=False):
-        yield id(one), Label(f" (default {name})", far=True)
-    yield id(thing.__kwdefaults__), Label(" (default)", "items")
-    yield id(thing.__dict__), Label("", "attributes")
-    yield from _of_dict(thing.__dict__, "attributes", ())
+def _exception_labels(error: Any) -> Iterator[tuple[int, Label]]:
+    yield from ((id(get(error)), Label("")) for get in _EXCEPTION_GETTERS)
+    for cls in mro(type(error)):  # such as AttributeError.obj; a local variable with the same object is a better name
+        if "__slots__" not in type_dict(cls):
+            yield from ((id(value), Label(f".{name}", last_resort=True)) for name, value in slot_values(error, cls))
 
 
-def _of_cell(thing: Any) -> Iterator[tuple[int, Label]]:
+def _attribute_labels(obj: Any, wanted_ids: Collection[int] | None) -> Iterator[tuple[int, Label]]:
+    namespace = instance_dict(obj)
+    if namespace is not None:
+        yield id(type(obj)), Label(".__class__")
+        # copied to a list first, because another thread may change the dict
+        is_module = any(type(key) is str and key == "_parameters" for key in list(dict.keys(namespace)))
+        style: Style = "module" if is_module and not is_instance(obj, types.ModuleType) else "attributes"
+        yield id(namespace), Label("", style)
+        yield from _dict_labels(namespace, style, (), wanted_ids)
+    for cls in mro(type(obj)):
+        if "__slots__" in type_dict(cls):
+            yield from ((id(value), Label(f".{name}")) for name, value in slot_values(obj, cls))
+
+
+def _function_labels(function: Any) -> Iterator[tuple[int, Label]]:
+    code, defaults = function.__code__, function.__defaults__ or ()
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        yield id(cell), Label(f" (closure {name})", indirect=True)
+    parameters = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
+    for name, value in zip(parameters, defaults, strict=False):
+        yield id(value), Label(f" (default {name})", indirect=True)
+    yield id(function.__kwdefaults__), Label(" (default)", "items")
+    yield id(function.__dict__), Label("", "attributes")
+    yield from _dict_labels(function.__dict__, "attributes", ())
+
+
+def _cell_labels(cell: Any) -> Iterator[tuple[int, Label]]:
     try:
-        yield id(thing.cell_contents), Label("")
+        yield id(cell.cell_contents), Label("")
     except ValueError:  # an empty cell
         return
 
 
-def _of_frame(thing: Any) -> Iterator[tuple[int, Label]]:
-    # what holds a traceback holds the frames in it, which have names of their own
-    yield from (
-        (id(value), Label(f" {name}", far=True, late=is_one_of(value, _TRACES) or isinstance_of(value, BaseException)))
-        for name, value in locals_of(thing)
-    )
-    yield id(thing.f_back), Label("")
+def _frame_labels(frame: Any) -> Iterator[tuple[int, Label]]:
+    for name, value in frame_locals(frame):
+        # an exception leads to other frames, whose variables have names of their own
+        is_error = is_exactly(value, _TRACEBACK_TYPES) or is_instance(value, BaseException)
+        yield id(value), Label(f" {name}", indirect=True, last_resort=is_error)
+    yield id(frame.f_back), Label("")
 
 
-def _of_lazy(thing: Any) -> Iterator[tuple[int, Label]]:
-    """A generator's or a coroutine's locals; what it waits for itself."""
-    prefix = {types.GeneratorType: "gi", types.CoroutineType: "cr", types.AsyncGeneratorType: "ag"}[type(thing)]
-    frame = getattr(thing, f"{prefix}_frame")
+def _lazy_labels(lazy: Any) -> Iterator[tuple[int, Label]]:
+    """The local variables of a generator or coroutine, and what it awaits."""
+    prefix = _LAZY[type(lazy)]
+    frame = getattr(lazy, f"{prefix}_frame")
     if frame is not None:
-        yield from ((id(value), Label(f" (local {name})", far=True)) for name, value in locals_of(frame))
-    awaited = getattr(thing, {"gi": "gi_yieldfrom", "cr": "cr_await", "ag": "ag_await"}[prefix])
-    yield id(awaited), Label("")
+        yield from ((id(value), Label(f" (local {name})", indirect=True)) for name, value in frame_locals(frame))
+    yield id(getattr(lazy, f"{prefix}_yieldfrom" if prefix == "gi" else f"{prefix}_await")), Label("")
 
 
-def _of_partial(thing: Any) -> Iterator[tuple[int, Label]]:
-    yield id(thing.args), Label(" (partial)")
-    yield id(thing.keywords), Label(" (partial)")
-    yield id(thing.func), Label("")
-    yield id(thing.__dict__), Label("", "attributes")
+def _lru_cache_labels(function: Any) -> Iterator[tuple[int, Label]]:
+    yield id(vars(function).get("__wrapped__")), Label("")
+    yield id(vars(function)), Label("", "attributes")
 
 
-def _of_lru(thing: Any) -> Iterator[tuple[int, Label]]:
-    yield id(thing.__wrapped__) if "__wrapped__" in vars(thing) else 0, Label("")
-    yield id(vars(thing)), Label("", "attributes")
+def _referent_labels(obj: Any) -> Iterator[tuple[int, Label]]:
+    yield from ((id(referent), Label("")) for referent in gc.get_referents(obj))
 
 
-def _of_method(thing: Any) -> Iterator[tuple[int, Label]]:
-    yield id(thing.__self__), Label(".__self__")
-    yield id(thing.__func__), Label("")
+def _members(*members: tuple[str, Label]) -> Any:
+    """The labels of built-in types whose references are attributes."""
+
+    def labels(obj: Any) -> Iterator[tuple[int, Label]]:
+        yield from ((id(getattr(obj, name)), label) for name, label in members)
+
+    return labels
 
 
-def _of_wrapper(thing: Any) -> Iterator[tuple[int, Label]]:
-    yield id(thing.__func__), Label("")
-
-
-def _of_proxy(thing: Any) -> Iterator[tuple[int, Label]]:
-    yield from ((id(one), Label("")) for one in gc.get_referents(thing))
-
-
-def _of_property(thing: Any) -> Iterator[tuple[int, Label]]:
-    yield from ((id(one), Label("")) for one in (thing.fget, thing.fset, thing.fdel))
-
-
-def _of_traceback(thing: Any) -> Iterator[tuple[int, Label]]:
-    yield id(thing.tb_frame), Label("")
-    yield id(thing.tb_next), Label("")
-
-
-_BASES: dict[int, Any] = {
-    id(dict): _of_nothing,  # has its own way above
-    id(tuple): _of_sequence,
-    id(list): _of_sequence,
-    id(collections.deque): _of_deque,
-    id(np.ndarray): _of_array,
-    id(set): _of_set,
-    id(frozenset): _of_set,
-    id(type): _of_class,
-    id(BaseException): _of_exception,
+_UNNAMED, _PARTIAL = Label(""), Label(" (partial)")
+_BY_BASE: dict[int, Any] = {
+    id(tuple): _sequence_labels,
+    id(list): _sequence_labels,
+    id(collections.deque): _sequence_labels,
+    id(np.ndarray): _array_labels,
+    id(set): _set_labels,
+    id(frozenset): _set_labels,
+    id(type): _class_labels,
+    id(BaseException): _exception_labels,
 }
-_SPECIAL: dict[int, Any] = {
-    id(types.FunctionType): _of_function,
-    id(types.CellType): _of_cell,
-    id(types.FrameType): _of_frame,
-    id(types.MethodType): _of_method,
-    id(types.TracebackType): _of_traceback,
-    id(staticmethod): _of_wrapper,
-    id(classmethod): _of_wrapper,
-    id(property): _of_property,
-    id(types.MappingProxyType): _of_proxy,
-    id(memoryview): _of_proxy,
-    id(type(gc.get_referents(memoryview(b""))[0])): _of_proxy,  # what Python has between a view and its object
-    id(functools.partial): _of_partial,
-    id(_LRU): _of_lru,
-    **dict.fromkeys(map(id, _LAZY), _of_lazy),
+_BY_TYPE: dict[int, Any] = {
+    id(types.FunctionType): _function_labels,
+    id(types.CellType): _cell_labels,
+    id(types.FrameType): _frame_labels,
+    id(types.MethodType): _members(("__self__", Label(".__self__")), ("__func__", _UNNAMED)),
+    id(types.TracebackType): _members(("tb_frame", _UNNAMED), ("tb_next", _UNNAMED)),
+    id(staticmethod): _members(("__func__", _UNNAMED)),
+    id(classmethod): _members(("__func__", _UNNAMED)),
+    id(property): _members(("fget", _UNNAMED), ("fset", _UNNAMED), ("fdel", _UNNAMED)),
+    id(functools.partial): _members(
+        ("args", _PARTIAL), ("keywords", _PARTIAL), ("func", _UNNAMED), ("__dict__", Label("", "attributes"))
+    ),
+    id(types.MappingProxyType): _referent_labels,
+    id(memoryview): _referent_labels,
+    id(type(gc.get_referents(memoryview(b""))[0])): _referent_labels,  # the buffer between a memoryview and its object
+    id(_LRU_CACHE): _lru_cache_labels,
+    **dict.fromkeys(map(id, _LAZY), _lazy_labels),
 }
 
 
-def passed_by(thing: Any, child: Any) -> bool:
-    """Whether a reference only leads to what `labels` has named already: the cells of a function or a frame."""
-    if type(thing) is types.FunctionType:
-        return child is thing.__closure__ or child is thing.__defaults__
-    if type(thing) is types.FrameType and type(child) is dict:
-        return child is not thing.f_globals  # the copy of its locals that somebody has asked for
-    return type(child) is types.CellType and is_one_of(thing, (types.FrameType, *_LAZY))
+def is_labelled_indirectly(obj: Any, child: Any) -> bool:
+    """Whether this child of a function or frame only leads to objects that are labelled already, such as a cell."""
+    if type(obj) is types.FunctionType:
+        return child is obj.__closure__ or child is obj.__defaults__
+    if type(obj) is types.FrameType and type(child) is dict:
+        return child is not obj.f_globals  # the copy of the local variables that ``f_locals`` leaves
+    return type(child) is types.CellType and is_exactly(obj, (types.FrameType, *_LAZY))
 
 
-def unnamed(thing: Any) -> str:
-    """What is written for a reference that has no name: whose it is."""
-    if type(thing) is _LRU:
-        return " (lru_cache)"
-    return f" <{name_of(type(thing))}>"
+def fallback_label(obj: Any) -> str:
+    """The label of an object's references that have no name: the object's class."""
+    return " (lru_cache)" if type(obj) is _LRU_CACHE else f" <{type_name(type(obj))}>"

@@ -1,45 +1,51 @@
-"""Who holds the memory: what keeps each storage alive, and the table of holders that adds up to `allocated`.
+"""Facts about what holds memory: storages, holders, and for each device the sums that add up to `allocated`.
 
-A storage is counted once, however many tensors view it, and belongs to the first of its names. The names come in an
-order: variables of the notebook, modules of the user's, other modules, outputs, running threads, the last exception,
-what no name reaches.
+A storage is counted once, however many tensors are views of it, and belongs to the holder of its first name. Names are
+ordered: variables of the notebook, the user's modules, other modules, outputs, running threads, the last exception.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.core.units import size
 
-__all__ = ["KINDS", "PLACES", "Holder", "Holders", "Kind", "Place", "Rest", "Storage", "Total"]
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from ipygpumem.features.holders.search import StorageReference
+    from ipygpumem.sources.allocator import AllocatedBlocks
+
+__all__ = ["KINDS", "PLACES", "Holder", "Holders", "Kind", "Place", "Rest", "Storage", "StorageBaseline", "Total"]
 
 Kind = Literal["parameter", "gradient", "buffer", "optimizer state", "activation", "plain"]
 Place = Literal["variable", "module", "output", "thread", "traceback", "elsewhere", "garbage"]
 
 KINDS: tuple[Kind, ...] = ("parameter", "buffer", "gradient", "optimizer state", "activation", "plain")
 PLACES: tuple[Place, ...] = ("variable", "module", "output", "thread", "traceback", "elsewhere", "garbage")
-"""``variable``: of the notebook; ``module``: of an imported one; ``output``: ``Out``, ``_``; ``thread``: a local of
-code that is running; ``traceback``: a local in the frames of the last exception; ``elsewhere``: alive, and reached by
-no name; ``garbage``: a cycle of objects that nobody can reach, and Python's collector will find."""
+"""``variable``: of the notebook; ``module``: of an imported module; ``output``: ``Out``, ``_``; ``thread``: a local
+variable of running code; ``traceback``: a local variable in the frames of the last exception; ``elsewhere``: alive, but
+without a name; ``garbage``: a cycle of unreachable objects, which the garbage collector will free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """One storage: a block of PyTorch's allocator, and who keeps it.
+    """One storage, which occupies one block of PyTorch's allocator.
 
     Attributes:
-        device: Where it is: ``cuda:0``, ``cpu``.
-        amount: Bytes, as the allocator rounded them up.
-        kind: What a module or an optimizer owns it as; else ``activation`` (needs the autograd graph) or ``plain``.
+        device: ``cuda:0``, ``cpu``.
+        amount: Size in bytes, as rounded by the allocator.
+        kind: What a module or an optimizer uses it for; otherwise ``activation`` (part of an autograd graph) or
+            ``plain``.
         name: Its first name: ``model.layers[3].weight``.
-        also: Its other names, at most a handful.
-        places: Where its names stand; it goes only when all of them let go.
-        graph: Whether an autograd graph alone keeps it: ``name`` is then the tensor that has the graph.
-        tensor: Type and shape of the largest tensor over it: ``float32 [4096, 4096]``.
-        made: Where it was allocated, where that was recorded: ``In [3]:5 make()``.
-        view: Bytes of the largest tensor that Python still has over it, where that is less than the storage.
-        new: Whether it was not there at the mark that was asked for.
+        also: Further names, a handful at most.
+        places: The places of all its names; it is freed once none of them refers to it.
+        graph: Whether only an autograd graph keeps it; ``name`` is then the tensor with the graph.
+        tensor: Data type and shape of the largest tensor that uses it: ``float32 [4096, 4096]``.
+        made: Where it was allocated, if that was recorded: ``In [3]:5 make()``.
+        view: Size in bytes of the largest tensor that still uses it, if that is smaller than the storage.
+        new: Whether it did not exist yet at the baseline.
     """
 
     device: str
@@ -57,17 +63,17 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One name, and all that is told under it on one device: ``model``, ``Out[3]``, a local of the last exception.
+    """A variable, an output, or another top-level name, with all storages on one device that it keeps alive.
 
     Attributes:
-        name: The name.
-        place: Where that name stands.
-        device: Where the memory is.
-        amount: Bytes, as the allocator rounded them up.
-        count: Storages.
-        kinds: Bytes by kind, the largest first.
+        name: ``model``, ``Out[3]``, a local variable of the last exception.
+        place: Where the name belongs.
+        device: The device of the storages.
+        amount: Size in bytes, as rounded by the allocator.
+        count: Number of storages.
+        kinds: Bytes of each kind, the largest first.
         parts: The storages, the largest first.
-        note: What a reader should know of it, a sentence or nothing.
+        note: A remark on why this memory is still in use; may be empty.
     """
 
     name: str
@@ -80,13 +86,13 @@ class Holder:
     note: str = ""
 
     def __str__(self) -> str:
-        """As one phrase: ``model 1.2 GiB (12 tensors)``."""
+        """Name, size and number of tensors: ``model 1.2 GiB (12 tensors)``."""
         return f"{self.name} {size(self.amount)} ({self.count:,} tensor{'' if self.count == 1 else 's'})"
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A part of `allocated` that no Python object was found for, in bytes."""
+    """Allocated memory in bytes for which no Python object was found."""
 
     label: str
     amount: int
@@ -94,7 +100,10 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """One device: ``held`` (all holders) plus ``rest`` is ``allocated``, the counter; None where there is none."""
+    """The sums of one device in bytes: ``held`` by all holders plus ``rest`` is PyTorch's counter ``allocated``.
+
+    ``allocated`` is None for main memory, or if PyTorch's counter cannot be read.
+    """
 
     device: str
     held: int
@@ -103,22 +112,22 @@ class Total:
 
     @property
     def unreached(self) -> int:
-        """Bytes that no Python object was found for."""
+        """Bytes for which no Python object was found."""
         return sum(part.amount for part in self.rest)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Holders:
-    """All holders of all devices, the largest first.
+    """All holders on all devices, the largest first.
 
     Attributes:
         holders: The holders.
-        totals: The sums, one a device.
-        notes: Sentences for the reader: what could not be read, where the walk stopped.
-        complete: Whether the walk saw everything.
-        objects: Python objects that it looked at.
-        seconds: What it took.
-        since: What the bytes are new against, where only new ones were asked for.
+        totals: The sums, one for each device.
+        notes: Sentences for the reader: what could not be read, or why the search stopped.
+        complete: Whether the search ended before its time limit.
+        objects: Python objects examined.
+        seconds: Duration of the search.
+        since: The moment after which the storages were created, if only new ones are listed.
     """
 
     holders: tuple[Holder, ...]
@@ -131,32 +140,69 @@ class Holders:
 
     def largest(self, count: int = 5, device: str | None = None) -> tuple[Holder, ...]:
         """The largest holders, of one device or of all."""
-        return tuple(one for one in self.holders if device in (None, one.device))[:count]
+        return tuple(holder for holder in self.holders if device in (None, holder.device))[:count]
 
     def amount(self, name: str, device: str | None = None) -> int:
-        """Bytes told under a name, 0 where there is none of it."""
-        return sum(one.amount for one in self.holders if one.name == name and device in (None, one.device))
+        """Bytes held under a name; 0 if nothing is."""
+        return sum(holder.amount for holder in self.holders if holder.name == name and device in (None, holder.device))
 
     def total(self, device: str) -> Total | None:
         """The sums of one device."""
-        return next((one for one in self.totals if one.device == device), None)
+        return next((total for total in self.totals if total.device == device), None)
 
     def freeable(self, device: str, *places: Place) -> int:
-        """Bytes that nothing but these places keeps: what would go if they let go. Unreachable cycles go with them."""
-        going = {"garbage", *places}
-        parts = (part for one in self.holders if one.device == device for part in one.parts)
-        return sum(part.amount for part in parts if going.issuperset(part.places))
+        """Bytes that would be freed if the names in these places and unreachable cycles were removed."""
+        removed = {"garbage", *places}
+        parts = (part for holder in self.holders if holder.device == device for part in holder.parts)
+        return sum(part.amount for part in parts if removed.issuperset(part.places))
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data: bytes as int, unknown as None."""
+        """The facts as plain data: sizes in bytes, None for what is unknown."""
         return asdict(self)
 
     def to_text(self, count: int = 10) -> str:
-        """The largest holders, a line each: bytes, name, device."""
-        lines = [f"{size(one.amount):>11}  {one.name}  ({one.device})" for one in self.largest(count)]
-        return "\n".join(lines) or "no tensor is held"
+        """The largest holders, one per line: size, name, device."""
+        lines = [f"{size(holder.amount):>11}  {holder.name}  ({holder.device})" for holder in self.largest(count)]
+        return "\n".join(lines) or "no tensors"
 
     def __repr__(self) -> str:
-        """Short, for a prompt."""
-        first = ", ".join(str(one) for one in self.largest(3))
-        return f"<Holders: {first or 'none'}>"
+        largest = ", ".join(str(holder) for holder in self.largest(3))
+        return f"<Holders: {largest or 'none'}>"
+
+
+@dataclass(frozen=True, slots=True)
+class StorageBaseline:
+    """The storages of one moment. As addresses are reused, storages are identified by themselves where possible.
+
+    Attributes:
+        addresses: Device and address of every block, and of every storage outside a block.
+        identified: Those of the addresses whose storage is known.
+        storages: Addresses of the storage objects in PyTorch.
+        references: Weak references: as long as they exist, no other storage object has the same address.
+    """
+
+    addresses: frozenset[tuple[str, int]] = frozenset()
+    identified: frozenset[tuple[str, int]] = frozenset()
+    storages: frozenset[int] = frozenset()
+    references: tuple[Any, ...] = field(default=(), repr=False, compare=False)
+
+    @classmethod
+    def of(cls, found: Iterable[StorageReference], blocks: AllocatedBlocks | None) -> StorageBaseline:
+        """The baseline of the storages that a search has found, and of the allocator's blocks."""
+        addresses = set() if blocks is None else set(blocks.positions)
+        identified, storages, references = set(), set(), []
+        for memory, reference in found:
+            block = None if blocks is None else blocks.block(memory.device, memory.address)
+            address = (memory.device, memory.address if block is None else block.address)
+            addresses.add(address)
+            if memory.storage:
+                identified.add(address)
+                storages.add(memory.storage)
+                references.append(reference)
+        return cls(frozenset(addresses), frozenset(identified), frozenset(storages), tuple(references))
+
+    def contains(self, device: str, address: int, storages: Collection[int]) -> bool:
+        """Whether the memory at an address already existed; ``storages`` are the storage objects that use it now."""
+        if (device, address) not in self.addresses:
+            return False
+        return (device, address) not in self.identified or not self.storages.isdisjoint(storages)

@@ -1,4 +1,8 @@
-"""The way down: from the roots to the tensors, with a name for everything on the way, the nearest root's first."""
+"""Names for objects, found by following references from the roots down to the tensors.
+
+The roots are visited in the order of their places: variables of the notebook first, then modules, outputs and so on.
+Objects that only an autograd graph keeps alive are named last, after the tensor that has the graph.
+"""
 
 from __future__ import annotations
 
@@ -9,74 +13,59 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.labels import Label, Style, labels, passed_by, unnamed
-from ipygpumem.features.holders.model import PLACES, Place
+from ipygpumem.features.holders.labels import Label, fallback_label, is_labelled_indirectly, reference_labels
+from ipygpumem.features.holders.model import PLACES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from ipygpumem.features.holders.referrers import Ways
+    from ipygpumem.features.holders.model import Place
+    from ipygpumem.features.holders.referrers import ReferrerGraph
+    from ipygpumem.features.holders.roots import Root
 
-__all__ = ["ALSO", "RANK", "Named", "Names", "Roles", "Root"]
+__all__ = ["PLACE_ORDER", "NamedObject", "ObjectNames", "ObjectRoles"]
 
-_LATE = 50
-"""Steps that an optimizer's own references count for: a parameter is called by its module first."""
-_AFTER = 5
-"""Steps that a root counts for which is itself what somebody else may hold."""
-_TRIES = 40
-"""Ways that are tried for the further names of one storage: there may be any number."""
-_LONGEST = 12
-"""Parts of a name; in a longer one the middle is left out."""
-_CUT = "..."
-_ROWS = 4
-"""Rows that are told of those whose graphs keep one storage."""
-ALSO = 4
-"""Further names that are kept."""
-_OFTEN = 256
-"""Objects after which the time is looked at."""
-RANK = {place: i for i, place in enumerate(PLACES)}
+PLACE_ORDER = {place: i for i, place in enumerate(PLACES)}
+_LAST_RESORT_STEPS = 50
+"""Depth added by an optimizer's references, so that a parameter is named after its module."""
+_SHARED_ROOT_DEPTH = 5
+"""Initial depth of a root that other roots may hold, too."""
+_MAX_NAME_PARTS = 12
+_ELLIPSIS = "..."
+_MAX_OTHER_NAMES = 4
+_MAX_NAME_ATTEMPTS = 40
+"""Names that are tried for one storage: there may be any number of paths to it."""
+_CLOCK_INTERVAL = 256
+"""Objects visited between two looks at the clock."""
 
 _Queue = list[tuple[int, int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
-    """Where names begin.
+@dataclass(slots=True)
+class NamedObject:
+    """How an object is reached first: from which parent and under which label, and the holder it belongs to.
 
-    Attributes:
-        label: How it is written; of a namespace, what stands before its names.
-        thing: A namespace (a dict, with style ``names``), or any object.
-        place: What a name below it counts as.
-        style: How its keys are written; with ``items`` each item is a holder of its own.
-        names: Of a namespace: which names; None for all.
-        stops: Whether it does not matter who refers to it: what it holds is held.
-        late: Whether any other root's name for what it holds is better.
+    ``graph``: whether only an autograd graph leads to it.
     """
 
-    label: str
-    thing: Any
-    place: Place
-    style: Style = "object"
-    names: Callable[[str], bool] | None = None
-    stops: bool = True
-    late: bool = False
-
-
-@dataclass(slots=True)
-class Named:
-    """How an object is reached first: from whom, under which label, and which row of the table it counts for."""
-
-    parent: int | None
+    parent_id: int | None
     label: Label
-    row: str
+    holder: str
     place: Place
     graph: bool
     depth: int
 
+    def child(self, own_id: int, label: Label, holder: str, *, graph: bool, last_resort: bool = False) -> NamedObject:
+        """The name of an object that this one refers to."""
+        # a module's own dicts, and what they contain, are no further away than the module
+        inside_module = label.style in {"module", "members"} or self.label.style == "members"
+        steps = _LAST_RESORT_STEPS if last_resort else 0 if inside_module else 1
+        return NamedObject(own_id, label, holder, self.place, graph, self.depth + steps)
+
 
 @dataclass(frozen=True, slots=True)
-class Roles:
-    """What some of the objects are, by id: tensors in the memory asked for, gradients, nodes of a graph, optimizers."""
+class ObjectRoles:
+    """Ids of the objects that are targets (tensors and storages), gradients, nodes of an autograd graph, optimizers."""
 
     targets: Collection[int]
     gradients: Collection[int] = ()
@@ -84,266 +73,229 @@ class Roles:
     optimizers: Collection[int] = ()
 
 
-class Names:
-    """Names for everything on the ways, as far as they are found before the deadline, in `time.perf_counter`.
+class ObjectNames:
+    """Names of the objects in a referrer graph, as far as they are found before the deadline (`time.perf_counter`).
 
     Attributes:
-        complete: Whether all were found.
+        named: The first name of each object, by id.
+        place_bits: For each id one bit for every place from which it is reached.
+        root_ids: Objects with a name of their own, no matter what refers to them.
+        complete: Whether all names were found.
     """
 
-    def __init__(self, ways: Ways, roles: Roles, deadline: float) -> None:
-        self._ways = ways
+    def __init__(self, referrers: ReferrerGraph, roles: ObjectRoles, deadline: float) -> None:
+        self._referrers = referrers
+        self._roles = roles
         self._deadline = deadline
-        self.complete = True
-        self._targets = roles.targets
-        self._gradients = roles.gradients
-        self._nodes = roles.nodes
-        self._late = roles.optimizers
-        self.stops: set[int] = set()
-        """Things with a name of their own, whoever refers to them."""
         self._order = itertools.count()
-        self._graph: list[tuple[int, int]] = []
-        self._passed: set[int] = set()
-        self._rows: dict[int, dict[str, None]] | None = None
-        self.named: dict[int, Named] = {}
-        self.masks: dict[int, int] = {}
-        """For each id a bit for every place from which it is reached."""
-        self._refs: dict[int, list[tuple[int | None, Label]]] = {}
+        self._graph_edges: list[tuple[int, int]] = []
+        self._skipped: set[int] = set()
+        self._references: dict[int, list[tuple[int | None, Label]]] = {}
+        self.named: dict[int, NamedObject] = {}
+        self.place_bits: dict[int, int] = {}
+        self.root_ids: set[int] = set()
+        self.complete = True
 
-    def descend(self, roots: Sequence[Root]) -> None:
-        """Name what the roots reach: one place after the other, and what only an autograd graph keeps at the end."""
-        self.stops = {id(root.thing) for root in roots if root.stops}
-        for _, group in itertools.groupby(sorted(roots, key=lambda one: RANK[one.place]), lambda one: one.place):
+    def name_from_roots(self, roots: Sequence[Root]) -> None:
+        """Name everything that the roots lead to."""
+        self.root_ids = {id(root.value) for root in roots if root.terminal}
+        ordered = sorted(roots, key=lambda root: PLACE_ORDER[root.place])
+        for _, group in itertools.groupby(ordered, lambda root: root.place):
             queue: _Queue = []
             for root in group:
-                self._enter(root, queue)
-            self._flood(queue)
-        self._through_graphs()
-        self._spread()
+                self._add_root(root, queue)
+            self._visit(queue)
+        self._finish()
 
-    def adopt(self, chosen: Iterable[tuple[int, str]], row: str, place: Place) -> None:
-        """Name, under one row, things that no root reaches: (id, label), those that refer to the others first."""
+    def name_unreached(self, labelled_ids: Iterable[tuple[int, str]], holder: str, place: Place) -> None:
+        """Name objects that no root leads to, given as (id, label) with referrers first, all under one holder."""
         bit = 1 << PLACES.index(place)
-        for key, text in chosen:
-            self.masks[key] = self.masks.get(key, 0) | bit
-            if key not in self.named and key not in self._passed:
+        for object_id, text in labelled_ids:
+            self.place_bits[object_id] = self.place_bits.get(object_id, 0) | bit
+            if object_id not in self.named and object_id not in self._skipped:
                 queue: _Queue = []
-                self._name(key, Named(None, Label(text), row, place, graph=False, depth=0), queue)
-                self._flood(queue)
-        self._through_graphs()
-        self._spread()
+                self._name(object_id, NamedObject(None, Label(text), holder, place, graph=False, depth=0), queue)
+                self._visit(queue)
+        self._finish()
 
-    def places(self, keys: Iterable[int]) -> tuple[Place, ...]:
-        """Every place from which one of these is reached."""
-        mask = 0
-        for key in keys:
-            mask |= self.masks.get(key, 0)
-        return tuple(place for i, place in enumerate(PLACES) if mask >> i & 1)
+    def _finish(self) -> None:
+        self._follow_graphs()
+        self._spread_places()
 
-    def _enter(self, root: Root, queue: _Queue) -> None:
-        key = id(root.thing)
-        if key not in self._ways.things:
+    def places(self, ids: Iterable[int]) -> tuple[Place, ...]:
+        """All places from which one of these objects is reached."""
+        bits = 0
+        for object_id in ids:
+            bits |= self.place_bits.get(object_id, 0)
+        return tuple(place for i, place in enumerate(PLACES) if bits >> i & 1)
+
+    def _add_root(self, root: Root, queue: _Queue) -> None:
+        root_id = id(root.value)
+        if root_id not in self._referrers.objects:
             return
         bit = 1 << PLACES.index(root.place)
         if root.style != "names":
-            row = "" if root.style == "items" else root.label
-            self.masks[key] = self.masks.get(key, 0) | bit
-            label, depth = Label(root.label, root.style), 0 if root.stops and not root.late else _AFTER
-            self._name(key, Named(None, label, row, root.place, graph=False, depth=depth), queue)
+            holder = "" if root.style == "items" else root.label
+            depth = 0 if root.terminal and not root.last_resort else _SHARED_ROOT_DEPTH
+            self.place_bits[root_id] = self.place_bits.get(root_id, 0) | bit
+            label = Label(root.label, root.style)
+            self._name(root_id, NamedObject(None, label, holder, root.place, graph=False, depth=depth), queue)
             return
-        wanted = set(self._ways.kids.get(key, ()))
-        for child, label in labels(root.thing, "names", ()):
-            if child in wanted and (root.names is None or root.names(label.text)):
-                self.masks[child] = self.masks.get(child, 0) | bit
-                full = Label(f"{root.label}{label.text}", label.style)
-                depth = 2 if root.place == "output" else 1  # Out[3] before _3
-                self._name(child, Named(None, full, full.text, root.place, graph=False, depth=depth), queue)
+        depth = 2 if root.place == "output" else 1  # Out[3] before _3
+        child_ids = set(self._referrers.children.get(root_id, ()))
+        for child_id, label in reference_labels(root.value, "names", ()):
+            if child_id in child_ids and (root.names is None or root.names(label.text)):
+                self.place_bits[child_id] = self.place_bits.get(child_id, 0) | bit
+                text = f"{root.label}{label.text}"
+                named = NamedObject(None, Label(text, label.style), text, root.place, graph=False, depth=depth)
+                self._name(child_id, named, queue)
 
-    def _flood(self, queue: _Queue) -> None:
+    def _visit(self, queue: _Queue) -> None:
         for count in itertools.count():
-            if not queue or (count % _OFTEN == 0 and self._over()):
+            if not queue or (count % _CLOCK_INTERVAL == 0 and self._out_of_time()):
                 return
-            _, _, key = heapq.heappop(queue)
-            inside = self._ways.kids.get(key)
-            if not inside:
+            _, _, object_id = heapq.heappop(queue)
+            children = self._referrers.children.get(object_id)
+            if not children:
                 continue
-            if key in self._nodes:
-                known = self.named[key]
-                for child in dict.fromkeys(inside):
-                    self._name(child, _below(known, key, Label(""), known.row, graph=True), queue)
+            if object_id in self._roles.nodes:
+                named = self.named[object_id]
+                for child_id in dict.fromkeys(children):
+                    self._name(child_id, named.child(object_id, Label(""), named.holder, graph=True), queue)
             else:
-                self._open(key, dict.fromkeys(inside), queue)
+                self._name_children(object_id, dict.fromkeys(children), queue)
 
-    def _over(self) -> bool:
+    def _out_of_time(self) -> bool:
         if time.perf_counter() > self._deadline:
             self.complete = False
         return not self.complete
 
-    def _open(self, key: int, inside: dict[int, None], queue: _Queue) -> None:
-        """Name what one object refers to."""
-        thing, known, things = self._ways.things[key], self.named[key], self._ways.things
-        passed = [child for child in inside if passed_by(thing, things[child])]
-        if passed:
-            self._passed.update(passed)
-            inside = {child: None for child in inside if child not in passed}
-        rest = unnamed(thing)
-        own_row = type(thing) is types.FrameType and known.place in {"traceback", "thread"}
-        told: set[int] = set()
-        for child, label in labels(thing, known.label.style, self._targets, inside):
-            if child in inside or (label.far and child in things):
-                told.add(child)
-                row = f"{self.text(key)}{label.text}" if own_row else known.row or f"{known.label.text}{label.text}"
-                self._name(child, _below(known, key, label, row, late=label.late or key in self._late), queue)
-        for child in inside:
-            if child in told:
+    def _name_children(self, object_id: int, child_ids: dict[int, None], queue: _Queue) -> None:
+        objects, roles = self._referrers.objects, self._roles
+        obj, named = objects[object_id], self.named[object_id]
+        skipped = [child_id for child_id in child_ids if is_labelled_indirectly(obj, objects[child_id])]
+        if skipped:
+            self._skipped.update(skipped)
+            child_ids = {child_id: None for child_id in child_ids if child_id not in skipped}
+        is_target = object_id in roles.targets
+        # each local variable of a failed function or a thread is a holder of its own
+        is_frame = type(obj) is types.FrameType and named.place in {"traceback", "thread"}
+        labelled: set[int] = set()
+        for child_id, label in reference_labels(obj, named.label.style, roles.targets, child_ids):
+            if child_id in child_ids or (label.indirect and child_id in objects):
+                labelled.add(child_id)
+                holder = (
+                    f"{self.name(object_id)}{label.text}" if is_frame else named.holder or named.label.text + label.text
+                )
+                last_resort = label.last_resort or object_id in roles.optimizers
+                child = named.child(object_id, label, holder, graph=named.graph, last_resort=last_resort)
+                self._name(child_id, child, queue)
+        for child_id in child_ids:
+            if child_id in labelled:
                 continue
-            if child in self._nodes and key in self._targets:
-                self._graph.append((key, child))  # a graph's names come after all others
+            if is_target and child_id in roles.nodes:
+                self._graph_edges.append((object_id, child_id))  # names through a graph come after all others
                 continue
-            label = Label(self._kept(child, thing) if key in self._targets else rest)
-            self._name(child, _below(known, key, label, known.row or f"{known.label.text}{label.text}"), queue)
+            text = self._tensor_reference(child_id, obj) if is_target else fallback_label(obj)
+            holder = named.holder or f"{named.label.text}{text}"
+            self._name(child_id, named.child(object_id, Label(text), holder, graph=named.graph), queue)
 
-    def _kept(self, child: int, thing: Any) -> str:
-        """What a tensor keeps as a tensor: its gradient; or what it is a view of, which has the same name."""
-        if not any(one is thing for one in self._ways.extra.get(child, ())):
-            return unnamed(thing)
-        return ".grad" if child in self._gradients else ""
+    def _tensor_reference(self, child_id: int, tensor: Any) -> str:
+        """The label of what a tensor keeps: its gradient, or the tensor it is a view of, which has the same name."""
+        if not any(referrer is tensor for referrer in self._referrers.extra.get(child_id, ())):
+            return fallback_label(tensor)
+        return ".grad" if child_id in self._roles.gradients else ""
 
-    def _through_graphs(self) -> None:
-        while self._graph:
-            pairs, self._graph = self._graph, []
+    def _follow_graphs(self) -> None:
+        while self._graph_edges:
+            edges, self._graph_edges = self._graph_edges, []
             queue: _Queue = []
-            for tensor, node in pairs:
-                known = self.named[tensor]
-                self._name(node, _below(known, tensor, Label(""), known.row, graph=True), queue)
-            self._flood(queue)
+            for tensor_id, node_id in edges:
+                named = self.named[tensor_id]
+                self._name(node_id, named.child(tensor_id, Label(""), named.holder, graph=True), queue)
+            self._visit(queue)
 
-    def _name(self, key: int, new: Named, queue: _Queue) -> None:
-        if key in self.stops and new.parent is not None:
-            return  # a root has its own name, whoever else refers to it
-        refs = self._refs.setdefault(key, [])
-        if len(refs) <= ALSO and (new.parent, new.label) not in refs:
-            refs.append((new.parent, new.label))
-        known = self.named.get(key)
-        if known is None or (new.depth < known.depth and new.place == known.place and new.graph == known.graph):
-            self.named[key] = new
-            heapq.heappush(queue, (new.depth, next(self._order), key))
+    def _name(self, object_id: int, new: NamedObject, queue: _Queue) -> None:
+        if object_id in self.root_ids and new.parent_id is not None:
+            return
+        references = self._references.setdefault(object_id, [])
+        if len(references) <= _MAX_OTHER_NAMES and (new.parent_id, new.label) not in references:
+            references.append((new.parent_id, new.label))
+        old = self.named.get(object_id)
+        if old is None or (new.depth < old.depth and new.place == old.place and new.graph == old.graph):
+            self.named[object_id] = new
+            heapq.heappush(queue, (new.depth, next(self._order), object_id))
 
-    def _spread(self) -> None:
-        """Every place from which each object is reached, whatever it is called."""
-        masks, kids = self.masks, self._ways.kids
-        work = list(masks)
-        while work:
-            key = work.pop()
-            mask = masks[key]
-            for child in kids.get(key, ()):
-                old = masks.get(child, 0)
-                if old | mask != old and child not in self.stops:
-                    masks[child] = old | mask
-                    work.append(child)
+    def _spread_places(self) -> None:
+        """Pass the places of each object on to everything that it leads to."""
+        place_bits, children = self.place_bits, self._referrers.children
+        pending = list(place_bits)
+        while pending:
+            object_id = pending.pop()
+            bits = place_bits[object_id]
+            for child_id in children.get(object_id, ()):
+                old_bits = place_bits.get(child_id, 0)
+                if old_bits | bits != old_bits and child_id not in self.root_ids:
+                    place_bits[child_id] = old_bits | bits
+                    pending.append(child_id)
 
-    def keepers(self, keys: Iterable[int]) -> tuple[str, ...]:
-        """The rows whose tensors have a graph that keeps one of these; not all of them where there are many."""
-        if self._rows is None:
-            self._rows = self._spread_rows()
-        found: dict[str, None] = {}
-        for key in keys:
-            found.update(self._rows.get(key, {}))
-        return tuple(found)
-
-    def _spread_rows(self) -> dict[int, dict[str, None]]:
-        kids, named, nodes = self._ways.kids, self.named, self._nodes
-        rows: dict[int, dict[str, None]] = {}
-        work: list[tuple[int, str]] = []
-        for key in {*nodes, *self._targets}:
-            if key in named and not named[key].graph:
-                work += [(child, named[key].row) for child in kids.get(key, ()) if key in nodes or child in nodes]
-        while work:
-            key, row = work.pop()
-            known = named.get(key)
-            if known is None or not known.graph:
-                continue
-            told = rows.setdefault(key, {})
-            if row not in told and len(told) < _ROWS:
-                told[row] = None
-                work += [(child, row) for child in kids.get(key, ())]
-        return rows
-
-    # in words
-
-    def text(self, key: int) -> str:
-        """An object's first name; of what a graph keeps, the name of the tensor whose graph it is."""
+    def name(self, object_id: int) -> str:
+        """An object's first name; of an object that a graph keeps alive, the name of the tensor that has the graph."""
         parts: list[str] = []
-        at: int | None = key
-        while at is not None:
-            one = self.named[at]
-            if type(self._ways.things[at]) is types.FrameType:
-                parts.append(f"{one.row}: {_function(self._ways.things[at])}()")
+        current: int | None = object_id
+        while current is not None:
+            named, obj = self.named[current], self._referrers.objects[current]
+            if type(obj) is types.FrameType:
+                qualified = str(getattr(obj.f_code, "co_qualname", obj.f_code.co_name))
+                parts.append(f"{named.holder}: {qualified.rpartition('<locals>.')[2]}()")
                 break
-            if not one.graph:
-                parts.append(self._written(one.label))
-                if len(parts) > _LONGEST:
-                    parts = [*parts[:4], _CUT, one.row]
+            if not named.graph:
+                parts.append(self._label_text(named.label))
+                if len(parts) > _MAX_NAME_PARTS:
+                    parts = [*parts[:4], _ELLIPSIS, named.holder]
                     break
-            at = one.parent
-        return "".join(part for part in reversed(parts) if part)
+            current = named.parent_id
+        return "".join(reversed(parts))
 
-    def also(self, keys: Sequence[int]) -> tuple[str, ...]:
-        """Further names of the same storage: ``keys`` are its tensors, the first one's first name is not among them."""
-        found: dict[str, None] = {}
-        cut: set[str] = set()
-        graph = self.named[keys[0]].graph
-        left = [_TRIES]
-        for key in keys:
-            if key in self.named and self.named[key].graph is graph and len(found) <= ALSO:
-                start = f"{self.named[key].row}{_CUT}"
-                for text in self._texts(key, (), left):
-                    if not text.startswith(start):
-                        found[text] = None
-                    elif start not in cut:  # the same one, cut elsewhere, tells nothing more
-                        cut.add(start)
-                        found[text] = None
-        return tuple(found)[1 : ALSO + 1]
-
-    def _texts(self, key: int, below: tuple[int, ...], left: list[int]) -> list[str]:
-        """Some names, the first one first.
-
-        ``below``: the objects on the way, through which no name passes again; ``left``: how many may still be tried.
-        """
-        left[0] -= 1
-        first = self.text(key)
-        framed = type(self._ways.things[key]) is types.FrameType
-        if framed or len(below) >= _LONGEST or self.named[key].graph:
-            return [first]
-        found = {first: None}
-        for parent, label in self._refs.get(key, ()):
-            if len(found) > ALSO or left[0] < 0:
-                break
-            if parent is None:
-                found[label.text] = None
-            elif parent in self.named and parent not in below and not self.named[parent].graph:
-                texts = self._texts(parent, (*below, key), left)
-                found.update({text + self._written(label): None for text in texts})
-        return list(found)
-
-    def _written(self, label: Label) -> str:
-        if label.key is None:
+    def _label_text(self, label: Label) -> str:
+        if label.key_id is None:
             return label.text
-        known = self.named.get(label.key)
-        if known is None or known.label.key is not None:
+        named_key = self.named.get(label.key_id)
+        if named_key is None or named_key.label.key_id is not None:
             return "[...]"
-        return f"[{self.text(label.key)}]"
+        return f"[{self.name(label.key_id)}]"
 
+    def other_names(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """Further names of one storage, given the ids of its tensors, without the first name of the first tensor."""
+        names: dict[str, None] = {}
+        shortened: set[str] = set()
+        graph = self.named[ids[0]].graph
+        attempts_left = [_MAX_NAME_ATTEMPTS]
+        for object_id in ids:
+            if object_id in self.named and self.named[object_id].graph is graph and len(names) <= _MAX_OTHER_NAMES:
+                prefix = f"{self.named[object_id].holder}{_ELLIPSIS}"
+                for name in self._names(object_id, (), attempts_left):
+                    # two shortened names with the same beginning do not tell more than one
+                    if not name.startswith(prefix) or prefix not in shortened:
+                        names[name] = None
+                    if name.startswith(prefix):
+                        shortened.add(prefix)
+        return tuple(names)[1 : _MAX_OTHER_NAMES + 1]
 
-def _below(
-    known: Named, parent: int, label: Label, row: str, *, graph: bool | None = None, late: bool = False
-) -> Named:
-    # a module's own dicts, and what they hold, are no step further down
-    inner = label.style in {"module", "members"} or known.label.style == "members"
-    step = _LATE if late else 0 if inner else 1
-    return Named(parent, label, row, known.place, known.graph if graph is None else graph, known.depth + step)
-
-
-def _function(frame: Any) -> str:
-    code = frame.f_code
-    return str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]
+    def _names(self, object_id: int, path: tuple[int, ...], attempts_left: list[int]) -> list[str]:
+        """Some names of an object, the first one first. ``path``: the objects below, which no name passes again."""
+        attempts_left[0] -= 1
+        first = self.name(object_id)
+        is_frame = type(self._referrers.objects[object_id]) is types.FrameType
+        if is_frame or len(path) >= _MAX_NAME_PARTS or self.named[object_id].graph:
+            return [first]
+        names = {first: None}
+        for parent_id, label in self._references.get(object_id, ()):
+            if len(names) > _MAX_OTHER_NAMES or attempts_left[0] < 0:
+                break
+            if parent_id is None:
+                names[label.text] = None
+            elif parent_id in self.named and parent_id not in path and not self.named[parent_id].graph:
+                parent_names = self._names(parent_id, (*path, object_id), attempts_left)
+                names.update({name + self._label_text(label): None for name in parent_names})
+        return list(names)

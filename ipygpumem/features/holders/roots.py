@@ -1,41 +1,76 @@
-"""Where names begin without IPython, and what a recorded line is called."""
+"""Where names begin: variables and outputs of a notebook, the last exception, the namespaces of imported modules."""
 
 from __future__ import annotations
 
+import re
 import sys
-import sysconfig
 import types
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.labels import attributes, isinstance_of
-from ipygpumem.features.holders.naming import Root
+from ipygpumem.core.stack_frames import frame_label, is_library_file
+from ipygpumem.features.holders.inspection import instance_dict, is_instance, running_frames
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ipygpumem.features.holders.labels import Style
+    from ipygpumem.features.holders.model import Place
+    from ipygpumem.features.holders.referrers import ReferrerGraph
+
 __all__ = [
+    "LATEST_OUTPUTS",
     "Naming",
+    "Root",
     "exception_roots",
-    "frame_label",
-    "is_library",
-    "made_by",
+    "is_ipython_name",
+    "is_output",
     "module_roots",
     "naming",
+    "notebook_roots",
+    "output_number",
     "python_roots",
+    "thread_roots",
 ]
 
-_LIBRARIES = tuple(
-    {path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_paths().get(name))}
+LATEST_OUTPUTS = ("_", "__", "___")
+_IPYTHON_NAMES = frozenset(
+    {"In", "Out", "_oh", "_ih", "_dh", "_i", "_ii", "_iii", "get_ipython", "exit", "quit", "_exit_code"}
 )
+_OUTPUT = re.compile(r"_([1-9][0-9]{0,8}|0)")
+_INPUT = re.compile(r"_i[0-9]+")
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """An object at which names begin.
+
+    Attributes:
+        label: How it is written; of a namespace, the prefix of its names.
+        value: A namespace (a dict, with the style ``names``) or any object.
+        place: The place of everything named after it.
+        style: How its keys are written; with ``items`` each item is a holder of its own.
+        names: Which names of a namespace count; None for all.
+        terminal: Whether what refers to the root itself does not matter.
+        last_resort: Whether any other root's name for the same object is preferable.
+    """
+
+    label: str
+    value: Any
+    place: Place
+    style: Style = "object"
+    names: Callable[[str], bool] | None = None
+    terminal: bool = True
+    last_resort: bool = False
 
 
 class Naming:
     """How this process names what it finds; a notebook replaces both functions.
 
     Attributes:
-        roots: Returns the objects where the names of holders begin.
+        roots: Returns the objects at which the names of holders begin.
         label: Returns the name of a recorded line from its file name, line number and function.
     """
 
@@ -49,53 +84,99 @@ def naming() -> Naming:
     return current().state(Naming)
 
 
-def is_library(file: str) -> bool:
-    """Whether code in this file is not the user's own."""
-    return file.startswith(_LIBRARIES) or "site-packages" in file or "dist-packages" in file
-
-
 def python_roots() -> list[Root]:
-    """Where names begin without IPython: ``__main__``, and the last exception."""
-    main = vars(sys.modules["__main__"])
-    return [Root("", main, "variable", "names"), *exception_roots()]
+    """The roots of a process without IPython: ``__main__`` and the last exception."""
+    return [Root("", vars(sys.modules["__main__"]), "variable", "names"), *exception_roots()]
 
 
 def exception_roots() -> list[Root]:
-    """The last exception, as Python keeps it for a post-mortem."""
-    kept = (getattr(sys, name, None) for name in ("last_exc", "last_value", "last_traceback"))
-    return [Root("last exception", one, "traceback", stops=False) for one in kept if one is not None]
+    """The last exception as Python keeps it for post-mortem debugging."""
+    values = (getattr(sys, name, None) for name in ("last_exc", "last_value", "last_traceback"))
+    return [Root("last exception", value, "traceback", terminal=False) for value in values if value is not None]
 
 
-def module_roots(given: Sequence[Root]) -> list[Root]:
-    """The namespaces of imported modules: your own before the libraries'."""
-    taken = {id(root.thing) for root in given}
-    own: list[Root] = []
+def module_roots(roots: Sequence[Root]) -> list[Root]:
+    """The namespaces of imported modules that are not among the roots: the user's modules before the libraries."""
+    seen = {id(root.value) for root in roots}
+    user_modules: list[Root] = []
     libraries: list[Root] = []
     for name, module in sorted(sys.modules.items(), key=lambda item: str(item[0])):
-        if not isinstance_of(module, types.ModuleType):
+        if not is_instance(module, types.ModuleType):
             continue
-        space = attributes(module) or {}
-        if id(space) in taken or type(name) is not str or name.partition(".")[0] == "ipygpumem":
+        namespace = instance_dict(module) or {}
+        if id(namespace) in seen or type(name) is not str or name.partition(".")[0] == "ipygpumem":
             continue
-        taken.add(id(space))
-        names = _not_last if name == "sys" else None
-        file = space.get("__file__")
-        library = type(file) is not str or is_library(file)
-        (libraries if library else own).append(Root(f"{name}.", space, "module", "names", names))
-    return [*own, *libraries]
+        seen.add(id(namespace))
+        file = namespace.get("__file__")
+        is_library = type(file) is not str or is_library_file(file)
+        names = _is_not_last_exception if name == "sys" else None
+        (libraries if is_library else user_modules).append(Root(f"{name}.", namespace, "module", "names", names))
+    return [*user_modules, *libraries]
 
 
-def _not_last(name: str) -> bool:
+def _is_not_last_exception(name: str) -> bool:
     return not name.startswith("last_")
 
 
-def made_by(frames: Sequence[tuple[str, int, str]], label: Callable[[str, int, str], str]) -> str:
-    """The innermost frame of the user's, in words; the innermost of all where there is none."""
-    own = next((frame for frame in frames if not is_library(frame[0])), None)
-    chosen = own or (frames[0] if frames else None)
-    return "" if chosen is None else label(*chosen)
+def thread_roots(referrers: ReferrerGraph) -> list[Root]:
+    """The frames of running code with a local variable in the graph. The frames are added to it."""
+    frames = running_frames()
+    return [Root(f"thread {thread}", frame, "thread") for thread, frame in frames if referrers.add_frame(frame)]
 
 
-def frame_label(file: str, line: int, function: str) -> str:
-    """A recorded line in words: ``train.py:12 step``."""
-    return f"{Path(file).name}:{line} {function}".rstrip()
+def notebook_roots(shell: Any) -> list[Root]:
+    """The roots of an IPython shell: its variables, its outputs and every place that keeps the last exception."""
+    namespace = shell.user_ns
+    result = getattr(shell, "last_execution_result", None)
+
+    def is_own_output(name: str) -> bool:
+        return is_ipython_name(name) and is_output(shell, name)
+
+    roots = [
+        Root("", namespace, "variable", "names", lambda name: not is_ipython_name(name)),
+        Root("", namespace, "variable", "names", lambda name: not is_own_output(name)),  # a variable that is called _
+        Root("Out", namespace.get("_oh"), "output", "items"),
+        Root("", namespace, "output", "names", is_own_output),
+        Root("", getattr(shell, "user_ns_hidden", None), "output", "names", is_ipython_name),
+        Root("the last output", shell.displayhook, "output"),
+        Root("IPython", shell, "elsewhere"),
+        *exception_roots(),
+        Root("last exception", getattr(shell, "InteractiveTB", None), "traceback"),
+        Root("last exception", getattr(shell, "SyntaxTB", None), "traceback"),
+    ]
+    if result is not None:
+        roots += [
+            Root("the last output", result.result, "output", terminal=False),
+            Root("last exception", getattr(result, "error_in_exec", None), "traceback", terminal=False),
+            Root("last exception", getattr(result, "error_before_exec", None), "traceback", terminal=False),
+            Root("last exception", result, "traceback", last_resort=True),
+        ]
+    return [root for root in roots if root.value is not None]
+
+
+def is_output(shell: Any, name: str) -> bool:
+    """Whether a name in the user's namespace is IPython's (``_``, ``_3``, ``Out``) and was not assigned by the user."""
+    value, hidden = shell.user_ns.get(name), shell.user_ns_hidden
+    number = output_number(name)
+    if name in LATEST_OUTPUTS:
+        return value is vars(shell.displayhook).get(name)
+    if number is not None:
+        history = shell.user_ns.get("_oh")
+        return is_instance(history, dict) and value is dict.get(history, number, _MISSING)
+    return hidden[name] is value if name in hidden else is_ipython_name(name)
+
+
+def output_number(name: str) -> int | None:
+    """The execution count of the output that a name like ``_3`` refers to."""
+    match = _OUTPUT.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def is_ipython_name(name: str) -> bool:
+    """Whether IPython itself assigns a variable of this name."""
+    return (
+        name in LATEST_OUTPUTS
+        or name in _IPYTHON_NAMES
+        or output_number(name) is not None
+        or _INPUT.fullmatch(name) is not None
+    )

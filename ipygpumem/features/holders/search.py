@@ -1,12 +1,13 @@
-"""The walk of the holders: from every tensor up to whoever keeps it, and from the roots down again to give it a name.
+"""The search for what keeps tensors alive.
 
-Upwards the whole heap is searched, so that nothing that Python's collector sees is missed; downwards only what lies on
-a way to a tensor is looked at and named. Nothing of the user's is called, nothing collected, no device asked.
+It goes upwards from every tensor through everything that refers to it, so that nothing that Python's collector knows is
+missed, and then downwards from the roots to give names to what was found. No code of the user runs, nothing is
+collected, and no GPU is asked.
 """
 
 from __future__ import annotations
 
-import sys
+import contextlib
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -14,247 +15,288 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.garbage_collection import collector_paused
-from ipygpumem.features.holders.autograd_graph import AutogradGraph
-from ipygpumem.features.holders.frames import locals_of, running
+from ipygpumem.features.holders.autograd_graph import AutogradGraph, graph_holders
 from ipygpumem.features.holders.heap import Heap
-from ipygpumem.features.holders.naming import RANK, Named, Names, Roles, Root
-from ipygpumem.features.holders.referrers import Ways
+from ipygpumem.features.holders.naming import PLACE_ORDER, ObjectNames, ObjectRoles
+from ipygpumem.features.holders.referrers import ReferrerGraph, held_from_outside, outermost_first
+from ipygpumem.features.holders.roots import thread_roots
 from ipygpumem.features.holders.targets import Targets
-from ipygpumem.features.holders.unreachable import alive, outermost
-from ipygpumem.features.holders.untracked import through_arrays, through_classes
+from ipygpumem.features.holders.untracked import add_array_referrers, add_class_referrers
 from ipygpumem.sources.storages import TorchTypes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ipygpumem.features.holders.model import Kind, Place
+    from ipygpumem.features.holders.roots import Root
     from ipygpumem.sources.storages import StorageLocation
 
-__all__ = ["NO_NAME", "Reach", "Root", "Walk", "walk"]
+    StorageReference = tuple[StorageLocation, Any]
+    """The memory of a storage and a weak reference to it, while which no other storage can have its place."""
+
+__all__ = ["NO_NAME", "NamedStorage", "SearchResult", "find_storages", "search_holders"]
 
 NO_NAME = "no name in Python"
-_LOOKS = 4
-"""Second looks: an array in a class in an array is as far as anybody goes."""
-_WORTH = 4096
-"""Bytes that are worth one: PyTorch itself has some numbers that nobody names."""
-_SPARE = 0.4
-"""Part of the time after which there is none for a second look, and half of what that may take it to."""
-_UNREADABLE = "what autograd saved cannot be read on this torch: it stands under what no Python object was found for"
+"""The holder of objects that are alive, although no name leads to them."""
+_MAX_SECOND_LOOKS = 4
+"""An array in a class in an array takes three."""
+_MIN_UNNAMED_BYTES = 4096
+"""Unnamed bytes that are worth a second look: PyTorch itself keeps some small tensors."""
+_SECOND_LOOK_SHARE = 0.4
+"""Share of the time limit after which there is no second look; one may take until twice that share."""
+_UNREADABLE = (
+    "this version of PyTorch does not show all tensors that autograd graphs saved: the others are counted as not"
+    " reachable from Python"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """One storage and its names, as `ipygpumem.features.holders.model.Storage` has them; ``row`` is the holder's name.
+class NamedStorage:
+    """One storage and its names; see `ipygpumem.features.holders.model.Storage`.
 
-    ``keepers``: of what a graph keeps, every row with a tensor that has such a graph.
+    Attributes:
+        graph_holders: If only an autograd graph keeps it: every holder of a tensor with such a graph.
     """
 
     memory: StorageLocation
     kind: Kind
     name: str
-    row: str
+    holder: str
     place: Place
-    also: tuple[str, ...]
+    other_names: tuple[str, ...]
     places: tuple[Place, ...]
     graph: bool
     tensor: str
     view: int | None
-    keepers: tuple[str, ...] = ()
+    graph_holders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
-    """What one walk found: storages, objects looked at, seconds; ``notes`` are sentences for the reader."""
+class SearchResult:
+    """The storages that were found, and how the search went.
 
-    reached: list[Reach]
+    Attributes:
+        references: The memory of each storage and a weak reference to it.
+        objects: Python objects examined.
+        notes: Sentences for the user.
+    """
+
+    storages: list[NamedStorage]
+    references: list[StorageReference]
     objects: int
     seconds: float
     complete: bool
     notes: tuple[str, ...]
 
 
-def walk(
-    roots: Sequence[Root], torch: Any, wanted: Callable[[str], bool], *, limit: float = 10.0, threads: bool = True
-) -> Walk:
-    """Find who holds the memory.
+def search_holders(
+    roots: Sequence[Root],
+    torch: Any,
+    is_wanted: Callable[[str], bool],
+    *,
+    limit: float = 10.0,
+    threads: bool = True,
+) -> SearchResult:
+    """Find what keeps each storage alive.
 
     Args:
         roots: Where names begin, in any order.
-        torch: The module.
-        wanted: Which devices, by name.
-        limit: Seconds after which it stops, and says so.
-        threads: Whether the frames of running threads are looked into, too.
+        torch: The module ``torch``.
+        is_wanted: Whether a device of this name is of interest.
+        limit: Time limit in seconds.
+        threads: Whether to look into the local variables of running code, too.
     """
+    with _search(torch, is_wanted, limit) as search:
+        return search.run(list(roots), threads=threads)
+
+
+def find_storages(torch: Any, is_wanted: Callable[[str], bool], *, limit: float = 5.0) -> list[StorageReference]:
+    """Find every storage, without its names."""
+    with _search(torch, is_wanted, limit) as search:
+        search.read_targets()
+        return search.storage_references()
+
+
+@contextlib.contextmanager
+def _search(torch: Any, is_wanted: Callable[[str], bool], limit: float) -> Iterator[_HolderSearch]:
     with collector_paused():
-        walker = _Walker(torch, wanted, limit)
+        search = _HolderSearch(torch, is_wanted, limit)
         try:
-            return walker.run(list(roots), threads=threads)
+            with search.types.without_overrides():
+                yield search
         finally:
-            walker.heap.release()
+            search.heap.release()
 
 
-class _Walker:
-    def __init__(self, torch: Any, wanted: Callable[[str], bool], limit: float) -> None:
+class _HolderSearch:
+    def __init__(self, torch: Any, is_wanted: Callable[[str], bool], limit: float) -> None:
         self.start = time.perf_counter()
+        self.limit = limit
         self.deadline = self.start + limit
         self.types = TorchTypes(torch)
-        self.wanted = wanted
-        self.heap = Heap(self.deadline, _frozen_seeds)
-        self.targets: Targets
+        self.is_wanted = is_wanted
+        self.heap = Heap(self.deadline)
+        self.by_role = self.heap.by_role(self.types.role)
         self.complete = True
-        self.looked = False
+        self.arrays_searched = False
         self.notes: list[str] = []
 
-    def run(self, roots: list[Root], *, threads: bool) -> Walk:
-        with self.types.without_overrides():
-            found = self.heap.by_role(self.types.role)
-            reached = []
-            if found.get("tensor") or found.get("storage"):
-                self.heap.connect()  # first: a look at an object can give it a dict that it did not have
-                reached = self._search(found, roots, threads=threads)
+    def run(self, roots: list[Root], *, threads: bool) -> SearchResult:
+        storages: list[NamedStorage] = []
+        references: list[StorageReference] = []
+        if self.by_role.get("tensor") or self.by_role.get("storage"):
+            self.heap.connect()  # first, because reading an object may create its ``__dict__``
+            self.read_targets()
+            references = self.storage_references()
+            if self.targets.by_id:
+                storages = self._named_storages(self._find_names(roots, threads=threads))
         complete = self.complete and self.heap.complete
         seconds = time.perf_counter() - self.start
-        return Walk(reached, len(self.heap.objects), seconds, complete, tuple(self.notes))
+        return SearchResult(storages, references, len(self.heap.objects), seconds, complete, tuple(self.notes))
 
-    def _search(self, found: dict[str, list[Any]], roots: list[Root], *, threads: bool) -> list[Reach]:
-        tensors, optimizers = found.get("tensor", []), found.get("optimizer", [])
-        self.targets = targets = Targets(self.types, self.wanted, found)
-        graph = self._graph(tensors)
-        if not targets.things:
-            return []
-        ways = Ways({key: target.thing for key, target in targets.things.items()}, targets.extra)
-        ways.things.update(graph.nodes)
-        terminals = {id(root.thing) for root in roots if root.stops}
-        ways.search(self.heap, terminals, self.deadline)
-        if threads:
-            roots += self._running(ways)
-        roles = Roles(targets.things.keys(), targets.gradients, graph.nodes.keys(), {id(one) for one in optimizers})
-        names = self._named(ways, roles, roots)
-        for _ in range(_LOOKS):
-            fresh = self._look_again(ways, self._unnamed(ways, names, graph), roots) if self.complete else []
-            if not fresh:
-                break
-            ways.search(self.heap, terminals, self.deadline, fresh)
-            names = self._named(ways, roles, roots)
-        self._lost(ways, names, graph, found)
-        return self._reached(names)
+    def read_targets(self) -> None:
+        self.targets = Targets(self.types, self.is_wanted, self.by_role)
+        self.graph = self._read_graph(self.by_role.get("tensor", []))
 
-    def _named(self, ways: Ways, roles: Roles, roots: list[Root]) -> Names:
-        names = Names(ways, roles, self.deadline)
-        names.descend(roots)
-        self.complete = self.complete and self.heap.complete and ways.complete and names.complete
-        return names
+    def storage_references(self) -> list[StorageReference]:
+        references: dict[StorageLocation, Any] = {}
+        for target in self.targets.by_id.values():
+            if all(memory in references for memory in target.memory):
+                continue
+            located = self.types.storages(target.obj) if target.is_tensor else [(target.obj, target.memory[0])]
+            references.update((memory, self.types.weak_reference(storage)) for storage, memory in located)
+        return list(references.items())
 
-    def _look_again(self, ways: Ways, lost: set[int], roots: list[Root]) -> list[int]:
-        """Who may hold them all the same, by id."""
-        targets = [self.targets.things[key] for key in lost if key in self.targets.things]
-        if (
-            sum(one.size for target in targets for one in target.memory) < _WORTH
-            or time.perf_counter() > self.start + (self.deadline - self.start) * _SPARE
-        ):
-            return []
-        fresh = through_classes(lost, ways, self.heap)
-        if fresh or self.looked:
-            return fresh
-        self.looked = True
-        return through_arrays(
-            lost,
-            ways,
-            self.heap,
-            self.start + (self.deadline - self.start) * 2 * _SPARE,
-            [root.thing for root in roots],
-        )
-
-    def _graph(self, tensors: list[Any]) -> AutogradGraph:
+    def _read_graph(self, tensors: list[Any]) -> AutogradGraph:
         graph = AutogradGraph(self.types, tensors, self.deadline)
-        things = {id(one): one for one in tensors} | graph.keepers
-        for key, thing in graph.saved.items():
-            if self.types.role(type(thing)) == "tensor":
-                self.targets.add(thing, tensor=True)
-                things[key] = thing
-        for child, parent in graph.edges:
-            self.targets.extra.setdefault(child, []).append(graph.nodes.get(parent) or things[parent])
-        if graph.unread:
+        objects = {id(tensor): tensor for tensor in tensors} | graph.hook_objects
+        for object_id, obj in graph.saved.items():
+            if self.types.role(type(obj)) == "tensor":
+                self.targets.add(obj)
+                objects[object_id] = obj
+        for child_id, parent_id in graph.edges:
+            self.targets.extra.setdefault(child_id, []).append(graph.nodes.get(parent_id) or objects[parent_id])
+        if graph.unreadable:
             self.notes.append(_UNREADABLE)
         self.complete = self.complete and graph.complete
         return graph
 
-    @staticmethod
-    def _running(ways: Ways) -> list[Root]:
-        """Frames of running threads that hold something; not our own."""
-        return [Root(f"thread {thread}", frame, "thread") for thread, frame in running() if ways.hang(frame)]
+    def _find_names(self, roots: list[Root], *, threads: bool) -> ObjectNames:
+        targets, nodes = self.targets, self.graph.nodes
+        self.referrers = referrers = ReferrerGraph(
+            {key: target.obj for key, target in targets.by_id.items()}, targets.extra
+        )
+        referrers.objects.update(nodes)
+        terminal_ids = {id(root.value) for root in roots if root.terminal}
+        referrers.add_referrers(self.heap, terminal_ids, self.deadline)
+        if threads:
+            roots += thread_roots(referrers)
+        optimizer_ids = {id(optimizer) for optimizer in self.by_role.get("optimizer", [])}
+        self.roles = ObjectRoles(targets.by_id.keys(), targets.gradient_ids, nodes.keys(), optimizer_ids)
+        names = self._name_objects(roots)
+        for _ in range(_MAX_SECOND_LOOKS):
+            added = self._look_again(names, roots) if self.complete else []
+            if not added:
+                break
+            referrers.add_referrers(self.heap, terminal_ids, self.deadline, added)
+            names = self._name_objects(roots)
+        self._name_unreached(names)
+        return names
 
-    def _unnamed(self, ways: Ways, names: Names, graph: AutogradGraph) -> set[int]:
-        """What no root reaches, by id."""
-        told = names.masks.keys() | names.stops | graph.nodes.keys()
-        lost = ways.things.keys() - told
-        # a storage's Python object lives as long as the storage once somebody has looked: it is not what keeps it
-        targets = self.targets
-        things = targets.things
-        bare = {key for key in lost if key in things and not things[key].tensor and key not in targets.extra}
-        above = self.heap.parents(targets.bases)
-        targets.bases = {key for key, some in zip(targets.bases, above, strict=True) if not some}
-        bare = {key for key, some in zip(bare, self.heap.parents(bare), strict=True) if not some}
-        for key in bare:
-            del things[key]
-        return lost - bare
+    def _name_objects(self, roots: list[Root]) -> ObjectNames:
+        names = ObjectNames(self.referrers, self.roles, self.deadline)
+        names.name_from_roots(roots)
+        self.complete = self.complete and self.heap.complete and self.referrers.complete and names.complete
+        return names
 
-    def _lost(self, ways: Ways, names: Names, graph: AutogradGraph, found: dict[str, list[Any]]) -> None:
-        lost = self._unnamed(ways, names, graph)
-        if lost and self.complete:  # else the others may have a name that was not come to
-            living = alive(lost, ways, self._held(found, graph))
-            names.adopt(outermost([key for key in lost if key in living], ways), NO_NAME, "elsewhere")
-            rest = [key for key in lost if key not in living]
-            names.adopt(outermost(rest, ways), "unreachable cycles", "garbage")
+    def _look_again(self, names: ObjectNames, roots: list[Root]) -> list[int]:
+        """Look for further referrers of what no root leads to; returns the ids of those that were added."""
+        ids = self._unreached_ids(names)
+        targets = [self.targets.by_id[object_id] for object_id in ids if object_id in self.targets.by_id]
+        unnamed = sum(memory.size for target in targets for memory in target.memory)
+        if unnamed < _MIN_UNNAMED_BYTES or time.perf_counter() > self.start + self.limit * _SECOND_LOOK_SHARE:
+            return []
+        added = add_class_referrers(ids, self.referrers, self.heap)
+        if added or self.arrays_searched:
+            return added
+        self.arrays_searched = True
+        deadline = self.start + self.limit * 2 * _SECOND_LOOK_SHARE
+        return add_array_referrers(ids, self.referrers, self.heap, deadline, [root.value for root in roots])
 
-    def _held(self, found: dict[str, list[Any]], graph: AutogradGraph) -> Counter[int]:
-        """How often each object is in our own lists, besides those that hold all."""
-        lists = (*found.values(), graph.saved.values(), graph.keepers.values())
-        return self.targets.held() + Counter(map(id, chain(*lists)))
+    def _unreached_ids(self, names: ObjectNames) -> set[int]:
+        """The objects that no root leads to, without storages that only their tensors keep alive."""
+        targets, by_id = self.targets, self.targets.by_id
+        unreached = self.referrers.objects.keys() - (names.place_bits.keys() | names.root_ids | self.graph.nodes.keys())
+        # once it was created, the Python object of a storage lives as long as the storage: it keeps nothing alive
+        bare = {key for key in unreached if key in by_id and not by_id[key].is_tensor and key not in targets.extra}
+        bare = self._without_parents(bare)
+        targets.base_ids = self._without_parents(targets.base_ids)
+        for object_id in bare:
+            del by_id[object_id]
+        return unreached - bare
 
-    # the result
+    def _without_parents(self, ids: set[int]) -> set[int]:
+        return {key for key, parents in zip(ids, self.heap.parents(ids), strict=True) if not parents}
 
-    def _reached(self, names: Names) -> list[Reach]:
+    def _name_unreached(self, names: ObjectNames) -> None:
+        ids = self._unreached_ids(names)
+        if not ids or not self.complete:  # after an incomplete search they may have a name
+            return
+        held = held_from_outside(ids, self.referrers, self._own_references())
+        cycles = [object_id for object_id in ids if object_id not in held]
+        alive = [object_id for object_id in ids if object_id in held]
+        names.name_unreached(outermost_first(alive, self.referrers), NO_NAME, "elsewhere")
+        names.name_unreached(outermost_first(cycles, self.referrers), "unreachable cycles", "garbage")
+
+    def _own_references(self) -> Counter[int]:
+        """How often each object is in the lists of this search, besides the heap and the referrer graph."""
+        lists = (*self.by_role.values(), self.graph.saved.values(), self.graph.hook_objects.values())
+        return self.targets.own_references() + Counter(map(id, chain(*lists)))
+
+    def _named_storages(self, names: ObjectNames) -> list[NamedStorage]:
         groups: dict[StorageLocation, list[int]] = {}
-        for key, target in self.targets.things.items():
-            for memory in target.memory if key in names.named else ():
-                groups.setdefault(memory, []).append(key)
-        return [self._reach(memory, keys, names) for memory, keys in groups.items()]
+        for object_id, target in self.targets.by_id.items():
+            for memory in target.memory if object_id in names.named else ():
+                groups.setdefault(memory, []).append(object_id)
+        holders: dict[int, dict[str, None]] = {}
+        if any(names.named[ids[0]].graph for ids in groups.values()):
+            node_ids, tensor_ids = self.roles.nodes, self.roles.targets
+            holders = graph_holders(names.named, self.referrers.children, node_ids, tensor_ids)
+        return [self._named_storage(memory, ids, names, holders) for memory, ids in groups.items()]
 
-    def _reach(self, memory: StorageLocation, keys: list[int], names: Names) -> Reach:
-        things, bases = self.targets.things, self.targets.bases
+    def _named_storage(
+        self, memory: StorageLocation, ids: list[int], names: ObjectNames, holders: dict[int, dict[str, None]]
+    ) -> NamedStorage:
+        by_id, base_ids = self.targets.by_id, self.targets.base_ids
 
-        def order(key: int) -> tuple[Any, ...]:
-            one = names.named[key]
-            return one.graph, RANK[one.place], one.depth, not things[key].tensor
+        def preference(object_id: int) -> tuple[Any, ...]:
+            named = names.named[object_id]
+            return named.graph, PLACE_ORDER[named.place], named.depth, not by_id[object_id].is_tensor
 
-        keys = sorted(keys, key=order)
-        first: Named = names.named[keys[0]]
-        of_tensors = [key for key in keys if things[key].tensor]
-        tensors = [things[key].thing for key in of_tensors]
-        told = [self.types.describe(tensor) for tensor in tensors]
-        # a tensor that only its own views keep shows nobody more than they do
-        spans = [span for key, (_, span) in zip(of_tensors, told, strict=True) if key not in bases] or [None]
-        view = max((span or 0 for span in spans), default=0)
+        ids = sorted(ids, key=preference)
+        first = names.named[ids[0]]
+        tensor_ids = [object_id for object_id in ids if by_id[object_id].is_tensor]
+        tensors = [by_id[object_id].obj for object_id in tensor_ids]
+        described = [self.types.describe(tensor) for tensor in tensors]
+        # a tensor that only its own views keep alive makes no more of the storage visible than they do
+        sizes = [nbytes for key, (_, nbytes) in zip(tensor_ids, described, strict=True) if key not in base_ids] or [
+            None
+        ]
+        visible = max(nbytes or 0 for nbytes in sizes)
         kind = self.targets.kinds.get((memory.device, memory.address))
         if kind is None:
-            made = first.graph or any(self.types.grad_fn(tensor) is not None for tensor in tensors)
-            kind = "activation" if made else "plain"
-        return Reach(
+            has_graph = first.graph or any(self.types.grad_fn(tensor) is not None for tensor in tensors)
+            kind = "activation" if has_graph else "plain"
+        return NamedStorage(
             memory,
             kind,
-            names.text(keys[0]),
-            first.row,
+            names.name(ids[0]),
+            first.holder,
             first.place,
-            names.also(keys),
-            names.places(keys),
+            names.other_names(ids),
+            names.places(ids),
             first.graph,
-            max(told, key=lambda one: one[1] or 0)[0] if told else "storage",
-            view if spans and None not in spans and view < memory.size else None,
-            names.keepers(keys) if first.graph else (),
+            max(described, key=lambda description: description[1] or 0)[0] if described else "storage",
+            visible if None not in sizes and visible < memory.size else None,
+            tuple(dict.fromkeys(chain(*(holders.get(object_id, ()) for object_id in ids)))) if first.graph else (),
         )
-
-
-def _frozen_seeds() -> list[Any]:
-    """Where objects may be that no other tells of: modules, and the locals of running code."""
-    return [sys.modules, *(value for _, frame in running() for _, value in locals_of(frame))]

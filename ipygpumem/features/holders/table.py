@@ -1,8 +1,8 @@
-"""The table of the holders: who keeps how much, the largest first, adding up to what is allocated."""
+"""Tables of holders, one for each device: the largest first, adding up to the allocated memory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.units import VISIBLE, signed, size
@@ -15,129 +15,119 @@ if TYPE_CHECKING:
 
 __all__ = ["holders_tables"]
 
-_MOST = 10
-_PARTS = 3
-_WIDTH = 58
-_NAMES = 2
+_NAME_WIDTH = 58
+_OTHER_NAMES = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Storages of one name: what a tensor's graph keeps is told under that tensor."""
-
-    name: str
-    amount: int
-    storages: tuple[Storage, ...]
-
-
-def holders_tables(holders: Holders, *, most: int = _MOST, parts: int = _PARTS) -> list[Table]:
-    """A table for each device: the ``most`` largest holders, each with its ``parts`` largest tensors, then the rest."""
-    tables = [_table(holders, total, most, parts) for total in holders.totals]
+def holders_tables(holders: Holders, *, limit: int = 10, parts: int = 3) -> list[Table]:
+    """A table for each device with the ``limit`` largest holders, each with its ``parts`` largest tensors."""
+    tables = [_table(holders, total, limit, parts) for total in holders.totals]
     if not tables:
-        tables = [Table("who holds the memory", ("bytes",), (TableRow("no tensor", (size(0),), 1),))]
-    last = tables[-1]
-    notes = tuple(f"note: {note}" for note in holders.notes)
-    return [*tables[:-1], Table(last.title, last.header, last.rows, (*last.remarks, *notes))]
+        tables = [Table("who holds the memory", ("bytes",), (TableRow("no tensors", (size(0),), 1),))]
+    notes = (f"note: {note}" for note in holders.notes)
+    return [*tables[:-1], replace(tables[-1], remarks=(*tables[-1].remarks, *notes))]
 
 
-def _table(holders: Holders, total: Total, most: int, parts: int) -> Table:
-    every = holders.largest(len(holders.holders), total.device)
-    shown, others = every[:most], every[most:]
+def _table(holders: Holders, total: Total, limit: int, parts: int) -> Table:
+    listed = holders.largest(len(holders.holders), total.device)
+    shown, smaller = listed[:limit], listed[limit:]
     whole = total.allocated if total.allocated is not None else total.held
-    rows: list[TableRow] = []
-    for holder in shown:
-        rows += _holder_rows(holder, whole, parts)
-    if others:
-        amount, count = sum(one.amount for one in others), sum(one.count for one in others)
-        text = f"{len(others):,} smaller holder{'s' if len(others) > 1 else ''}"
-        rows.append(TableRow(text, (_level(amount), f"{count:,}"), 1))
+    rows = [row for holder in shown for row in _holder_rows(holder, whole, parts)]
+    if smaller:
+        rows.append(_sum_row(f"{len(smaller):,} smaller holder{'s' if len(smaller) > 1 else ''}", smaller, 1))
     if holders.since:
         title = f"{total.device}, new since {holders.since}"
-        rows.append(TableRow("new", (_level(sum(one.amount for one in every)), _count(every)), 0))
+        rows.append(_sum_row("new", listed, 0))
     else:
         title = f"{total.device}, who holds the memory"
-        rest = total.held - sum(one.amount for one in every)
-        rows += [TableRow("other names", (_level(rest), ""), 1)] if rest else []
-        rows += [TableRow(one.label, (_level(one.amount), ""), 1) for one in total.rest]
+        not_listed = total.held - sum(holder.amount for holder in listed)
+        if not_listed:
+            rows.append(TableRow("other names", (_size(not_listed), ""), 1))
+        rows += [TableRow(part.label, (_size(part.amount), ""), 1) for part in total.rest]
         label = "allocated (tensors)" if total.allocated is not None else "tensors"
-        rows.append(TableRow(label, (_level(whole), _count(every)), 0))
-    notes = tuple(dict.fromkeys(one.note for one in shown if one.note))
+        rows.append(replace(_sum_row(label, listed, 0), cells=(_size(whole), _count(listed))))
+    notes = dict.fromkeys(holder.note for holder in shown if holder.note)
     return Table(title, ("bytes", "tensors"), tuple(rows), (*notes, *_freeable(holders, total.device)))
 
 
+def _sum_row(label: str, holders: Sequence[Holder], level: int) -> TableRow:
+    return TableRow(label, (_size(sum(holder.amount for holder in holders)), _count(holders)), level)
+
+
 def _count(holders: Sequence[Holder]) -> str:
-    return f"{sum(one.count for one in holders):,}"
+    return f"{sum(holder.count for holder in holders):,}"
 
 
 def _holder_rows(holder: Holder, whole: int, parts: int) -> list[TableRow]:
-    grouped = _grouped(holder)
+    groups = _groups(holder)
     share = holder.amount / whole if whole else None
-    only = grouped[0] if len(grouped) == 1 else None
-    label = only.name if only is not None else holder.name
-    aside = _aside(only.storages, graph=True) if only is not None else _kinds(holder)
-    rows = [TableRow(_short(label), (_level(holder.amount), f"{holder.count:,}"), 1, bar=share, remark=aside)]
-    if only is not None or not parts:
-        return rows
-    for part in grouped[:parts]:
-        cells = (_level(part.amount), f"{len(part.storages):,}")
-        rows.append(TableRow(_short(part.name), cells, 2, remark=_aside(part.storages, graph=True)))
-    left = grouped[parts:]
-    if left:
-        count = sum(len(part.storages) for part in left)
-        rows.append(TableRow(f"{len(left):,} more", (_level(sum(part.amount for part in left)), f"{count:,}"), 2))
+    cells = (_size(holder.amount), f"{holder.count:,}")
+    if len(groups) == 1:
+        (storages,) = groups
+        return [TableRow(_shorten(storages[0].name), cells, 1, bar=share, remark=_description(storages))]
+    rows = [TableRow(_shorten(holder.name), cells, 1, bar=share, remark=_kinds(holder))]
+    for storages in groups[:parts]:
+        cells = (_size(_bytes(storages)), f"{len(storages):,}")
+        rows.append(TableRow(_shorten(storages[0].name), cells, 2, remark=_description(storages)))
+    if parts and groups[parts:]:
+        hidden = [storage for storages in groups[parts:] for storage in storages]
+        rows.append(TableRow(f"{len(groups) - parts:,} more", (_size(_bytes(hidden)), f"{len(hidden):,}"), 2))
     return rows
 
 
-def _grouped(holder: Holder) -> list[_Part]:
+def _groups(holder: Holder) -> list[list[Storage]]:
+    """The storages of a holder by name, the largest first; what a tensor's graph keeps is a group of its own."""
     groups: dict[tuple[str, bool], list[Storage]] = {}
-    for part in holder.parts:
-        groups.setdefault((part.name, part.graph), []).append(part)
-    found = [_Part(name, sum(one.amount for one in some), tuple(some)) for (name, _), some in groups.items()]
-    return sorted(found, key=lambda part: -part.amount)
+    for storage in holder.parts:
+        groups.setdefault((storage.name, storage.graph), []).append(storage)
+    return sorted(groups.values(), key=_bytes, reverse=True)
+
+
+def _bytes(storages: Sequence[Storage]) -> int:
+    return sum(storage.amount for storage in storages)
 
 
 def _kinds(holder: Holder) -> str:
     if len(holder.kinds) == 1:
         return "" if holder.kinds[0][0] == "plain" else holder.kinds[0][0]
-    return ", ".join(f"{kind} {_level(amount)}" for kind, amount in holder.kinds)
+    return ", ".join(f"{kind} {_size(nbytes)}" for kind, nbytes in holder.kinds)
 
 
-def _aside(storages: Sequence[Storage], *, graph: bool) -> str:
-    """What there is to say of a part: its kind, its shape, where it was made, its other names."""
+def _description(storages: Sequence[Storage]) -> str:
+    """Kind, shape, origin and other names of the storages of one name."""
     first = storages[0]
-    if graph and first.graph:
-        words = [f"{first.kind}s kept by its autograd graph" if len(storages) > 1 else "kept by its autograd graph"]
+    if first.graph:
+        kind = f"{first.kind}s kept by its autograd graph" if len(storages) > 1 else "kept by its autograd graph"
+        details = [kind, first.made]
     else:
-        words = ["" if first.kind == "plain" else first.kind, first.tensor]
-    words.append(first.made)
+        details = ["" if first.kind == "plain" else first.kind, first.tensor, first.made]
     if first.also:
-        more = len(first.also) - _NAMES
-        words.append(f"also {', '.join(map(_short, first.also[:_NAMES]))}{', ...' if more > 0 else ''}")
-    return " · ".join(word for word in words if word)
+        names = ", ".join(map(_shorten, first.also[:_OTHER_NAMES]))
+        details.append(f"also {names}{', ...' if len(first.also) > _OTHER_NAMES else ''}")
+    return " · ".join(detail for detail in details if detail)
 
 
-def _short(name: str) -> str:
-    """A name that fits a column: the middle goes."""
-    if len(name) <= _WIDTH:
+def _shorten(name: str) -> str:
+    if len(name) <= _NAME_WIDTH:
         return name
-    half = (_WIDTH - 3) // 2
+    half = (_NAME_WIDTH - 3) // 2
     return f"{name[:half]}...{name[-half:]}"
 
 
-def _level(amount: int) -> str:
-    if amount == 0 or abs(amount) >= VISIBLE:
-        return size(amount) if amount >= 0 else signed(amount)
+def _size(nbytes: int) -> str:
+    if nbytes == 0 or abs(nbytes) >= VISIBLE:
+        return size(nbytes) if nbytes >= 0 else signed(nbytes)
     return "<0.1 MiB"
 
 
-def _freeable(holders: Holders, device: str) -> tuple[str, ...]:
-    """What `%gpumem free` would give back, where there is something."""
+def _freeable(holders: Holders, device: str) -> list[str]:
+    """What `%gpumem free` would free, if anything."""
     if holders.since:
-        return ()
-    now, outputs = holders.freeable(device, "traceback"), holders.freeable(device, "traceback", "output")
+        return []
+    freeable, with_outputs = holders.freeable(device, "traceback"), holders.freeable(device, "traceback", "output")
     sentences = []
-    if now >= VISIBLE:
-        sentences.append(f"%gpumem free gives back {size(now)}: what the last exception and unreachable cycles hold")
-    if outputs - now >= VISIBLE:
-        sentences.append(f"%gpumem free --out gives back {size(outputs)}: the output history, too")
-    return tuple(sentences)
+    if freeable >= VISIBLE:
+        sentences.append(f"%gpumem free frees {size(freeable)}, held by the last exception or by unreachable cycles")
+    if with_outputs - freeable >= VISIBLE:
+        sentences.append(f"%gpumem free --out frees {size(with_outputs)}, including the output history")
+    return sentences

@@ -1,205 +1,208 @@
-"""What a walk is about: the tensors and storages in the memory that was asked for, and whose they are.
+"""The tensors and storages of a search: the memory they use, what modules and optimizers use them for, their gradients.
 
-Some tensors have no memory of their own: they are made of others (DTensor, torchao's, a class of the user's). They
-count as far as those do, so that what is a parameter, a gradient, or an optimizer's state is called so.
+Some tensors have no memory of their own, because they wrap others (DTensor, torchao's tensors, a user's own subclass).
+Their role passes to the tensors inside, so that the storage of a wrapped parameter is a parameter.
 """
 
 from __future__ import annotations
 
-import types
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.labels import attributes, isinstance_of, slots
-from ipygpumem.features.holders.model import KINDS, Kind
+from ipygpumem.features.holders.inspection import instance_dict, is_instance, slot_values
+from ipygpumem.features.holders.model import KINDS
 from ipygpumem.sources.storages import mro, type_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ipygpumem.features.holders.model import Kind
     from ipygpumem.sources.storages import StorageLocation, TorchTypes
 
 __all__ = ["Target", "Targets"]
 
-_WRAPPERS = 5
-"""Tensors in each other: a parameter that is distributed, of a quantized one, of a class of one's own, and one more."""
+_MAX_WRAPPERS = 5
+"""Levels of tensors in tensors: a distributed parameter may be quantized, and in a user's own class."""
+_NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
+"""Class attributes of torchao with the names of the wrapped tensors; its ``__tensor_flatten__`` is generated."""
 
 
 @dataclass(slots=True)
 class Target:
-    """A tensor, or a storage that Python has by itself, in the memory that is asked for.
+    """A tensor with the memory it uses and the tensors it wraps, or a storage that Python code refers to directly."""
 
-    ``inner``: the tensors that one without memory of its own is made of.
-    """
-
-    thing: Any
+    obj: Any
     memory: list[StorageLocation]
-    tensor: bool
-    inner: list[Any]
+    is_tensor: bool
+    wrapped: list[Any]
 
 
 class Targets:
-    """The targets of one walk.
+    """The targets of one search.
 
     Attributes:
-        things: They, by id.
-        kinds: Whose each storage is, by device and address, where it is somebody's.
-        extra: References that the collector does not see: what a C object keeps, by the id of what is kept.
-        gradients: The ids of gradients.
-        bases: The ids of what others are views of.
+        by_id: The targets by the id of the tensor or storage.
+        kinds: What each storage is used for, by device and address, as far as it belongs to a module or an optimizer.
+        extra: Referrers that the collector does not know, by the id of the referent.
+        gradient_ids: The ids of gradients.
+        base_ids: The ids of tensors that others are views of.
     """
 
-    def __init__(self, asked: TorchTypes, wanted: Callable[[str], bool], found: dict[str, list[Any]]) -> None:
-        self._types = asked
-        self._wanted = wanted
-        self._hollow: dict[int, Any] = {}
-        self._claims: dict[int, Kind] = {}
-        self.things: dict[int, Target] = {}
+    def __init__(
+        self, tensor_types: TorchTypes, is_wanted: Callable[[str], bool], by_role: dict[str, list[Any]]
+    ) -> None:
+        self._types = tensor_types
+        self._is_wanted = is_wanted
+        self._without_memory: dict[int, Any] = {}
+        self._roles: dict[int, Kind] = {}
+        self.by_id: dict[int, Target] = {}
         self.kinds: dict[tuple[str, int], Kind] = {}
         self.extra: dict[int, list[Any]] = {}
-        self.gradients: set[int] = set()
-        self.bases: set[int] = set()
-        tensors = found.get("tensor", [])
-        # each loop in a function of its own: a name that is left over would be a reference
-        self._add_all(tensors, tensor=True)
-        self._add_all(found.get("storage", []), tensor=False)
-        self._gradients(tensors)
-        self._bases()
-        self._made()
-        self._owned(found.get("module", []), found.get("optimizer", []))
-        self._settle()
+        self.gradient_ids: set[int] = set()
+        self.base_ids: set[int] = set()
+        tensors = by_role.get("tensor", [])
+        # each loop is a function, because a loop variable that stays behind would be a reference to its last object
+        self._add_all(tensors, is_tensor=True)
+        self._add_all(by_role.get("storage", []), is_tensor=False)
+        self._add_gradients(tensors)
+        self._add_bases()
+        self._set_wrapper_roles()
+        self._set_owned_roles(by_role.get("module", []), by_role.get("optimizer", []))
+        self._set_kinds()
 
-    def _add_all(self, things: list[Any], *, tensor: bool) -> None:
-        for thing in things:
-            self.add(thing, tensor=tensor)
+    def _add_all(self, objects: list[Any], *, is_tensor: bool) -> None:
+        for obj in objects:
+            self.add(obj, is_tensor=is_tensor)
 
-    def add(self, thing: Any, *, tensor: bool, levels: int = _WRAPPERS) -> bool:
-        """Whether there is some of the memory asked for in a thing."""
-        key = id(thing)
-        if key in self.things or key in self._hollow or not levels:
-            return key in self.things
-        memory = self._types.locations(thing) if tensor else self._types.storage_locations(thing)
-        memory = [one for one in memory if self._wanted(one.device)]
-        inner = self._inner(thing) if tensor and not memory else []
-        if inner:
-            self._hollow[key] = thing  # until something is found: it may hold itself
-            inner = [one for one in inner if self.add(one, tensor=True, levels=levels - 1)]
-        if memory or inner:
-            self.things[key] = Target(thing, memory, tensor, inner)
-            self._hollow.pop(key, None)
-        return key in self.things
+    def add(self, obj: Any, *, is_tensor: bool = True, levels: int = _MAX_WRAPPERS) -> bool:
+        """Add a tensor or storage if it uses memory on the wanted devices, and return whether it does."""
+        object_id = id(obj)
+        if object_id in self.by_id or object_id in self._without_memory or not levels:
+            return object_id in self.by_id
+        memory = self._types.locations(obj) if is_tensor else self._types.storage_locations(obj)
+        memory = [part for part in memory if self._is_wanted(part.device)]
+        wrapped = self._wrapped_tensors(obj) if is_tensor and not memory else []
+        if wrapped:
+            self._without_memory[object_id] = obj  # entered first, because it may wrap itself
+            wrapped = [tensor for tensor in wrapped if self.add(tensor, levels=levels - 1)]
+        if memory or wrapped:
+            self.by_id[object_id] = Target(obj, memory, is_tensor, wrapped)
+            self._without_memory.pop(object_id, None)
+        return object_id in self.by_id
 
-    def _gradients(self, tensors: list[Any]) -> None:
+    def _add_gradients(self, tensors: list[Any]) -> None:
         for tensor in tensors:
             gradient = self._types.gradient(tensor)
             if gradient is not None:
-                self.add(gradient, tensor=True)
-                self._call(gradient, "gradient")
+                self.add(gradient)
+                self._set_role(gradient, "gradient")
                 self.extra.setdefault(id(gradient), []).append(tensor)
-                self.gradients.add(id(gradient))
+                self.gradient_ids.add(id(gradient))
 
-    def _bases(self) -> None:
-        """A view keeps the tensor that it is a view of, where the collector does not see it."""
-        for key, target in list(self.things.items()):
-            base = self._types.base(target.thing) if target.tensor else None
-            if base is not None and id(base) != key:
-                self.add(base, tensor=True)
-                self.bases.add(id(base))
-                self.extra.setdefault(id(base), []).append(target.thing)
+    def _add_bases(self) -> None:
+        """Add the tensors that views keep alive without the collector's knowledge."""
+        for object_id, target in list(self.by_id.items()):
+            base = self._types.base(target.obj) if target.is_tensor else None
+            if base is not None and id(base) != object_id:
+                self.add(base)
+                self.base_ids.add(id(base))
+                self.extra.setdefault(id(base), []).append(target.obj)
 
-    def _made(self) -> None:
-        """What wrappers are made of knows nothing of the graph that the wrapper is in."""
-        for target in self.things.values():
-            if target.inner and self._types.grad_fn(target.thing) is not None:
-                self._call(target.thing, "activation")
+    def _set_wrapper_roles(self) -> None:
+        """The wrapped tensors themselves are not part of the graph that the wrapper belongs to."""
+        for target in self.by_id.values():
+            if target.wrapped and self._types.grad_fn(target.obj) is not None:
+                self._set_role(target.obj, "activation")
 
-    def _owned(self, modules: list[Any], optimizers: list[Any]) -> None:
-        kinds: tuple[tuple[str, Kind], ...] = (("_parameters", "parameter"), ("_buffers", "buffer"))
+    def _set_owned_roles(self, modules: list[Any], optimizers: list[Any]) -> None:
         for module in modules:
-            own = attributes(module) or {}
-            for name, kind in kinds:
-                for tensor in _inside(own.get(name), 1):
-                    self._call(tensor, kind)
+            namespace = instance_dict(module) or {}
+            for tensor in _contents(namespace.get("_parameters"), 1):
+                self._set_role(tensor, "parameter")
+            for tensor in _contents(namespace.get("_buffers"), 1):
+                self._set_role(tensor, "buffer")
         for optimizer in optimizers:
-            own = attributes(optimizer) or {}
-            for tensor in _inside(own.get("state"), 3):
-                self._call(tensor, "optimizer state")
-            for tensor in _inside(own.get("param_groups"), 3):
-                self._call(tensor, "parameter")
+            namespace = instance_dict(optimizer) or {}
+            for tensor in _contents(namespace.get("state"), 3):
+                self._set_role(tensor, "optimizer state")
+            for tensor in _contents(namespace.get("param_groups"), 3):
+                self._set_role(tensor, "parameter")
 
-    def _call(self, thing: Any, kind: Kind) -> None:
-        """It is somebody's: a parameter before a buffer, a gradient, an optimizer's state."""
-        key = id(thing)
-        if key in self.things:
-            self._claims[key] = min(kind, self._claims.get(key, "plain"), key=KINDS.index)
+    def _set_role(self, obj: Any, kind: Kind) -> None:
+        """Record what a target is used for; of several kinds the first in `KINDS`."""
+        if id(obj) in self.by_id:
+            self._roles[id(obj)] = min(kind, self._roles.get(id(obj), "plain"), key=KINDS.index)
 
-    def _settle(self) -> None:
-        """Each storage is whose its tensor is; what a wrapper is made of is the wrapper's, unless it is somebody's."""
-        for claimed, kind in self._claims.items():
-            todo, seen = [claimed], set()
-            while todo:
-                key = todo.pop()
-                seen.add(key)
-                target = self.things[key]
-                within = map(id, target.inner)
-                todo += [one for one in within if one in self.things and one not in self._claims and one not in seen]
-                for one in target.memory:
-                    known = self.kinds.get((one.device, one.address), "plain")
-                    self.kinds[one.device, one.address] = min(kind, known, key=KINDS.index)
+    def _set_kinds(self) -> None:
+        """Pass the role of each tensor to its storage, and that of a wrapper to wrapped tensors without a role."""
+        for root_id, kind in self._roles.items():
+            pending, seen = [root_id], set()
+            while pending:
+                object_id = pending.pop()
+                seen.add(object_id)
+                target = self.by_id[object_id]
+                pending += [
+                    key
+                    for key in map(id, target.wrapped)
+                    if key in self.by_id and key not in self._roles and key not in seen
+                ]
+                for memory in target.memory:
+                    location = (memory.device, memory.address)
+                    self.kinds[location] = min(kind, self.kinds.get(location, "plain"), key=KINDS.index)
 
-    def _inner(self, tensor: Any) -> list[Any]:
-        """The tensors that one without storage of its own is made of: those of its attributes that its class names.
+    def _wrapped_tensors(self, tensor: Any) -> list[Any]:
+        """The tensors in the attributes of one without storage.
 
-        A class that torch.compile knows has ``__tensor_flatten__``, whose names stand in its code or beside it. Of any
-        other class all attributes count.
+        Classes that support torch.compile name them in ``__tensor_flatten__``. Of other classes all attributes count.
         """
         if not self._types.dispatches(tensor):
             return []
-        parts = list(dict.items(attributes(tensor) or {}))
+        attributes = list(dict.items(instance_dict(tensor) or {}))
         for base in mro(type(tensor)):
-            parts += slots(tensor, base)
-        names = _flattened(type(tensor))
-        found = [(name, part) for name, part in parts if self._types.role(type(part)) == "tensor"]
-        told = [part for name, part in found if type(name) is str and name in names]
-        return told or [part for _, part in found]
+            attributes += slot_values(tensor, base)
+        tensors = [(name, value) for name, value in attributes if self._types.role(type(value)) == "tensor"]
+        names = _flattened_names(type(tensor))
+        named = [value for name, value in tensors if type(name) is str and name in names]
+        return named or [value for _, value in tensors]
 
-    def held(self) -> Counter[int]:
-        """How often each object is in the lists here."""
-        things = self.things.values()
-        inner = chain.from_iterable(target.inner for target in things)
-        own = (target.thing for target in things)
-        return Counter(map(id, chain(*self.extra.values(), inner, own, self._hollow.values())))
-
-
-def _flattened(kind: type) -> set[str]:
-    """What may be the names of the tensors that a class's instances are made of, without a call of it."""
-    found: set[str] = set()
-    for base in mro(kind):
-        own = type_dict(base)
-        flatten = own.get("__tensor_flatten__")
-        if type(flatten) is types.FunctionType:
-            found.update(_words(flatten.__code__.co_consts))
-        for name in ("tensor_data_names", "optional_tensor_data_names"):  # torchao's classes have it written for them
-            found.update(_words(own.get(name)))
-    return found
+    def own_references(self) -> Counter[int]:
+        """How often each object is in the lists of this instance, by id."""
+        targets = self.by_id.values()
+        wrapped = chain.from_iterable(target.wrapped for target in targets)
+        objects = (target.obj for target in targets)
+        return Counter(map(id, chain(*self.extra.values(), wrapped, objects, self._without_memory.values())))
 
 
-def _words(thing: Any) -> list[str]:
-    if type(thing) is str:
-        return [thing]
-    return [word for one in thing for word in _words(one)] if type(thing) is tuple or type(thing) is list else []
+def _flattened_names(cls: type) -> set[str]:
+    """Possible names of the wrapped tensors of a class, read from the constants of ``__tensor_flatten__``."""
+    names: set[str] = set()
+    for base in mro(cls):
+        namespace = type_dict(base)
+        flatten = namespace.get("__tensor_flatten__")
+        if type(flatten) is FunctionType:
+            names.update(_strings(flatten.__code__.co_consts))
+        for attribute in _NAME_ATTRIBUTES:
+            names.update(_strings(namespace.get(attribute)))
+    return names
 
 
-def _inside(thing: Any, levels: int) -> Iterable[Any]:
-    """What lies in nested dicts, lists and tuples."""
-    if isinstance_of(thing, dict):
-        parts = list(dict.values(thing))
-    elif isinstance_of(thing, list):
-        parts = list(list.__iter__(thing))
-    elif isinstance_of(thing, tuple):
-        parts = list(tuple.__iter__(thing))
+def _strings(value: Any) -> list[str]:
+    if type(value) is str:
+        return [value]
+    return [text for part in value for text in _strings(part)] if type(value) is tuple or type(value) is list else []
+
+
+def _contents(value: Any, levels: int) -> Iterable[Any]:
+    """The values in nested dicts, lists and tuples."""
+    if is_instance(value, dict):
+        parts = list(dict.values(value))
+    elif is_instance(value, list):
+        parts = list(list.__iter__(value))
+    elif is_instance(value, tuple):
+        parts = list(tuple.__iter__(value))
     else:
-        return [thing]
-    return [one for part in parts for one in _inside(part, levels - 1)] if levels else []
+        return [value]
+    return [item for part in parts for item in _contents(part, levels - 1)] if levels else []

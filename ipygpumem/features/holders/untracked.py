@@ -1,7 +1,8 @@
-"""Second looks at what nobody seems to hold: in numpy's arrays, and by classes that have no name.
+"""A second look for objects without a referrer: in what the collector does not track, and through classes.
 
-Python's collector does not know the arrays themselves, nor what they hold: objects, or a tensor whose memory they
-share. A class is called by whoever names it; where nobody does, an instance, a subclass or a tuple tells.
+NumPy arrays are not tracked, nor are dicts and tuples that contain nothing tracked, although they may refer to an array
+that holds Python objects or shares a tensor's memory. A class is named by what refers to it by name; if nothing does,
+it is named through an instance, a subclass or a tuple.
 """
 
 from __future__ import annotations
@@ -11,117 +12,120 @@ import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.arrays import base_of, has_objects, is_array, items
-from ipygpumem.features.holders.labels import isinstance_of
+from ipygpumem.features.holders.inspection import array_base, array_items, has_objects, is_array, is_instance
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from ipygpumem.features.holders.heap import Heap
-    from ipygpumem.features.holders.referrers import Ways
+    from ipygpumem.features.holders.referrers import ReferrerGraph
 
-__all__ = ["through_arrays", "through_classes"]
+__all__ = ["add_array_referrers", "add_class_referrers"]
 
 _CHUNK = 8192
-_PLAIN = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None))))
-_MOST_KEEPERS = 50
-"""Of a class's instances: there may be millions, and one has a name as good as another's."""
+_PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None))))
+_MAX_CLASS_REFERRERS = 50
+"""Instances of one class to consider: there may be millions, and one name is as good as another."""
 
 
-def through_arrays(
-    lost: Collection[int], ways: Ways, heap: Heap, deadline: float, roots: Iterable[Any] = ()
+def add_array_referrers(
+    ids: Collection[int], referrers: ReferrerGraph, heap: Heap, deadline: float, roots: Iterable[Any] = ()
 ) -> list[int]:
-    """Put arrays over what they hold of the lost, and over each array who holds that one; the ids of the arrays.
+    """Add the arrays and untracked containers that lead to some objects; returns the ids of what was added.
 
-    Dicts and tuples with nothing but arrays are like these: the collector does not track them. ``roots``: things that
-    count although it does not.
+    ``roots``: objects to look into although the collector may not track them.
     """
-    todo = _arrays(heap, deadline)
-    todo += [(one, root) for root in roots if _untracked(root) for one in gc.get_referents(root) if _hidden(one)]
-    keepers: dict[int, list[Any]] = {}
+    pending = _untracked_referents(heap, deadline)
+    pending += [(part, root) for root in roots if _is_untracked(root) for part in _referents(root) if _may_refer(part)]
+    array_referrers: dict[int, list[Any]] = {}
     arrays: dict[int, Any] = {}
-    inside: dict[int, list[int]] = {}
-    while todo:
-        array, keeper = todo.pop()
-        key = id(array)
-        keepers.setdefault(key, []).append(keeper)
-        if key in arrays:
+    contents: dict[int, list[int]] = {}
+    while pending:
+        array, referrer = pending.pop()
+        array_id = id(array)
+        array_referrers.setdefault(array_id, []).append(referrer)
+        if array_id in arrays:
             continue
-        arrays[key] = array
-        parts = _parts(array)
-        inside[key] = [id(one) for one in parts if id(one) in lost]
-        todo += [(one, array) for one in parts if _hidden(one)]
-    holding = [key for key, found in inside.items() if found]
-    for key in holding:  # the list grows: by the arrays that hold these, and those that are views of these
-        for keeper in keepers[key]:
-            if id(keeper) in arrays:
-                inside[id(keeper)].append(key)
-                if id(keeper) not in holding:
-                    holding.append(id(keeper))
-    holding = [key for key in holding if key not in ways.things]
-    for key in holding:
-        ways.things[key] = arrays[key]
-        ways.kids.setdefault(key, []).extend(inside[key])
-        ways.extra.setdefault(key, []).extend(one for one in keepers[key] if id(one) not in arrays)
-    return holding
+        arrays[array_id] = array
+        parts = _referents(array)
+        contents[array_id] = [id(part) for part in parts if id(part) in ids]
+        pending += [(part, array) for part in parts if _may_refer(part)]
+    leading = [array_id for array_id, content in contents.items() if content]
+    for array_id in leading:  # the list grows by the arrays that contain these
+        for referrer in array_referrers[array_id]:
+            if id(referrer) in arrays:
+                contents[id(referrer)].append(array_id)
+                if id(referrer) not in leading:
+                    leading.append(id(referrer))
+    added = [array_id for array_id in leading if array_id not in referrers.objects]
+    for array_id in added:
+        referrers.objects[array_id] = arrays[array_id]
+        referrers.children.setdefault(array_id, []).extend(contents[array_id])
+        tracked = (referrer for referrer in array_referrers[array_id] if id(referrer) not in arrays)
+        referrers.extra.setdefault(array_id, []).extend(tracked)
+    return added
 
 
-def _arrays(heap: Heap, deadline: float) -> list[tuple[Any, Any]]:
-    """Each array of objects that something in the heap refers to, and what does."""
-    found: list[tuple[Any, Any]] = []
+def _untracked_referents(heap: Heap, deadline: float) -> list[tuple[Any, Any]]:
+    """Arrays and untracked containers that a tracked object refers to, each with that object."""
+    pairs: list[tuple[Any, Any]] = []
     objects = heap.objects
     for start in range(0, len(objects), _CHUNK):
         if time.perf_counter() > deadline:
             return []
-        answers = list(map(gc.get_referents, objects[start : start + _CHUNK]))
-        kinds = list(map(type, itertools.chain.from_iterable(answers)))
-        some = {key for key, kind in dict(zip(map(id, kinds), kinds, strict=True)).items() if _may_hide(kind)}
-        pairs = zip(objects[start : start + _CHUNK], answers, strict=True)
-        found += [(one, keeper) for keeper, answer in pairs for one in answer if id(type(one)) in some and _hidden(one)]
-    return found
+        chunk = objects[start : start + _CHUNK]
+        referents = list(map(gc.get_referents, chunk))
+        classes = list(map(type, itertools.chain.from_iterable(referents)))
+        candidates = {
+            key
+            for key, cls in dict(zip(map(id, classes), classes, strict=True)).items()
+            if cls is dict or cls is tuple or is_array(cls)
+        }
+        pairs += [
+            (part, referrer)
+            for referrer, parts in zip(chunk, referents, strict=True)
+            for part in parts
+            if id(type(part)) in candidates and _may_refer(part)
+        ]
+    return pairs
 
 
-def _parts(thing: Any) -> list[Any]:
-    """What a thing refers to: an array its objects, and what it is a view of."""
-    if not is_array(type(thing)):
-        return gc.get_referents(thing)
-    base = base_of(thing)
-    return [*([one for _, one in items(thing)] if has_objects(thing) else ()), *([] if base is None else [base])]
+def _referents(obj: Any) -> list[Any]:
+    if not is_array(type(obj)):
+        return gc.get_referents(obj)
+    base = array_base(obj)
+    items = [item for _, item in array_items(obj)] if has_objects(obj) else []
+    return items if base is None else [*items, base]
 
 
-def _may_hide(kind: type) -> bool:
-    return kind is dict or kind is tuple or is_array(kind)
+def _may_refer(obj: Any) -> bool:
+    """Whether an object may refer to Python objects although the collector does not know of it."""
+    if _is_untracked(obj):
+        return any(id(type(part)) not in _PLAIN_TYPE_IDS for part in gc.get_referents(obj))
+    return is_array(type(obj)) and (array_base(obj) is not None or has_objects(obj))
 
 
-def _hidden(thing: Any) -> bool:
-    """Whether a thing may refer to Python objects although the collector does not see it."""
-    if _untracked(thing):
-        return any(id(type(one)) not in _PLAIN for one in gc.get_referents(thing))
-    return is_array(type(thing)) and (base_of(thing) is not None or has_objects(thing))
+def _is_untracked(obj: Any) -> bool:
+    return (type(obj) is dict or type(obj) is tuple) and not gc.is_tracked(obj)
 
 
-def _untracked(thing: Any) -> bool:
-    kind = type(thing)
-    return (kind is dict or kind is tuple) and not gc.is_tracked(thing)
+def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph, heap: Heap) -> list[int]:
+    """Add instances, subclasses and tuples of the classes among some objects; returns the ids of what was added."""
+    class_ids = [object_id for object_id in ids if is_instance(referrers.objects[object_id], type)]
+    added = []
+    for class_id, parents in zip(class_ids, heap.parents(class_ids), strict=True):
+        cls = referrers.objects[class_id]
+        chosen = [obj for obj in parents if obj is not cls and (type(obj) is cls or is_instance(obj, type))]
+        chosen += [obj for obj in parents if type(obj) is tuple and not _belongs_to_class(obj, heap)]
+        for obj in chosen[:_MAX_CLASS_REFERRERS]:
+            if id(obj) not in referrers.objects:
+                referrers.objects[id(obj)] = obj
+                added.append(id(obj))
+            referrers.children.setdefault(id(obj), []).append(class_id)
+    return added
 
 
-def through_classes(lost: Collection[int], ways: Ways, heap: Heap) -> list[int]:
-    """Put instances, subclasses and tuples over classes among the lost; the ids of those that are new."""
-    classes = [key for key in lost if isinstance_of(ways.things[key], type)]
-    fresh = []
-    for key, parents in zip(classes, heap.parents(classes), strict=True):
-        thing = ways.things[key]
-        keepers = [one for one in parents if one is not thing and (type(one) is thing or isinstance_of(one, type))]
-        keepers += [one for one in parents if type(one) is tuple and not _of_class(one, heap)]
-        for one in keepers[:_MOST_KEEPERS]:
-            if id(one) not in ways.things:
-                ways.things[id(one)] = one
-                fresh.append(id(one))
-            ways.kids.setdefault(id(one), []).append(key)
-    return fresh
-
-
-def _of_class(thing: tuple[Any, ...], heap: Heap) -> bool:
-    """Whether a tuple is a class's own, of its bases."""
-    (parents,) = heap.parents([id(thing)])
-    return any(isinstance_of(one, type) for one in parents)
+def _belongs_to_class(bases: tuple[Any, ...], heap: Heap) -> bool:
+    """Whether a tuple is the tuple of bases of some class."""
+    (parents,) = heap.parents([id(bases)])
+    return any(is_instance(parent, type) for parent in parents)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.holders.labels import attributes, isinstance_of
+from ipygpumem.features.holders.inspection import instance_dict, is_instance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -97,7 +97,7 @@ def code_object(value: Any) -> types.CodeType | None:
 def _unwrap(value: Any) -> Any:
     """The next inner function of a wrapper, or the method that calling the object runs."""
     cls = type(value)
-    wrapped = (attributes(value) or {}).get("__wrapped__")
+    wrapped = (instance_dict(value) or {}).get("__wrapped__")
     if wrapped is not None:  # decorated functions and caches
         return wrapped
     if issubclass(cls, functools.cached_property | functools.singledispatchmethod | functools.partialmethod):
@@ -195,11 +195,11 @@ def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
 def _item(container: Any, text: str) -> Any:
     """An item of a list, a tuple, a dict, or PyTorch's Sequential, ModuleList or ModuleDict."""
     key = ast.literal_eval(text)
-    modules: Any = (attributes(container) or {}).get("_modules")
-    if isinstance_of(modules, dict):
+    modules: Any = (instance_dict(container) or {}).get("_modules")
+    if is_instance(modules, dict):
         return list(dict.values(modules))[key] if isinstance(key, int) else modules[key]
     for cls in (dict, list, tuple):
-        if isinstance_of(container, cls):
+        if is_instance(container, cls):
             return cls.__getitem__(container, key)
     raise KeyError(text)
 

@@ -10,7 +10,7 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.labels import attributes, slots
+from ipygpumem.features.holders.inspection import instance_dict, slot_values
 from ipygpumem.sources.storages import TorchTypes, mro
 
 if TYPE_CHECKING:
@@ -213,5 +213,5 @@ def _compiled(module: Any, members: dict[str, Any]) -> str:
 
 def _attribute_values(value: Any) -> list[Any]:
     """The values in an object's ``__dict__`` and slots, read without calling its own code."""
-    in_slots = [item for base in mro(type(value)) for _, item in slots(value, base)]
-    return [*(attributes(value) or {}).values(), *in_slots]
+    in_slots = [item for base in mro(type(value)) for _, item in slot_values(value, base)]
+    return [*(instance_dict(value) or {}).values(), *in_slots]

@@ -1,4 +1,4 @@
-"""A history that is always on, so that a cell which runs out of memory leaves a snapshot: ``GPUMem.oom_snapshot``."""
+"""The allocation history for ``GPUMem.oom_snapshot``: always on, so that every failed allocation leaves a snapshot."""
 
 from __future__ import annotations
 
@@ -22,81 +22,95 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.recording_keys import CellFacts
     from ipygpumem.measurement.runtime import Runtime
 
-__all__ = ["Ring", "ring_path"]
+__all__ = ["OomHistory", "oom_path"]
 
-_EVENTS = 100_000
+_MAX_EVENTS = 100_000
 _COST = (
-    f"the last {_EVENTS:,} allocations and frees are kept with their Python stacks: some 50 MiB of main memory, and"
-    " about a tenth of the time of code that only launches small kernels"
+    f"the last {_MAX_EVENTS:,} allocations and frees are recorded with their Python stacks, which takes about 50 MiB of"
+    " main memory and slows code that only launches small kernels by about 10 %"
 )
 
 
-def ring_path(template: str, number: int) -> Path:
-    """The file of the Nth failure: ``{n}``, ``{host}`` and ``{time}`` expand. Proved to be writable.
+def oom_path(template: str, number: int) -> Path:
+    """The path for the snapshot of a failure: ``{n}``, ``{host}`` and ``{time}`` are replaced.
 
     Raises:
-        OptionError: Another name in braces, or nothing can be written there.
+        OptionError: There is another name in braces, or the path is not writable.
     """
     names = {"n": number, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
     try:
         text = template.format(**names)
     except (KeyError, IndexError, ValueError, AttributeError) as error:
-        raise OptionError(f"{template!r} does not expand: there are {{n}}, {{host}} and {{time}}") from error
+        raise OptionError(
+            f"{template!r} is not a valid path: only {{n}}, {{host}} and {{time}} are replaced"
+        ) from error
     return check_path(text)
 
 
-class Ring:
-    """The history of one shell. Steps aside for every other recording, and comes back."""
+class OomHistory:
+    """The history of one shell. It is interrupted by every other recording.
+
+    Attributes:
+        template: The template of paths; None if nothing is to be recorded.
+
+    Args:
+        runtime: The runtime of this process.
+        cell: Returns the running cell.
+        numbers: Returns the execution counts of cells by file name.
+    """
 
     def __init__(
-        self, session: Runtime, cell: Callable[[], CellFacts | None], numbers: Callable[[], Mapping[str, int]]
+        self,
+        runtime: Runtime,
+        cell: Callable[[], CellFacts | None],
+        numbers: Callable[[], Mapping[str, int]],
     ) -> None:
-        self._session = session
+        self._runtime = runtime
         self._cell = cell
         self._numbers = numbers
         self._recorder: Recorder | None = None
         self.template: str | None = None
         self._number = 0
 
-    def set(self, template: str | None) -> str:
-        """Begin, go on under another name, or end; what is to be said of it."""
-        fresh = self.template is None
+    def configure(self, template: str | None) -> str:
+        """Record with this template of paths, or stop with None; returns a sentence for the user or nothing."""
+        was_off = self.template is None
         self.template = template
         if template is None:
-            running = self._recorder is not None
+            was_recording = self._recorder is not None
             self.pause()
-            return "no history is kept for out-of-memory errors any more" if running else ""
-        why = recording_problem()
-        if why:
-            return f"oom_snapshot waits: {why}"
+            return "allocations are no longer recorded for out-of-memory errors" if was_recording else ""
+        problem = recording_problem()
+        if problem:
+            return f"oom_snapshot is not active yet: {problem}"
         self.resume()
-        return f"out-of-memory errors leave {template}; {_COST}" if fresh else f"out-of-memory errors leave {template}"
+        return f"out-of-memory errors are saved to {template}{f'; {_COST}' if was_off else ''}"
 
     def resume(self) -> None:
-        """Record, if that is wanted, nobody else records, and CUDA has started."""
+        """Record, if this is configured, CUDA has started and there is no other recording."""
         if self.template is None or pytorch.started() is None:
             return
         if self._recorder is not None and not self._recorder.history.lost:
             return
         if allocator.is_recording() or recording_problem():
             return
-        recorder = Recorder(self._session, HistoryOptions(max_entries=_EVENTS))
+        recorder = Recorder(self._runtime, HistoryOptions(max_entries=_MAX_EVENTS))
         recorder.start()
         self._recorder = recorder
 
     def pause(self) -> None:
-        """Make room for another recording."""
+        """Stop recording until `resume`."""
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             recorder.stop()
 
-    def save(self, failure: Failure) -> str:  # noqa: ARG002 (the signature of a listener)
-        """Write what led to a failure, at that moment; what became of it, in words."""
+    def save(self, _failure: Failure) -> str:
+        """Save the history at the moment of a failure, and return a sentence about it."""
         if self._recorder is None or self.template is None:
             return ""
         self._number += 1
         try:
-            path = ring_path(self.template, self._number)
+            path = oom_path(self.template, self._number)
             facts = self._recorder.save(path, sources=notebook_sources(), numbers=self._numbers(), cell=self._cell())
         except (OptionError, RecordingError) as error:
             return f"the history of this failure was not saved: {first_line(error)}"

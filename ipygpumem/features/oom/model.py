@@ -1,8 +1,8 @@
-"""Out of memory: what was asked for, what the card looked like at that moment, and what follows from the numbers."""
+"""Facts about an allocation that failed, and the advice that follows from them."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.units import size
@@ -12,85 +12,91 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.features.holders.model import Holders
 
-__all__ = ["Failure", "Frame", "FreePieces", "OutOfMemory", "advice", "free_pieces"]
+__all__ = ["Failure", "Frame", "FreeBlocks", "OutOfMemory", "advice", "free_blocks"]
 
 Frame = tuple[str, int, str]
 """File name, line, function."""
+_NEGLIGIBLE = 64 << 20
+"""Bytes below which growth outside PyTorch is no cause of a failure."""
 
 
 @dataclass(frozen=True, slots=True)
-class FreePieces:
-    """Free memory inside PyTorch's segments, in bytes: the largest piece, how many there are, and all together.
+class FreeBlocks:
+    """Free blocks in the segments of one device.
 
-    ``partly``: of it, what lies in segments that are partly in use, and cannot be given back to the card.
-    ``expandable``: whether segments grow, so that pieces hardly matter.
+    Attributes:
+        largest: Bytes of the largest block.
+        count: Number of blocks.
+        total: Bytes of all blocks.
+        partly_used: Bytes of the blocks in segments that are partly in use, which PyTorch cannot release.
+        expandable: Whether segments can grow, so that fragmentation hardly matters.
     """
 
     largest: int
-    pieces: int
+    count: int
     total: int
-    partly: int
+    partly_used: int
     expandable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One allocation that failed, as it was at that moment. Bytes.
+    """One allocation that failed, and the state of the device at that moment. Sizes are in bytes.
 
     Attributes:
-        device: Where.
-        asked: What was asked for, rounded by the allocator.
-        allowed: What PyTorch may have of the device: all of it, unless a limit was set.
-        free: What the device had left.
+        device: The device.
+        requested: The requested size, as rounded by the allocator.
+        limit: What PyTorch may use of the device: all of it unless a limit was set.
+        free: Free memory of the device.
         time: Seconds since 1970.
-        thread: The thread's name; empty for the main thread.
-        frames: Python's stack there, the innermost first; of a thread without one the main thread's.
-        reading: The books of the device; None where they could not be read.
-        pieces: Free memory inside PyTorch's segments; None where the allocator does not tell.
-        neighbours: Other processes on the card, the largest first.
-        holders: Who held the memory; None where this was not the first failure of its cell.
-        saved: Where the allocation history was saved, or why not; empty where none was kept.
+        thread: The name of the thread; empty for the main thread.
+        frames: The Python stack, innermost first; the main thread's if this thread has none.
+        reading: The counters of the device; None if they could not be read.
+        free_blocks: Free blocks in PyTorch's segments; None if the allocator does not list them.
+        other_processes: Other processes on the device, the largest first.
+        holders: What held the memory; None if this was not the first failure in its cell.
+        saved: Where the allocation history was saved or why not; empty if none was recorded.
     """
 
     device: str
-    asked: int
-    allowed: int
+    requested: int
+    limit: int
     free: int
     time: float
     thread: str = ""
     frames: tuple[Frame, ...] = ()
     reading: DeviceReading | None = None
-    pieces: FreePieces | None = None
-    neighbours: tuple[OtherProcess, ...] = ()
+    free_blocks: FreeBlocks | None = None
+    other_processes: tuple[OtherProcess, ...] = ()
     holders: Holders | None = None
     saved: str = ""
 
     @property
-    def room(self) -> int:
-        """What PyTorch could still have taken from the card."""
+    def available(self) -> int:
+        """What PyTorch could still have reserved on the device."""
         reserved = None if self.reading is None else self.reading.reserved
-        return self.free if reserved is None else min(self.free, max(self.allowed - reserved, 0))
+        return self.free if reserved is None else min(self.free, max(self.limit - reserved, 0))
 
     @property
-    def short(self) -> int:
-        """What was missing."""
-        return max(self.asked - self.room, 0)
+    def missing(self) -> int:
+        """How much more memory was needed."""
+        return max(self.requested - self.available, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """What a cell's panel tells.
+    """The content of the panel under a cell that ran out of memory.
 
     Attributes:
         failure: The last allocation that failed.
         count: How many failed in this cell.
-        line: Which line asked, in words, and its text.
-        caught: Whether the code went on.
-        holders: Who holds the memory: now, or where the code went on, at the moment of the failure.
-        freeable: Bytes that ``%gpumem free`` would give back now.
-        freeable_out: Bytes that ``%gpumem free --out`` would.
-        cells: The cells that added most since the baseline: (In number, bytes).
-        advice: What follows from the numbers, a sentence each.
+        line: The line that made the request, and its source.
+        caught: Whether the code continued.
+        holders: What holds the memory now, or, if the code continued, at the failure.
+        freeable: Bytes that ``%gpumem free`` would free now.
+        freeable_out: Bytes that ``%gpumem free --out`` would free.
+        cells: The cells that added most memory since the baseline: (execution count, bytes).
+        advice: Sentences that follow from the numbers.
     """
 
     failure: Failure
@@ -101,71 +107,69 @@ class OutOfMemory:
     freeable: int = 0
     freeable_out: int = 0
     cells: tuple[tuple[int, int], ...] = ()
-    advice: tuple[str, ...] = field(default=())
+    advice: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """The facts as plain data."""
         return asdict(self)
 
 
-def free_pieces(segments: list[dict[str, Any]], index: int) -> FreePieces:
-    """The free pieces of one device, from the allocator's own list of segments."""
-    largest = count = total = partly = 0
+def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlocks:
+    """The free blocks of one device in the allocator's list of segments."""
+    sizes: list[int] = []
+    partly_used = 0
     expandable = False
     for segment in segments:
-        if segment["device"] != index:
-            continue
-        expandable |= bool(segment.get("is_expandable"))
-        free = [block["size"] for block in segment["blocks"] if block["state"] == "inactive"]
-        largest = max(largest, *free, 0)
-        count += len(free)
-        total += sum(free)
-        if len(free) < len(segment["blocks"]):
-            partly += sum(free)
-    return FreePieces(largest, count, total, partly, expandable)
+        if segment["device"] == index:
+            expandable |= bool(segment.get("is_expandable"))
+            free = [block["size"] for block in segment["blocks"] if block["state"] == "inactive"]
+            sizes += free
+            partly_used += sum(free) if len(free) < len(segment["blocks"]) else 0
+    return FreeBlocks(max(sizes, default=0), len(sizes), sum(sizes), partly_used, expandable)
 
 
 def advice(
-    failure: Failure, freeable: int = 0, freeable_out: int = 0, baseline_outside: int | None = None
+    failure: Failure, freeable: int = 0, freeable_out: int = 0, outside_at_baseline: int | None = None
 ) -> list[str]:
-    """What follows from the numbers of a failure, and nothing else."""
-    sentences = []
-    reading, pieces, short = failure.reading, failure.pieces, failure.short
+    """What follows from the numbers of a failure.
+
+    Args:
+        failure: The failure.
+        freeable: Bytes that ``%gpumem free`` would free.
+        freeable_out: Bytes that ``%gpumem free --out`` would free.
+        outside_at_baseline: Bytes of this process outside PyTorch at the baseline, if known.
+    """
+    reading, blocks, others = failure.reading, failure.free_blocks, failure.other_processes
+    missing = max(failure.missing, 1)
     capacity = None if reading is None else reading.capacity
-    if capacity is not None and failure.asked > capacity:
+    if capacity is not None and failure.requested > capacity:
+        request = f"the request of {size(failure.requested)} exceeds the memory of the whole device ({size(capacity)})"
+        return [f"{request}: use a smaller batch, a shorter sequence or a smaller data type"]
+    sentences = []
+    if freeable >= missing:
+        sentences.append(f"%gpumem free frees {size(freeable)}, which is enough to try again")
+    elif freeable_out >= missing:
+        sentences.append(f"%gpumem free --out frees {size(freeable_out)}, which is enough to try again")
+    fragmented = blocks is not None and blocks.largest < failure.requested <= blocks.partly_used + failure.available
+    if blocks is not None and fragmented and not blocks.expandable:
         sentences.append(
-            f"{size(failure.asked)} is more than the whole card ({size(capacity)}): it takes a smaller batch, a shorter"
-            " sequence or a smaller type"
+            f"fragmentation: PyTorch has {size(blocks.partly_used)} free, but in {blocks.count:,} blocks of at most"
+            f" {size(blocks.largest)}. Set the environment variable PYTORCH_ALLOC_CONF=expandable_segments:True before"
+            " PyTorch starts (up to PyTorch 2.8: PYTORCH_CUDA_ALLOC_CONF)"
         )
-        return sentences
-    if freeable >= max(short, 1):
-        sentences.append(f"%gpumem free gives {size(freeable)} back: enough to try again")
-    elif freeable_out >= max(short, 1):
-        sentences.append(f"%gpumem free --out gives {size(freeable_out)} back: enough to try again")
-    if pieces is not None and not pieces.expandable and pieces.largest < failure.asked <= pieces.partly + failure.room:
+    if failure.available < failure.requested <= failure.free:
         sentences.append(
-            f"fragmentation: PyTorch has {size(pieces.partly)} free, but in {pieces.pieces:,} pieces of at most"
-            f" {size(pieces.largest)}. The environment variable PYTORCH_ALLOC_CONF=expandable_segments:True, set before"
-            " PyTorch starts, avoids that (up to PyTorch 2.8: PYTORCH_CUDA_ALLOC_CONF)"
-        )
-    if failure.room < failure.asked <= failure.free:
-        sentences.append(
-            f"the card had {size(failure.free)} left: the limit of {size(failure.allowed)} is in the way"
+            f"the device had {size(failure.free)} free, but PyTorch is limited to {size(failure.limit)}"
             " (torch.cuda.set_per_process_memory_fraction)"
         )
-    others = sum(one.amount or 0 for one in failure.neighbours)
-    # where a limit of this process is in the way, the card has room
-    if failure.neighbours and others >= max(short, 1) and failure.free < failure.asked:
-        first = failure.neighbours[0]
-        name = f" ({first.label})" if first.label else ""
-        amount = "" if first.amount is None else f" holds {size(first.amount)} of this card"
-        sentences.append(f"another process is in the way: pid {first.pid}{name}{amount}")
-    if reading is not None and reading.process is not None and baseline_outside is not None:
-        grown = (reading.outside or 0) - baseline_outside
-        if grown >= max(short, _TOLERANCE):
-            sentences.append(f"{size(grown)} were taken outside PyTorch by this process since the baseline")
+    # if only a limit of this process was reached, other processes are not the cause
+    if others and failure.free < failure.requested and sum(process.amount or 0 for process in others) >= missing:
+        largest = others[0]
+        name = f" ({largest.label})" if largest.label else ""
+        used = "memory" if largest.amount is None else size(largest.amount)
+        sentences.append(f"another process uses {used} of this device: pid {largest.pid}{name}")
+    if reading is not None and reading.process is not None and outside_at_baseline is not None:
+        growth = (reading.outside or 0) - outside_at_baseline
+        if growth >= max(missing, _NEGLIGIBLE):
+            sentences.append(f"memory of this process outside PyTorch has grown by {size(growth)} since the baseline")
     return sentences
-
-
-_TOLERANCE = 64 << 20
-"""Bytes within which a device's size and a limit are the same, and within which nobody is to blame."""

@@ -1,8 +1,7 @@
-"""The observer of allocations that fail: one for the process, and it never raises.
+"""Records the allocations that fail. There is one observer for the process, and it never raises.
 
-PyTorch calls it in the thread that asked, before the error is raised, sometimes several times for one failure; it can
-never be detached; and an exception in it would take the place of the user's own. So what stands there is a small
-function that calls whoever is listening, and swallows everything.
+PyTorch calls it in the thread that made the request, before the error is raised, sometimes several times for one
+failure. An exception in it would replace the user's own error.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.frames import is_own, thread_name
-from ipygpumem.features.oom.model import Failure, Frame, FreePieces, free_pieces
+from ipygpumem.features.holders.inspection import is_own_frame, thread_name
+from ipygpumem.features.oom.model import Failure, free_blocks
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch
 
@@ -23,141 +22,132 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from ipygpumem.core.other_process import OtherProcess
-    from ipygpumem.core.reading import DeviceReading
     from ipygpumem.features.holders.model import Holders
+    from ipygpumem.features.oom.model import Frame
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
-__all__ = ["Failures", "failed_allocations"]
+__all__ = ["FailureObserver", "failed_allocations"]
 
-_MOST = 100
-"""Failures that are kept until somebody takes them: a loop may try thousands of times."""
-_DEPTH = 64
-"""Frames of a stack."""
+_MAX_FAILURES = 100
+"""Failures to keep: a loop may try thousands of times."""
+_MAX_FRAMES = 64
 
 
-class Failures:
-    """The allocations that failed since somebody last asked.
+class FailureObserver:
+    """The allocations that failed since the last `take`.
 
     Attributes:
-        count: How many failed.
+        count: How many failed, including those that are no longer kept.
     """
 
     def __init__(self) -> None:
         self._monitor: DeviceMonitor | None = None
-        self._holders: Callable[[], Holders] | None = None
+        self._find_holders: Callable[[], Holders] | None = None
         self._save: Callable[[Failure], str] | None = None
-        self._kept: list[Failure] = []
+        self._failures: list[Failure] = []
         self.count = 0
-        self._walked = False
-        self._inside = threading.local()
+        self._has_searched = False
+        self._active = threading.local()
         self._pid = 0
 
     def listen(
         self,
         monitor: DeviceMonitor,
-        holders: Callable[[], Holders] | None,
+        find_holders: Callable[[], Holders] | None,
         save: Callable[[Failure], str] | None = None,
     ) -> bool:
-        """Record every failure from now on, with a device reading; whether this PyTorch reports failures.
+        """Record every failure from now on. Returns False if CUDA has not started or PyTorch reports no failures.
 
-        ``holders`` walks the heap, once a cell; ``save`` writes a history, and says where. Before CUDA has started
-        nothing is attached: try again later.
+        Args:
+            monitor: Reads the device at the moment of the failure.
+            find_holders: Searches for holders; called for the first failure of a cell.
+            save: Saves the allocation history at that moment, and returns a sentence about it.
         """
-        self._monitor, self._holders, self._save = monitor, holders, save
+        self._monitor, self._find_holders, self._save = monitor, find_holders, save
         self._pid = os.getpid()
         return pytorch.listen_for_ooms(self._failed)
 
-    def deafen(self) -> None:
-        """Take no more down. PyTorch goes on calling, and nobody listens."""
-        self._monitor = self._holders = self._save = None
+    def stop(self) -> None:
+        """Record no more failures."""
+        self._monitor = self._find_holders = self._save = None
         pytorch.listen_for_ooms(None)
         self.take()
 
-    close = deafen
+    close = stop
 
     def take(self) -> list[Failure]:
-        """What failed since the last time, the oldest first; at most a hundred of them."""
-        kept, self._kept = self._kept, []
-        self.count, self._walked = 0, False
-        return kept
+        """Return and forget the failures since the last call, the oldest first, at most a hundred of them."""
+        failures, self._failures = self._failures, []
+        self.count, self._has_searched = 0, False
+        return failures
 
-    def _failed(self, index: int, asked: int, allowed: int, free: int) -> None:
+    def _failed(self, index: int, requested: int, limit: int, free: int) -> None:
         monitor = self._monitor
-        if monitor is None or getattr(self._inside, "here", False) or os.getpid() != self._pid:
-            return  # what we do here may itself run out of memory
-        self._inside.here = True
+        if monitor is None or getattr(self._active, "value", False) or os.getpid() != self._pid:
+            return  # recording a failure may itself run out of memory
+        self._active.value = True
         try:
-            self._take_down(monitor, index, asked, allowed, free)
+            self._record(monitor, index, requested, limit, free)
         finally:
-            self._inside.here = False
+            self._active.value = False
 
-    def _take_down(self, monitor: DeviceMonitor, index: int, asked: int, allowed: int, free: int) -> None:
+    def _record(self, monitor: DeviceMonitor, index: int, requested: int, limit: int, free: int) -> None:
         self.count += 1
-        first = Failure(f"cuda:{index}", asked, allowed, free, time.time())
-        self._kept.append(first)
-        del self._kept[:-_MOST]
-        # each part may fail alone, and then the others stand
-        bare = replace(first, thread=_try(_thread) or "")
-        self._keep(first, bare)
-        frames = _try(_stack) or ()
-        reading: DeviceReading | None = _try(lambda: monitor.read(busy=False).devices.get(bare.device))
-        pieces: FreePieces | None = _try(lambda: free_pieces(allocator.segments(), index))
-        neighbours: tuple[OtherProcess, ...] = _try(lambda: monitor.other_processes(index)) or ()
-        found = Failure(bare.device, asked, allowed, free, bare.time, bare.thread, frames, reading, pieces, neighbours)
-        self._keep(bare, found)
-        if self._walked:
+        failure = Failure(f"cuda:{index}", requested, limit, free, time.time())
+        self._failures.append(failure)
+        del self._failures[:-_MAX_FAILURES]
+        # each part may fail for itself, and is stored at once
+        failure = self._update(failure, thread=_attempt(_current_thread) or "")
+        failure = self._update(
+            failure,
+            frames=_attempt(_stack) or (),
+            reading=_attempt(lambda: monitor.read(busy=False).devices.get(failure.device)),
+            free_blocks=_attempt(lambda: free_blocks(allocator.segments(), index)),
+            other_processes=_attempt(lambda: monitor.other_processes(index)) or (),
+        )
+        if self._has_searched:
             return
-        self._walked = True
-        held = _try(self._holders) if self._holders is not None else None
-        saved = ""
-        if self._save is not None:
-            save = self._save
-            saved = _try(lambda: save(found)) or ""
-        self._keep(found, _with(found, held, saved))
+        self._has_searched = True
+        holders = None if self._find_holders is None else _attempt(self._find_holders)
+        save = self._save
+        saved = "" if save is None else _attempt(lambda: save(failure)) or ""
+        self._update(failure, holders=holders, saved=saved)
 
-    def _keep(self, old: Failure, new: Failure) -> None:
-        for at in reversed(range(len(self._kept))):
-            if self._kept[at] is old:
-                self._kept[at] = new
-                return
-
-
-def _with(failure: Failure, held: Holders | None, saved: str) -> Failure:
-    return replace(failure, holders=held, saved=saved)
+    def _update(self, failure: Failure, **changes: Any) -> Failure:
+        updated = replace(failure, **changes)
+        for index in reversed(range(len(self._failures))):
+            if self._failures[index] is failure:
+                self._failures[index] = updated
+                break
+        return updated
 
 
-def _try(question: Callable[[], Any]) -> Any:
+def _attempt(read: Callable[[], Any]) -> Any:
     try:
-        return question()
-    except Exception:  # memory may be short here, too
+        return read()
+    except Exception:  # host memory may be short, too
         return None
 
 
-def _thread() -> str:
-    """This thread's name; of the main thread none."""
+def _current_thread() -> str:
     thread = threading.current_thread()
     return "" if thread is threading.main_thread() else thread_name(thread)
 
 
 def _stack() -> tuple[Frame, ...]:
-    """Python's stack in this thread without our own frames; of a thread of PyTorch's own, the main thread's."""
-    frames = _frames(sys._getframe())
-    if frames:
-        return frames
-    innermost = sys._current_frames().get(threading.main_thread().ident or 0)
-    return _frames(innermost)
+    """This thread's Python stack without our own frames; the main thread's if PyTorch created this thread."""
+    return _frames(sys._getframe()) or _frames(sys._current_frames().get(threading.main_thread().ident or 0))
 
 
 def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
-    found: list[Frame] = []
-    while frame is not None and len(found) < _DEPTH:
-        if not is_own(frame):
-            found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+    frames: list[Frame] = []
+    while frame is not None and len(frames) < _MAX_FRAMES:
+        if not is_own_frame(frame):
+            frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
-    return tuple(found)
+    return tuple(frames)
 
 
-def failed_allocations() -> Failures:
-    """The failed allocations of this process."""
-    return current().state(Failures)
+def failed_allocations() -> FailureObserver:
+    """The observer of this process."""
+    return current().state(FailureObserver)

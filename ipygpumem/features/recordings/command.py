@@ -21,7 +21,7 @@ def _run(magics: GPUMem, rest: str) -> None:
     verb, _, words = rest.partition(" ")
     if verb == "start":
         asked = parse("%gpumem record start", RECORD, words)
-        magics.cells.ooms.ring.pause()
+        magics.cells.ooms.history.pause()
         text = magics.record.start(history_options(asked))
     elif verb == "save":
         text = _save(magics, words.strip())

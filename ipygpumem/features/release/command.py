@@ -1,14 +1,16 @@
-"""``%gpumem free``: let go of what nobody wants, and say what that gave back."""
+"""``%gpumem free``: free memory that is no longer needed, and report how much that was."""
 
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.commands.command import Command
 from ipygpumem.core.units import MIB, size
 from ipygpumem.features.holders.collect import holders
-from ipygpumem.features.release.collect import check_names, let_go_of_names, let_go_of_outputs, let_go_of_tracebacks
+from ipygpumem.features.release.collect import check_names, forget_outputs, forget_variables
+from ipygpumem.features.release.exceptions import forget_exception
 from ipygpumem.features.release.model import Release
 from ipygpumem.features.release.table import release_tables
 from ipygpumem.jupyter import display as show
@@ -16,79 +18,78 @@ from ipygpumem.jupyter.options import Option, parse
 from ipygpumem.sources import allocator
 
 if TYPE_CHECKING:
-    from ipygpumem.core.reading import Reading
     from ipygpumem.features.holders.model import Holders
     from ipygpumem.jupyter.magics import GPUMem
 
 __all__ = ["FREE"]
 
-_MOST = 5
+_MAX_HOLDERS = 5
 
 _OPTIONS = (
-    Option(("names",), "NAME", "delete these variables, and let go of the same in Out and in the traceback", many=True),
-    Option(("--out",), None, "let go of the output history, too: Out, _, __, ___ and every _3"),
-    Option(("--cache",), None, "give PyTorch's cache back to the card, too: torch.cuda.empty_cache()"),
+    Option(("names",), "NAME", "delete these variables and their copies in Out and in the last traceback", many=True),
+    Option(("--out",), None, "delete the output history, too: Out, _, __, ___ and every _3"),
+    Option(("--cache",), None, "release PyTorch's cache, too: torch.cuda.empty_cache()"),
     Option(("-h", "--help"), None, "show this help"),
 )
 
 
 def _run(magics: GPUMem, rest: str) -> Any:
-    words = parse("%gpumem free", _OPTIONS, rest)
+    arguments = parse("%gpumem free", _OPTIONS, rest)
     shell = magics.shell
-    check_names(shell, words.names)
-    known = holders() if words.names else None
+    check_names(shell, arguments.names)
+    holders_before = holders() if arguments.names else None
     before = magics.session.reading()
-    gone = let_go_of_names(shell, dict.fromkeys(words.names))
-    if words.out or words.cache or not words.names:
-        gone += let_go_of_tracebacks(shell)
-    magics.debugger.tell()
-    if words.out:
-        gone += let_go_of_outputs(shell)
-    cycles = gc.collect()
-    if cycles:
-        gone.append(f"{cycles:,} object{'' if cycles == 1 else 's'} in unreachable cycles")
-    if words.cache and allocator.empty_cache():
-        gone.append("PyTorch's cache")
+    removed = forget_variables(shell, dict.fromkeys(arguments.names))
+    if arguments.out or arguments.cache or not arguments.names:
+        removed += forget_exception(shell)
+    magics.debugger.install()
+    if arguments.out:
+        removed += forget_outputs(shell)
+    objects = gc.collect()
+    if objects:
+        removed.append(f"{objects:,} object{'' if objects == 1 else 's'} in unreachable cycles")
+    if arguments.cache and allocator.empty_cache():
+        removed.append("PyTorch's cache")
     after = magics.session.reading()
-    notes = [] if known is None else _still(words.names, known, before, after)
-    notes += [] if words.cache else _in_cache(before, after)
+    release = Release(before, after, tuple(removed))
+    notes = [] if holders_before is None else _still_held(arguments.names, holders_before, release)
+    notes += [] if arguments.cache else _cached(release)
     magics.cells.claim()
-    show.show_tables(shell, release_tables(Release(before, after, tuple(gone), tuple(notes))))
+    show.show_tables(shell, release_tables(replace(release, notes=tuple(notes))))
 
 
-def _still(names: list[str], known: Holders, before: Reading, after: Reading) -> list[str]:
-    """Who else holds what these names held: those who hold more now than before."""
-    expected = sum(known.amount(name) for name in names)
-    given = sum(Release(before, after, ()).given_back(name) or 0 for name in after.devices)
-    if expected - given < MIB:
+def _still_held(names: list[str], holders_before: Holders, release: Release) -> list[str]:
+    """The holders that hold more than before: what the names held and did not free."""
+    expected = sum(holders_before.amount(name) for name in names)
+    freed = sum(release.freed(device) or 0 for device in release.after.devices)
+    if expected - freed < MIB:
         return []
-    earlier = {(one.name, one.device): one.amount for one in known.holders}
-    others = []
-    for one in holders().holders:
-        more = one.amount - earlier.get((one.name, one.device), 0)
-        if more >= MIB:
-            others.append(f"{one.name} ({size(more)})")
-    return [f"still held by {', '.join(others[:_MOST])}"] if others else []
+    size_before = {(holder.name, holder.device): holder.amount for holder in holders_before.holders}
+    remaining = []
+    for holder in holders().holders:
+        increase = holder.amount - size_before.get((holder.name, holder.device), 0)
+        if increase >= MIB:
+            remaining.append(f"{holder.name} ({size(increase)})")
+    return [f"still held by {', '.join(remaining[:_MAX_HOLDERS])}"] if remaining else []
 
 
-def _in_cache(before: Reading, after: Reading) -> list[str]:
-    """Where freed memory went, where it is still PyTorch's."""
+def _cached(release: Release) -> list[str]:
+    """How much of the freed memory is now in PyTorch's cache."""
     sentences = []
-    for name, device in after.devices.items():
-        earlier = before.devices.get(name)
-        if earlier is None or earlier.cached is None or device.cached is None:
+    for name, after in release.after.devices.items():
+        before = release.before.devices.get(name)
+        if before is None or before.cached is None or after.cached is None or after.cached - before.cached < MIB:
             continue
-        if device.cached - earlier.cached >= MIB:
-            grown = size(device.cached - earlier.cached)
-            sentences.append(
-                f"{name}: {grown} went into PyTorch's cache, for its next tensors; --cache gives it back to the card"
-            )
+        sentences.append(
+            f"{name}: {size(after.cached - before.cached)} went to PyTorch's cache, for its next tensors; --cache"
+            " returns it to the device"
+        )
     return sentences
 
 
 FREE = Command(
     "free",
-    "let go of the last traceback and of unreachable cycles, and say what that gave back",
+    "free the memory held by the last traceback and by unreachable cycles, and report how much that was",
     _run,
     options=_OPTIONS,
 )

@@ -1,4 +1,4 @@
-"""What was let go, and what came of it."""
+"""The result of ``%gpumem free``."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["Release"]
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The readings around a release, what was let go, in words, and what the reader should know."""
+    """The readings before and after, descriptions of what was removed, and notes for the user."""
 
     before: Reading
     after: Reading
-    gone: tuple[str, ...]
+    removed: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
-    def given_back(self, device: str) -> int | None:
-        """Bytes less allocated on a device: what tensors gave back."""
+    def freed(self, device: str) -> int | None:
+        """Bytes of tensors freed on a device; None if unknown."""
         before, after = self.before.devices.get(device), self.after.devices.get(device)
         if before is None or after is None or before.allocated is None or after.allocated is None:
             return None
         return before.allocated - after.allocated
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """The facts as plain data."""
         return {**asdict(self), "before": self.before.to_dict(), "after": self.after.to_dict()}

@@ -1,7 +1,8 @@
-"""Before and after a release, as a table."""
+"""The table of ``%gpumem free``: memory before and after."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.units import VISIBLE, signed, size
@@ -17,41 +18,35 @@ _HEADER = ("before", "after", "change")
 
 
 def release_tables(release: Release) -> list[Table]:
-    """A table for each device that this process uses; where there is none, the host's."""
+    """A table for each device that this process uses; if there is none, one for main memory."""
     tables = []
     for name, after in release.after.devices.items():
         before = release.before.devices.get(name)
         if after.context and before is not None:
-            tables.append(_device(before, after))
+            tables.append(_device_table(before, after))
     if not tables:
-        before_rss, after_rss = release.before.host.rss, release.after.host.rss
-        tables = [Table("host memory", _HEADER, (_row("this process (RSS)", before_rss, after_rss, 0),))]
-    gone = f"let go: {'; '.join(release.gone)}" if release.gone else "there was nothing to let go"
-    last = tables[-1]
-    return [*tables[:-1], Table(last.title, last.header, last.rows, (gone, *release.notes))]
+        rss = _row("this process (RSS)", release.before.host.rss, release.after.host.rss, 0)
+        tables = [Table("host memory", _HEADER, (rss,))]
+    removed = f"freed: {'; '.join(release.removed)}" if release.removed else "nothing to free"
+    return [*tables[:-1], replace(tables[-1], remarks=(removed, *release.notes))]
 
 
-def _device(before: DeviceReading, after: DeviceReading) -> Table:
-    rows = [
-        _row("allocated (tensors)", before.allocated, after.allocated, 1),
-        _row("cached", before.cached, after.cached, 1),
-        _row("free", before.free, after.free, 0),
-    ]
-    pending = _row("pending (freed, wait for a stream)", before.pending, after.pending, 1)
-    return Table(after.name, _HEADER, (rows[0], *([pending] if before.pending or after.pending else []), *rows[1:]))
+def _device_table(before: DeviceReading, after: DeviceReading) -> Table:
+    rows = [_row("allocated (tensors)", before.allocated, after.allocated, 1)]
+    if before.pending or after.pending:
+        rows.append(_row("pending (freed, waiting for a stream)", before.pending, after.pending, 1))
+    rows.append(_row("cached", before.cached, after.cached, 1))
+    rows.append(_row("free", before.free, after.free, 0))
+    return Table(after.name, _HEADER, tuple(rows))
 
 
 def _row(label: str, before: int | None, after: int | None, level: int) -> TableRow:
-    change = None if before is None or after is None else after - before
-    text = "unknown" if change is None else _change(change)
-    return TableRow(label, (_level(before), _level(after), text), level)
+    texts = ["unknown" if nbytes is None else size(nbytes) for nbytes in (before, after)]
+    change = "unknown" if before is None or after is None else _change(after - before)
+    return TableRow(label, (*texts, change), level)
 
 
-def _change(amount: int) -> str:
-    if abs(amount) >= VISIBLE:
-        return signed(amount)
-    return "0" if amount == 0 else "<0.1 MiB"
-
-
-def _level(amount: int | None) -> str:
-    return "unknown" if amount is None else size(amount)
+def _change(nbytes: int) -> str:
+    if abs(nbytes) >= VISIBLE:
+        return signed(nbytes)
+    return "0" if nbytes == 0 else "<0.1 MiB"

@@ -41,7 +41,7 @@ def full_bundle(report: Report, new_holders: Holders | None = None) -> dict[str,
     """The sections that were requested, followed by the full breakdown and the holders of new memory."""
     *tables, last = report_tables(report)
     if new_holders is not None and new_holders.holders:
-        tables += holders_tables(new_holders, most=_NEW_HOLDERS, parts=2)
+        tables += holders_tables(new_holders, limit=_NEW_HOLDERS, parts=2)
     return _join([*_sections(report, outside=False), tables_bundle([*tables, last])])
 
 

@@ -14,10 +14,9 @@ import ipygpumem
 from fakes.traffic import Traffic
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.holders import collect as session_holders
+from ipygpumem.features.holders.baseline import storage_baseline
 from ipygpumem.features.holders.collect import holders
-from ipygpumem.features.holders.naming import Root
-from ipygpumem.features.holders.roots import frame_label, made_by, module_roots
-from ipygpumem.features.holders.storage_baseline import mark
+from ipygpumem.features.holders.roots import Root, module_roots
 from ipygpumem.sources.storages import TorchTypes
 
 MIB = 1 << 20
@@ -92,7 +91,7 @@ def test_memory_that_is_not_pytorchs_is_told_and_not_counted(fake_gpu):
     try:
         found = look({"mine": mine, "shared": shared})
         assert [one.name for one in found.holders] == ["mine"]
-        assert "4.0 MiB of tensors lie outside PyTorch's allocator" in found.notes[0]
+        assert "4.0 MiB of tensors are not in PyTorch's allocator" in found.notes[0]
         total = found.total("cuda:0")
         assert total.held + total.unreached == total.allocated
     finally:
@@ -101,7 +100,7 @@ def test_memory_that_is_not_pytorchs_is_told_and_not_counted(fake_gpu):
 
 def test_a_mark_tells_what_is_new(fake_gpu):
     space = {"old": ones(3 * MIB)}
-    since = mark()
+    since = storage_baseline()
     space["new"] = ones(4 * MIB)
     assert [one.name for one in look(space, since=since).holders] == ["new"]
     assert look(space, since=since).total("cuda:0").held == 7 * MIB
@@ -174,16 +173,9 @@ def test_your_own_modules_come_before_the_libraries(monkeypatch):
     assert not any(label.startswith("ipygpumem.") for label in labels)
 
 
-def test_the_line_that_made_a_block_is_the_users_own():
-    frames = [("/x/site-packages/torch/nn/linear.py", 9, "forward"), ("/home/me/train.py", 12, "step")]
-    assert made_by(frames, frame_label) == "train.py:12 step"
-    assert made_by(frames[:1], frame_label) == "linear.py:9 forward"
-    assert made_by((), frame_label) == ""
-
-
 def test_a_small_view_of_a_large_storage_has_a_remark(fake_gpu):
     (one,) = look({"small": ones(64 * MIB)[:10]}).holders
-    assert one.note == "small is a view of 10 bytes, and keeps all 64.0 MiB: .clone() would not"
+    assert one.note == "small is a view of 10 bytes that keeps 64.0 MiB: .clone() would keep only the view"
 
 
 def test_a_key_that_python_does_not_write_has_a_name(fake_gpu):
@@ -201,7 +193,7 @@ def test_a_sparse_tensor_is_no_view_of_its_indices():
 def test_new_is_what_lies_where_something_old_was_freed(fake_gpu):
     """PyTorch gives addresses out again at once."""
     space = {"kept": ones(3 * MIB), "replaced": ones(4 * MIB)}
-    since = mark()
+    since = storage_baseline()
     address = space["replaced"].untyped_storage().data_ptr()
     del space["replaced"]
     space["fresh"] = ones(4 * MIB)
@@ -213,16 +205,16 @@ def test_new_is_what_lies_where_something_old_was_freed(fake_gpu):
 
 def test_a_mark_keeps_nothing(fake_gpu):
     space = {"x": ones(3 * MIB)}
-    since = mark()
+    since = storage_baseline()
     before = torch.cuda.memory_allocated()
     space.clear()
     assert torch.cuda.memory_allocated() == before - 3 * MIB
-    assert len(since.held) >= 1
+    assert len(since.references) >= 1
 
 
 def test_in_main_memory_a_mark_tells_storages_apart():
     space = {"old": torch.ones(54321)}
-    since = mark(host=True)
+    since = storage_baseline(host=True)
     address = space.pop("old").data_ptr()
     others = []
     while len(others) < 50 and (not others or others[-1].data_ptr() != address):
@@ -236,7 +228,7 @@ def test_what_only_a_graph_kept_at_the_mark_is_old(traffic_of):
     """Saved for backward: no Python object was there, and one is later."""
     x = torch.ones(70_000, requires_grad=True)
     loss = (x.exp() * 2).sum()
-    since = mark()
+    since = storage_baseline()
     saved = loss.grad_fn.next_functions[0][0].next_functions[0][0]._saved_result
     space = {"x": x, "loss": loss, "saved": saved, "new": torch.ones(1000)}
     assert [one.name for one in look(space, since=since).holders] == ["new"]
@@ -245,7 +237,7 @@ def test_what_only_a_graph_kept_at_the_mark_is_old(traffic_of):
 def test_what_a_thread_does_while_it_looks_is_its_own_line(fake_gpu, monkeypatch):
     """Freed meanwhile: nobody's, and not another process's. Allocated meanwhile: not unreachable."""
     space = {"x": ones(3 * MIB), "going": ones(5 * MIB)}
-    real, threads = session_holders.walk, []
+    real, threads = session_holders.search_holders, []
 
     def walk(*arguments, **options):
         found = real(*arguments, **options)
@@ -253,7 +245,7 @@ def test_what_a_thread_does_while_it_looks_is_its_own_line(fake_gpu, monkeypatch
         threads.append(ones(7 * MIB))
         return found
 
-    monkeypatch.setattr(session_holders, "walk", walk)
+    monkeypatch.setattr(session_holders, "search_holders", walk)
     fake_gpu.alloc(12 * MIB)
     found = look(space)
     assert found.notes == ()
@@ -262,7 +254,7 @@ def test_what_a_thread_does_while_it_looks_is_its_own_line(fake_gpu, monkeypatch
     assert [one.name for one in found.holders] == ["x"]
     assert rest(found) == {
         "not reachable from Python: autograd graph, C++, in flight": 12 * MIB,
-        "allocated while it looked, by other threads": 7 * MIB,
+        "allocated meanwhile by other threads": 7 * MIB,
     }
 
 
@@ -276,16 +268,16 @@ def test_advice_is_for_what_one_holder_keeps_alone():
     trunk = x.exp().sin()
     space = {"x": x, "a": trunk.sum(), "b": trunk.mean()}
     del trunk
-    assert notes(space) == {"a": "a and b both keep 4.0 MiB of activations through the autograd graph"}
+    assert notes(space) == {"a": "a and b share 4.0 MiB of activations kept by their autograd graphs"}
     space["c"] = space["b"] * 2
-    assert notes(space) == {"a": "a, b and c all keep 4.0 MiB of activations through the autograd graph"}
+    assert notes(space) == {"a": "a, b and c share 4.0 MiB of activations kept by their autograd graphs"}
     space["d"] = space["b"] * 3
-    assert notes(space) == {"a": "a and others keep 4.0 MiB of activations through the autograd graph"}
+    assert notes(space) == {"a": "a and others share 4.0 MiB of activations kept by their autograd graphs"}
     del space["b"], space["c"], space["d"]
-    assert notes(space) == {"a": "a keeps 4.0 MiB of activations through the autograd graph; .item() would not"}
+    assert notes(space) == {"a": "the autograd graph of a keeps 4.0 MiB of activations: keep .item() instead"}
     space["losses"] = [space.pop("a"), space["x"].exp().sum()]
     assert notes(space) == {
-        "losses": "2 tensors in losses keep 8.0 MiB of activations through the autograd graph; .item() would not"
+        "losses": "the autograd graphs of 2 tensors in losses keep 8.0 MiB of activations: keep .item() instead"
     }
 
 
@@ -310,11 +302,11 @@ def test_main_memory_is_a_device_too(fake_gpu):
         ({"device": ["foo"]}, "'foo' is not a device: write cuda:0, or 0"),
         ({"device": []}, "device names no device: None is for all"),
         ({"device": 1.5}, "'1.5' is not a device: write cuda:0, or 0"),
-        ({"limit": "x"}, "limit is in seconds, from 0 on: not 'x'"),
-        ({"limit": float("nan")}, "limit is in seconds, from 0 on: not nan"),
-        ({"since": 5}, "since takes what mark() gave, not int"),
-        ({"roots": {"x": 1}}, "roots takes a list of Root, or None for what there is, not dict"),
-        ({"roots": ["x"]}, "roots takes a list of Root, or None for what there is, not list"),
+        ({"limit": "x"}, "limit must be a number of seconds of at least 0, not 'x'"),
+        ({"limit": float("nan")}, "limit must be a number of seconds of at least 0, not nan"),
+        ({"since": 5}, "since must be a StorageBaseline, not int"),
+        ({"roots": {"x": 1}}, "roots must be a list of Root, or None, not dict"),
+        ({"roots": ["x"]}, "roots must be a list of Root, or None, not list"),
     ],
 )
 def test_arguments_that_mean_nothing(fake_gpu, options, message):

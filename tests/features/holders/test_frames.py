@@ -9,8 +9,7 @@ import time
 
 import pytest
 
-from ipygpumem.features.holders import frame_slots as slots
-from ipygpumem.features.holders.frames import locals_of, running
+from ipygpumem.features.holders.inspection import frame_locals, running_frames, slots_readable
 
 
 class Kept:
@@ -19,7 +18,7 @@ class Kept:
 
 def own(function):
     """What is read of the frame of a call of this function, which gives its frame."""
-    return dict(locals_of(function()))
+    return dict(frame_locals(function()))
 
 
 def test_every_kind_of_variable():
@@ -50,7 +49,7 @@ def test_what_locals_gave_to_the_user_stays_as_it_was():
         mine = locals()
         before = list(mine.items())
         second = first + 1
-        found = dict(locals_of(sys._getframe()))
+        found = dict(frame_locals(sys._getframe()))
         assert list(mine.items()) == before, "and `second` did not come into it"
         assert (found["second"], found["mine"] is mine) == (second, True)
 
@@ -72,10 +71,10 @@ def test_generators_alive_and_gone():
     generator = lazy(3)
     next(generator)
     frame = generator.gi_frame
-    assert dict(locals_of(frame)) == {"kept": 3, "inside": [3]}
+    assert dict(frame_locals(frame)) == {"kept": 3, "inside": [3]}
     del generator
     gc.collect()
-    assert dict(locals_of(frame)) in ({}, {"kept": 3, "inside": [3]}), "what is left depends on the Python"
+    assert dict(frame_locals(frame)) in ({}, {"kept": 3, "inside": [3]}), "what is left depends on the Python"
 
 
 def test_a_frame_that_was_cleared_has_nothing():
@@ -87,9 +86,9 @@ def test_a_frame_that_was_cleared_has_nothing():
         fail()
     except ValueError as problem:
         frame = problem.__traceback__.tb_next.tb_frame
-    assert locals_of(frame)[0][0] == "kept"
+    assert frame_locals(frame)[0][0] == "kept"
     frame.clear()
-    assert locals_of(frame) == []
+    assert frame_locals(frame) == []
 
 
 def test_threads_that_run_meanwhile():
@@ -114,8 +113,8 @@ def test_threads_that_run_meanwhile():
     try:
         end, count = time.perf_counter() + 1, 0
         while time.perf_counter() < end:
-            for _, frame in running():
-                count += sum(value is kept for _, value in locals_of(frame))
+            for _, frame in running_frames():
+                count += sum(value is kept for _, value in frame_locals(frame))
     finally:
         gc.enable()
         stop.set()
@@ -129,7 +128,7 @@ def test_threads_that_run_meanwhile():
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="has a way of its own")
 def test_slots_are_where_they_are_expected():
-    assert slots.readable()
+    assert slots_readable()
 
 
 def test_a_thread_that_does_not_tell_its_name():
@@ -149,7 +148,7 @@ def test_a_thread_that_does_not_tell_its_name():
     thread.start()
     begun.wait()
     try:
-        names = {name for name, _ in running()}
+        names = {name for name, _ in running_frames()}
     finally:
         stop.set()
         thread.join()

@@ -21,9 +21,10 @@ import pytest
 import torch
 
 from ipygpumem.features.holders.heap import Heap
-from ipygpumem.features.holders.naming import Names
-from ipygpumem.features.holders.referrers import Ways
-from ipygpumem.features.holders.search import NO_NAME, Root, walk
+from ipygpumem.features.holders.naming import ObjectNames
+from ipygpumem.features.holders.referrers import ReferrerGraph
+from ipygpumem.features.holders.roots import Root
+from ipygpumem.features.holders.search import NO_NAME, search_holders
 from ipygpumem.sources.storages import TorchTypes
 
 SIZE = 0
@@ -44,8 +45,8 @@ def big(extra=0):
 def look(space, *roots, size=None, **options):
     """What was found of the storages of a size, by a walk from a namespace."""
     options.setdefault("threads", False)
-    found = walk([Root("", space, "variable", "names"), *roots], torch, lambda name: name == "cpu", **options)
-    return [one for one in found.reached if one.memory.size == (size or SIZE * 4)]
+    found = search_holders([Root("", space, "variable", "names"), *roots], torch, lambda name: name == "cpu", **options)
+    return [one for one in found.storages if one.memory.size == (size or SIZE * 4)]
 
 
 def only(space, *roots, **options):
@@ -170,7 +171,7 @@ MAKERS = {
 def test_a_path_by_its_name(name):
     one = only({"x": MAKERS[name]()})
     assert one.name == name
-    assert (one.row, one.place, one.places, one.also) == ("x", "variable", ("variable",), ())
+    assert (one.holder, one.place, one.places, one.other_names) == ("x", "variable", ("variable",), ())
     assert one.tensor == f"float32 [{SIZE}]"
 
 
@@ -179,7 +180,7 @@ def test_a_storage_is_counted_once_and_all_its_names_are_told():
     space = {"x": x, "views": [x[5:], x.view(1, -1)], "same": x}
     one = only(space)
     assert one.name == "x"
-    assert set(one.also) == {"same", "views[0]", "views[1]"}
+    assert set(one.other_names) == {"same", "views[0]", "views[1]"}
 
 
 def test_a_view_that_keeps_a_whole():
@@ -320,8 +321,8 @@ def test_what_a_custom_function_keeps():
             return grad
 
     y = Twice.apply(torch.ones(SIZE, requires_grad=True))
-    assert only({"y": y}, size=(SIZE + 1) * 4).row == "y"
-    assert {one.row for one in look({"y": y})} == {"y"}
+    assert only({"y": y}, size=(SIZE + 1) * 4).holder == "y"
+    assert {one.holder for one in look({"y": y})} == {"y"}
 
 
 def test_variables_come_before_outputs_and_those_before_tracebacks():
@@ -334,15 +335,15 @@ def test_variables_come_before_outputs_and_those_before_tracebacks():
     except ValueError as problem:
         error = problem
     history = {3: x}
-    roots = [Root("Out", history, "output", "items"), Root("last exception", error, "traceback", stops=False)]
+    roots = [Root("Out", history, "output", "items"), Root("last exception", error, "traceback", terminal=False)]
     one = only({"x": x}, *roots)
-    assert (one.name, one.row, one.places) == ("x", "x", ("variable", "output", "traceback"))
+    assert (one.name, one.holder, one.places) == ("x", "x", ("variable", "output", "traceback"))
     one = only({}, *roots)
-    assert (one.name, one.row) == ("Out[3]", "Out[3]")
+    assert (one.name, one.holder) == ("Out[3]", "Out[3]")
     history.clear()
     del x
     one = only({}, roots[1])
-    assert one.row == "last exception: fail() x"
+    assert one.holder == "last exception: fail() x"
     assert one.places == ("traceback",)
     error.__traceback__ = None
 
@@ -361,7 +362,7 @@ def test_a_thread_has_its_locals():
     ready.wait()
     try:
         one = only({}, threads=True)
-        assert (one.name, one.row, one.place) == (
+        assert (one.name, one.holder, one.place) == (
             "thread loader: work() batch[0]",
             "thread loader: work() batch",
             "thread",
@@ -410,7 +411,7 @@ def test_a_cycle_that_nobody_reaches_is_told_as_such_and_not_collected():
     try:
         del holder
         one = only({})
-        assert (one.row, one.place, one.places) == ("unreachable cycles", "garbage", ("garbage",))
+        assert (one.holder, one.place, one.places) == ("unreachable cycles", "garbage", ("garbage",))
         assert alive() is not None
         gc.collect()
         assert look({}) == []
@@ -424,7 +425,7 @@ def test_what_somebody_holds_whom_nobody_sees_is_alive():
     iterator = iter([holder])  # of a local that no root names, in a frame of the test itself
     del holder
     one = only({})
-    assert (one.row, one.places) == (NO_NAME, ("elsewhere",))
+    assert (one.holder, one.places) == (NO_NAME, ("elsewhere",))
     del iterator
 
 
@@ -472,12 +473,12 @@ def test_what_is_frozen_is_found(request, monkeypatch):
     gc.freeze()
     assert gc.get_freeze_count() > 1000
     asked = note_asked(monkeypatch, _asyncio)
-    walked = walk([Root("", space, "variable", "names")], torch, lambda name: name == "cpu", threads=False)
-    assert [one.name for one in walked.reached if one.memory.size == SIZE * 4] == ['model["weights"][0]']
+    walked = search_holders([Root("", space, "variable", "names")], torch, lambda name: name == "cpu", threads=False)
+    assert [one.name for one in walked.storages if one.memory.size == SIZE * 4] == ['model["weights"][0]']
     assert walked.complete
     assert len(asked) > 1000
     assert not any(asked), "as below"
-    assert not walk([Root("", space, "variable", "names")], torch, lambda _: True, limit=0.0).complete
+    assert not search_holders([Root("", space, "variable", "names")], torch, lambda _: True, limit=0.0).complete
 
 
 def test_asyncios_module_is_not_asked(monkeypatch):
@@ -493,7 +494,7 @@ def test_asyncios_module_is_not_asked(monkeypatch):
 
 
 def test_a_walk_that_is_short_of_time_says_so():
-    found = walk([Root("", {"x": big()}, "variable", "names")], torch, lambda _: True, limit=0.0)
+    found = search_holders([Root("", {"x": big()}, "variable", "names")], torch, lambda _: True, limit=0.0)
     assert not found.complete
 
 
@@ -503,7 +504,7 @@ def test_a_nest_of_a_hundred_thousand():
         x = [x]
     start = time.perf_counter()
     one = only({"x": x})
-    assert one.row == "x"
+    assert one.holder == "x"
     assert one.name.startswith("x...") and len(one.name) < 100
     assert time.perf_counter() - start < 60
     while type(x) is list:  # taken apart from outside: the interpreter's own way is deep
@@ -550,7 +551,7 @@ def test_a_class_that_hides_its_dict():
     kind = type("Hidden", (), {"__dict__": property(fail), "__class__": property(fail)})
     thing = kind()
     object.__setattr__(thing, "kept", big())
-    assert only({"x": thing}).row == "x"
+    assert only({"x": thing}).holder == "x"
 
 
 @pytest.mark.parametrize("base", [list, dict, tuple])
@@ -761,10 +762,10 @@ def test_few_and_many_at_once_are_found_alike(count):
     kept = [big() for _ in range(count)]
     found = look({"rows": [{"x": one} for one in kept], "again": kept})
     assert sorted(one.name for one in found) == sorted(f"again[{i}]" for i in range(count))
-    assert {also for one in found for also in one.also} == {f'rows[{i}]["x"]' for i in range(count)}
+    assert {also for one in found for also in one.other_names} == {f'rows[{i}]["x"]' for i in range(count)}
 
 
-@pytest.mark.parametrize("part", ["gc.get_objects", "connect", "search", "descend"])
+@pytest.mark.parametrize("part", ["gc.get_objects", "connect", "add_referrers", "name_from_roots"])
 def test_a_walk_stops_wherever_its_time_ends(monkeypatch, part):
     """And gives no name that might be wrong: what is reached is told with less, and nothing as unreachable."""
     now = [0.0]
@@ -782,12 +783,16 @@ def test_a_walk_stops_wherever_its_time_ends(monkeypatch, part):
 
         monkeypatch.setattr(owner, name, call)
 
-    owner = {"gc.get_objects": gc, "connect": Heap, "search": Ways, "descend": Names}[part]
+    owner = {"gc.get_objects": gc, "connect": Heap, "add_referrers": ReferrerGraph, "name_from_roots": ObjectNames}[
+        part
+    ]
     late(owner, part.rpartition(".")[2])
-    found = walk([Root("", space, "variable", "names")], torch, lambda name: name == "cpu", limit=10, threads=False)
+    found = search_holders(
+        [Root("", space, "variable", "names")], torch, lambda name: name == "cpu", limit=10, threads=False
+    )
     assert not found.complete
-    assert [one for one in found.reached if one.memory.size == SIZE * 4] == []
-    assert "garbage" not in {place for one in found.reached for place in one.places}
+    assert [one for one in found.storages if one.memory.size == SIZE * 4] == []
+    assert "garbage" not in {place for one in found.storages for place in one.places}
 
 
 def test_a_chain_that_is_named_to_its_end():
@@ -865,7 +870,7 @@ def test_what_shares_a_tensors_memory_has_its_name(make, name):
 def test_an_array_that_nobody_has_is_not_named():
     """It is alive, by a C object that the collector does not see."""
     hidden = iter(in_an_array(types.SimpleNamespace(tensor=big()), 2, 1))
-    assert only({}).row == NO_NAME
+    assert only({}).holder == NO_NAME
     del hidden
 
 
@@ -919,11 +924,11 @@ def test_one_name_is_not_told_again_cut_elsewhere():
     for _ in range(100):
         nest = [nest, nest]
     one = only({"x": nest})
-    assert (one.name, one.also) == ("x...[0][0][0][0]", ())
+    assert (one.name, one.other_names) == ("x...[0][0][0][0]", ())
 
 
 def test_a_default_comes_before_the_tuple_that_nobody_has():
     loss = (torch.ones(4, requires_grad=True) * 2).sum()
     loss.grad_fn.register_hook(default(big()))  # C++ has the dict of hooks
     one = only({"loss": loss})
-    assert (one.row, one.name) == (NO_NAME, "<OrderedDict>[0] (default given)")
+    assert (one.holder, one.name) == (NO_NAME, "<OrderedDict>[0] (default given)")

@@ -1,4 +1,4 @@
-"""The observer of failed allocations: it takes down what it can, and never raises."""
+"""The observer of failed allocations records what it can and never raises."""
 
 from __future__ import annotations
 
@@ -21,170 +21,159 @@ def fail(gpu, size=200):
         gpu.alloc(size * GIB)
 
 
-def test_before_cuda_has_started_nothing_is_attached(fake_gpu):
+def fail_in_thread(gpu, thread_class=threading.Thread, **options):
+    thread = thread_class(target=fail, args=(gpu,), **options)
+    thread.start()
+    thread.join()
+
+
+@pytest.fixture
+def listening(fake_gpu):
+    """The fake GPU with CUDA started, while failures are recorded."""
+    torch.cuda.init()
+    assert oom.listen()
+    return fake_gpu
+
+
+def test_before_cuda_has_started_no_observer_is_attached(fake_gpu):
     assert oom.listen() is False
     assert fake_gpu.oom_observers == []
     assert not fake_gpu.initialised
 
 
-def test_the_books_at_the_failure(fake_gpu, monkeypatch):
-    monkeypatch.setattr("ipygpumem.features.oom.collect._QUICK", 30.0)  # how fast the walk is, is not asked here
+def test_the_state_of_the_device_at_the_failure(fake_gpu, monkeypatch):
+    monkeypatch.setattr("ipygpumem.features.oom.collect._SEARCH_LIMIT", 30.0)  # the speed is not tested here
     x = torch.ones(9 * GIB, dtype=torch.uint8, device="cuda")
     fake_gpu.nvml.devices[0].others[9000001] = 3 * GIB
     assert oom.listen()
     fail(fake_gpu)
-    (one,) = failed_allocations().take()
-    assert (one.device, one.asked, one.thread) == ("cuda:0", 200 * GIB, "")
-    assert one.reading.allocated == 9 * GIB
-    assert one.reading.others == 3 * GIB
-    assert [(other.pid, other.amount) for other in one.neighbours] == [(9000001, 3 * GIB)]
-    assert one.pieces.total == 0
-    assert one.free == fake_gpu.nvml_device.free
-    assert [holder.amount for holder in one.holders.holders] == [9 * GIB]
-    assert any(frame[2] == "fail" for frame in one.frames)
+    (failure,) = failed_allocations().take()
+    assert (failure.device, failure.requested, failure.thread) == ("cuda:0", 200 * GIB, "")
+    assert failure.reading.allocated == 9 * GIB
+    assert failure.reading.others == 3 * GIB
+    assert [(process.pid, process.amount) for process in failure.other_processes] == [(9000001, 3 * GIB)]
+    assert failure.free_blocks.total == 0
+    assert failure.free == fake_gpu.nvml_device.free
+    assert [holder.amount for holder in failure.holders.holders] == [9 * GIB]
+    assert any(function == "fail" for _, _, function in failure.frames)
     assert failed_allocations().take() == []
     del x
 
 
-def test_one_observer_for_the_process_however_often_we_listen(fake_gpu):
-    torch.cuda.init()
+def test_listening_again_attaches_no_second_observer(listening):
     for _ in range(3):
+        failed_allocations().stop()
         assert oom.listen()
-        failed_allocations().deafen()
-    assert oom.listen()
-    assert len(fake_gpu.oom_observers) == 1
-    fail(fake_gpu)
+    assert len(listening.oom_observers) == 1
+    fail(listening)
     assert failed_allocations().count == 1
 
 
-def test_after_deafen_nobody_listens(fake_gpu):
-    torch.cuda.init()
-    oom.listen()
-    failed_allocations().deafen()
-    fail(fake_gpu)
+def test_after_stop_no_failure_is_recorded(listening):
+    failed_allocations().stop()
+    fail(listening)
     assert failed_allocations().count == 0
 
 
-@pytest.mark.parametrize("part", ["read", "other_processes"])
-def test_a_part_that_fails_leaves_the_others(fake_gpu, monkeypatch, part):
-    torch.cuda.init()
-    oom.listen()
-
+@pytest.mark.parametrize("method", ["read", "other_processes"])
+def test_a_part_that_cannot_be_read_leaves_the_others(listening, monkeypatch, method):
     def broken(*arguments, **options):
         raise MemoryError
 
-    monkeypatch.setattr(current().monitor, part, broken)
-    fail(fake_gpu)
-    (one,) = failed_allocations().take()
-    assert one.asked == 200 * GIB
-    assert (one.reading is None) is (part == "read")
+    monkeypatch.setattr(current().monitor, method, broken)
+    fail(listening)
+    (failure,) = failed_allocations().take()
+    assert failure.requested == 200 * GIB
+    assert (failure.reading is None) is (method == "read")
 
 
 @pytest.mark.parametrize("error", [MemoryError, RuntimeError, KeyboardInterrupt, SystemExit])
-def test_the_users_error_stands_whatever_happens_here(fake_gpu, monkeypatch, error):
-    torch.cuda.init()
-    oom.listen()
-
+def test_the_users_error_is_raised_whatever_fails_here(listening, monkeypatch, error):
     def broken(*_):
         raise error
 
-    monkeypatch.setattr(failed_allocations(), "_take_down", broken)
+    monkeypatch.setattr(failed_allocations(), "_record", broken)
     interrupted = pytest.raises(KeyboardInterrupt) if error is KeyboardInterrupt else contextlib.nullcontext()
-    with interrupted:  # an interrupt is the user's, and comes a moment later
-        fail(fake_gpu)
+    with interrupted:  # the user's interrupt is raised a moment later
+        fail(listening)
         for _ in range(100):
             pass
-    assert failed_allocations()._inside.here is False
+    assert failed_allocations()._active.value is False
 
 
-def test_out_of_memory_inside_the_observer_is_not_taken_down(fake_gpu, monkeypatch):
-    torch.cuda.init()
-    oom.listen()
+def test_running_out_of_memory_while_recording_is_not_recorded(listening, monkeypatch):
+    def allocate(*arguments, **options):
+        listening.alloc(300 * GIB)
 
-    def again(*arguments, **options):
-        fake_gpu.alloc(300 * GIB)
-
-    monkeypatch.setattr(current().monitor, "read", again)
-    fail(fake_gpu)
-    assert [one.asked for one in failed_allocations().take()] == [200 * GIB]
+    monkeypatch.setattr(current().monitor, "read", allocate)
+    fail(listening)
+    assert [failure.requested for failure in failed_allocations().take()] == [200 * GIB]
 
 
-def test_a_loop_of_failures_is_bounded_and_walks_once(fake_gpu, monkeypatch):
-    torch.cuda.init()
-    walks = []
-    failed_allocations().listen(current().monitor, lambda: walks.append(1))
+def test_of_many_failures_a_hundred_are_kept_and_one_is_searched(listening):
+    searches = []
+    failed_allocations().listen(current().monitor, lambda: searches.append(1))
     for _ in range(150):
-        fail(fake_gpu)
+        fail(listening)
     assert failed_allocations().count == 150
     assert len(failed_allocations().take()) == 100
-    assert walks == [1]
+    assert searches == [1]
 
 
-def test_a_thread_is_named(fake_gpu):
-    torch.cuda.init()
-    oom.listen()
-    thread = threading.Thread(target=fail, args=(fake_gpu,), name="loader")
-    thread.start()
-    thread.join()
-    assert [one.thread for one in failed_allocations().take()] == ["loader"]
+def test_the_name_of_the_thread(listening):
+    fail_in_thread(listening, name="loader")
+    assert [failure.thread for failure in failed_allocations().take()] == ["loader"]
 
 
-class Nameless(threading.Thread):
+class UnnamedThread(threading.Thread):
     @property
     def name(self):
-        raise RuntimeError("mine")
+        raise RuntimeError("user code")
 
     @name.setter
     def name(self, value):
-        raise RuntimeError("mine")
+        raise RuntimeError("user code")
+
+    def start(self):
+        self._name = "quiet"
+        super().start()
 
 
-def test_a_thread_that_does_not_tell_its_name(fake_gpu):
-    torch.cuda.init()
-    oom.listen()
-    thread = Nameless(target=fail, args=(fake_gpu,))
-    thread._name = "quiet"
-    thread.start()
-    thread.join()
-    (one,) = failed_allocations().take()
-    assert (one.asked, one.thread) == (200 * GIB, "quiet")
-    assert one.frames
+def test_a_thread_whose_name_raises(listening):
+    fail_in_thread(listening, UnnamedThread)
+    (failure,) = failed_allocations().take()
+    assert (failure.requested, failure.thread) == (200 * GIB, "quiet")
+    assert failure.frames
 
 
-def test_a_failure_is_kept_whatever_is_asked_after(fake_gpu, monkeypatch):
-    torch.cuda.init()
-    oom.listen()
-    monkeypatch.setattr("ipygpumem.features.oom.observer._try", lambda question: question())
+def test_a_failure_is_kept_if_recording_details_raises(listening, monkeypatch):
+    monkeypatch.setattr("ipygpumem.features.oom.observer._attempt", lambda read: read())
     monkeypatch.setattr("ipygpumem.features.oom.observer.thread_name", lambda thread: 1 / 0)
-    thread = threading.Thread(target=fail, args=(fake_gpu,))
-    thread.start()
-    thread.join()
-    assert [one.asked for one in failed_allocations().take()] == [200 * GIB]
+    fail_in_thread(listening)
+    assert [failure.requested for failure in failed_allocations().take()] == [200 * GIB]
     assert oom.explain([], 1, caught=False) is None
 
 
-def test_the_panel_stands_without_the_holders(fake_gpu, monkeypatch):
+def test_the_panel_does_without_holders_if_the_search_fails(listening, monkeypatch):
     def broken():
         raise RuntimeError
 
-    torch.cuda.init()
-    oom.listen()
-    fail(fake_gpu)
+    fail(listening)
     monkeypatch.setattr(oom, "holders", broken)
     panel = oom.explain(failed_allocations().take(), 1, caught=False)
-    assert (panel.failure.asked, panel.holders, panel.freeable) == (200 * GIB, None, 0)
+    assert (panel.failure.requested, panel.holders, panel.freeable) == (200 * GIB, None, 0)
 
 
-def test_allocators_without_observers(make_gpu):
+def test_an_allocator_without_observers(make_gpu):
     make_gpu(backend="cudaMallocAsync")
     torch.cuda.init()
     assert oom.listen() is False
 
 
-def test_the_slot_outlives_a_reload_of_the_package(fake_gpu):
+def test_a_reload_of_the_package_replaces_the_listener(fake_gpu):
     torch.cuda.init()
     calls = []
     assert pytorch.listen_for_ooms(lambda *facts: calls.append(("old", *facts)))
     assert pytorch.listen_for_ooms(lambda *facts: calls.append(("new", *facts)))
     fail(fake_gpu)
-    assert [one[:3] for one in calls] == [("new", 0, 200 * GIB)]
+    assert [call[:3] for call in calls] == [("new", 0, 200 * GIB)]
