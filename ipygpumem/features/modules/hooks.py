@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["HOOKS", "GlobalHooks"]
+__all__ = ["GlobalHooks"]
 
 _CHECK = "_has_any_global_hook"
 _ALL_TABLES = (
@@ -18,14 +18,14 @@ _OUR_TABLES = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_fo
 
 
 class GlobalHooks:
-    """Global forward hooks that are hidden from torch.compile.
+    """This process's global forward hooks, which are hidden from torch.compile.
 
     torch.compile warns about global hooks, and recompiles code once the hooks that it was compiled under are removed.
     So our hooks are left out of PyTorch's check for global hooks, and taken out of its tables while it compiles.
     """
 
     def __init__(self) -> None:
-        self._ids: set[int] = set()
+        self._handles: dict[int, Any] = {}
         self._original_check: Any = None
         self._compile_callbacks: Any = None
         self._hidden: list[tuple[Any, int, Any]] = []
@@ -37,7 +37,7 @@ class GlobalHooks:
             module.register_module_forward_pre_hook(before),
             module.register_module_forward_hook(after, always_call=True),
         ]
-        self._ids.update(handle.id for handle in handles)
+        self._handles |= {handle.id: handle for handle in handles}
         if self._original_check is None and hasattr(module, _CHECK):
             self._original_check = getattr(module, _CHECK)
             setattr(module, _CHECK, self._has_other_hook)
@@ -53,8 +53,8 @@ class GlobalHooks:
         """Remove hooks by their handles."""
         for handle in handles:
             handle.remove()
-            self._ids.discard(handle.id)
-        if self._ids:
+            self._handles.pop(handle.id, None)
+        if self._handles:
             return
         if self._compile_callbacks is not None:
             self._compile_callbacks.remove_start_callback(self._hide)
@@ -65,20 +65,23 @@ class GlobalHooks:
             setattr(module, _CHECK, self._original_check)
             self._original_check = None
 
+    def close(self) -> None:
+        """Remove all hooks."""
+        self.remove(list(self._handles.values()))
+
     def _hide(self, *_: Any) -> None:
         module = sys.modules["torch.nn.modules.module"]
         for table in (getattr(module, name, {}) for name in _OUR_TABLES):
-            self._hidden += [(table, hook_id, table.pop(hook_id)) for hook_id in list(table) if hook_id in self._ids]
+            self._hidden += [
+                (table, hook_id, table.pop(hook_id)) for hook_id in list(table) if hook_id in self._handles
+            ]
 
     def _restore(self, *_: Any) -> None:
         hidden, self._hidden = self._hidden, []
         for table, hook_id, hook in hidden:
-            if hook_id in self._ids:
+            if hook_id in self._handles:
                 table[hook_id] = hook
 
     def _has_other_hook(self) -> bool:
         module = sys.modules["torch.nn.modules.module"]
-        return any(hook_id not in self._ids for name in _ALL_TABLES for hook_id in getattr(module, name, ()))
-
-
-HOOKS = GlobalHooks()
+        return any(hook_id not in self._handles for name in _ALL_TABLES for hook_id in getattr(module, name, ()))

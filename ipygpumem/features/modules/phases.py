@@ -78,19 +78,19 @@ class PhaseTracker:
 
     def enter(self, name: str) -> None:
         """Begin a phase."""
-        current = self._current()
+        previous = self._innermost()
         self._stack.append(name)
-        if self._current() != current:
+        if self._innermost() != previous:
             self._switch()
 
     def leave(self, name: str) -> None:
         """End the innermost phase of this name, and any phase still open inside it."""
         if name not in self._stack:
             return
-        current = self._current()
+        previous = self._innermost()
         while self._stack.pop() != name:
             pass
-        if self._current() != current:
+        if self._innermost() != previous:
             self._switch()
 
     def end(self) -> None:
@@ -98,7 +98,7 @@ class PhaseTracker:
         self._close()
         self._stack.clear()
 
-    def _current(self) -> str:
+    def _innermost(self) -> str:
         if not self._stack:
             return "other"
         if "backward" in self._stack and set(self._stack[self._stack.index("backward") :]) <= {"backward", "forward"}:
@@ -108,15 +108,16 @@ class PhaseTracker:
     def _switch(self) -> None:
         begun = time.perf_counter()
         self._close()
-        self._open(self._current())
+        self._open(self._innermost())
         self.cost += self._started - begun
 
     def _open(self, name: str) -> None:
         self._name = name
-        self._scope = scope = current().peaks.scope()
-        self._allocated_before = {}
-        for index in _devices_in_use():
-            self._allocated_before[index] = current().peaks.enter(scope, index, reset=self._reset_peaks).now.allocated
+        tracker = current().peaks
+        self._scope = scope = tracker.scope()
+        self._allocated_before = {
+            index: tracker.enter(scope, index, reset=self._reset_peaks).now.allocated for index in _devices_in_use()
+        }
         self._started = time.perf_counter()
 
     def _close(self) -> None:
@@ -126,9 +127,10 @@ class PhaseTracker:
         total = self.totals.setdefault(self._name, PhaseTotal())
         total.times += 1
         total.seconds += time.perf_counter() - self._started
-        allocated = {index: current().peaks.leave(scope, index).now.allocated for index in _devices_in_use()}
+        tracker = current().peaks
+        allocated = {index: tracker.leave(scope, index).now.allocated for index in _devices_in_use()}
         peaks = scope.peaks()
-        current().peaks.drop(scope)
+        tracker.drop(scope)
         for index, after in allocated.items():
             sums = total.devices.setdefault(index, PhaseSums())
             sums.change += after - self._allocated_before.get(index, 0)

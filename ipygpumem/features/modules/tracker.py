@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.modules.hooks import HOOKS
+from ipygpumem.features.modules.hooks import GlobalHooks
 from ipygpumem.features.modules.phases import PhaseTracker
 from ipygpumem.features.modules.storages import ModelStorages, ModuleFacts, StorageAddress, is_module_class
 from ipygpumem.measurement.backward_passes import BACKWARD
 from ipygpumem.measurement.event_position import Mark, mark
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class ModuleTracker:
         self.raised_steps = 0
         self._torch = torch
         self._storages = ModelStorages(torch, model)
+        self._hooks: GlobalHooks | None = None
         self._handles: list[Any] = []
         self._optimizer_handles: list[Any] = []
         self._wrappers: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
@@ -106,7 +108,8 @@ class ModuleTracker:
         """Add all hooks, and scan the storages."""
         self._running = True
         self._scan()
-        self._handles = HOOKS.add(self._before_forward, self._after_forward)
+        self._hooks = current().state(GlobalHooks)
+        self._handles = self._hooks.add(self._before_forward, self._after_forward)
         optimizers = sys.modules.get("torch.optim.optimizer")
         for name, hook in (
             ("register_optimizer_step_pre_hook", self._before_step),
@@ -127,7 +130,8 @@ class ModuleTracker:
         with contextlib.suppress(Exception):
             self._end_raised_steps()
         BACKWARD.leave(self)
-        HOOKS.remove(self._handles)
+        if self._hooks is not None:
+            self._hooks.remove(self._handles)
         for handle in self._optimizer_handles:
             handle.remove()
         self._optimizer_handles.clear()

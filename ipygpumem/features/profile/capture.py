@@ -9,13 +9,14 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import RecordingError, first_line
 from ipygpumem.core.files import replacing
 from ipygpumem.core.garbage_collection import collector_paused
 from ipygpumem.features.profile.trace_file import write_trace
 from ipygpumem.measurement.profiler_handover import profiling, release_profiler, watch_profiler
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ _BUSY = "a profiler is running already and PyTorch supports one at a time: stop 
 _KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
 
 
+class _ActiveCapture:
+    """The innermost capture of this process that is running."""
+
+    capture: Capture | None = None
+
+
 class Capture:
     """A run of torch.profiler with memory, shapes and stacks; an observer of a measurement.
 
@@ -46,8 +53,6 @@ class Capture:
     Raises:
         RecordingError: Profiling is not possible here, or a profiler is running.
     """
-
-    _running: ClassVar[Capture | None] = None
 
     def __init__(self) -> None:
         problem = self.problem()
@@ -75,7 +80,7 @@ class Capture:
         kineto_available = getattr(torch.autograd, "kineto_available", None)
         if kineto_available is None or not kineto_available():
             return f"torch {torch.__version__} is built without its profiler (Kineto)"
-        running = Capture._running
+        running = current().state(_ActiveCapture).capture
         if running is not None:
             return None if running._thread == threading.get_ident() else _BUSY
         return _BUSY if profiling() or _is_warming_up(torch) else None
@@ -112,7 +117,7 @@ class Capture:
             self._profile = None
             release_profiler(self._before_other_profiler)
             raise RecordingError(f"torch.profiler does not start: {first_line(error)}") from error
-        Capture._running = self
+        current().state(_ActiveCapture).capture = self
         self._began = time.perf_counter()
         self.cost += self._began - began
 
@@ -125,8 +130,9 @@ class Capture:
         if os.getpid() != self._pid:  # a forked child has neither the profiler's threads nor its results
             return
         release_profiler(self._before_other_profiler)
-        if Capture._running is self:
-            Capture._running = None
+        active = current().state(_ActiveCapture)
+        if active.capture is self:
+            active.capture = None
         if not self._active:
             return
         if threading.get_ident() != self._thread:
