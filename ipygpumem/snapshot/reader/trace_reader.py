@@ -9,7 +9,6 @@ import numpy as np
 
 from ipygpumem.core.errors import SnapshotFormatError
 from ipygpumem.snapshot.model.trace import ACTIONS, Action, Trace
-from ipygpumem.snapshot.model.unique_values import distinct
 from ipygpumem.snapshot.reader.checks import MAX_BLOCK, MAX_TOTAL, column, integer, mapping
 from ipygpumem.snapshot.reader.memo_table import Run
 from ipygpumem.snapshot.reader.value_resolver import PlacedRun
@@ -157,7 +156,7 @@ class _Columns:
         self._refuse(texts == _MISSING, "action is missing")
         names = list(self._tables.texts)
         numbers = np.full(len(names), Action.OTHER, np.uint8)
-        for text in distinct(texts).tolist():
+        for text in np.flatnonzero(np.bincount(texts)).tolist():
             numbers[text] = _ACTION_NUMBER.get(names[text], Action.OTHER)
         return numbers[texts]
 
