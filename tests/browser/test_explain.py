@@ -20,7 +20,7 @@ def fall():
     baseline = Baseline(Reading(1.0, {"cuda:0": reading}, HostReading()), "cuda:0", "H200", 518 * MIB, 158 * MIB)
     hostile = OtherProcess(7, 70 * MIB, "<img src=x onerror='window.broken = 1'>", "other", "ada")
     cache = Cache(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1)
-    return device_waterfall(reading, label="NVIDIA H200", baseline=baseline, neighbours=[hostile], cache=cache)
+    return device_waterfall(reading, label="NVIDIA H200", baseline=baseline, processes=[hostile], cache=cache)
 
 
 @pytest.fixture

@@ -57,9 +57,9 @@ tell(before=before, after=after, given=given, allocated=torch.cuda.memory_alloca
         PYTORCH_CUDA_ALLOC_CONF=settings,
     )
     before, after = facts["before"], facts["after"]
-    assert facts["given"] == before["cached, can go back"] > 0
-    assert "cached, can go back" not in after
-    assert after["private pools of graphs, not in use"] == before["private pools of graphs, not in use"] > 0
+    assert facts["given"] == before["cached, can be freed"] > 0
+    assert "cached, can be freed" not in after
+    assert after["unused in private pools of graphs"] == before["unused in private pools of graphs"] > 0
     assert after["allocated (tensors)"] == facts["allocated"]
     drop = before["nvidia-smi shows"] - after["nvidia-smi shows"]
     assert abs(drop - facts["given"]) <= GRAIN

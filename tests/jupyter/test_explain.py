@@ -1,4 +1,4 @@
-"""``%gpumem explain`` in an IPython of the test's, and ``ipygpumem.explain`` without one."""
+"""``%gpumem explain`` in IPython, and ``ipygpumem.explain`` without it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def steps(fall):
 
 @pytest.fixture
 def heap(gpu_notebook, fake_gpu):
-    """100 MiB held, 30 MiB that can go back, 14 MiB that cannot, 64 MiB of a graph's pool."""
+    """100 MiB allocated, 30 MiB of free segments, 14 MiB in other segments, 64 MiB in a graph's pool."""
     blocks = [fake_gpu.alloc(size * MIB) for size in (100, 30, 6, 6)]
     fake_gpu.free(blocks[1])
     fake_gpu.free(blocks[3])
@@ -30,7 +30,7 @@ def heap(gpu_notebook, fake_gpu):
     return gpu_notebook
 
 
-def test_the_whole(heap, fake_gpu):
+def test_all_steps(heap, fake_gpu):
     fake_gpu.outside(256 * MIB)
     ran = heap.run("%gpumem explain")
     (fall,) = ipygpumem.explain().devices
@@ -41,35 +41,35 @@ def test_the_whole(heap, fake_gpu):
     assert (found["CUDA context"], found["first kernels"]) == (CONTEXT, KERNELS)
     assert found["libraries, kernel code, stacks, graphs"] == 256 * MIB
     assert found["pid 4194303"] == 500 * MIB
-    assert found["private pools of graphs, not in use"] == 64 * MIB
-    assert found["cached, can go back"] + found["cached, cannot go back"] + 64 * MIB == (
+    assert found["unused in private pools of graphs"] == 64 * MIB
+    assert found["cached, can be freed"] + found["cached, cannot be freed"] + 64 * MIB == (
         torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     )
     lines = ran.text.splitlines()
     assert lines[0] == "cuda:0, NVIDIA H200"
     assert lines[1].startswith("cuda:0: nvidia-smi shows ")
     row = next(line for line in lines if line.startswith("  CUDA context"))
-    assert re.fullmatch(r"  CUDA context +- 612\.0 MiB +▒+ +derived  stays as long as this process", row)
-    assert "libraries by name: %config GPUMem.outside = 'library', from then on" in lines
+    assert re.fullmatch(r"  CUDA context +- 612\.0 MiB +▒+ +derived  exists until this process ends", row)
+    assert "for the names of libraries: %config GPUMem.outside = 'library', for later allocations" in lines
     html = ran.displays[0]["text/html"]
     assert "<svg" not in html and "<script" not in html and "<style" not in html, "an untrusted notebook drops them"
     assert html.count("<tr") == len(fall.steps)
 
 
-def test_what_it_promises_to_give_back_comes_back(heap, fake_gpu):
+def test_returnable_memory_is_freed(heap, fake_gpu):
     before = ipygpumem.explain().devices[0]
     found = steps(before)
-    assert found["cached, can go back"] == 32 * MIB
+    assert found["cached, can be freed"] == 32 * MIB
     torch.cuda.empty_cache()
     after = steps(ipygpumem.explain().devices[0])
-    given = found["nvidia-smi shows"] - after["nvidia-smi shows"]
-    # this pool has no graph any more that would keep it, which nobody can tell from outside
-    assert given == found["cached, can go back"] + found["private pools of graphs, not in use"]
-    assert "cached, can go back" not in after
-    assert after["cached, cannot go back"] == found["cached, cannot go back"]
+    freed = found["nvidia-smi shows"] - after["nvidia-smi shows"]
+    # no graph uses the pool any more, which cannot be seen from outside
+    assert freed == found["cached, can be freed"] + found["unused in private pools of graphs"]
+    assert "cached, can be freed" not in after
+    assert after["cached, cannot be freed"] == found["cached, cannot be freed"]
 
 
-def test_it_looks_and_does_nothing_else(heap, fake_gpu):
+def test_nothing_is_changed(heap, fake_gpu):
     with heap_as_it_was(fake_gpu):
         heap.run("%gpumem explain")
     assert fake_gpu.violations == []
@@ -86,18 +86,18 @@ class heap_as_it_was:  # noqa: N801 (a context manager reads as a verb)
         assert (torch.cuda.memory_stats(), self.gpu.calls["emptyCache"], self.gpu.nvml_device.used) == self.before
 
 
-def test_a_recording_of_the_users_gets_no_event(heap, fake_gpu):
+def test_no_event_in_a_recording_of_the_user(heap, fake_gpu):
     torch.cuda.memory._record_memory_history(max_entries=1000)
     events = len(fake_gpu[0].allocator.trace)
     ran = heap.run("%gpumem explain")
     assert len(fake_gpu[0].allocator.trace) == events
-    assert "a recording of yours runs" in ran.text
+    assert "would add an event to your recording" in ran.text
     (fall,) = ipygpumem.explain().devices
     assert fall.imbalance == 0 and "cached" in steps(fall)
     torch.cuda.memory._record_memory_history(enabled=None)
 
 
-def test_while_a_graph_is_captured_nothing_is_asked_that_voids_it(heap, fake_gpu):
+def test_no_forbidden_calls_during_a_capture(heap, fake_gpu):
     with fake_gpu.capture():
         heap.run("%gpumem explain")
     assert fake_gpu.violations == []
@@ -111,7 +111,7 @@ def cupti(monkeypatch):
     return library
 
 
-def test_libraries_by_name_while_cupti_records(cupti, heap, fake_gpu):
+def test_names_of_libraries_while_cupti_records(cupti, heap, fake_gpu):
     heap.run("%config GPUMem.outside = 'library'")
     for address, size, source in ((0x1000, 388, NCCL), (0x2000, 256, CUPY), (0x3000, 9, CUPY)):
         fake_gpu.outside(size * MIB)
@@ -128,12 +128,12 @@ def test_libraries_by_name_while_cupti_records(cupti, heap, fake_gpu):
     assert found["unattributed"] == 8 * MIB
     assert not any("libraries" in label for label in found)
     assert fall.imbalance == 0
-    assert "libraries: what they took since " in str(explanation)
+    assert "libraries: memory allocated since " in str(explanation)
     heap.run("%config GPUMem.outside = 'off'")
     assert "NCCL" not in steps(ipygpumem.explain().devices[0])
 
 
-def test_records_from_before_the_first_kernels_have_their_names(cupti, make_notebook, fake_gpu):
+def test_records_that_include_the_first_kernels(cupti, make_notebook, fake_gpu):
     from ipygpumem.features.outside.cupti_records import outside_records
 
     outside_records().acquire()
@@ -146,18 +146,18 @@ def test_records_from_before_the_first_kernels_have_their_names(cupti, make_note
     outside_records().release()
 
 
-def test_records_that_fail_leave_the_rest(cupti, heap, fake_gpu):
+def test_an_error_of_the_records(cupti, heap, fake_gpu):
     heap.run("%config GPUMem.outside = 'library'")
     fake_gpu.outside(10 * MIB)
     cupti.refuses["cuptiActivityFlushAll"] = 999
     (fall,) = ipygpumem.explain().devices
     assert fall.imbalance == 0
     assert steps(fall)["libraries, kernel code, stacks, graphs"] == 10 * MIB
-    assert fall.notes == ("libraries have no names: cuptiActivityFlushAll: CUPTI_ERROR_999",)
+    assert fall.notes == ("libraries cannot be identified: cuptiActivityFlushAll: CUPTI_ERROR_999",)
 
 
 @pytest.mark.parametrize("regime", ["A", "B", "C", "wsl", "hidden", "shared"])
-def test_in_every_regime_of_driver_and_container_the_books_balance(make_gpu, regime):
+def test_steps_add_up_in_every_regime(make_gpu, regime):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={9000001: 300 * MIB})])
     gpu.alloc(100 * MIB)
     (fall,) = ipygpumem.explain().devices
@@ -165,11 +165,11 @@ def test_in_every_regime_of_driver_and_container_the_books_balance(make_gpu, reg
     assert fall.totals[-1].amount == 100 * MIB
     if regime in {"B", "wsl", "hidden", "shared"}:
         (rest,) = [step for step in fall.steps if step.grade.trust == "device"]
-        assert rest.label == "not told apart"
+        assert rest.label == "this or other processes"
         assert rest.grade.reason
 
 
-def test_without_nvml_and_after_a_failed_kernel_it_says_what_it_can(make_gpu):
+def test_without_nvml_and_after_a_failed_kernel(make_gpu):
     gpu = make_gpu()
     gpu.nvml.present = False
     gpu.alloc(100 * MIB)
@@ -177,7 +177,7 @@ def test_without_nvml_and_after_a_failed_kernel_it_says_what_it_can(make_gpu):
     assert fall.imbalance == 0
     assert fall.totals[-1].amount == 100 * MIB
     gpu.break_device()
-    assert ipygpumem.explain().devices[0].words
+    assert ipygpumem.explain().devices[0].summary
 
 
 @pytest.mark.parametrize("backend", ["cudaMallocAsync", "pluggable"])
@@ -192,41 +192,41 @@ def test_other_allocators(make_gpu, backend):
 def test_two_devices_and_one_of_them(two_gpus):
     two_gpus.alloc(100 * MIB)
     two_gpus.alloc(50 * MIB, 1)
-    assert [one.device for one in ipygpumem.explain().devices] == ["cuda:0", "cuda:1"]
-    (one,) = ipygpumem.explain(device=[1]).devices
-    assert (one.device, one.totals[-1].amount) == ("cuda:1", 50 * MIB)
+    assert [device.device for device in ipygpumem.explain().devices] == ["cuda:0", "cuda:1"]
+    (device,) = ipygpumem.explain(device=[1]).devices
+    assert (device.device, device.totals[-1].amount) == ("cuda:1", 50 * MIB)
     with pytest.raises(ipygpumem.DeviceError, match="there is no device cuda:7"):
         ipygpumem.explain(device=["cuda:7"])
 
 
 def test_a_device_that_is_not_used(two_gpus):
     two_gpus.alloc(100 * MIB)
-    (one,) = ipygpumem.explain(device=["cuda:1"]).devices
-    assert one.notes[0] == "cuda:1 is not used by this process"
-    assert one.imbalance == 0
+    (device,) = ipygpumem.explain(device=["cuda:1"]).devices
+    assert device.notes[0] == "cuda:1 is not used by this process"
+    assert device.imbalance == 0
     assert not two_gpus[1].context
 
 
-def test_before_cuda_starts_it_is_one_line(fake_gpu, make_notebook):
+def test_before_cuda_is_initialized(fake_gpu, make_notebook):
     notebook = make_notebook(GPUMem={"preload": "off"})
     notebook.load()
     ran = notebook.run("%gpumem explain")
-    assert ran.text == "CUDA has not started in this process: nothing of any GPU is its own"
+    assert ran.text == "CUDA is not initialized in this process, so it uses no GPU memory"
     assert not fake_gpu[0].context
 
 
-def test_without_a_gpu_it_is_main_memory(loaded):
+def test_without_a_gpu_main_memory_is_shown(loaded):
     loaded.run("import torch\nx = torch.ones(16 << 20)")
     ran = loaded.run("%gpumem explain")
     lines = ran.texts[0].splitlines()
-    assert lines[0] == f"no GPU ({NO_GPU}): resident memory instead"
+    assert lines[0] == f"no GPU ({NO_GPU}); this is main memory"
     assert lines[2] == "host, main memory"
     (fall,) = ipygpumem.explain().devices
     assert fall.imbalance == 0
     assert fall.totals[-1].amount >= 64 * MIB
 
 
-def test_words_options_and_what_comes_back(heap):
+def test_options_and_result(heap):
     found = heap.run("%gpumem explain -o -q").value
     assert repr(found) == str(found)
     assert found.to_dict()["devices"][0]["device"] == "cuda:0"
@@ -239,7 +239,7 @@ def test_words_options_and_what_comes_back(heap):
     assert "%gpumem explain" in heap.run("%gpumem --help").stdout
 
 
-def test_names_of_strangers_stay_text(heap, fake_gpu, monkeypatch):
+def test_process_names_are_escaped(heap, fake_gpu, monkeypatch):
     from ipygpumem.core.other_process import OtherProcess
     from ipygpumem.sources.process_names import ProcessDirectory
 

@@ -1,4 +1,4 @@
-"""PyTorch's cache, by whether it can go back to the card, and what keeps it."""
+"""PyTorch's cached memory, by whether ``torch.cuda.empty_cache()`` frees it."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 __all__ = ["Cache", "cache_of"]
 
 _INACTIVE = "inactive"
-_OWN_POOL = (0, 0)
-_PAGES = {"small": 2 << 20, "large": 20 << 20}
-"""An expandable segment is mapped and given back in pages of these sizes."""
+_DEFAULT_POOL = (0, 0)
+_PAGE_SIZES = {"small": 2 << 20, "large": 20 << 20}
+"""Sizes of the pages in which expandable segments are mapped and unmapped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """One device's free blocks, in bytes.
+    """The free blocks of one device, in bytes.
 
     Attributes:
-        returnable: What ``torch.cuda.empty_cache()`` gives back to the card.
-        pinned: What it cannot, because a block in the same segment is in use.
-        private: What belongs to private pools: of CUDA graphs that can be replayed, and of the user's ``MemPool``.
-        pieces: Free blocks that are pinned.
-        segments: Segments that are pinned.
-        blocks: Blocks in use that pin them.
-        used: Their bytes.
-        pools: Private pools that have segments.
-        expandable: Whether some segment grows and shrinks page by page.
+        returnable: Freed by ``torch.cuda.empty_cache()``.
+        pinned: Not freed, because a block in the same segment is in use.
+        private: In private pools, of CUDA graphs that may be replayed and of the user's ``MemPool``.
+        pieces: Number of pinned free blocks.
+        segments: Number of their segments.
+        blocks: Number of blocks in use in these segments.
+        used: Bytes of the blocks in use.
+        pools: Number of private pools.
+        expandable: Whether there are expandable segments, which are freed page by page.
     """
 
     returnable: int = 0
@@ -46,41 +46,41 @@ class Cache:
 
 
 def cache_of(segments: list[dict[str, Any]], index: int) -> Cache:
-    """The cache of the device with this index, from the allocator's own list of segments."""
-    returnable = pinned = private = pieces = count = blocks = used = 0
+    """Return the cache of a device by its index, from the allocator's list of segments."""
+    returnable = pinned = private = pieces = pinned_segments = blocks = used = 0
     pools, expandable = set(), False
     for segment in segments:
         if segment["device"] != index:
             continue
-        free = [block for block in segment["blocks"] if block["state"] == _INACTIVE]
-        amount = sum(block["size"] for block in free)
-        pool = tuple(segment.get("segment_pool_id", _OWN_POOL))
+        free_blocks = [block for block in segment["blocks"] if block["state"] == _INACTIVE]
+        free = sum(block["size"] for block in free_blocks)
+        pool = tuple(segment.get("segment_pool_id", _DEFAULT_POOL))
         expandable |= bool(segment.get("is_expandable"))
-        if pool != _OWN_POOL:
+        if pool != _DEFAULT_POOL:
             pools.add(pool)
-            private += amount
+            private += free
             continue
-        back = _given_back(segment, free, amount)
-        returnable += back
-        if amount > back:
-            pinned += amount - back
-            pieces += len(free)
-            count += 1
-            blocks += len(segment["blocks"]) - len(free)
-            used += segment["total_size"] - amount
-    return Cache(returnable, pinned, private, pieces, count, blocks, used, len(pools), expandable)
+        segment_returnable = _returnable(segment, free_blocks, free)
+        returnable += segment_returnable
+        if free > segment_returnable:
+            pinned += free - segment_returnable
+            pieces += len(free_blocks)
+            pinned_segments += 1
+            blocks += len(segment["blocks"]) - len(free_blocks)
+            used += segment["total_size"] - free
+    return Cache(returnable, pinned, private, pieces, pinned_segments, blocks, used, len(pools), expandable)
 
 
-def _given_back(segment: dict[str, Any], free: list[dict[str, Any]], amount: int) -> int:
-    """What of a segment's free blocks ``empty_cache`` gives back: all or nothing, but for one that shrinks."""
+def _returnable(segment: dict[str, Any], free_blocks: list[dict[str, Any]], free: int) -> int:
+    """Return what ``empty_cache`` frees of a segment: all or nothing, or the free pages of an expandable segment."""
     if not segment.get("is_expandable"):
-        return amount if len(free) == len(segment["blocks"]) else 0
-    page = _PAGES.get(segment.get("segment_type", ""), _PAGES["large"])
-    address, whole = segment["address"], 0
+        return free if len(free_blocks) == len(segment["blocks"]) else 0
+    page = _PAGE_SIZES.get(segment.get("segment_type", ""), _PAGE_SIZES["large"])
+    offset, nbytes = 0, 0
     for block in segment["blocks"]:
         if block["state"] == _INACTIVE:
-            first = -(-(address - segment["address"]) // page)
-            last = (address + block["size"] - segment["address"]) // page
-            whole += max(last - first, 0) * page
-        address += block["size"]
-    return whole
+            first_page = -(-offset // page)
+            end_page = (offset + block["size"]) // page
+            nbytes += max(end_page - first_page, 0) * page
+        offset += block["size"]
+    return nbytes

@@ -1,4 +1,4 @@
-"""Why nvidia-smi's number is not PyTorch's: everything between them, now."""
+"""Explain the difference between the memory that nvidia-smi shows and PyTorch's, now."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import grade
-from ipygpumem.core.units import MIB
+from ipygpumem.core.units import VISIBLE
 from ipygpumem.features.explain.cache import cache_of
 from ipygpumem.features.explain.model import Waterfall, host_waterfall
-from ipygpumem.features.explain.steps import Standing, device_waterfall
+from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 from ipygpumem.features.outside.cupti_records import outside_records
 from ipygpumem.features.outside.libraries import ALLOCATOR
+from ipygpumem.features.outside.model import DEVICE_MEMORY
 from ipygpumem.features.processes.collect import other_processes_by_device
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch
@@ -30,25 +31,27 @@ if TYPE_CHECKING:
 
 __all__ = ["Explanation", "explain"]
 
-_ON_THE_CARD = {"device", "array", "static"}
-_OF_POOLS = {"CuPy's pool": "CuPy", "JAX's pool": "JAX/XLA", "numba's arrays": "numba", "RMM's allocations": "RMM"}
-"""A pool that counts itself, and the library by whose name CUPTI's records go."""
+_LIBRARY_OF_POOL = {
+    "CuPy's pool": "CuPy",
+    "JAX's pool": "JAX/XLA",
+    "numba's arrays": "numba",
+    "RMM's allocations": "RMM",
+}
 _TRIES = 3
-_RECORDING = "a recording of yours runs, and the look would be one of its events"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """The waterfalls of all devices that this process uses, or that of main memory.
+    """The waterfalls of all devices that this process uses, or of main memory. Displayed as tables with bars.
 
-    ``note``: what is to be said first, where there is no GPU or CUDA has not started.
+    ``note``: shown first if there is no GPU or CUDA is not initialized.
     """
 
     devices: tuple[Waterfall, ...]
     note: str = ""
 
     def __str__(self) -> str:
-        """In words, with bars."""
+        """Return the waterfalls as text."""
         from ipygpumem.features.explain.table import text_waterfalls
 
         return text_waterfalls(self.devices, self.note)
@@ -59,84 +62,86 @@ class Explanation:
         return html_waterfalls(self.devices, self.note)
 
     def __repr__(self) -> str:
-        """As `str`: an object at the end of a cell is to be read."""
+        """Return the same as `str`, for the end of a cell."""
         return str(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {"note": self.note, "devices": [one.to_dict() for one in self.devices]}
+        """Return plain data."""
+        return {"note": self.note, "devices": [device.to_dict() for device in self.devices]}
 
 
 def explain(*, device: Iterable[str | int] | None = None) -> Explanation:
-    """Everything between what nvidia-smi shows and ``torch.cuda.memory_allocated()`` now, to the byte.
+    """Explain the memory between what nvidia-smi shows and ``torch.cuda.memory_allocated()``, to the byte.
 
-    Each step has its bytes, the trust in them with its reason, and what can be done about it. Nothing is collected,
-    emptied or waited for. Libraries are named where CUPTI records (``GPUMem.outside = "library"``), else as far as they
-    count themselves.
+    Each step has its size, its accuracy with the reason, and what can be done about it. Nothing is collected, freed or
+    waited for. Libraries are listed by name if CUPTI records (``GPUMem.outside = "library"``), otherwise only those
+    with counters of their own.
 
     Args:
         device: Names of the devices (``"cuda:0"``, 0); None for all that this process uses.
 
     Raises:
-        DeviceError: No such device here.
+        DeviceError: There is no such device.
     """
-    session = current()
-    names = None if device is None else session.monitor.parse_devices(str(one) for one in device)
-    if session.monitor.find_devices() is None:
-        return _without_cuda(session)
-    look = _look(session)
-    devices = look.reading.devices.values()
-    shown = [one for one in devices if (one.context if names is None else one.name in names)]
-    if not shown:
-        return Explanation((), "this process uses no GPU: %gpumem processes tells who does")
-    return Explanation(tuple(_device(session, look, one) for one in shown))
+    runtime = current()
+    names = None if device is None else runtime.monitor.parse_devices(str(name) for name in device)
+    if runtime.monitor.find_devices() is None:
+        return _without_cuda(runtime)
+    state = _read_state(runtime)
+    readings = state.reading.devices.values()
+    selected = [reading for reading in readings if (reading.context if names is None else reading.name in names)]
+    if not selected:
+        return Explanation((), "this process uses no GPU; %gpumem processes lists the processes that do")
+    return Explanation(tuple(_device(runtime, state, reading) for reading in selected))
 
 
-def _without_cuda(session: Runtime) -> Explanation:
-    told = session.baseline.note if session.baseline is not None and session.host_only else ""
-    problem = told or pytorch.problem(load=pytorch.module() is not None)
+def _without_cuda(runtime: Runtime) -> Explanation:
+    baseline_note = runtime.baseline.note if runtime.baseline is not None and runtime.host_only else ""
+    problem = baseline_note or pytorch.problem(load=pytorch.module() is not None)
     if not problem:
-        return Explanation((), "CUDA has not started in this process: nothing of any GPU is its own")
+        return Explanation((), "CUDA is not initialized in this process, so it uses no GPU memory")
     from ipygpumem.features.holders.collect import holders
 
-    reading = session.reading().host
+    reading = runtime.reading().host
     found = holders(host=True)
-    tensors = sum(one.amount for one in found.holders if one.device == "cpu")
-    fall = host_waterfall(reading, tensors, "", () if found.complete else found.notes)
-    return Explanation((fall,), f"no GPU ({problem}): resident memory instead")
+    tensors = sum(holder.amount for holder in found.holders if holder.device == "cpu")
+    waterfall = host_waterfall(reading, tensors, () if found.complete else found.notes)
+    return Explanation((waterfall,), f"no GPU ({problem}); this is main memory")
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What was there at one moment, as near as can be: the books, who else, PyTorch's cache, CUPTI's records."""
+class _State:
+    """What was read at nearly the same instant. ``since`` is when CUPTI began to record, None if it does not."""
 
     reading: Reading
-    neighbours: dict[str, tuple[OtherProcess, ...]]
+    processes: dict[str, tuple[OtherProcess, ...]]
     caches: dict[str, Cache]
-    why_no_cache: str
+    cache_problem: str
     owners: dict[Owner, int]
     since: float | None
-    told: str
+    note: str
 
 
-def _look(session: Runtime) -> _Look:
-    reading, caches, why = _books(session)
-    told = "libraries by name: %config GPUMem.outside = 'library', from then on"
+def _read_state(runtime: Runtime) -> _State:
+    reading, caches, cache_problem = _read_caches(runtime)
+    note = "for the names of libraries: %config GPUMem.outside = 'library', for later allocations"
+    since, owners = None, {}
     try:
-        recorded = outside_records().live_by_owner()
+        records = outside_records().live_by_owner()
     except CuptiError as error:
-        recorded, told = None, f"libraries have no names: {error}"
-    since, owners = (None, {}) if recorded is None else recorded
-    if since is not None:
-        told = f"libraries: what they took since {time.strftime('%H:%M:%S', time.localtime(since))}"
-    return _Look(reading, other_processes_by_device(reading), caches, why, owners, since, told)
+        note = f"libraries cannot be identified: {error}"
+    else:
+        if records is not None:
+            since, owners = records
+            note = f"libraries: memory allocated since {time.strftime('%H:%M:%S', time.localtime(since))}"
+    return _State(reading, other_processes_by_device(reading), caches, cache_problem, owners, since, note)
 
 
-def _books(session: Runtime) -> tuple[Reading, dict[str, Cache], str]:
-    """The books and the allocator's list of segments, and why that is not there."""
-    reading = session.reading()
-    if allocator.is_recording() and not current().active_recording.running:
-        return reading, {}, _RECORDING
+def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, Cache], str]:
+    """Return a reading and the caches that match it, or why these are unknown."""
+    reading = runtime.reading()
+    if allocator.is_recording() and not runtime.active_recording.running:
+        return reading, {}, "not examined, because this would add an event to your recording"
     caches: dict[str, Cache] = {}
     for _ in range(_TRIES):
         try:
@@ -144,60 +149,61 @@ def _books(session: Runtime) -> tuple[Reading, dict[str, Cache], str]:
         except Exception:
             return reading, {}, "this allocator keeps no list of segments"
         caches = {name: cache_of(segments, _index(name)) for name in reading.devices}
-        if all(one.cached in {None, caches[name].total} for name, one in reading.devices.items()):
+        if all(device.cached in {None, caches[name].total} for name, device in reading.devices.items()):
             break
-        reading = session.reading()  # another thread moved memory meanwhile
+        reading = runtime.reading()  # another thread changed it meanwhile
     return reading, caches, ""
 
 
-def _device(session: Runtime, look: _Look, reading: DeviceReading) -> Waterfall:
-    baseline, since = session.baseline, look.since
-    notes = [look.told if reading.context else f"{reading.name} is not used by this process"]
-    here = {owner: amount for owner, amount in look.owners.items() if owner.device == _index(reading.name)}
-    pools = _pools(_index(reading.name), here, shared=bool(reading.torch_why)) if reading.context else []
+def _device(runtime: Runtime, state: _State, reading: DeviceReading) -> Waterfall:
+    baseline, since, index = runtime.baseline, state.since, _index(reading.name)
+    owners = {owner: nbytes for owner, nbytes in state.owners.items() if owner.device == index}
+    named = _recorded(owners)
+    if reading.context:
+        named += _pools(index, owners, shared=bool(reading.torch_why))
     return device_waterfall(
         reading,
-        label=next((card.label for card in session.monitor.devices.values() if card.name == reading.name), ""),
+        label=runtime.monitor.devices[index].label if index in runtime.monitor.devices else "",
         baseline=baseline,
-        # records that began before them have their names
+        # if recording began before the first kernels were loaded, their libraries are in the records
         kernels=since is None or baseline is None or since >= baseline.reading.time,
         recorded=since is not None,
-        neighbours=look.neighbours.get(reading.name, ()),
-        standing=[*_recorded(here), *pools],
-        cache=look.caches.get(reading.name),
-        why_no_cache=look.why_no_cache,
-        notes=notes,
+        processes=state.processes.get(reading.name, ()),
+        named=named,
+        cache=state.caches.get(reading.name),
+        cache_problem=state.cache_problem,
+        notes=[state.note if reading.context else f"{reading.name} is not used by this process"],
     )
 
 
-def _recorded(owners: dict[Owner, int]) -> list[Standing]:
+def _recorded(owners: dict[Owner, int]) -> list[NamedMemory]:
     sums: dict[tuple[str, bool], int] = {}
-    for owner, amount in owners.items():
+    for owner, nbytes in owners.items():
         managed = owner.memory == "managed"
-        if owner.library != ALLOCATOR and (managed or owner.memory in _ON_THE_CARD):
+        if owner.library != ALLOCATOR and (managed or owner.memory in DEVICE_MEMORY):
             key = owner.library, managed
-            sums[key] = sums.get(key, 0) + amount
-    trust = grade("exact", "CUPTI's record of every allocation")
-    return [Standing(name, amount, trust, managed) for (name, managed), amount in sums.items()]
+            sums[key] = sums.get(key, 0) + nbytes
+    accuracy = grade("exact", "CUPTI's record of every allocation")
+    return [NamedMemory(name, nbytes, accuracy, managed) for (name, managed), nbytes in sums.items()]
 
 
-def _pools(index: int, owners: dict[Owner, int], *, shared: bool) -> list[Standing]:
-    """What pools count themselves, beyond what records tell of the same library."""
-    found = []
+def _pools(index: int, owners: dict[Owner, int], *, shared: bool) -> list[NamedMemory]:
+    """Return the memory of pools that is not in the records of their libraries."""
+    pools = []
     for pool in pool_readings([index]):
-        amount = pool.used if pool.held is None else pool.held
-        if not amount or (pool.name == STREAMS and shared):
+        nbytes = pool.used if pool.held is None else pool.held
+        if not nbytes or (pool.name == STREAMS and shared):
             continue
         if pool.name in {STREAMS, GRAPHS}:
-            known = sum(size for owner, size in owners.items() if owner.pooled) if pool.name == STREAMS else 0
-            name = f"{pool.name}, not in use" if known else pool.name
+            recorded = sum(nbytes for owner, nbytes in owners.items() if owner.pooled) if pool.name == STREAMS else 0
+            name = f"{pool.name}, unused" if recorded else pool.name
         else:
-            library = _OF_POOLS.get(pool.name, "")
-            known = sum(size for owner, size in owners.items() if owner.library == library and library)
-            name = f"{pool.name}, from before the records" if known else pool.name
-        if amount - known >= MIB // 20:
-            found.append(Standing(name, amount - known, grade("exact", pool.source)))
-    return found
+            library = _LIBRARY_OF_POOL.get(pool.name)
+            recorded = sum(nbytes for owner, nbytes in owners.items() if owner.library == library)
+            name = f"{pool.name}, before recording" if recorded else pool.name
+        if nbytes - recorded >= VISIBLE:
+            pools.append(NamedMemory(name, nbytes - recorded, grade("exact", pool.source)))
+    return pools
 
 
 def _index(name: str) -> int:

@@ -1,7 +1,7 @@
-"""From nvidia-smi's number down to PyTorch's ``memory_allocated``, step by step: every byte between them has a line.
+"""A waterfall: the steps from the memory that nvidia-smi shows to ``torch.cuda.memory_allocated()``.
 
-A waterfall is totals with parts between them; what stands between two totals is their difference, to the byte. What
-nobody can name is a part of its own, and so is what is counted twice (below zero).
+It has totals with parts between them, which add up to the difference of the totals, to the byte. Memory that cannot be
+attributed is a part of its own, and so is memory counted twice, which is negative.
 """
 
 from __future__ import annotations
@@ -11,29 +11,31 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.core.grade import Grade, grade
-from ipygpumem.core.units import size
+from ipygpumem.core.units import VISIBLE, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ipygpumem.core.reading import HostReading
 
-__all__ = ["RETURNABLE", "SHOWS", "TWICE", "Kind", "Step", "Waterfall", "host_waterfall"]
+__all__ = ["LISTED_TWICE", "NVIDIA_SMI", "RETURNABLE", "Kind", "Step", "Waterfall", "host_waterfall"]
 
 Kind = Literal["total", "driver", "others", "unattributed", "outside", "cache", "tensors"]
-"""Whose a step's bytes are: the colour of its bar. ``total``: no part, but what is left so far."""
+"""The kind of a step's memory, which decides the colour of its bar; ``total`` is not a part."""
 
-SHOWS = "nvidia-smi shows"
-TWICE = "in two entries at once"
-RETURNABLE = "cached, can go back"
-_WORDS: dict[Kind, str] = {
-    "others": "of other processes",
-    "unattributed": "in nobody's entry",
-    "outside": "of this process outside PyTorch",
-    "cache": "of PyTorch's cache",
+NVIDIA_SMI = "nvidia-smi shows"
+LISTED_TWICE = "listed twice"
+RETURNABLE = "cached, can be freed"
+_NAMES: dict[Kind, str] = {
+    "others": "other processes",
+    "unattributed": "unattributed",
+    "outside": "outside PyTorch in this process",
+    "cache": "PyTorch's cache",
 }
-_HOST_WORDS = {"others": "of other processes and the system", "outside": "of this process beside them"}
-_VISIBLE = 0.05 * (1 << 20)
+_HOST_NAMES: dict[Kind, str] = {
+    "others": "other processes and the system",
+    "outside": "other memory of this process",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,12 @@ class Step:
     """One line of a waterfall.
 
     Attributes:
-        label: What it is.
-        kind: Whose.
-        amount: Bytes; None where nobody can tell.
-        grade: The trust in them.
-        todo: What can be done about it, in a few words; empty where nothing can.
-        remark: What else is to be known.
+        label: The name of the memory.
+        kind: Its kind.
+        amount: Its bytes; None if unknown.
+        grade: The confidence in them.
+        todo: What can be done about it; empty if nothing.
+        remark: Further information.
     """
 
     label: str
@@ -63,9 +65,9 @@ class Waterfall:
 
     Attributes:
         device: Its name; ``host`` for main memory.
-        label: The card's name.
-        steps: Totals, the largest first, with the parts between them.
-        notes: What the reader should know.
+        label: The product name.
+        steps: Totals from the largest to the smallest, with the parts between them.
+        notes: Further information.
     """
 
     device: str
@@ -75,85 +77,79 @@ class Waterfall:
 
     @property
     def totals(self) -> list[Step]:
-        """The levels, from the whole card down to the tensors."""
+        """The totals, from the whole device to the tensors."""
         return [step for step in self.steps if step.kind == "total"]
 
     @property
     def imbalance(self) -> int:
-        """Bytes by which totals and parts do not add up: 0, where every total is known."""
-        places = [i for i, step in enumerate(self.steps) if step.kind == "total" and step.amount is not None]
-        off = 0
-        for start, end in pairwise(places):
-            parts = sum(step.amount or 0 for step in self.steps[start + 1 : end])
-            off += abs((self.steps[start].amount or 0) - parts - (self.steps[end].amount or 0))
-        return off
+        """Bytes by which the parts do not add up to the differences of the known totals: 0."""
+        totals = [i for i, step in enumerate(self.steps) if step.kind == "total" and step.amount is not None]
+        difference = 0
+        for start, end in pairwise(totals):
+            parts = sum(_nbytes(step) for step in self.steps[start + 1 : end])
+            difference += abs(_nbytes(self.steps[start]) - parts - _nbytes(self.steps[end]))
+        return difference
 
     @property
-    def words(self) -> str:
-        """The whole in two sentences."""
+    def summary(self) -> str:
+        """The waterfall in two sentences."""
         end = self.steps[-1]
-        start = next((step for step in self.steps if step.label == SHOWS), self.steps[0])
+        start = next((step for step in self.steps if step.label == NVIDIA_SMI), self.steps[0])
         for step in (start, end):
             if step.amount is None:
                 return f"{self.device}: {step.label}: unknown ({step.grade.reason})"
-        text = f"{self.device}: {start.label} {_size(start)}, and {_size(end)} of it are {end.label}."
+        text = f"{self.device}: {start.label} {size(_nbytes(start))}, of which {size(_nbytes(end))} are {end.label}."
         parts = self.steps[self.steps.index(start) + 1 :]
-        sums = {kind: sum(step.amount or 0 for step in parts if step.kind == kind) for kind in _WORDS}
-        said = [self._said(kind, amount) for kind, amount in sums.items() if abs(amount) >= _VISIBLE]
-        back = next((step for step in parts if step.label == RETURNABLE), None)
-        if back is not None and said:
-            said[-1] += f", of which torch.cuda.empty_cache() gives back {_size(back)}"
-        return f"{text} Between them: {'; '.join(said)}." if said else f"{text} There is nothing between them."
+        sums = {kind: sum(_nbytes(step) for step in parts if step.kind == kind) for kind in _NAMES}
+        rest = [self._part(kind, nbytes) for kind, nbytes in sums.items() if abs(nbytes) >= VISIBLE]
+        returnable = next((step for step in parts if step.label == RETURNABLE), None)
+        if returnable is not None and rest:
+            rest[-1] += f", of which torch.cuda.empty_cache() frees {size(_nbytes(returnable))}"
+        return f"{text} The rest: {'; '.join(rest)}." if rest else text
 
-    def _said(self, kind: Kind, amount: int) -> str:
-        if kind == "unattributed" and amount < 0:
-            return f"{size(-amount)} {TWICE}"
-        return f"{size(amount)} {self._whose(kind)}"
-
-    def _whose(self, kind: Kind) -> str:
+    def _part(self, kind: Kind, nbytes: int) -> str:
+        if kind == "unattributed" and nbytes < 0:
+            return f"{size(-nbytes)} {LISTED_TWICE}"
         if kind == "outside" and any(step.grade.trust == "device" for step in self.steps):
-            return "outside PyTorch, of this process or of others"
-        return _HOST_WORDS.get(kind, "") if self.device == "host" else _WORDS[kind]
+            return f"{size(nbytes)} outside PyTorch in this or other processes"
+        return f"{size(nbytes)} {_HOST_NAMES.get(kind, '') if self.device == 'host' else _NAMES[kind]}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return {**asdict(self), "words": self.words}
+        """Return plain data."""
+        return {**asdict(self), "summary": self.summary}
 
 
-def _size(step: Step) -> str:
-    return size(step.amount or 0)
+def _nbytes(step: Step) -> int:
+    return step.amount or 0
 
 
-def host_waterfall(reading: HostReading, tensors: int | None, why: str, notes: Iterable[str] = ()) -> Waterfall:
-    """Main memory: from what the machine has given away to this process's tensors on the CPU, where there is no GPU.
+def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()) -> Waterfall:
+    """Return the waterfall of main memory, for machines without a GPU.
 
     Args:
-        reading: The host, with what is available.
-        tensors: Bytes of the tensors' storages; None where they cannot be counted.
-        why: Why not.
-        notes: What else is to be known.
+        reading: The host's reading, with its available memory.
+        tensors: Bytes of the storages of CPU tensors.
+        notes: Further information.
     """
     steps = []
-    own = grade("exact", "resident memory of this process")
+    resident = grade("exact", "resident memory of this process")
     if reading.total is not None and reading.available is not None:
-        used, kernel = reading.total - reading.available, grade("derived", "the machine's memory that is not available")
-        steps.append(Step("machine used", "total", used, kernel))
+        used = reading.total - reading.available
+        steps.append(Step("machine used", "total", used, grade("derived", "memory of the machine not available")))
         if reading.rss is not None:
-            rest = grade("derived", "what is left; shared pages count with each process")
-            steps.append(Step("other processes and the system", "others", used - reading.rss, rest))
-    trust = own if reading.rss is not None else grade("unknown", "this system does not tell")
-    steps.append(Step("this process (RSS)", "total", reading.rss, trust))
-    if tensors is None:
-        return Waterfall("host", "main memory", tuple(steps), (*notes, f"tensors are not counted: {why}"))
+            accuracy = grade("derived", "the difference; shared pages count in each process")
+            steps.append(Step("other processes and the system", "others", used - reading.rss, accuracy))
+    accuracy = resident if reading.rss is not None else grade("unknown", "this system does not report it")
+    steps.append(Step("this process (RSS)", "total", reading.rss, accuracy))
     if reading.rss is not None:
-        left = reading.rss - tensors
-        if left >= 0:
-            rest = grade("derived", "what is left: the interpreter, libraries, NumPy arrays, whatever Python keeps")
-            steps.append(Step("everything else in it", "outside", left, rest))
+        rest = reading.rss - tensors
+        if rest >= 0:
+            accuracy = grade("derived", "the difference: the interpreter, libraries, NumPy arrays, Python objects")
+            steps.append(Step("everything else in it", "outside", rest, accuracy))
         else:
-            rest = grade("derived", "tensors whose pages nobody has written yet are not resident")
-            steps.append(Step("not resident", "outside", left, rest))
-    bound = grade("bound", "storages whole, as far as the walk found them; pages nobody wrote take no memory")
-    holder = "%gpumem who --host names the holders"
-    steps.append(Step("tensors in main memory", "total", tensors, bound if tensors else own, holder))
+            accuracy = grade("derived", "pages of tensors that have not been written yet are not resident")
+            steps.append(Step("not resident", "outside", rest, accuracy))
+    bound = grade("bound", "whole storages of the tensors that were found; unwritten pages use no memory")
+    todo = "%gpumem who --host names the holders"
+    steps.append(Step("tensors in main memory", "total", tensors, bound if tensors else resident, todo))
     return Waterfall("host", "main memory", tuple(steps), tuple(notes))

@@ -1,4 +1,4 @@
-"""The steps of a card's waterfall: whose each part is, how far it can be trusted, and what can be done about it."""
+"""The steps of a device's waterfall: their sizes, how accurate they are, and what can be done about them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.units import size
-from ipygpumem.features.explain.model import RETURNABLE, SHOWS, TWICE, Step, Waterfall
+from ipygpumem.features.explain.model import LISTED_TWICE, NVIDIA_SMI, RETURNABLE, Step, Waterfall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,40 +17,36 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.features.explain.cache import Cache
 
-__all__ = ["Standing", "device_waterfall"]
+__all__ = ["NamedMemory", "device_waterfall"]
 
-_NEIGHBOURS = 5
-"""Neighbours that have steps of their own."""
-_NVML = "NVML"
-_STAYS = "stays as long as this process"
+_MAX_PROCESSES = 5
+_PERMANENT = "exists until this process ends"
 _ADVICE = {
     "NCCL": "torch.distributed.destroy_process_group()",
     "CuPy": "cupy.get_default_memory_pool().free_all_blocks()",
-    "JAX/XLA": "XLA_PYTHON_CLIENT_PREALLOCATE=false, before JAX starts",
-    "TensorFlow": "tf.config.experimental.set_memory_growth(...), before it starts",
+    "JAX": "XLA_PYTHON_CLIENT_PREALLOCATE=false, before JAX is initialized",
+    "TensorFlow": "tf.config.experimental.set_memory_growth(...), before it is initialized",
     "cuFFT": "torch.backends.cuda.cufft_plan_cache.clear()",
-    "cuBLAS": "stays with its handles: one for each thread that multiplies",
-    "CUDA's default memory pool": "cudaMemPoolTrimTo gives back what is not in use",
+    "cuBLAS": "belongs to its handles: one for each thread that uses it",
+    "CUDA's default memory pool": "cudaMemPoolTrimTo frees its unused memory",
     "memory of CUDA graphs": "delete the graphs, then cudaDeviceGraphMemTrim",
 }
-_SIGNS = ("CuPy", "JAX", "TensorFlow")
+_PREFIXES = ("CuPy", "JAX", "TensorFlow")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Memory outside PyTorch that has a name now, in bytes. ``managed`` moves between card and host."""
+class NamedMemory:
+    """Memory outside PyTorch of one library or pool, in bytes. ``managed`` memory moves between device and host."""
 
     name: str
     amount: int
     grade: Grade
     managed: bool = False
 
-
-def _advice(name: str) -> str:
-    if name in _ADVICE:
-        return _ADVICE[name]
-    known = next((sign for sign in _SIGNS if name.startswith(sign)), "")
-    return _ADVICE.get("JAX/XLA" if known == "JAX" else known, "")
+    @property
+    def advice(self) -> str:
+        """What can be done about it."""
+        return _ADVICE.get(next((prefix for prefix in _PREFIXES if self.name.startswith(prefix)), self.name), "")
 
 
 def device_waterfall(
@@ -60,162 +56,178 @@ def device_waterfall(
     baseline: Baseline | None = None,
     kernels: bool = True,
     recorded: bool = False,
-    neighbours: Sequence[OtherProcess] = (),
-    standing: Sequence[Standing] = (),
+    processes: Sequence[OtherProcess] = (),
+    named: Sequence[NamedMemory] = (),
     cache: Cache | None = None,
-    why_no_cache: str = "",
+    cache_problem: str = "",
     notes: Iterable[str] = (),
 ) -> Waterfall:
-    """A device's waterfall.
+    """Return a device's waterfall.
 
     Args:
         reading: The device now.
-        label: The card's name.
-        baseline: What was measured at the start, where it is this device's.
-        kernels: Whether the first kernels are told as they were measured then; else names in `standing` have them.
-        recorded: Whether CUPTI records what libraries allocate.
-        neighbours: The other processes by name.
-        standing: Memory outside PyTorch that has a name.
+        label: The product name.
+        baseline: The baseline; it is used if it is of this device.
+        kernels: Whether to list the first kernels as measured at the baseline; otherwise ``named`` includes them.
+        recorded: Whether CUPTI records the allocations of libraries.
+        processes: The other processes.
+        named: Memory outside PyTorch of known libraries and pools.
         cache: PyTorch's free blocks.
-        why_no_cache: Why they cannot be told apart.
-        notes: What else is to be known.
+        cache_problem: Why they are unknown.
+        notes: Further information.
     """
-    steps = [*_card(reading), *_others(reading, neighbours, standing)]
-    own = baseline if baseline is not None and baseline.device == reading.name else None
-    steps += _outside(reading, own, standing, kernels=kernels, recorded=recorded)
-    steps += _pytorch(reading, cache, why_no_cache)
+    own_baseline = baseline if baseline is not None and baseline.device == reading.name else None
+    steps = [
+        *_device_steps(reading),
+        *_process_steps(reading, processes, named),
+        *_outside_steps(reading, own_baseline, named, kernels=kernels, recorded=recorded),
+        *_pytorch_steps(reading, cache, cache_problem),
+    ]
     return Waterfall(reading.name, label, tuple(steps), tuple(notes))
 
 
-def _card(reading: DeviceReading) -> list[Step]:
-    trust = grade("exact", reading.source or "") if reading.used is not None else grade("unknown", reading.why)
-    told = SHOWS if reading.used is None or _NVML in (reading.source or "") else f"used, by {reading.source}"
+def _device_steps(reading: DeviceReading) -> list[Step]:
+    accuracy = grade("exact", reading.source or "") if reading.used is not None else grade("unknown", reading.why)
+    is_nvml = reading.used is None or "NVML" in (reading.source or "")
+    in_use = Step(NVIDIA_SMI if is_nvml else f"used ({reading.source})", "total", reading.in_use, accuracy)
     if not reading.driver_reserved:
-        return [Step(told, "total", reading.in_use, trust)]
-    driver = Step(
-        "driver reserve", "driver", reading.driver_reserved, trust, "the driver's own: nvidia-smi leaves it out"
-    )
-    return [Step("device used", "total", reading.used, trust), driver, Step(told, "total", reading.in_use, trust)]
+        return [in_use]
+    todo = "not included in nvidia-smi's value"
+    reserved = Step("driver reserved", "driver", reading.driver_reserved, accuracy, todo)
+    return [Step("device used", "total", reading.used, accuracy), reserved, in_use]
 
 
-def _others(reading: DeviceReading, neighbours: Sequence[OtherProcess], standing: Sequence[Standing]) -> list[Step]:
+def _process_steps(
+    reading: DeviceReading, processes: Sequence[OtherProcess], named: Sequence[NamedMemory]
+) -> list[Step]:
     if reading.process is None:
         return []
     own = Step("this process", "total", reading.process, grade("exact", reading.why))
     if reading.others is None or reading.unattributed is None:
         return [own]
-    trust = grade("exact", "NVML's process list")
+    accuracy = grade("exact", "NVML's process list")
     steps = [
-        Step(one.title, "others", one.amount, trust, _remedy(one)) for one in neighbours[:_NEIGHBOURS] if one.amount
+        Step(process.title, "others", process.amount, accuracy, _process_advice(process))
+        for process in processes[:_MAX_PROCESSES]
+        if process.amount
     ]
     rest = reading.others - sum(step.amount or 0 for step in steps)
     if rest:
-        steps.append(Step("further processes" if steps else "other processes", "others", rest, trust))
-    nobodys = reading.unattributed
-    managed = sum(one.amount for one in standing if one.managed)
-    moved = min(managed, max(nobodys, 0))
-    if moved:
-        names = ", ".join(dict.fromkeys(one.name for one in standing if one.managed))
-        why = f"{size(managed)} are managed by {names}; how much of it is on the card nobody tells"
-        steps.append(Step("managed memory", "unattributed", moved, grade("bound", why), "goes with its arrays"))
-    if nobodys - moved:
-        driver = "" if reading.driver_reserved is not None else "what the driver keeps for itself, "
-        reason = f"in no process's entry: {driver}page tables, managed memory, processes that are hidden here"
-        twice = "NVML's entries add up to more than the card has given away"
-        trust, label = (grade("exact", reason), "unattributed") if nobodys > 0 else (grade("derived", twice), TWICE)
-        steps.append(Step(label, "unattributed", nobodys - moved, trust))
-    return [*steps, own]
+        steps.append(Step("more processes" if steps else "other processes", "others", rest, accuracy))
+    return [*steps, *_unattributed_steps(reading, reading.unattributed, named), own]
 
 
-def _remedy(one: OtherProcess) -> str:
-    if one.role == "kernel":
-        return "shut that kernel down, if it is not needed"
-    if one.role == "DataLoader worker":
-        return "a worker that touches CUDA: keep its tensors on the CPU"
-    if one.relation == "child":
-        return "ends with that child"
-    if one.relation == "own":
-        return f"yours: kill {one.pid}, if it is a leftover"
-    return f"{one.user}'s" if one.relation == "other" else ""
+def _unattributed_steps(reading: DeviceReading, unattributed: int, named: Sequence[NamedMemory]) -> list[Step]:
+    steps = []
+    managed = sum(memory.amount for memory in named if memory.managed)
+    on_device = min(managed, max(unattributed, 0))
+    if on_device:
+        names = ", ".join(dict.fromkeys(memory.name for memory in named if memory.managed))
+        reason = f"{names} has {size(managed)} of managed memory; how much of it is on the device is unknown"
+        steps.append(Step("managed memory", "unattributed", on_device, grade("bound", reason), "freed with its arrays"))
+    rest = unattributed - on_device
+    if rest and unattributed > 0:
+        driver = "" if reading.driver_reserved is not None else "the driver's own memory, "
+        reason = f"not in any process's entry: {driver}page tables, managed memory, hidden processes"
+        steps.append(Step("unattributed", "unattributed", rest, grade("exact", reason)))
+    elif rest:
+        reason = "NVML's entries add up to more than the memory in use"
+        steps.append(Step(LISTED_TWICE, "unattributed", rest, grade("derived", reason)))
+    return steps
 
 
-def _outside(
-    reading: DeviceReading, baseline: Baseline | None, standing: Sequence[Standing], *, kernels: bool, recorded: bool
+def _process_advice(process: OtherProcess) -> str:
+    if process.role == "kernel":
+        return "shut down this kernel if it is no longer needed"
+    if process.role == "DataLoader worker":
+        return "this DataLoader worker uses CUDA: keep its tensors on the CPU"
+    if process.relation == "child":
+        return "freed when this child process ends"
+    if process.relation == "own":
+        return f"your process: kill {process.pid} if it is no longer needed"
+    return f"belongs to {process.user}" if process.relation == "other" else ""
+
+
+def _outside_steps(
+    reading: DeviceReading, baseline: Baseline | None, named: Sequence[NamedMemory], *, kernels: bool, recorded: bool
 ) -> list[Step]:
-    """The parts between this process (or, where that is not known, the card) and what PyTorch reserved."""
-    outside = reading.outside
-    if outside is None:
+    """Return the parts between this process (or the whole device, if its entry is unknown) and PyTorch's memory."""
+    if reading.outside is None:
         return []
     steps = []
-    measured = "measured when CUDA started here, and taken to stand since"
     if baseline is not None and baseline.context:
-        steps.append(Step("CUDA context", "outside", baseline.context, grade("derived", measured), _STAYS))
+        accuracy = grade("derived", "measured when CUDA was initialized, assumed not to change")
+        steps.append(Step("CUDA context", "outside", baseline.context, accuracy, _PERMANENT))
     if baseline is not None and baseline.kernels and kernels:
-        measured = "measured when the first kernels ran, and taken to stand since"
+        accuracy = grade("derived", "measured when the first kernels were loaded, assumed not to change")
         remark = "code and handles of CUDA's libraries"
-        steps.append(Step("first kernels", "outside", baseline.kernels, grade("derived", measured), _STAYS, remark))
-    named = sorted((one for one in standing if not one.managed and one.amount), key=lambda one: -one.amount)
-    steps += [Step(one.name, "outside", one.amount, one.grade, _advice(one.name)) for one in named]
-    rest = outside - sum(step.amount or 0 for step in steps)
-    if rest:
-        context = [] if any(step.label == "CUDA context" for step in steps) else ["CUDA context"]
-        steps.append(_rest(reading, rest, [*context, *([] if recorded else ["libraries"])]))
-    return steps
-
-
-def _rest(reading: DeviceReading, rest: int, among: list[str]) -> Step:
+        steps.append(Step("first kernels", "outside", baseline.kernels, accuracy, _PERMANENT, remark))
+    memories = sorted((memory for memory in named if not memory.managed and memory.amount), key=lambda m: -m.amount)
+    steps += [Step(memory.name, "outside", memory.amount, memory.grade, memory.advice) for memory in memories]
+    rest = reading.outside - sum(step.amount or 0 for step in steps)
+    if not rest:
+        return steps
     if reading.process is None:
-        why = f"this process outside PyTorch, or others: {reading.why}"
-        return Step("not told apart", "outside", rest, grade("device", why), "%gpumem processes lists who is there")
+        accuracy = grade("device", f"this process outside PyTorch, or other processes: {reading.why}")
+        return [*steps, Step("this or other processes", "outside", rest, accuracy, "%gpumem processes lists them")]
     if rest < 0:
-        return Step("counted twice", "outside", rest, grade("unknown", "parts count some memory twice, or it went"))
-    label = ", ".join([*among, "kernel code, stacks, graphs"])
-    why = "what is left: no name is known for it"
-    return Step(label, "outside", rest, grade("derived", why), "%%gpumem --outside names what a cell adds")
+        accuracy = grade("unknown", "some memory is included in several parts, or was freed meanwhile")
+        return [*steps, Step("counted twice", "outside", rest, accuracy)]
+    names = ["kernel code, stacks, graphs"]
+    if not recorded:
+        names.insert(0, "libraries")
+    if not any(step.label == "CUDA context" for step in steps):
+        names.insert(0, "CUDA context")
+    accuracy = grade("derived", "the difference, which belongs to no known library")
+    return [*steps, Step(", ".join(names), "outside", rest, accuracy, "%%gpumem --outside lists a cell's libraries")]
 
 
-def _pytorch(reading: DeviceReading, cache: Cache | None, why: str) -> list[Step]:
+def _pytorch_steps(reading: DeviceReading, cache: Cache | None, cache_problem: str) -> list[Step]:
     counter = grade("exact", reading.torch_why or "allocator counter")
-    unknown = grade("unknown", reading.torch_why or reading.why)
-    trust = counter if reading.reserved is not None else unknown
-    steps = [Step("PyTorch reserved", "total", reading.reserved, trust)]
+    accuracy = counter if reading.reserved is not None else grade("unknown", reading.torch_why or reading.why)
+    steps = [Step("PyTorch reserved", "total", reading.reserved, accuracy)]
     if reading.pending:
-        todo = "torch.cuda.synchronize(): then it is cache"
-        steps.append(Step("pending: freed, wait for a stream", "cache", reading.pending, counter, todo))
-    if reading.cached is not None:
-        steps += _cache(reading.cached, cache, why)
-    return [*steps, Step("allocated (tensors)", "total", reading.allocated, trust, "%gpumem who names the holders")]
+        todo = "cached after torch.cuda.synchronize()"
+        steps.append(Step("pending (freed, waiting for a stream)", "cache", reading.pending, counter, todo))
+    if reading.cached is not None and cache is not None:
+        steps += _cache_steps(reading.cached, cache)
+    elif reading.cached:
+        todo = "torch.cuda.empty_cache() frees a part of it"
+        accuracy = grade("exact", "allocator counter")
+        steps.append(Step("cached", "cache", reading.cached, accuracy, todo, cache_problem))
+    todo = "%gpumem who names the holders"
+    return [*steps, Step("allocated (tensors)", "total", reading.allocated, steps[0].grade, todo)]
 
 
-def _cache(cached: int, cache: Cache | None, why: str) -> list[Step]:
-    if cache is None:
-        trust = grade("exact", "allocator counter")
-        return (
-            [Step("cached", "cache", cached, trust, "torch.cuda.empty_cache() gives a part back", why)]
-            if cached
-            else []
-        )
+def _cache_steps(cached: int, cache: Cache) -> list[Step]:
     steps = []
     listed = grade("exact", "the allocator's list of segments")
-    paged = grade("derived", "from the allocator's list of segments, which go back in whole pages")
-    trust = paged if cache.expandable else listed
+    paged = grade("derived", "from the allocator's list of segments, which are freed in whole pages")
+    accuracy = paged if cache.expandable else listed
     if cache.returnable:
         todo = "torch.cuda.empty_cache(), or %gpumem free --cache"
-        steps.append(Step(RETURNABLE, "cache", cache.returnable, trust, todo))
+        steps.append(Step(RETURNABLE, "cache", cache.returnable, accuracy, todo))
     if cache.pinned:
-        kept = f"{_many(cache.pieces, 'free piece')} in {_many(cache.segments, 'segment')}"
-        by = f"kept by {_many(cache.blocks, 'block')} of {size(cache.used)} in the same"
-        todo = "let go of those (%gpumem who)" + ("" if cache.expandable else ", or expandable_segments:True")
-        steps.append(Step("cached, cannot go back", "cache", cache.pinned, trust, todo, f"{kept}, {by}"))
+        remark = (
+            f"{_plural(cache.pieces, 'free block')} in {_plural(cache.segments, 'segment')}, because "
+            f"{_plural(cache.blocks, 'block')} of {size(cache.used)} in the same segments {_are(cache.blocks)} in use"
+        )
+        setting = "" if cache.expandable else ", or expandable_segments:True"
+        todo = f"free the tensors in these segments (%gpumem who){setting}"
+        steps.append(Step("cached, cannot be freed", "cache", cache.pinned, accuracy, todo, remark))
     if cache.private:
-        remark = f"{_many(cache.pools, 'pool')}, kept for the next replay"
+        remark = f"{_plural(cache.pools, 'pool')}, kept for the next replay"
         todo = "delete the graphs (or the MemPool), then empty_cache()"
-        steps.append(Step("private pools of graphs, not in use", "cache", cache.private, listed, todo, remark))
+        steps.append(Step("unused in private pools of graphs", "cache", cache.private, listed, todo, remark))
     if cached != cache.total:
-        moved = grade("derived", "memory moved between two looks")
-        steps.append(Step("cached, not told apart", "cache", cached - cache.total, moved))
+        changed = grade("derived", "memory changed between two readings")
+        steps.append(Step("cached, changed while reading", "cache", cached - cache.total, changed))
     return steps
 
 
-def _many(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"

@@ -1,15 +1,15 @@
-"""A waterfall as text and as small HTML: each part begins where the one above it ended.
+"""Waterfalls as text and as HTML, in which each bar begins where the one above it ends.
 
-Bars are blocks of colour, not SVG: an untrusted notebook and GitHub drop the latter and keep the former.
+HTML bars are coloured blocks instead of SVG, which untrusted notebooks and GitHub remove.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.units import amount, size
+from ipygpumem.core.units import VISIBLE, amount, size
+from ipygpumem.display.html import render_html
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["html_waterfalls", "text_waterfalls"]
 
-_CELLS = 30
-_WIDEST = 44
-"""Characters of a label."""
-_LEAST = 1
-"""Percent of the column for the thinnest bar."""
+_BAR_CELLS = 30
+_MAX_LABEL = 44
+_MIN_BAR = 1
+"""Width of the narrowest bar in percent."""
 _COLOURS = {
     "total": "#6b7280",
     "driver": "#9ca3af",
@@ -32,13 +31,12 @@ _COLOURS = {
     "cache": "#93c5fd",
     "tensors": "#3b82f6",
 }
-_GRADES = {"bound": "at most", "device": "whole card", "sampled": "at least"}
-_VISIBLE = (1 << 20) // 20
+_GRADES = {"bound": "at most", "device": "whole device", "sampled": "at least"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One step with its bar from ``start`` to ``end``, parts of the whole from 0 to 1; None where there is none."""
+    """A step with its bar from ``start`` to ``end``, as fractions of the largest total; None for no bar."""
 
     step: Step
     text: str
@@ -46,12 +44,25 @@ class _Row:
     end: float | None
     last: bool
 
+    @property
+    def is_total(self) -> bool:
+        return self.step.kind == "total"
 
-def _rows(fall: Waterfall) -> Iterator[_Row]:
-    whole = max((step.amount or 0 for step in fall.totals), default=0)
+    @property
+    def label(self) -> str:
+        label = self.step.label
+        return label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…"
+
+    @property
+    def grade(self) -> str:
+        return _GRADES.get(self.step.grade.trust, self.step.grade.trust)
+
+
+def _rows(waterfall: Waterfall) -> Iterator[_Row]:
+    maximum = max((step.amount or 0 for step in waterfall.totals), default=0)
     level: int | None = None
-    for i, step in enumerate(fall.steps):
-        last = i == len(fall.steps) - 1
+    for i, step in enumerate(waterfall.steps):
+        last = i == len(waterfall.steps) - 1
         if step.amount is None:
             level = None if step.kind == "total" else level
             yield _Row(step, "unknown", None, None, last)
@@ -64,65 +75,56 @@ def _rows(fall: Waterfall) -> Iterator[_Row]:
         else:
             level -= step.amount
             ends = (max(level, 0), max(level + step.amount, 0))
-        start, end = (min(part / whole, 1) if whole else 0 for part in ends)
-        yield _Row(step, _amount(step), start, end, last)
+        start, end = (min(nbytes / maximum, 1) if maximum else 0 for nbytes in ends)
+        yield _Row(step, _size(step.kind, step.amount), start, end, last)
 
 
-def _amount(step: Step) -> str:
-    if step.kind == "total":
-        return size(step.amount or 0)
-    text = size(abs(step.amount or 0)) if abs(step.amount or 0) >= _VISIBLE else amount(abs(step.amount or 0))
-    return f"{'+' if (step.amount or 0) < 0 else '-'} {text}"
+def _size(kind: str, nbytes: int) -> str:
+    if kind == "total":
+        return size(nbytes)
+    text = size(abs(nbytes)) if abs(nbytes) >= VISIBLE else amount(abs(nbytes))
+    return f"{'+' if nbytes < 0 else '-'} {text}"
 
 
-def _title(fall: Waterfall) -> str:
-    return f"{fall.device}, {fall.label}" if fall.label else fall.device
+def _title(waterfall: Waterfall) -> str:
+    return f"{waterfall.device}, {waterfall.label}" if waterfall.label else waterfall.device
 
 
-def text_waterfalls(falls: Iterable[Waterfall], note: str = "") -> str:
-    """Each device in words, then as steps with bars, the trust in each and what can be done about it."""
-    return "\n\n".join([*([note] if note else []), *(_text(fall) for fall in falls)])
+def text_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
+    """Return each waterfall as a summary and steps with bars, accuracy and advice."""
+    return "\n\n".join([*([note] if note else []), *(_text(waterfall) for waterfall in waterfalls)])
 
 
-def _text(fall: Waterfall) -> str:
-    rows = list(_rows(fall))
-    labels = [("" if row.step.kind == "total" else "  ") + _clipped(row.step.label) for row in rows]
-    width, wide = max(map(len, labels)), max(len(row.text) for row in rows)
-    grade_wide = max(len(_grade(row.step)) for row in rows)
-    lines = [_title(fall), fall.words, ""]
+def _text(waterfall: Waterfall) -> str:
+    rows = list(_rows(waterfall))
+    labels = [row.label if row.is_total else f"  {row.label}" for row in rows]
+    label_width, size_width = max(map(len, labels)), max(len(row.text) for row in rows)
+    grade_width = max(len(row.grade) for row in rows)
+    lines = [_title(waterfall), waterfall.summary, ""]
     for label, row in zip(labels, rows, strict=True):
-        line = f"{label.ljust(width)}  {row.text.rjust(wide)}  {_bar(row)}  {_grade(row.step).ljust(grade_wide)}"
-        lines.append(f"{line}  {row.step.todo}".rstrip())
-    reasons = [f"{row.step.label}: {row.step.grade}" for row in rows if row.step.grade.trust != "exact"]
+        columns = (label.ljust(label_width), row.text.rjust(size_width), _bar(row), row.grade.ljust(grade_width))
+        lines.append("  ".join([*columns, row.step.todo]).rstrip())
     remarks = [f"{row.step.label}: {row.step.remark}" for row in rows if row.step.remark]
-    return "\n".join([*lines, "", *dict.fromkeys(remarks), *dict.fromkeys(reasons), *fall.notes]).rstrip()
+    reasons = [f"{row.step.label}: {row.step.grade}" for row in rows if row.step.grade.trust != "exact"]
+    return "\n".join([*lines, "", *dict.fromkeys(remarks), *dict.fromkeys(reasons), *waterfall.notes]).rstrip()
 
 
 def _bar(row: _Row) -> str:
     if row.start is None or row.end is None or row.start == row.end:
-        return " " * _CELLS
-    first = min(round(row.start * _CELLS), _CELLS - 1)
-    count = max(round(row.end * _CELLS) - first, 1)
-    return (" " * first + ("█" if row.step.kind == "total" else "▒") * count).ljust(_CELLS)
-
-
-def _grade(step: Step) -> str:
-    return _GRADES.get(step.grade.trust, step.grade.trust)
-
-
-def _clipped(label: str) -> str:
-    """A label of a length that leaves room for the rest: a process's name may be long."""
-    return label if len(label) <= _WIDEST else f"{label[: _WIDEST - 1]}…"
+        return " " * _BAR_CELLS
+    first = min(round(row.start * _BAR_CELLS), _BAR_CELLS - 1)
+    count = max(round(row.end * _BAR_CELLS) - first, 1)
+    return (" " * first + ("█" if row.is_total else "▒") * count).ljust(_BAR_CELLS)
 
 
 _HTML = """\
 <div style="font-family:monospace;font-size:90%;margin:4px 0;overflow-x:auto">
 {%- if note %}<div style="margin:0 0 4px 0">{{ note }}</div>{% endif %}
-{%- for fall in falls %}
-<div style="margin:0 0 2px 0"><b>{{ fall.title }}</b></div>
-<div style="margin:0 0 6px 0;white-space:normal">{{ fall.words }}</div>
+{%- for waterfall in waterfalls %}
+<div style="margin:0 0 2px 0"><b>{{ waterfall.title }}</b></div>
+<div style="margin:0 0 6px 0;white-space:normal">{{ waterfall.summary }}</div>
 <table style="border-collapse:collapse;margin:0 0 6px 0">
-{%- for row in fall.rows %}
+{%- for row in waterfall.rows %}
 <tr{% if row.total %} style="border-top:1px solid #9ca3af;font-weight:bold"{% endif %}>\
 <td style="text-align:left;padding:1px 12px 1px {{ 0 if row.total else 14 }}px;overflow-wrap:anywhere;min-width:8em">\
 {{ row.label }}</td>\
@@ -132,63 +134,55 @@ title="{{ row.reason }}">{{ row.grade }}</td>\
 <td style="text-align:left;padding:0 12px 0 0;white-space:nowrap;width:20%;min-width:60px">\
 <span style="display:inline-block;height:11px;width:{{ row.before }}%"></span>\
 <span style="display:inline-block;height:11px;width:{{ row.bar }}%;background-color:{{ row.colour }}" \
-title="{{ row.hint }}"></span></td>\
+title="{{ row.tooltip }}"></span></td>\
 <td style="text-align:left;padding:1px 0;opacity:0.8;font-weight:normal;overflow-wrap:anywhere;min-width:7em">\
 {{ row.todo }}</td></tr>
 {%- endfor %}
 </table>
-{%- for line in fall.notes %}
+{%- for line in waterfall.notes %}
 <div style="opacity:0.75{% if loop.last %};margin-bottom:8px{% endif %}">{{ line }}</div>
 {%- endfor %}
 {%- endfor %}
 </div>"""
 
 
-@lru_cache(maxsize=1)
-def _template() -> Any:
-    from jinja2 import Environment
-
-    return Environment(autoescape=True).from_string(_HTML)
-
-
-def html_waterfalls(falls: Iterable[Waterfall], note: str = "") -> str:
-    """The same as a table a device; hovering a grade tells its reason."""
-    shown = [
+def html_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
+    """Return each waterfall as a table; the reason of an accuracy is its tooltip."""
+    values = [
         {
-            "title": _title(fall),
-            "words": fall.words,
-            "rows": [_cells(row) for row in _rows(fall)],
-            "notes": [*dict.fromkeys(_reasons(fall)), *fall.notes],
+            "title": _title(waterfall),
+            "summary": waterfall.summary,
+            "rows": [_html_row(row) for row in _rows(waterfall)],
+            "notes": [*dict.fromkeys(_html_notes(waterfall)), *waterfall.notes],
         }
-        for fall in falls
+        for waterfall in waterfalls
     ]
-    text: str = _template().render(falls=shown, note=note)
-    return text
+    return render_html(_HTML, waterfalls=values, note=note)
 
 
-def _reasons(fall: Waterfall) -> Iterator[str]:
-    """What has to be read without hovering."""
-    for step in fall.steps:
+def _html_notes(waterfall: Waterfall) -> Iterator[str]:
+    """Yield what must be visible without tooltips."""
+    for step in waterfall.steps:
         if step.grade.trust in {"unknown", "device"}:
             yield f"{step.label}: {step.grade}"
         if step.remark:
             yield f"{step.label}: {step.remark}"
 
 
-def _cells(row: _Row) -> dict[str, Any]:
+def _html_row(row: _Row) -> dict[str, Any]:
     step, bar, before = row.step, 0.0, 0.0
     if row.start is not None and row.end is not None and row.end > row.start:
-        bar = max((row.end - row.start) * 100, _LEAST)
+        bar = max((row.end - row.start) * 100, _MIN_BAR)
         before = min(row.start * 100, 100 - bar)
     return {
-        "label": _clipped(step.label),
+        "label": row.label,
         "text": row.text,
-        "total": step.kind == "total",
+        "total": row.is_total,
         "bar": round(bar, 1),
         "before": round(before, 1),
         "colour": _COLOURS["tensors" if row.last else step.kind],
-        "hint": f"{step.label} {row.text}",
-        "grade": _grade(step),
+        "tooltip": f"{step.label} {row.text}",
+        "grade": row.grade,
         "reason": str(step.grade),
         "todo": step.todo,
     }

@@ -1,4 +1,4 @@
-"""PyTorch's cache: what can go back, what is pinned and by what, what belongs to graphs."""
+"""PyTorch's cache: returnable, pinned and private memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def segment(*blocks, device=0, pool=(0, 0), kind="large", expandable=False, addr
     }
 
 
-def test_whole_segments_go_back_and_others_are_pinned():
+def test_unused_segments_are_returnable_and_others_pinned():
     segments = [
         segment((100, True)),
         segment((5, False), (15, True)),
@@ -37,29 +37,29 @@ def test_whole_segments_go_back_and_others_are_pinned():
     assert cache_of(segments, 2) == Cache()
 
 
-def test_a_block_that_waits_for_a_stream_pins_too():
-    one = segment((5, False), (15, True))
-    one["blocks"][0]["state"] = "active_pending_free"
-    assert cache_of([one], 0).pinned == 15 * MIB
+def test_a_block_that_waits_for_a_stream_pins_its_segment():
+    changed = segment((5, False), (15, True))
+    changed["blocks"][0]["state"] = "active_pending_free"
+    assert cache_of([changed], 0).pinned == 15 * MIB
 
 
-def test_private_pools_are_their_graphs():
+def test_private_pools():
     segments = [segment((20, True), pool=(0, 1)), segment((5, False), (15, True), pool=(0, 2)), segment((4, True))]
-    found = cache_of(segments, 0)
-    assert (found.private, found.pools, found.returnable, found.total) == (35 * MIB, 2, 4 * MIB, 39 * MIB)
+    cache = cache_of(segments, 0)
+    assert (cache.private, cache.pools, cache.returnable, cache.total) == (35 * MIB, 2, 4 * MIB, 39 * MIB)
 
 
 def test_an_older_torch_has_no_pool_ids():
-    one = segment((20, True))
-    del one["segment_pool_id"], one["is_expandable"]
-    assert cache_of([one], 0).returnable == 20 * MIB
+    changed = segment((20, True))
+    del changed["segment_pool_id"], changed["is_expandable"]
+    assert cache_of([changed], 0).returnable == 20 * MIB
 
 
-def test_expandable_segments_give_back_whole_pages():
+def test_whole_pages_of_expandable_segments_are_returnable():
     # pages of 20 MiB from the segment's start: 0-20, 20-40, 40-60, 60-80
-    one = segment((30, True), (5, False), (45, True), expandable=True)
-    found = cache_of([one], 0)
-    assert (found.returnable, found.pinned, found.expandable) == (60 * MIB, 15 * MIB, True)
+    changed = segment((30, True), (5, False), (45, True), expandable=True)
+    cache = cache_of([changed], 0)
+    assert (cache.returnable, cache.pinned, cache.expandable) == (60 * MIB, 15 * MIB, True)
     small = segment((3, True), (1, False), kind="small", expandable=True)
     assert cache_of([small], 0).returnable == 2 * MIB
 
@@ -74,21 +74,21 @@ def test_expandable_segments_give_back_whole_pages():
         max_size=6,
     )
 )
-def test_every_free_byte_is_somewhere(made):
+def test_every_free_byte_is_counted(made):
     segments = [segment(*blocks, expandable=expandable, pool=pool) for blocks, expandable, pool in made]
     free = sum(size for blocks, _, _ in made for size, is_free in blocks if is_free)
-    found = cache_of(segments, 0)
-    assert found.total == free * MIB
-    assert min(found.returnable, found.pinned, found.private) >= 0
+    cache = cache_of(segments, 0)
+    assert cache.total == free * MIB
+    assert min(cache.returnable, cache.pinned, cache.private) >= 0
 
 
-def test_it_is_what_empty_cache_gives_back(fake_gpu):
+def test_returnable_memory_is_what_empty_cache_frees(fake_gpu):
     blocks = [fake_gpu.alloc(size * MIB) for size in (30, 3, 3, 12, 1, 1, 60)]
     for i in (0, 2, 4, 6):
         fake_gpu.free(blocks[i])
     before = torch.cuda.memory_reserved()
-    found = cache_of(torch.cuda.memory_snapshot(), 0)
-    assert found.total == before - torch.cuda.memory_allocated()
-    assert found.returnable and found.pinned
+    cache = cache_of(torch.cuda.memory_snapshot(), 0)
+    assert cache.total == before - torch.cuda.memory_allocated()
+    assert cache.returnable and cache.pinned
     torch.cuda.empty_cache()
-    assert before - torch.cuda.memory_reserved() == found.returnable
+    assert before - torch.cuda.memory_reserved() == cache.returnable

@@ -1,4 +1,4 @@
-"""What goes into a waterfall: records and pools, each byte once."""
+"""Records and pools in a waterfall, each byte once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cupti(monkeypatch):
 
 @pytest.fixture
 def cupy(monkeypatch):
-    """CuPy's pool: the one thing of it that is read."""
+    """CuPy's memory pool."""
 
     class Device:
         def __init__(self, index):
@@ -55,20 +55,20 @@ def cupy(monkeypatch):
     return pool
 
 
-def test_a_pool_that_counts_itself_needs_no_records(gpu, cupy):
+def test_a_pool_with_counters_needs_no_records(gpu, cupy):
     cupy.total = 256 * MIB
     gpu.outside(300 * MIB)
     (fall,) = ipygpumem.explain().devices
     found = steps(fall)
     assert found["CuPy's pool"] == 256 * MIB
     assert found["libraries, kernel code, stacks, graphs"] == 44 * MIB
-    (step,) = [one for one in fall.steps if one.label == "CuPy's pool"]
+    (step,) = [step for step in fall.steps if step.label == "CuPy's pool"]
     assert (step.grade.trust, step.todo) == ("exact", "cupy.get_default_memory_pool().free_all_blocks()")
     assert fall.imbalance == 0
 
 
-def test_what_records_and_a_pool_both_tell_is_told_once(gpu, cupti, cupy):
-    cupy.total = 100 * MIB  # from before the records
+def test_memory_in_records_and_a_pool_is_listed_once(gpu, cupti, cupy):
+    cupy.total = 100 * MIB  # before recording
     gpu.outside(100 * MIB)
     outside_records().acquire()
     cupti.alloc(0x1000, 156 * MIB, CUPY)
@@ -76,13 +76,13 @@ def test_what_records_and_a_pool_both_tell_is_told_once(gpu, cupti, cupy):
     cupy.total = 256 * MIB
     (fall,) = ipygpumem.explain().devices
     found = steps(fall)
-    assert (found["CuPy"], found["CuPy's pool, from before the records"]) == (156 * MIB, 100 * MIB)
-    assert "kernel code, stacks, graphs" not in found, "nothing is left"
+    assert (found["CuPy"], found["CuPy's pool, before recording"]) == (156 * MIB, 100 * MIB)
+    assert "kernel code, stacks, graphs" not in found
     assert fall.imbalance == 0
     outside_records().release()
 
 
-def test_a_pool_with_more_than_the_card_shows_is_told_as_counted_twice(gpu, cupy):
+def test_a_pool_with_more_than_the_memory_in_use_is_counted_twice(gpu, cupy):
     cupy.total = 512 * MIB
     (fall,) = ipygpumem.explain().devices
     assert steps(fall)["counted twice"] == -512 * MIB
@@ -91,7 +91,7 @@ def test_a_pool_with_more_than_the_card_shows_is_told_as_counted_twice(gpu, cupy
     assert ipygpumem.explain()._repr_html_()
 
 
-def test_the_parent_of_a_mig_instance_is_not_our_card(make_gpu):
+def test_a_mig_instance_of_which_only_the_whole_gpu_is_visible(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(mig=True)])
     gpu.alloc(100 * MIB)
     (fall,) = ipygpumem.explain().devices
@@ -101,14 +101,14 @@ def test_the_parent_of_a_mig_instance_is_not_our_card(make_gpu):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_in_a_forked_child_nobody_hangs(gpu, cupti):
+def test_in_a_forked_child(gpu, cupti):
     outside_records().acquire()
     cupti.alloc(0x1000, 5)
     pid = os.fork()
     if pid == 0:
         try:
             os._exit(0 if str(ipygpumem.explain()) else 1)
-        except BaseException:  # a child must not go on as a second pytest
+        except BaseException:  # the child must not continue as a second pytest
             os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
     outside_records().release()

@@ -1,4 +1,4 @@
-"""Waterfalls: every byte between two totals has a line, whatever is known."""
+"""Waterfalls add up to the byte, whatever is known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.features.explain.cache import Cache
 from ipygpumem.features.explain.model import host_waterfall
-from ipygpumem.features.explain.steps import Standing, device_waterfall
+from ipygpumem.features.explain.steps import NamedMemory, device_waterfall
 
 MIB = 1 << 20
 EXACT = grade("exact", "records")
@@ -30,22 +30,22 @@ def lines(fall):
     return [(step.label, None if step.amount is None else step.amount / MIB, step.grade.trust) for step in fall.steps]
 
 
-def test_everything_that_is_known():
+def test_all_steps():
     fall = device_waterfall(
         before(others=70 * MIB),
         baseline=baseline(),
         recorded=True,
-        neighbours=[OtherProcess(7, 60 * MIB, "python a.py", "own"), OtherProcess(8, 6 * MIB), OtherProcess(9, None)],
-        standing=[Standing("NCCL", 100 * MIB, EXACT), Standing("CuPy", 2 * MIB, EXACT, managed=True)],
+        processes=[OtherProcess(7, 60 * MIB, "python a.py", "own"), OtherProcess(8, 6 * MIB), OtherProcess(9, None)],
+        named=[NamedMemory("NCCL", 100 * MIB, EXACT), NamedMemory("CuPy", 2 * MIB, EXACT, managed=True)],
         cache=Cache(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1),
     )
     assert lines(fall) == [
         ("device used", 1500, "exact"),
-        ("driver reserve", 615, "exact"),
+        ("driver reserved", 615, "exact"),
         ("nvidia-smi shows", 885, "exact"),
         ("pid 7 (python a.py)", 60, "exact"),
         ("pid 8", 6, "exact"),
-        ("further processes", 4, "exact"),
+        ("more processes", 4, "exact"),
         ("managed memory", 2, "bound"),
         ("unattributed", 7, "exact"),
         ("this process", 806, "exact"),
@@ -54,41 +54,41 @@ def test_everything_that_is_known():
         ("NCCL", 100, "exact"),
         ("kernel code, stacks, graphs", 126, "derived"),
         ("PyTorch reserved", 120, "exact"),
-        ("cached, can go back", 12, "exact"),
-        ("cached, cannot go back", 6, "exact"),
-        ("private pools of graphs, not in use", 2, "exact"),
+        ("cached, can be freed", 12, "exact"),
+        ("cached, cannot be freed", 6, "exact"),
+        ("unused in private pools of graphs", 2, "exact"),
         ("allocated (tensors)", 100, "exact"),
     ]
     assert fall.imbalance == 0
-    assert fall.words == (
-        "cuda:0: nvidia-smi shows 885.0 MiB, and 100.0 MiB of it are allocated (tensors). Between them: "
-        "70.0 MiB of other processes; 9.0 MiB in nobody's entry; 686.0 MiB of this process outside PyTorch; "
-        "20.0 MiB of PyTorch's cache, of which torch.cuda.empty_cache() gives back 12.0 MiB."
+    assert fall.summary == (
+        "cuda:0: nvidia-smi shows 885.0 MiB, of which 100.0 MiB are allocated (tensors). The rest: "
+        "70.0 MiB other processes; 9.0 MiB unattributed; 686.0 MiB outside PyTorch in this process; "
+        "20.0 MiB PyTorch's cache, of which torch.cuda.empty_cache() frees 12.0 MiB."
     )
     todo = {step.label: step.todo for step in fall.steps}
     assert todo["NCCL"] == "torch.distributed.destroy_process_group()"
-    assert todo["pid 7 (python a.py)"] == "yours: kill 7, if it is a leftover"
-    pinned = next(step for step in fall.steps if step.label == "cached, cannot go back")
-    assert pinned.remark == "3 free pieces in 2 segments, kept by 4 blocks of 9.0 MiB in the same"
+    assert todo["pid 7 (python a.py)"] == "your process: kill 7 if it is no longer needed"
+    pinned = next(step for step in fall.steps if step.label == "cached, cannot be freed")
+    assert pinned.remark == ("3 free blocks in 2 segments, because 4 blocks of 9.0 MiB in the same segments are in use")
 
 
-def test_where_processes_cannot_be_told_apart_the_rest_is_everybodys():
+def test_without_an_own_entry_the_rest_may_belong_to_other_processes():
     hidden = before(process=None, others=None, mode="device", why="hidden by its container")
     fall = device_waterfall(hidden, baseline=baseline())
     assert lines(fall)[2:] == [
         ("nvidia-smi shows", 885, "exact"),
         ("CUDA context", 400, "derived"),
         ("first kernels", 60, "derived"),
-        ("not told apart", 305, "device"),
+        ("this or other processes", 305, "device"),
         ("PyTorch reserved", 120, "exact"),
         ("cached", 20, "exact"),
         ("allocated (tensors)", 100, "exact"),
     ]
     assert fall.imbalance == 0
-    assert "765.0 MiB outside PyTorch, of this process or of others" in fall.words
+    assert "765.0 MiB outside PyTorch in this or other processes" in fall.summary
 
 
-def test_without_nvml_only_pytorchs_part_is_told():
+def test_without_nvml_only_pytorchs_memory_is_known():
     bare = before(used=None, driver_reserved=None, process=None, others=None, mode="torch-only", why="no driver")
     fall = device_waterfall(bare)
     assert lines(fall) == [
@@ -97,10 +97,10 @@ def test_without_nvml_only_pytorchs_part_is_told():
         ("cached", 20, "exact"),
         ("allocated (tensors)", 100, "exact"),
     ]
-    assert fall.words == "cuda:0: nvidia-smi shows: unknown (no driver)"
+    assert fall.summary == "cuda:0: nvidia-smi shows: unknown (no driver)"
 
 
-def test_a_card_that_tells_the_list_but_not_itself():
+def test_a_process_list_without_a_value_for_the_device():
     unified = before(used=None, driver_reserved=None)
     fall = device_waterfall(unified)
     assert [label for label, *_ in lines(fall)][:3] == [
@@ -111,12 +111,12 @@ def test_a_card_that_tells_the_list_but_not_itself():
     assert fall.imbalance == 0
 
 
-def test_a_driver_that_does_not_tell_its_own_part():
+def test_a_driver_that_does_not_report_its_reserve():
     fall = device_waterfall(before(driver_reserved=None))
     assert lines(fall)[0] == ("nvidia-smi shows", 1500, "exact")
-    (nobodys,) = [step for step in fall.steps if step.label == "unattributed"]
-    assert nobodys.amount == 624 * MIB
-    assert "what the driver keeps for itself" in nobodys.grade.reason
+    (unattributed,) = [step for step in fall.steps if step.label == "unattributed"]
+    assert unattributed.amount == 624 * MIB
+    assert "the driver's own memory" in unattributed.grade.reason
     assert fall.imbalance == 0
 
 
@@ -128,17 +128,17 @@ def test_an_allocator_without_counters():
         ("PyTorch reserved", None, "unknown"),
         ("allocated (tensors)", None, "unknown"),
     ]
-    assert fall.words == "cuda:0: allocated (tensors): unknown (this allocator keeps no counters)"
+    assert fall.summary == "cuda:0: allocated (tensors): unknown (this allocator keeps no counters)"
 
 
-def test_what_is_counted_twice_is_below_zero_and_says_so():
-    fall = device_waterfall(before(), baseline=baseline(), standing=[Standing("CuPy's pool", 300 * MIB, EXACT)])
+def test_memory_counted_twice_is_negative():
+    fall = device_waterfall(before(), baseline=baseline(), named=[NamedMemory("CuPy's pool", 300 * MIB, EXACT)])
     (twice,) = [step for step in fall.steps if step.label == "counted twice"]
     assert (twice.amount, twice.grade.trust) == (-74 * MIB, "unknown")
     assert fall.imbalance == 0
 
 
-def test_the_baseline_of_another_device_says_nothing_here():
+def test_the_baseline_of_another_device_is_not_used():
     fall = device_waterfall(before("cuda:1"), baseline=baseline())
     assert "CUDA context" not in [step.label for step in fall.steps]
     assert fall.imbalance == 0
@@ -147,15 +147,18 @@ def test_the_baseline_of_another_device_says_nothing_here():
 @pytest.mark.parametrize(
     ("facts", "todo"),
     [
-        ({"role": "kernel", "relation": "own"}, "shut that kernel down, if it is not needed"),
-        ({"relation": "child", "role": "DataLoader worker"}, "a worker that touches CUDA: keep its tensors on the CPU"),
-        ({"relation": "child"}, "ends with that child"),
-        ({"relation": "other", "user": "ada"}, "ada's"),
+        ({"role": "kernel", "relation": "own"}, "shut down this kernel if it is no longer needed"),
+        (
+            {"relation": "child", "role": "DataLoader worker"},
+            "this DataLoader worker uses CUDA: keep its tensors on the CPU",
+        ),
+        ({"relation": "child"}, "freed when this child process ends"),
+        ({"relation": "other", "user": "ada"}, "belongs to ada"),
         ({}, ""),
     ],
 )
-def test_what_can_be_done_about_a_neighbour(facts, todo):
-    fall = device_waterfall(before(), neighbours=[OtherProcess(7, 70 * MIB, **facts)])
+def test_advice_for_other_processes(facts, todo):
+    fall = device_waterfall(before(), processes=[OtherProcess(7, 70 * MIB, **facts)])
     assert next(step for step in fall.steps if step.kind == "others").todo == todo
 
 
@@ -168,28 +171,28 @@ BYTES = st.integers(0, 1 << 38)
     cached=BYTES,
     outside=BYTES,
     others=BYTES,
-    nobody=st.integers(-(1 << 30), 1 << 38),
+    unattributed=st.integers(-(1 << 30), 1 << 38),
     driver=st.none() | BYTES,
     process=st.booleans(),
     named=st.lists(st.tuples(BYTES, st.booleans()), max_size=4),
     split=st.none() | st.tuples(BYTES, BYTES, BYTES),
-    neighbours=st.lists(st.none() | BYTES, max_size=8),
+    others_listed=st.lists(st.none() | BYTES, max_size=8),
     start=st.none() | st.tuples(st.none() | BYTES, st.none() | BYTES),
     kernels=st.booleans(),
     recorded=st.booleans(),
 )
-def test_books_balance_to_the_byte(  # noqa: PLR0917 (one draw each)
+def test_steps_add_up_to_the_byte(  # noqa: PLR0917 (one draw each)
     allocated,
     pending,
     cached,
     outside,
     others,
-    nobody,
+    unattributed,
     driver,
     process,
     named,
     split,
-    neighbours,
+    others_listed,
     start,
     kernels,
     recorded,
@@ -202,7 +205,7 @@ def test_books_balance_to_the_byte(  # noqa: PLR0917 (one draw each)
         reserved=reserved,
         process=reserved + outside if process else None,
         others=others if process else None,
-        used=reserved + outside + others + nobody + (driver or 0),
+        used=reserved + outside + others + unattributed + (driver or 0),
         driver_reserved=driver,
         mode="process" if process else "device",
     )
@@ -211,22 +214,21 @@ def test_books_balance_to_the_byte(  # noqa: PLR0917 (one draw each)
         baseline=None if start is None else baseline(*start),
         kernels=kernels,
         recorded=recorded,
-        neighbours=[OtherProcess(i, amount) for i, amount in enumerate(neighbours)],
-        standing=[Standing(f"lib{i}", amount, EXACT, managed) for i, (amount, managed) in enumerate(named)],
+        processes=[OtherProcess(i, nbytes) for i, nbytes in enumerate(others_listed)],
+        named=[NamedMemory(f"lib{i}", amount, EXACT, managed) for i, (amount, managed) in enumerate(named)],
         cache=None if split is None else Cache(*split),
     )
     assert fall.imbalance == 0
     assert fall.totals[-1].amount == allocated
     assert [step.amount for step in fall.totals if step.label == "nvidia-smi shows"] == [reading.in_use]
     assert all(step.grade.reason or step.grade.trust == "exact" for step in fall.steps)
-    assert fall.words
+    assert fall.summary
 
 
-def test_a_step_left_out_is_an_imbalance():
+def test_a_missing_step_is_an_imbalance():
     fall = device_waterfall(before(), baseline=baseline())
-    assert (
-        dataclasses.replace(fall, steps=tuple(one for one in fall.steps if one.label != "cached")).imbalance == 20 * MIB
-    )
+    steps = tuple(step for step in fall.steps if step.label != "cached")
+    assert dataclasses.replace(fall, steps=steps).imbalance == 20 * MIB
 
 
 # main memory
@@ -234,7 +236,7 @@ def test_a_step_left_out_is_an_imbalance():
 
 def test_main_memory():
     host = HostReading(rss=300 * MIB, total=1000 * MIB, available=400 * MIB)
-    fall = host_waterfall(host, 100 * MIB, "")
+    fall = host_waterfall(host, 100 * MIB)
     assert lines(fall) == [
         ("machine used", 600, "derived"),
         ("other processes and the system", 300, "derived"),
@@ -243,20 +245,20 @@ def test_main_memory():
         ("tensors in main memory", 100, "bound"),
     ]
     assert fall.imbalance == 0
-    assert fall.words == (
-        "host: machine used 600.0 MiB, and 100.0 MiB of it are tensors in main memory. Between them: 300.0 MiB of "
-        "other processes and the system; 200.0 MiB of this process beside them."
+    assert fall.summary == (
+        "host: machine used 600.0 MiB, of which 100.0 MiB are tensors in main memory. The rest: 300.0 MiB "
+        "other processes and the system; 200.0 MiB other memory of this process."
     )
 
 
-def test_tensors_that_nobody_has_written_are_not_resident():
-    fall = host_waterfall(HostReading(rss=300 * MIB), 400 * MIB, "")
+def test_unwritten_tensors_are_not_resident():
+    fall = host_waterfall(HostReading(rss=300 * MIB), 400 * MIB)
     assert lines(fall)[1] == ("not resident", -100, "derived")
     assert fall.imbalance == 0
 
 
-def test_a_system_that_tells_nothing():
-    fall = host_waterfall(HostReading(), None, "no walk")
-    assert lines(fall) == [("this process (RSS)", None, "unknown")]
-    assert fall.notes == ("tensors are not counted: no walk",)
-    assert fall.words == "host: this process (RSS): unknown (this system does not tell)"
+def test_a_system_without_values():
+    fall = host_waterfall(HostReading(), 100 * MIB, ["not all were found"])
+    assert lines(fall)[0] == ("this process (RSS)", None, "unknown")
+    assert fall.notes == ("not all were found",)
+    assert fall.summary == "host: this process (RSS): unknown (this system does not report it)"

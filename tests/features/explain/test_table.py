@@ -1,4 +1,4 @@
-"""A waterfall as text, word for word; and its bars, each beginning where the one above it ended."""
+"""Waterfalls as text and HTML, and their bars."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fall(**changes):
     facts = {
         "label": "NVIDIA H200",
         "baseline": BASE,
-        "neighbours": [OtherProcess(7, 70 * MIB, "python a.py", "own")],
+        "processes": [OtherProcess(7, 70 * MIB, "python a.py", "own")],
         "cache": Cache(12 * MIB, 6 * MIB, 2 * MIB, 3, 2, 4, 9 * MIB, 1),
         "notes": ("a note",),
     }
@@ -34,40 +34,40 @@ TEXT = """\
 no GPU
 
 cuda:0, NVIDIA H200
-cuda:0: nvidia-smi shows 885.0 MiB, and 100.0 MiB of it are allocated (tensors). Between them: 70.0 MiB of other \
-processes; 9.0 MiB in nobody's entry; 686.0 MiB of this process outside PyTorch; 20.0 MiB of PyTorch's cache, of which \
-torch.cuda.empty_cache() gives back 12.0 MiB.
+cuda:0: nvidia-smi shows 885.0 MiB, of which 100.0 MiB are allocated (tensors). The rest: 70.0 MiB other processes; \
+9.0 MiB unattributed; 686.0 MiB outside PyTorch in this process; 20.0 MiB PyTorch's cache, of which \
+torch.cuda.empty_cache() frees 12.0 MiB.
 
 device used                                   1.5 GiB  ██████████████████████████████  exact
-  driver reserve                          - 615.0 MiB                    ▒▒▒▒▒▒▒▒▒▒▒▒  exact    the driver's own: \
-nvidia-smi leaves it out
+  driver reserved                         - 615.0 MiB                    ▒▒▒▒▒▒▒▒▒▒▒▒  exact    not included in \
+nvidia-smi's value
 nvidia-smi shows                            885.0 MiB  ██████████████████              exact
-  pid 7 (python a.py)                      - 70.0 MiB                  ▒▒              exact    yours: kill 7, if it \
-is a leftover
+  pid 7 (python a.py)                      - 70.0 MiB                  ▒▒              exact    your process: kill \
+7 if it is no longer needed
   unattributed                              - 9.0 MiB                  ▒               exact
 this process                                806.0 MiB  ████████████████                exact
-  CUDA context                            - 518.0 MiB        ▒▒▒▒▒▒▒▒▒▒                derived  stays as long as this \
-process
-  first kernels                           - 158.0 MiB     ▒▒▒                          derived  stays as long as this \
-process
+  CUDA context                            - 518.0 MiB        ▒▒▒▒▒▒▒▒▒▒                derived  exists until this \
+process ends
+  first kernels                           - 158.0 MiB     ▒▒▒                          derived  exists until this \
+process ends
   libraries, kernel code, stacks, graphs   - 10.0 MiB    ▒                             derived  %%gpumem --outside \
-names what a cell adds
+lists a cell's libraries
 PyTorch reserved                            120.0 MiB  ██                              exact
-  cached, can go back                      - 12.0 MiB    ▒                             exact    \
+  cached, can be freed                     - 12.0 MiB    ▒                             exact    \
 torch.cuda.empty_cache(), or %gpumem free --cache
-  cached, cannot go back                    - 6.0 MiB    ▒                             exact    let go of those \
+  cached, cannot be freed                   - 6.0 MiB    ▒                             exact    free these blocks \
 (%gpumem who), or expandable_segments:True
-  private pools of graphs, not in use       - 2.0 MiB    ▒                             exact    delete the graphs (or \
-the MemPool), then empty_cache()
-allocated (tensors)                         100.0 MiB  ██                              exact    %gpumem who names the \
-holders
+  unused in private pools of graphs         - 2.0 MiB    ▒                             exact    delete the graphs \
+(or the MemPool), then empty_cache()
+allocated (tensors)                         100.0 MiB  ██                              exact    %gpumem who names \
+the holders
 
 first kernels: code and handles of CUDA's libraries
-cached, cannot go back: 3 free pieces in 2 segments, kept by 4 blocks of 9.0 MiB in the same
-private pools of graphs, not in use: 1 pool, kept for the next replay
-CUDA context: derived (measured when CUDA started here, and taken to stand since)
-first kernels: derived (measured when the first kernels ran, and taken to stand since)
-libraries, kernel code, stacks, graphs: derived (what is left: no name is known for it)
+cached, cannot be freed: 3 free blocks in 2 segments, because 4 blocks of 9.0 MiB in the same segments are in use
+unused in private pools of graphs: 1 pool, kept for the next replay
+CUDA context: derived (measured when CUDA was initialized, assumed not to change)
+first kernels: derived (measured when the first kernels were loaded, assumed not to change)
+libraries, kernel code, stacks, graphs: derived (the difference, which belongs to no known library)
 a note"""
 
 
@@ -75,7 +75,7 @@ def test_as_text():
     assert text_waterfalls([fall()], "no GPU") == TEXT
 
 
-def test_each_bar_begins_where_the_one_above_it_ended():
+def test_each_bar_begins_where_the_one_above_it_ends():
     level = None
     for row in _rows(fall()):
         if row.step.kind == "total":
@@ -88,20 +88,19 @@ def test_each_bar_begins_where_the_one_above_it_ended():
     assert level == pytest.approx(100 / 1500)
 
 
-def test_html_has_what_the_text_has_and_nothing_that_is_dropped():
+def test_html_has_all_steps_and_no_elements_that_are_removed():
     html = html_waterfalls([fall()], "no <GPU>")
     assert "no &lt;GPU&gt;" in html
     for step in fall().steps:
         assert step.label in html
         assert step.todo.replace("'", "&#39;") in html
     assert not re.search(r"<(svg|script|style|iframe|canvas)", html)
-    widths = [float(one) for one in re.findall(r"height:11px;width:([\d.]+)%", html)]
+    widths = [float(width) for width in re.findall(r"height:11px;width:([\d.]+)%", html)]
     assert max(widths) == 100
-    assert min(width for width in widths[1::2] if width) == 1, "what is there can be seen"
+    assert min(width for width in widths[1::2] if width) == 1, "small steps are visible"
 
 
-def test_a_narrow_page_wraps_what_is_long():
-    """Grade and advice are seen without scrolling: labels, bars and advice give way."""
+def test_long_cells_are_wrapped():
     html = html_waterfalls([fall()])
     cells = re.findall(r'<td style="([^"]*)"', html)
     assert len(cells) % 5 == 0
@@ -110,18 +109,18 @@ def test_a_narrow_page_wraps_what_is_long():
     assert {"width:20%" in style for style in cells[3::5]} == {True}
 
 
-def test_unknown_totals_have_no_bar_and_break_nothing():
+def test_unknown_totals_have_no_bar():
     bare = dataclasses.replace(
         before(), used=None, driver_reserved=None, process=None, others=None, mode="torch-only", why="no driver"
     )
-    one = device_waterfall(bare)
-    text = text_waterfalls([one])
+    unknown = device_waterfall(bare)
+    text = text_waterfalls([unknown])
     assert re.search(r"^nvidia-smi shows +unknown +unknown$", text, re.MULTILINE)
     assert "nvidia-smi shows: unknown (no driver)" in text
-    assert "unknown" in html_waterfalls([one])
+    assert "unknown" in html_waterfalls([unknown])
 
 
-def test_a_card_that_is_used_by_nobody():
+def test_an_unused_device():
     empty = dataclasses.replace(
         before(), used=0, driver_reserved=None, process=0, others=0, allocated=0, reserved=0, active=0
     )
@@ -129,9 +128,9 @@ def test_a_card_that_is_used_by_nobody():
     assert html_waterfalls([device_waterfall(empty)])
 
 
-def test_a_long_name_leaves_room():
-    long = fall(neighbours=[OtherProcess(7, 70 * MIB, "x" * 60, "own")])
+def test_a_long_name_is_shortened():
+    long = fall(processes=[OtherProcess(7, 70 * MIB, "x" * 60, "own")])
     assert max(len(line.partition("-")[0]) for line in text_waterfalls([long]).splitlines() if "…" in line) < 60
     html = html_waterfalls([long])
     assert f">pid 7 ({'x' * 36}…</td>" in html
-    assert f'title="pid 7 ({"x" * 60})' in html, "hovering tells the whole"
+    assert f'title="pid 7 ({"x" * 60})' in html, "the tooltip has the whole name"
