@@ -76,11 +76,7 @@ def _list_items(file: IO[bytes], name: str) -> Iterator[tuple[str, Any]]:
 
 
 def parse_json(text: bytes) -> Any:
-    """Parse JSON strictly: no NaN or infinity.
-
-    Raises:
-        ReportError: The text is not valid JSON, or larger than `MAX_JSON_BYTES`.
-    """
+    """Parse JSON without NaN and infinity, of at most `MAX_JSON_BYTES`; a `ReportError` says what is wrong."""
     if len(text) > MAX_JSON_BYTES:
         raise ReportError(f"larger than {size(MAX_JSON_BYTES)}")
     try:
@@ -90,19 +86,10 @@ def parse_json(text: bytes) -> Any:
     except RecursionError:
         raise ReportError("JSON nested too deeply") from None
     except json.JSONDecodeError as error:
-        raise ReportError("incomplete JSON" if _is_truncated(error) else f"invalid JSON: {error.msg}") from None
+        truncated = error.pos >= len(error.doc.rstrip()) > 1 or error.msg.startswith("Unterminated string")
+        raise ReportError("incomplete JSON" if truncated else f"invalid JSON: {error.msg}") from None
     except ValueError as error:  # a number with thousands of digits
         raise ReportError(f"invalid JSON: {first_line(error)}") from None
-
-
-def _is_truncated(error: json.JSONDecodeError) -> bool:
-    """Whether the text is the beginning of valid JSON, as a process leaves it that dies while writing."""
-    rest = error.doc[error.pos :]
-    if error.doc.lstrip()[:1] not in {"{", "["}:
-        return False
-    at_end = not rest or error.msg.startswith("Unterminated string") or (error.pos > 0 and rest == "-")
-    in_constant = any(constant.startswith(rest) for constant in ("true", "false", "null"))
-    return at_end or in_constant or ("escape" in error.msg and len(rest) < len(r"\u1234"))
 
 
 def _reject_constant(constant: str) -> NoReturn:
@@ -110,11 +97,7 @@ def _reject_constant(constant: str) -> NoReturn:
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Open a file for reading, unless it is a pipe or a device.
-
-    Raises:
-        ReportError: It cannot be opened; the message starts with its name.
-    """
+    """Open a file for reading, unless it is a pipe or a device; the message of a `ReportError` starts with its name."""
     text = os.fsdecode(path)
     name = printable(text)
     try:
@@ -135,11 +118,7 @@ def _open_nonblocking(path: str, flags: int) -> int:
 
 
 def starts_with_report(path: Path) -> bool:
-    """Whether a file is empty, or its first line looks like a report.
-
-    Raises:
-        ReportError: It cannot be read.
-    """
+    """Whether a file is empty, or its first line looks like a report."""
     with open_regular_file(path) as file:
         line = file.readline(_PEEK_BYTES).lstrip()
     return not line or (line.startswith(b'{"schema": ') and b'"code": ' in line)

@@ -16,6 +16,20 @@ if TYPE_CHECKING:
 
 __all__ = ["ReportRow", "changed_rows", "report_rows"]
 
+_REPORT_FIELDS = ("cell", "cell_id", "code", "time", "seconds", "success")
+_DEVICE_FIELDS = [
+    "held",
+    "peak",
+    "cached",
+    "pending",
+    "outside",
+    "others",
+    "unattributed",
+    "ooms",
+    "retries",
+    "started",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
@@ -112,24 +126,15 @@ def _device_row(report: Report, device: DeviceReport) -> ReportRow:
     after, grades = device.after, device.grades
     return ReportRow(
         **_common(report),
+        **{name: getattr(device, name) for name in _DEVICE_FIELDS},
         device=device.name,
-        held=device.held,
-        peak=device.peak,
         peak_trust=grades["peak"].trust,
-        cached=device.cached,
-        pending=device.pending,
-        outside=device.outside,
         outside_trust=grades["outside"].trust,
-        others=device.others,
-        unattributed=device.unattributed,
         allocated=after.allocated,
         cache=_sum(after.cached, after.pending),
         outside_level=after.outside,
         others_level=_sum(after.others, after.unattributed),
         capacity=after.capacity,
-        ooms=device.ooms,
-        retries=device.retries,
-        started=device.started,
     )
 
 
@@ -146,16 +151,10 @@ def _host_row(report: Report) -> ReportRow:
 
 
 def _common(report: Report) -> dict[str, Any]:
-    names = ("cell", "cell_id", "code", "time", "seconds", "success")
+    fields = {name: getattr(report, name) for name in _REPORT_FIELDS}
     host = report.host
-    return {
-        **{name: getattr(report, name) for name in names},
-        "host_held": host.held,
-        "host_peak": host.peak,
-        "host_peak_trust": host.grades["peak"].trust,
-    }
+    return {**fields, "host_held": host.held, "host_peak": host.peak, "host_peak_trust": host.grades["peak"].trust}
 
 
-def _sum(*sizes: int | None) -> int | None:
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
+def _sum(first: int | None, second: int | None) -> int | None:
+    return None if first is None or second is None else first + second

@@ -163,18 +163,7 @@ class RankResult:
         return json.dumps(self.to_dict())
 
 
-_PLAIN = DataReader({"CodeLine": CodeLine, "RankInfo": RankInfo, "DeviceFacts": DeviceFacts, "RankPeak": RankPeak})
-
-
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """The JSON form of a `RankResult` without its report."""
-
-    state: State
-    origin: RankInfo | None = None
-    peaks: tuple[RankPeak, ...] = ()
-    note: str = ""
-    snapshot: str | None = None
+_READER = DataReader({"CodeLine": CodeLine, "RankInfo": RankInfo, "DeviceFacts": DeviceFacts, "RankPeak": RankPeak})
 
 
 def rank_result_from(data: Any, name: str) -> RankResult:
@@ -189,18 +178,15 @@ def rank_result_from(data: Any, name: str) -> RankResult:
     origin = data.get("origin")
     if isinstance(origin, dict):
         data = {**data, "origin": {**origin, "devices": origin.get("cards", [])}}
-    fields = _PLAIN.read(_Fields, data)
+    result = RankResult(name, **_READER.fields(RankResult, data, skip=("name", "report")))
     report = data.get("report")
-    if fields.state == "done" and report is None:
+    if result.state == "done" and report is None:
         raise ReportError("report is missing")
-    return RankResult(
-        name,
-        fields.state,
-        None if fields.origin is None else _checked(fields.origin),
-        None if report is None else Report.from_dict(report),
-        fields.peaks,
-        fields.note[:_MAX_TEXT],
-        fields.snapshot,
+    return replace(
+        result,
+        origin=None if result.origin is None else _checked(result.origin),
+        report=None if report is None else Report.from_dict(report),
+        note=result.note[:_MAX_TEXT],
     )
 
 

@@ -20,7 +20,6 @@ from ipygpumem.snapshot import Snapshot
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping
-    from concurrent.futures import Future
 
     from ipygpumem.snapshot.model.timeline import Timeline
 
@@ -83,39 +82,23 @@ def summarize_files(files: Mapping[str, Path], workers: int) -> Iterator[tuple[s
     if workers <= 1 or len(files) < _MIN_POOL_FILES:
         yield from ((name, _summary(str(path))) for name, path in files.items())
         return
-    waiting = deque(files.items())
+    waiting, failed = deque(files.items()), []
     while waiting:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            yield from _read_in_pool(pool, waiting, workers)
-
-
-def _read_in_pool(
-    pool: ProcessPoolExecutor, waiting: deque[tuple[str, Path]], workers: int
-) -> Iterator[tuple[str, _Summary]]:
-    """Read until all files are done or a worker is killed; the caller continues with a new pool."""
-    running: deque[tuple[str, Path, Future[Any]]] = deque()
-    while waiting or running:
-        while waiting and len(running) < 2 * workers:
-            name, path = waiting.popleft()
-            running.append((name, path, pool.submit(_summary, str(path))))
-        name, path, future = running.popleft()
-        try:
-            summary = future.result()
-        except BrokenProcessPool:
-            # any of the running files can be the cause, so each is read in a process of its own
-            yield name, _read_in_own_process(path)
-            for other_name, other_path, _ in running:
-                yield other_name, _read_in_own_process(other_path)
-            return
-        yield name, summary
-
-
-def _read_in_own_process(path: Path) -> _Summary:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        try:
-            return pool.submit(_summary, str(path)).result()
-        except BrokenProcessPool:
-            return "the process that read it was killed: not enough memory"
+            while waiting:
+                batch = [waiting.popleft() for _ in range(min(2 * workers, len(waiting)))]
+                try:
+                    summaries = list(pool.map(_summary, [str(path) for _, path in batch]))
+                except BrokenProcessPool:  # one of the files has brought its reader down: which one is unknown
+                    failed += batch
+                    break
+                yield from zip((name for name, _ in batch), summaries, strict=True)
+    for name, path in failed:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            try:
+                yield name, pool.submit(_summary, str(path)).result()
+            except BrokenProcessPool:
+                yield name, "the process that read it was killed: not enough memory"
 
 
 def _summary(path: str) -> _Summary:

@@ -6,7 +6,8 @@ import pytest
 
 from fakes.facts import before, report
 from fakes.sessions import MIB, cell
-from ipygpumem.features.history.previous_run import CellRuns, last_run
+from ipygpumem.features.history.previous_run import last_run
+from ipygpumem.features.history.reports import CellRuns
 
 
 def test_differences_are_described():
