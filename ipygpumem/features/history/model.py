@@ -17,18 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["ReportRow", "changed_rows", "report_rows"]
 
 _REPORT_FIELDS = ("cell", "cell_id", "code", "time", "seconds", "success")
-_DEVICE_FIELDS = [
-    "held",
-    "peak",
-    "cached",
-    "pending",
-    "outside",
-    "others",
-    "unattributed",
-    "ooms",
-    "retries",
-    "started",
-]
+_CHANGES = ("held", "peak", "cached", "pending", "outside", "others", "unattributed")
+_DEVICE_FIELDS = (*_CHANGES, "ooms", "retries", "started")
 
 
 @dataclass(frozen=True, slots=True)

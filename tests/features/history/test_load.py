@@ -36,8 +36,8 @@ def told(path):
         (LINES[1][:500], "incomplete JSON"),
         (LINES[1][:500] + "\n", "incomplete JSON"),
         ('{"schema": 1, "code": "x", "dev\n', "incomplete JSON"),
-        ('{"schema": 1, "code": "\\u12\n', "incomplete JSON"),
-        ('{"schema": 1, "success": fal\n', "incomplete JSON"),
+        ('{"schema": 1, "code": "\\u12\n', "invalid JSON: Invalid"),
+        ('{"schema": 1, "success": fal\n', "invalid JSON: Expecting value"),
         ('{"schema": 1\n', "incomplete JSON"),
         ('{"schema": 1 "code": 2}\n', "invalid JSON: Expecting ',' delimiter"),
         (

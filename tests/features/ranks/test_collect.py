@@ -309,10 +309,10 @@ def test_full_disk_keeps_the_report_in_memory(tmp_path, monkeypatch):
         ({"rank": "0"}, "an integer of at least 0"),
         ({"rank": 10**9}, "rank must be less than 16,777,216, not 1,000,000,000"),
         ({"rank_reports": 5}, "rank_reports must be the path of a folder, not 5"),
-        ({"snapshot": "x.pickle"}, "leave snapshot out"),
+        ({"snapshot": "x.pickle"}, "omit snapshot"),
         ({"rank_reports": ""}, "is empty: give the path of a folder"),
         ({"rank_reports": "/dev/null/x"}, "cannot create the folder"),
-        ({"rank_reports": None, "rank": 0}, "name a folder"),
+        ({"rank_reports": None, "rank": 0}, "rank needs rank_reports=FOLDER"),
     ],
 )
 def test_invalid_options(tmp_path, options, words):
