@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.units import VISIBLE, amount, size
-from ipygpumem.display.html import render_html
+from ipygpumem.display.html import template
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -157,7 +157,8 @@ def html_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
         }
         for waterfall in waterfalls
     ]
-    return render_html(_HTML, waterfalls=values, note=note)
+    text: str = template(_HTML).render(waterfalls=values, note=note)
+    return text
 
 
 def _html_notes(waterfall: Waterfall) -> Iterator[str]:

@@ -55,8 +55,8 @@ lists a cell's libraries
 PyTorch reserved                            120.0 MiB  ██                              exact
   cached, can be freed                     - 12.0 MiB    ▒                             exact    \
 torch.cuda.empty_cache(), or %gpumem free --cache
-  cached, cannot be freed                   - 6.0 MiB    ▒                             exact    free these blocks \
-(%gpumem who), or expandable_segments:True
+  cached, cannot be freed                   - 6.0 MiB    ▒                             exact    free the tensors in \
+these segments (%gpumem who), or expandable_segments:True
   unused in private pools of graphs         - 2.0 MiB    ▒                             exact    delete the graphs \
 (or the MemPool), then empty_cache()
 allocated (tensors)                         100.0 MiB  ██                              exact    %gpumem who names \
