@@ -82,7 +82,7 @@ def device_lines(
 
 
 def _time_magic_offset(regions: Sequence[SourceRegion], texts: SourceTexts) -> dict[str, Line]:
-    """Map the files that ``%%time`` runs code under to the cell and the line that their numbering starts below."""
+    """Map the file names that code has under ``%%time`` to the cell and to the line of that magic."""
     if not regions or regions[0].name:
         return {}
     cell = regions[0].file

@@ -91,7 +91,7 @@ class DeviceLines:
 
 @dataclass(frozen=True, slots=True)
 class CodeLine:
-    """A line of code and the memory that it had allocated: ``amount`` in requested bytes, in ``blocks`` blocks.
+    """A line of code and the memory that it allocated: ``amount`` in requested bytes, in ``blocks`` blocks.
 
     ``label``: ``"In [3]:2 train(): y = f(x)"``, or in parentheses the reason why the line is unknown.
     """
@@ -108,7 +108,7 @@ class CodeLine:
 
 @dataclass(frozen=True, slots=True)
 class PeakLines:
-    """The lines of code that had allocated the memory in use at the peak of a device, the largest first.
+    """The lines of code that allocated the memory in use at the peak of a device, the largest first.
 
     In bytes: the sum of ``lines``, ``rest``, ``rounding`` and ``pending`` is ``allocated``, the allocator's counter.
 

@@ -1,4 +1,4 @@
-"""The lines of code that had allocated the memory in use at a device's peak."""
+"""The lines of code that allocated the memory in use at a device's peak."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def code_lines(live: LiveSet) -> tuple[CodeLine, ...]:
 
 
 def lines_at_peak(snapshot: Snapshot, device: int) -> tuple[CodeLine, ...]:
-    """Return the lines that had allocated the memory in use at the peak of a device, the largest first."""
+    """Return the lines that allocated the memory in use at the peak of a device, the largest first."""
     return code_lines(snapshot.peak(device).live)
 
 
@@ -42,13 +42,13 @@ def lines_reaching_peak(snapshot: Snapshot, device: int) -> tuple[CodeLine, ...]
 
 def largest_lines(lines: Sequence[CodeLine], limit: int) -> tuple[tuple[CodeLine, ...], CodeLine]:
     """Split lines into the first ``limit`` and the sum of all others."""
-    others = lines[limit:]
-    rest = CodeLine("other lines", sum(line.amount for line in others), sum(line.blocks for line in others))
-    return tuple(lines[:limit]), rest
+    rest = lines[limit:]
+    total = CodeLine("other lines", sum(line.amount for line in rest), sum(line.blocks for line in rest))
+    return tuple(lines[:limit]), total
 
 
 def peak_lines(snapshot: Snapshot, report: Report) -> tuple[PeakLines, ...]:
-    """Return the lines at the peak of each device, completed to the allocator's counters.
+    """Return the lines at the peak of each device, with the difference to the allocator's counters.
 
     The snapshot is the complete recording of the measurement, without dropped events. Devices without an exact peak or
     without recorded stacks are left out.

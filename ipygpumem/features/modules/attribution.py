@@ -1,4 +1,4 @@
-"""Which memory kind and which module each recorded allocation belongs to."""
+"""Attribution of recorded allocations to memory kinds and modules."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AttributedAllocations:
         self.kind[forward] = np.where(outlives_call, KIND_CODES["activations"], KIND_CODES["forward, temporary"])[
             forward
         ]
-        # what DistributedDataParallel itself keeps are its buckets for gradients
+        # DistributedDataParallel itself keeps buckets for gradients
         wrappers = [number for number, module in enumerate(tracker.modules) if module.type == DDP]
         buckets = forward & outlives_call & np.isin(self.module, wrappers)
         self.kind[buckets], self.module[buckets] = _OTHER_CODE, -1

@@ -78,10 +78,9 @@ def _continues(group: list[FoldedModule], module: FoldedModule) -> bool:
 
 
 def _alike(first: FoldedModule, second: FoldedModule) -> bool:
-    one, other = first.row, second.row
     return (
-        (one.type, one.calls, one.note) == (other.type, other.calls, other.note)
-        and all(_close(getattr(one, name), getattr(other, name)) for name in _FIGURES)
+        all(getattr(first.row, name) == getattr(second.row, name) for name in ("type", "calls", "note"))
+        and all(_close(getattr(first.row, name), getattr(second.row, name)) for name in _FIGURES)
         and [child.name for child in first.children] == [child.name for child in second.children]
         and all(map(_alike, first.children, second.children))
     )

@@ -41,7 +41,7 @@ class ModuleFacts:
 
 @dataclass(frozen=True, slots=True)
 class StorageAddress:
-    """Where a storage of a module lies: its memory kind, device, address and the number of the module."""
+    """The address of a storage, with its memory kind, its device and the number of the module that owns it."""
 
     kind: str
     device: str

@@ -1,4 +1,4 @@
-"""Tracking a model during a measurement: calls of its modules, phases of a step, and where its storages lie.
+"""Tracking a model during a measurement: calls of its modules, phases of a step, and addresses of its storages.
 
 PyTorch's global hooks report when a module's forward begins and ends. Nothing is attached to the user's modules, so
 that copies and saved files of them stay clean. Compiled code is never entered: hooks do nothing while it is compiled.
@@ -278,7 +278,7 @@ class ModuleTracker:
                 return
 
     def _scan(self, *, states: bool = True) -> None:
-        """Record where the storages lie; those of optimizer state only if ``states`` is true."""
+        """Record the addresses of the storages; those of optimizer state only if ``states`` is true."""
         if self._address_count > _MAX_ADDRESSES:
             self.problem = f"more than {_MAX_ADDRESSES:,} addresses of storages were recorded: measure fewer steps"
             return

@@ -47,8 +47,8 @@ def profile_collector(
     if trace is None and timeline is None:
         return None
     paths = [
-        None if path is None else check_path(path, what, _EXAMPLES[what])
-        for what, path in (("trace", trace), ("timeline", timeline))
+        None if path is None else check_path(path, kind, _EXAMPLES[kind])
+        for kind, path in (("trace", trace), ("timeline", timeline))
     ]
     check_profile_paths(trace, timeline, outside=outside)
     files = [path for path in (*paths, snapshot) if path is not None]
@@ -70,9 +70,9 @@ def check_profile_paths(
             "a profile cannot be combined with memory outside PyTorch by library: both need CUPTI, which has one user "
             "at a time. Measure them one after the other"
         )
-    for what, path in (("trace", trace), ("timeline", timeline)):
+    for kind, path in (("trace", trace), ("timeline", timeline)):
         if path is not None:
-            check_ending(path, what, *_ENDINGS[what])
+            check_ending(path, kind, *_ENDINGS[kind])
 
 
 class ProfileCollector(Collector):
