@@ -1,7 +1,7 @@
-"""The command line: ``ipygpumem summary FILE``, ``peak``, ``diff``, ``html``, ``view``, ``history`` and more.
+"""The shell command: ``ipygpumem summary FILE``, ``peak``, ``diff``, ``html``, ``view``, ``history`` and more.
 
-It needs numpy and nothing else: a laptop without torch and GPU opens a colleague's file. Exit status: 0, 1 for a file
-that cannot be read, 2 for words that mean nothing.
+Commands on snapshots need only numpy, so that a file can be read on a computer without PyTorch and GPU. The exit status
+is 0, or 1 if a file cannot be read, or 2 if the arguments are invalid.
 """
 
 from __future__ import annotations
@@ -13,65 +13,63 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ipygpumem.cli import events, pages, snapshots
-from ipygpumem.commands.arguments import Commands
-from ipygpumem.commands.output import BAD_FILE, BAD_WORDS, INTERRUPTED, complain
+from ipygpumem.cli import demo, pages, snapshots
+from ipygpumem.commands.output import BAD_ARGUMENTS, BAD_FILE, INTERRUPTED, print_error
+from ipygpumem.commands.parse import add_shell_command
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.features.environment import shell_command as machine
-from ipygpumem.features.history import shell_command as history
-from ipygpumem.features.ranks import shell_command as ranks
+from ipygpumem.features import commands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["main", "parser"]
+__all__ = ["COMMANDS", "main", "parser"]
+
+COMMANDS = (*snapshots.COMMANDS, *pages.COMMANDS, *(c for c in commands.COMMANDS if c.shell is not None), demo.DEMO)
+"""The shell commands in the order of the help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command.
+    """Run a command, and return its exit status.
 
     Args:
-        arguments: The words; without them those of the command line.
-
-    Returns:
-        The exit status.
+        arguments: The arguments; by default those of the command line.
     """
-    words = parser().parse_args(arguments)
+    parsed = parser().parse_args(arguments)
     if sys.stdout is None:
-        complain(OptionError("the standard output is closed"))
+        print_error(OptionError("the standard output is closed"))
         return BAD_FILE
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # a name in a file may hold half a character
-        sys.stdout.reconfigure(errors="backslashreplace")
+        sys.stdout.reconfigure(errors="backslashreplace")  # names in files can contain surrogates
     try:
-        status: int = words.run(words)
+        status: int = parsed.run(parsed)
         sys.stdout.flush()
-    except OptionError as problem:
-        complain(problem)
-        return BAD_WORDS
+    except OptionError as error:
+        print_error(error)
+        return BAD_ARGUMENTS
     except BrokenPipeError:
-        _drop_output()  # the reader, such as head, has seen enough
+        _discard_output()  # the reader, such as head, has read enough
         return 0
-    except OSError as problem:
-        complain(OptionError(f"{problem.filename or 'the output'}: {problem.strerror or first_line(problem)}"))
-        _drop_output()
+    except OSError as error:
+        print_error(OptionError(f"{error.filename or 'the output'}: {error.strerror or first_line(error)}"))
+        _discard_output()
         return BAD_FILE
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
 
 
-def _drop_output() -> None:
-    """What Python would still flush goes nowhere."""
-    with contextlib.suppress(OSError):  # no file, as in tests
+def _discard_output() -> None:
+    """Discard what Python would still write at exit."""
+    with contextlib.suppress(OSError):  # the output is not a file, as in tests
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser() -> argparse.ArgumentParser:
-    """All commands with their words."""
-    purpose = "Understand PyTorch's memory: snapshots, and the cells of a session."
-    all_words = argparse.ArgumentParser(prog="ipygpumem", description=purpose)
-    commands = Commands(all_words)
-    for group in (snapshots, events, pages, history, ranks, machine):
-        group.add(commands)
-    return all_words
+    """The parser of all commands."""
+    result = argparse.ArgumentParser(
+        prog="ipygpumem", description="Analyze PyTorch's memory: snapshots, and the cells of sessions."
+    )
+    subparsers = result.add_subparsers(required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        add_shell_command(subparsers, command)
+    return result

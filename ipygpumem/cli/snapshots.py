@@ -1,16 +1,20 @@
-"""``summary``, ``peak``, ``leaks``, ``fragmentation``, ``diff``: questions to snapshots."""
+"""``summary``, ``peak``, ``leaks``, ``fragmentation``, ``diff`` and ``events``: queries on snapshots."""
 
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.cli.progress import progress
-from ipygpumem.commands.arguments import TOP, add_groups, size_word
-from ipygpumem.commands.output import BAD_FILE, complain, each, print_json, say, timelines
+from ipygpumem.commands.command import Command, Option
+from ipygpumem.commands.output import BAD_FILE, for_each_snapshot, print_error, print_json, print_lines, timelines
+from ipygpumem.commands.parse import byte_count, positive
+from ipygpumem.commands.progress import progress
 from ipygpumem.core.errors import OptionError, SnapshotError
-from ipygpumem.snapshot import Snapshot, diff
-from ipygpumem.snapshot.export import text as lines
+from ipygpumem.snapshot import KEYS, Snapshot, diff
+from ipygpumem.snapshot.export import text
+from ipygpumem.snapshot.export.event_table import COLUMNS, event_rows, write_csv, write_parquet
 from ipygpumem.snapshot.queries.overview import overview
 from ipygpumem.snapshot.reader.load import one_line
 
@@ -18,51 +22,21 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from ipygpumem.commands.arguments import Commands
     from ipygpumem.snapshot.model.timeline import Timeline
 
-__all__ = ["add"]
+__all__ = ["COMMANDS"]
 
+_TOP = 20
+"""Number of groups that are shown by default."""
 _EVENT = re.compile(r"-?[0-9]{1,18}")
 
 
-def add(commands: Commands) -> None:
-    """Put the commands in."""
-    commands.over_files("summary", _summary, "The peak, when it was, and the lines that hold most of it.")
-    add_groups(commands.over_files("peak", _peak, "What was alive at the peak."))
-    made = commands.over_files("leaks", _leaks, "What was allocated and is still alive at the end.")
-    add_groups(made)
-    made.add_argument("--first", type=int, default=-1, metavar="EVENT", help="count what is allocated after this event")
-    made.add_argument("--last", type=int, metavar="EVENT", help="and alive after this one (the last)")
-    made = commands.over_files("fragmentation", _fragmentation, "Free memory inside PyTorch's segments.")
-    made.add_argument(
-        "--at", metavar="EVENT|oom", help="after this event, or why each out-of-memory happened (the end)"
-    )
-    made.add_argument("--need", type=size_word, metavar="SIZE", help="where an allocation of this size would fit")
-    made = commands.add("diff", _diff, "What changed between the peaks of two snapshots, or between two events.")
-    made.add_argument("before", metavar="A")
-    made.add_argument("after", metavar="B")
-    made.add_argument("--device", type=int, metavar="N", help="this device (the one with the highest peak)")
-    made.add_argument("--at", type=int, nargs=2, metavar=("EVENT_A", "EVENT_B"), help="events to compare (the peaks)")
-    add_groups(made)
-
-
-def _heading(words: argparse.Namespace, name: str, devices: Sequence[Timeline]) -> None:
-    """Of which file the text is, where there are several; and that there is nothing to tell of."""
+def _print_heading(arguments: argparse.Namespace, name: str, devices: Sequence[Timeline]) -> None:
+    """Print the file name if there are several files, or that no device was used."""
     if not devices:
-        say(f"{one_line(name)}: no device used memory")
-    elif len(words.files) > 1:
-        say(f"{one_line(name)}:")
-
-
-def _summary(words: argparse.Namespace) -> int:
-    def show(snapshot: Snapshot, name: str) -> None:
-        if words.json:
-            print_json({"file": name, "devices": list(_overviews(snapshot, words.device))})
-        else:
-            say(snapshot.summary(words.device))
-
-    return each(words, show)
+        print_lines(f"{one_line(name)}: no device used memory")
+    elif len(arguments.files) > 1:
+        print_lines(f"{one_line(name)}:")
 
 
 def _overviews(snapshot: Snapshot, device: int | None) -> Iterator[dict[str, Any]]:
@@ -70,88 +44,196 @@ def _overviews(snapshot: Snapshot, device: int | None) -> Iterator[dict[str, Any
         yield overview(snapshot, timeline.device).to_dict()
 
 
-def _peak(words: argparse.Namespace) -> int:
+def _summary(arguments: argparse.Namespace) -> int:
     def show(snapshot: Snapshot, name: str) -> None:
-        if words.json:
-            devices = list(_overviews(snapshot, words.device))
+        if arguments.json:
+            print_json({"file": name, "devices": list(_overviews(snapshot, arguments.device))})
+        else:
+            print_lines(snapshot.summary(arguments.device))
+
+    return for_each_snapshot(arguments, show)
+
+
+def _peak(arguments: argparse.Namespace) -> int:
+    def show(snapshot: Snapshot, name: str) -> None:
+        if arguments.json:
+            devices = list(_overviews(snapshot, arguments.device))
             for facts in devices:
-                groups = snapshot.live(device=facts["device"]).by(words.by)[: words.top]
+                groups = snapshot.live(device=facts["device"]).by(arguments.by)[: arguments.top]
                 facts["groups"] = [group.to_dict() for group in groups]
-            print_json({"file": name, "by": words.by, "devices": devices})
+            print_json({"file": name, "by": arguments.by, "devices": devices})
             return
-        used = timelines(snapshot, words.device)
-        _heading(words, name, used)
+        used = timelines(snapshot, arguments.device)
+        _print_heading(arguments, name, used)
         for timeline in used:
             peak = snapshot.peak(timeline.device)
-            groups = peak.live.by(words.by)
-            say(lines.peak_line(snapshot, peak), *lines.group_lines(groups, peak.requested, words.top or TOP))
+            groups = peak.live.by(arguments.by)
+            lines = text.group_lines(groups, peak.requested, arguments.top or _TOP)
+            print_lines(text.peak_line(snapshot, peak), *lines)
 
-    return each(words, show)
+    return for_each_snapshot(arguments, show)
 
 
-def _leaks(words: argparse.Namespace) -> int:
+def _leaks(arguments: argparse.Namespace) -> int:
+    first = -1 if arguments.first is None else arguments.first
+
     def show(snapshot: Snapshot, name: str) -> None:
-        devices = timelines(snapshot, words.device)
-        found = [snapshot.leaks(words.first, words.last, one.device) for one in devices]
-        if words.json:
-            print_json({"file": name, "by": words.by, "devices": [live.to_dict(words.by, words.top) for live in found]})
+        devices = timelines(snapshot, arguments.device)
+        leaks = [snapshot.leaks(first, arguments.last, timeline.device) for timeline in devices]
+        if arguments.json:
+            dicts = [live.to_dict(arguments.by, arguments.top) for live in leaks]
+            print_json({"file": name, "by": arguments.by, "devices": dicts})
             return
-        _heading(words, name, devices)
-        for live in found:
-            say(*lines.leak_lines(live, words.by, words.top or TOP))
+        _print_heading(arguments, name, devices)
+        for live in leaks:
+            print_lines(*text.leak_lines(live, arguments.by, arguments.top or _TOP))
 
-    return each(words, show)
+    return for_each_snapshot(arguments, show)
 
 
-def _fragmentation(words: argparse.Namespace) -> int:
-    at_oom = words.at == "oom"
-    if words.at is not None and not at_oom and not _EVENT.fullmatch(words.at):
-        raise OptionError(f"--at {words.at}: an event's number, or oom")
-    event = None if words.at is None or at_oom else int(words.at)
+def _fragmentation(arguments: argparse.Namespace) -> int:
+    at_oom = arguments.at == "oom"
+    if arguments.at is not None and not at_oom and not _EVENT.fullmatch(arguments.at):
+        raise OptionError(f"--at must be the number of an event, or oom, not {arguments.at!r}")
+    event = None if arguments.at is None or at_oom else int(arguments.at)
 
     def show(snapshot: Snapshot, name: str) -> None:
-        used = timelines(snapshot, words.device)
-        devices = [one.device for one in used]
+        used = timelines(snapshot, arguments.device)
         if at_oom:
-            ooms = [oom for device in devices for oom in snapshot.ooms(device)]
-            if words.json:
-                print_json({"file": name, "ooms": [oom.to_dict() for oom in ooms]})
-            elif ooms:
-                _heading(words, name, used)
-                for oom in ooms:
-                    say(*lines.oom_lines(oom))
-            else:
-                say(f"{one_line(name)}: no allocation failed")
+            _show_ooms(arguments, snapshot, name, used)
             return
-        if event is not None and words.device is None:
-            # devices have events of their own; if none has this one, the first says so
-            devices = [one.device for one in used if event < len(one.trace)] or devices[:1]
-        found = [snapshot.fragmentation(event, device, words.need) for device in devices]
-        if words.json:
-            print_json({"file": name, "devices": [memory.to_dict() for memory in found]})
+        devices = [timeline.device for timeline in used]
+        if event is not None and arguments.device is None:
+            # each device has its own events; if none has this one, the first reports the error
+            devices = [timeline.device for timeline in used if event < len(timeline.trace)] or devices[:1]
+        results = [snapshot.fragmentation(event, device, arguments.need) for device in devices]
+        if arguments.json:
+            print_json({"file": name, "devices": [result.to_dict() for result in results]})
             return
-        _heading(words, name, used)
-        for memory in found:
-            say(*lines.fragmentation_lines(memory))
+        _print_heading(arguments, name, used)
+        for result in results:
+            print_lines(*text.fragmentation_lines(result))
 
-    return each(words, show)
+    return for_each_snapshot(arguments, show)
 
 
-def _diff(words: argparse.Namespace) -> int:
+def _show_ooms(arguments: argparse.Namespace, snapshot: Snapshot, name: str, used: Sequence[Timeline]) -> None:
+    ooms = [oom for timeline in used for oom in snapshot.ooms(timeline.device)]
+    if arguments.json:
+        print_json({"file": name, "ooms": [oom.to_dict() for oom in ooms]})
+    elif ooms:
+        _print_heading(arguments, name, used)
+        for oom in ooms:
+            print_lines(*text.oom_lines(oom))
+    else:
+        print_lines(f"{one_line(name)}: no allocation failed")
+
+
+def _diff(arguments: argparse.Namespace) -> int:
     try:
         with progress("reading"):
-            before = Snapshot.load(words.before)
-            after = before if words.after == words.before else Snapshot.load(words.after)
-    except SnapshotError as problem:
-        complain(problem)
+            before = Snapshot.load(arguments.before)
+            after = before if arguments.after == arguments.before else Snapshot.load(arguments.after)
+    except SnapshotError as error:
+        print_error(error)
         return BAD_FILE
-    events = words.at or (None, None)
-    found = diff(before.live(events[0], words.device), after.live(events[1], words.device), words.by)
-    if words.json:
-        facts = found.to_dict()
-        print_json(
-            {"a": words.before, "b": words.after, "by": words.by, **facts, "changes": facts["changes"][: words.top]}
-        )
+    events = arguments.at or (None, None)
+    device = arguments.device
+    difference = diff(before.live(events[0], device), after.live(events[1], device), arguments.by)
+    if arguments.json:
+        facts = difference.to_dict()
+        facts["changes"] = facts["changes"][: arguments.top]
+        print_json({"a": arguments.before, "b": arguments.after, "by": arguments.by, **facts})
     else:
-        say(*lines.diff_lines(found, words.top or TOP))
+        print_lines(*text.diff_lines(difference, arguments.top or _TOP))
     return 0
+
+
+def _events(arguments: argparse.Namespace) -> int:
+    if arguments.csv and arguments.parquet:
+        raise OptionError("choose one of --csv and --parquet")
+    several = len(arguments.files) > 1
+    written: list[str] = []
+
+    def show(snapshot: Snapshot, name: str) -> None:
+        if arguments.json:
+            prefix = {"snapshot": name} if several else {}
+            for row in event_rows(snapshot, arguments.device):
+                print_json(prefix | dict(zip(COLUMNS, row, strict=True)))
+        elif arguments.parquet:
+            target = Path(f"{name}.parquet")
+            write_parquet(snapshot, target, arguments.device)
+            print_lines(one_line(str(target)))
+        else:
+            write_csv(snapshot, sys.stdout, arguments.device, label=name if several else None, names=not written)
+            written.append(name)
+
+    return for_each_snapshot(arguments, show)
+
+
+def _integer(value: str) -> int:
+    if not _EVENT.fullmatch(value):
+        raise OptionError(f"must be a number, not {value!r}")
+    return int(value)
+
+
+_FILES = Option(("files",), "FILE", "a snapshot: pickle or JSON, also as .gz or .xz", many=True)
+_DEVICE = Option(("--device",), "N", "only this device", type=_integer)
+_GROUPS = (
+    Option(
+        ("--by",), "KEY", f"what to group by: {', '.join(sorted(KEYS))} (default line)", tuple(sorted(KEYS)), "line"
+    ),
+    Option(("-n", "--top"), "N", f"number of groups (default {_TOP}; in JSON all)", type=positive),
+)
+COMMANDS = (
+    Command("summary", "the peak, its time, and the lines that hold most of it", (_FILES, _DEVICE), shell=_summary),
+    Command("peak", "what was alive at the peak", (_FILES, _DEVICE, *_GROUPS), shell=_peak),
+    Command(
+        "leaks",
+        "what was allocated and is still alive at the end",
+        (
+            _FILES,
+            _DEVICE,
+            *_GROUPS,
+            Option(("--first",), "EVENT", "only what was allocated after this event", type=_integer),
+            Option(("--last",), "EVENT", "only what was alive after this event (default: the last)", type=_integer),
+        ),
+        shell=_leaks,
+    ),
+    Command(
+        "fragmentation",
+        "free memory inside PyTorch's segments",
+        (
+            _FILES,
+            _DEVICE,
+            Option(
+                ("--at",), "EVENT|oom", "after this event (default: the last), or why each out-of-memory error happened"
+            ),
+            Option(("--need",), "SIZE", "where an allocation of this size would fit", type=byte_count),
+        ),
+        shell=_fragmentation,
+    ),
+    Command(
+        "diff",
+        "what changed between the peaks of two snapshots, or between two events",
+        (
+            Option(("before",), "A", "a snapshot"),
+            Option(("after",), "B", "a snapshot to compare with A; may be the same file"),
+            Option(("--device",), "N", "this device (default: the one with the highest peak)", type=_integer),
+            Option(("--at",), "EVENT_A EVENT_B", "events to compare (default: the peaks)", type=_integer, values=2),
+            *_GROUPS,
+        ),
+        shell=_diff,
+    ),
+    Command(
+        "events",
+        "all events as a table",
+        (
+            _FILES,
+            _DEVICE,
+            Option(("--csv",), None, "as CSV, to the standard output (default)"),
+            Option(("--parquet",), None, "as Parquet, next to each file"),
+        ),
+        shell=_events,
+    ),
+)

@@ -1,1 +1,1 @@
-"""What a command is: its options, its help and its output, for the magic and for the shell."""
+"""Commands: one specification of each serves ``%gpumem``, the shell command, help, completion and documentation."""

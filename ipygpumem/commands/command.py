@@ -1,42 +1,92 @@
-"""What a word of ``%gpumem`` is: its help, its options, and the function that it calls."""
+"""The specification of a command and of its options."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
 
-    from ipygpumem.jupyter.magics import GPUMem
-    from ipygpumem.jupyter.options import Option
+    from ipygpumem.commands.notebook import Notebook
 
-__all__ = ["Command", "Verb"]
+__all__ = ["DEVICE", "HELP", "Command", "Interface", "Option", "result_options"]
+
+Interface = Literal["magic", "shell"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verb:
-    """A second word, as ``start`` in ``%gpumem record start``, and what may follow it."""
+class Option:
+    """An option or, if its name has no dash, an argument.
 
-    word: str
-    options: tuple[Option, ...] = ()
+    Attributes:
+        flags: ``("-n", "--top")``, or ``("file",)`` for an argument.
+        metavar: Name of its value in the help; None for a switch.
+        help: What it does.
+        choices: The allowed values; empty for any.
+        default: Value if it is omitted.
+        many: It may be repeated; as an argument, any number may be given.
+        path: Its value is a path, for completion.
+        type: Converts the text of the value; raises `OptionError` if it is invalid.
+        values: Number of values.
+        only: The only interface that has it; None for both.
+        usage: How it appears in the usage, if that is not its metavar.
+    """
+
+    flags: tuple[str, ...]
+    metavar: str | None
+    help: str
+    choices: tuple[str, ...] = ()
+    default: Any = None
+    many: bool = False
+    path: bool = False
+    type: Callable[[str], Any] | None = None
+    values: int = 1
+    only: Interface | None = None
+    usage: str = ""
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is identified by its position, not by a flag."""
+        return not self.flags[0].startswith("-")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One word of ``%gpumem``.
+    """A command of ``%gpumem``, of the shell command ``ipygpumem``, or of both.
 
     Attributes:
-        word: The word.
-        help: What it does, for the help text.
-        run: Called with the magics and the rest of the line; what it returns is the line's value. It raises UsageError
-            for a word that means nothing; an error of ours becomes one.
-        options: What may follow, where no verb does: for the help and the completion (`run` parses).
-        verbs: The words one of which has to follow.
+        name: Its name.
+        help: What it does.
+        options: Its options and arguments.
+        magic: Runs it in a notebook; the value it returns is the value of the line. None if there is no such magic.
+        shell: Runs it in a shell, and returns the exit status. None if there is no such shell command.
+        subcommands: The commands one of which must follow, as in ``%gpumem record start``.
     """
 
-    word: str
+    name: str
     help: str
-    run: Callable[[GPUMem, str], Any]
     options: tuple[Option, ...] = ()
-    verbs: tuple[Verb, ...] = ()
+    magic: Callable[[Notebook, argparse.Namespace], Any] | None = None
+    shell: Callable[[argparse.Namespace], int] | None = None
+    subcommands: tuple[Command, ...] = ()
+
+    def options_of(self, interface: Interface) -> tuple[Option, ...]:
+        """The options that the command has in one interface."""
+        return tuple(option for option in self.options if option.only in {None, interface})
+
+
+HELP = Option(("-h", "--help"), None, "show this help", only="magic")
+DEVICE = Option(("-d", "--device"), "DEVICE", "only this device (cuda:0, 0); may be repeated", many=True)
+
+
+def result_options(noun: str) -> tuple[Option, ...]:
+    """The options of a magic that shows a result, which is called ``noun`` in the help."""
+    return (
+        DEVICE,
+        Option(("-v", "--var"), "NAME", f"store {noun} in this variable"),
+        Option(("-q", "--quiet"), None, "show nothing"),
+        Option(("-o",), None, f"return {noun}"),
+        HELP,
+    )

@@ -1,14 +1,17 @@
-"""Tab completion of the magics' words and of snapshot paths, where IPython has matchers (8.6 and later)."""
+"""Tab completion of commands, options and paths, in IPython versions with matchers (8.6 and later)."""
 
 from __future__ import annotations
 
 import glob
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.jupyter.commands import COMMANDS
-from ipygpumem.jupyter.options import CELL, STATEMENT, Option
+from ipygpumem.jupyter.options import CELL, STATEMENT
+
+if TYPE_CHECKING:
+    from ipygpumem.commands.command import Option
 
 __all__ = ["candidates", "matcher"]
 
@@ -17,48 +20,49 @@ _LINE = re.compile(r"^\s*(?P<magic>%{1,2})gpumem\b(?P<rest>.*)$", re.DOTALL)
 
 
 def candidates(line: str) -> list[str] | None:
-    """What may stand in the place of the last word of a line; None where the line is not ours to complete."""
+    """The completions of the last argument of a line; None if the line is not one of our magics."""
     match = _LINE.match(line)
     if match is None or "\n" in match["rest"] or not match["rest"][:1].isspace():
         return None
-    before, _, word = match["rest"].rpartition(" ")
-    words = before.split()
-    flag, equals, start = word.partition("=")
-    begun = start if equals and flag in _PATHS else word if words and words[-1] in _PATHS else None
-    if begun is None and words and words[-1] == "--collect":
-        begun = word
-    if begun is not None:
-        return _paths(begun)
+    before, _, typed = match["rest"].rpartition(" ")
+    arguments = before.split()
+    last = arguments[-1] if arguments else ""
+    flag, equals, value = typed.partition("=")
+    if equals and flag in _PATHS:
+        return _paths(value)
+    if last in {*_PATHS, "--collect"}:
+        return _paths(typed)
     if match["magic"] == "%%":
-        return _matching(word, CELL, words)
-    command = next((one for one in COMMANDS if words[:1] == [one.word]), None)
+        return _complete(typed, CELL, last)
+    command = next((command for command in COMMANDS if arguments[:1] == [command.name]), None)
     if command is None:
-        commands = [one.word for one in COMMANDS if one.word.startswith(word)] if not words else []
-        options = _matching(word, STATEMENT, words) if word.startswith("-") else []
-        return [*commands, *(options or [])] or None
-    if command.verbs and len(words) == 1:
-        return [verb.word for verb in command.verbs if verb.word.startswith(word)]
-    verb = next((one for one in command.verbs if words[1:2] == [one.word]), None)
-    return _matching(word, verb.options if verb else command.options, words)
+        names = [] if arguments else [command.name for command in COMMANDS if command.name.startswith(typed)]
+        options = _complete(typed, STATEMENT, last) if typed.startswith("-") else []
+        return [*names, *(options or [])] or None
+    if command.subcommands and len(arguments) == 1:
+        return [subcommand.name for subcommand in command.subcommands if subcommand.name.startswith(typed)]
+    command = next((sub for sub in command.subcommands if arguments[1:2] == [sub.name]), command)
+    return _complete(typed, command.options_of("magic"), last)
 
 
 def _paths(start: str) -> list[str]:
-    """Files and folders that begin as the text typed so far; a folder ends in a slash."""
-    found = sorted(glob.glob(f"{glob.escape(start)}*"))  # noqa: PTH207 (the text as typed is what is completed)
-    return [f"{path}/" if Path(path).is_dir() else path for path in found]
+    """The files and folders whose paths begin with the typed text; a folder ends with a slash."""
+    paths = sorted(glob.glob(f"{glob.escape(start)}*"))  # noqa: PTH207 (completes the text as it was typed)
+    return [f"{path}/" if Path(path).is_dir() else path for path in paths]
 
 
-def _matching(word: str, options: tuple[Option, ...], words: list[str]) -> list[str] | None:
-    last = next((one for one in options if words and words[-1] in one.flags), None)
-    if last is not None and last.value is not None:
-        return [choice for choice in last.choices if choice.startswith(word)] or None
-    if not word.startswith("-") and any(option.operand and option.path for option in options):
-        return _paths(word)
-    return [flag for one in options if not one.operand for flag in one.flags if flag.startswith(word)]
+def _complete(typed: str, options: tuple[Option, ...], last: str) -> list[str] | None:
+    option = next((option for option in options if last in option.flags), None)
+    if option is not None and option.metavar is not None:
+        return [choice for choice in option.choices if choice.startswith(typed)] or None
+    if not typed.startswith("-") and any(option.is_argument and option.path for option in options):
+        return _paths(typed)
+    flags = [flag for option in options if not option.is_argument for flag in option.flags]
+    return [flag for flag in flags if flag.startswith(typed)]
 
 
 def matcher() -> Any | None:
-    """A matcher for ``Completer.custom_matchers``; None on an IPython without them."""
+    """A matcher for ``Completer.custom_matchers``; None if this IPython has none."""
     try:
         from IPython.core.completer import SimpleCompletion, context_matcher
     except ImportError:
@@ -68,10 +72,10 @@ def matcher() -> Any | None:
     def gpumem_matcher(context: Any) -> Any:
         line = context.line_with_cursor[: context.cursor_position]
         completions = [SimpleCompletion(text, type="param") for text in candidates(line) or []]
-        # the whole word is replaced; IPython's own idea of it ends at a bracket or an equals sign
-        word = line.rpartition(" ")[2]
+        # the whole argument is replaced; IPython's own delimiters include brackets and equals signs
+        typed = line.rpartition(" ")[2]
         for flag in _PATHS:
-            word = word.removeprefix(f"{flag}=")
-        return {"completions": completions, "matched_fragment": word}
+            typed = typed.removeprefix(f"{flag}=")
+        return {"completions": completions, "matched_fragment": typed}
 
     return gpumem_matcher

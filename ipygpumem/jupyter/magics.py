@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-import difflib
 import functools
-import re
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -19,7 +17,8 @@ from IPython.core.magic import (
     no_var_expand,
 )
 
-from ipygpumem.core.errors import IpyGpuMemError
+from ipygpumem.commands.parse import parse_line, split_line
+from ipygpumem.core.errors import IpyGpuMemError, OptionError
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source import resolve_name
 from ipygpumem.features.live.monitor import Monitor
@@ -30,28 +29,30 @@ from ipygpumem.features.processes.table import with_other_process_rows
 from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.engines.cell import engines_for_cell, run_on_engines
 from ipygpumem.features.recordings.across_cells import AcrossCells
+from ipygpumem.features.recordings.options import history_options
 from ipygpumem.features.release.exceptions import DebugCommand
 from ipygpumem.features.report.table import breakdown_tables
 from ipygpumem.jupyter import display
 from ipygpumem.jupyter.cell_report import CellOptions
 from ipygpumem.jupyter.cells import Cells
-from ipygpumem.jupyter.commands import COMMANDS, command_of
-from ipygpumem.jupyter.help import help_text
-from ipygpumem.jupyter.options import CELL, STATEMENT, history_options, parse, split_statement, split_words
+from ipygpumem.jupyter.commands import find_command, similar_command
+from ipygpumem.jupyter.help import command_help, help_text
+from ipygpumem.jupyter.options import CELL, STATEMENT, parse_options, split_statement
 from ipygpumem.jupyter.paths import expanded, filled
 from ipygpumem.jupyter.settings import Settings
 from ipygpumem.jupyter.user_functions import functions
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
+    from pathlib import Path
 
-    from ipygpumem.jupyter.commands import Command
+    from ipygpumem.commands.command import Command, Option
+    from ipygpumem.display.table import Table
     from ipygpumem.measurement.plan import Plan
     from ipygpumem.measurement.runtime import Runtime
 
 __all__ = ["GPUMem"]
-
-_NAME = re.compile(r"[A-Za-z_]\w*(?=\s|$)")
 
 
 @magics_class
@@ -65,7 +66,48 @@ class GPUMem(Magics, Settings):
         self.cells = Cells(shell, runtime, self, self.record)
         self.monitoring = Monitor(shell, runtime, self.cells.open_cell)
         self.debugger = DebugCommand(shell)
-        self.report_when_on = "changed"
+        self._report_when_on = "changed"
+
+    def expand(self, text: str) -> str:
+        """Fill in ``{name}`` and ``$name`` in a path."""
+        return filled(self.shell, text)
+
+    def output_path(self, text: str) -> Path:
+        """The same for a path to write to, which is checked."""
+        return expanded(self.shell, text)
+
+    def evaluate(self, name: str) -> Any:
+        """The object with this name in the notebook."""
+        return resolve_name(name, self.shell.user_ns.__getitem__)
+
+    def print(self, *lines: str) -> None:
+        """Print lines."""
+        for line in lines:
+            print(line)  # noqa: T201 (its purpose)
+
+    def show_tables(self, tables: list[Table]) -> None:
+        """Display tables."""
+        display.show_tables(self.shell, tables)
+
+    def show_object(self, value: Any) -> None:
+        """Display an object that has a text form and an HTML form."""
+        display.show_object(self.shell, value)
+
+    def show_picture(self, picture: Any, text: str) -> None:
+        """Display a picture, with a text for front ends that show no pictures."""
+        display.show_picture(self.shell, picture, text)
+
+    def show_snapshots(self, files: Sequence[str]) -> None:
+        """Display snapshots side by side."""
+        display.show_snapshots(self.shell, files)
+
+    def set_reports(self, *, on: bool) -> None:
+        """Switch the report after every cell on or off."""
+        if not on and self.report != "off":
+            self._report_when_on = self.report
+        if on is (self.report == "off"):
+            self.report = self._report_when_on if on else "off"
+        self.print(f"ipygpumem: reports are {'on' if on else 'off'}")
 
     @no_var_expand
     @line_magic("_gpumem_begin")
@@ -73,7 +115,7 @@ class GPUMem(Magics, Settings):
         """Begin a ``%%gpumem`` cell: its first line becomes this call, and its body runs after it."""
         if self.cells.forked:
             return
-        arguments = parse("%%gpumem", CELL, line)
+        arguments = _parse("%%gpumem", CELL, line)
         if arguments.help:
             raise UsageError(
                 "%%gpumem --help must be the only line of the cell, and shows the help without running code"
@@ -92,16 +134,19 @@ class GPUMem(Magics, Settings):
             return self._run_unmeasured(line, cell, local_ns)
         if cell is not None:
             return self._cell(line, cell)
-        command = command_of(line)
+        command = find_command(line)
         if command is not None:
             return self._command(*command)
         options, statement = split_statement(STATEMENT, line)
-        arguments = parse("%gpumem", STATEMENT, options)
+        arguments = _parse("%gpumem", STATEMENT, options)
         if arguments.help:
-            print(help_text())  # noqa: T201 (its purpose)
+            self.print(help_text())
             return None
         if statement:
-            self._check_command(statement, local_ns)
+            names = {**vars(builtins), **self.shell.user_ns, **(local_ns or {})}
+            similar = similar_command(statement, names)
+            if similar is not None:
+                raise UsageError(f"%gpumem: unknown command {similar[0]!r}. Did you mean %gpumem {similar[1]}?")
             return self._statement(arguments, statement, local_ns)
         if arguments.snapshot is not None or arguments.history or arguments.trace or arguments.timeline:
             raise UsageError("%gpumem: add the statement to record; %%gpumem records a cell")
@@ -109,25 +154,23 @@ class GPUMem(Magics, Settings):
             raise UsageError("%gpumem --outside: add the statement to measure; %%gpumem --outside measures a cell")
         return self._breakdown(arguments)
 
-    def _check_command(self, statement: str, local_ns: Any) -> None:
-        """Suggest a command if a statement begins with an undefined name that looks like one."""
-        match = _NAME.match(statement)
-        names = {**vars(builtins), **self.shell.user_ns, **(local_ns or {})}
-        if match is None or match[0] in names or statement[match.end() :].lstrip().startswith("="):
-            return
-        commands = [command.word for command in COMMANDS]
-        similar = difflib.get_close_matches(match[0], commands, n=1)
-        if similar:
-            raise UsageError(f"%gpumem: unknown command {match[0]!r}. Did you mean %gpumem {similar[0]}?")
-
     def _command(self, command: Command, rest: str) -> Any:
         if rest.split()[-1:] in (["-h"], ["--help"]):
-            print(help_text())  # noqa: T201 (its purpose)
+            self.print(command_help(command))
             return None
+        name = command.name
+        if command.subcommands:
+            subcommand, _, rest = rest.partition(" ")
+            names = [sub.name for sub in command.subcommands]
+            if subcommand not in names:
+                raise UsageError(f"%gpumem {name}: name one of {', '.join(names)}")
+            command = command.subcommands[names.index(subcommand)]
+            name = f"{name} {subcommand}"
         try:
-            return command.run(self, rest)
+            arguments = parse_line(f"%gpumem {name}", command.options_of("magic"), rest)
+            return None if command.magic is None else command.magic(self, arguments)
         except IpyGpuMemError as error:
-            raise UsageError(f"%gpumem {command.word}: {error}") from error
+            raise UsageError(f"%gpumem {name}: {error}") from error
 
     def _breakdown(self, arguments: argparse.Namespace) -> Any:
         """Show the memory breakdown of now."""
@@ -142,7 +185,7 @@ class GPUMem(Magics, Settings):
             self.shell.user_ns[arguments.var] = reading
         if not arguments.quiet:
             tables = breakdown_tables(reading, self.session.baseline)
-            display.show_tables(self.shell, with_other_process_rows(tables, other_processes_by_device(reading)))
+            self.show_tables(with_other_process_rows(tables, other_processes_by_device(reading)))
         return reading if arguments.o else None
 
     def _run_unmeasured(self, line: str, cell: str | None, local_ns: Any) -> Any:
@@ -151,9 +194,9 @@ class GPUMem(Magics, Settings):
         if cell is not None:
             return self.shell.run_cell(cell).raise_error()
         statement = split_statement(STATEMENT, line)[1]
-        if statement and command_of(line) is None:
+        if statement and find_command(line) is None:
             return _run(self.shell, _compile(self.shell, statement), local_ns)
-        print("ipygpumem: this process was forked from the one that loaded the extension, and is not measured")  # noqa: T201 (its purpose)
+        self.print("ipygpumem: this process was forked from the one that loaded the extension, and is not measured")
         return None
 
     def _statement(self, arguments: argparse.Namespace, statement: str, local_ns: Any) -> Any:
@@ -169,9 +212,9 @@ class GPUMem(Magics, Settings):
 
     def _cell(self, line: str, cell: str) -> Any:
         """Run a cell magic that was called as a function, as exported scripts do."""
-        arguments = parse("%%gpumem", CELL, line)
+        arguments = _parse("%%gpumem", CELL, line)
         if arguments.help:
-            print(help_text())  # noqa: T201 (its purpose)
+            self.print(help_text())
             return None
         if arguments.engines:
             return self._on_engines(arguments, line, cell)
@@ -185,7 +228,7 @@ class GPUMem(Magics, Settings):
             engines = engines_for_cell(arguments)
         except IpyGpuMemError as error:
             raise UsageError(f"%%gpumem --engines: {error}") from error
-        return run_on_engines(engines, self.shell, arguments, split_words("%%gpumem", line), cell)
+        return run_on_engines(engines, self.shell, arguments, split_line(line), cell)
 
     def _cell_options(self, program: str, arguments: argparse.Namespace, text: str) -> CellOptions:
         """Validate the options before any code runs; ``text`` is the code that will run."""
@@ -200,10 +243,10 @@ class GPUMem(Magics, Settings):
 
     def _plan(self, arguments: argparse.Namespace, text: str) -> Plan:
         peak_limit = self.limit if arguments.limit is None else arguments.limit
-        path = None if arguments.snapshot is None else expanded(self.shell, arguments.snapshot)
+        path = None if arguments.snapshot is None else self.output_path(arguments.snapshot)
         model = None
         if arguments.modules is not None:
-            model = resolve_name(arguments.modules, self.shell.user_ns.__getitem__)
+            model = self.evaluate(arguments.modules)
         lines = None
         if arguments.lines or arguments.function:
             lines = functions(arguments.function, self.shell.user_ns, text)
@@ -220,8 +263,8 @@ class GPUMem(Magics, Settings):
             path=path,
             history=history_options(arguments),
             profile=profile_collector(
-                None if arguments.trace is None else filled(self.shell, arguments.trace),
-                None if arguments.timeline is None else filled(self.shell, arguments.timeline),
+                None if arguments.trace is None else self.expand(arguments.trace),
+                None if arguments.timeline is None else self.expand(arguments.timeline),
                 outside=arguments.outside,
                 snapshot=path,
             ),
@@ -229,6 +272,13 @@ class GPUMem(Magics, Settings):
 
 
 GPUMem.gpumem.__doc__ = f"{GPUMem.gpumem.__doc__}\n\n{help_text()}"
+
+
+def _parse(program: str, options: tuple[Option, ...], line: str) -> argparse.Namespace:
+    try:
+        return parse_options(program, options, line)
+    except OptionError as error:
+        raise UsageError(f"{program}: {error}") from error
 
 
 def _compile(shell: Any, statement: str) -> tuple[Any, Any]:

@@ -1,25 +1,37 @@
-"""``%gpumem env``: what this machine allows, and what is missing."""
+"""``env``: versions and capabilities of this machine."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from IPython.core.error import UsageError
-
-from ipygpumem.commands.command import Command
+from ipygpumem.commands.command import HELP, Command
+from ipygpumem.commands.output import print_json, print_lines
 
 if TYPE_CHECKING:
-    from ipygpumem.jupyter.magics import GPUMem
+    import argparse
+
+    from ipygpumem.commands.notebook import Notebook
 
 __all__ = ["ENV"]
 
 
-def _run(magics: GPUMem, rest: str) -> None:
-    if rest:
-        raise UsageError(f"%gpumem env takes no options, not {rest!r}")
+def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
     from ipygpumem.features.environment.collect import environment, environment_lines
 
-    print("\n".join(environment_lines(environment(magics.session))))  # noqa: T201 (its purpose)
+    notebook.print(*environment_lines(environment(notebook.session)))
 
 
-ENV = Command("env", "what this machine allows, and what is missing", _run)
+def _shell(arguments: argparse.Namespace) -> int:
+    from ipygpumem.features.environment.collect import environment, environment_lines
+
+    facts = environment()
+    if arguments.json:
+        print_json(facts.to_dict())
+    else:
+        print_lines(*environment_lines(facts))
+    return 0
+
+
+ENV = Command(
+    "env", "versions and capabilities of this machine, and how accurate each figure is", (HELP,), _magic, _shell
+)

@@ -1,32 +1,30 @@
-"""``%gpumem explain``: why nvidia-smi's number is not PyTorch's, now."""
+"""``%gpumem explain``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.commands.answer import answer, answer_options
-from ipygpumem.commands.command import Command
-from ipygpumem.features.explain.collect import explain
-from ipygpumem.jupyter import display as show
-from ipygpumem.jupyter.options import parse
+from ipygpumem.commands.command import Command, result_options
+from ipygpumem.commands.notebook import show_result
 
 if TYPE_CHECKING:
-    from ipygpumem.jupyter.magics import GPUMem
+    import argparse
+
+    from ipygpumem.commands.notebook import Notebook
 
 __all__ = ["EXPLAIN"]
 
-_OPTIONS = answer_options("the explanation")
 
+def _run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
+    from ipygpumem.features.explain.collect import explain
 
-def _run(magics: GPUMem, rest: str) -> Any:
-    words = parse("%gpumem explain", _OPTIONS, rest)
-    found = explain(device=words.device)
-    return answer(magics, words, found, lambda: show.show_object(magics.shell, found))
+    explanation = explain(device=arguments.device)
+    return show_result(notebook, arguments, explanation, lambda: notebook.show_object(explanation))
 
 
 EXPLAIN = Command(
     "explain",
-    "every byte between nvidia-smi's number and memory_allocated(), and what can be done",
-    _run,
-    options=_OPTIONS,
+    "all memory between what nvidia-smi and memory_allocated() report, and what can be done about it",
+    result_options("the explanation"),
+    magic=_run,
 )

@@ -1,80 +1,202 @@
-"""``%gpumem history``: the session cell by cell, as a table or a picture."""
+"""``history``, ``notebook`` and ``compare``: the cells of a session, of a log, or of an executed notebook."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import TYPE_CHECKING, Any
 
-from IPython.core.error import UsageError
-
-from ipygpumem.commands.command import Command
+from ipygpumem.commands.command import DEVICE, HELP, Command, Option
+from ipygpumem.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped
+from ipygpumem.commands.parse import positive
+from ipygpumem.commands.progress import progress
 from ipygpumem.core.device_names import device_names
+from ipygpumem.core.errors import OptionError, ReportError
+from ipygpumem.core.files import check_ending, check_path
 from ipygpumem.display.table import text_tables
-from ipygpumem.features.history.model import changed_rows
-from ipygpumem.features.history.report_files import ReportRows, read_rows
-from ipygpumem.features.history.reports import session_reports
-from ipygpumem.features.history.table import COLUMNS, PAGE, Page, history_tables, select_devices
-from ipygpumem.jupyter import display as show
-from ipygpumem.jupyter.options import Option, parse
-from ipygpumem.jupyter.paths import filled
+from ipygpumem.features.history.comparison import earlier_runs, pair_rows
+from ipygpumem.features.history.report_files import ReportRows, read_notebook, read_rows, short_names
+from ipygpumem.features.history.table import COLUMNS, PAGE, Page, comparison_tables, history_tables, select_devices
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
-    from ipygpumem.jupyter.magics import GPUMem
+    from ipygpumem.commands.notebook import Notebook
+    from ipygpumem.features.history.comparison import RowPair
 
-__all__ = ["HISTORY"]
+__all__ = ["COMPARE", "HISTORY", "NOTEBOOK"]
 
-_OPTIONS = (
-    Option(
-        ("file",), "FILE", "a log, an executed notebook, instead of this session", path=True, many=True, usage="[FILE]"
-    ),
-    Option(
-        ("--by",),
-        f"{{{','.join(COLUMNS)}}}",
-        "sort by this column, the worst first (default: in, the order in which the cells ran)",
-        choices=tuple(COLUMNS),
-    ),
-    Option(("-d", "--device"), "DEVICE", "this device only (cuda:0, 0); may be repeated", many=True),
-    Option(("-n", "--top"), "N", f"rows on a page (default {PAGE})"),
-    Option(("--page",), "N", "which page: 1 is the newest or the worst (default)"),
-    Option(("--plot",), None, "as a picture: level and peak of each cell, stacked, under the card's capacity"),
-    Option(("-h", "--help"), None, "show this help"),
-)
+_COMPARED = ("held", "peak", "outside", "seconds")
+_COLUMN_NAMES = f"{{{','.join(COLUMNS)}}}"
 
 
-def _run(magics: GPUMem, rest: str) -> None:
-    words = parse("%gpumem history", _OPTIONS, rest)
-    page = Page(words.by or "in", _number("--page", words.page or "1"), _number("-n", words.top or str(PAGE)))
-    if words.plot and (words.by or words.page or words.top):
-        raise UsageError("%gpumem history: --plot draws every cell in the order in which they ran: no --by, -n, --page")
-    names = device_names(words.device or ())
-    found = _rows(magics, words)
-    magics.cells.claim()
-    rows, title = select_devices(found.rows, names), found.name
-    if words.plot:
+def _page(arguments: argparse.Namespace) -> Page:
+    if arguments.plot and (arguments.by or arguments.page or arguments.top):
+        raise OptionError("--plot draws every cell in the order in which they ran: omit --by, -n and --page")
+    return Page(arguments.by or "in", arguments.page or 1, arguments.top or PAGE)
+
+
+def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
+    page, devices = _page(arguments), device_names(arguments.device or ())
+    if len(arguments.files) > 1:
+        raise OptionError("name one file; %gpumem compare compares two")
+    if arguments.files:
+        rows = read_rows(notebook.expand(arguments.files[0]))
+    else:
+        from ipygpumem.features.history.model import changed_rows
+        from ipygpumem.features.history.reports import session_reports
+
+        reports = session_reports()
+        rows = ReportRows("this session", changed_rows(reports), dropped=reports.dropped)
+    notebook.cells.claim()
+    selected = select_devices(rows.rows, devices)
+    if arguments.plot:
         from ipygpumem.features.history.picture import history_picture
 
-        text = text_tables(history_tables(rows, Page(), title=title))
-        show.show_picture(magics.shell, history_picture(rows, title), text)
+        text = text_tables(history_tables(selected, Page(), title=rows.name))
+        notebook.show_picture(history_picture(selected, rows.name), text)
     else:
-        show.show_tables(magics.shell, history_tables(rows, page, title=title, dropped=found.dropped))
-    for fault in found.faults:
-        print(f"ipygpumem: passed over: {fault}")  # noqa: T201 (what is missing is told)
+        notebook.show_tables(history_tables(selected, page, title=rows.name, dropped=rows.dropped))
+    notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in rows.faults))
 
 
-def _rows(magics: GPUMem, words: argparse.Namespace) -> ReportRows:
-    if not words.file:
-        reports = session_reports()
-        return ReportRows("this session", changed_rows(reports), dropped=reports.dropped)
-    if len(words.file) > 1:
-        raise UsageError("%gpumem history takes one file: %gpumem compare takes two")
-    return read_rows(filled(magics.shell, words.file[0]))
+def _history(arguments: argparse.Namespace) -> int:
+    return _show_files(arguments, read_rows)
 
 
-def _number(flag: str, text: str) -> int:
-    if not text.isdecimal() or not text.isascii() or int(text[:9]) < 1:
-        raise UsageError(f"%gpumem history: {flag} is a number from 1 on, not {text!r}")
-    return int(text[:9])
+def _notebook(arguments: argparse.Namespace) -> int:
+    return _show_files(arguments, read_notebook)
 
 
-HISTORY = Command("history", "every measured cell: held, peak, outside, time", _run, options=_OPTIONS)
+def _show_files(arguments: argparse.Namespace, read: Callable[[str], ReportRows]) -> int:
+    page, devices = _page(arguments), device_names(arguments.device or ())
+    if not arguments.files:
+        raise OptionError("name at least one FILE")
+    if arguments.plot is not None:
+        if len(arguments.files) > 1:
+            raise OptionError("--plot draws one file")
+        check_path(arguments.plot, "picture", "history.png")
+        check_ending(arguments.plot, "picture", ".png")
+    status = 0
+    for number, name in enumerate(arguments.files):
+        rows = _read(name, read)
+        if rows is None:
+            status = BAD_FILE
+            continue
+        status = BAD_FILE if rows.faults else status
+        rows = dataclasses.replace(rows, rows=select_devices(rows.rows, devices))
+        if arguments.json:
+            print_json({"file": name, "rows": [dataclasses.asdict(row) for row in rows.rows]})
+        elif arguments.plot is not None:
+            _write_picture(arguments.plot, rows)
+        elif not rows.rows and rows.name.endswith(".ipynb"):
+            print_lines(f"{rows.name}: no output contains figures: run it with %load_ext ipygpumem")
+        else:
+            print_lines(*([""] if number else []), text_tables(history_tables(rows.rows, page, title=rows.name)))
+    return status
+
+
+def _read(name: str, read: Callable[[str], ReportRows]) -> ReportRows | None:
+    try:
+        with progress(f"reading {name}"):
+            rows = read(name)
+    except ReportError as error:
+        print_error(error)
+        return None
+    print_skipped(rows.faults)
+    return rows
+
+
+def _write_picture(target: str, rows: ReportRows) -> None:
+    from ipygpumem.features.history.picture import history_picture
+    from ipygpumem.viewer.write import write_file
+
+    picture = history_picture(rows.rows, rows.name)
+    write_file(check_path(target, "picture", "history.png"), picture.png)
+    print_lines(f"{target}: {picture.text}")
+
+
+def _compare_magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
+    paths = [notebook.expand(path) for path in (arguments.before, arguments.after)]
+    before, after = map(read_rows, paths)
+    notebook.cells.claim()
+    earlier = earlier_runs(before.rows, after.rows)
+    pairs = pair_rows(before.rows, after.rows)
+    notebook.show_tables(comparison_tables(pairs, arguments.by, short_names(*paths), earlier))
+    notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in (*before.faults, *after.faults)))
+
+
+def _compare_shell(arguments: argparse.Namespace) -> int:
+    before, after = _read(arguments.before, read_rows), _read(arguments.after, read_rows)
+    if before is None or after is None:
+        return BAD_FILE
+    pairs = pair_rows(before.rows, after.rows)
+    if arguments.json:
+        print_json({"a": arguments.before, "b": arguments.after, "cells": [_pair_to_dict(pair) for pair in pairs]})
+    else:
+        names = short_names(arguments.before, arguments.after)
+        earlier = earlier_runs(before.rows, after.rows)
+        print_lines(text_tables(comparison_tables(pairs, arguments.by, names, earlier)))
+    return BAD_FILE if before.faults or after.faults else 0
+
+
+def _pair_to_dict(pair: RowPair) -> dict[str, Any]:
+    return {
+        **{name: getattr(pair.row, name) for name in ("cell", "cell_id", "code", "device")},
+        "a": None if pair.before is None else {name: getattr(pair.before, name) for name in _COMPARED},
+        "b": None if pair.after is None else {name: getattr(pair.after, name) for name in _COMPARED},
+        "change": {name: pair.change(name) for name in _COMPARED},
+    }
+
+
+def _options(file_help: str) -> tuple[Option, ...]:
+    return (
+        Option(("files",), "FILE", file_help, path=True, many=True, usage="[FILE]"),
+        Option(
+            ("--by",),
+            _COLUMN_NAMES,
+            "sort by this column, the largest first (default: in, the order in which the cells ran)",
+            choices=tuple(COLUMNS),
+        ),
+        DEVICE,
+        Option(("-n", "--top"), "N", f"rows on a page (default {PAGE})", type=positive),
+        Option(("--page",), "N", "page to show: 1 has the newest or the largest (default)", type=positive),
+        Option(
+            ("--plot",), None, "draw level and peak of each cell, stacked, below the device's capacity", only="magic"
+        ),
+        Option(("--plot",), "OUT.png", "draw level and peak of each cell of one file instead", only="shell"),
+        HELP,
+    )
+
+
+HISTORY = Command(
+    "history",
+    "every measured cell: held, peak, outside PyTorch, time",
+    _options("a log (GPUMem.log) or an executed notebook; in a notebook, this session by default"),
+    _magic,
+    _history,
+)
+NOTEBOOK = Command(
+    "notebook",
+    "the memory of each cell of an executed notebook, without a kernel",
+    _options("a notebook (.ipynb) that was run with %%load_ext ipygpumem"),
+    shell=_notebook,
+)
+COMPARE = Command(
+    "compare",
+    "two runs of a notebook, cell by cell",
+    (
+        Option(("before",), "A", "a log (GPUMem.log) or an executed notebook", path=True),
+        Option(("after",), "B", "a log or notebook to compare with A", path=True),
+        Option(
+            ("--by",),
+            _COLUMN_NAMES,
+            "sort by the change of this column, the largest first (default: in, the order in which the cells ran)",
+            choices=tuple(COLUMNS),
+            default="in",
+        ),
+        HELP,
+    ),
+    _compare_magic,
+    _compare_shell,
+)

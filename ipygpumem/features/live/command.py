@@ -1,38 +1,40 @@
-"""``%gpumem monitor``: follow the memory while one works."""
+"""``%gpumem monitor``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from IPython.core.error import UsageError
-
-from ipygpumem.commands.command import Command
-from ipygpumem.jupyter.options import Option, parse
+from ipygpumem.commands.command import HELP, Command, Option
+from ipygpumem.core.errors import OptionError
 
 if TYPE_CHECKING:
-    from ipygpumem.jupyter.magics import GPUMem
+    import argparse
+
+    from ipygpumem.commands.notebook import Notebook
 
 __all__ = ["MONITOR"]
 
-_LEAST, _MOST = 0.25, 60.0
-_OPTIONS = (
-    Option(("--every",), "SECONDS", "the time between two readings: 1 by default, 0.25 at least"),
-    Option(("-h", "--help"), None, "show this help"),
+_SHORTEST, _LONGEST = 0.25, 60.0
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not _SHORTEST <= seconds <= _LONGEST:
+        raise OptionError(f"must be between {_SHORTEST} and {_LONGEST:.0f} seconds, not {text}")
+    return seconds
+
+
+def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
+    notebook.cells.claim()
+    notebook.monitoring.open(arguments.every)
+
+
+MONITOR = Command(
+    "monitor",
+    "follow the memory of each GPU while you work, with the cells that run",
+    (Option(("--every",), "SECONDS", "time between two readings, at least 0.25 (default 1)", type=_seconds), HELP),
+    magic=_run,
 )
-
-
-def _run(magics: GPUMem, rest: str) -> None:
-    words = parse("%gpumem monitor", _OPTIONS, rest)
-    every = None
-    if words.every is not None:
-        try:
-            every = float(words.every)
-        except ValueError:
-            every = 0.0
-        if not _LEAST <= every <= _MOST:
-            raise UsageError(f"%gpumem monitor: --every takes seconds from {_LEAST} to {_MOST:.0f}, not {words.every}")
-    magics.cells.claim()
-    magics.monitoring.open(every)
-
-
-MONITOR = Command("monitor", "follow the memory of each GPU while you work, with the cells", _run, options=_OPTIONS)

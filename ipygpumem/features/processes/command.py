@@ -1,27 +1,30 @@
-"""``%gpumem processes``: everybody on the cards, whose they are, and what they run."""
+"""``%gpumem processes``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.commands.answer import answer, answer_options
-from ipygpumem.commands.command import Command
-from ipygpumem.features.processes.collect import processes
-from ipygpumem.jupyter import display as show
-from ipygpumem.jupyter.options import parse
+from ipygpumem.commands.command import Command, result_options
+from ipygpumem.commands.notebook import show_result
 
 if TYPE_CHECKING:
-    from ipygpumem.jupyter.magics import GPUMem
+    import argparse
+
+    from ipygpumem.commands.notebook import Notebook
 
 __all__ = ["PROCESSES"]
 
-_OPTIONS = answer_options("what was found")
+
+def _run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
+    from ipygpumem.features.processes.collect import processes
+
+    listed = processes(device=arguments.device)
+    return show_result(notebook, arguments, listed, lambda: notebook.show_object(listed))
 
 
-def _run(magics: GPUMem, rest: str) -> Any:
-    words = parse("%gpumem processes", _OPTIONS, rest)
-    found = processes(device=words.device)
-    return answer(magics, words, found, lambda: show.show_object(magics.shell, found))
-
-
-PROCESSES = Command("processes", "everybody on the cards: whose they are, and what they run", _run, options=_OPTIONS)
+PROCESSES = Command(
+    "processes",
+    "all processes on the devices: owner, memory and command line",
+    result_options("the processes"),
+    magic=_run,
+)

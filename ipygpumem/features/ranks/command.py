@@ -1,74 +1,135 @@
-"""``%gpumem ranks FOLDER``: the ranks of a run side by side."""
+"""``ranks FOLDER``: the ranks of a run side by side."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from IPython.core.error import UsageError
-
-from ipygpumem.commands.command import Command
-from ipygpumem.core.errors import OptionError
+from ipygpumem.commands.command import HELP, Command, Option
+from ipygpumem.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped
+from ipygpumem.commands.parse import positive
+from ipygpumem.commands.progress import progress
+from ipygpumem.core.errors import OptionError, ReportError, SnapshotError
+from ipygpumem.core.files import check_ending, check_path
+from ipygpumem.core.units import size
+from ipygpumem.display.table import text_tables
 from ipygpumem.features.ranks.collect import read_ranks
 from ipygpumem.features.ranks.table import DEFAULT_ROWS, ranks_tables
-from ipygpumem.jupyter import display as show
-from ipygpumem.jupyter.options import Option, parse
-from ipygpumem.jupyter.paths import filled
 
 if TYPE_CHECKING:
-    from ipygpumem.jupyter.magics import GPUMem
+    import argparse
+
+    from ipygpumem.commands.notebook import Notebook
+    from ipygpumem.features.ranks.collect import Ranks
 
 __all__ = ["RANKS"]
 
-_BY = ("rank", "held", "peak", "outside", "time")
-_WORKERS = 8
-_OPTIONS = (
-    Option(
-        ("folder",),
-        "FOLDER",
-        "what measure(rank_reports=FOLDER) wrote, or snapshots alone",
-        path=True,
-        many=True,
-        usage="FOLDER",
-    ),
-    Option(("--by",), f"{{{','.join(_BY)}}}", "the highest first (default: rank)", choices=_BY, default="rank"),
-    Option(("-n", "--top"), "N", f"rows of each table (default {DEFAULT_ROWS})", default=str(DEFAULT_ROWS)),
-    Option(("--plot",), None, "as a picture: the level of every rank over time"),
-    Option(("--view",), None, "the viewer of up to eight ranks side by side: a typical one, the odd one, ..."),
-    Option(("-h", "--help"), None, "show this help"),
-)
+_COLUMNS = ("rank", "held", "peak", "outside", "time")
+_WORKERS = min(os.cpu_count() or 1, 8)
+_NO_PAGE = "these ranks cannot be shown side by side: fewer than two have a snapshot"
 
 
-def _run(magics: GPUMem, rest: str) -> None:
-    words = parse("%gpumem ranks", _OPTIONS, rest)
-    if len(words.folder) != 1:
-        raise UsageError("%gpumem ranks takes one folder: what measure(rank_reports=FOLDER) wrote")
-    if not words.top.isdecimal() or not words.top.isascii() or int(words.top[:9]) < 1:
-        raise UsageError(f"%gpumem ranks: -n is a number from 1 on, not {words.top!r}")
-    found = read_ranks(filled(magics.shell, words.folder[0]), workers=min(os.cpu_count() or 1, _WORKERS))
-    magics.cells.claim()
+def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
+    ranks = read_ranks(notebook.expand(arguments.folder), workers=_WORKERS)
+    notebook.cells.claim()
     problem = None
-    if words.plot:
-        try:
-            from ipygpumem.features.ranks.picture import ranks_picture
+    if arguments.plot:
+        from ipygpumem.features.ranks.picture import ranks_picture
 
-            show.show_picture(magics.shell, ranks_picture(found.members, found.what), str(found))
+        try:
+            notebook.show_picture(ranks_picture(ranks.members, ranks.what), str(ranks))
         except OptionError as error:
             problem = error
-    if not words.plot or problem is not None:  # what can be told is told before what cannot be drawn
-        show.show_tables(magics.shell, ranks_tables(found.members, found.what, by=words.by, limit=int(words.top[:9])))
-    for fault in found.faults:
-        print(f"ipygpumem: passed over: {fault}")  # noqa: T201 (what is missing is told)
+    if not arguments.plot or problem is not None:
+        notebook.show_tables(ranks_tables(ranks.members, ranks.what, by=arguments.by, limit=arguments.top))
+    notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in ranks.faults))
     if problem is not None:
         raise problem
-    if words.view:
-        from ipygpumem.viewer.page import MAX_SNAPSHOTS
-
-        chosen = found.beside(MAX_SNAPSHOTS)
-        if not chosen:
-            raise UsageError("%gpumem ranks: there is no view of these: fewer than two have a snapshot")
-        show.show_snapshots(magics.shell, chosen)
-        print(f"ipygpumem: {found.clock(chosen)}")  # noqa: T201 (what the axis does not tell)
+    if arguments.view:
+        files = _chosen(ranks)
+        notebook.show_snapshots(files)
+        notebook.print(f"ipygpumem: {ranks.clock(files)}")
 
 
-RANKS = Command("ranks", "the ranks of a run side by side, from their folder", _run, options=_OPTIONS)
+def _chosen(ranks: Ranks) -> tuple[str, ...]:
+    from ipygpumem.viewer.page import MAX_SNAPSHOTS
+
+    files = ranks.beside(MAX_SNAPSHOTS)
+    if not files:
+        raise OptionError(_NO_PAGE)
+    return files
+
+
+def _shell(arguments: argparse.Namespace) -> int:
+    if arguments.html is not None:
+        check_path(arguments.html, "page", "ranks.html")
+        check_ending(arguments.html, "page", ".html", ".htm")
+    if arguments.plot is not None:
+        check_path(arguments.plot, "picture", "ranks.png")
+        check_ending(arguments.plot, "picture", ".png")
+    try:
+        with progress(f"reading {arguments.folder}"):
+            ranks = read_ranks(arguments.folder, workers=_WORKERS)
+    except ReportError as error:
+        print_error(error)
+        return BAD_FILE
+    print_skipped(ranks.faults)
+    if arguments.json:
+        print_json({"folder": arguments.folder, **ranks.to_dict()})
+    else:
+        print_lines(text_tables(ranks_tables(ranks.members, ranks.what, by=arguments.by, limit=arguments.top)))
+    status = BAD_FILE if ranks.faults else 0
+    if arguments.plot is not None:
+        from ipygpumem.features.ranks.picture import ranks_picture
+        from ipygpumem.viewer.write import write_file
+
+        write_file(check_path(arguments.plot, "picture", "ranks.png"), ranks_picture(ranks.members).png)
+        print_lines(f"{arguments.plot}: the level of each rank over time")
+    if arguments.html is not None:
+        status = _write_page(arguments.html, ranks) or status
+    return status
+
+
+def _write_page(target: str, ranks: Ranks) -> int:
+    from ipygpumem.snapshot import Snapshot
+    from ipygpumem.viewer import write_page
+
+    files = _chosen(ranks)
+    try:
+        with progress("writing"):
+            path = write_page(target, [Snapshot.load(file) for file in files])
+    except SnapshotError as error:
+        print_error(error)
+        return BAD_FILE
+    count = len(ranks.snapshots or {})
+    selection = f", {len(files)} of {count} {ranks.what}s" if count > len(files) else ""
+    print_lines(f"{target}: {size(path.stat().st_size)}{selection}", ranks.clock(files))
+    return 0
+
+
+RANKS = Command(
+    "ranks",
+    "the ranks of a run side by side, from the folder that measure(rank_reports=FOLDER) wrote",
+    (
+        Option(("folder",), "FOLDER", "reports and snapshots of the ranks, or snapshots alone", path=True),
+        Option(
+            ("--by",),
+            f"{{{','.join(_COLUMNS)}}}",
+            "the highest first (default: rank)",
+            choices=_COLUMNS,
+            default="rank",
+        ),
+        Option(
+            ("-n", "--top"), "N", f"rows of each table (default {DEFAULT_ROWS})", default=DEFAULT_ROWS, type=positive
+        ),
+        Option(("--plot",), None, "draw the level of every rank over time", only="magic"),
+        Option(("--plot",), "OUT.png", "also draw the level of every rank over time", only="shell"),
+        Option(
+            ("--view",), None, "the viewer of up to eight ranks side by side: typical and unusual ones", only="magic"
+        ),
+        Option(("--html",), "OUT", "also write the viewer of up to eight ranks side by side", only="shell"),
+        HELP,
+    ),
+    _magic,
+    _shell,
+)

@@ -1,52 +1,61 @@
-"""``%gpumem record start | save | stop``: one allocation history across cells."""
+"""``%gpumem record``: one allocation history across cells; ``%gpumem view``: snapshots in the viewer."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from IPython.core.error import UsageError
-
-from ipygpumem.commands.command import Command, Verb
+from ipygpumem.commands.command import HELP, Command, Option
+from ipygpumem.core.errors import OptionError, RecordingError
+from ipygpumem.features.recordings.options import RECORDING, history_options
 from ipygpumem.features.report.notes import recording_text
-from ipygpumem.jupyter.options import RECORD, Option, history_options, parse, split_words
-from ipygpumem.jupyter.paths import expanded
 
 if TYPE_CHECKING:
-    from ipygpumem.jupyter.magics import GPUMem
+    import argparse
 
-__all__ = ["RECORD_COMMAND"]
+    from ipygpumem.commands.notebook import Notebook
 
-
-def _run(magics: GPUMem, rest: str) -> None:
-    verb, _, words = rest.partition(" ")
-    if verb == "start":
-        asked = parse("%gpumem record start", RECORD, words)
-        magics.cells.ooms.history.pause()
-        text = magics.record.start(history_options(asked))
-    elif verb == "save":
-        text = _save(magics, words.strip())
-    elif verb == "stop" and not words.strip():
-        text = magics.record.stop()
-    else:
-        raise UsageError("%gpumem record start [OPTIONS] | save PATH | stop")
-    print(f"ipygpumem: {text}")  # noqa: T201 (its purpose)
+__all__ = ["RECORD", "VIEW"]
 
 
-def _save(magics: GPUMem, words: str) -> str:
-    paths = split_words("%gpumem record save", words)
-    if len(paths) != 1:
-        raise UsageError("%gpumem record save takes one path")
-    facts = magics.record.save(expanded(magics.shell, paths[0]), magics.cells.numbers.known())
+def _start(notebook: Notebook, arguments: argparse.Namespace) -> None:
+    notebook.cells.ooms.history.pause()
+    notebook.print(f"ipygpumem: {notebook.record.start(history_options(arguments))}")
+
+
+def _save(notebook: Notebook, arguments: argparse.Namespace) -> None:
+    facts = notebook.record.save(notebook.output_path(arguments.path), notebook.cells.numbers.known())
     if facts.path is None:
-        raise UsageError(f"%gpumem record: {facts.error}")
-    return recording_text(facts)
+        raise RecordingError(facts.error)
+    notebook.print(f"ipygpumem: {recording_text(facts)}")
 
 
-_PATH = Option(("path",), "PATH", "where to write the snapshot", path=True)
+def _stop(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
+    notebook.print(f"ipygpumem: {notebook.record.stop()}")
 
-RECORD_COMMAND = Command(
+
+def _view(notebook: Notebook, arguments: argparse.Namespace) -> None:
+    from ipygpumem.viewer.page import MAX_SNAPSHOTS
+
+    if not 1 <= len(arguments.files) <= MAX_SNAPSHOTS:
+        raise OptionError(f"name one snapshot, or up to {MAX_SNAPSHOTS} to show side by side")
+    notebook.cells.claim()
+    # Path.expanduser raises for an unknown user; here that is a missing file
+    notebook.show_snapshots([os.path.expanduser(notebook.expand(file)) for file in arguments.files])  # noqa: PTH111
+
+
+RECORD = Command(
     "record",
     "record across cells: start [OPTIONS], save PATH, stop",
-    _run,
-    verbs=(Verb("start", RECORD), Verb("save", (_PATH,)), Verb("stop")),
+    subcommands=(
+        Command("start", "start recording", (*RECORDING, HELP), _start),
+        Command("save", "save what was recorded", (Option(("path",), "PATH", "the file", path=True), HELP), _save),
+        Command("stop", "stop recording", (HELP,), _stop),
+    ),
+)
+VIEW = Command(
+    "view",
+    "show a snapshot in the viewer, or several side by side",
+    (Option(("files",), "FILE", "a snapshot; more to compare with", many=True, path=True), HELP),
+    magic=_view,
 )

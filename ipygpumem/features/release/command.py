@@ -1,48 +1,42 @@
-"""``%gpumem free``: free memory that is no longer needed, and report how much that was."""
+"""``%gpumem free``: free what a notebook keeps alive although the user does not need it, and report the effect."""
 
 from __future__ import annotations
 
 import gc
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ipygpumem.commands.command import Command
+from ipygpumem.commands.command import HELP, Command, Option
 from ipygpumem.core.units import MIB, size
-from ipygpumem.features.holders.collect import holders
-from ipygpumem.features.release.collect import check_names, forget_outputs, forget_variables
-from ipygpumem.features.release.exceptions import forget_exception
-from ipygpumem.features.release.model import Release
-from ipygpumem.features.release.table import release_tables
-from ipygpumem.jupyter import display as show
-from ipygpumem.jupyter.options import Option, parse
 from ipygpumem.sources import allocator
 
 if TYPE_CHECKING:
+    import argparse
+
+    from ipygpumem.commands.notebook import Notebook
     from ipygpumem.features.holders.model import Holders
-    from ipygpumem.jupyter.magics import GPUMem
+    from ipygpumem.features.release.model import Release
 
 __all__ = ["FREE"]
 
 _MAX_HOLDERS = 5
 
-_OPTIONS = (
-    Option(("names",), "NAME", "delete these variables and their copies in Out and in the last traceback", many=True),
-    Option(("--out",), None, "delete the output history, too: Out, _, __, ___ and every _3"),
-    Option(("--cache",), None, "release PyTorch's cache, too: torch.cuda.empty_cache()"),
-    Option(("-h", "--help"), None, "show this help"),
-)
 
+def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
+    from ipygpumem.features.holders.collect import holders
+    from ipygpumem.features.release.collect import check_names, forget_outputs, forget_variables
+    from ipygpumem.features.release.exceptions import forget_exception
+    from ipygpumem.features.release.model import Release
+    from ipygpumem.features.release.table import release_tables
 
-def _run(magics: GPUMem, rest: str) -> Any:
-    arguments = parse("%gpumem free", _OPTIONS, rest)
-    shell = magics.shell
+    shell = notebook.shell
     check_names(shell, arguments.names)
     holders_before = holders() if arguments.names else None
-    before = magics.session.reading()
+    before = notebook.session.reading()
     removed = forget_variables(shell, dict.fromkeys(arguments.names))
     if arguments.out or arguments.cache or not arguments.names:
         removed += forget_exception(shell)
-    magics.debugger.install()
+    notebook.debugger.install()
     if arguments.out:
         removed += forget_outputs(shell)
     objects = gc.collect()
@@ -50,16 +44,18 @@ def _run(magics: GPUMem, rest: str) -> Any:
         removed.append(f"{objects:,} object{'' if objects == 1 else 's'} in unreachable cycles")
     if arguments.cache and allocator.empty_cache():
         removed.append("PyTorch's cache")
-    after = magics.session.reading()
+    after = notebook.session.reading()
     release = Release(before, after, tuple(removed))
     notes = [] if holders_before is None else _still_held(arguments.names, holders_before, release)
     notes += [] if arguments.cache else _cached(release)
-    magics.cells.claim()
-    show.show_tables(shell, release_tables(replace(release, notes=tuple(notes))))
+    notebook.cells.claim()
+    notebook.show_tables(release_tables(replace(release, notes=tuple(notes))))
 
 
 def _still_held(names: list[str], holders_before: Holders, release: Release) -> list[str]:
     """The holders that hold more than before: what the names held and did not free."""
+    from ipygpumem.features.holders.collect import holders
+
     expected = sum(holders_before.amount(name) for name in names)
     freed = sum(release.freed(device) or 0 for device in release.after.devices)
     if expected - freed < MIB:
@@ -81,8 +77,8 @@ def _cached(release: Release) -> list[str]:
         if before is None or before.cached is None or after.cached is None or after.cached - before.cached < MIB:
             continue
         sentences.append(
-            f"{name}: {size(after.cached - before.cached)} went to PyTorch's cache, for its next tensors; --cache"
-            " returns it to the device"
+            f"{name}: {size(after.cached - before.cached)} went to PyTorch's cache, for its next tensors; --cache "
+            "returns it to the device"
         )
     return sentences
 
@@ -90,6 +86,17 @@ def _cached(release: Release) -> list[str]:
 FREE = Command(
     "free",
     "free the memory held by the last traceback and by unreachable cycles, and report how much that was",
-    _run,
-    options=_OPTIONS,
+    (
+        Option(
+            ("names",),
+            "NAME",
+            "delete these variables and their copies in Out and in the last traceback",
+            many=True,
+            usage="[NAME...]",
+        ),
+        Option(("--out",), None, "delete the output history, too: Out, _, __, ___ and every _3"),
+        Option(("--cache",), None, "release PyTorch's cache, too: torch.cuda.empty_cache()"),
+        HELP,
+    ),
+    magic=_run,
 )

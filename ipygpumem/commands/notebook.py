@@ -1,0 +1,71 @@
+"""What commands need of the notebook in which they run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from ipygpumem.display.table import Table
+
+__all__ = ["Notebook", "show_result"]
+
+
+class Notebook(Protocol):
+    """A shell with the extension.
+
+    Attributes:
+        shell: IPython's shell.
+        session: The runtime of this process.
+        cells: The cells of the shell.
+        record: The recording across cells.
+        monitoring: The memory monitor.
+        debugger: The post-mortem debugger's references to frames.
+    """
+
+    shell: Any
+    session: Any
+    cells: Any
+    record: Any
+    monitoring: Any
+    debugger: Any
+
+    def expand(self, text: str) -> str:
+        """Fill in ``{name}`` and ``$name`` in a path."""
+
+    def output_path(self, text: str) -> Path:
+        """The same for a path to write to, which is checked."""
+
+    def evaluate(self, name: str) -> Any:
+        """The object with this name in the notebook."""
+
+    def set_reports(self, *, on: bool) -> None:
+        """Switch the report after every cell on or off."""
+
+    def print(self, *lines: str) -> None:
+        """Print lines."""
+
+    def show_tables(self, tables: list[Table]) -> None:
+        """Display tables."""
+
+    def show_object(self, value: Any) -> None:
+        """Display an object that has a text form and an HTML form."""
+
+    def show_picture(self, picture: Any, text: str) -> None:
+        """Display a picture, with a text for front ends that show no pictures."""
+
+    def show_snapshots(self, files: Sequence[str]) -> None:
+        """Display snapshots side by side."""
+
+
+def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
+    """Store, show and return the result of a command, as its options ask. The cell gets no report besides."""
+    notebook.cells.claim()
+    if arguments.var is not None:
+        notebook.shell.user_ns[arguments.var] = value
+    if not arguments.quiet:
+        show()
+    return value if arguments.o else None

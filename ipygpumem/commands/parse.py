@@ -1,0 +1,142 @@
+"""Parses the arguments of commands, for the magic and for the shell."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import os
+import shlex
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.units import parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ipygpumem.commands.command import Command, Option
+
+__all__ = ["add_shell_command", "byte_count", "parse_line", "positive", "split_line"]
+
+
+class _LineParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(message)
+
+
+class _Once(argparse.Action):
+    """Stores a value, and refuses a second one, which would silently replace the first."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, flag: str | None = None
+    ) -> None:
+        stored = vars(namespace).setdefault("_stored", set())
+        if self.dest in stored:
+            parser.error(f"{flag} is given twice")
+        stored.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
+def parse_line(program: str, options: Iterable[Option], line: str) -> argparse.Namespace:
+    """Parse the arguments of a magic.
+
+    Raises:
+        OptionError: The arguments are invalid.
+    """
+    parser = _LineParser(prog=program, add_help=False, allow_abbrev=False)
+    for option in options:
+        parser.add_argument(*option.flags, **_argparse_options(option))
+    arguments = parser.parse_args(split_line(line))
+    _split_devices(arguments)
+    variable = getattr(arguments, "var", None)
+    if variable is not None and (not variable.isidentifier() or keyword.iskeyword(variable)):
+        raise OptionError(f"{variable!r} is not a valid variable name")
+    return arguments
+
+
+def add_shell_command(subparsers: Any, command: Command) -> None:
+    """Add a command to the subparsers of a shell command."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        command.name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}."
+    )
+
+    def run(arguments: argparse.Namespace) -> int:
+        _split_devices(arguments)
+        assert command.shell is not None  # noqa: S101 (only such commands are added)
+        return command.shell(arguments)
+
+    parser.set_defaults(run=run)
+    for option in command.options_of("shell"):
+        parser.add_argument(*option.flags, **_argparse_options(option))
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per file and line")
+
+
+def _argparse_options(option: Option) -> dict[str, Any]:
+    if option.metavar is None:
+        return {"action": "store_true", "help": option.help}
+    settings: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
+    if option.is_argument:
+        settings["nargs"] = "*" if option.many else None
+    elif option.many:
+        settings |= {"action": "append", "default": []}
+    else:
+        settings |= {"action": _Once, "default": option.default}
+    if option.values > 1:
+        settings |= {"nargs": option.values, "metavar": tuple(option.metavar.split())}
+    if option.choices:
+        settings["choices"] = option.choices
+    if option.type is not None:
+        settings["type"] = _argparse_type(option.type)
+    return settings
+
+
+def _argparse_type(convert: Any) -> Any:
+    def read(text: str) -> Any:
+        try:
+            return convert(text)
+        except OptionError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def _split_devices(arguments: argparse.Namespace) -> None:
+    if isinstance(getattr(arguments, "device", None), list):
+        arguments.device = [name for text in arguments.device for name in text.split(",")] or None
+
+
+def split_line(line: str) -> list[str]:
+    """Split a line as a shell does; on Windows a backslash is part of a path.
+
+    Raises:
+        OptionError: A quotation mark is not closed.
+    """
+    try:
+        if os.name == "nt":
+            return [argument.strip("\"'") for argument in shlex.split(line, posix=False)]
+        return shlex.split(line)
+    except ValueError as error:
+        raise OptionError(f"{error} in {line!r}") from error
+
+
+def positive(text: str) -> int:
+    """Convert a text to a positive integer.
+
+    Raises:
+        OptionError: It is not one.
+    """
+    if not text.isdecimal() or not text.isascii() or int(text[:9]) < 1:
+        raise OptionError(f"must be a number, 1 or more, not {text!r}")
+    return int(text[:9])
+
+
+def byte_count(text: str) -> int:
+    """Convert a size such as ``64MiB`` to bytes.
+
+    Raises:
+        OptionError: It is not a size, or less than 1 byte.
+    """
+    nbytes = parse_size(text)
+    if nbytes < 1:
+        raise OptionError(f"must be at least 1 byte, not {text!r}")
+    return nbytes

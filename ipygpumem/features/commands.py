@@ -1,0 +1,22 @@
+"""All commands."""
+
+from __future__ import annotations
+
+from ipygpumem.features.environment.command import ENV
+from ipygpumem.features.explain.command import EXPLAIN
+from ipygpumem.features.history.command import COMPARE, HISTORY, NOTEBOOK
+from ipygpumem.features.holders.command import WHO
+from ipygpumem.features.live.command import MONITOR
+from ipygpumem.features.processes.command import PROCESSES
+from ipygpumem.features.ranks.command import RANKS
+from ipygpumem.features.ranks.engines.command import ENGINES
+from ipygpumem.features.recordings.command import RECORD, VIEW
+from ipygpumem.features.release.command import FREE
+
+__all__ = ["COMMANDS"]
+
+COMMANDS = (
+    *(ENV, RECORD, WHO, FREE, EXPLAIN, PROCESSES, MONITOR, VIEW),
+    *(HISTORY, NOTEBOOK, COMPARE, ENGINES, RANKS),
+)
+"""In the order of the help."""
