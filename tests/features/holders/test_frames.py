@@ -1,4 +1,4 @@
-"""Locals of frames: all of them, by their names, and nobody's dict touched."""
+"""Local variables of frames are read completely and without side effects."""
 
 from __future__ import annotations
 
@@ -12,17 +12,12 @@ import pytest
 from ipygpumem.features.holders.inspection import frame_locals, running_frames, slots_readable
 
 
-class Kept:
+class Value:
     pass
 
 
-def own(function):
-    """What is read of the frame of a call of this function, which gives its frame."""
-    return dict(frame_locals(function()))
-
-
 def test_every_kind_of_variable():
-    outer = Kept()
+    outer = Value()
 
     def function(inner, first=1, *rest, key=2, **more):
         late = [inner]
@@ -33,80 +28,81 @@ def test_every_kind_of_variable():
         del first
         return sys._getframe()
 
-    found = own(lambda: function(Kept(), 1, 7, key=3, other=4))
-    found.pop("user")
+    variables = dict(frame_locals(function(Value(), 1, 7, key=3, other=4)))
+    variables.pop("user")
     if sys.version_info[:2] == (3, 12):
-        found["outer"] = outer  # closures are left to their function there
-    assert found.keys() == {"inner", "rest", "key", "more", "late", "outer"}
-    assert found["outer"] is outer
-    assert found["late"] == [found["inner"]]
-    assert (found["rest"], found["key"], found["more"]) == ((7,), 3, {"other": 4})
+        variables["outer"] = outer  # read from the function that has the closure
+    assert variables.keys() == {"inner", "rest", "key", "more", "late", "outer"}
+    assert variables["outer"] is outer
+    assert variables["late"] == [variables["inner"]]
+    assert (variables["rest"], variables["key"], variables["more"]) == ((7,), 3, {"other": 4})
 
 
-def test_what_locals_gave_to_the_user_stays_as_it_was():
+def test_the_dict_that_locals_returned_to_the_user_is_not_changed():
     def function():
         first = 1
-        mine = locals()
-        before = list(mine.items())
+        namespace = locals()
+        before = list(namespace.items())
         second = first + 1
-        found = dict(frame_locals(sys._getframe()))
-        assert list(mine.items()) == before, "and `second` did not come into it"
-        assert (found["second"], found["mine"] is mine) == (second, True)
+        variables = dict(frame_locals(sys._getframe()))
+        assert list(namespace.items()) == before, "`second` must not be in it"
+        assert (variables["second"], variables["namespace"] is namespace) == (second, True)
 
     function()
 
 
-def test_more_variables_than_the_first_view_has():
-    space = {"sys": sys}
-    exec("def many():\n" + "".join(f"    v{i} = {i}\n" for i in range(150)) + "    return sys._getframe()", space)  # noqa: S102
-    assert own(space["many"]) == {f"v{i}": i for i in range(150)}
+def test_more_variables_than_the_smallest_structure_has():
+    namespace = {"sys": sys}
+    body = "".join(f"    v{i} = {i}\n" for i in range(150))
+    exec(f"def many():\n{body}    return sys._getframe()", namespace)  # noqa: S102
+    assert dict(frame_locals(namespace["many"]())) == {f"v{i}": i for i in range(150)}
 
 
-def test_generators_alive_and_gone():
-    def lazy(kept):
-        inside = [kept]
+def test_running_and_finished_generators():
+    def lazy(value):
+        inside = [value]
         yield inside
         yield None
 
     generator = lazy(3)
     next(generator)
     frame = generator.gi_frame
-    assert dict(frame_locals(frame)) == {"kept": 3, "inside": [3]}
+    assert dict(frame_locals(frame)) == {"value": 3, "inside": [3]}
     del generator
     gc.collect()
-    assert dict(frame_locals(frame)) in ({}, {"kept": 3, "inside": [3]}), "what is left depends on the Python"
+    assert dict(frame_locals(frame)) in ({}, {"value": 3, "inside": [3]}), "this depends on the version of Python"
 
 
-def test_a_frame_that_was_cleared_has_nothing():
+def test_a_cleared_frame_has_no_variables():
     def fail():
-        kept = Kept()
-        raise ValueError(kept)
+        value = Value()
+        raise ValueError(value)
 
     try:
         fail()
     except ValueError as problem:
         frame = problem.__traceback__.tb_next.tb_frame
-    assert frame_locals(frame)[0][0] == "kept"
+    assert frame_locals(frame)[0][0] == "value"
     frame.clear()
     assert frame_locals(frame) == []
 
 
-def test_threads_that_run_meanwhile():
-    """Their frames come and go while they are read: nothing falls, and no reference is lost."""
-    kept, stop = Kept(), threading.Event()
+def test_frames_of_threads_that_run_meanwhile():
+    """They come and go while they are read, which must neither crash nor leak references."""
+    value, stop = Value(), threading.Event()
 
-    def work(depth):
-        mine, other = kept, [depth] * 9
+    def recurse(depth):
+        first, second = value, [depth] * 9
         if depth:
-            work(depth - 1)
-        return lambda: (mine, other)
+            recurse(depth - 1)
+        return lambda: (first, second)
 
-    def again():
+    def repeat():
         while not stop.is_set():
-            work(12)
+            recurse(12)
 
-    before = sys.getrefcount(kept)
-    threads = [threading.Thread(target=again) for _ in range(2)]
+    before = sys.getrefcount(value)
+    threads = [threading.Thread(target=repeat) for _ in range(2)]
     for thread in threads:
         thread.start()
     gc.disable()
@@ -114,7 +110,7 @@ def test_threads_that_run_meanwhile():
         end, count = time.perf_counter() + 1, 0
         while time.perf_counter() < end:
             for _, frame in running_frames():
-                count += sum(value is kept for _, value in frame_locals(frame))
+                count += sum(variable is value for _, variable in frame_locals(frame))
     finally:
         gc.enable()
         stop.set()
@@ -123,30 +119,30 @@ def test_threads_that_run_meanwhile():
     del frame, _
     assert count
     gc.collect()
-    assert sys.getrefcount(kept) == before
+    assert sys.getrefcount(value) == before
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="has a way of its own")
-def test_slots_are_where_they_are_expected():
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="variables are read through the C API")
+def test_the_layout_of_frames_is_as_expected():
     assert slots_readable()
 
 
-def test_a_thread_that_does_not_tell_its_name():
-    class Nameless(threading.Thread):
+def test_a_thread_whose_name_raises():
+    class UnnamedThread(threading.Thread):
         @property
         def name(self):
             raise RuntimeError
 
-    begun, stop = threading.Event(), threading.Event()
+    started, stop = threading.Event(), threading.Event()
 
     def work():
-        begun.set()
+        started.set()
         stop.wait()
 
-    thread = Nameless(target=work)
+    thread = UnnamedThread(target=work)
     thread._name = "quiet"
     thread.start()
-    begun.wait()
+    started.wait()
     try:
         names = {name for name, _ in running_frames()}
     finally:

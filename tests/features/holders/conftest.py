@@ -1,0 +1,48 @@
+"""Searches for the holders of tensors in main memory."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from ipygpumem.features.holders.roots import Root
+from ipygpumem.features.holders.search import search_holders
+
+_sizes = itertools.count(5001, 4)
+
+
+class TensorSearch:
+    """Tensors with a number of elements that no other test uses, and the search for their storages."""
+
+    def __init__(self, elements):
+        self.elements = elements
+
+    def tensor(self, extra=0):
+        return torch.zeros(self.elements + extra)
+
+    def parameter(self):
+        """A leaf that requires a gradient."""
+        return torch.ones(self.elements, requires_grad=True)
+
+    def result(self, variables, *roots, threads=False, **options):
+        """Everything that a search from these variables has found."""
+        roots = [Root("", variables, "variable", "names"), *roots]
+        return search_holders(roots, torch, lambda device: device == "cpu", threads=threads, **options)
+
+    def storages(self, variables, *roots, extra=0, nbytes=None, **options):
+        """The storages of this test's tensors, with their names."""
+        nbytes = nbytes or (self.elements + extra) * 4
+        found = self.result(variables, *roots, **options).storages
+        return [storage for storage in found if storage.memory.size == nbytes]
+
+    def storage(self, variables, *roots, **options):
+        """The only one of them."""
+        (storage,) = self.storages(variables, *roots, **options)
+        return storage
+
+
+@pytest.fixture
+def search():
+    return TensorSearch(next(_sizes))

@@ -1,0 +1,115 @@
+"""Tensors that an autograd graph keeps alive belong to the tensor that has the graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from ipygpumem.sources.storages import TorchTypes
+
+
+def test_activations_belong_to_the_tensor_with_the_graph(search):
+    x = search.parameter()
+    losses = [x.exp().sum() for _ in range(2)]
+    found = search.storages({"losses": losses, "x": x})
+    assert sorted((storage.name, storage.graph, storage.kind) for storage in found) == [
+        ("losses[0]", True, "activation"),
+        ("losses[1]", True, "activation"),
+        ("x", False, "plain"),
+    ]
+
+
+def test_an_activation_with_a_name_of_its_own(search):
+    x = search.parameter()
+    y = x.exp()
+    found = search.storages({"loss": y.sum(), "y": y, "x": x})
+    assert {storage.name: storage.graph for storage in found} == {"x": False, "y": False}
+
+
+def test_no_hook_is_called_and_no_checkpoint_is_recomputed(search):
+    calls = []
+
+    def unpack(packed):
+        calls.append("unpack")
+        return packed
+
+    def block(x):
+        calls.append("forward")
+        return x.exp().sin()
+
+    x = search.parameter()
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+        loss = x.exp().sum()
+    checkpointed = checkpoint(block, x, use_reentrant=False).sum()
+    before = list(calls)
+    found = search.storages({"loss": loss, "checkpointed": checkpointed, "x": x})
+    assert {storage.name for storage in found} == {"loss", "x"}
+    assert calls == before
+    loss.backward()
+    assert "unpack" in calls, "otherwise the hook would prove nothing"
+
+
+def checkpointed(x):
+    return checkpoint(lambda y: y.exp().sin(), x * 1, use_reentrant=False).sum()
+
+
+def offloaded(x):
+    store = {}
+
+    def pack(tensor):
+        store[len(store)] = tensor.clone()
+        return len(store) - 1
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda key: store[key]):
+        return x.exp().sum()
+
+
+class Offload:
+    def __init__(self):
+        self.tensors = []
+
+    def pack(self, tensor):
+        self.tensors.append(tensor.clone())
+        return len(self.tensors) - 1
+
+    def unpack(self, index):
+        return self.tensors[index]
+
+
+def offloaded_by_a_method(x):
+    hooks = Offload()
+    with torch.autograd.graph.saved_tensors_hooks(hooks.pack, hooks.unpack):
+        return x.exp().sum()
+
+
+@pytest.mark.parametrize("make", [checkpointed, offloaded, offloaded_by_a_method])
+def test_what_a_hook_keeps_belongs_to_the_loss(search, make):
+    found = search.storages({"losses": [make(search.parameter()) for _ in range(2)]})
+    assert sorted({(storage.name, storage.place, storage.graph) for storage in found}) == [
+        ("losses[0]", "variable", True),
+        ("losses[1]", "variable", True),
+    ]
+
+
+def test_a_pytorch_that_does_not_show_hooks_reports_incomplete_results():
+    saved_tensor = type("SavedTensor", (), {"data": 1})
+    node = type("Node", (), {"_raw_saved_self": saved_tensor()})
+    assert TorchTypes(torch).saved(node()) == ([1], True)
+
+
+def test_what_a_custom_function_keeps(search):
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.extra = search.tensor(1)
+            ctx.save_for_backward(x * 2)
+            return x.sum()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+    variables = {"y": Twice.apply(search.parameter())}
+    assert search.storage(variables, extra=1).holder == "y"
+    assert {storage.holder for storage in search.storages(variables)} == {"y"}

@@ -1,0 +1,95 @@
+"""What the collector hides or must not be asked for, and searches that reach their time limit."""
+
+from __future__ import annotations
+
+import gc
+import time
+import types
+
+import pytest
+import torch
+
+from ipygpumem.features.holders.heap import Heap
+from ipygpumem.features.holders.naming import ObjectNames
+from ipygpumem.features.holders.referrers import ReferrerGraph
+from ipygpumem.features.holders.roots import Root
+from ipygpumem.features.holders.search import search_holders
+
+
+def record_requests(monkeypatch, module):
+    """Record for each call of `gc.get_referents` whether it asks for the referents of a module."""
+    requests, get_referents = [], gc.get_referents
+
+    def recording(*objects):
+        requests.append(any(obj is module for obj in objects))
+        return get_referents(*objects)
+
+    monkeypatch.setattr(gc, "get_referents", recording)
+    return requests
+
+
+@pytest.mark.whole_heap
+def test_frozen_objects_are_found(search, request, monkeypatch):
+    """`gc.freeze` removes all objects from the collector's list, for example before a fork."""
+    import _asyncio
+
+    request.addfinalizer(gc.unfreeze)
+    variables = {"model": {"weights": [search.tensor()]}}
+    gc.freeze()
+    assert gc.get_freeze_count() > 1000
+    requests = record_requests(monkeypatch, _asyncio)
+    found = search.result(variables)
+    assert [storage.name for storage in found.storages if storage.memory.size == search.elements * 4] == [
+        'model["weights"][0]'
+    ]
+    assert found.complete
+    assert len(requests) > 1000
+    assert not any(requests), "see the next test"
+    assert not search_holders([Root("", variables, "variable", "names")], torch, lambda _: True, limit=0.0).complete
+
+
+def test_asyncio_is_not_asked_for_its_referents(search, monkeypatch):
+    """Up to Python 3.12.3 that corrupts its free list, and the next traversal never ends (CPython #122695)."""
+    asyncio_module, other_module = types.ModuleType("_asyncio"), types.ModuleType("another")
+    requests = record_requests(monkeypatch, asyncio_module)
+    assert search.storages({"x": search.tensor()})
+    assert len(requests) > 100
+    assert not any(requests)
+    requests = record_requests(monkeypatch, other_module)
+    assert search.storages({"x": search.tensor()})
+    assert any(requests)
+
+
+def test_a_search_without_time_is_incomplete(search):
+    assert not search.result({"x": search.tensor()}, limit=0.0).complete
+
+
+STEPS = {
+    "get_objects": gc,
+    "connect": Heap,
+    "add_referrers": ReferrerGraph,
+    "name_from_roots": ObjectNames,
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_search_may_stop_in_any_step(search, monkeypatch, step):
+    """It then reports less, but no wrong name and nothing as unreachable."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    chain = {"value": search.tensor()}
+    for _ in range(3000):
+        chain = {"next": chain}
+    original = getattr(STEPS[step], step)
+
+    def late(*arguments, **options):
+        now[0] = now[0] if step == "get_objects" else 100.0
+        result = original(*arguments, **options)
+        now[0] = 100.0
+        return result
+
+    monkeypatch.setattr(STEPS[step], step, late)
+    found = search.result({"chain": chain}, limit=10)
+    assert not found.complete
+    assert [storage for storage in found.storages if storage.memory.size == search.elements * 4] == []
+    assert "garbage" not in {place for storage in found.storages for place in storage.places}
