@@ -201,40 +201,38 @@ class Cells:
     def _end(
         self, cell: OpenCell, measurement: Measurement, plan: Plan, result: Any, *, muted: bool
     ) -> GPUMemLimitExceeded | None:
-        raw, filename, sources = getattr(cell.info(), "raw_cell", None) or "", None, {}
+        raw = getattr(cell.info(), "raw_cell", None) or ""
         success = bool(result is not None and result.success)
         if cell.live is not None:
             self.live.end(cell.live)
         if self.numbers.needed:
             self.numbers.note(raw, cell.number)
-        recording = self._record.recorder is not None
-        if plan.recorder is not None or recording:
-            filename, text = cell.code or (None, raw)
-            filename = filename or self.numbers.filename(raw, cell.number, self.statements)
-            sources = notebook_sources()
-            if filename is not None:
-                sources[filename] = text  # the text that the user wrote, not the call that %%gpumem became
-        label = Label(raw, cell.number, cell.cell_id, filename)
-        if recording:
+        label, code = Label(raw, cell.number, cell.cell_id), Code()
+        if plan.recorder is not None or self._record.recorder is not None:
+            label, code = self._recorded_code(cell, raw)
+        if self._record.recorder is not None:
             span = measurement.span(label, success=success)
-            self._record.add(span, filename, sources.get(filename or "", raw), measurement.samples)
+            self._record.add(span, label.filename, code.sources.get(label.filename or "", raw), measurement.samples)
         if cell.reported:
             cell.abandon()
             return None
-
-        def code() -> Code:
-            numbers = self.numbers.known()
-            if filename is None:
-                return Code(sources, numbers)
-            if cell.number is not None:
-                numbers[filename] = cell.number  # the same text may have run before, under another number
-            return Code(sources, numbers, (filename, 1, len(sources[filename].splitlines()), ""))
-
-        finished = plan.finish(measurement, label, success=success, code=code)
+        finished = plan.finish(measurement, label, success=success, code=lambda: code)
         if finished is None:
             return None
         self.presenter.present(finished.report, measurement, cell.options, muted=muted, live=cell.live)
         return finished.error
+
+    def _recorded_code(self, cell: OpenCell, raw: str) -> tuple[Label, Code]:
+        """The code of a cell that was recorded."""
+        filename, text = cell.code or (None, raw)
+        filename = filename or self.numbers.filename(raw, cell.number, self.statements)
+        sources, numbers, block = notebook_sources(), self.numbers.known(), None
+        if filename is not None:
+            sources[filename] = text  # the text that the user wrote, not the call that %%gpumem became
+            block = (filename, 1, len(text.splitlines()), "")
+            if cell.number is not None:
+                numbers[filename] = cell.number  # the same text may have run before, under another number
+        return Label(raw, cell.number, cell.cell_id, filename), Code(sources, numbers, block)
 
     def claim(self) -> OpenCell | None:
         """Return the open cell. If it consists of one ``%gpumem`` line, it needs no report of its own."""

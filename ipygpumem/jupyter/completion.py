@@ -28,10 +28,8 @@ def candidates(line: str) -> list[str] | None:
     arguments = before.split()
     last = arguments[-1] if arguments else ""
     flag, equals, value = typed.partition("=")
-    if equals and flag in _PATHS:
-        return _paths(value)
-    if last in {*_PATHS, "--collect"}:
-        return _paths(typed)
+    if (equals and flag in _PATHS) or last in {*_PATHS, "--collect"}:
+        return _paths(value if equals and flag in _PATHS else typed)
     if match["magic"] == "%%":
         return _complete(typed, CELL, last)
     command = next((command for command in COMMANDS if arguments[:1] == [command.name]), None)
