@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+comma := ,
 PYTEST := -m pytest -n $(JOBS) --dist loadscope
 
 # Without an NVIDIA GPU, the CPU build of PyTorch is enough and saves a download of several gigabytes. pip finds it among
@@ -85,13 +86,14 @@ $(VENV)/.package: $(VENV)/.torch pyproject.toml
 	$(BIN)/python -m pip install -q -e ".[demo]"
 	touch $@
 
-$(VENV)/.test: $(VENV)/.package
-	$(BIN)/python -m pip install -q -e ".[test]"
+# `make test` installs everything in one step.
+$(VENV)/.test: $(VENV)/.torch pyproject.toml
+	$(BIN)/python -m pip install -q -e ".[test$(if $(filter test,$(MAKECMDGOALS)),$(comma)browser)]"
 	touch $@
 
 # Chromium for the browser tests: Debian's package for root, otherwise Playwright's build.
 $(VENV)/.browser: $(VENV)/.test
-	$(BIN)/python -m pip install -q -e ".[test,browser]"
+	$(BIN)/python -c "import jupyterlab, playwright" 2>/dev/null || $(BIN)/python -m pip install -q -e ".[test,browser]"
 	$(BIN)/python tests/browser/chromium.py
 	touch $@
 
@@ -100,7 +102,7 @@ $(VENV)/.node: ipygpumem/viewer/package-lock.json $(VENV)/.torch
 	if command -v npm >/dev/null; then cd ipygpumem/viewer && npm ci --no-audit --no-fund --silent; fi
 	touch $@
 
-$(VENV)/.lint: $(VENV)/.package
+$(VENV)/.lint: $(VENV)/.torch pyproject.toml
 	$(BIN)/python -m pip install -q -e ".[test,lint]"
 	touch $@
 
