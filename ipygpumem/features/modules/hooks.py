@@ -1,13 +1,18 @@
-"""PyTorch's global module hooks, added so that torch.compile does not notice them."""
+"""Hooks into calls of modules, added so that torch.compile does not notice them."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["GlobalHooks"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["GlobalHooks", "unwrap_compiled_call", "wrap_compiled_call"]
 
 _CHECK = "_has_any_global_hook"
+_COMPILED_CALL = "_compiled_call_impl"
 _ALL_TABLES = (
     "_global_backward_pre_hooks",
     "_global_backward_hooks",
@@ -85,3 +90,34 @@ class GlobalHooks:
     def _has_other_hook(self) -> bool:
         module = sys.modules["torch.nn.modules.module"]
         return any(hook_id not in self._handles for name in _ALL_TABLES for hook_id in getattr(module, name, ()))
+
+
+def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[], None]) -> Callable[..., Any] | None:
+    """Wrap the compiled code of a module after ``module.compile()``, calls of which run no hooks.
+
+    Returns:
+        The wrapper, which only the module references; None if the module is not compiled in this way.
+    """
+    compiled = vars(module).get(_COMPILED_CALL)
+    if compiled is None:
+        return None
+
+    def wrapper(*arguments: Any, **options: Any) -> Any:
+        with contextlib.suppress(Exception):
+            enter()
+        try:
+            return compiled(*arguments, **options)
+        finally:
+            with contextlib.suppress(Exception):
+                leave()
+
+    wrapper.__wrapped__ = compiled  # type: ignore[attr-defined]
+    wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
+    setattr(module, _COMPILED_CALL, wrapper)
+    return wrapper
+
+
+def unwrap_compiled_call(module: Any, wrapper: Any) -> None:
+    """Restore the compiled code of a module, unless it was replaced in the meantime. Both may be None: freed."""
+    if module is not None and wrapper is not None and vars(module).get(_COMPILED_CALL) is wrapper:
+        setattr(module, _COMPILED_CALL, wrapper.__wrapped__)

@@ -11,10 +11,11 @@ import sys
 import threading
 import weakref
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.modules.hooks import GlobalHooks
+from ipygpumem.features.modules.hooks import GlobalHooks, unwrap_compiled_call, wrap_compiled_call
 from ipygpumem.features.modules.phases import PhaseTracker
 from ipygpumem.features.modules.storages import ModelStorages, ModuleFacts, StorageAddress, is_module_class
 from ipygpumem.measurement.backward_passes import BACKWARD
@@ -118,7 +119,10 @@ class ModuleTracker:
             if hasattr(optimizers, name):
                 self._optimizer_handles.append(getattr(optimizers, name)(hook))
         for module, number in self._storages.live_modules():
-            self._wrap_compiled(module, number)
+            wrapper = wrap_compiled_call(module, partial(self._enter, number), partial(self._leave, number))
+            if wrapper is not None:
+                self._wrappers.append((weakref.ref(module), weakref.ref(wrapper)))
+                self._wrapped.add(number)
         self.phases.begin()
         BACKWARD.join(self)
 
@@ -135,40 +139,15 @@ class ModuleTracker:
         for handle in self._optimizer_handles:
             handle.remove()
         self._optimizer_handles.clear()
-        self._unwrap_compiled()
+        for module, wrapper in ((module_ref(), wrapper_ref()) for module_ref, wrapper_ref in self._wrappers):
+            unwrap_compiled_call(module, wrapper)
+        self._wrappers.clear()
         with contextlib.suppress(Exception), self._lock:
             self.phases.end()
             self._storages.find_optimizers()
             self._scan()
 
     # Calls of modules. The hooks must never disturb the model: their own errors are suppressed.
-
-    def _wrap_compiled(self, module: Any, number: int) -> None:
-        """Wrap the compiled code of a module after ``module.compile()``: calls of it run no hooks."""
-        compiled = vars(module).get("_compiled_call_impl")
-        if compiled is None:
-            return
-
-        def wrapper(*arguments: Any, **options: Any) -> Any:
-            with contextlib.suppress(Exception):
-                self._enter(number)
-            try:
-                return compiled(*arguments, **options)
-            finally:
-                with contextlib.suppress(Exception):
-                    self._leave(number)
-
-        wrapper.__wrapped__ = compiled  # type: ignore[attr-defined]
-        wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
-        module._compiled_call_impl = wrapper
-        self._wrappers.append((weakref.ref(module), weakref.ref(wrapper)))
-        self._wrapped.add(number)
-
-    def _unwrap_compiled(self) -> None:
-        for module, wrapper in ((module_ref(), wrapper_ref()) for module_ref, wrapper_ref in self._wrappers):
-            if module is not None and wrapper is not None and vars(module).get("_compiled_call_impl") is wrapper:
-                module._compiled_call_impl = wrapper.__wrapped__
-        self._wrappers.clear()
 
     def _before_forward(self, module: Any, arguments: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
         if not self._torch.compiler.is_compiling():
