@@ -1,10 +1,10 @@
-"""Drop-in for ``ipyexperiments.utils.mem``: the same names, units and tolerance, on PyTorch's current device.
+"""A drop-in replacement for ``ipyexperiments.utils.mem``: the same names, units and tolerance.
 
-All figures are whole MiB, rounded down, of the whole card as NVML (or, without NVML, CUDA) tells it; ``used`` includes
-what the driver reserves, so that total = free + used. CUDA gives memory in steps of 2 MiB: that is the tolerance of
-each figure. Unlike its namesake this module can be imported without a GPU; its functions then raise `RecordingError`.
+All values are of the whole device according to NVML (or CUDA, if there is no NVML), in MiB, rounded down. ``used``
+includes the driver's reserve, so that total = free + used. CUDA allocates in steps of 2 MiB, which is the tolerance.
+Unlike the original, this module can be imported without a GPU; its functions then raise `RecordingError`.
 
-Names and meaning after stas00/ipyexperiments (Apache-2.0), ``ipyexperiments/utils/mem.py``.
+Names and meaning are those of stas00/ipyexperiments (Apache-2.0), ``ipyexperiments/utils/mem.py``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FLOATS_PER_MIB = MIB // 4
 
 
 class GPUMemory(NamedTuple):
-    """A card in whole MiB."""
+    """The memory of a device in MiB."""
 
     total: int
     free: int
@@ -45,13 +45,13 @@ class GPUMemory(NamedTuple):
 
 
 def _torch() -> Any:
-    why = pytorch.problem(load=True)
-    if why:
-        raise RecordingError(f"these functions need a GPU: {why}")
+    problem = pytorch.problem(load=True)
+    if problem:
+        raise RecordingError(f"these functions need a GPU: {problem}")
     return pytorch.module()
 
 
-def _card(device: int | None) -> DeviceReading:
+def _read_device(device: int | None) -> DeviceReading:
     torch = _torch()
     index = torch.cuda.current_device() if device is None else int(device)
     current().monitor.parse_devices([str(index)])
@@ -59,66 +59,66 @@ def _card(device: int | None) -> DeviceReading:
         pytorch.start(torch, index)
     reading = current().reading().devices.get(f"cuda:{index}")
     if reading is None or reading.free is None:
-        why = "no such device" if reading is None else reading.why
-        raise RecordingError(f"the memory of cuda:{index} cannot be read: {why}")
+        reason = "no such device" if reading is None else reading.why
+        raise RecordingError(f"the memory of cuda:{index} cannot be read: {reason}")
     return reading
 
 
 def preload_pytorch(device_id: int = 0) -> None:
-    """Start CUDA on the device, if it has not started yet."""
+    """Initialize CUDA on a device, unless CUDA is initialized already."""
     torch = _torch()
     if not torch.cuda.is_initialized():
         torch.ones((1, 1)).to(torch.device("cuda", device_id))
 
 
 def gpu_mem_get_mbs(torch_gpu_id: int | None = None) -> GPUMemory:
-    """Total, free and used MiB of the current or the given device."""
-    card = _card(torch_gpu_id)
-    total, free = card.total or 0, card.free or 0
+    """Return total, free and used MiB of a device, by default the current one."""
+    reading = _read_device(torch_gpu_id)
+    total, free = reading.total or 0, reading.free or 0
     return GPUMemory(total=total // MIB, free=free // MIB, used=(total - free) // MIB)
 
 
 def gpu_mem_get_total_mbs(torch_gpu_id: int | None = None) -> int:
-    """Total MiB."""
+    """Return the device's total MiB."""
     return gpu_mem_get_mbs(torch_gpu_id).total
 
 
 def gpu_mem_get_free_mbs(torch_gpu_id: int | None = None) -> int:
-    """Free MiB; what PyTorch caches counts as used."""
+    """Return the free MiB; PyTorch's cache is not free."""
     return gpu_mem_get_mbs(torch_gpu_id).free
 
 
 def gpu_mem_get_used_mbs(torch_gpu_id: int | None = None) -> int:
-    """Used MiB, PyTorch's cache included."""
+    """Return the used MiB, including PyTorch's cache."""
     return gpu_mem_get_mbs(torch_gpu_id).used
 
 
 def gpu_mem_get_free_no_cache_mbs() -> int:
-    """Free MiB after a garbage collection and after PyTorch gave its cache back."""
-    _give_back()
+    """Return the free MiB after garbage collection and ``torch.cuda.empty_cache()``."""
+    _empty_cache()
     return gpu_mem_get_free_mbs()
 
 
 def gpu_mem_get_used_no_cache_mbs() -> int:
-    """Used MiB after a garbage collection and after PyTorch gave its cache back."""
-    _give_back()
+    """Return the used MiB after garbage collection and ``torch.cuda.empty_cache()``."""
+    _empty_cache()
     return gpu_mem_get_used_mbs()
 
 
-def _give_back() -> None:
+def _empty_cache() -> None:
     torch = _torch()
     gc.collect()
     torch.cuda.empty_cache()
 
 
 def gpu_mem_allocate_mbs(n: int, fatal: bool = False) -> Any:
-    """A float32 tensor of ``n`` MiB on the current device: memory is held as long as it lives.
+    """Allocate a float32 tensor of ``n`` MiB on the current device.
 
     Returns:
-        The tensor, or None where there was no room.
+        The tensor, or None if there is not enough memory.
 
     Raises:
-        torch.OutOfMemoryError: No room, and ``fatal``.
+        torch.OutOfMemoryError: There is not enough memory, and ``fatal`` is set.
     """
     torch = _torch()
     try:
@@ -130,10 +130,10 @@ def gpu_mem_allocate_mbs(n: int, fatal: bool = False) -> Any:
 
 
 def gpu_mem_leave_free_mbs(n: int) -> Any:
-    """A tensor that leaves ``n`` MiB of the current device free while it lives.
+    """Allocate a tensor that leaves ``n`` MiB of the current device free.
 
     Raises:
-        AssertionError: There is not more than that free to begin with.
+        AssertionError: No more than ``n`` MiB are free already.
     """
     available = gpu_mem_get_free_no_cache_mbs()
     if available <= n:

@@ -1,9 +1,8 @@
-"""Drop-ins for two context managers of zeta.utils (kyegomez/zeta): same names, done right.
+"""Drop-in replacements for two context managers of zeta.utils (kyegomez/zeta).
 
-`save_memory_snapshot` takes a folder, makes it, and leaves ``snapshot.pickle`` in it; unlike its namesake it also takes
-text for a path, and recording is off afterwards. `print_cuda_memory_usage` prints the change of
-``torch.cuda.memory_allocated`` on the current device, in GiB with two decimals under the name GB as its namesake does,
-also when the block raises, and inside another one.
+`save_memory_snapshot` creates a folder with ``snapshot.pickle``; unlike the original it also accepts a string, and
+stops recording afterwards. `print_cuda_memory_usage` prints the change of ``torch.cuda.memory_allocated`` on the
+current device, in GiB but labelled GB like the original, also when the block raises or is nested.
 """
 
 from __future__ import annotations
@@ -30,25 +29,26 @@ def save_memory_snapshot(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Record the block's allocation history and save it, also when the block raises.
 
     Args:
-        path: A folder, made if need be, for ``snapshot.pickle``; or a file's name that ends in ``.pickle`` or ``.pkl``.
+        path: A folder for ``snapshot.pickle``, created if it does not exist; or a file ending in ``.pickle`` or
+            ``.pkl``.
 
     Yields:
         The snapshot's path.
 
     Raises:
-        OptionError: Nothing can be written there. Before the block runs.
-        RecordingError: No history can be recorded here (no GPU, or another allocator). Before the block runs, and
-            before a folder is made.
+        OptionError: The path cannot be written to. Raised before the block runs.
+        RecordingError: No history can be recorded (no GPU, or another allocator). Raised before the block runs and
+            before a folder is created.
     """
     target = Path(path).expanduser()
     if target.suffix not in {".pickle", ".pkl"} or target.is_dir():
-        why = recording_problem()
-        if why:
-            raise RecordingError(why)
+        problem = recording_problem()
+        if problem:
+            raise RecordingError(problem)
         try:
             target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OptionError(f"the folder {target} cannot be made: {error.strerror or error}") from error
+            raise OptionError(f"cannot create the folder {target}: {error.strerror or error}") from error
         target = target / "snapshot.pickle"
     with measure(snapshot=target):
         yield target
@@ -56,14 +56,14 @@ def save_memory_snapshot(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def print_cuda_memory_usage() -> Iterator[None]:
-    """Print what the block left allocated on the device that is current at its start: ``CUDA memory usage: 0.40 GB``.
+    """Print the change of allocated memory on the device that is current at the start: ``CUDA memory usage: 0.40 GB``.
 
     Raises:
-        RecordingError: PyTorch has no GPU here. Before the block runs.
+        RecordingError: PyTorch has no GPU. Raised before the block runs.
     """
-    why = pytorch.problem(load=True)
-    if why:
-        raise RecordingError(f"no CUDA memory to print: {why}")
+    problem = pytorch.problem(load=True)
+    if problem:
+        raise RecordingError(f"there is no CUDA memory: {problem}")
     index = pytorch.current_device()
     before = allocator.allocated_now(index)
     try:

@@ -1,4 +1,4 @@
-"""The drop-in for ipyexperiments.utils.mem: same names, units and tolerance."""
+"""The replacement for ipyexperiments.utils.mem: same names, units and tolerance."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ MIB = 1 << 20
 TOLERANCE = 2
 
 
-def test_names_and_signatures_of_the_namesake():
-    def plain(function):
-        return f"({', '.join(str(one.replace(annotation=one.empty)) for one in _parameters(function))})"
+def test_names_and_signatures_of_the_original():
+    def signature(function):
+        return (
+            f"({', '.join(str(parameter.replace(annotation=parameter.empty)) for parameter in _parameters(function))})"
+        )
 
     names = [name for name in mem.__all__ if name[0] in "gp"]
-    assert {name: plain(getattr(mem, name)) for name in names} == {
+    assert {name: signature(getattr(mem, name)) for name in names} == {
         "gpu_mem_allocate_mbs": "(n, fatal=False)",
         "gpu_mem_get_free_mbs": "(torch_gpu_id=None)",
         "gpu_mem_get_free_no_cache_mbs": "()",
@@ -33,10 +35,6 @@ def test_names_and_signatures_of_the_namesake():
     }
 
 
-def _parameters(function):
-    return inspect.signature(function).parameters.values()
-
-
 def test_total_free_and_used_in_whole_mib(fake_gpu):
     fake_gpu.alloc(100 * MIB)
     memory = mem.gpu_mem_get_mbs()
@@ -47,12 +45,12 @@ def test_total_free_and_used_in_whole_mib(fake_gpu):
     assert mem.gpu_mem_get_used_mbs() == memory.used
 
 
-def test_the_first_call_starts_cuda_as_the_namesake(fake_gpu):
+def test_the_first_call_initializes_cuda(fake_gpu):
     assert mem.gpu_mem_get_used_mbs() == 615 + 620
     assert fake_gpu[0].context
 
 
-def test_preload_starts_cuda_once(two_gpus):
+def test_preload_initializes_cuda_once(two_gpus):
     mem.preload_pytorch(1)
     assert [device.context for device in two_gpus.devices] == [False, True]
     mem.preload_pytorch(0)
@@ -69,7 +67,7 @@ def test_without_the_cache(fake_gpu):
     assert mem.gpu_mem_get_used_no_cache_mbs() == 143_771 - free
 
 
-def test_memory_is_held_as_long_as_the_tensor(fake_gpu):
+def test_memory_is_allocated_until_the_tensor_is_deleted(fake_gpu):
     before = mem.gpu_mem_get_used_mbs()
     tensor = mem.gpu_mem_allocate_mbs(500)
     assert abs(mem.gpu_mem_get_used_mbs() - before - 500) <= TOLERANCE
@@ -78,7 +76,7 @@ def test_memory_is_held_as_long_as_the_tensor(fake_gpu):
     assert mem.gpu_mem_get_used_no_cache_mbs() == before
 
 
-def test_no_room_is_none_or_torchs_error(make_gpu):
+def test_not_enough_memory_is_none_or_an_error(make_gpu):
     make_gpu(nvml_devices=[FakeNvmlDevice(total=4000 * MIB)])
     assert mem.gpu_mem_allocate_mbs(5000) is None
     with pytest.raises(torch.cuda.OutOfMemoryError):
@@ -86,19 +84,19 @@ def test_no_room_is_none_or_torchs_error(make_gpu):
 
 
 @pytest.mark.parametrize("left", [1000, 10])
-def test_leave_so_much_free(fake_gpu, left):
-    held = mem.gpu_mem_leave_free_mbs(left)
+def test_leave_memory_free(fake_gpu, left):
+    tensor = mem.gpu_mem_leave_free_mbs(left)
     assert abs(mem.gpu_mem_get_free_mbs() - left) <= TOLERANCE
-    del held
+    del tensor
 
 
-def test_less_is_free_to_begin_with(make_gpu):
+def test_less_memory_is_free_already(make_gpu):
     make_gpu(nvml_devices=[FakeNvmlDevice(total=2000 * MIB)])
     with pytest.raises(AssertionError, match="already less available memory than requested: 765 MiB"):
         mem.gpu_mem_leave_free_mbs(3000)
 
 
-def test_the_current_device_is_meant(two_gpus):
+def test_the_current_device_is_the_default(two_gpus):
     two_gpus.alloc(MIB, 0)
     two_gpus.outside(700 * MIB, 1)
     torch.cuda.set_device(1)
@@ -107,17 +105,17 @@ def test_the_current_device_is_meant(two_gpus):
 
 
 @pytest.mark.parametrize("index", [7, -1])
-def test_a_device_that_is_not_there(fake_gpu, index):
+def test_a_device_that_does_not_exist(fake_gpu, index):
     with pytest.raises(IpyGpuMemError, match="device"):
         mem.gpu_mem_get_free_mbs(index)
 
 
-def test_without_nvml_cuda_tells(fake_gpu):
+def test_without_nvml_cuda_is_asked(fake_gpu):
     fake_gpu.nvml.present = False
     assert mem.gpu_mem_get_free_mbs() == 143_771 - 615 - 620
 
 
-def test_without_a_gpu_it_can_be_imported_and_says_so():
+def test_without_a_gpu_the_functions_raise():
     for call in (mem.preload_pytorch, mem.gpu_mem_get_free_mbs, mem.gpu_mem_get_free_no_cache_mbs):
         with pytest.raises(RecordingError, match="these functions need a GPU"):
             call()

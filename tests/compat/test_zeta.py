@@ -1,4 +1,4 @@
-"""The two drop-ins for zeta.utils."""
+"""The replacements for zeta.utils."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ipygpumem import OptionError, RecordingError, print_cuda_memory_usage, save
 MIB = 1 << 20
 
 
-def test_a_folder_is_made_and_gets_the_snapshot(fake_gpu, tmp_path):
+def test_a_folder_is_created_for_the_snapshot(fake_gpu, tmp_path):
     with save_memory_snapshot(tmp_path / "a" / "b") as path:
         fake_gpu.alloc(MIB)
     assert path == tmp_path / "a" / "b" / "snapshot.pickle"
@@ -24,43 +24,43 @@ def test_a_folder_is_made_and_gets_the_snapshot(fake_gpu, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x.pickle", "x.pkl"])
-def test_a_file_by_its_name(fake_gpu, tmp_path, name):
+def test_a_file_name(fake_gpu, tmp_path, name):
     with save_memory_snapshot(str(tmp_path / name)) as path:
         pass
     assert path == tmp_path / name
     assert path.is_file()
 
 
-def test_a_folder_that_is_there_whatever_its_name(fake_gpu, tmp_path):
+def test_an_existing_folder_of_any_name(fake_gpu, tmp_path):
     (tmp_path / "run.pickle").mkdir()
     with save_memory_snapshot(tmp_path / "run.pickle") as path:
         pass
     assert path == tmp_path / "run.pickle" / "snapshot.pickle"
 
 
-def test_home_is_home(fake_gpu, tmp_path, monkeypatch):
+def test_the_home_folder_is_expanded(fake_gpu, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with save_memory_snapshot("~/runs") as path:
         pass
     assert path == tmp_path / "runs" / "snapshot.pickle"
-    assert os.fspath(path) in {str(one) for one in tmp_path.rglob("*")}
+    assert os.fspath(path) in {str(file) for file in tmp_path.rglob("*")}
 
 
-def test_it_is_saved_when_the_block_raises(fake_gpu, tmp_path):
+def test_the_snapshot_is_saved_when_the_block_raises(fake_gpu, tmp_path):
     with pytest.raises(ZeroDivisionError), save_memory_snapshot(tmp_path / "runs") as path:
         raise ZeroDivisionError
     assert path.is_file()
     assert not torch._C._cuda_isHistoryEnabled()
 
 
-def test_what_cannot_be_is_said_before_the_block_and_before_a_folder(fake_gpu, tmp_path):
+def test_an_invalid_path_is_an_error_before_the_block(fake_gpu, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OptionError, match="cannot be made"), save_memory_snapshot(tmp_path / "file" / "runs"):
+    with pytest.raises(OptionError, match="cannot create the folder"), save_memory_snapshot(tmp_path / "file" / "runs"):
         raise AssertionError("the block ran")
 
 
-def test_without_a_gpu_nothing_is_made(tmp_path):
+def test_without_a_gpu_no_folder_is_created(tmp_path):
     with pytest.raises(RecordingError, match=re.escape(NO_GPU)), save_memory_snapshot(tmp_path / "runs"):
         raise AssertionError("the block ran")
     assert list(tmp_path.iterdir()) == []
@@ -68,7 +68,7 @@ def test_without_a_gpu_nothing_is_made(tmp_path):
         raise AssertionError("the block ran")
 
 
-def test_usage_is_printed_as_the_namesake_does(fake_gpu, capsys):
+def test_usage_is_printed_in_the_original_format(fake_gpu, capsys):
     with print_cuda_memory_usage():
         block = fake_gpu.alloc(400 * MIB)
     assert capsys.readouterr().out == "CUDA memory usage: 0.39 GB\n"
@@ -86,7 +86,7 @@ def test_usage_nests(fake_gpu, capsys):
     assert capsys.readouterr().out == "CUDA memory usage: 0.50 GB\nCUDA memory usage: 1.50 GB\n"
 
 
-def test_usage_is_of_one_device_though_the_current_one_changes(two_gpus, capsys):
+def test_usage_of_the_device_that_was_current_at_the_start(two_gpus, capsys):
     two_gpus.alloc(MIB, 1)
     with print_cuda_memory_usage():
         two_gpus.alloc(512 * MIB, 0)

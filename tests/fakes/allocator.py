@@ -1,9 +1,8 @@
-"""A caching allocator that keeps its books as PyTorch's native one does, on a device that is not there.
+"""A caching allocator with the counters and the history of PyTorch's native one, for a device that does not exist.
 
 Sizes round to 512 bytes; up to 1 MiB comes from 2 MiB segments, below 10 MiB from 20 MiB segments, the rest from
-segments of its own in steps of 2 MiB; a best fit is split, a freed block merges with free neighbours; a block that
-another stream still uses stays active until that stream is done. Every family of counters has PyTorch's shape, its
-peaks rise and are reset as there, and history is recorded as there.
+segments of its own in steps of 2 MiB. The best fitting block is split, and freed blocks are merged. A block that
+another stream still uses stays active until that stream is done.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _POOLS = ("all", "small_pool", "large_pool")
 
 
 class Stat:
-    """One counter: as c10::CachingAllocator::Stat."""
+    """c10::CachingAllocator::Stat."""
 
     __slots__ = ("allocated", "current", "freed", "peak")
 
@@ -76,7 +75,7 @@ class Block:
 
 
 class Allocator:
-    """One device's. ``take(bytes)`` asks the card for memory and says whether it was there; ``give(bytes)`` returns."""
+    """The allocator of one device. ``take(bytes)`` allocates device memory if possible, ``give(bytes)`` frees it."""
 
     def __init__(self, index, take, give):
         self.index = index
@@ -136,7 +135,7 @@ class Allocator:
     # blocks
 
     def alloc(self, size, stream=0, pool=(0, 0)):
-        """A block; None where there is no room even after the cache was given back."""
+        """Allocate a block, or return None if there is not enough memory even after emptying the cache."""
         self.finish_ready()
         rounded = max(_ROUND, -(-size // _ROUND) * _ROUND)
         small = rounded <= _SMALL
@@ -207,7 +206,7 @@ class Allocator:
         self._count("inactive_split_bytes", block.segment.small, sign * block.size)
 
     def free(self, block, *, used_by=None):
-        """Give a block back; ``used_by``: a stream that has not finished with it, as after ``record_stream``."""
+        """Free a block. ``used_by`` is a stream that still uses it, as after ``record_stream``."""
         segment = block.segment
         self._count("allocation", segment.small, -1)
         self._count("allocated_bytes", segment.small, -block.size)
@@ -219,7 +218,7 @@ class Allocator:
             self._pending.append([block, used_by, False])
 
     def stream_done(self, stream):
-        """This stream has finished; as in PyTorch the blocks become free at the next allocation."""
+        """Finish a stream; as in PyTorch its blocks become free at the next allocation."""
         for entry in self._pending:
             entry[2] = entry[2] or entry[1] == stream
 
@@ -236,13 +235,13 @@ class Allocator:
         self._count("active_bytes", segment.small, -block.size)
         self._count("requested_bytes", segment.small, -block.requested)
         block.state, block.requested, block.frames = "inactive", 0, None
-        at = segment.blocks.index(block)
-        for neighbour in (segment.blocks[at + 1 : at + 2], segment.blocks[max(at - 1, 0) : at]):
-            if neighbour and neighbour[0].state == "inactive":
-                self._inactive(neighbour[0], -1)
-                block.address = min(block.address, neighbour[0].address)
-                block.size += neighbour[0].size
-                segment.blocks.remove(neighbour[0])
+        i = segment.blocks.index(block)
+        for adjacent in segment.blocks[i + 1 : i + 2] + segment.blocks[max(i - 1, 0) : i]:
+            if adjacent.state == "inactive":
+                self._inactive(adjacent, -1)
+                block.address = min(block.address, adjacent.address)
+                block.size += adjacent.size
+                segment.blocks.remove(adjacent)
         if len(segment.blocks) > 1:
             self._inactive(block, 1)
 
@@ -250,7 +249,8 @@ class Allocator:
         for entry in self._pending:
             entry[2] = True
         self.finish_ready()
-        for segment in [one for one in self.segments if all(block.state == "inactive" for block in one.blocks)]:
+        unused = [segment for segment in self.segments if all(block.state == "inactive" for block in segment.blocks)]
+        for segment in unused:
             self.segments.remove(segment)
             self._segment_moved(segment, -1)
             self.events["num_device_free"] += 1
@@ -305,10 +305,10 @@ class Allocator:
 
 
 def _frames():
-    """The Python stack above this package, as PyTorch gathers it."""
-    frame, found = sys._getframe(2), []
+    """Return the Python stack in PyTorch's format, without the fakes."""
+    frame, frames = sys._getframe(2), []
     while frame is not None:
         if "fakes" not in frame.f_code.co_filename:
-            found.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
+            frames.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
         frame = frame.f_back
-    return found
+    return frames

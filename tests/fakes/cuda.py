@@ -4,17 +4,17 @@
 
     gpu = FakeGpu()                  # one H200; FakeGpu(2) has two
     gpu.install()                    # torch.cuda, torch.accelerator, cuda.bindings.runtime and pynvml see it
-    block = gpu.alloc(4 << 20)       # PyTorch's allocator: cuda:0, default stream
+    block = gpu.alloc(4 << 20)       # allocate with PyTorch's allocator on cuda:0
     gpu.free(block)
-    x = torch.ones(1000, device="cuda")   # a tensor whose death frees its block
-    gpu.outside(256 << 20)           # another library of this process takes memory past PyTorch
+    x = torch.ones(1000, device="cuda")   # a tensor; deleting it frees its block
+    gpu.outside(256 << 20)           # another library of this process allocates memory
     gpu.nvml.devices[0].others[4711] = 1 << 30
     gpu.uninstall()
 
-Only what a machine without a GPU cannot have is replaced: the C functions of torch._C below torch's own Python, the
-runtime, the library below pynvml. CUDA's habits are kept: a context costs 612 MiB of this process and 8 MiB of
-nobody's, and comes with the first call that needs one, wanted or not; the first matmul costs 66 MiB outside PyTorch and
-a workspace in it; during graph capture every call that capture forbids raises and is noted in ``violations``.
+Only what a machine without a GPU does not have is replaced: the C functions of torch._C that PyTorch's Python code
+calls, the CUDA runtime, and the library that pynvml calls. The fake behaves like CUDA: a context takes 612 MiB of this
+process and 8 MiB that belong to no process, and is created by the first call that needs one; the first matmul takes
+66 MiB outside PyTorch and a workspace; calls that are forbidden during graph capture raise and are in ``violations``.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ class FakeGpu:
         return self.devices[0].nvml_device
 
     def alloc(self, size, device=0, *, stream=0, pool=(0, 0)):
-        """A block of PyTorch's allocator, as a tensor would take it.
+        """Allocate a block with PyTorch's allocator.
 
         Raises:
-            torch.OutOfMemoryError: As PyTorch says it.
+            torch.OutOfMemoryError: There is not enough memory.
         """
         import torch
 
@@ -119,15 +119,15 @@ class FakeGpu:
         self.devices[index].allocator.free(block, used_by=used_by)
 
     def outside(self, size, device=0):
-        """Another library of this process takes (or with a negative size gives back) memory past PyTorch."""
+        """Allocate memory (or free it, if the size is negative) as another library of this process."""
         self._context(device, "another library")
         self.devices[device].nvml_device.own += -(-size // _GRANULE) * _GRANULE
 
     def break_device(self, device=0, error="CUDA error: an illegal memory access was encountered"):
-        """A kernel has failed: from now on every CUDA call of this process raises."""
+        """Let a kernel fail: from now on every CUDA call of this process raises."""
         self.devices[device].broken = error
 
-    # CUDA's habits
+    # CUDA's behaviour
 
     def _context(self, index, by):
         self._forbidden(by)
@@ -142,10 +142,10 @@ class FakeGpu:
             device.nvml_device.unattributed += PAGE_TABLES
 
     def _forbidden(self, by):
-        # allocations of a captured graph are legal, and so is what touches no stream; a thread in relaxed mode may ask
-        # anything but the captured stream itself
-        asks_itself = self.capturing == "current" and by in {"cudaStreamQuery", "cudaStreamSynchronize"}
-        if self.capturing and by not in {"alloc", "exchangeDevice"} and (self.capture_mode != 2 or asks_itself):
+        # allocations of a captured graph are allowed; in relaxed mode a thread may call anything that does not use
+        # the captured stream
+        uses_stream = self.capturing == "current" and by in {"cudaStreamQuery", "cudaStreamSynchronize"}
+        if self.capturing and by not in {"alloc", "exchangeDevice"} and (self.capture_mode != 2 or uses_stream):
             self.violations.append(by)
             raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing ({by})")
 
@@ -219,7 +219,7 @@ class FakeGpu:
         return self.current
 
     def c_accelerator_getAccelerator(self):  # noqa: N802
-        """None, as in the CPU build: a CUDA build would pass the streams of its real runtime to the compiler."""
+        """Return None, as the CPU build does: the compiler would get the streams of the real runtime otherwise."""
 
     def c_cuda_hostMemoryStats(self):  # noqa: N802
         stat = {"current": self.pinned, "peak": self.pinned, "allocated": self.pinned, "freed": 0}
@@ -263,7 +263,7 @@ class FakeGpu:
     def c_cuda_memorySnapshot(self, options):  # noqa: N802
         self._call("memorySnapshot")
         return {
-            "segments": [one for device in self.devices for one in device.allocator.snapshot()],
+            "segments": [segment for device in self.devices for segment in device.allocator.snapshot()],
             "device_traces": [[dict(event) for event in device.allocator.trace] for device in self.devices],
             "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False},
             "external_annotations": [],
@@ -272,7 +272,7 @@ class FakeGpu:
     # what torch binds at import
 
     def exchange(self, index):
-        """cudaSetDevice: from CUDA 12 on it makes a context."""
+        """cudaSetDevice, which creates a context since CUDA 12."""
         if index < 0:
             return -1
         old, self.current = self.current, index
@@ -281,7 +281,7 @@ class FakeGpu:
         return old
 
     def maybe_exchange(self, index):
-        """Sets the device only where it has a context already."""
+        """Set the device only if it has a context."""
         if index < 0:
             return -1
         old = self.current
@@ -315,7 +315,7 @@ class FakeGpu:
         self._call("cudaMalloc")
         try:
             self._context(self.current, "cudaMalloc")
-        except RuntimeError:  # the runtime gives codes, as for a failed kernel
+        except RuntimeError:  # the runtime returns error codes
             return 700, 0
         size = -(-size // _GRANULE) * _GRANULE
         if not self.devices[self.current].take(size):
@@ -335,7 +335,7 @@ class FakeGpu:
         self.devices[index].give(size)
         return (0,)
 
-    # in place and away
+    # installation
 
     def install(self):
         import torch
@@ -375,7 +375,7 @@ class FakeGpu:
 
     @contextlib.contextmanager
     def capture(self, stream="current"):
-        """A CUDA graph is being captured: on the current stream, or (``"side"``) on one that PyTorch does not ask."""
+        """Capture a CUDA graph on the current stream, or (``"side"``) on another one, which PyTorch does not query."""
         self.capturing = stream
         try:
             yield
@@ -383,7 +383,7 @@ class FakeGpu:
             self.capturing = ""
 
     def hold(self, owner, block):
-        """The block lives as long as its owner."""
+        """Free the block when its owner is deleted."""
         weakref.finalize(owner, self.free, block)
 
 

@@ -1,13 +1,13 @@
-"""A CUPTI library that records what the test says, byte for byte as CUDA 13.0 lays it out, through the real callbacks.
+"""A CUPTI library that writes records in the layout of CUDA 13.0 and calls the real callbacks.
 
 ::
 
     cupti = FakeCupti()
-    book = outside(monkeypatch, cupti)       # an OutsideBook over it
-    cupti.alloc(0x7000, 64 << 20, NCCL)      # recorded while somebody has it enabled
+    records = use_library(monkeypatch, cupti)
+    cupti.alloc(0x7000, 64 << 20, NCCL)      # recorded while it is enabled
     cupti.free(0x7000)
 
-Each ``thread`` fills buffers of its own, as CUPTI's threads do; a buffer is completed when it is full or flushed.
+Each ``thread`` fills its own buffers; a buffer is completed when it is full or flushed.
 """
 
 # ruff: noqa: N802 (the library's own names)
@@ -41,7 +41,7 @@ _COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_vo
 
 
 class FakeCupti:
-    """``stride``: the length of its records; ``refuses``: an error by the name of the function that returns it."""
+    """``stride`` is the size of a record; ``refuses`` has error codes by the name of the function that returns them."""
 
     def __init__(self, *, stride=RECORD.size):
         self.stride = stride
@@ -58,7 +58,7 @@ class FakeCupti:
         self._open = {}
         self._numbers = itertools.count(1)
 
-    # what a program does
+    # the program
 
     def alloc(self, address, size, source=CTYPES, **facts):
         self._sizes[address] = size
@@ -68,92 +68,92 @@ class FakeCupti:
         self.record(RELEASE, address, self._sizes.pop(address), source=None, **facts)
 
     def record(self, operation, address, size, *, source, **facts):
-        with self._lock:  # as the library: anybody may flush at any time
+        with self._lock:  # as in the library: any thread may flush at any time
             self.clock += 1000
             if self.enabled:
                 self._record(operation, address, size, source if self.sources else None, **facts)
 
     def _record(self, operation, address, size, source, *, memory=DEVICE, device=0, pooled=False, time=None, thread=0):
-        facts = (MEMORY2, operation, memory, next(self._numbers))
+        head = (MEMORY2, operation, memory, next(self._numbers))
         where = (4711, device, 1, 0xFFFFFFFF)
         text = self.text(source) if source else 0
         data = RECORD.pack(
-            *facts, address, size, time or self.clock, 0, *where, 0, int(pooled), 0, int(pooled), 0, 0, 0, 0, 0, text
+            *head, address, size, time or self.clock, 0, *where, 0, int(pooled), 0, int(pooled), 0, 0, 0, 0, 0, text
         )
         self.write(data.ljust(self.stride, b"\xee"), thread)
 
     def text(self, path):
-        kept = self._texts.setdefault(path, ctypes.create_string_buffer(path.encode()))
-        return ctypes.addressof(kept)
+        text = self._texts.setdefault(path, ctypes.create_string_buffer(path.encode()))
+        return ctypes.addressof(text)
 
     def write(self, data, thread=0):
-        room = self._open.get(thread)
-        if room is not None and room[1] + len(data) > room[2]:
-            self._give(thread)
-            room = None
-        if room is None:
-            room = self._open[thread] = self._ask()
-        if not room[0]:
+        buffer = self._open.get(thread)  # address, used bytes, size
+        if buffer is not None and buffer[1] + len(data) > buffer[2]:
+            self._complete_buffer(thread)
+            buffer = None
+        if buffer is None:
+            buffer = self._open[thread] = self._request_buffer()
+        if not buffer[0]:
             self.dropped += 1
             del self._open[thread]
             return
-        ctypes.memmove(room[0] + room[1], data, len(data))
-        room[1] += len(data)
+        ctypes.memmove(buffer[0] + buffer[1], data, len(data))
+        buffer[1] += len(data)
 
-    def _ask(self):
-        buffer, size, most = ctypes.c_void_p(1), ctypes.c_size_t(1), ctypes.c_size_t(1)
-        self._request(buffer, size, most)
-        assert most.value == 0
+    def _request_buffer(self):
+        buffer, size, max_records = ctypes.c_void_p(1), ctypes.c_size_t(1), ctypes.c_size_t(1)
+        self._request(buffer, size, max_records)
+        assert max_records.value == 0
         return [buffer.value or 0, 0, size.value]
 
-    def _give(self, thread):
+    def _complete_buffer(self, thread):
         address, used, size = self._open.pop(thread)
         self._complete(None, 0, address, size, used)
 
-    # what a library offers
+    # the C functions
 
-    def _answer(self, name):
+    def _call(self, name):
         self.calls.append(name)
         return self.refuses.get(name, 0)
 
     def cuptiActivityRegisterCallbacks(self, request, complete):
         self._request, self._complete = _REQUEST(request.value), _COMPLETE(complete.value)
-        return self._answer("cuptiActivityRegisterCallbacks")
+        return self._call("cuptiActivityRegisterCallbacks")
 
     def cuptiActivityEnable(self, kind):
         assert kind.value == MEMORY2
-        code = self._answer("cuptiActivityEnable")
+        code = self._call("cuptiActivityEnable")
         self.enabled = not code
         return code
 
     def cuptiActivityDisable(self, kind):
         assert kind.value == MEMORY2
         self.enabled = False
-        return self._answer("cuptiActivityDisable")
+        return self._call("cuptiActivityDisable")
 
     def cuptiActivityEnableAllocationSource(self, switch):
         self.sources = bool(switch.value)
-        return self._answer("cuptiActivityEnableAllocationSource")
+        return self._call("cuptiActivityEnableAllocationSource")
 
     def cuptiActivityFlushAll(self, flag):
         assert flag.value == 1
-        code = self._answer("cuptiActivityFlushAll")
+        code = self._call("cuptiActivityFlushAll")
         with self._lock:
             for thread in [] if code else list(self._open):
-                self._give(thread)
+                self._complete_buffer(thread)
         return code
 
     def cuptiActivityGetNextRecord(self, buffer, valid, record):
-        place = record._obj
-        following = buffer.value if place.value is None else place.value + self.stride
+        pointer = record._obj
+        following = buffer.value if pointer.value is None else pointer.value + self.stride
         if following + self.stride > buffer.value + valid.value:
             return MAX_LIMIT_REACHED
-        place.value = following
-        return self._answer("cuptiActivityGetNextRecord")
+        pointer.value = following
+        return self._call("cuptiActivityGetNextRecord")
 
     def cuptiGetTimestamp(self, stamp):
         stamp._obj.value = self.clock
-        return self._answer("cuptiGetTimestamp")
+        return self._call("cuptiGetTimestamp")
 
     def cuptiGetResultString(self, code, text):
         text._obj.value = f"CUPTI_ERROR_{code.value}".encode()

@@ -1,4 +1,4 @@
-"""Reports with round figures, for whoever draws them."""
+"""Readings and reports with round values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ V2 = "NVML memory info v2"
 
 
 def before(name="cuda:0", **changes):
-    """An H200 with 100 MiB of tensors, after a preload."""
+    """The reading of an H200 with 100 MiB of tensors, after a preload."""
     reading = DeviceReading(
         name=name,
         context=True,
@@ -38,14 +38,14 @@ def before(name="cuda:0", **changes):
 
 
 def after(name="cuda:0", **changes):
-    """400 MiB of tensors more, 64 MiB cached, 256 MiB outside PyTorch."""
-    moved = {"allocated": 500 * MIB, "active": 500 * MIB, "reserved": 584 * MIB}
-    moved |= {"process": 1526 * MIB, "used": 2220 * MIB}
-    return dataclasses.replace(before(name), **{**moved, **changes})
+    """The reading after allocating 400 MiB of tensors, 64 MiB of cache and 256 MiB outside PyTorch."""
+    changed = {"allocated": 500 * MIB, "active": 500 * MIB, "reserved": 584 * MIB}
+    changed |= {"process": 1526 * MIB, "used": 2220 * MIB}
+    return dataclasses.replace(before(name), **{**changed, **changes})
 
 
 def report(start=None, end=None, *, peak=1300 * MIB, exact=True, host=None, **options):
-    """What became of one cell on one device; ``peak`` is the allocator's level."""
+    """The report of a cell on one device; ``peak`` is the allocator's highest level."""
     start, end = start or before(), end or after()
     low, high = host or (HostReading(200 * MIB, 300 * MIB, total=24_000 * MIB),) * 2
     peaks = {} if peak is None else {end.name: Peak(Counters(peak, peak, peak, peak), exact=exact)}

@@ -9,9 +9,10 @@
     nvml.present = False            # no driver library on this machine
     nvml.uninstall()
 
-How this process stands in the list is the device's ``regime``: ``bare`` (own pid, right bytes, everybody listed),
-``A`` (host pids, right bytes, everybody), ``B`` (own pid with 0 bytes, others hidden), ``C`` (own pid, right bytes,
-others hidden), ``wsl`` (own pid, bytes not available), ``hidden`` (empty list), ``shared`` (two entries move together).
+A device's ``regime`` decides how it lists processes: ``bare`` (own pid, correct bytes, all processes), ``A`` (host
+pids, correct bytes, all processes), ``B`` (own pid with 0 bytes, others hidden), ``C`` (own pid, correct bytes, others
+hidden), ``wsl`` (own pid, bytes not available), ``hidden`` (empty list), ``shared`` (two entries change
+together).
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from fakes.patches import Patches
 
 MIB = 1 << 20
 HOST_PID = 3_000_000
-"""In regime A this process stands under its own pid plus this number."""
+"""In regime A pids are increased by this number."""
 NOT_AVAILABLE = (1 << 64) - 1
 
 
 @dataclass
 class FakeNvmlDevice:
-    """One device or MIG instance. ``own``: bytes of this process, a list so that all fakes move the same number."""
+    """A device or MIG instance. ``own`` is the memory of this process, ``drawing`` the graphics processes."""
 
     uuid: str = "GPU-00000000-0000-0000-0000-000000000000"
     total: int = 143_771 * MIB
@@ -44,9 +45,9 @@ class FakeNvmlDevice:
     others: dict = field(default_factory=dict)
     drawing: dict = field(default_factory=dict)
     highest: int | None = None
-    """Accounting mode: the most that this process has had, None where it is off."""
+    """The highest memory of this process in accounting mode; None if it is off."""
     reserved_in_used: bool = False
-    """Some drivers' v2 still counts the driver's part into used: their documents disagree."""
+    """Whether version 2 includes the driver's reserve in used, as some drivers do."""
 
     def __setattr__(self, name, value):
         object.__setattr__(self, name, value)
@@ -55,7 +56,7 @@ class FakeNvmlDevice:
 
     @property
     def used(self):
-        """As v2 tells it: without the driver's part."""
+        """The memory in use in version 2, without the driver's reserve."""
         return self.own + self.unattributed + sum(self.others.values()) + sum(self.drawing.values())
 
     @property
@@ -63,7 +64,7 @@ class FakeNvmlDevice:
         return self.total - self.driver_reserved - self.used
 
     def processes(self):  # noqa: PLR0911 (one for each regime)
-        """(pid, bytes) as this container sees them."""
+        """Return (pid, bytes) as this container sees them."""
         own = [(os.getpid(), self.own)] if self.own else []
         if self.regime == "bare":
             return own + list(self.others.items())
@@ -84,7 +85,7 @@ class FakeNvmlDevice:
 
 
 class FakeNvml:
-    """The library: one attribute for each C function that it has."""
+    """The library, with a method for each C function."""
 
     def __init__(self, devices=()):
         self.devices = list(devices)
@@ -96,11 +97,11 @@ class FakeNvml:
         self._patches = Patches()
 
     def fail(self, name, code, *, times=None):
-        """From now on ``name`` answers ``code``: always, or the next ``times`` times."""
+        """Let a function return an error code: always, or the next ``times`` times."""
         self._errors[name] = [code, times]
 
     def heal(self, *names):
-        """These functions, or all, work again."""
+        """Let these functions, or all, work again."""
         for name in names or list(self._errors):
             self._errors.pop(name, None)
 
@@ -233,8 +234,7 @@ class FakeNvml:
             return pynvml.NVML_ERROR_INSUFFICIENT_SIZE
         count._obj.value = len(processes)
         entries = ctypes.cast(array, ctypes.POINTER(pynvml.c_nvmlProcessInfo_v2_t))
-        for at, (pid, size) in enumerate(processes):
-            entry = entries[at]
+        for entry, (pid, size) in zip(entries, processes, strict=False):
             entry.pid, entry.usedGpuMemory = pid, size
             entry.gpuInstanceId = entry.computeInstanceId = 0xFFFFFFFF
         return 0
@@ -251,12 +251,12 @@ class FakeNvml:
 
 
 def _as(out, struct):
-    """What lies where the caller points to, as the driver sees it: the caller's own class may be another."""
+    """Return the caller's structure as the driver sees it; the caller's class may be another one."""
     return ctypes.cast(out, ctypes.POINTER(struct))[0]
 
 
 class _Library:
-    """What pynvml takes for a ctypes library."""
+    """The replacement of the ctypes library that pynvml loads."""
 
     def __init__(self, nvml):
         self._nvml = nvml

@@ -1,4 +1,4 @@
-"""Attributes put in place for a while, and taken back in reverse order."""
+"""Temporary replacements of attributes and items, restored in reverse order."""
 
 from __future__ import annotations
 

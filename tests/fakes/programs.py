@@ -1,4 +1,4 @@
-"""Programs to profile. Each entry is a function that prepares, and gives the function that is profiled."""
+"""Programs to profile. Each function prepares a program and returns the function to profile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Block(nn.Module):
-    """A bottleneck of ResNet-50."""
+    """A bottleneck block of ResNet-50."""
 
     def __init__(self, before, middle, stride):
         super().__init__()
@@ -30,12 +30,12 @@ class Block(nn.Module):
 
 
 def resnet50():
-    """torchvision's, where its build fits this torch; else the same layers of plain modules."""
+    """Return torchvision's ResNet-50 if it works with this torch, otherwise the same layers."""
     try:
-        from torchvision.models import resnet50 as theirs
+        from torchvision.models import resnet50 as torchvision_resnet50
 
-        return theirs()
-    except (ImportError, RuntimeError):  # a build for another torch cannot find its operators
+        return torchvision_resnet50()
+    except (ImportError, RuntimeError):  # a build for another torch
         pass
     layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     channels = 64
@@ -47,7 +47,7 @@ def resnet50():
 
 
 def example(steps=2, side=32):
-    """The example of PyTorch's documentation (Understanding GPU Memory 1), on this machine's device."""
+    """The example of the article Understanding GPU Memory 1 in PyTorch's blog."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = resnet50().to(device=device)
     inputs = torch.randn(2, 3, side, side, device=device)
@@ -79,7 +79,7 @@ def adam():
 
 
 def functional():
-    """No module and no optimizer: parameters are told from the data's way."""
+    """No module and no optimizer: parameters follow from the data flow."""
     w, b = torch.randn(20, 10, requires_grad=True), torch.zeros(10, requires_grad=True)
     x = torch.randn(6, 20)
 
@@ -87,37 +87,37 @@ def functional():
         for _ in range(2):
             (x @ w + b).relu().sum().backward()
             with torch.no_grad():
-                for one in (w, b):
-                    one.sub_(0.1 * one.grad)
-                    one.grad = None
+                for parameter in (w, b):
+                    parameter.sub_(0.1 * parameter.grad)
+                    parameter.grad = None
 
     return run
 
 
 class Scribbler(torch.autograd.Function):
-    """Its backward pass writes over an activation."""
+    """A function whose backward pass overwrites an activation."""
 
     @staticmethod
     def forward(ctx, x):
-        ctx.kept = x.detach()
+        ctx.saved = x.detach()
         return x.exp()
 
     @staticmethod
     def backward(ctx, gradient):
-        ctx.kept.mul_(2)
-        return gradient * ctx.kept
+        ctx.saved.mul_(2)
+        return gradient * ctx.saved
 
 
 def scribbled():
-    """Activations and inputs that become something else while going back."""
+    """Activations and inputs that change in the backward pass."""
     w = torch.randn(20, 10, requires_grad=True)
     optimizer = torch.optim.SGD([w], lr=0.1)
-    x, given = torch.randn(6, 20), torch.randn(6, 10)
+    x, weights = torch.randn(6, 20), torch.randn(6, 10)
 
     def run():
         for _ in range(2):
-            y = Scribbler.apply(x @ w) * given
-            (y + y).backward(given)  # an addition hands its gradient on as it is
+            y = Scribbler.apply(x @ w) * weights
+            (y + y).backward(weights)  # an addition passes its gradient on unchanged
             optimizer.step()
             optimizer.zero_grad()
             del y
@@ -138,12 +138,12 @@ def inference():
 
 
 def oddments():
-    """Lists, views, in-place, resizes, sparse, complex, frees of what was there before, memory that nothing names."""
+    """Lists, views, in-place operations, resizes, sparse and complex tensors, and frees of earlier tensors."""
     old = [torch.ones(1000 + i) for i in range(5)]
 
     def run():
         old.pop()
-        parts = torch.cat([one.mul(2) for one in old]).split(100)
+        parts = torch.cat([tensor.mul(2) for tensor in old]).split(100)
         parts[0].add_(parts[1])
         torch.stack(parts[:3]).unbind()
         sparse = torch.eye(20).to_sparse()
@@ -182,4 +182,6 @@ def recurrent():
     return run
 
 
-PROGRAMS = {one.__name__: one for one in (adam, checkpointed, functional, inference, oddments, recurrent, scribbled)}
+PROGRAMS = {
+    program.__name__: program for program in (adam, checkpointed, functional, inference, oddments, recurrent, scribbled)
+}

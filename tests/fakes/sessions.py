@@ -1,4 +1,4 @@
-"""Sessions of many cells with round figures, for whoever lists, compares or draws them."""
+"""Sessions of many cells with round values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fakes.facts import MIB, after, before, report
 
 
 def cell(number, *, held=0, peak=None, outside=0, name="cuda:0", level=100, **options):
-    """The report of one cell: amounts in MiB, ``level`` allocated before it."""
+    """The report of a cell, with sizes in MiB; ``level`` is allocated before it."""
     peak = max(held, 0) if peak is None else peak
     start = before(name, allocated=level * MIB, active=level * MIB, reserved=(level + 2000) * MIB)
     start = _outside(start, 686)
@@ -26,7 +26,7 @@ def _outside(reading, mib):
 
 
 def session(count):
-    """So many cells, each with another peak."""
+    """Reports of several cells with different peaks."""
     return [
         cell(number, held=number % 7, peak=10 + number * 37 % 101, seconds=number / 10)
         for number in range(1, count + 1)

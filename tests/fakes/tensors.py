@@ -1,7 +1,7 @@
-"""Tensors on the fake device: CPU tensors that say they are elsewhere and whose death frees a block.
+"""Tensors on the fake device: CPU tensors that report another device and whose deletion frees a block.
 
-Enough for ``torch.ones/zeros/full/empty(..., device="cuda")``, ``.to("cuda")``, ``.cuda()``, ``.cpu()`` and a matmul.
-The numbers lie once in main memory however large the tensor says it is.
+Supports ``torch.ones/zeros/full/empty(..., device="cuda")``, ``.to("cuda")``, ``.cuda()``, ``.cpu()`` and a matmul.
+Large tensors are expanded from one element, so that they take no main memory.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import weakref
 
 import torch
 
-_LITTLE = 1 << 20
+_MAX_COPIED = 1 << 20
 
 
 class FakeTensor(torch.Tensor):
-    """A tensor of the fake device; ``_gpu`` and ``_index`` say where, of its views as well."""
+    """A tensor or view on the device ``_index`` of ``_gpu``."""
 
     _index = 0
 
@@ -51,38 +51,38 @@ def _first_matmul(gpu, index):
         gpu.alloc(WORKSPACE, index)
 
 
-def _place(gpu, plain, index):
+def _move(gpu, plain, index):
     block = gpu.alloc(max(1, plain.numel() * plain.element_size()), index)
     tensor = plain.as_subclass(FakeTensor)
     tensor._gpu, tensor._index = gpu, index
-    # the block belongs to the storage, as in PyTorch: views keep it
+    # as in PyTorch the block belongs to the storage, which views keep alive
     storage = plain.untyped_storage()
     gpu.storages[storage._cdata] = (index, block)
-    weakref.finalize(storage, _gone, gpu, storage._cdata)
+    weakref.finalize(storage, _free, gpu, storage._cdata)
     return tensor
 
 
-def _gone(gpu, storage):
+def _free(gpu, storage):
     _, block = gpu.storages.pop(storage)
     gpu.free(block)
 
 
-def _of_storage(gpu, name, fake):
-    """What a storage says of itself, on the fake device or on the real one."""
+def _attribute(gpu, name, fake):
+    """Replace a method or property of storages on the fake device."""
     real = getattr(torch.UntypedStorage, name)
 
-    def answer(self):
-        place = gpu.storages.get(self._cdata)
-        if place is not None:
-            return fake(*place)
+    def replacement(self):
+        location = gpu.storages.get(self._cdata)
+        if location is not None:
+            return fake(*location)
         return real(self) if callable(real) else real.__get__(self)
 
-    return answer if callable(real) else property(answer)
+    return replacement if callable(real) else property(replacement)
 
 
 def _copy(plain):
-    """A storage of its own; once for every element only where that is little."""
-    return plain.clone() if plain.numel() < _LITTLE else plain.new_zeros((1,)).expand(plain.shape)
+    """Copy a tensor; large tensors are expanded from one element."""
+    return plain.clone() if plain.numel() < _MAX_COPIED else plain.new_zeros((1,)).expand(plain.shape)
 
 
 def _index(gpu, device):
@@ -93,7 +93,7 @@ def _index(gpu, device):
 
 
 def replacements(gpu):
-    """(owner, name, value) for `FakeGpu.install`."""
+    """Return (owner, name, value) for `FakeGpu.install`."""
 
     def factory(name):
         original = getattr(torch, name)
@@ -104,24 +104,28 @@ def replacements(gpu):
                 return original(*size, **options) if device is None else original(*size, device=device, **options)
             shape, *fill = size if name == "full" or isinstance(size[0], (tuple, list)) else (size,)
             value = original((1,), *fill, **options)
-            return _place(gpu, value.expand(tuple(shape)) if math.prod(shape) else original((0,), **options), index)
+            return _move(gpu, value.expand(tuple(shape)) if math.prod(shape) else original((0,), **options), index)
 
         return make
 
     def to(self, *arguments, **options):
         device = options.get("device", arguments[0] if arguments else None)
         index = _index(gpu, device) if isinstance(device, (str, torch.device)) else None
-        return plain_to(self, *arguments, **options) if index is None else _place(gpu, _copy(self), index)
+        return plain_to(self, *arguments, **options) if index is None else _move(gpu, _copy(self), index)
 
     def cuda(self, device="cuda"):
-        return _place(gpu, _copy(self), _index(gpu, device))
+        return _move(gpu, _copy(self), _index(gpu, device))
 
     plain_to = torch.Tensor.to
     return [
         *((torch, name, factory(name)) for name in ("ones", "zeros", "full", "empty")),
         (torch.Tensor, "to", to),
         (torch.Tensor, "cuda", cuda),
-        (torch.UntypedStorage, "device", _of_storage(gpu, "device", lambda index, _: torch.device("cuda", index))),
-        (torch.UntypedStorage, "data_ptr", _of_storage(gpu, "data_ptr", lambda _, block: block.address)),
-        (torch.UntypedStorage, "nbytes", _of_storage(gpu, "nbytes", lambda _, block: block.requested)),
+        (
+            torch.UntypedStorage,
+            "device",
+            _attribute(gpu, "device", lambda index, _: torch.device("cuda", index)),
+        ),
+        (torch.UntypedStorage, "data_ptr", _attribute(gpu, "data_ptr", lambda _, block: block.address)),
+        (torch.UntypedStorage, "nbytes", _attribute(gpu, "nbytes", lambda _, block: block.requested)),
     ]
