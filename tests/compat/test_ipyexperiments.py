@@ -17,9 +17,8 @@ TOLERANCE = 2
 
 def test_names_and_signatures_of_the_original():
     def signature(function):
-        return (
-            f"({', '.join(str(parameter.replace(annotation=parameter.empty)) for parameter in _parameters(function))})"
-        )
+        parameters = inspect.signature(function).parameters.values()
+        return f"({', '.join(str(parameter.replace(annotation=parameter.empty)) for parameter in parameters)})"
 
     names = [name for name in mem.__all__ if name[0] in "gp"]
     assert {name: signature(getattr(mem, name)) for name in names} == {
