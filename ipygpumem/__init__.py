@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.version import __version__
+
 if TYPE_CHECKING:
     from ipygpumem.compat.zeta import print_cuda_memory_usage, save_memory_snapshot
     from ipygpumem.core.baseline import Baseline
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
 
     last: Report | None
     reports: Reports
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Baseline",

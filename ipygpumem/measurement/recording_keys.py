@@ -27,6 +27,8 @@ from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.version import __version__
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -71,8 +73,6 @@ def add_keys(
 
     ``sources`` and ``numbers`` may hold more cells than the stacks do; the others are left out.
     """
-    from ipygpumem import __version__
-
     options = history.options
     names = _file_names(snapshot)
     snapshot["ipygpumem"] = {

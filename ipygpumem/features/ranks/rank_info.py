@@ -9,6 +9,7 @@ import platform
 import sys
 from typing import TYPE_CHECKING
 
+from ipygpumem.core.version import __version__
 from ipygpumem.features.ranks.model import DeviceFacts, RankInfo
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.host import process_start
@@ -62,8 +63,6 @@ def current_rank_info(*, rank: int | None = None, clock: float | None = None, be
         clock: See `RankInfo`.
         began: See `RankInfo`.
     """
-    from ipygpumem import __version__
-
     number, world = rank_and_world()
     monitor = current().monitor
     monitor.find_devices()

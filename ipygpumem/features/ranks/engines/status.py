@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ipygpumem.core.version import __version__
 from ipygpumem.features.ranks.remarks import join_names
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ def status_text(engines: Engines) -> str:
     """One line per fact; for a closed client, only that it is closed."""
     if engines.closed:
         return engines.gone
-    from ipygpumem import __version__
-
     origins = engines.origins
     hosts = {origin.host for origin in origins.values()}
     devices = {(origin.host, device.uuid) for origin in origins.values() for device in origin.devices if device.uuid}

@@ -99,7 +99,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     later(shell)
 
     # other versions, and what cannot be read, cost nobody else's report
-    client[1].execute("import ipygpumem; ipygpumem.__version__ = '9.9'", block=True)
+    client[1].execute("from ipygpumem.features.ranks import rank_info; rank_info.__version__ = '9.9'", block=True)
     client[2].execute(
         "import ipygpumem.jupyter.engine as e; e._sender.send = "
         'lambda key, value: e._sender.shell.data_pub.publish_data({key: \'{"schema": 1, "sta\'})',
