@@ -143,7 +143,7 @@ def test_a_limit_that_was_not_checked_is_reported(make_gpu, make_notebook):
         ("--modules net", "'net' is not defined"),
         ("--modules x", "modules must be a torch.nn.Module, not int"),
         ("--modules", "expected one argument"),
-        ("--stacks all --limit 1GiB", "are of a recording"),
+        ("--stacks all --limit 1GiB", "need a recording: add --snapshot PATH"),
     ],
 )
 def test_invalid_options_end_the_cell_before_it_runs(gpu_notebook, line, message):
