@@ -40,7 +40,7 @@ fast: $(VENV)/.test
 
 # The tests that depend on the version of IPython.
 $(OLD_IPYTHONS:%=test-%): test-%: .venv-%/.ready
-	.venv-$*/bin/python $(PYTEST) -m ipython
+	.venv-$*/bin/python $(PYTEST) -m ipython tests/jupyter tests/kernel
 
 # The fast tests with PyTorch's CUDA build, with or without a GPU.
 test-cuda: .venv-cuda/.ready
