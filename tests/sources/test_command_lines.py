@@ -11,7 +11,7 @@ PY = ["python", "t.py"]
 
 
 @pytest.mark.parametrize(
-    ("words", "short"),
+    ("arguments", "name"),
     [
         (["/usr/bin/python3", "-m", "ipykernel_launcher", "-f", "/x/kernel-1.json"], "python3 -m ipykernel_launcher"),
         (["/usr/bin/python3", "-u", "-X", "dev", "/home/me/train.py", "--lr", "3"], "python3 train.py"),
@@ -25,15 +25,15 @@ PY = ["python", "t.py"]
         ([], ""),
     ],
 )
-def test_program_and_script(words, short):
-    assert short_name(words) == short
+def test_program_and_script(arguments, name):
+    assert short_name(arguments) == name
 
 
 def test_secrets_in_a_command_line():
     words = ["app", "--api-key", "abc", "--token=def", "HF_TOKEN=ghi", "--lr=1", "https://me:pass@host/x", "-n", "5"]
     shown = "app --api-key *** --token=*** HF_TOKEN=*** --lr=1 https://***@host/x -n 5"
     assert redact_command(words) == shown
-    assert redact_command([" ".join(words)]) == shown, "a title that a process wrote itself"
+    assert redact_command([" ".join(words)]) == shown, "a process title"
     assert redact_command(["app", "x" * 500]) == f"app {'x' * 195}…"
 
 
@@ -75,7 +75,7 @@ def test_secrets_in_a_command_line():
         ["-c", "token = 'SECRET'"],
     ],
 )
-def test_what_may_be_a_secret_is_not_shown(words):
+def test_possible_secrets_are_not_shown(words):
     for shown in (
         redact_command([*PY, *words]),
         redact_command([" ".join([*PY, *words])]),
@@ -110,11 +110,11 @@ def test_code_is_not_shown():
         "python -m ipykernel_launcher -f /home/ada/.local/share/jupyter/runtime/kernel-1.json",
     ],
 )
-def test_what_is_plain_is_shown(line):
+def test_plain_arguments_are_shown(line):
     assert redact_command(line.split()) == line
 
 
-def test_a_script_of_an_odd_name():
+def test_unusual_names():
     assert short_name(["python", "https://me:SECRET@host/x.py"]) == "python x.py"
     assert "SECRET" not in short_name(["python", "/x/https://u:SECRET@h"])
     assert redact_command(["/opt/My Programs/app", "x"]) == "/opt/My Programs/app x"

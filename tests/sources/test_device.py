@@ -1,4 +1,4 @@
-"""Our own entry found by growth, in every regime of driver and container; and what is said where it cannot be found."""
+"""How this process's NVML entry is found by a test allocation, in every regime of drivers and containers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEMORY = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo")
 
 
 def start(gpu, size=100 * MIB):
-    """CUDA started with one block on cuda:0, and a monitor that has never read."""
+    """Initialize CUDA with one block on cuda:0, and return a new monitor."""
     return gpu.alloc(size), DeviceMonitor()
 
 
@@ -39,7 +39,7 @@ def read(monitor, name="cuda:0"):
 
 
 @pytest.mark.parametrize("regime", ["bare", "A", "C"])
-def test_our_entry_is_found_wherever_it_stands(make_gpu, regime):
+def test_our_entry_is_found(make_gpu, regime):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={9000001: 300 * MIB})])
     _, monitor = start(gpu)
     device = read(monitor)
@@ -49,19 +49,19 @@ def test_our_entry_is_found_wherever_it_stands(make_gpu, regime):
     assert device.others == (0 if regime == "C" else 300 * MIB)
     assert device.unattributed == 8 * MIB + (300 * MIB if regime == "C" else 0)
     assert imbalance(device) == 0
-    assert gpu.nvml_device.own == CONTEXT + 100 * MIB, "the probe's memory was given back"
-    assert gpu[0].allocator.stats["reserved_bytes"]["all"].peak == 100 * MIB, "and never PyTorch's"
+    assert gpu.nvml_device.own == CONTEXT + 100 * MIB, "the test allocation was freed"
+    assert gpu[0].allocator.stats["reserved_bytes"]["all"].peak == 100 * MIB, "it was not allocated by PyTorch"
 
 
-def test_another_process_with_our_number_is_not_taken_for_us(make_gpu):
-    card = FakeNvmlDevice(regime="A", others={os.getpid() - 3_000_000: 50 * MIB})
-    _, monitor = start(make_gpu(nvml_devices=[card]))
+def test_another_process_with_our_pid(make_gpu):
+    nvml_device = FakeNvmlDevice(regime="A", others={os.getpid() - 3_000_000: 50 * MIB})
+    _, monitor = start(make_gpu(nvml_devices=[nvml_device]))
     device = read(monitor)
     assert (device.process, device.others) == (CONTEXT + 100 * MIB, 50 * MIB)
 
 
 @pytest.mark.parametrize(
-    ("regime", "words"),
+    ("regime", "reason"),
     [
         ("B", "NVML reports 0 bytes for this process"),
         ("wsl", "no memory by process on this system"),
@@ -69,26 +69,26 @@ def test_another_process_with_our_number_is_not_taken_for_us(make_gpu):
         ("shared", "several entries"),
     ],
 )
-def test_an_entry_that_cannot_be_found_is_unknown_and_says_why(make_gpu, regime, words):
+def test_an_entry_that_cannot_be_found(make_gpu, regime, reason):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={9000001: 300 * MIB})])
     _, monitor = start(gpu)
     device = read(monitor)
     assert device.mode == "device"
-    assert words in device.why
+    assert reason in device.why
     assert (device.process, device.others, device.unattributed) == (None, None, None)
-    assert device.outside == CONTEXT + 8 * MIB + 300 * MIB, "everybody's, which the mode says"
+    assert device.outside == CONTEXT + 8 * MIB + 300 * MIB, "of all processes, as the mode says"
     assert imbalance(device) == 0
     assert gpu.raw == {}
 
 
-def test_nobody_of_this_process_in_the_list(make_gpu):
+def test_this_process_is_not_in_the_list(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime="hidden", drawing={5: 3 * MIB})])
     gpu.nvml_device.processes = lambda: [(9000001, 300 * MIB)]
     _, monitor = start(gpu)
     assert "this process is not in NVML's list" in read(monitor).why
 
 
-def test_a_card_too_full_for_the_probe_goes_by_the_process_id(make_gpu):
+def test_without_free_memory_the_pid_is_used(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(total=1500 * MIB)])
     _, monitor = start(gpu)
     device = read(monitor)
@@ -97,23 +97,23 @@ def test_a_card_too_full_for_the_probe_goes_by_the_process_id(make_gpu):
     assert device.why == "NVML entry found by process id (too little free memory for a test allocation)"
 
 
-def test_a_card_too_full_and_a_strangers_list_stay_unknown(make_gpu):
+def test_without_free_memory_and_pids_of_the_host(make_gpu):
     _, monitor = start(make_gpu(nvml_devices=[FakeNvmlDevice(total=1500 * MIB, regime="A")]))
     device = read(monitor)
     assert (device.mode, device.process) == ("device", None)
     assert "too little free memory" in device.why
 
 
-def test_no_runtime_to_allocate_with_goes_by_the_process_id(fake_gpu, monkeypatch):
+def test_without_a_cuda_runtime_the_pid_is_used(fake_gpu, monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     _, monitor = start(fake_gpu)
     device = read(monitor)
     assert device.why == "NVML entry found by process id (the test allocation outside PyTorch failed)"
 
 
-def test_a_card_that_does_not_move_is_not_ours(make_gpu):
+def test_a_device_that_does_not_change_is_not_ours(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="GPU-a", regime="hidden"), FakeNvmlDevice(uuid="GPU-b")])
-    # a virtualisation layer that gives NVML's cards in another order than CUDA's
+    # a virtualisation layer that gives NVML's nvml_devices in another order than CUDA's
     gpu[0].nvml_device, gpu[1].nvml_device = gpu[1].nvml_device, gpu[0].nvml_device
     gpu.properties = None
     torch.cuda._get_device_properties = lambda index: _properties("ab"[index])
@@ -132,7 +132,7 @@ def _properties(uuid):
     return Properties
 
 
-def test_cards_are_paired_by_uuid_whatever_their_order(make_gpu):
+def test_devices_are_matched_by_uuid(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="GPU-a"), FakeNvmlDevice(uuid="GPU-b", others={1: 77 * MIB})])
     gpu.nvml.devices.reverse()
     gpu.alloc(MIB, 1)
@@ -147,7 +147,7 @@ def test_a_mig_instance_is_read_by_its_own_handle(make_gpu):
     assert (device.mode, device.total) == ("process", 10_000 * MIB)
 
 
-def test_the_parent_of_a_mig_instance_is_never_shown_as_ours(make_gpu):
+def test_the_whole_gpu_of_a_mig_instance_is_not_used(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="GPU-a", mig=True)])
     _, monitor = start(gpu)
     device = read(monitor)
@@ -156,7 +156,7 @@ def test_the_parent_of_a_mig_instance_is_never_shown_as_ours(make_gpu):
     assert device.source == "cudaMemGetInfo"
 
 
-def test_an_entry_below_what_pytorch_holds_is_never_shown(fake_gpu):
+def test_an_entry_smaller_than_pytorchs_memory_is_not_used(fake_gpu):
     _, monitor = start(fake_gpu)
     assert read(monitor).mode == "process"
     fake_gpu.nvml_device.own = 99 * MIB
@@ -165,7 +165,7 @@ def test_an_entry_below_what_pytorch_holds_is_never_shown(fake_gpu):
     assert device.why == "NVML's entry is smaller than what PyTorch has reserved"
 
 
-def test_an_entry_that_vanishes_or_turns_0_is_unknown(fake_gpu):
+def test_an_entry_that_disappears_or_becomes_zero(fake_gpu):
     _, monitor = start(fake_gpu)
     read(monitor)
     for regime in ("hidden", "B"):
@@ -174,10 +174,10 @@ def test_an_entry_that_vanishes_or_turns_0_is_unknown(fake_gpu):
         assert (device.mode, device.process) == ("device", None)
         assert device.why == "this process's entry is missing from NVML's list"
     fake_gpu.nvml_device.regime = "bare"
-    assert read(monitor).mode == "process", "and it comes back with the entry"
+    assert read(monitor).mode == "process", "when the entry is back"
 
 
-def test_those_who_draw_count_once(make_gpu):
+def test_graphics_processes_are_counted_once(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(drawing={9: 40 * MIB})])
     _, monitor = start(gpu)
     device = read(monitor)
@@ -186,7 +186,7 @@ def test_those_who_draw_count_once(make_gpu):
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("functions", [LISTS, MEMORY, LISTS + MEMORY, ("nvmlDeviceGetHandleByUUID",)])
-def test_nvml_that_refuses_from_the_start_costs_a_mode_and_never_an_exception(make_gpu, functions, code):
+def test_errors_of_nvml_from_the_start(make_gpu, functions, code):
     gpu = make_gpu()
     for name in functions:
         gpu.nvml.fail(name, code)
@@ -198,7 +198,7 @@ def test_nvml_that_refuses_from_the_start_costs_a_mode_and_never_an_exception(ma
     assert device.used is not None or functions == MEMORY
     assert device.why
     if functions == MEMORY:
-        assert (device.mode, device.process) == ("process", CONTEXT + 100 * MIB), "as on machines of unified memory"
+        assert (device.mode, device.process) == ("process", CONTEXT + 100 * MIB), "as on machines with unified memory"
     else:
         assert (device.mode, device.process) == ("device", None)
         assert device.source == ("cudaMemGetInfo" if functions != LISTS else "NVML memory info v2")
@@ -206,7 +206,7 @@ def test_nvml_that_refuses_from_the_start_costs_a_mode_and_never_an_exception(ma
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("functions", [LISTS, MEMORY, LISTS + MEMORY])
-def test_nvml_that_dies_in_mid_session(fake_gpu, functions, code):
+def test_errors_of_nvml_later(fake_gpu, functions, code):
     _, monitor = start(fake_gpu)
     assert read(monitor).mode == "process"
     for name in functions:
@@ -222,14 +222,14 @@ def test_nvml_that_dies_in_mid_session(fake_gpu, functions, code):
 
 
 @pytest.mark.parametrize(
-    ("present", "code", "words"),
+    ("present", "code", "reason"),
     [
         (False, None, "no NVIDIA driver library"),
         (True, pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "driver is not loaded"),
         (True, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "different versions"),
     ],
 )
-def test_without_nvml_cuda_itself_tells_the_card(make_gpu, present, code, words):
+def test_without_nvml_cuda_is_asked(make_gpu, present, code, reason):
     gpu = make_gpu()
     gpu.nvml.present = present
     if code:
@@ -237,12 +237,12 @@ def test_without_nvml_cuda_itself_tells_the_card(make_gpu, present, code, words)
     _, monitor = start(gpu)
     device = read(monitor)
     assert (device.mode, device.source) == ("device", "cudaMemGetInfo")
-    assert words in device.why
+    assert reason in device.why
     assert device.driver_reserved is None
     assert device.outside == CONTEXT + 8 * MIB
 
 
-def test_a_device_without_a_context_gets_no_cuda_call_and_no_context(two_gpus):
+def test_no_cuda_call_on_a_device_without_a_context(two_gpus):
     two_gpus.nvml.present = False
     _, monitor = start(two_gpus)
     for _ in range(3):
@@ -252,7 +252,7 @@ def test_a_device_without_a_context_gets_no_cuda_call_and_no_context(two_gpus):
     assert device.total is not None, "from its properties"
 
 
-def test_a_device_without_a_context_is_still_read_by_nvml(two_gpus):
+def test_a_device_without_a_context_is_read_with_nvml(two_gpus):
     two_gpus[1].nvml_device.others[5] = 50 * MIB
     _, monitor = start(two_gpus)
     device = read(monitor, "cuda:1")
@@ -261,7 +261,7 @@ def test_a_device_without_a_context_is_still_read_by_nvml(two_gpus):
 
 
 @pytest.mark.parametrize("stream", ["current", "side"])
-def test_no_forbidden_call_while_a_graph_is_captured(two_gpus, stream):
+def test_no_forbidden_call_during_a_capture(two_gpus, stream):
     two_gpus.alloc(MIB, 0)
     two_gpus.alloc(MIB, 1)
     monitor = DeviceMonitor()
@@ -270,7 +270,7 @@ def test_no_forbidden_call_while_a_graph_is_captured(two_gpus, stream):
     assert two_gpus.violations == []
     assert first.allocated == MIB
     device = read(monitor)
-    assert device.mode == "process", "the probe waited for the end of the capture"
+    assert device.mode == "process", "the test allocation waited for the end of the capture"
     two_gpus.nvml.present = False
     for name in LISTS + MEMORY:
         two_gpus.nvml.fail(name, pynvml.NVML_ERROR_GPU_IS_LOST)
@@ -279,7 +279,7 @@ def test_no_forbidden_call_while_a_graph_is_captured(two_gpus, stream):
     assert two_gpus.violations == []
 
 
-def test_a_failed_kernel_leaves_what_still_can_be_read(fake_gpu):
+def test_values_that_can_be_read_after_a_failed_kernel(fake_gpu):
     _, monitor = start(fake_gpu)
     read(monitor)
     fake_gpu.break_device()
@@ -296,7 +296,7 @@ def test_a_failed_kernel_before_the_first_reading(fake_gpu):
 
 
 def _accompany(gpu, monkeypatch, *movers):
-    """With each of our raw allocations another process takes as much, and gives it back with it."""
+    """Let another process allocate and free the same amount as each test allocation."""
     runtime = sys.modules["cuda.bindings.runtime"]
     malloc, free, waiting, moved = runtime.cudaMalloc, runtime.cudaFree, list(movers), []
 
@@ -316,14 +316,14 @@ def _accompany(gpu, monkeypatch, *movers):
     monkeypatch.setattr(runtime, "cudaFree", cuda_free)
 
 
-def test_a_chance_companion_of_one_step_is_not_one_of_both(make_gpu, monkeypatch):
+def test_another_process_that_changes_by_the_same_amount_once(make_gpu, monkeypatch):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(others={7: 100 * MIB, 8: 100 * MIB})])
     _accompany(gpu, monkeypatch, 7, 8)
     _, monitor = start(gpu)
     assert read(monitor).others == 200 * MIB
 
 
-def test_a_chance_companion_is_not_taken_for_us_where_we_are_hidden(make_gpu, monkeypatch):
+def test_another_process_that_changes_by_the_same_amount_while_we_are_hidden(make_gpu, monkeypatch):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(others={7: 100 * MIB}, regime="hidden")])
     gpu.nvml_device.processes = lambda: list(gpu.nvml_device.others.items())
     _accompany(gpu, monkeypatch, 7)

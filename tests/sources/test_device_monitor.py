@@ -1,4 +1,4 @@
-"""All devices at one instant: which are watched, what a name means, what a torn reading becomes."""
+"""Readings of all devices, device names, and readings that change while they are made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ipygpumem.sources.device_monitor import DeviceMonitor
 MIB = 1 << 20
 
 
-def test_before_cuda_starts_there_is_the_host_and_cuda_stays_off(fake_gpu):
+def test_reading_does_not_initialize_cuda(fake_gpu):
     reading = DeviceMonitor().read()
     assert reading.devices == {}
     assert reading.host.rss > MIB
@@ -28,27 +28,27 @@ def test_every_device_has_its_reading(two_gpus):
     two_gpus.alloc(3 * MIB, 0)
     two_gpus.alloc(30 * MIB, 1)
     devices = DeviceMonitor().read().devices
-    assert {name: one.allocated for name, one in devices.items()} == {"cuda:0": 3 * MIB, "cuda:1": 30 * MIB}
+    assert {name: device.allocated for name, device in devices.items()} == {"cuda:0": 3 * MIB, "cuda:1": 30 * MIB}
     assert list(DeviceMonitor(selected=["cuda:1"]).read().devices) == ["cuda:1"]
 
 
-@pytest.mark.parametrize("word", ["1", "cuda:1", " cuda:1 ", "cuda:01", 1])
-def test_words_for_a_device(two_gpus, word):
-    assert DeviceMonitor().parse_devices([word, word]) == ("cuda:1",)
+@pytest.mark.parametrize("name", ["1", "cuda:1", " cuda:1 ", "cuda:01", 1])
+def test_ways_to_write_a_device(two_gpus, name):
+    assert DeviceMonitor().parse_devices([name, name]) == ("cuda:1",)
 
 
-def test_cuda_alone_is_the_first(two_gpus):
+def test_cuda_without_an_index_is_the_first_device(two_gpus):
     assert DeviceMonitor().parse_devices(["cuda"]) == ("cuda:0",)
 
 
-@pytest.mark.parametrize("word", ["cuda:2", "7", "cpu", "-1", "cuda:-1", "", "cuda:a", "xcuda:0", "1.0"])
-def test_words_for_no_device(two_gpus, word):
+@pytest.mark.parametrize("name", ["cuda:2", "7", "cpu", "-1", "cuda:-1", "", "cuda:a", "xcuda:0", "1.0"])
+def test_invalid_devices(two_gpus, name):
     with pytest.raises(DeviceError) as caught:
-        DeviceMonitor().parse_devices([word])
+        DeviceMonitor().parse_devices([name])
     assert "\n" not in str(caught.value)
 
 
-def test_segments_that_move_within_a_reading_make_it_read_again(fake_gpu, monkeypatch):
+def test_a_reading_is_repeated_if_segments_change(fake_gpu, monkeypatch):
     fake_gpu.alloc(MIB)
     monitor = DeviceMonitor()
     monitor.read()
@@ -66,7 +66,7 @@ def test_segments_that_move_within_a_reading_make_it_read_again(fake_gpu, monkey
     assert device.outside == 612 * MIB
 
 
-def test_a_reading_that_fails_is_none_with_its_reason(fake_gpu, monkeypatch):
+def test_values_of_a_failed_reading_are_none(fake_gpu, monkeypatch):
     fake_gpu.alloc(MIB)
     monitor = DeviceMonitor()
     monitor.read()
@@ -79,7 +79,7 @@ def _raise(*_):
     raise RuntimeError("driver shut down\nand a traceback of C++")
 
 
-def test_cuda_malloc_async_says_whose_pool_it_is(make_gpu):
+def test_cuda_malloc_async(make_gpu):
     gpu = make_gpu(backend="cudaMallocAsync")
     gpu.alloc(MIB)
     device = DeviceMonitor().read().devices["cuda:0"]
@@ -87,7 +87,7 @@ def test_cuda_malloc_async_says_whose_pool_it_is(make_gpu):
     assert device.torch_why.startswith("cudaMallocAsync")
 
 
-def test_a_pluggable_allocator_is_unknown_and_not_nothing(make_gpu):
+def test_values_of_a_pluggable_allocator_are_none(make_gpu):
     gpu = make_gpu(backend="pluggable")
     torch.cuda.init()
     gpu.outside(500 * MIB)
@@ -97,7 +97,7 @@ def test_a_pluggable_allocator_is_unknown_and_not_nothing(make_gpu):
     assert device.process == 1112 * MIB
 
 
-def test_pinned_memory_where_torch_counts_it(fake_gpu, monkeypatch):
+def test_pinned_memory(fake_gpu, monkeypatch):
     fake_gpu.alloc(MIB)
     fake_gpu.pinned = 7 * MIB
     assert DeviceMonitor().read().host.pinned == 7 * MIB
@@ -105,7 +105,7 @@ def test_pinned_memory_where_torch_counts_it(fake_gpu, monkeypatch):
     assert DeviceMonitor().read().host.pinned is None
 
 
-def test_busy_is_asked_not_waited_for(fake_gpu):
+def test_busy_does_not_wait(fake_gpu):
     fake_gpu.alloc(MIB)
     monitor = DeviceMonitor()
     monitor.read()
@@ -116,7 +116,7 @@ def test_busy_is_asked_not_waited_for(fake_gpu):
     assert monitor.read().devices["cuda:0"].busy is False
 
 
-def test_old_torch_torch_without_cuda_and_no_torch(monkeypatch, fake_gpu):
+def test_problems_of_torch(monkeypatch, fake_gpu):
     assert pytorch.problem(load=True) is None
     with monkeypatch.context() as patch:
         patch.setattr(torch, "__version__", "2.3.1+cu121")
@@ -133,7 +133,7 @@ def test_old_torch_torch_without_cuda_and_no_torch(monkeypatch, fake_gpu):
         assert DeviceMonitor().read().devices == {}
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "torch", types.ModuleType("torch"))
-        assert pytorch.module() is None, "half-way through its own import"
+        assert pytorch.module() is None, "during its own import"
 
 
 def test_a_machine_without_a_gpu():

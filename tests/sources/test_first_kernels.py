@@ -7,7 +7,7 @@ from ipygpumem.sources.first_kernels import run_first_kernels
 MIB = 1 << 20
 
 
-def test_the_first_kernels_leave_the_workspace_and_no_tensor(fake_gpu):
+def test_the_workspace_stays_allocated_and_no_tensor(fake_gpu):
     torch.cuda.init()
     state = torch.get_rng_state()
     assert run_first_kernels(torch, 0) == ""
@@ -16,7 +16,7 @@ def test_the_first_kernels_leave_the_workspace_and_no_tensor(fake_gpu):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_whatever_the_user_has_set_stays_and_does_not_matter(fake_gpu):
+def test_the_users_modes_are_kept_and_have_no_effect(fake_gpu):
     torch.cuda.init()
     seen = []
 
@@ -36,7 +36,7 @@ def test_whatever_the_user_has_set_stays_and_does_not_matter(fake_gpu):
     assert seen == []
 
 
-def test_a_step_that_fails_is_passed_over_and_named(fake_gpu, monkeypatch):
+def test_failed_steps_are_returned(fake_gpu, monkeypatch):
     torch.cuda.init()
     monkeypatch.setattr(torch, "softmax", _fail)
     assert run_first_kernels(torch, 0) == "softmax (no kernel image is available)"

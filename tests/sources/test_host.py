@@ -14,7 +14,7 @@ from ipygpumem.sources.host import namespace_pids, read_host, reset_peak
 MIB = 1 << 20
 
 
-def test_the_reading_is_the_kernels():
+def test_a_reading_matches_the_kernel():
     reading = read_host(pinned=5, available=True)
     process = psutil.Process()
     assert abs(reading.rss - process.memory_info().rss) < 2 * MIB
@@ -22,14 +22,14 @@ def test_the_reading_is_the_kernels():
     assert reading.total == psutil.virtual_memory().total
     assert 0 < reading.available < reading.total
     assert reading.pinned == 5
-    assert read_host().available is None, "costs 50 us: only when asked for"
+    assert read_host().available is None, "it takes 50 us"
 
 
-def test_memory_that_came_and_went_is_in_the_high_water_mark():
+def test_freed_memory_is_in_the_high_water_mark():
     script = """
 from ipygpumem.sources.host import read_host, reset_peak
-held = bytearray(200 << 20)
-del held
+block = bytearray(200 << 20)
+del block
 before = read_host()
 assert before.peak - before.rss > 150 << 20, before
 assert reset_peak()
@@ -41,7 +41,7 @@ assert after.peak - after.rss < 5 << 20, after
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
-def test_without_proc_the_library_tells(monkeypatch):
+def test_without_proc_psutil_is_used(monkeypatch):
     monkeypatch.setattr("ipygpumem.sources.host._STATUS", "/nowhere/status")
     host._status.cache_clear()
     reading = read_host()
@@ -50,7 +50,7 @@ def test_without_proc_the_library_tells(monkeypatch):
     assert namespace_pids() == (os.getpid(),)
 
 
-def test_a_reset_that_the_system_refuses_is_told(monkeypatch):
+def test_a_reset_that_fails(monkeypatch):
     monkeypatch.setattr("pathlib.Path.open", _refuse)
     assert reset_peak() is False
 
@@ -59,20 +59,20 @@ def _refuse(*arguments, **options):
     raise PermissionError
 
 
-def test_our_numbers_in_every_namespace_own_first(monkeypatch, tmp_path):
+def test_pids_in_all_namespaces(monkeypatch, tmp_path):
     status = tmp_path / "status"
     status.write_text("Name:\tpython\nNSpid:\t4000\t12\t1\n")
     monkeypatch.setattr("ipygpumem.sources.host._STATUS", str(status))
     assert namespace_pids() == (os.getpid(), 4000, 12, 1)
 
 
-def test_a_stranger_on_our_descriptor_is_not_read(tmp_path):
-    """A program that closes every descriptor may get ours back for a file of its own."""
+def test_a_reused_file_descriptor_is_not_read(tmp_path):
+    """A program that closes all descriptors may open another file with the number of ours."""
     read_host()
-    ours = host._status(os.getpid())
+    descriptor = host._status(os.getpid())
     other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
-    os.dup2(other, ours)
+    os.dup2(other, descriptor)
     assert read_host().rss > 0
     os.close(other)
     host._status.cache_clear()
-    os.close(ours)
+    os.close(descriptor)

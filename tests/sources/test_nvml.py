@@ -1,4 +1,4 @@
-"""NVML, spoken to through the real pynvml over a library that answers as a driver does."""
+"""NVML through the real pynvml and a fake library."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ def opened(fake_nvml):
     return nvml, nvml.handle(fake_nvml.devices[0].uuid)[0]
 
 
-def test_memory_v2_puts_the_drivers_part_into_used(fake_nvml):
+def test_memory_v2_includes_the_drivers_reserve_in_used(fake_nvml):
     fake_nvml.devices[0].own = 700 * MIB
     nvml, handle = opened(fake_nvml)
     assert nvml.memory(handle) == DeviceMemory(143_771 * MIB, 1315 * MIB, 615 * MIB, "NVML memory info v2")
 
 
-def test_memory_v2_of_a_driver_that_counts_its_part_into_used_means_the_same(fake_nvml):
+def test_memory_v2_of_a_driver_that_includes_its_reserve(fake_nvml):
     fake_nvml.devices[0].own = 700 * MIB
     fake_nvml.devices[0].reserved_in_used = True
     nvml, handle = opened(fake_nvml)
     assert nvml.memory(handle) == DeviceMemory(143_771 * MIB, 1315 * MIB, 615 * MIB, "NVML memory info v2")
 
 
-def test_a_driver_without_v2_is_read_by_v1_for_good(fake_nvml):
+def test_a_driver_without_v2_is_always_read_with_v1(fake_nvml):
     fake_nvml.devices[0].own = 700 * MIB
     fake_nvml.missing.add("nvmlDeviceGetMemoryInfo_v2")
     nvml, handle = opened(fake_nvml)
-    want = DeviceMemory(143_771 * MIB, 1315 * MIB, None, "NVML memory info v1")
-    assert nvml.memory(handle) == want
+    expected = DeviceMemory(143_771 * MIB, 1315 * MIB, None, "NVML memory info v1")
+    assert nvml.memory(handle) == expected
     fake_nvml.missing.clear()
     pynvml._nvmlGetFunctionPointer_cache.clear()
-    assert nvml.memory(handle) == want, "one source for a whole session"
+    assert nvml.memory(handle) == expected, "the version does not change"
 
 
-def test_a_driver_that_refuses_the_structs_version_is_read_by_v1(fake_nvml):
+def test_a_driver_with_another_version_of_the_structure(fake_nvml):
     fake_nvml.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
     nvml, handle = opened(fake_nvml)
     assert nvml.memory(handle).source == "NVML memory info v1"
 
 
-def test_any_other_failure_of_v2_is_no_reason_to_mix(fake_nvml):
+def test_other_errors_of_v2_do_not_change_the_version(fake_nvml):
     nvml, handle = opened(fake_nvml)
     fake_nvml.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_UNKNOWN, times=1)
     with pytest.raises(NvmlError):
@@ -60,9 +60,9 @@ def test_any_other_failure_of_v2_is_no_reason_to_mix(fake_nvml):
     assert nvml.memory(handle).source == "NVML memory info v2"
 
 
-def test_processes_by_v3_or_v2_and_those_that_draw(fake_nvml):
-    card = fake_nvml.devices[0]
-    card.own, card.others, card.drawing = 5 * MIB, {77: 9 * MIB}, {77: 9 * MIB, 88: MIB}
+def test_compute_and_graphics_processes(fake_nvml):
+    device = fake_nvml.devices[0]
+    device.own, device.others, device.drawing = 5 * MIB, {77: 9 * MIB}, {77: 9 * MIB, 88: MIB}
     nvml, handle = opened(fake_nvml)
     assert nvml.processes(handle) == {os.getpid(): 5 * MIB, 77: 9 * MIB}
     assert nvml.processes(handle, graphics=True) == {os.getpid(): 5 * MIB, 77: 9 * MIB, 88: MIB}
@@ -72,7 +72,7 @@ def test_processes_by_v3_or_v2_and_those_that_draw(fake_nvml):
     assert fake_nvml.calls["nvmlDeviceGetComputeRunningProcesses_v2"] > 0
 
 
-def test_a_crowded_card_and_a_list_that_never_fits(fake_nvml):
+def test_long_process_lists(fake_nvml):
     fake_nvml.devices[0].others = dict.fromkeys(range(1, 101), MIB)
     nvml, handle = opened(fake_nvml)
     assert len(nvml.processes(handle)) == 100
@@ -81,18 +81,18 @@ def test_a_crowded_card_and_a_list_that_never_fits(fake_nvml):
         nvml.processes(handle)
 
 
-def test_an_idle_card_lists_nobody(fake_nvml):
+def test_an_unused_device_has_no_processes(fake_nvml):
     nvml, handle = opened(fake_nvml)
     assert nvml.processes(handle) == {}
 
 
-def test_bytes_that_are_not_available_are_none(fake_nvml):
+def test_unavailable_sizes_are_none(fake_nvml):
     fake_nvml.devices[0].own, fake_nvml.devices[0].regime = MIB, "wsl"
     nvml, handle = opened(fake_nvml)
     assert nvml.processes(handle) == {os.getpid(): None}
 
 
-def test_handles_by_uuid_bare_or_not_then_by_pci(fake_nvml):
+def test_handles_by_uuid_and_pci_bus_id(fake_nvml):
     fake_nvml.devices.append(FakeNvmlDevice(uuid="GPU-2", pci="00000000:3B:00.0", total=MIB))
     fake_nvml.devices.append(FakeNvmlDevice(uuid="MIG-3", total=2 * MIB))
     nvml = Nvml()
@@ -107,7 +107,7 @@ def test_handles_by_uuid_bare_or_not_then_by_pci(fake_nvml):
         nvml.handle("unheard of")
 
 
-def test_the_parent_of_a_mig_instance_is_told(fake_nvml):
+def test_the_whole_gpu_of_a_mig_instance_is_recognized(fake_nvml):
     fake_nvml.devices[0].mig = True
     nvml = Nvml()
     assert nvml.handle(fake_nvml.devices[0].uuid)[1] is True
@@ -117,7 +117,7 @@ def test_the_parent_of_a_mig_instance_is_told(fake_nvml):
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "reason"),
     [
         (pynvml.NVML_ERROR_UNINITIALIZED, "shut down"),
         (pynvml.NVML_ERROR_NOT_SUPPORTED, "does not support"),
@@ -129,11 +129,11 @@ def test_the_parent_of_a_mig_instance_is_told(fake_nvml):
         (4711, "error 4711"),
     ],
 )
-def test_errors_become_reasons_in_plain_words(fake_nvml, code, words):
+def test_errors_have_readable_reasons(fake_nvml, code, reason):
     nvml, handle = opened(fake_nvml)
     fake_nvml.fail("nvmlDeviceGetComputeRunningProcesses_v3", code)
     fake_nvml.fail("nvmlDeviceGetComputeRunningProcesses_v2", code)
-    with pytest.raises(NvmlError, match=words) as caught:
+    with pytest.raises(NvmlError, match=reason) as caught:
         nvml.processes(handle)
     assert "\n" not in str(caught.value)
 
@@ -164,13 +164,13 @@ def _package(**names):
         _package(),
     ],
 )
-def test_an_old_package_of_the_same_name_is_told(monkeypatch, module):
+def test_an_old_package_of_the_same_name(monkeypatch, module):
     monkeypatch.setitem(sys.modules, "pynvml", module)
     with pytest.raises(NvmlError, match="pip uninstall pynvml"):
         Nvml()
 
 
-def test_nvidia_ml_py_that_is_not_there_or_cannot_be_imported(monkeypatch, tmp_path):
+def test_nvidia_ml_py_cannot_be_imported(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(NvmlError, match="nvidia-ml-py is not installed"):
         Nvml()
@@ -181,7 +181,7 @@ def test_nvidia_ml_py_that_is_not_there_or_cannot_be_imported(monkeypatch, tmp_p
         Nvml()
 
 
-def test_the_deprecated_distributions_warning_is_not_repeated(monkeypatch, tmp_path):
+def test_the_warning_of_the_deprecated_package_is_hidden(monkeypatch, tmp_path):
     (tmp_path / "pynvml.py").write_text("import warnings; warnings.warn('deprecated', FutureWarning)")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "pynvml")

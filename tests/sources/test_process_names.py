@@ -1,4 +1,4 @@
-"""Who other processes are: real ones, as this system shows them; and when nobody is to be looked up."""
+"""Facts about real processes, and when processes are not looked up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from fakes.nvml import FakeNvmlDevice
-from ipygpumem.sources import process_names as processes
+from ipygpumem.sources import process_names
 from ipygpumem.sources.device_monitor import DeviceMonitor
 from ipygpumem.sources.process_names import ProcessDirectory, own_pid
 
@@ -23,7 +23,7 @@ SLEEP = "import time; time.sleep(60)"
 
 @pytest.fixture
 def start(monkeypatch):
-    """A real process, with these variables and no others of Jupyter's."""
+    """Start real processes without Jupyter's environment variables."""
     started = []
     for name in ("JPY_SESSION_NAME", "JPY_PARENT_PID", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
@@ -35,13 +35,13 @@ def start(monkeypatch):
         return started[-1]
 
     yield run
-    for one in started:
-        one.kill()
-        one.wait()
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 def _running(pid, program):
-    """Wait until it is no copy of this one any more."""
+    """Wait until a process runs its program."""
     for _ in range(200):
         if psutil.Process(pid).cmdline()[:1] == [program]:
             return
@@ -50,33 +50,40 @@ def _running(pid, program):
 
 @pytest.fixture
 def outermost(monkeypatch):
-    monkeypatch.setattr(processes, "_may_be_nested", lambda: False)
+    monkeypatch.setattr(process_names, "_may_be_nested", lambda: False)
 
 
 @pytest.fixture
 def nested(monkeypatch):
-    monkeypatch.setattr(processes, "_may_be_nested", lambda: True)
+    monkeypatch.setattr(process_names, "_may_be_nested", lambda: True)
 
 
 @pytest.fixture
-def stranger(monkeypatch):
-    """All processes but this one are another user's."""
+def other_user(monkeypatch):
+    """All processes except this process belong to another user."""
     mine = os.getpid()
-    monkeypatch.setattr(processes, "_has_same_user", lambda process: process.pid == mine)
+    monkeypatch.setattr(process_names, "_has_same_user", lambda process: process.pid == mine)
 
 
-def test_our_own_number_is_that_of_proc():
+def test_own_pid():
     assert own_pid() == os.getpid()
 
 
-def test_a_child_is_told_from_others(start, outermost):
+def test_a_child(start, outermost):
     child = start(sys.executable, "-c", SLEEP, "--hf-token", "hunter2", "--lr=3", "--password=hunter2")
-    one = ProcessDirectory().lookup(child.pid, 5, trusted=True)
-    assert (one.pid, one.amount, one.relation, one.role, one.notebook, one.why) == (child.pid, 5, "child", "", "", "")
-    assert one.name == f"{Path(sys.executable).name} -c"
-    assert one.command.endswith("--hf-token *** --lr=3 --password=***")
-    assert "hunter2" not in repr(one)
-    assert one.began == pytest.approx(time.time(), abs=30)
+    process = ProcessDirectory().lookup(child.pid, 5, trusted=True)
+    assert (process.pid, process.amount, process.relation, process.role, process.notebook, process.why) == (
+        child.pid,
+        5,
+        "child",
+        "",
+        "",
+        "",
+    )
+    assert process.name == f"{Path(sys.executable).name} -c"
+    assert process.command.endswith("--hf-token *** --lr=3 --password=***")
+    assert "hunter2" not in repr(process)
+    assert process.began == pytest.approx(time.time(), abs=30)
 
 
 def test_a_grandchild_is_a_child(start, outermost):
@@ -90,7 +97,7 @@ def test_a_grandchild_is_a_child(start, outermost):
     below[0].kill()
 
 
-def test_a_parent_that_is_hidden_hides_nobody_below_it(start, outermost, monkeypatch):
+def test_a_hidden_parent(start, outermost, monkeypatch):
     child = start("/bin/sleep", "60")
 
     class Process(psutil.Process):
@@ -99,124 +106,124 @@ def test_a_parent_that_is_hidden_hides_nobody_below_it(start, outermost, monkeyp
                 raise psutil.NoSuchProcess(pid)
             super().__init__(pid)
 
-    monkeypatch.setattr(processes, "own_pid", lambda: 1 << 22)  # or the search would end with the parent
+    monkeypatch.setattr(process_names, "own_pid", lambda: 1 << 22)
     monkeypatch.setattr(psutil, "Process", Process)
-    one = ProcessDirectory().lookup(child.pid, trusted=True)
-    assert (one.name, one.relation, one.why) == ("sleep", "own", "")
+    process = ProcessDirectory().lookup(child.pid, trusted=True)
+    assert (process.name, process.relation, process.why) == ("sleep", "own", "")
 
 
 @pytest.fixture
 def unrelated(monkeypatch):
-    """Children of this process are somebody else's."""
-    monkeypatch.setattr(processes, "_is_descendant", lambda process: False)
+    """Children of this process count as unrelated."""
+    monkeypatch.setattr(process_names, "_is_descendant", lambda process: False)
 
 
 def test_a_kernel_is_named_by_its_notebook(start, outermost, unrelated):
     here = str(os.getpid())
     kernel = start(JPY_SESSION_NAME="/home/me/train.ipynb", JPY_PARENT_PID=here)
-    one = ProcessDirectory().lookup(kernel.pid, trusted=True)
-    assert (one.relation, one.role, one.notebook) == ("own", "kernel", "/home/me/train.ipynb")
-    assert one.label == "kernel of train.ipynb"
+    process = ProcessDirectory().lookup(kernel.pid, trusted=True)
+    assert (process.relation, process.role, process.notebook) == ("own", "kernel", "/home/me/train.ipynb")
+    assert process.label == "kernel of train.ipynb"
 
 
-def test_what_a_notebook_started_is_not_its_kernel(start, outermost, unrelated):
+def test_a_child_of_a_kernel_is_not_a_kernel(start, outermost, unrelated):
     script = start(JPY_SESSION_NAME="/home/me/train.ipynb", JPY_PARENT_PID="1", RANK="3", WORLD_SIZE="4")
-    one = ProcessDirectory().lookup(script.pid, trusted=True)
-    assert (one.role, one.notebook) == ("rank 3", "/home/me/train.ipynb")
-    assert one.label.endswith("-c, from train.ipynb")
+    process = ProcessDirectory().lookup(script.pid, trusted=True)
+    assert (process.role, process.notebook) == ("rank 3", "/home/me/train.ipynb")
+    assert process.label.endswith("-c, from train.ipynb")
 
 
-def test_names_of_any_length_stay_short(start, outermost, unrelated):
+def test_long_names_are_shortened(start, outermost, unrelated):
     here = str(os.getpid())
     kernel = start(JPY_SESSION_NAME=f"/a/{'x' * 4000}\t1.ipynb", JPY_PARENT_PID=here)
-    one = ProcessDirectory().lookup(kernel.pid, trusted=True)
-    assert len(one.notebook) == 100
-    assert one.notebook.endswith("xxx 1.ipynb")
+    process = ProcessDirectory().lookup(kernel.pid, trusted=True)
+    assert len(process.notebook) == 100
+    assert process.notebook.endswith("xxx 1.ipynb")
     for rank in ("9" * 300, "\u0663"):
         script = start(JPY_PARENT_PID="1", RANK=rank, WORLD_SIZE="4")
         assert ProcessDirectory().lookup(script.pid, trusted=True).role == ""
 
 
-def test_of_another_user_the_programs_name_is_all(start, outermost, stranger, monkeypatch):
+def test_only_the_program_of_another_user_is_shown(start, outermost, other_user, monkeypatch):
     other = start("/bin/sleep", "60", JPY_SESSION_NAME="secret.ipynb")
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: pytest.fail("another user's command line"))
     monkeypatch.setattr(psutil.Process, "environ", lambda self: pytest.fail("another user's environment"))
-    one = ProcessDirectory().lookup(other.pid, trusted=True)
-    assert (one.name, one.relation, one.notebook, one.command) == ("sleep", "other", "", "")
-    assert one.label == f"sleep, user {one.user}"
+    process = ProcessDirectory().lookup(other.pid, trusted=True)
+    assert (process.name, process.relation, process.notebook, process.command) == ("sleep", "other", "", "")
+    assert process.label == f"sleep, user {process.user}"
 
 
-def test_a_long_name_of_another_users_is_cut_where_the_kernel_cuts_it(start, outermost, stranger, monkeypatch):
+def test_a_long_program_name_of_another_user(start, outermost, other_user, monkeypatch):
     other = start()
     monkeypatch.setattr(psutil.Process, "name", lambda self: "trainer-of-my-secret-model --token 5")
     assert ProcessDirectory().lookup(other.pid, trusted=True).name == "trainer-of-my-s"
 
 
-def test_names_and_users_do_not_move_anybodys_cursor(start, outermost, monkeypatch):
+def test_control_characters_are_removed(start, outermost, monkeypatch):
     other = start()
     monkeypatch.setattr(psutil.Process, "name", lambda self: "py\x1b[2Jthon\n")
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: ["py\x1b[2J", "a\nb", "c\td"])
-    one = ProcessDirectory().lookup(other.pid, trusted=True)
-    assert "\x1b" not in repr(one) and "\\x1b" not in repr(one)
-    assert one.command == "py?[2J *** ***"
+    process = ProcessDirectory().lookup(other.pid, trusted=True)
+    assert "\x1b" not in repr(process) and "\\x1b" not in repr(process)
+    assert process.command == "py?[2J *** ***"
 
 
-def test_a_number_is_not_looked_up_where_it_may_be_another_namespaces(start, outermost):
+def test_a_pid_that_may_belong_to_another_namespace(start, outermost):
     child = start()
-    one = ProcessDirectory().lookup(child.pid, 5, trusted=False)
-    assert (one.name, one.relation, one.command, one.amount) == ("", "unknown", "", 5)
-    assert one.why == "not looked up: NVML's pid may belong to another PID namespace"
+    process = ProcessDirectory().lookup(child.pid, 5, trusted=False)
+    assert (process.name, process.relation, process.command, process.amount) == ("", "unknown", "", 5)
+    assert process.why == "not looked up: NVML's pid may belong to another PID namespace"
 
 
-def test_in_a_container_only_a_process_that_has_the_driver_open_is_named(start, nested, monkeypatch, tmp_path):
+def test_in_a_container_only_processes_that_use_the_driver_are_looked_up(start, nested, monkeypatch, tmp_path):
     child = start()
     assert ProcessDirectory().lookup(child.pid, trusted=True).relation == "unknown"
-    monkeypatch.setattr(processes, "_uses_driver", lambda pid: pid == child.pid)
+    monkeypatch.setattr(process_names, "_uses_driver", lambda pid: pid == child.pid)
     assert ProcessDirectory().lookup(child.pid, trusted=True).relation == "child"
     assert ProcessDirectory().lookup(child.pid, trusted=False).relation == "child"
 
 
-def test_whether_a_process_has_the_driver_open(start, tmp_path, monkeypatch):
+def test_whether_a_process_uses_the_driver(start, tmp_path, monkeypatch):
     child = start()
-    assert not processes._uses_driver(child.pid)
-    assert not processes._uses_driver(1 << 30)
+    assert not process_names._uses_driver(child.pid)
+    assert not process_names._uses_driver(1 << 30)
     folder = tmp_path / "fd"
     folder.mkdir()
     (folder / "3").symlink_to("/dev/nvidiactl")
-    monkeypatch.setattr(processes, "Path", lambda name: folder)
-    assert processes._uses_driver(child.pid)
+    monkeypatch.setattr(process_names, "Path", lambda name: folder)
+    assert process_names._uses_driver(child.pid)
 
 
-def test_who_has_ended_keeps_the_name_it_had(start, outermost):
+def test_an_ended_process_keeps_its_name(start, outermost):
     child = start()
     directory = ProcessDirectory()
     directory.record(((child.pid, MIB),), trusted=True)
     child.kill()
     child.wait()
-    one, lives = directory.lookup_ended(child.pid, trusted=True)
-    assert (one.relation, lives) == ("child", False)
-    again, lives = directory.lookup_ended(child.pid, trusted=True)
-    assert (again.name, again.relation, lives) == ("", "unknown", False)
+    process, running = directory.lookup_ended(child.pid, trusted=True)
+    assert (process.relation, running) == ("child", False)
+    again, running = directory.lookup_ended(child.pid, trusted=True)
+    assert (again.name, again.relation, running) == ("", "unknown", False)
     assert again.why == "the process has ended or is hidden by the system"
 
 
-def test_a_number_that_was_given_again_is_another_process(start, outermost):
+def test_a_reused_pid_is_another_process(start, outermost):
     directory = ProcessDirectory()
     first = start("/bin/sleep", "60")
     directory.record(((first.pid, MIB),), trusted=True)
     known = directory._known[first.pid]
-    known.process = processes.replace(known.process, name="the one before", began=known.process.began - 100)
+    known.process = process_names.replace(known.process, name="the process before", began=known.process.began - 100)
     assert directory.lookup(first.pid, trusted=True).name == "sleep"
 
 
-def test_who_was_met_too_early_is_looked_at_again(start, outermost):
+def test_an_untrusted_process_is_looked_up_again(start, outermost):
     child, directory = start(), ProcessDirectory()
     directory.record(((child.pid, MIB),), trusted=False)
     assert directory.lookup(child.pid, trusted=False).relation == "unknown"
     assert directory.lookup(child.pid, trusted=True).relation == "child"
 
 
-def test_those_that_were_met_do_not_pile_up(start, outermost):
+def test_the_number_of_known_processes_is_limited(start, outermost):
     child, directory = start(), ProcessDirectory()
     directory.record([(pid, 1) for pid in range(1 << 22, (1 << 22) + 5000)], trusted=False)
     directory.record([(child.pid, 1)], trusted=True)
@@ -232,7 +239,7 @@ def test_those_that_were_met_do_not_pile_up(start, outermost):
         (psutil.ZombieProcess(5), "the process has ended or is hidden by the system"),
     ],
 )
-def test_a_process_that_cannot_be_looked_at(start, outermost, monkeypatch, error, why):
+def test_a_process_that_cannot_be_read(start, outermost, monkeypatch, error, why):
     child = start()
 
     def refuse(self):
@@ -242,15 +249,15 @@ def test_a_process_that_cannot_be_looked_at(start, outermost, monkeypatch, error
     assert ProcessDirectory().lookup(child.pid, trusted=True).why == why
 
 
-def test_a_process_that_hides_its_environment_has_its_name(start, outermost, monkeypatch):
+def test_a_process_that_hides_its_environment(start, outermost, monkeypatch):
     child = start("/bin/sleep", "60")
 
     def refuse(self):
         raise psutil.AccessDenied
 
     monkeypatch.setattr(psutil.Process, "environ", refuse)
-    one = ProcessDirectory().lookup(child.pid, trusted=True)
-    assert (one.name, one.relation, one.notebook) == ("sleep", "child", "")
+    process = ProcessDirectory().lookup(child.pid, trusted=True)
+    assert (process.name, process.relation, process.notebook) == ("sleep", "child", "")
 
 
 def test_workers_of_multiprocessing_and_of_a_dataloader(start, outermost, monkeypatch):
@@ -265,34 +272,34 @@ def test_workers_of_multiprocessing_and_of_a_dataloader(start, outermost, monkey
         process.join()
 
 
-# on a card
+# on a device
 
 
-def test_names_on_a_card_in_each_regime(make_gpu, start, outermost):
+def test_other_processes_on_a_device(make_gpu, start, outermost):
     child = start("/bin/sleep", "60")
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(others={child.pid: 300 * MIB})])
     gpu.alloc(MIB)
     monitor = DeviceMonitor()
     reading = monitor.read().devices["cuda:0"]
     assert reading.listed == ((child.pid, 300 * MIB),)
-    (one,) = monitor.other_processes(0)
-    assert (one.name, one.relation, one.amount) == ("sleep", "child", 300 * MIB)
+    (process,) = monitor.other_processes(0)
+    assert (process.name, process.relation, process.amount) == ("sleep", "child", 300 * MIB)
 
 
-def test_host_numbers_in_a_container_are_never_matched_with_ours(make_gpu, start, outermost):
+def test_pids_of_the_host_are_not_looked_up(make_gpu, start, outermost):
     child = start("/bin/sleep", "60")
-    # regime A adds 3,000,000 to every number: this one stands in the list as that of our own child
+    # regime A adds 3,000,000 to every pid: this process is listed with the pid of our child
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime="A", others={child.pid - 3_000_000: 300 * MIB})])
     gpu.alloc(MIB)
     monitor = DeviceMonitor()
     monitor.read()
-    (one,) = monitor.other_processes(0)
-    assert (one.pid, one.name, one.relation, one.amount) == (child.pid, "", "unknown", 300 * MIB)
-    assert one.why
+    (process,) = monitor.other_processes(0)
+    assert (process.pid, process.name, process.relation, process.amount) == (child.pid, "", "unknown", 300 * MIB)
+    assert process.why
 
 
 @pytest.mark.parametrize("regime", ["B", "wsl", "hidden", "shared"])
-def test_where_our_entry_is_unknown_nobody_is_a_neighbour(make_gpu, start, outermost, regime):
+def test_without_an_own_entry_there_are_no_other_processes(make_gpu, start, outermost, regime):
     child = start("/bin/sleep", "60")
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={child.pid: 300 * MIB})])
     gpu.alloc(MIB)
@@ -301,13 +308,13 @@ def test_where_our_entry_is_unknown_nobody_is_a_neighbour(make_gpu, start, outer
     assert monitor.other_processes(0) == ()
 
 
-def test_two_cards_that_do_not_agree_are_not_trusted(make_gpu, start, outermost):
+def test_pids_are_not_local_if_devices_disagree(make_gpu, start, outermost):
     child = start("/bin/sleep", "60")
-    cards = [
+    nvml_devices = [
         FakeNvmlDevice(uuid="GPU-1", others={child.pid: MIB}),
         FakeNvmlDevice(uuid="GPU-2", regime="A", pci="00000000:19:00.0"),
     ]
-    gpu = make_gpu(nvml_devices=cards)
+    gpu = make_gpu(nvml_devices=nvml_devices)
     gpu.alloc(MIB)
     monitor = DeviceMonitor()
     monitor.read()
@@ -317,7 +324,7 @@ def test_two_cards_that_do_not_agree_are_not_trusted(make_gpu, start, outermost)
     assert not monitor.has_local_pids(monitor.devices[0])
 
 
-def test_equal_lists_are_one(make_gpu):
+def test_equal_lists_are_the_same_object(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(others={9000001: 300 * MIB})])
     gpu.alloc(MIB)
     monitor = DeviceMonitor()

@@ -125,7 +125,8 @@ class _State:
 def _read_state(runtime: Runtime) -> _State:
     reading, caches, cache_problem = _read_caches(runtime)
     note = "for the names of libraries: %config GPUMem.outside = 'library', for later allocations"
-    since, owners = None, {}
+    since: float | None = None
+    owners: dict[Owner, int] = {}
     try:
         records = outside_records().live_by_owner()
     except CuptiError as error:

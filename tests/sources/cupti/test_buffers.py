@@ -1,4 +1,4 @@
-"""The two native functions that CUPTI calls, called as CUPTI does."""
+"""The two native functions that CUPTI calls."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def complete(pool, address, valid, size=1 << 17):
     _COMPLETE(pool.complete)(None, 0, address, size, valid)
 
 
-def test_one_pool_for_the_process():
+def test_the_pool_is_a_singleton():
     assert buffers.Buffers.pool() is buffers.Buffers.pool()
 
 
-def test_a_buffer_goes_round(pool):
+def test_request_complete_and_return_a_buffer(pool):
     address, size = request(pool)
     assert size == 1 << 17
     assert address % 8 == 0
@@ -48,7 +48,7 @@ def test_a_buffer_goes_round(pool):
     pool.give_back(address)
 
 
-def test_without_a_free_buffer_cupti_is_told_so_and_it_is_counted(pool):
+def test_requests_without_a_free_buffer_are_counted(pool):
     lost = pool.lost
     taken = [request(pool)[0] for _ in range(256)]
     assert len(set(taken)) == 256
@@ -56,13 +56,13 @@ def test_without_a_free_buffer_cupti_is_told_so_and_it_is_counted(pool):
     assert pool.lost == lost + 1
     for address in taken:
         complete(pool, address, 128)
-    assert pool.lost == lost + 1, "all messages have room, whatever the pipe"
+    assert pool.lost == lost + 1, "all messages fit into the pipe"
     for address, _ in pool.full():
         pool.give_back(address)
     assert request(pool)[0] is not None
 
 
-def test_a_buffer_of_somebody_elses_is_not_touched(pool):
+def test_unknown_buffers_are_ignored(pool):
     complete(pool, 0xDEAD000, 128)
     pool.wake()
     address, _ = request(pool)
@@ -71,7 +71,7 @@ def test_a_buffer_of_somebody_elses_is_not_touched(pool):
     pool.give_back(address)
 
 
-def test_eight_threads_lose_nothing_and_mix_nothing_up(pool):
+def test_eight_threads(pool):
     lost, seen, stop = pool.lost, [], threading.Event()
 
     def use():
@@ -103,12 +103,12 @@ def test_eight_threads_lose_nothing_and_mix_nothing_up(pool):
     reader.join()
     look()
     assert len(seen) + (pool.lost - lost) == 8 * 3000
-    assert len(seen) >= 256, "each was out at least once"
+    assert len(seen) >= 256, "each was used at least once"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_reaches_nobody(pool):
+def test_messages_of_a_forked_child_are_dropped(pool):
     address, _ = request(pool)
     pid = os.fork()
     if pid == 0:
@@ -119,7 +119,7 @@ def test_a_forked_child_reaches_nobody(pool):
     pool.give_back(address)
 
 
-def test_without_llvmlite_the_pip_line_is_told(monkeypatch):
+def test_without_llvmlite(monkeypatch):
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(CuptiError, match=r"^llvmlite is not installed: pip install 'ipygpumem\[outside\]'$"):
@@ -127,7 +127,7 @@ def test_without_llvmlite_the_pip_line_is_told(monkeypatch):
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_code_that_does_not_compile_leaves_no_descriptors(monkeypatch):
+def test_descriptors_are_closed_if_compiling_fails(monkeypatch):
     monkeypatch.setattr(buffers, "_CODE", "define nonsense")
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(CuptiError, match=r"^llvmlite cannot compile on this machine: "):
