@@ -22,7 +22,7 @@ def pages() -> dict[str, str]:
 
 def magics() -> str:
     """What ``%gpumem?`` shows."""
-    from ipygpumem.jupyter.help import help_text
+    from ipygpumem.jupyter.commands import help_text
 
     return f"# The magics\n\nThis is what `%gpumem?` and `%%gpumem --help` show.\n\n```text\n{help_text()}\n```\n"
 

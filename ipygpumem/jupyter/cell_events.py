@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
     from ipygpumem.jupyter.cell_report import CellOptions
     from ipygpumem.jupyter.live_display import LiveCell
-    from ipygpumem.jupyter.traceback_hook import TracebackHook
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Plan
 
-__all__ = ["OpenCell", "OpenCells", "guarded"]
+__all__ = ["OpenCell", "OpenCells", "TracebackHook", "guarded"]
 
 _Result = TypeVar("_Result")
 _printed: set[str] = set()
@@ -80,6 +79,12 @@ class OpenCell:
     def raw(self) -> str:
         """Text of the cell; empty after IPython has dropped it."""
         return getattr(self.info(), "raw_cell", None) or ""
+
+    @property
+    def is_single_magic(self) -> bool:
+        """Whether the cell consists of one ``%gpumem`` line."""
+        lines = [line for line in self.raw.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        return len(lines) == 1 and "%gpumem" in lines[0]
 
     def abandon(self) -> None:
         """Give up the measurement, if there is one."""
@@ -172,3 +177,38 @@ class OpenCells:
         for candidate in candidates:
             if cell.stored and cell.number is None and info is not None and getattr(candidate, "info", None) is info:
                 cell.number = candidate.execution_count
+
+
+class TracebackHook:
+    """Calls a function once, before a shell formats a traceback, until `remove`.
+
+    Formatting makes hundreds of thousands of Python calls, which would be most of the profile of a failing cell.
+    """
+
+    def __init__(self, shell: Any, callback: Callable[[], None]) -> None:
+        self._shell, self._callback = shell, callback
+        show = shell.showtraceback
+        self._original = vars(shell).get("showtraceback")
+
+        def showtraceback(*arguments: Any, **options: Any) -> Any:
+            callback = self._callback
+            self.remove()
+            callback()
+            return show(*arguments, **options)
+
+        self._wrapper: Any = showtraceback
+        shell.showtraceback = showtraceback
+
+    def remove(self) -> None:
+        """Restore the shell's method; if other code has wrapped it since, it stays and calls nothing of ours."""
+        self._callback = _nothing
+        if vars(self._shell).get("showtraceback") is not self._wrapper:
+            return
+        if self._original is None:
+            del self._shell.showtraceback
+        else:
+            self._shell.showtraceback = self._original
+
+
+def _nothing() -> None:
+    pass

@@ -7,13 +7,14 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.stack_frames import frame_label
 from ipygpumem.measurement.notebook_sources import notebook_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Callable, Container
     from types import FrameType
 
-__all__ = ["CellNumbers", "calling_cell"]
+__all__ = ["CellNumbers", "calling_cell", "cell_labeller"]
 
 _TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 
@@ -58,3 +59,18 @@ def calling_cell() -> str | None:
     while frame is not None and frame.f_code.co_filename not in cells:
         frame = frame.f_back
     return None if frame is None else frame.f_code.co_filename
+
+
+def cell_labeller(shell: Any) -> Callable[[str, int, str], str]:
+    """A function that labels a recorded line by file name, line number and function: ``In [3]:5 make()``."""
+
+    def label(file: str, line: int, function: str) -> str:
+        number = getattr(shell.compile, "_filename_map", {}).get(file)
+        match = _TERMINAL.match(file)
+        if number is None and match is not None:
+            number = int(match[1])
+        if number is None:
+            return frame_label(file, line, function)
+        return f"In [{number}]:{line}{'' if function == '<module>' else f' {function}()'}"
+
+    return label

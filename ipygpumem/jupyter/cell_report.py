@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import first_line
 from ipygpumem.features.history.reports import SessionHistory
 from ipygpumem.features.holders.collect import new_holders
+from ipygpumem.features.limits.model import Limits
+from ipygpumem.features.plan import make_plan
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.features.report.notes import ModeChanges
 from ipygpumem.jupyter import display
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Report
     from ipygpumem.features.holders.baseline import CellBaselines
     from ipygpumem.features.holders.model import Holders
+    from ipygpumem.features.recordings.across_cells import AcrossCells
     from ipygpumem.jupyter.live_display import LiveCell
     from ipygpumem.jupyter.oom_panel import OomPanel
     from ipygpumem.jupyter.settings import Settings
@@ -58,8 +61,17 @@ class ReportPresenter:
     """
 
     def __init__(
-        self, shell: Any, runtime: Runtime, settings: Settings, ooms: OomPanel, baselines: CellBaselines
+        self,
+        shell: Any,
+        runtime: Runtime,
+        settings: Settings,
+        *,
+        record: AcrossCells,
+        ooms: OomPanel,
+        baselines: CellBaselines,
     ) -> None:
+        self._record = record
+        self._standing_plan: tuple[tuple[Any, ...], Plan] | None = None
         self._shell = shell
         self._runtime = runtime
         self._settings = settings
@@ -68,9 +80,27 @@ class ReportPresenter:
         self._modes = ModeChanges(runtime)
         self.send: Callable[[Report], None] | None = None
 
+    def standing_plan(self) -> Plan:
+        """What the settings ask for in every cell."""
+        settings = self._settings
+        key = (settings.limit, settings.outside, self._record.recorder is not None)
+        # recording memory outside PyTorch has a state of its own in each cell
+        if self._standing_plan is None or self._standing_plan[0] != key or settings.outside == "library":
+            plan = make_plan(
+                self._runtime,
+                outside=settings.outside == "library",
+                limits=Limits(peak=settings.limit),
+                every_cell=True,
+                extra=self.collectors(requested=False),
+            )
+            self._standing_plan = (key, plan)
+        return self._standing_plan[1]
+
     def collectors(self, *, requested: bool) -> tuple[Collector, ...]:
         """What every plan of this shell collects; ``requested``: the report was asked for with ``%%gpumem``."""
-        return self._modes, SessionHistory(lambda: self._settings.min_change, always=requested)
+        recording = [] if self._record.recorder is None else [self._record]
+        history = SessionHistory(lambda: self._settings.min_change, always=requested)
+        return (*recording, self._modes, history)
 
     def present(
         self,

@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from ipygpumem.features.holders.baseline import CellBaselines
-from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.oom.history import OomHistory
-from ipygpumem.features.plan import make_plan
 from ipygpumem.features.profile.collect import ProfileCollector
 from ipygpumem.features.report.notes import recording_text
-from ipygpumem.jupyter.cell_events import OpenCell, OpenCells, guarded
+from ipygpumem.jupyter.cell_events import OpenCell, OpenCells, TracebackHook, guarded
 from ipygpumem.jupyter.cell_numbers import CellNumbers, calling_cell
 from ipygpumem.jupyter.cell_report import CellOptions, ReportPresenter, one_line_traceback
 from ipygpumem.jupyter.clear_output import Clearing
 from ipygpumem.jupyter.live_display import LiveDisplays
 from ipygpumem.jupyter.oom_panel import OomPanel
-from ipygpumem.jupyter.traceback_hook import TracebackHook
 from ipygpumem.measurement.build_report import Label
 from ipygpumem.measurement.measurement import MeasurementOptions
 from ipygpumem.measurement.notebook_sources import notebook_sources
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.recordings.across_cells import AcrossCells
     from ipygpumem.jupyter.settings import Settings
     from ipygpumem.measurement.measurement import Measurement
-    from ipygpumem.measurement.plan import Collector, Plan
+    from ipygpumem.measurement.plan import Plan
     from ipygpumem.measurement.recording_keys import CellFacts
     from ipygpumem.measurement.runtime import Runtime
 
@@ -50,13 +47,14 @@ class Cells:
         self._record = record
         self._pid = os.getpid()
         self._open = OpenCells(shell, self._drop)
-        self._standing_plan: tuple[tuple[Any, ...], Plan] | None = None
         self.clearing = Clearing(shell)
         self.live = LiveDisplays(shell, runtime, self.clearing)
         self.numbers = CellNumbers(shell)
         self.baselines = CellBaselines(runtime)
         self.ooms = OomPanel(shell, runtime, OomHistory(runtime, self._running_cell, self.numbers.known))
-        self.presenter = ReportPresenter(shell, runtime, settings, self.ooms, self.baselines)
+        self.presenter = ReportPresenter(
+            shell, runtime, settings, record=record, ooms=self.ooms, baselines=self.baselines
+        )
         self.statements: set[str] = set()
         """File names of statements that were measured by ``%gpumem STATEMENT``."""
 
@@ -88,28 +86,10 @@ class Cells:
         measured = settings.report != "off" or settings.limit is not None or self._record.recorder is not None
         # %%gpumem begins the measurement of its cell itself
         if cell.stored and measured and not raw.lstrip().startswith("%%gpumem"):
-            cell.plan = self._plan_for_every_cell()
+            cell.plan = self.presenter.standing_plan()
             cell.measurement = cell.plan.begin(self._runtime, self._measurement_options())
             if settings.live == "auto" and self.live.available:
                 self._begin_live(cell)
-
-    def _plan_for_every_cell(self) -> Plan:
-        settings, recording = self._settings, self._record.recorder is not None
-        key = (settings.limit, settings.outside, recording)
-        if self._standing_plan is None or self._standing_plan[0] != key or settings.outside == "library":
-            plan = make_plan(
-                self._runtime,
-                outside=settings.outside == "library",
-                limits=Limits(peak=settings.limit),
-                every_cell=True,
-                extra=self._session_collectors(requested=False),
-            )
-            self._standing_plan = (key, plan)
-        return self._standing_plan[1]
-
-    def _session_collectors(self, *, requested: bool) -> tuple[Collector, ...]:
-        recording = self._record.recorder is not None
-        return (*([self._record] if recording else []), *self.presenter.collectors(requested=requested))
 
     def _measurement_options(self) -> MeasurementOptions:
         settings = self._settings
@@ -136,7 +116,7 @@ class Cells:
             self.ooms.history.pause()  # PyTorch has only one recording; this one resumes with the next cell
         if not options.quiet:
             self.baselines.record_blocks()
-        plan.collectors += self._session_collectors(requested=True)
+        plan.collectors += self.presenter.collectors(requested=True)
         cell.code = (calling_cell(), stack[-1].raw)
         cell.options, cell.plan = options, plan
         try:
@@ -238,7 +218,7 @@ class Cells:
         """Return the open cell. If it consists of one ``%gpumem`` line, it needs no report of its own."""
         stack = self._open.stack
         outer = stack[0] if stack else None
-        if outer is not None and outer.options is None and _is_single_magic(outer.raw):
+        if outer is not None and outer.options is None and outer.is_single_magic:
             outer.reported = True
         return outer
 
@@ -248,7 +228,7 @@ class Cells:
         outer = self.claim()
         if outer is not None:
             self._open.find_number(outer)
-        options.plan.collectors += self._session_collectors(requested=True)
+        options.plan.collectors += self.presenter.collectors(requested=True)
         try:
             measurement = options.plan.begin(self._runtime, self._measurement_options())
         except Exception as error:
@@ -318,8 +298,3 @@ class Cells:
         self._open.find_number(cell)
         filename = self.numbers.filename(cell.raw, cell.number, self.statements)
         return cell.measurement.span(Label(cell=cell.number, filename=filename), success=False)
-
-
-def _is_single_magic(raw: str) -> bool:
-    lines = [line for line in raw.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    return len(lines) == 1 and "%gpumem" in lines[0]

@@ -1,8 +1,7 @@
-"""``clear_output(wait=True)`` clears when the next output comes: our report must not be that output.
+"""``clear_output(wait=True)`` takes effect when the next output arrives, which must not be our report.
 
-A live plot ends each round with such a call, and its last picture stands until something follows. So while the
-extension is loaded we watch for a clearing that still waits at the end of a cell, and then keep the report to
-`ipygpumem.last`.
+A live plot ends each iteration with such a call, and its last picture stays until another output follows. So the
+extension notes a pending call at the end of a cell, and then keeps the report for `ipygpumem.last`.
 """
 
 from __future__ import annotations
@@ -11,32 +10,50 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.jupyter.output_widget import captured
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Clearing"]
+__all__ = ["Clearing", "captured"]
+
+
+def captured(request: str | None) -> bool:
+    """Whether an ``ipywidgets.Output`` captures the output of a request (a message id). Imports nothing.
+
+    Such a widget captures every output of the request, also those that another thread sends; updates of displays
+    elsewhere are lost meanwhile.
+    """
+    output = getattr(sys.modules.get("ipywidgets.widgets.widget_output"), "Output", None)
+    module = sys.modules.get("ipywidgets.widgets.widget")
+    if output is None or not request:
+        return False
+    widgets: Any = getattr(module, "_instances", None)  # in ipywidgets 7 an attribute of the class
+    if widgets is None:
+        widgets = vars(getattr(module, "Widget", object)).get("widgets")
+    if not isinstance(widgets, dict):
+        return True  # unknown: behave as if it were
+    return any(isinstance(widget, output) and widget.msg_id == request for widget in tuple(widgets.values()))
 
 
 class Clearing:
-    """Watches one shell's display publisher.
+    """Tracks calls of ``clear_output`` in one shell.
 
-    ``listeners`` are told the id of the request whose outputs a clearing takes: a task of an earlier cell clears that
-    cell. What an ``ipywidgets.Output`` takes clears the widget, and no cell.
+    Attributes:
+        listeners: Called with the id of the request whose output is cleared: a task of an earlier cell clears that
+            cell. What an ``ipywidgets.Output`` captures clears the widget, and no cell.
+        waiting: Whether a clearing waits for the next output.
     """
 
     def __init__(self, shell: Any) -> None:
         self._publisher = shell.display_pub
         self.listeners: list[Callable[[str | None], None]] = []
         self.waiting = False
-        self._waiting: str | None = None
-        self._streams: list[Callable[[], None]] = []
-        self._ours: dict[str, Any] = {}
-        self._theirs: dict[str, Any] = {}
+        self._waiting_request: str | None = None
+        self._restore_streams: list[Callable[[], None]] = []
+        self._wrappers: dict[str, Any] = {}
+        self._originals: dict[str, Any] = {}
 
     def install(self) -> None:
-        """Stand before the publisher's two ways out."""
+        """Wrap the publisher's methods ``clear_output`` and ``publish``."""
         publisher = self._publisher
         clear, publish = publisher.clear_output, publisher.publish
 
@@ -47,68 +64,68 @@ class Clearing:
             for listener in tuple(self.listeners):
                 listener(request)
             result = clear(wait, **options)
-            self._waiting = request
-            self._set(waits=bool(wait))  # last: without a kernel a clearing is itself a text
+            self._waiting_request = request
+            self._set(waiting=bool(wait))  # last: without a kernel, clearing itself prints text
             return result
 
-        def watched_publish(*arguments: Any, **options: Any) -> Any:
-            if not options.get("update"):  # what changes a display that is there clears nothing
-                self._set(waits=False)
+        def tracked_publish(*arguments: Any, **options: Any) -> Any:
+            if self.waiting and not options.get("update"):  # an update of a display clears nothing
+                self._set(waiting=False)
             return publish(*arguments, **options)
 
-        self._ours = {"clear_output": clear_output, "publish": watched_publish}
-        self._theirs = {name: vars(publisher)[name] for name in self._ours if name in vars(publisher)}
-        for name, ours in self._ours.items():
-            setattr(publisher, name, ours)
+        self._wrappers = {"clear_output": clear_output, "publish": tracked_publish}
+        self._originals = {name: vars(publisher)[name] for name in self._wrappers if name in vars(publisher)}
+        for name, wrapper in self._wrappers.items():
+            setattr(publisher, name, wrapper)
 
     def remove(self) -> None:
-        """Give both ways back, unless somebody has wrapped ours since."""
-        self._set(waits=False)
-        for name, ours in self._ours.items():
-            if vars(self._publisher).get(name) is not ours:
+        """Restore the publisher's methods, unless other code has wrapped ours since."""
+        self._set(waiting=False)
+        for name, wrapper in self._wrappers.items():
+            if vars(self._publisher).get(name) is not wrapper:
                 continue
-            if name in self._theirs:
-                setattr(self._publisher, name, self._theirs[name])
+            if name in self._originals:
+                setattr(self._publisher, name, self._originals[name])
             else:
                 delattr(self._publisher, name)
 
     def waits(self, result: Any) -> bool:
-        """Whether a clearing still waits after a cell with this result: a value or an error came after it, too."""
+        """Whether a clearing still waits after the cell with this result, whose value or error would be an output."""
         shown = result is None or not result.success or result.result is not None
-        waits = self.waiting and not shown and self._waiting == self._request()
-        self._set(waits=False)
+        waits = self.waiting and not shown and self._waiting_request == self._request()
+        self._set(waiting=False)
         return waits
 
     def _request(self) -> str | None:
-        """The message id that the publisher gives what it sends now as its parent; None without a kernel."""
+        """Message id of the request that the publisher's output belongs to; None without a kernel."""
         header = getattr(self._publisher, "parent_header", None)
         return header.get("msg_id") if isinstance(header, dict) else None
 
-    def _set(self, *, waits: bool) -> None:
-        self.waiting = waits
-        for give_back in self._streams:
-            give_back()
-        self._streams.clear()
-        if waits:
+    def _set(self, *, waiting: bool) -> None:
+        self.waiting = waiting
+        for restore in self._restore_streams:
+            restore()
+        self._restore_streams.clear()
+        if waiting:
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(AttributeError):
-                    self._watch(stream)
+                    self._track(stream)
 
-    def _watch(self, stream: Any) -> None:
-        """Notice the next text; the stream gets its own write back at once."""
-        write, theirs = stream.write, vars(stream).get("write")  # IPython 9 itself stands there while a cell runs
+    def _track(self, stream: Any) -> None:
+        """Notice the next text that is written to a stream; its own ``write`` is restored at once."""
+        write, original = stream.write, vars(stream).get("write")  # IPython 9 wraps it while a cell runs
 
-        def watched_write(text: str) -> Any:
-            self._set(waits=False)
+        def tracked_write(text: str) -> Any:
+            self._set(waiting=False)
             return write(text)
 
-        def give_back() -> None:
-            if vars(stream).get("write") is not watched_write:
+        def restore() -> None:
+            if vars(stream).get("write") is not tracked_write:
                 return
-            if theirs is None:
+            if original is None:
                 del stream.write
             else:
-                stream.write = theirs
+                stream.write = original
 
-        stream.write = watched_write
-        self._streams.append(give_back)
+        stream.write = tracked_write
+        self._restore_streams.append(restore)

@@ -1,21 +1,24 @@
-"""The commands of ``%gpumem``."""
+"""The commands of ``%gpumem``, and their help."""
 
 from __future__ import annotations
 
 import difflib
 import re
+import textwrap
 from typing import TYPE_CHECKING
 
 from ipygpumem.commands.command import HELP, Command
 from ipygpumem.features import commands
+from ipygpumem.jupyter.options import CELL, STATEMENT
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Container
+    from collections.abc import Container, Iterable
 
+    from ipygpumem.commands.command import Option
     from ipygpumem.commands.notebook import Notebook
 
-__all__ = ["COMMANDS", "find_command", "similar_command"]
+__all__ = ["COMMANDS", "command_help", "find_command", "help_text", "similar_command"]
 
 _ASSIGNMENT = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
 _NAME = re.compile(r"[A-Za-z_]\w*(?=\s|$)")
@@ -56,3 +59,56 @@ def similar_command(statement: str, names: Container[str]) -> tuple[str, str] | 
         return None
     similar = difflib.get_close_matches(match[0], [command.name for command in COMMANDS], n=1)
     return (match[0], similar[0]) if similar else None
+
+
+_INDENT = 30
+
+
+def help_text() -> str:
+    """What ``%gpumem --help`` shows, and ``%gpumem?`` ends with."""
+    lines = [
+        "%%gpumem [OPTIONS]            measure this cell",
+        "%gpumem [OPTIONS] STATEMENT   measure one statement, and return its value",
+        "%gpumem                       show the memory breakdown: where device memory is used now",
+        *(f"%gpumem {_usage(command)}".ljust(_INDENT) + command.help for command in COMMANDS),
+        "",
+        "Options:",
+        *_option_lines({option.flags: option for option in (*CELL, *STATEMENT)}.values()),
+    ]
+    for command in COMMANDS:
+        if command.options_of("magic"):
+            lines += ["", f"Options of %gpumem {command.name}:", *_option_lines(command.options_of("magic"))]
+    lines += ["", "Settings: %config GPUMem. Reports: ipygpumem.last, ipygpumem.reports."]
+    return "\n".join(lines)
+
+
+def command_help(command: Command) -> str:
+    """What ``%gpumem COMMAND --help`` shows."""
+    lines = [f"%gpumem {_usage(command)}: {command.help}", *_option_lines(command.options_of("magic"))]
+    for subcommand in command.subcommands:
+        lines += ["", f"%gpumem {command.name} {_usage(subcommand)}: {subcommand.help}"]
+        lines += _option_lines(subcommand.options_of("magic"))
+    return "\n".join(lines)
+
+
+def _usage(command: Command) -> str:
+    arguments = [
+        option.usage or (f"{option.metavar}..." if option.many else str(option.metavar))
+        for option in command.options_of("magic")
+        if option.is_argument
+    ]
+    return " ".join([command.name, *arguments])
+
+
+def _option_lines(options: Iterable[Option]) -> list[str]:
+    lines = []
+    for option in options:
+        value = f" {option.metavar}" if option.metavar else ""
+        flags = str(option.metavar) if option.is_argument else ", ".join(option.flags) + value
+        lines += textwrap.wrap(
+            option.help.replace("%%%%", "%%"),
+            110,
+            initial_indent=f"  {flags.ljust(_INDENT - 4)}  ",
+            subsequent_indent=" " * _INDENT,
+        )
+    return lines

@@ -1,4 +1,4 @@
-"""The life cycle: all that ``%load_ext`` puts into a shell, and its taking back."""
+"""Loading and unloading the extension."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ipygpumem.features.holders.roots import naming, notebook_roots, python_root
 from ipygpumem.features.outside.setting import OutsideSetting
 from ipygpumem.features.report.line import html_line, text_line
 from ipygpumem.features.report.table import baseline_line
-from ipygpumem.jupyter.code_labels import cell_labeller
+from ipygpumem.jupyter.cell_numbers import cell_labeller
 from ipygpumem.jupyter.completion import matcher
 from ipygpumem.jupyter.input_transformer import rewrite
 from ipygpumem.jupyter.magics import GPUMem
 from ipygpumem.jupyter.settings import without_faults
-from ipygpumem.measurement.runtime import current
+from ipygpumem.measurement.runtime import close, current
 
 __all__ = ["load", "unload"]
 
@@ -31,7 +31,7 @@ _NAME = "GPUMem"
 
 
 class _Extension:
-    """What one shell got from us, with what stood there before."""
+    """What the extension adds to one shell, and what it replaced there."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
@@ -66,22 +66,22 @@ class _Extension:
         self.outside_setting.install()
 
     def start(self) -> None:
-        """Preload, take the baseline, say so in one line."""
+        """Preload, take the baseline and print it."""
         session, magics = current(), self.magics
-        session.monitor.selected = None  # the device that is preloaded need not be one that is watched
+        session.monitor.selected = None  # the preloaded device need not be a monitored one
         baseline = session.preload(magics.preload, reset_peaks=magics.peaks == "exact")
         print(baseline_line(baseline, reports=magics.report != "off"))  # noqa: T201 (the one line that %load_ext prints)
         try:
-            magics.devices = magics.devices  # once more, now that torch can tell which there are
+            magics.devices = magics.devices  # validate again: now PyTorch knows which devices exist
         except TraitError as error:
-            self._faults.append(f"GPUMem.devices is passed over, all are watched: {error}")
+            self._faults.append(f"GPUMem.devices is ignored, and all devices are monitored: {error}")
             magics.devices = None
         session.monitor.selected = magics.devices
         if magics.oom_snapshot is not None:
             self._changed({"name": "oom_snapshot", "new": magics.oom_snapshot})
         self.outside_setting.apply()
         for fault in self._faults:
-            print(f"ipygpumem: {fault}")  # noqa: T201 (said once, at load)
+            print(f"ipygpumem: {fault}")  # noqa: T201 (printed once, at load)
         self._faults.clear()
 
     def _changed(self, change: Any) -> None:
@@ -90,9 +90,9 @@ class _Extension:
         elif change["name"] == "log":
             session_reports().log = change["new"]
         elif change["name"] == "oom_snapshot":
-            told = self.magics.cells.ooms.history.configure(change["new"])
-            if told:
-                print(f"ipygpumem: {told}")  # noqa: T201 (a history that is on, and what it costs, is told)
+            message = self.magics.cells.ooms.history.configure(change["new"])
+            if message:
+                print(f"ipygpumem: {message}")  # noqa: T201 (a recording starts, which has a cost)
         elif change["new"] != "off":
             self.start()
 
@@ -145,7 +145,7 @@ class _Extension:
         tables = shell.magics_manager.magics
         for kind, name in _MAGICS:
             if getattr(tables[kind].get(name), "__self__", None) is not magics:
-                continue  # somebody has put their own there since
+                continue  # other code has replaced it since
             earlier = self._before[kind, name]
             if earlier is None:
                 del tables[kind][name]
@@ -169,20 +169,22 @@ def _plain(report: Report, printer: Any, cycle: bool) -> None:  # noqa: ARG001 (
 
 
 def load(shell: Any) -> None:
-    """Put the extension into a shell; a second time is nothing."""
+    """Load the extension into a shell, unless it is loaded."""
+    if current().forked:  # the parent process used the package before it forked this one
+        close()
     if shell not in _extensions:
         extension = _Extension(shell)
         extension.install()
         _extensions[shell] = extension
         try:
             extension.start()
-        except BaseException:  # interrupted: half an extension is worse than none
+        except BaseException:  # interrupted: a partly loaded extension must not remain
             unload(shell)
             raise
 
 
 def unload(shell: Any) -> None:
-    """Take back everything that `load` did, and nothing else."""
+    """Undo everything that `load` did."""
     extension = _extensions.pop(shell, None)
     if extension is not None:
         extension.remove()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.features.live.poller import Poller
 from ipygpumem.features.live.table import live_bundle
-from ipygpumem.jupyter.output_widget import captured
+from ipygpumem.jupyter.clear_output import captured
 from ipygpumem.measurement.worker_thread import Parked
 from ipygpumem.viewer.display_target import shell_target
 

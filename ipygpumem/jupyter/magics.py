@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import functools
 from typing import TYPE_CHECKING, Any
@@ -35,11 +34,11 @@ from ipygpumem.features.report.table import breakdown_tables
 from ipygpumem.jupyter import display
 from ipygpumem.jupyter.cell_report import CellOptions
 from ipygpumem.jupyter.cells import Cells
-from ipygpumem.jupyter.commands import find_command, similar_command
-from ipygpumem.jupyter.help import command_help, help_text
+from ipygpumem.jupyter.commands import command_help, find_command, help_text, similar_command
 from ipygpumem.jupyter.options import CELL, STATEMENT, parse_options, split_statement
 from ipygpumem.jupyter.paths import expanded, filled
 from ipygpumem.jupyter.settings import Settings
+from ipygpumem.jupyter.statements import compile_statement, run_statement
 from ipygpumem.jupyter.user_functions import functions
 
 if TYPE_CHECKING:
@@ -195,16 +194,16 @@ class GPUMem(Magics, Settings):
             return self.shell.run_cell(cell).raise_error()
         statement = split_statement(STATEMENT, line)[1]
         if statement and find_command(line) is None:
-            return _run(self.shell, _compile(self.shell, statement), local_ns)
+            return run_statement(self.shell, compile_statement(self.shell, statement), local_ns)
         self.print("ipygpumem: this process was forked from the one that loaded the extension, and is not measured")
         return None
 
     def _statement(self, arguments: argparse.Namespace, statement: str, local_ns: Any) -> Any:
         __tracebackhide__ = True
         options = self._cell_options("%gpumem", arguments, statement)
-        code = _compile(self.shell, statement)
+        code = compile_statement(self.shell, statement)
         self.cells.statements.add(code[0].co_filename)
-        value, report = self.cells.measure(options, functools.partial(_run, self.shell, code, local_ns))
+        value, report = self.cells.measure(options, functools.partial(run_statement, self.shell, code, local_ns))
         if arguments.o:
             return report
         # IPython sees only the call that this line became, which does not end with a semicolon
@@ -279,32 +278,3 @@ def _parse(program: str, options: tuple[Option, ...], line: str) -> argparse.Nam
         return parse_options(program, options, line)
     except OptionError as error:
         raise UsageError(f"{program}: {error}") from error
-
-
-def _compile(shell: Any, statement: str) -> tuple[Any, Any]:
-    """Compile a statement as IPython does: the code before its value, and the expression of its value.
-
-    Raises:
-        UsageError: The statement is invalid, or contains ``await``.
-    """
-    text = shell.transform_cell(statement)
-    # IPython 9.16 increments its counter before it runs a cell; the number of the running cell is in its result
-    number = getattr(getattr(shell.displayhook, "exec_result", None), "execution_count", None)
-    name = shell.compile.cache(text, number or shell.execution_count)
-    try:
-        tree = shell.transform_ast(ast.parse(text, filename=name))
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        before = compile(tree, name, "exec")
-        value = None if last is None else compile(ast.Expression(last.value), name, "eval")
-    except SyntaxError as error:
-        if "await" in (error.msg or ""):
-            raise UsageError("%gpumem cannot measure a statement with await: use %%gpumem for the cell") from error
-        raise UsageError(f"%gpumem: {error.msg}: {statement!r}") from error
-    return before, value
-
-
-def _run(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
-    __tracebackhide__ = True
-    before, value = code
-    exec(before, shell.user_ns, local_ns)  # noqa: S102 (the user's own statement)
-    return None if value is None else eval(value, shell.user_ns, local_ns)  # noqa: S307 (as above)

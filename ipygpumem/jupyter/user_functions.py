@@ -1,4 +1,4 @@
-"""The functions that ``-f NAME`` names."""
+"""The functions that ``-f NAME`` selects."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ __all__ = ["functions"]
 
 
 def functions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
-    """Where the functions and methods of these names stand; those that the code itself defines are listed with it.
+    """The source regions of the functions and methods with these names, except those that the code itself defines.
 
     Raises:
-        OptionError: A name that is no function, or one whose source nobody has.
+        OptionError: A name is not a function, or its source is not available.
     """
     texts = SourceTexts(notebook_sources())
-    own = _defined(text)
+    defined = _defined_names(text)
     regions = []
     for name in dict.fromkeys(names):
-        if name in own:
+        if name in defined:
             continue
-        thing = resolve_name(name, ChainMap(dict(namespace), vars(builtins)).__getitem__)
-        code = code_object(thing)
+        function = resolve_name(name, ChainMap(dict(namespace), vars(builtins)).__getitem__)
+        code = code_object(function)
         if code is None:
-            if issubclass(type(thing), type):
-                raise OptionError(f"{name!r} is a class: name a method, as in {name}.forward")
-            raise OptionError(f"{name!r} is no function or method written in Python")
+            if issubclass(type(function), type):
+                raise OptionError(f"{name!r} is a class: name a method, such as {name}.forward")
+            raise OptionError(f"{name!r} is not a function or method written in Python")
         regions.append(function_region(code, texts))
     return regions
 
 
-def _defined(text: str) -> set[str]:
-    """Names of the functions and methods that some code will define: ``train``, ``Net.forward``."""
+def _defined_names(text: str) -> set[str]:
+    """Names of the functions and methods that the code defines: ``train``, ``Net.forward``."""
     tree = SourceTexts({"": text}).tree("")
     if tree is None:
         return set()
-    found = set()
+    names = set()
     for node in tree.body:
         for inner in (node, *(node.body if isinstance(node, ast.ClassDef) else ())):
             if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
-                found.add(inner.name if inner is node else f"{node.name}.{inner.name}")  # type: ignore[attr-defined]
-    return found
+                names.add(inner.name if inner is node else f"{node.name}.{inner.name}")  # type: ignore[attr-defined]
+    return names

@@ -71,7 +71,7 @@ def test_the_notebooks_are_as_executed_with_their_figures(path):
 
 
 def test_the_site_says_what_the_help_says(site):
-    from ipygpumem.jupyter.help import help_text
+    from ipygpumem.jupyter.commands import help_text
 
     text = (site[1] / "made" / "magics.html").read_text(encoding="utf-8")
     for line in help_text().splitlines():

@@ -16,7 +16,7 @@ from IPython.core.error import UsageError
 from fakes.builds import NO_GPU
 from ipygpumem.core.reading import Reading
 from ipygpumem.core.report import Report
-from ipygpumem.jupyter.help import help_text
+from ipygpumem.jupyter.commands import help_text
 
 pytestmark = pytest.mark.ipython
 
