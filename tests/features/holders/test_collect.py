@@ -133,7 +133,9 @@ def test_the_public_function_starts_at_main_and_modules(fake_gpu, monkeypatch):
     module.__file__ = "/home/me/own_module.py"
     module.table = ones(3 * MIB)
     monkeypatch.setitem(sys.modules, "own_module", module)
-    monkeypatch.setattr(sys.modules["__main__"], "variable_of_main", ones(5 * MIB), raising=False)
+    main = type(sys)("__main__")
+    main.variable_of_main = ones(5 * MIB)
+    monkeypatch.setitem(sys.modules, "__main__", main)
     assert [(holder.name, holder.place) for holder in ipygpumem.holders().largest(2)] == [
         ("variable_of_main", "variable"),
         ("own_module.table", "module"),
