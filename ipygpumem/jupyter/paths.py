@@ -34,8 +34,8 @@ def expanded(shell: Any, text: str) -> Path:
 def filled(shell: Any, text: str) -> str:
     """A path with ``{name}`` and ``$name`` replaced by variables of the notebook.
 
-    ``{host}`` is the name of the machine, ``{time}`` the current time, and ``{rank}``, unless it is a variable, the rank
-    of this process or the number of the engine. As in IPython's own magics, a ``$name`` that is not a variable
+    ``{host}`` is the name of the machine, ``{time}`` the current time, and ``{rank}``, unless it is a variable, the
+    rank of this process or the number of the engine. As in IPython's own magics, a ``$name`` that is not a variable
     stays.
 
     Raises:

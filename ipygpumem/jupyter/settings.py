@@ -127,8 +127,8 @@ class Settings(Configurable):
     preload = Enum(
         ["kernels", "context", "off"],
         default_value="kernels",
-        help="What %load_ext starts on the current device, so that no cell is charged with it: the CUDA context and the "
-        "first kernels, the context alone, or nothing (CUDA is not started before a cell starts it).",
+        help="What %load_ext starts on the current device, so that no cell is charged with it: the CUDA context and "
+        "the first kernels, the context alone, or nothing (CUDA is not started before a cell starts it).",
     ).tag(config=True)
     report = Enum(
         ["changed", "always", "off"],
@@ -139,7 +139,8 @@ class Settings(Configurable):
     style = Enum(
         ["auto", "line", "table"],
         default_value="auto",
-        help="The form of reports. auto: a line after each cell, and what was requested below %%gpumem; line and table: always.",
+        help="The form of reports. auto: a line after each cell, and what was requested below %%gpumem. line, table: always "
+        "this form.",
     ).tag(config=True)
     devices = Devices(
         allow_none=True,
@@ -148,14 +149,14 @@ class Settings(Configurable):
     outside = Enum(
         ["off", "library"],
         default_value="off",
-        help="library: report memory outside PyTorch by library after every cell, as %%gpumem --outside does for one cell. "
+        help="library: report memory outside PyTorch by library after every cell, as %%gpumem --outside does for one. "
         "Needs ipygpumem[outside]; CUPTI then records allocations all the time, except while torch.profiler runs.",
     ).tag(config=True)
     live = Enum(
         ["auto", "off"],
         default_value="auto",
-        help="auto: show the memory breakdown below a cell that runs longer than 2 s in a notebook; its report replaces "
-        "it. off: show nothing before the report.",
+        help="auto: show the memory breakdown below a cell that runs longer than 2 s in a notebook, until its report "
+        "replaces it. off: show nothing before the report.",
     ).tag(config=True)
     peaks = Enum(
         ["exact", "untouched"],
@@ -166,8 +167,8 @@ class Settings(Configurable):
     host_peak = Enum(
         ["bound", "reset"],
         default_value="bound",
-        help="bound: the host's peak is exact if the kernel's record of it rose, else an upper bound. reset: reset that "
-        "record for each cell (Linux), which lowers what resource.getrusage returns.",
+        help="bound: the host's peak is exact if the kernel's record of it rose, else an upper bound. reset: reset "
+        "that record for each cell (Linux), which lowers what resource.getrusage returns.",
     ).tag(config=True)
     limit = Size(
         None,
