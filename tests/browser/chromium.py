@@ -1,4 +1,4 @@
-"""Find a Chromium or bring one (``python tests/browser/chromium.py``): Debian's for root, else Playwright's own."""
+"""Find or install Chromium (``python tests/browser/chromium.py``): Debian's package for root, else Playwright's own."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def find():
-    """The path of a Chromium on this machine; "" for Playwright's own, None where there is none."""
+    """The path of Chromium on this machine, "" for Playwright's own, or None."""
     for name in NAMES:
         if path := shutil.which(name):
             return path
@@ -22,8 +22,8 @@ def find():
         return "" if Path(playwright.chromium.executable_path).exists() else None
 
 
-def bring():
-    """Install one if need be, and say where it is."""
+def install():
+    """Install Chromium if it is missing; returns what `find` returns."""
     path = find()
     if path is None and hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get"):
         for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "chromium"]):
@@ -38,7 +38,9 @@ def bring():
 
 
 if __name__ == "__main__":
-    found = bring()
+    path = install()
     print(
-        "no Chromium: the tests in a browser are skipped" if found is None else f"Chromium: {found or 'of Playwright'}"
+        "Chromium could not be installed: browser tests are skipped"
+        if path is None
+        else f"Chromium: {path or 'of Playwright'}"
     )

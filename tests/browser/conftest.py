@@ -1,4 +1,4 @@
-"""A real Chromium, and a real JupyterLab on 127.0.0.1 that ends with the tests."""
+"""One Chromium and one JupyterLab on 127.0.0.1 for all tests in this folder."""
 
 import contextlib
 import json
@@ -23,6 +23,7 @@ ARGUMENTS = [
     "--disable-sync",
     "--no-first-run",
 ]
+MAX_OPEN_PAGES = 3
 
 
 def pytest_collection_modifyitems(items):
@@ -31,13 +32,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="module")  # no longer: Playwright's event loop runs in this thread, where others await
+@pytest.fixture(scope="package")  # not the session: Playwright runs an event loop in this thread, which others need
 def browser():
     path = chromium.find()
     if path is None:
         if os.environ.get("CI") == "true":
-            pytest.fail("no Chromium, and CI skips nothing that can be installed")
-        pytest.skip("no Chromium: python tests/browser/chromium.py brings one")
+            pytest.fail("Chromium is not installed, and tests are not skipped in CI")
+        pytest.skip("Chromium is not installed: run python tests/browser/chromium.py")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -47,29 +48,54 @@ def browser():
         running.close()
 
 
-@pytest.fixture(params=["light", "dark"])
+@pytest.fixture
 def page(browser, request):
-    context = browser.new_context(color_scheme=request.param, viewport={"width": 1100, "height": 800})
+    """A new page; parametrize it with "light" or "dark" for another color scheme."""
+    scheme = getattr(request, "param", "light")
+    context = browser.new_context(color_scheme=scheme, viewport={"width": 1100, "height": 800})
+    context.set_default_timeout(30_000)
     opened = context.new_page()
-    opened.scheme = request.param
+    opened.scheme = scheme
     yield opened
     context.close()
 
 
-@pytest.fixture
-def viewing(browser, tmp_path):
-    """Open snapshots in the viewer's page: drawn, without a complaint, and without a request to anywhere."""
-    opened = []
+@pytest.fixture(scope="module")
+def open_pages():
+    """Pages of snapshots that are still open, by what they show."""
+    opened = {}
+    yield opened
+    for view in opened.values():
+        view.close()
 
-    def view(*snapshots, **how):
-        opened.append(Viewing(browser, tmp_path, *snapshots, **how).drawn())
-        return opened[-1]
+
+@pytest.fixture
+def viewing(browser, tmp_path, open_pages):
+    """Open snapshots in the viewer's page. Checks that it logs nothing and requests nothing from elsewhere.
+
+    A page that an earlier test has opened is shown in its initial state again. ``fresh=True`` opens a new page.
+    """
+    used = []
+
+    def view(*snapshots, fresh=False, **options):
+        key = (*map(id, snapshots), *sorted(options.items()))
+        if fresh or {"hash_", "text"} & options.keys():
+            key = object()
+        if key in open_pages:
+            open_pages[key].reset()
+        else:
+            while len(open_pages) >= MAX_OPEN_PAGES:
+                open_pages.pop(next(iter(open_pages))).close()
+            open_pages[key] = Viewing(browser, tmp_path, *snapshots, **options).drawn()
+            open_pages[key].snapshots = snapshots  # keeps them alive, so that their ids stay unique
+        used.append(open_pages[key])
+        return used[-1]
 
     yield view
-    for one in opened:
-        assert one.problems == []
-        assert one.strangers() == []
-        one.close()
+    for opened in used:
+        assert opened.messages == []
+        assert opened.foreign_requests() == []
+        opened.requests.clear()
 
 
 class Lab:

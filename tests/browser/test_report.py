@@ -1,8 +1,9 @@
-"""The automatic report as people see it: in JupyterLab, untrusted, on a light and on a dark page."""
+"""The automatic report in JupyterLab: untrusted, in light and dark."""
 
 import nbformat
 import pytest
 
+from browser.viewing import both_schemes
 from ipygpumem.core.reading import Counters, DeviceReading, HostReading
 from ipygpumem.core.report import DeviceReport, HostReport, Peak, RecordingFacts, Report
 from ipygpumem.core.units import GIB, MIB
@@ -56,8 +57,8 @@ def notebook(lab):
     return "report.ipynb"
 
 
-def luminance(colour):
-    parts = [float(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+def luminance(color):
+    parts = [float(part) / 255 for part in color[color.index("(") + 1 : -1].split(",")[:3]]
     linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -68,11 +69,12 @@ SEEN = """element => {
         background = getComputedStyle(box).backgroundColor;
         box = box.parentElement;
     }
-    return {colour: getComputedStyle(element).color, background};
+    return {color: getComputedStyle(element).color, background};
 }"""
 
 
-def test_an_untrusted_notebook_shows_the_report(lab, notebook, page, tmp_path):
+@both_schemes
+def test_report_in_an_untrusted_notebook(lab, notebook, page, tmp_path):
     errors = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(lab.url(f"lab/tree/{notebook}"))
@@ -94,7 +96,7 @@ def test_an_untrusted_notebook_shows_the_report(lab, notebook, page, tmp_path):
     device = report().devices["cuda:0"].after
     assert sum(parts) == pytest.approx(96 * device.in_use / device.capacity, abs=0.5)
     seen = held.evaluate(SEEN)
-    light, dark = sorted([luminance(seen["colour"]), luminance(seen["background"])], reverse=True)
+    light, dark = sorted([luminance(seen["color"]), luminance(seen["background"])], reverse=True)
     assert (light + 0.05) / (dark + 0.05) >= 4.5, seen
     assert (luminance(seen["background"]) < 0.2) == (page.scheme == "dark")
     table = page.locator(".jp-OutputArea-output table").first

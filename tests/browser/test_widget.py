@@ -1,4 +1,4 @@
-"""The viewer in a real JupyterLab: drawn, re-run, two of them, closed, restarted, saved, untrusted."""
+"""The viewer in JupyterLab: drawn, run again, closed, with a restarted kernel, and untrusted."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class Notebook:
 
     def drawn(self, cell, seconds=30):
         """Wait for a cell's viewer, and for the picture to make way for it."""
-        for _ in range(seconds * 5):
+        for _ in range(seconds * 20):
             if self.call(cell, "view()") and not self.picture(cell).is_visible():
                 return
-            self.page.wait_for_timeout(200)
+            self.page.wait_for_timeout(50)
         raise AssertionError(f"no viewer in cell {cell}: {self.cell(cell).inner_text()} {self.errors}")
 
     def picture(self, cell):
@@ -66,11 +66,11 @@ class Notebook:
     def save(self):
         before = self.path.stat().st_mtime_ns
         self.page.keyboard.press("Control+s")
-        for _ in range(100):
+        for _ in range(200):
             if self.path.stat().st_mtime_ns != before:
                 break
-            self.page.wait_for_timeout(100)
-        self.page.wait_for_timeout(200)
+            self.page.wait_for_timeout(50)
+        self.page.wait_for_timeout(100)
         return nbformat.read(self.path, as_version=4)
 
     def reload(self):
@@ -98,7 +98,7 @@ def snapshot():
     return Snapshot.load(files.path("gpt_small"))
 
 
-def test_a_session_from_the_first_look_to_the_next_day(lab, tab, snapshot, tmp_path):
+def test_viewer_through_reload_and_restart(lab, tab, snapshot):
     notebook = Notebook(
         lab, tab, "session.ipynb", f"{LOAD}snapshot.view()", "view = snapshot.view()\nview", "view.close()"
     )
@@ -108,7 +108,6 @@ def test_a_session_from_the_first_look_to_the_next_day(lab, tab, snapshot, tmp_p
     notebook.drawn(0)
     peak = notebook.call(0, "peak()")
     assert (peak["event"], peak["bytes"]) == (event, requested)
-    tab.screenshot(path=tmp_path / "viewer.png")
 
     # two viewers do not disturb each other
     notebook.run(1)
@@ -162,10 +161,9 @@ def test_a_session_from_the_first_look_to_the_next_day(lab, tab, snapshot, tmp_p
     assert notebook.picture(1).is_visible()
     tab.wait_for_timeout(1000)
     assert notebook.picture(0).is_visible()
-    tab.screenshot(path=tmp_path / "next-day.png")
 
 
-def test_two_files_to_compare(lab, tab, tmp_path):
+def test_comparison_of_two_snapshots(lab, tab):
     """The same file twice, too: each picture makes way for the one viewer."""
     notebook = Notebook(lab, tab, "compare.ipynb", f"{LOAD}snapshot.view(snapshot)", "snapshot.view().widget")
     notebook.run(0)
@@ -176,7 +174,6 @@ def test_two_files_to_compare(lab, tab, tmp_path):
         tab.wait_for_timeout(200)
     assert pictures.count() == 2
     assert not any(one.is_visible() for one in pictures.all())
-    tab.screenshot(path=tmp_path / "compare.png")
     # a widget without a picture of its own hides nobody else's
     tab.evaluate("document.querySelectorAll('.jp-OutputArea-child').forEach((one) => { one.style.display = '' })")
     notebook.run(1)
@@ -189,9 +186,9 @@ def test_two_files_to_compare(lab, tab, tmp_path):
     assert notebook.errors == []
 
 
-def test_a_kernel_that_is_busy_answers_later(lab, tab):
+def test_busy_kernel(lab, tab):
     notebook = Notebook(
-        lab, tab, "busy.ipynb", f"{LOAD}import time\nsnapshot.view()._ipython_display_()\ntime.sleep(8)"
+        lab, tab, "busy.ipynb", f"{LOAD}import time\nsnapshot.view()._ipython_display_()\ntime.sleep(4)"
     )
     notebook.run(0)
     waiting = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or not running")
@@ -202,8 +199,8 @@ def test_a_kernel_that_is_busy_answers_later(lab, tab):
     assert notebook.errors == []
 
 
-def test_a_kernel_that_dies_leaves_the_picture(lab, tab):
-    code = "import os, time\nsnapshot.view()._ipython_display_()\ntime.sleep(5)\nos.kill(os.getpid(), 9)"
+def test_kernel_that_dies(lab, tab):
+    code = "import os, time\nsnapshot.view()._ipython_display_()\ntime.sleep(3)\nos.kill(os.getpid(), 9)"
     notebook = Notebook(lab, tab, "dies.ipynb", f"{LOAD}{code}")
     notebook.run(0)
     waiting = notebook.cell(0).get_by_text("Waiting for the kernel, which is busy or not running")
@@ -214,8 +211,7 @@ def test_a_kernel_that_dies_leaves_the_picture(lab, tab):
     assert notebook.call(0, "peak()") is None
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_untrusted_notebook_has_the_picture(lab, browser, snapshot, scheme, tmp_path):
+def test_picture_in_an_untrusted_notebook(lab, browser, snapshot):
     from ipygpumem.viewer import View
     from ipygpumem.viewer.display_target import DisplayTarget
 
@@ -224,16 +220,15 @@ def test_an_untrusted_notebook_has_the_picture(lab, browser, snapshot, scheme, t
     outputs = [nbformat.v4.new_output("display_data", data, metadata=metadata) for data, metadata in shown]
     cell = nbformat.v4.new_code_cell("snapshot.view()", outputs=outputs, execution_count=1)
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=KERNEL), lab.folder / "strange.ipynb")
-    context = browser.new_context(color_scheme=scheme, viewport={"width": 1100, "height": 800})
+    context = browser.new_context(viewport={"width": 1100, "height": 800})
     page = context.new_page()
-    page.goto(lab.url(f"lab/workspaces/strange-{scheme}/tree/strange.ipynb"))
+    page.goto(lab.url("lab/workspaces/strange/tree/strange.ipynb"))
     picture = page.locator(".jp-OutputArea-output img[src^='data:image/png;base64,']")
     picture.wait_for(timeout=60_000)
     box = picture.bounding_box()
     assert 500 < box["width"] <= 880
     assert box["width"] / box["height"] == pytest.approx(880 / shown[0][1]["image/png"]["height"], rel=0.02)
     assert page.locator(".jp-OutputArea-output", has_text=HINT).is_visible()
-    page.screenshot(path=tmp_path / f"untrusted-{scheme}.png")
     context.close()
 
 

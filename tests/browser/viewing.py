@@ -1,46 +1,104 @@
-"""The stand-alone page in a real Chromium: opened, listened to, and asked."""
+"""A snapshot's page in Chromium, with everything that it logged and requested."""
 
 from __future__ import annotations
 
+import re
 import time
+from functools import cache
+from pathlib import Path
+
+import pytest
 
 from ipygpumem.viewer.page import PageData, page
 
+both_schemes = pytest.mark.parametrize("page", ["light", "dark"], indirect=True)
+
 DRAWN = "performance.getEntriesByName('ipygpumem:drawn').length"
+SETTLED = """async () => {
+    const frame = () => new Promise(resolve => requestAnimationFrame(resolve));
+    await frame();
+    await frame();
+    await window.ipygpumem.device();
+}"""
+RESET = """() => {
+    const root = document.getElementById("ipygpumem").shadowRoot;
+    for (const field of root.querySelectorAll("input[type=search]")) {
+        if (!field.value) continue;
+        field.value = "";
+        field.dispatchEvent(new Event("input"));
+    }
+    root.activeElement?.blur();
+    history.replaceState(null, "", "#t=about");
+    location.hash = "";
+}"""
+BYTE_AXIS_X = 70
+"""Where the labels of the byte axis end in an exported picture, in CSS pixels."""
+
+
+@cache
+def encoded(snapshot):
+    return PageData(snapshot.name, snapshot.encode())
 
 
 class Viewing:
-    """One page, and everything that it did which it should not have done."""
+    """One page in a browser context of its own."""
 
     def __init__(self, browser, folder, *snapshots, scheme="light", size=(1280, 900), hash_="", text=None):
         self.context = browser.new_context(
             color_scheme=scheme, viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce"
         )
         self.page = self.context.new_page()
-        self.problems = []
+        self.page.set_default_timeout(15_000)
+        self.messages = []
         self.requests = []
-        self.page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("console", lambda message: self.messages.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.path = folder / f"viewer{len(list(folder.iterdir()))}.html"
         if text is None:
-            text = page([PageData(snapshot.name, snapshot.encode()) for snapshot in snapshots])
+            text = page([encoded(snapshot) for snapshot in snapshots])
         self.path.write_text(text, encoding="utf-8")
         self.address = self.path.as_uri()
         self.page.goto(self.address + hash_)
 
     def drawn(self):
+        """Wait for the first picture, and for everything that follows it."""
         end = time.monotonic() + 60
-        # the page forbids eval, and wait_for_function needs it
+        # The policy of the page forbids eval, which wait_for_function needs
         while not self.page.evaluate(DRAWN):
             assert time.monotonic() < end, self.page.locator("#ipygpumem").inner_text()
-            self.page.wait_for_timeout(20)
-        self.call("device()")
+            self.page.wait_for_timeout(10)
+        self.settle()
         return self
 
+    def reset(self):
+        """Go back to the initial view."""
+        self.page.mouse.move(0, 0)
+        self.page.keyboard.press("Escape")
+        self.page.evaluate(RESET)
+        self.settle()
+        self.messages.clear()
+
     def call(self, text):
-        """``window.ipygpumem.TEXT``, as plain data."""
+        """``window.ipygpumem.TEXT`` as plain data. The call returns when everything is drawn."""
         return self.page.evaluate(f"window.ipygpumem.{text}")
+
+    def settle(self):
+        """Wait until the effects of keys and pointer events are drawn."""
+        self.page.evaluate(SETTLED)
+
+    def until(self, condition, seconds=10):
+        """Wait for a condition on this side; returns its value."""
+        end = time.monotonic() + seconds
+        while not (value := condition()):
+            assert time.monotonic() < end, "the condition does not hold"
+            self.page.wait_for_timeout(20)
+        return value
+
+    def press(self, *keys):
+        for key in keys:
+            self.page.keyboard.press(key)
+            self.settle()
 
     @property
     def plot(self):
@@ -51,15 +109,29 @@ class Viewing:
         """Pixels of the picture from top to bottom."""
         return int(self.page.locator("canvas.picture").first.get_attribute("height"))
 
-    def shown(self):
-        """The visible part of the axes, as it is."""
-        return self.page.evaluate("window.ipygpumem.view()")
+    def visible(self):
+        """The visible part of the axes."""
+        return self.call("view()")
 
-    def strangers(self):
-        """Requests to anywhere but the page itself and its own worker."""
-        return [
-            one for one in self.requests if one != self.address and not one.startswith(("blob:", "data:", self.address))
-        ]
+    def export(self, kind):
+        """Download an export; returns its path and name."""
+        self.page.locator(".menu summary").click()
+        with self.page.expect_download() as download:
+            self.page.get_by_role("button", name=kind).click()
+        return Path(download.value.path()), download.value.suggested_filename
+
+    def byte_labels(self):
+        """The labels of all byte axes from top to bottom, each with the width that it was squeezed into, if any."""
+        svg = self.export("Picture as SVG")[0].read_text(encoding="utf-8")
+        texts = re.findall(r"<text ([^>]*)>([^<]*)</text>", svg)
+        axis = [(facts, text) for facts, text in texts if f'x="{BYTE_AXIS_X}"' in facts]
+        widths = [re.search(r'textLength="([\d.]+)"', facts) for facts, _ in axis]
+        return [(text, width and float(width[1])) for (_, text), width in zip(axis, widths, strict=True)]
+
+    def foreign_requests(self):
+        """Requests to anything but the page itself and its own worker."""
+        own = ("blob:", "data:", self.address)
+        return [url for url in self.requests if not url.startswith(own)]
 
     def close(self):
         self.context.close()

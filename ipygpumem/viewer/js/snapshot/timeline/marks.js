@@ -48,7 +48,7 @@ export function drawOomLabels({ timeline, colors, labels }) {
   for (const { x, requested, times } of groups) {
     const align = x > plotWidth - OOM_LABEL ? "right" : "left";
     const from = align === "right" ? x - 8 : x + 8;
-    const text = times > 1 ? `out of memory ${count(times)} times` : `out of memory: ${fine(requested)} requested`;
+    const text = times > 1 ? `out of memory ${count(times)} times` : `out of memory: ${fine(requested)}`;
     let y = 12;
     while (!labels.isFree(text, from, y, align) && y < plotHeight) y += 4;
     if (y < plotHeight) labels.draw(text, from, y, colors.oom, align);

@@ -1,15 +1,14 @@
-"""The page at its edges: long names, many groups, two files, contrast themes, the keyboard, pictures of it."""
+"""Long names, many groups, exports, the keyboard and contrast themes in the viewer."""
 
 from __future__ import annotations
 
 import csv
 import itertools
 import re
-from pathlib import Path
 
 import pytest
 
-from browser.test_viewer_odd import BASE, START, event, frame, segment, traced
+from browser.test_viewer_unusual_files import BASE, START, event, frame, segment, traced
 from ipygpumem.snapshot import Snapshot
 from snapshot.files import path
 
@@ -17,15 +16,8 @@ MIB = 1 << 20
 LONG = "x" * 20_000
 
 
-def export(view, kind):
-    view.page.locator(".menu summary").click()
-    with view.page.expect_download() as waiting:
-        view.page.get_by_role("button", name=kind).click()
-    return Path(waiting.value.path())
-
-
 def table(view):
-    with export(view, "Table as CSV").open(encoding="utf-8-sig", newline="") as file:
+    with view.export("Table as CSV")[0].open(encoding="utf-8-sig", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -34,7 +26,7 @@ def lines(count, file="/home/user/train.py", size=MIB):
 
 
 @pytest.mark.parametrize("width", [1000, 1280])
-def test_names_of_any_length_keep_to_their_place(viewing, width):
+def test_long_names_do_not_break_the_layout(viewing, width):
     names = [frame(LONG, 3, f"/home/{LONG}.py"), frame(LONG, 4, f"/home/{LONG}.py")]
     snapshot = Snapshot.load(
         traced(
@@ -57,7 +49,7 @@ def test_names_of_any_length_keep_to_their_place(viewing, width):
         if tab == "Allocator state":
             box = view.page.locator(".segments").bounding_box()
             view.page.mouse.move(box["x"] + 30, box["y"] + 32)
-            view.page.wait_for_timeout(100)
+            view.settle()
         wide, high = view.page.evaluate(
             "[document.scrollingElement.scrollWidth, document.scrollingElement.scrollHeight]"
         )
@@ -71,7 +63,7 @@ def test_names_of_any_length_keep_to_their_place(viewing, width):
     assert view.page.locator(".tooltip").bounding_box()["height"] < 500
 
 
-def test_a_table_of_a_thousand_groups_is_exported_whole(viewing):
+def test_csv_contains_all_groups(viewing):
     view = viewing(Snapshot.load(traced(*lines(1000))))
     rows = table(view)
     assert len(rows) == 1000
@@ -83,14 +75,14 @@ def test_a_table_of_a_thousand_groups_is_exported_whole(viewing):
     assert {row["kept_bytes"] for row in table(view)} == {str(MIB)}
 
 
-def test_a_comparison_of_a_thousand_groups_is_exported_whole(viewing):
+def test_csv_contains_all_changes(viewing):
     view = viewing(Snapshot.load(traced(*lines(1000))), Snapshot.load(traced(*lines(3, "/home/user/other.py"))))
     view.page.get_by_role("tab", name="Compare").click()
     view.call("device()")
     assert len(table(view)) == 1003
 
 
-def test_a_search_looks_into_both_files(viewing):
+def test_search_in_two_files(viewing):
     one, other = Snapshot.load(traced(*lines(5))), Snapshot.load(traced(*lines(7, "/home/user/other.py")))
     one.name, other.name = "first.pickle", "second.pickle"
     view = viewing(one, other)
@@ -105,13 +97,14 @@ def test_a_search_looks_into_both_files(viewing):
     seen = []
     for _ in range(13):
         field.press("Enter")
-        view.page.wait_for_timeout(150)
+        view.settle()
+        view.settle()
         title = view.page.locator(".live .title").inner_text()
         seen.append((title.rsplit(" · ", 1)[1][0], int(re.search(r"event (\d+)", title)[1])))
     assert set(seen) == {("f", n) for n in range(5)} | {("s", n) for n in range(7)}, seen
 
 
-def test_two_files_share_one_legend_however_equal_their_lines(viewing):
+def test_two_files_with_equal_sizes_share_a_legend(viewing):
     one, other = Snapshot.load(traced(*lines(2))), Snapshot.load(traced(*lines(2, "/home/user/other.py")))
     view = viewing(one, other)
     chips = view.page.locator(".legend .chip").all_inner_texts()
@@ -123,7 +116,7 @@ def test_two_files_share_one_legend_however_equal_their_lines(viewing):
     ]
 
 
-def test_no_tooltip_stays_when_the_pointer_leaves_from_a_band(viewing):
+def test_tooltip_disappears_when_the_pointer_leaves_a_band(viewing):
     snapshot = Snapshot.load(
         traced(
             *lines(20),
@@ -138,7 +131,7 @@ def test_no_tooltip_stays_when_the_pointer_leaves_from_a_band(viewing):
     view.page.mouse.move(box["x"] + 300, box["y"] - 12)
     view.page.locator(".tooltip", has_text="epoch").wait_for()
     view.page.mouse.move(box["x"] + 300, box["y"] - 200)
-    view.page.wait_for_timeout(150)
+    view.settle()
     assert not view.page.locator(".tooltip").is_visible()
 
 
@@ -148,7 +141,7 @@ FOCUSED = """() => {
 }"""
 
 
-def test_the_focus_stays_where_the_keyboard_was(viewing):
+def test_focus_is_kept(viewing):
     view = viewing(Snapshot.load(path("gpt_small")))
     row = view.page.locator(".live tbody button").nth(1)
     row.focus()
@@ -168,22 +161,21 @@ def test_the_focus_stays_where_the_keyboard_was(viewing):
     link = view.page.locator(".details .link").first
     link.focus()
     text = link.inner_text()
-    view.page.keyboard.press("Enter")
-    view.page.wait_for_timeout(200)
+    view.press("Enter")
     assert view.page.evaluate(FOCUSED) == text
 
 
-def test_contrast_themes_keep_colours_and_show_what_is_chosen(viewing):
-    view = viewing(Snapshot.load(path("gpt_small")))
+def test_contrast_themes(viewing):
+    view = viewing(Snapshot.load(path("gpt_small")), fresh=True)
     view.page.emulate_media(forced_colors="active")
-    colour = "one => getComputedStyle(one).backgroundColor"
+    color = "one => getComputedStyle(one).backgroundColor"
     chips = view.page.locator(".chip i").evaluate_all("all => all.map(one => getComputedStyle(one).backgroundColor)")
     assert len(set(chips)) >= 3
-    on = view.page.get_by_role("radio", name="Events", exact=True).evaluate(colour)
-    off = view.page.get_by_role("radio", name="Time", exact=True).evaluate(colour)
+    on = view.page.get_by_role("radio", name="Events", exact=True).evaluate(color)
+    off = view.page.get_by_role("radio", name="Time", exact=True).evaluate(color)
     assert on != off
     tabs = view.page.get_by_role("tab")
-    assert tabs.nth(0).evaluate(colour) != tabs.nth(1).evaluate(colour)
+    assert tabs.nth(0).evaluate(color) != tabs.nth(1).evaluate(color)
     edge = view.page.locator(".boxes button").nth(1).evaluate("one => getComputedStyle(one).borderTopWidth")
     assert edge == "1px"
 
@@ -216,10 +208,10 @@ def sampled(count=9):
     )
 
 
-def test_a_picture_has_all_that_the_screen_has_and_the_legend(viewing):
+def test_exported_picture_is_complete(viewing):
     view = viewing(sampled())
     view.call("select(7)")
-    text = export(view, "Picture as SVG").read_text(encoding="utf-8")
+    text = view.export("Picture as SVG")[0].read_text(encoding="utf-8")
     words = re.findall(r"<text[^>]*>([^<]*)</text>", text)
     for wanted in (
         "epoch",
@@ -237,11 +229,11 @@ def test_a_picture_has_all_that_the_screen_has_and_the_legend(viewing):
     assert any(word.startswith("user/train.py:1 f0") for word in words)
     assert text.count("#b3261e") > 200, "a line in each column of pixels"
     assert "#1f6fb5" in text, "the cursor"
-    height = int.from_bytes(export(view, "Picture as PNG").read_bytes()[20:24], "big")
+    height = int.from_bytes(view.export("Picture as PNG")[0].read_bytes()[20:24], "big")
     assert height == 2 * int(re.search(r'height="(\d+)"', text)[1])
 
 
-def test_words_on_bands_lie_on_no_other(viewing):
+def test_band_labels_do_not_overlap(viewing):
     names = [f"region {depth}" for depth in range(9)]
     nested = [{"name": name, "stage": "START", "device": 0, "time_us": START + n} for n, name in enumerate(names)]
     nested += [{"name": name, "stage": "END", "device": 0, "time_us": START + 90} for name in reversed(names)]
@@ -251,7 +243,7 @@ def test_words_on_bands_lie_on_no_other(viewing):
     view = viewing(
         Snapshot.load(traced(*lines(100), external_annotations=nested, ipygpumem={"cells": cells})), size=(1000, 900)
     )
-    text = export(view, "Picture as SVG").read_text(encoding="utf-8")
+    text = view.export("Picture as SVG")[0].read_text(encoding="utf-8")
     found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', text)
     words = [(float(y), float(x), word) for x, y, word in found if float(y) < 100 and not word.startswith("snapshot")]
     assert {"region 0", "region 1", "region 8"} <= {word for _, _, word in words}, words
@@ -263,22 +255,22 @@ def test_words_on_bands_lie_on_no_other(viewing):
     view.page.locator(".tooltip", has_text="region 8").wait_for()
 
 
-def test_samples_lie_on_the_axis_and_are_told(viewing):
+def test_samples_of_device_memory(viewing):
     view = viewing(sampled(200_000), size=(1280, 900))
-    facts = view.call("device()")
-    assert [(one["label"], one["low"] // MIB, one["top"] // MIB) for one in facts["levels"]] == [
+    levels = view.call("device().then(({ levels }) => levels.map(({ label, low, top }) => [label, low, top]))")
+    assert [(label, low // MIB, top // MIB) for label, low, top in levels] == [
         ("device used", 80, 82),
         ("outside PyTorch and other processes", 30, 32),
     ]
-    assert view.shown()["y1"] >= 82 * MIB
+    assert view.visible()["y1"] >= 82 * MIB
     box = view.plot.bounding_box()
     view.page.mouse.move(box["x"] + 30, box["y"] + box["height"] - 40)
     view.page.locator(".tooltip", has_text="device used").wait_for()
-    told = view.page.locator(".tooltip").inner_text()
-    assert re.search(r"8[012]\.0 MiB device used\n3[012]\.0 MiB outside PyTorch and other processes\n", told), told
+    facts = view.page.locator(".tooltip").inner_text()
+    assert re.search(r"8[012]\.0 MiB device used\n3[012]\.0 MiB outside PyTorch and other processes\n", facts), facts
 
 
-def test_the_ruler_on_the_axis_of_events_tells_the_time(viewing):
+def test_ruler_on_the_event_axis_shows_the_time(viewing):
     snapshot = Snapshot.load(traced(*(event("alloc", BASE + 512 * n, 512, 1000 * n) for n in range(100))))
     view = viewing(snapshot)
     view.call("view()")
@@ -307,11 +299,11 @@ def test_escape_closes_the_menu(viewing):
     assert {round(one.bounding_box()["height"]) for one in buttons.all()} == {27}
 
 
-def test_a_device_that_the_other_file_lacks_is_told(viewing):
+def test_device_without_data_is_labeled(viewing):
     two = Snapshot.load({"segments": [], "device_traces": [[], lines(4)]})
     one = Snapshot.load(traced(*lines(3)))
-    told = viewing(two, one).page.locator(".file").all_inner_texts()
-    assert [text.split(" · ")[1].split(" ", 1)[1] for text in told] == ["device 1", "device 0"]
-    told = viewing(two, one, hash_="#d=1").page.locator(".file").all_inner_texts()
-    assert "nothing" not in told[0]
-    assert "device 0 · no data on device 1" in told[1]
+    facts = viewing(two, one).page.locator(".file").all_inner_texts()
+    assert [text.split(" · ")[1].split(" ", 1)[1] for text in facts] == ["device 1", "device 0"]
+    facts = viewing(two, one, hash_="#d=1").page.locator(".file").all_inner_texts()
+    assert "nothing" not in facts[0]
+    assert "device 0 · no data on device 1" in facts[1]

@@ -1,4 +1,4 @@
-"""What nobody would record on purpose: the page says it plainly, or works."""
+"""Unusual and damaged snapshots, and browsers that lack features."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def viewing(browser, tmp_path):
 
     yield view
     for one in opened:
-        assert one.strangers() == []
+        assert one.foreign_requests() == []
         one.close()
 
 
@@ -116,7 +116,7 @@ def look_around(view):
     box = view.plot.bounding_box()
     for tab in ("Allocator state", "Events", "Compare", "File", "Allocations"):
         view.page.get_by_role("tab", name=tab).click()
-        view.page.wait_for_timeout(60)
+        view.settle()
     for axis in ("Time", "Events"):
         button = view.page.get_by_role("radio", name=axis)
         if button.is_enabled():
@@ -132,7 +132,7 @@ def look_around(view):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_odd_files_are_shown(viewing, name):
+def test_unusual_files(viewing, name):
     snapshot = Snapshot.load(CASES[name])
     view = viewing(snapshot).drawn()
     facts = view.call("device()")
@@ -140,21 +140,21 @@ def test_odd_files_are_shown(viewing, name):
     assert facts["peak"]["bytes"] == timeline.requested.peak()[1]
     assert facts["events"] == len(timeline.trace)
     look_around(view)
-    assert view.problems == []
+    assert view.messages == []
     assert view.page.evaluate("window.broken") is None
     assert view.page.locator("img").count() == 0
 
 
-def test_large_addresses_keep_their_digits(viewing):
+def test_large_addresses_are_exact(viewing):
     snapshot = Snapshot.load(CASES["2^53 addresses"])
     view = viewing(snapshot).drawn()
-    told = view.call("select(7)")["allocation"]
-    assert told["address"] == hex((1 << 62) + 4096 * 7)
-    assert told["name"] == f"b{(1 << 62) + 4096 * 7:x}_0"
-    assert view.call(f"search('{told['name']}')")["allocations"] == 1
+    answer = view.call("select(7)")["allocation"]
+    assert answer["address"] == hex((1 << 62) + 4096 * 7)
+    assert answer["name"] == f"b{(1 << 62) + 4096 * 7:x}_0"
+    assert view.call(f"search('{answer['name']}')")["allocations"] == 1
 
 
-def test_deep_stacks_come_in_parts(viewing):
+def test_deep_stacks_are_shown_in_parts(viewing):
     view = viewing(Snapshot.load(CASES["400-deep stacks"])).drawn()
     view.call("select(1)")
     stack = view.page.locator(".details .stack")
@@ -166,7 +166,7 @@ def test_deep_stacks_come_in_parts(viewing):
     assert view.page.get_by_role("button", name="320 more").count() == 1
 
 
-def test_calls_that_repeat_come_once(viewing):
+def test_repeated_calls_are_folded(viewing):
     frames = [frame("leaf", 9), *[frame("even", 3), frame("odd", 5)] * 30, frame("main", 1)]
     view = viewing(Snapshot.load(traced(event("alloc", BASE, 512, 0, frames=frames)))).drawn()
     view.call("select(0)")
@@ -174,7 +174,7 @@ def test_calls_that_repeat_come_once(viewing):
     assert [line.split("\n")[0] for line in lines] == ["leaf", "even", "odd", "↑ 2 frames, 29 more times", "main"]
 
 
-def test_a_long_file_name_keeps_to_a_few_lines(viewing):
+def test_long_file_names_take_few_lines(viewing):
     frames = [frame("f", 3, f"/home/{'long_' * 1000}.py")]
     view = viewing(Snapshot.load(traced(event("alloc", BASE, 1 << 20, 0, frames=frames)))).drawn()
     view.call("select(0)")
@@ -182,37 +182,37 @@ def test_a_long_file_name_keeps_to_a_few_lines(viewing):
         assert view.page.locator(place).first.bounding_box()["height"] < 130, place
 
 
-def test_hostile_names_stay_text(viewing):
+def test_markup_in_names_stays_text(viewing):
     view = viewing(Snapshot.load(CASES["hostile names"])).drawn()
     label = view.page.locator(".live tbody th").first.inner_text()
     assert "</script><img src=x onerror=" in label
     assert "\u202e" not in label
-    told = view.call("select(0)")["allocation"]
-    assert "onerror" in told["line"] and "onerror" in told["metadata"]
+    answer = view.call("select(0)")["allocation"]
+    assert "onerror" in answer["line"] and "onerror" in answer["metadata"]
     view.page.locator(".menu summary").click()
     with view.page.expect_download() as waiting:
         view.page.get_by_role("button", name="Picture as SVG").click()
     assert "<img" not in Path(waiting.value.path()).read_text(encoding="utf-8")
     assert view.page.evaluate("window.broken") is None
-    assert view.problems == []
+    assert view.messages == []
 
 
-def test_a_hostile_file_name_stays_text(viewing):
+def test_markup_in_a_file_name_stays_text(viewing):
     snapshot = Snapshot.load(CASES["one event"])
     view = viewing(text=page([PageData(HOSTILE, snapshot.encode())])).drawn()
     assert "onerror" in view.page.title()
     assert view.page.evaluate("window.broken") is None
-    assert view.problems == []
+    assert view.messages == []
 
 
-def test_a_file_without_devices_says_so(viewing):
+def test_file_without_devices(viewing):
     view = viewing(Snapshot.load({"segments": []}))
     view.page.get_by_text("contains no device").wait_for()
-    assert view.problems == []
+    assert view.messages == []
 
 
 @pytest.mark.parametrize("damage", ["cut", "turned", "foreign"])
-def test_damaged_data_say_so(viewing, damage):
+def test_damaged_data(viewing, damage):
     data = Snapshot.load(CASES["10,000 stacks"]).encode()
     broken = {
         "cut": data[: len(data) // 2],
@@ -223,7 +223,7 @@ def test_damaged_data_say_so(viewing, damage):
     view.page.get_by_role("alert").wait_for()
     text = view.page.get_by_role("alert").inner_text()
     assert re.search("damaged|not in the format of ipygpumem", text), text
-    assert view.problems == []
+    assert view.messages == []
 
 
 def replaced(script):
@@ -240,20 +240,20 @@ def without(name):
     return replaced(f"delete window.{name};")
 
 
-def test_a_browser_without_decompression_says_so(viewing):
+def test_browser_without_decompression(viewing):
     view = viewing(text=without("DecompressionStream; delete window.Worker"))
     view.page.get_by_text("This browser cannot decompress the data").wait_for()
 
 
-def test_a_browser_without_workers_draws_all_the_same(viewing):
+def test_browser_without_workers(viewing):
     view = viewing(text=without("Worker")).drawn()
     assert view.page.workers == []
     look_around(view)
     assert view.call("device()")["events"] == 2
-    assert view.problems == []
+    assert view.messages == []
 
 
-def test_without_scripts_the_page_says_what_it_is(browser, tmp_path):
+def test_browser_without_scripts(browser, tmp_path):
     context = browser.new_context(java_script_enabled=False)
     opened = context.new_page()
     path = tmp_path / "page.html"
@@ -263,7 +263,7 @@ def test_without_scripts_the_page_says_what_it_is(browser, tmp_path):
     context.close()
 
 
-def test_the_policy_forbids_every_connection(viewing):
+def test_policy_forbids_connections(viewing):
     view = viewing(Snapshot.load(CASES["one event"])).drawn()
     blocked = view.page.evaluate(
         """async () => {
@@ -279,27 +279,27 @@ def test_the_policy_forbids_every_connection(viewing):
     assert blocked == ["rejected"] * 3
     # the browser tells of what it refused; nothing else was said
     assert all(
-        "Content Security Policy" in one or "Refused" in one or "Failed to fetch" in one for one in view.problems
+        "Content Security Policy" in one or "Refused" in one or "Failed to fetch" in one for one in view.messages
     )
     view.requests.clear()
 
 
-def test_data_are_base64_and_nothing_else(tmp_path):
+def test_data_are_base64(tmp_path):
     data = Snapshot.load(CASES["hostile names"]).encode()
     text = page([PageData("a", data)])
     (held,) = re.findall(r'class="ipygpumem-data"[^>]*>([^<]*)<', text)
     assert base64.b64decode(held, validate=True) == data
 
 
-def test_a_worker_that_never_answers_is_not_waited_for(viewing):
+def test_worker_that_never_starts(viewing):
     view = viewing(text=replaced("window.Worker = class { postMessage() {} terminate() { window.ended = true; } };"))
     view.drawn()
     assert view.page.evaluate("window.ended") is True
     assert view.call("device()")["events"] == 2
-    assert view.problems == []
+    assert view.messages == []
 
 
-def test_without_a_canvas_the_page_says_so(viewing):
+def test_browser_without_canvas(viewing):
     view = viewing(text=replaced("HTMLCanvasElement.prototype.getContext = () => null;"))
     view.page.get_by_text("needs a 2D canvas").wait_for()
-    assert view.problems == []
+    assert view.messages == []

@@ -1,4 +1,4 @@
-"""The page of a profile's memory by category, used as a person uses it."""
+"""The page of a profile's memory by category."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from browser.viewing import both_schemes
 from fakes.timelines import random_timeline
 from ipygpumem.core.units import size
 from ipygpumem.features.profile.categories import CATEGORIES
@@ -56,7 +57,8 @@ def cells(page, name):
     return page.locator("tbody tr", has=page.locator("th", has_text=name)).locator("td").all_inner_texts()
 
 
-def test_what_is_there_at_first(opened):
+@both_schemes
+def test_initial_view(opened):
     assert opened.locator("h1").inner_text() == "my <timeline>.html"
     assert opened.locator(".note").inner_text() == "A <b>note</b>."
     assert opened.evaluate("document.querySelector('.viewer').dataset.theme") == opened.scheme
@@ -73,7 +75,7 @@ def test_what_is_there_at_first(opened):
     assert cells(opened, "counted by PyTorch")[0] == size(int(CUDA.allocated[row - 1]))
 
 
-def test_pointing_tells_category_bytes_and_time(opened):
+def test_tooltip(opened):
     opened.mouse.move(*place(opened, 0.5, 0.9))
     settled(opened)
     tip = opened.locator(".tooltip")
@@ -90,7 +92,7 @@ def test_pointing_tells_category_bytes_and_time(opened):
     assert tip.is_hidden()
 
 
-def test_a_category_that_is_hidden_counts_no_more(opened):
+def test_hidden_categories_do_not_count(opened):
     opened.locator(".chip", has_text="parameter").click()
     settled(opened)
     rest = CUDA.total - CUDA.levels[:, 0]
@@ -138,14 +140,14 @@ def test_keys(opened):
     assert opened.locator("dialog").is_hidden()
 
 
-def test_help_on_a_page_that_was_just_opened(opened):
+def test_help_without_focus(opened):
     assert opened.evaluate("document.activeElement === document.body")
     opened.keyboard.press("?")
     assert opened.locator("dialog").is_visible()
     assert "Memory that other threads allocate is not included." in opened.locator("dialog").inner_text()
 
 
-def test_no_change_is_counted_that_is_not_there(page, tmp_path):
+def test_axis_of_a_single_change(page, tmp_path):
     file = tmp_path / "one.html"
     file.write_text(timeline_page(Profile((random_timeline(1),)), "one.html"), encoding="utf-8")
     page.goto(file.as_uri())
@@ -164,7 +166,7 @@ def test_no_change_is_counted_that_is_not_there(page, tmp_path):
     assert "1" in ticks and "2" not in ticks
 
 
-def test_zoom_at_the_pointer_and_drag(opened):
+def test_wheel_zooms_and_drag_pans(opened):
     x, y = place(opened, 0.25, 0.5)
     opened.mouse.move(x, y)
     at = opened.evaluate("ipygpumem.state.device.span") * 0.25
@@ -186,7 +188,7 @@ def test_zoom_at_the_pointer_and_drag(opened):
     assert opened.evaluate("ipygpumem.state.cursor") is not None
 
 
-def test_each_pixel_is_the_highest_state_of_its_column(opened):
+def test_each_column_shows_its_highest_state(opened):
     columns = opened.evaluate("ipygpumem.drawn.rows.length")
     rows = np.array(opened.evaluate("[...ipygpumem.drawn.rows]"))
     edges = np.linspace(0, opened.evaluate("ipygpumem.state.device.span"), columns + 1)
@@ -197,7 +199,7 @@ def test_each_pixel_is_the_highest_state_of_its_column(opened):
         assert CUDA.total[rows[column]] == max(CUDA.total[inside].max(initial=0), CUDA.total[carried])
 
 
-def test_the_other_device(opened):
+def test_second_device(opened):
     opened.locator("select").first.select_option(label="cpu")
     settled(opened)
     assert opened.evaluate("ipygpumem.state.device.peak.bytes") == HOST.peak[1]
@@ -205,7 +207,7 @@ def test_the_other_device(opened):
     assert opened.locator(".chip.line").count() == 0, "the host's allocator counts only while it is profiled"
 
 
-def test_as_a_picture_and_as_a_table(opened):
+def test_exports(opened):
     with opened.expect_download() as download:
         opened.locator("button", has_text="PNG").click()
     assert download.value.suggested_filename == "my_timeline_.png"
@@ -222,7 +224,8 @@ def test_as_a_picture_and_as_a_table(opened):
     assert int(rows[row + 1][10]) == CUDA.allocated[row - 1]
 
 
-def test_for_people_who_cannot_see_it(opened):
+@both_schemes
+def test_accessibility(opened):
     if not AXE.exists():
         pytest.skip("npm ci brings axe-core")
     opened.evaluate(AXE.read_text(encoding="utf-8"))
@@ -231,13 +234,13 @@ def test_for_people_who_cannot_see_it(opened):
 
 
 @pytest.mark.parametrize("width", [360, 700])
-def test_narrow(opened, width):
+def test_narrow_window(opened, width):
     opened.set_viewport_size({"width": width, "height": 700})
     settled(opened)
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_damaged_data_are_told(page, tmp_path):
+def test_damaged_data(page, tmp_path):
     text = timeline_page(Profile((HOST,)), "x.html")
     start = text.index('class="ipygpumem-data"')
     file = tmp_path / "x.html"
