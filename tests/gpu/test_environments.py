@@ -1,4 +1,4 @@
-"""Fresh processes under the switches that change what a device is called and who hands out its memory."""
+"""Processes with settings that change the order of devices and the allocator."""
 
 import json
 
@@ -15,8 +15,8 @@ from ipygpumem.core.breakdown import imbalance
 from ipygpumem.features.report.line import text_line
 from ipygpumem.features.report.table import baseline_line
 device = m.report.devices["cuda:0"]
-card = ipygpumem.measurement.runtime.current().monitor.devices[0]
-tell(mode=device.after.mode, why=device.after.why, held=device.held, outside=device.outside, uuid=str(card.uuid),
+uuid = ipygpumem.measurement.runtime.current().monitor.devices[0].uuid
+tell(mode=device.after.mode, why=device.after.why, held=device.held, outside=device.outside, uuid=str(uuid),
      imbalance=imbalance(device.after), count=torch.cuda.device_count(), line=baseline_line(baseline),
      torch_why=device.after.torch_why, text=text_line(m.report), process=device.after.process,
      context=baseline.context, kernels=baseline.kernels, workspace=baseline.workspace)
@@ -141,7 +141,7 @@ def test_preload_adds_up(torch, fresh):
 
 
 def test_preload_leaves_no_trace(torch, fresh):
-    """Random state, default flags and the user's peak counters are what they would be without us."""
+    """Random state, default flags and the user's peak counters are unchanged."""
     facts = fresh(
         """
         import torch, ipygpumem
@@ -163,11 +163,11 @@ def test_preload_leaves_no_trace(torch, fresh):
     )
     assert facts["same_cpu"]
     assert facts["value"] == bare["value"]
-    # the random numbers' own 512 bytes stand above what the workspace holds
+    # the random numbers take 512 bytes besides the workspace
     assert 0 <= facts["peak"] - facts["now"] <= 2 * MIB
 
 
-def test_no_context_without_asking(two, fresh):
+def test_no_context_on_an_unused_device(two, fresh):
     facts = fresh(
         """
         import torch, ipygpumem
@@ -191,13 +191,13 @@ def test_no_context_without_asking(two, fresh):
     assert facts["idle"] == 0
 
 
-def test_the_old_pynvml_warning_stays_quiet(torch, fresh):
+def test_the_warning_of_the_deprecated_package_is_hidden(torch, fresh):
     facts = fresh("import ipygpumem\nr = ipygpumem.preload_pytorch()\ntell(ok=r.device)")
     assert "FutureWarning" not in facts["stderr"]
     assert json.dumps(facts["ok"]) == '"cuda:0"'
 
 
-def test_the_context_alone(torch, fresh):
+def test_preloading_only_the_context(torch, fresh):
     facts = fresh(
         """
         import torch
@@ -211,8 +211,8 @@ def test_the_context_alone(torch, fresh):
     assert (facts["kernels"], facts["reserved"], facts["mode"]) == (0, 0, "process")
 
 
-def test_the_growth_probe_without_cuda_bindings(torch, fresh):
-    """By ctypes on the loaded runtime, and past PyTorch's allocator: not one segment of its own moves."""
+def test_the_test_allocation_without_cuda_bindings(torch, fresh):
+    """It uses ctypes and the loaded runtime, and PyTorch's allocator does not change."""
     facts = fresh(
         """
         import sys
@@ -221,9 +221,9 @@ def test_the_growth_probe_without_cuda_bindings(torch, fresh):
         from ipygpumem.sources import cuda
         ipygpumem.preload_pytorch()
         before = torch.cuda.memory_stats()["segment.all.allocated"]
-        card = ipygpumem.measurement.runtime.current().monitor.devices[0]
-        card.verify(torch, torch.cuda.memory_reserved())
-        tell(mode=card.mode, why=card.reason, how=type(cuda._runtime()).__name__,
+        device = ipygpumem.measurement.runtime.current().monitor.devices[0]
+        device.verify(torch, torch.cuda.memory_reserved())
+        tell(mode=device.mode, why=device.reason, how=type(cuda._runtime()).__name__,
              moved=torch.cuda.memory_stats()["segment.all.allocated"] - before)
         """
     )

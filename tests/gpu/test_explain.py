@@ -1,4 +1,4 @@
-"""The waterfall and other processes on a real card: every byte has a line, and what is promised comes back."""
+"""Waterfalls and other processes on a real GPU."""
 
 import shutil
 
@@ -15,7 +15,7 @@ ipygpumem.preload_pytorch()
 def steps():
     (fall,) = ipygpumem.explain(device=[0]).devices
     assert fall.imbalance == 0
-    return {one.label: one.amount for one in fall.steps}, [one.grade.trust for one in fall.steps], fall.words
+    return {step.label: step.amount for step in fall.steps}, [step.grade.trust for step in fall.steps], fall.summary
 library = next(l.split()[-1] for l in open("/proc/self/maps") if "libcudart" in l.rpartition("/")[2])
 cudart, pointer = ctypes.CDLL(library), ctypes.c_void_p()
 OTHER = '''
@@ -32,7 +32,7 @@ def other(**variables):
 
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
-def test_what_can_go_back_comes_back_and_a_graphs_pool_does_not(fresh, settings):
+def test_memory_that_empty_cache_frees(fresh, settings):
     facts = fresh(
         HEAD
         + """
@@ -46,29 +46,29 @@ for i in (1, 2, 4):
     kept[i] = None
 gc.collect()
 torch.cuda.synchronize()
-before, trusts, words = steps()
+before, trusts, summary = steps()
 reserved = torch.cuda.memory_reserved()
 torch.cuda.empty_cache()
-given = reserved - torch.cuda.memory_reserved()
+freed = reserved - torch.cuda.memory_reserved()
 after, _, _ = steps()
-tell(before=before, after=after, given=given, allocated=torch.cuda.memory_allocated(), words=words, trusts=trusts)
+tell(before=before, after=after, freed=freed, allocated=torch.cuda.memory_allocated(), summary=summary, trusts=trusts)
 """,
         PYTORCH_ALLOC_CONF=settings,
         PYTORCH_CUDA_ALLOC_CONF=settings,
     )
     before, after = facts["before"], facts["after"]
-    assert facts["given"] == before["cached, can be freed"] > 0
+    assert facts["freed"] == before["cached, can be freed"] > 0
     assert "cached, can be freed" not in after
     assert after["unused in private pools of graphs"] == before["unused in private pools of graphs"] > 0
     assert after["allocated (tensors)"] == facts["allocated"]
     drop = before["nvidia-smi shows"] - after["nvidia-smi shows"]
-    assert abs(drop - facts["given"]) <= GRAIN
+    assert abs(drop - facts["freed"]) <= GRAIN
     assert {"CUDA context", "first kernels", "this process"} <= set(before)
-    assert "torch.cuda.empty_cache() gives back" in facts["words"]
+    assert "torch.cuda.empty_cache() frees" in facts["summary"]
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no nvidia-smi here")
-def test_its_first_number_is_nvidia_smis(fresh):
+def test_the_first_step_is_nvidia_smis_value(fresh):
     facts = fresh(
         HEAD
         + """
@@ -83,7 +83,7 @@ tell(shown=int(shown) * MIB, found=found["nvidia-smi shows"])
     assert abs(facts["shown"] - facts["found"]) <= GRAIN
 
 
-def test_libraries_pools_and_managed_memory_by_name(fresh):
+def test_libraries_and_managed_memory(fresh):
     pytest.importorskip("llvmlite")
     facts = fresh(
         HEAD
@@ -96,7 +96,7 @@ managed = ctypes.c_void_p()
 cudart.cudaMallocManaged(ctypes.byref(managed), ctypes.c_size_t(128 * MIB), 1)
 cudart.cudaMemset(managed, 1, ctypes.c_size_t(128 * MIB))
 torch.cuda.synchronize()
-found, trusts, words = steps()
+found, trusts, _ = steps()
 cudart.cudaFree(pointer); cudart.cudaFree(managed)
 gone, _, _ = steps()
 outside_records().release()
@@ -110,7 +110,7 @@ tell(base=base, found=found, gone=gone, trusts=trusts)
     assert abs(facts["found"].get(rest, 0) - facts["base"].get(rest, 0)) <= GRAIN
 
 
-def test_another_process_is_named_and_its_end_is_told(fresh):
+def test_start_and_end_of_another_process(fresh):
     facts = fresh(
         HEAD
         + """
@@ -118,35 +118,36 @@ with ipygpumem.measure() as m:
     child = other(JPY_SESSION_NAME="/home/me/other.ipynb", JPY_PARENT_PID="1")
 (began,) = m.report.neighbours
 found, _, _ = steps()
-(card, *_) = ipygpumem.processes()
+(device, *_) = ipygpumem.processes()
 from ipygpumem.features.report.line import text_line
 line = text_line(m.report)
 with ipygpumem.measure() as m:
     child.communicate("x")
     time.sleep(0.5)
 ended = m.report.neighbours
-one = card.neighbours[0]
+process = device.neighbours[0]
 tell(pid=child.pid, began=[began.neighbour.pid, began.neighbour.relation, began.change, began.event],
      found=found, line=line, ended=[[e.neighbour.pid, e.event, e.change] for e in ended],
-     who=[one.pid, one.relation, one.amount, one.why, one.command], own=[card.pid, card.why],
-     sum=card.own + (card.unattributed or 0) + sum(n.amount or 0 for n in card.neighbours), used=card.used,
+     process=[process.pid, process.relation, process.amount, process.why, process.command],
+     own=[device.pid, device.why],
+     sum=device.own + (device.unattributed or 0) + sum(n.amount or 0 for n in device.neighbours), used=device.used,
      here=os.getpid())
 """
     )
     if facts["own"][0] != facts["here"]:
-        # a container with numbers of its own: nobody is to be taken for somebody else
-        assert facts["who"][1] == "unknown" and facts["who"][3]
+        # in a container with its own pids, processes are not looked up
+        assert facts["process"][1] == "unknown" and facts["process"][3]
         return
     pid, relation, change, event = facts["began"]
     assert (pid, relation, event) == (facts["pid"], "child", "began")
     assert change > 256 * MIB
     assert facts["ended"] == [[facts["pid"], "ended", -change]]
-    assert f"pid {pid} (python" in facts["line"] and "child of this process) began" in facts["line"]
+    assert f"pid {pid} (python" in facts["line"] and "child of this process) started" in facts["line"]
     assert facts["sum"] == facts["used"]
     assert any(label.startswith(f"pid {pid} (") for label in facts["found"])
 
 
-def test_looking_costs_little(fresh):
+def test_time_of_a_reading(fresh):
     facts = fresh(
         HEAD
         + """
@@ -169,7 +170,7 @@ child.communicate("x")
     assert facts["measure"] > 0
 
 
-def test_the_words_stand_in_a_shell_too(fresh):
+def test_text_without_ipython(fresh):
     facts = fresh("import ipygpumem\nipygpumem.preload_pytorch()\ntell(text=str(ipygpumem.explain()))")
     assert facts["text"].splitlines()[0].startswith("cuda:0, ")
     assert "▒" in facts["text"]

@@ -1,4 +1,4 @@
-"""Memory outside PyTorch by library, on a real card: each library by its name, NVML's change accounted for."""
+"""Memory outside PyTorch by library on a real GPU."""
 
 import os
 
@@ -24,29 +24,30 @@ def step(name, work):
         kept = work()
         torch.cuda.synchronize()
     device = m.report.devices["cuda:0"]
-    (told,) = [one for one in m.report.libraries if one.device == "cuda:0"]  # JAX goes to every card
+    (memory,) = [memory for memory in m.report.libraries if memory.device == "cuda:0"]  # JAX uses all devices
     assert imbalance(device.after) == 0
     steps[name] = dict(
         outside=device.outside, unattributed=device.unattributed, others=device.others, held=device.held,
-        rest=told.rest, idle=told.idle, named=told.named, peak=told.peak, grade=told.grade.trust, notes=m.report.notes,
-        libraries=[[one.library, one.memory, one.change, one.peak, one.allocated, one.freed, one.allocations]
-                   for one in told.libraries],
-        pools={one.name: [one.change, one.used, one.now, one.peak] for one in told.pools},
+        rest=memory.rest, idle=memory.idle, named=memory.named, peak=memory.peak, grade=memory.grade.trust,
+        notes=m.report.notes,
+        libraries=[[l.library, l.memory, l.change, l.peak, l.allocated, l.freed, l.allocations]
+                   for l in memory.libraries],
+        pools={pool.name: [pool.change, pool.used, pool.now, pool.peak] for pool in memory.pools},
     )
     return kept
 """
 
 
 def changes(step, memory="device"):
-    found = {}
+    sums = {}
     for library, kind, change, *_ in step["libraries"]:
         if kind == memory and change:
-            found[library] = found.get(library, 0) + change
-    return found
+            sums[library] = sums.get(library, 0) + change
+    return sums
 
 
 def exact(step):
-    """Named by records, nothing to remark, and every byte of NVML's change in a library, in a pool or in the rest."""
+    """Return the changes of a step with exact records, no notes, and parts that add up to NVML's change."""
     assert step["grade"] == "exact", step
     assert step["notes"] == [], step
     assert step["named"] + step["idle"] + step["rest"] == step["outside"]
@@ -145,13 +146,13 @@ def test_conv_and_fft(table):
     assert 10 * MIB < exact(table["fft"])["cuFFT"] < 13 * MIB
 
 
-def test_tensors_are_nobodys_but_pytorchs(table):
+def test_tensors_are_not_outside_pytorch(table):
     assert exact(table["tensors"]) == {}
     assert abs(table["tensors"]["rest"]) <= GRAIN
     assert exact(table["cache given back"]).get("allocated before recording began", 0) == 0
 
 
-def test_raw_memory_is_of_ctypes_to_the_byte(table):
+def test_raw_memory_belongs_to_ctypes(table):
     assert exact(table["raw"]) == {"ctypes": 512 * MIB}
     assert abs(table["raw"]["rest"]) <= GRAIN
     assert table["raw"]["peak"] == 512 * MIB
@@ -162,7 +163,7 @@ def test_raw_memory_is_of_ctypes_to_the_byte(table):
     assert (library, change, peak, allocated, freed, count) == ("ctypes", 0, 300 * MIB, 600 * MIB, 600 * MIB, 3)
 
 
-def test_managed_and_pinned_stand_apart(table):
+def test_managed_and_pinned_memory(table):
     step = table["managed"]
     assert exact(step) == {}
     assert changes(step, "managed") == {"ctypes": 512 * MIB}
@@ -179,7 +180,7 @@ def test_cudas_own_pool(table):
     assert abs(table["stream pool, freed"]["rest"]) <= GRAIN
 
 
-def test_what_no_library_asked_for_is_the_rest(table):
+def test_memory_without_an_allocation_is_the_rest(table):
     assert exact(table["stack limit"]) == {}
     assert table["stack limit"]["rest"] > 1000 * MIB
     assert table["graph"]["rest"] > 20 * MIB
@@ -189,7 +190,7 @@ def test_what_no_library_asked_for_is_the_rest(table):
     assert abs(step["rest"]) <= GRAIN
 
 
-def test_cupy_by_records_and_by_its_own_count(table):
+def test_records_and_pool_of_cupy(table):
     if "cupy" not in table:
         pytest.skip("no CuPy here")
     step = table["cupy"]
@@ -238,7 +239,7 @@ def test_jax(fresh):
     assert exact(facts["steps"]["more"])["JAX/XLA"] >= 64 * MIB
 
 
-def test_without_the_extra_nvml_is_all_there_is(fresh):
+def test_without_llvmlite_only_nvml_is_used(fresh):
     facts = fresh(
         "import sys; sys.modules['llvmlite'] = None\n"
         + HEAD
@@ -264,7 +265,7 @@ tell(steps=steps)
 
 
 @pytest.mark.parametrize("settings", ["expandable_segments:True", "backend:cudaMallocAsync"])
-def test_other_ways_of_pytorchs_allocator(fresh, settings):
+def test_other_allocators(fresh, settings):
     facts = fresh(
         HEAD
         + """
@@ -297,12 +298,12 @@ def profiled():
         torch.cuda.synchronize()
     events = collections.Counter(e.name for e in p.events() if e.device_type == torch.autograd.DeviceType.CUDA)
     return [sum(events.values()), sorted(events), "cudaMalloc" in {e.name for e in p.events()}]
-found = [profiled()]
+events = [profiled()]
 with cell() as first:
     pair(3)
-    found.append(profiled())
+    events.append(profiled())
     pair(5)
-found.append(profiled())
+events.append(profiled())
 with cell() as second:
     pair(9)
 with profile(activities=[ProfilerActivity.CUDA]) as p:
@@ -310,12 +311,12 @@ with profile(activities=[ProfilerActivity.CUDA]) as p:
         pair(11)
 with cell() as fourth:
     pair(13)
-def told(m):
+def summary(m):
     if m is None: return None
-    one = m.report.libraries[0]
-    libraries = [[each.library, each.allocations, each.peak] for each in one.libraries if each.memory == "device"]
-    return [one.grade.trust, libraries, list(m.report.notes)]
-tell(found=found, told=[told(one) for one in (first, second, third, fourth)])
+    memory = m.report.libraries[0]
+    libraries = [[l.library, l.allocations, l.peak] for l in memory.libraries if l.memory == "device"]
+    return [memory.grade.trust, libraries, list(m.report.notes)]
+tell(events=events, cells=[summary(m) for m in (first, second, third, fourth)])
 """
 
 
@@ -328,12 +329,12 @@ def test_torch_profiler_before_during_and_after(fresh):
             "cell = functools.partial(ipygpumem.measure, outside=True)",
         )
     )
-    assert ours["found"] == bare["found"]
-    assert bare["found"][0][0] > 0 and bare["found"][0][2]
+    assert ours["events"] == bare["events"]
+    assert bare["events"][0][0] > 0 and bare["events"][0][2]
     assert "unknown buffer" not in ours["stderr"]
-    first, second, third, fourth = ours["told"]
+    first, second, third, fourth = ours["cells"]
     assert first[0] == "sampled" and "torch.profiler used CUPTI" in first[2][0]
-    assert first[1] == [["ctypes", 2, 5 * MIB]]  # before and after the profiler, not meanwhile
+    assert first[1] == [["ctypes", 2, 5 * MIB]]  # before and after the profiler
     assert second == ["exact", [["ctypes", 1, 9 * MIB]], []]
     assert third[0] == "sampled" and third[1] == []
     assert fourth == ["exact", [["ctypes", 1, 13 * MIB]], []]
@@ -367,13 +368,13 @@ def poll():
         torch.cuda.memory_stats(); counts["poll"] += 1
 threads = [threading.Thread(target=f) for f in (raw, raw, tensors, tensors, tensors, pool, poll, poll)]
 with ipygpumem.measure(outside=True) as m:
-    for one in threads: one.start()
-    for one in threads: one.join()
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
     torch.cuda.empty_cache()
-told = m.report.libraries[0]
-libraries = [one for one in told.libraries if one.memory == "device"]
-tell(counts=counts, grade=str(told.grade), notes=m.report.notes, rest=told.rest,
-     libraries={one.library: [one.change, one.peak, one.allocations] for one in libraries})
+memory = m.report.libraries[0]
+libraries = [library for library in memory.libraries if library.memory == "device"]
+tell(counts=counts, grade=str(memory.grade), notes=m.report.notes, rest=memory.rest,
+     libraries={library.library: [library.change, library.peak, library.allocations] for library in libraries})
 """
 )
 
@@ -409,26 +410,24 @@ cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB))
 )
 
 
-def test_a_fork_and_an_exit_with_records_in_flight(fresh):
+def test_a_fork_and_an_exit_while_recording(fresh):
     facts = fresh(AT_THE_END.replace("{end}", "tell(child=child)"))
     assert facts["child"] == 0
-    told = fresh(
-        AT_THE_END.replace(
-            "{end}",
-            "m.__exit__(None, None, None)\none = m.report.libraries[0]\ntell(grade=one.grade.trust, named=one.named)",
-        )
-    )
-    assert (told["grade"], told["named"]) == ("exact", 512 * MIB)
+    end = """m.__exit__(None, None, None)
+memory = m.report.libraries[0]
+tell(grade=memory.grade.trust, named=memory.named)"""
+    facts = fresh(AT_THE_END.replace("{end}", end))
+    assert (facts["grade"], facts["named"]) == ("exact", 512 * MIB)
 
 
-def test_nothing_is_left_when_it_was_not_asked_for(fresh):
+def test_nothing_is_loaded_unless_requested(fresh):
     facts = fresh(
         HEAD
         + """
 with ipygpumem.measure() as m:
     pass
-others = [one.name for one in threading.enumerate() if one.name not in ("MainThread", "ipygpumem-sampler")]
-tell(llvmlite="llvmlite" in sys.modules, threads=others, libraries=len(m.report.libraries))
+threads = [thread.name for thread in threading.enumerate() if thread.name not in ("MainThread", "ipygpumem-sampler")]
+tell(llvmlite="llvmlite" in sys.modules, threads=threads, libraries=len(m.report.libraries))
 """
     )
     assert (facts["llvmlite"], facts["threads"], facts["libraries"]) == (False, [], 0)
