@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+from collections import ChainMap
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -142,8 +143,7 @@ class GPUMem(Magics, Settings):
             self.print(help_text())
             return None
         if statement:
-            names = {**vars(builtins), **self.shell.user_ns, **(local_ns or {})}
-            similar = similar_command(statement, names)
+            similar = similar_command(statement, ChainMap(local_ns or {}, self.shell.user_ns, vars(builtins)))
             if similar is not None:
                 raise UsageError(f"%gpumem: unknown command {similar[0]!r}. Did you mean %gpumem {similar[1]}?")
             return self._statement(arguments, statement, local_ns)

@@ -139,8 +139,8 @@ class Settings(Configurable):
     style = Enum(
         ["auto", "line", "table"],
         default_value="auto",
-        help="The form of reports. auto: a line after each cell, and what was requested below %%gpumem. line, table: always "
-        "this form.",
+        help="The form of reports. auto: a line after each cell, and what was requested below %%gpumem. line, table: "
+        "always this form.",
     ).tag(config=True)
     devices = Devices(
         allow_none=True,

@@ -42,16 +42,20 @@ def full_bundle(report: Report, new_holders: Holders | None = None) -> dict[str,
     *tables, last = report_tables(report)
     if new_holders is not None and new_holders.holders:
         tables += holders_tables(new_holders, limit=_NEW_HOLDERS, parts=2)
-    return _join([*_sections(report, outside=False), tables_bundle([*tables, last])])
+    return _join([*_sections(report, with_outside=False), tables_bundle([*tables, last])])
 
 
-def _sections(report: Report, *, outside: bool = True) -> list[dict[str, str]]:
+def _sections(report: Report, *, with_outside: bool = True) -> list[dict[str, str]]:
     sections = []
     if report.lines:
         sections.append({"text/plain": text_listings(report.lines), "text/html": html_listings(report.lines)})
     tables = module_tables(report.modules) if report.modules else []
-    if outside:
-        tables += [outside_table(library, report.devices[library.device]) for library in report.libraries]
+    if with_outside:
+        tables += [
+            outside_table(outside, report.devices[outside.device])
+            for outside in report.libraries
+            if outside.libraries or outside.pools or outside.grade.trust != "unknown"
+        ]
     tables += [] if report.recording is None else peak_lines_tables(report.recording.peak_lines)
     if tables:
         sections.append(tables_bundle(tables))
