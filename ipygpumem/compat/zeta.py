@@ -8,14 +8,15 @@ current device, in GiB but labelled GB like the original, also when the block ra
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.units import GIB
 from ipygpumem.measure_block import measure
 from ipygpumem.measurement.allocation_history import recording_problem
-from ipygpumem.sources import allocator, pytorch
+from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
     import os
@@ -64,9 +65,10 @@ def print_cuda_memory_usage() -> Iterator[None]:
     problem = pytorch.problem(load=True)
     if problem:
         raise RecordingError(f"there is no CUDA memory: {problem}")
-    index = pytorch.current_device()
-    before = allocator.allocated_now(index)
+    cuda: Any = sys.modules["torch"].cuda
+    index = cuda.current_device() if cuda.is_initialized() else 0
+    before = cuda.memory_allocated(index)
     try:
         yield
     finally:
-        print(f"CUDA memory usage: {(allocator.allocated_now(index) - before) / GIB:.2f} GB")  # noqa: T201 (its purpose)
+        print(f"CUDA memory usage: {(cuda.memory_allocated(index) - before) / GIB:.2f} GB")  # noqa: T201 (its purpose)

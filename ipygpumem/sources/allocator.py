@@ -18,7 +18,6 @@ __all__ = [
     "AllocatorState",
     "Block",
     "allocated_blocks",
-    "allocated_now",
     "allocator_state",
     "empty_cache",
     "is_recording",
@@ -118,11 +117,6 @@ def pinned_memory(torch: Any) -> int | None:
     except Exception:  # noqa: S110 (a kernel has failed)
         pass
     return None
-
-
-def allocated_now(index: int) -> int:
-    """Return the bytes allocated on a device; 0 before CUDA is initialized."""
-    return int(sys.modules["torch"].cuda.memory_allocated(index))
 
 
 def is_recording() -> bool:

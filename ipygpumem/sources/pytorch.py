@@ -24,8 +24,6 @@ __all__ = [
     "backend",
     "busy",
     "capturing",
-    "cuda_version",
-    "current_device",
     "device_memory",
     "has_context",
     "importable",
@@ -60,12 +58,6 @@ def importable() -> bool:
         return importlib.util.find_spec("torch") is not None
     except ValueError:  # sys.modules["torch"] is None
         return False
-
-
-def cuda_version() -> str | None:
-    """Return the CUDA version that the imported torch was built for."""
-    torch = module()
-    return None if torch is None else torch.version.cuda
 
 
 def problem(*, load: bool) -> str | None:
@@ -232,9 +224,3 @@ def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bo
         setattr(torch, _OOM_LISTENERS, listeners)
     listeners[:] = [] if callback is None else [callback]
     return True
-
-
-def current_device() -> int:
-    """Return PyTorch's current device without initializing CUDA; before that it is 0."""
-    torch = started()
-    return 0 if torch is None else int(torch.cuda.current_device())

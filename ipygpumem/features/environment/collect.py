@@ -91,12 +91,13 @@ def environment(runtime: Runtime | None = None) -> Environment:
     else:
         accuracy |= {line.label: (line.grade.trust, line.grade.reason) for line in breakdown(device)}
     accuracy["outside PyTorch, by library"] = _accuracy(torch or outside_records().problem(), "CUPTI's records")
+    module = pytorch.module()
     return Environment(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         packages={name: _version(name) for name in _PACKAGES},
         torch=torch,
-        cuda=pytorch.cuda_version(),
+        cuda=None if module is None else module.version.cuda,
         allocator=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
         nvml=nvml,
         driver=driver,

@@ -68,7 +68,7 @@ _REASONS = {
 
 
 class Cupti:
-    """The loaded library; tests pass another ``library``.
+    """The loaded library; tests pass another ``library``. All methods raise `CuptiError` if CUPTI fails.
 
     Raises:
         CuptiError: No library is loaded, or it is too old to record which library allocates.
@@ -93,11 +93,7 @@ class Cupti:
         return text.value.decode(errors="replace") if text.value else f"CUPTI error {code}"
 
     def start(self, buffers: Buffers) -> None:
-        """Start recording every allocation and free into these buffers.
-
-        Raises:
-            CuptiError: Another profiler is using CUPTI, or it does not work on this machine.
-        """
+        """Start recording every allocation and free into these buffers."""
         self._texts.clear()  # a profiler may have shut CUPTI down meanwhile, and freed its texts
         functions = ctypes.c_void_p(buffers.request), ctypes.c_void_p(buffers.complete)
         self._call("cuptiActivityRegisterCallbacks", *functions)
@@ -109,37 +105,21 @@ class Cupti:
             raise
 
     def stop(self) -> None:
-        """Stop recording. Existing records must still be flushed.
-
-        Raises:
-            CuptiError: CUPTI fails.
-        """
+        """Stop recording. Existing records must still be flushed."""
         self._call("cuptiActivityDisable", ctypes.c_int(_MEMORY2))
 
     def flush(self) -> None:
-        """Complete the buffers of all threads that contain a record.
-
-        Raises:
-            CuptiError: CUPTI fails.
-        """
+        """Complete the buffers of all threads that contain a record."""
         self._call("cuptiActivityFlushAll", ctypes.c_uint32(_FORCED))
 
     def now(self) -> int:
-        """Return the time by the clock of the records, in nanoseconds.
-
-        Raises:
-            CuptiError: CUPTI fails.
-        """
+        """Return the time by the clock of the records, in nanoseconds."""
         timestamp = ctypes.c_uint64()
         self._call("cuptiGetTimestamp", ctypes.byref(timestamp))
         return timestamp.value
 
     def records(self, address: int, valid: int) -> NDArray[Any]:
-        """Return a copy of a full buffer's records as an array of `RECORD`.
-
-        Raises:
-            CuptiError: CUPTI fails, or its records have an unknown layout.
-        """
+        """Return a copy of a full buffer's records as an array of `RECORD`."""
         stride = self._stride(address, valid)
         if not stride:
             return np.zeros(0, dtype=RECORD)
