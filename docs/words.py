@@ -15,7 +15,7 @@ def pages() -> dict[str, str]:
         "magics.md": magics(),
         "settings.md": settings(),
         "command_line.md": command_line(),
-        "reports_format.md": document("ipygpumem/session/FORMAT.md"),
+        "reports_format.md": document("ipygpumem/core/FORMAT.md"),
         "snapshots_format.md": document("ipygpumem/snapshot/FORMAT.md"),
     }
 

@@ -69,7 +69,7 @@ def join(number: int) -> None:
     if _sender is None:
         _sender = _ReportSender(shell, loaded_here=not loaded_before)
     set_fallback_rank(number)
-    shell.magics_manager.registry["GPUMem"].cells.courier = _sender
+    shell.magics_manager.registry["GPUMem"].cells.presenter.send = _sender
     _sender.send(KEY, RankResult("", "running", current_rank_info()).to_dict())
 
 
@@ -82,6 +82,6 @@ def leave() -> None:
     set_fallback_rank(None)
     magics = sender.shell.magics_manager.registry.get("GPUMem")
     if magics is not None:
-        magics.cells.courier = None
+        magics.cells.presenter.send = None
     if sender.loaded_here:
         unload(sender.shell)

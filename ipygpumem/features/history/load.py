@@ -86,7 +86,7 @@ def parse_json(text: bytes) -> Any:
     except RecursionError:
         raise ReportError("JSON nested too deeply") from None
     except json.JSONDecodeError as error:
-        truncated = error.pos >= len(error.doc.rstrip()) > 1 or error.msg.startswith("Unterminated string")
+        truncated = error.pos >= len(error.doc) > 0 or error.msg.startswith("Unterminated string")
         raise ReportError("incomplete JSON" if truncated else f"invalid JSON: {error.msg}") from None
     except ValueError as error:  # a number with thousands of digits
         raise ReportError(f"invalid JSON: {first_line(error)}") from None

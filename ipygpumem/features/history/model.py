@@ -28,31 +28,17 @@ class ReportRow:
     Attributes:
         cell: In number; None for code that does not run in a numbered cell.
         cell_id: The front end's id of the cell, the same in every run.
-        code: First line of the code.
         time: Start of the measurement, in seconds since 1970.
-        seconds: Duration.
-        success: False if the code raised an exception.
-        device: ``cuda:0``, or ``host``.
-        held: Change in allocated memory; for the host, in resident memory.
-        peak: Highest level, relative to the level at the start.
+        device: ``cuda:0``, or ``host``, whose memory is the resident memory of the process.
+        held: Change in allocated memory. The next figures, up to ``unattributed``, are changes, too.
+        peak: Highest level of allocated memory, relative to the start.
         peak_trust: ``exact``, ``bound`` (at most) or ``unknown``.
-        cached: Change in PyTorch's cache.
-        pending: Change in freed blocks that wait for a stream.
-        outside: Change in memory outside PyTorch.
         outside_trust: ``exact``, ``device`` (this process or another) or ``unknown``.
-        others: Change in the memory of other processes.
-        unattributed: Change in memory that cannot be attributed to any process.
-        allocated: Allocated memory at the end; for the host, resident memory.
-        cache: PyTorch's cache, including pending blocks, at the end.
-        outside_level: Memory outside PyTorch at the end.
-        others_level: Memory of other processes, including unattributed memory, at the end.
+        allocated: Level at the end, like ``cache`` (with pending blocks), ``outside_level`` and ``others_level`` (with
+            unattributed memory).
         capacity: Memory of the device that programs can use.
-        ooms: Allocations that failed.
         retries: Allocations for which PyTorch first had to release its cache.
         started: Whether this measurement created the process's CUDA context on the device.
-        host_held: Change in this process's resident memory.
-        host_peak: Peak of resident memory, relative to the level at the start.
-        host_peak_trust: As ``peak_trust``.
     """
 
     cell: int | None = None

@@ -25,14 +25,7 @@ _NOTEBOOK_FORMAT = 4
 
 @dataclass(frozen=True, slots=True)
 class ReportRows:
-    """The rows of one session.
-
-    Attributes:
-        name: Name of the session or its file.
-        rows: A row for each measurement and each device that it changed.
-        faults: A message for each invalid part of the file that was skipped.
-        dropped: Number of older reports that the session has already discarded.
-    """
+    """The rows of one session, a message for each skipped part of its file, and the number of discarded reports."""
 
     name: str
     rows: Sequence[ReportRow]
@@ -41,11 +34,7 @@ class ReportRows:
 
 
 def read_rows(path: str | os.PathLike[str]) -> ReportRows:
-    """Read a log or an executed notebook. Invalid lines are skipped and listed in ``faults``.
-
-    Raises:
-        ReportError: The file cannot be read, or is neither; the message starts with its name.
-    """
+    """Read a log or an executed notebook. Invalid lines are skipped and listed in ``faults``."""
     if is_notebook(path):
         return read_notebook(path)
     faults: list[str] = []
@@ -56,11 +45,7 @@ def read_rows(path: str | os.PathLike[str]) -> ReportRows:
 
 
 def is_notebook(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a notebook, judged by its extension or its first bytes.
-
-    Raises:
-        ReportError: It cannot be read.
-    """
+    """Whether a file is a notebook, judged by its extension or its first bytes."""
     if os.fsdecode(path).lower().endswith(".ipynb"):
         return True
     with open_regular_file(path) as file:
@@ -69,11 +54,7 @@ def is_notebook(path: str | os.PathLike[str]) -> bool:
 
 
 def read_notebook(path: str | os.PathLike[str]) -> ReportRows:
-    """Read the figures in the output metadata of an executed notebook.
-
-    Raises:
-        ReportError: The file cannot be read, or is not a notebook; the message starts with its name.
-    """
+    """Read the figures in the output metadata of an executed notebook."""
     faults: list[str] = []
     name = printable(os.fsdecode(path))
     with open_regular_file(path) as file:

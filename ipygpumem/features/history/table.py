@@ -52,15 +52,7 @@ class Page:
 
 
 def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
-    """Keep the rows of some devices.
-
-    Args:
-        rows: The rows of all devices.
-        names: Device names (``cuda:0``, ``host``); an empty sequence keeps all rows.
-
-    Raises:
-        OptionError: A device has no rows.
-    """
+    """Keep the rows of the named devices, or all rows without names; `OptionError` if a device has none."""
     available = sorted({row.device for row in rows}, key=lambda name: (len(name), name))
     missing = [name for name in names if name not in available]
     if missing and available:
@@ -78,12 +70,7 @@ def history_tables(
 ) -> list[Table]:
     """A row for each cell and device. Rows without any change are shown only if sorted by time.
 
-    Args:
-        rows: The rows in order of execution.
-        page: The rows to show.
-        title: Name of the session.
-        dropped: Number of older reports that are no longer available.
-        next_page: How to request another page, with its number in braces.
+    ``next_page`` says how to request another page, with its number in braces.
     """
     if not rows:
         return [Table(f"{title}: no measurements yet", (), (), _remarks(rows, 0, page, dropped, next_page))]
@@ -188,11 +175,8 @@ def comparison_tables(
 ) -> list[Table]:
     """The figures of the second run, each with its change from the first.
 
-    Args:
-        pairs: Rows of the two runs.
-        by: A key of `COLUMNS`, to sort by its change, largest first; ``in`` keeps the order.
-        names: Names of the two runs.
-        earlier: Number of runs left out of each, because the cell ran again.
+    ``by`` is a key of `COLUMNS`: rows are sorted by its change, largest first; ``in`` keeps the order. ``earlier`` is
+    the number of runs left out of each, because the cell ran again.
     """
     if by != "in":
         pairs = sorted(pairs, key=lambda pair: -abs(pair.change(COLUMNS[by]) or 0))

@@ -24,13 +24,7 @@ _MIN_PIXELS = 0.1
 
 
 def live_bundle(history: Sequence[Levels], seconds: float, cell: int | None) -> dict[str, str]:
-    """The newest levels as a MIME bundle.
-
-    Args:
-        history: The levels so far, oldest first; at least one.
-        seconds: How long the cell has been running.
-        cell: In number, if it is known.
-    """
+    """The newest levels as a MIME bundle, for a cell that has been running for ``seconds``."""
     now = history[-1]
     elapsed = f"{seconds:.0f} s" if seconds < _MINUTE else duration(seconds)
     status = f"running for {elapsed}" if cell is None else f"In [{cell}], running for {elapsed}"
@@ -79,11 +73,7 @@ def _device_chart(history: Sequence[Levels], name: str) -> str:
 
 
 def _chart(rows: Sequence[tuple[float, list[int]]]) -> str:
-    """An SVG of stacked areas over time, scaled to the highest total.
-
-    Args:
-        rows: (time, bytes of each part), from the bottom of the stack to its top.
-    """
+    """An SVG of stacked areas over time, scaled to the highest total; ``rows`` are (time, bytes from bottom to top)."""
     if not rows:
         return ""
     begin = rows[0][0]

@@ -133,11 +133,7 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
 
 
 def _files(folder: str | os.PathLike[str], *extensions: str) -> list[Path]:
-    """The files of a folder by extension; a name that starts with a dot is still being written.
-
-    Raises:
-        ReportError: The folder cannot be read.
-    """
+    """The files of a folder by extension; a name that starts with a dot is still being written."""
     try:
         path = Path(os.fsdecode(folder)).expanduser()
         names = [entry.name for entry in os.scandir(path)]

@@ -46,10 +46,7 @@ class RankInfo:
     Attributes:
         rank: Number in the run; None if the process does not know it.
         world: Number of ranks in the run; None if the process does not know it.
-        host: Name of the machine.
-        pid: Process id on that machine.
         version: Version of ipygpumem.
-        devices: The devices that the process uses.
         clock: Seconds that the clock of the shared folder is ahead of the machine's; None without a folder.
         began: Start of the measurement, in seconds since 1970 by the machine's clock.
         launch: What distinguishes this launch of the ranks from others, as (kind, value).
@@ -80,12 +77,9 @@ class RankPeak:
     """Summary of a recording on one device. It stays small however large the recording is.
 
     Attributes:
-        device: Index of the device.
         requested: Requested bytes at the peak.
-        events: Number of events in the recording.
         dropped: Allocations that the ring buffer dropped; None if unknown.
-        lines: The lines of code that hold most of the peak, largest first.
-        rest: All other lines together.
+        lines: The lines of code that hold most of the peak, largest first; ``rest``: all others together.
         curve: (seconds, bytes): the highest level in each of about 120 intervals; empty without timestamps.
         start_us: Start of the measurement in microseconds since 1970, according to the recording; 0 of the curve.
     """
@@ -106,10 +100,8 @@ class RankResult:
 
     Attributes:
         name: Its rank, such as ``"0"``, or the name of its file.
-        state: See `State`.
         origin: The process that the report comes from; None if it sent nothing.
         report: What it measured; None unless ``state`` is ``done``.
-        peaks: Summary of its recording, if there is one.
         note: Additional information, such as why there is no report.
         snapshot: Path of its recording, on its own machine; None without a recording.
     """
@@ -167,11 +159,7 @@ _READER = DataReader({"CodeLine": CodeLine, "RankInfo": RankInfo, "DeviceFacts":
 
 
 def rank_result_from(data: Any, name: str) -> RankResult:
-    """Rebuild what `RankResult.to_dict` wrote.
-
-    Raises:
-        ReportError: The data is not a valid result.
-    """
+    """Rebuild what `RankResult.to_dict` wrote; `ReportError` if the data is invalid."""
     check_schema(mapping(data, ""))
     if "state" not in data:
         raise ReportError("not the report of a rank: it has no state")

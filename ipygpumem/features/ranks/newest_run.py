@@ -25,12 +25,9 @@ _MAX_MISSING = 100_000
 
 
 def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults: list[str]) -> dict[str, RankResult]:
-    """Keep the ranks of the newest run, each once.
+    """Keep the ranks of the newest run, each once; ``faults`` collects a message for what is left out.
 
-    Args:
-        results: By the name of the file, without its extension.
-        files: The snapshots, by the same names.
-        faults: Collects a message for what is left out.
+    ``results`` and the snapshots in ``files`` are by file name, without the extension.
     """
     earlier = _earlier_launches(results)
     for reason in dict.fromkeys(earlier.values()):
@@ -95,12 +92,7 @@ def is_older_snapshot(result: RankResult, peaks: Sequence[RankPeak]) -> bool:
 
 
 def missing_ranks(chosen: Sequence[RankResult], earlier: set[str]) -> Iterator[RankResult]:
-    """The ranks without a file from this run.
-
-    Args:
-        chosen: The ranks of this run.
-        earlier: Names of ranks with files from earlier runs only.
-    """
+    """The ranks without a file from this run; ``earlier`` are the names of those with older files only."""
     worlds = [result.origin.world for result in chosen if result.origin is not None and result.origin.world]
     names = {result.name for result in chosen}
     for name in map(str, range(min(max(worlds, default=0), _MAX_MISSING))):

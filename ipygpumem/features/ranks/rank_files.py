@@ -32,15 +32,10 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 
 
 class RankFiles:
-    """The files of this process in the folder of its run.
+    """The files of this process in the folder of its run, which is created if it does not exist.
 
-    Args:
-        folder: Created if it does not exist.
-        rank: The process's rank; None takes it from torch.distributed or the environment.
-        record: Whether to write a snapshot.
-
-    Raises:
-        OptionError: The rank is invalid, or the folder cannot be written.
+    If ``rank`` is None it is taken from torch.distributed or the environment. ``record``: whether to write a snapshot.
+    An invalid rank or a folder that cannot be written is an `OptionError`.
     """
 
     def __init__(self, folder: str | os.PathLike[str], rank: int | None = None, *, record: bool = True) -> None:
@@ -129,11 +124,7 @@ class RankFiles:
 
 
 def make_folder(name: str) -> Path:
-    """Create a folder unless it exists.
-
-    Raises:
-        OptionError: It cannot be created.
-    """
+    """Create a folder unless it exists."""
     try:
         path = Path(name).expanduser()
         path.mkdir(parents=True, exist_ok=True)

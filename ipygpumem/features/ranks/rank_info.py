@@ -56,13 +56,7 @@ def _number(text: str | None) -> int | None:
 
 
 def current_rank_info(*, rank: int | None = None, clock: float | None = None, began: float = 0.0) -> RankInfo:
-    """Describe this process. Devices are included once CUDA has started; none is initialized here.
-
-    Args:
-        rank: Its rank, if the caller knows it.
-        clock: See `RankInfo`.
-        began: See `RankInfo`.
-    """
+    """Describe this process. Devices are included once CUDA has started; none is initialized here."""
     number, world = rank_and_world()
     monitor = current().monitor
     monitor.find_devices()

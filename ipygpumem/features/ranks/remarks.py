@@ -33,13 +33,7 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def notes_tables(results: Iterable[RankResult], role: str, limit: int) -> list[Table]:
-    """A table of the notes in the reports, each with the ranks that it applies to; empty without notes.
-
-    Args:
-        results: The processes.
-        role: ``rank`` or ``engine``.
-        limit: Maximum number of notes.
-    """
+    """A table of the notes in the reports, each with the ranks that it applies to; empty without notes."""
     names_by_note: dict[str, list[str]] = {}
     for result in results:
         for note in () if result.report is None else _notes(result.report):

@@ -56,12 +56,8 @@ class DeviceUsage:
     """One device, counted once however many processes use it. Sizes are in bytes; None means unknown.
 
     Attributes:
-        host: Its machine.
-        uuid: Identifies the device on the machine.
-        label: Its model.
         users: (rank, device name, bytes of that process), each at the end of its own measurement.
         used: All memory in use on the device, including the driver's, in the newest reading.
-        total: Size of the device's memory.
         others: Memory of other processes. Also None if the readings, which are taken at different times, contradict
             each other.
     """
@@ -80,11 +76,9 @@ class Difference:
     """The rank that differs most from the others, compared with a typical one at the peak, by line of code.
 
     Attributes:
-        odd: The rank that differs most.
-        typical: The rank that is closest to the median of all.
-        odd_peak, typical_peak: Requested bytes.
+        odd: The rank that differs most; ``odd_peak`` in requested bytes.
+        typical: The rank that is closest to the median of all; ``typical_peak`` in requested bytes.
         lines: (label, bytes of the typical rank, bytes of the odd rank), the largest difference first.
-        compared: Number of ranks compared.
         alike: How many of them have the same lines and bytes as the typical rank.
     """
 
@@ -163,14 +157,9 @@ def _usage(host: str, uuid: str, users: list[tuple[RankResult, str]]) -> DeviceU
 
 
 def compare_ranks(results: Iterable[RankResult], limit: int = 20) -> Difference | None:
-    """Find the rank that differs most at its highest recorded peak, and by which lines of code.
+    """Find the rank that differs most at its highest recorded peak, and by at most ``limit`` lines of code.
 
-    Args:
-        results: Ranks without a recording are ignored.
-        limit: Maximum number of lines in the result.
-
-    Returns:
-        None if fewer than two ranks have a recording. Of two ranks, the second is compared with the first.
+    Returns None if fewer than two ranks have a recording. Of two ranks, the second is compared with the first.
     """
     peaks = {result.name: result.highest for result in results}
     sums = {name: _by_line((*peak.lines, peak.rest)) for name, peak in peaks.items() if peak is not None}

@@ -51,14 +51,10 @@ _EQUAL_TIMES, _SHORT_TIME = 1.1, 0.1
 def ranks_tables(
     results: Sequence[RankResult], role: str = "rank", *, by: str = "rank", limit: int = DEFAULT_ROWS, code: str = ""
 ) -> list[Table]:
-    """All tables about several processes.
+    """All tables about several processes, each with at most ``limit`` rows.
 
-    Args:
-        results: The processes in the order in which they are shown.
-        role: ``rank`` or ``engine``.
-        by: ``rank`` keeps the order; ``held``, ``peak``, ``outside``, ``time`` sort by that figure, highest first.
-        limit: Maximum number of rows of each table.
-        code: The code that they ran, if it has to be shown.
+    ``role`` is ``rank`` or ``engine``. ``by`` is ``rank``, which keeps the order, or ``held``, ``peak``, ``outside`` or
+    ``time``, highest first. ``code`` is the code that they ran, if it has to be shown.
     """
     rows = rank_rows(results)
     figures = _figures_table(results, rows, role, by, limit)

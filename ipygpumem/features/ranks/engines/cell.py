@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_names import device_names
-from ipygpumem.core.errors import IpyGpuMemError, OptionError
+from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
+from ipygpumem.core.files import check_path, replacing
+from ipygpumem.core.from_dict import printable
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.profile.collect import check_profile_paths
 from ipygpumem.features.ranks.engines.collect import active
-from ipygpumem.features.ranks.engines.transfer import check_folder, collect_files
+from ipygpumem.features.ranks.rank_files import make_folder
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from ipygpumem.features.ranks.collect import Ranks
     from ipygpumem.features.ranks.engines.collect import Engines
 
 __all__ = ["engines_for_cell", "run_on_engines"]
 
 _LOCAL_FLAGS = {"--engines", "-q", "--quiet"}
 _LOCAL_VALUES = {"--collect", "-v", "--var"}
+_CHUNK_BYTES = 1 << 23
 _RANK = re.compile(r"\{rank\b")
 _EXAMPLES = {"snapshot": "run_{rank}.pickle", "trace": "trace_{rank}.json.gz", "timeline": "memory_{rank}.html"}
 
@@ -55,19 +60,14 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
     Limits.read(options.limit, options.limit_held, options.limit_outside, options.limit_host)
     device_names(options.device or ())
     if options.collect is not None:
-        check_folder(options.collect)
+        _check_folder(options.collect)
     return engines
 
 
 def run_on_engines(engines: Engines, shell: Any, options: argparse.Namespace, arguments: list[str], cell: str) -> Any:
     """Run a cell on the engines and show their merged report. An error in the cell is raised as ``%%px`` raises it.
 
-    Args:
-        engines: From `engines_for_cell`.
-        shell: The notebook's shell.
-        options: The parsed options.
-        arguments: The same options as typed.
-        cell: The code, which may start with a ``%%px`` line.
+    ``arguments`` are the options as typed. The cell may start with a ``%%px`` line.
     """
     from ipyparallel.client.magics import ParallelMagics
 
@@ -100,7 +100,45 @@ def _show_reports(engines: Engines, shell: Any, options: argparse.Namespace) -> 
             engines.show(ranks)
         if options.collect is not None:
             try:
-                messages = collect_files(engines, ranks, options.collect) or ["there are no snapshots to collect"]
+                messages = _collect_files(engines, ranks, options.collect) or ["there are no snapshots to collect"]
             except IpyGpuMemError as error:
                 messages = [str(error)]
             print("\n".join(f"ipygpumem: {message}" for message in messages))  # noqa: T201 (the result of --collect)
+
+
+def _collect_files(engines: Engines, ranks: Ranks, folder: str) -> list[str]:
+    """Copy the engines' snapshots into a folder, each completely or not at all. Returns a message for each file."""
+    target = _check_folder(folder)
+    messages = []
+    for result in ranks.members:
+        if result.snapshot is None:
+            continue
+        name = Path(result.snapshot.replace("\\", "/")).name
+        path = check_path(target / name)
+        try:
+            nbytes = _copy(engines, int(result.name), result.snapshot, path)
+            messages.append(f"engine {result.name}: {printable(str(target / name))}, {nbytes:,} bytes")
+        except Exception as error:
+            messages.append(f"engine {result.name}: cannot copy {printable(name)}: {first_line(error)}")
+    return messages
+
+
+def _check_folder(name: str) -> Path:
+    target = make_folder(name)
+    check_path(target / "run_0.pickle")
+    return target
+
+
+def _copy(engines: Engines, number: int, source: str, path: Path) -> int:
+    view = engines.client[number]
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        while chunk := view.apply_sync(_read_chunk, source, file.tell(), _CHUNK_BYTES):
+            file.write(chunk)
+        return file.tell()
+
+
+def _read_chunk(path: str, offset: int, nbytes: int) -> bytes:
+    """Read a part of a file, on an engine: a snapshot can be larger than a message should be."""
+    with open(path, "rb") as file:  # noqa: PTH123 (the name as the recorder reported it)
+        file.seek(offset)
+        return file.read(nbytes)

@@ -22,11 +22,7 @@ _STEP = 0.02
 
 
 def client_and_targets(target: Any) -> tuple[Any, list[int] | None]:
-    """The client of a client or direct view, and the engines of the view; None for all engines, also future ones.
-
-    Raises:
-        OptionError: It is neither, or ipyparallel is not installed.
-    """
+    """The client of a client or direct view, and the engines of the view; None for all engines, also future ones."""
     try:
         parallel = import_module("ipyparallel")
     except ImportError:
@@ -52,11 +48,7 @@ def wait_for(replies: Iterable[Any], timeout: float) -> None:
 
 
 def join_result(reply: Any) -> RankResult:
-    """The message that an engine sent when it joined.
-
-    Raises:
-        ReportError: It sent none, or an invalid one.
-    """
+    """The message that an engine sent when it joined; `ReportError` if there is none."""
     data = reply.metadata["data"]
     if not isinstance(data, dict) or not isinstance(data.get(KEY), str):
         raise ReportError("it did not identify itself when it joined")

@@ -22,13 +22,9 @@ _PATIENCE, _STEP = 1.0, 0.01
 
 @dataclass(slots=True)
 class Submission:
-    """One cell on several engines.
+    """One cell on several engines, with the future reply of each.
 
-    Attributes:
-        code: The code of the cell.
-        cell: Counter of the notebook's cells at the time of the submission.
-        replies: The future reply of each engine, by its number.
-        reported: Engines whose reply is part of a merged report.
+    ``cell`` counts the notebook's cells; ``reported`` are the engines whose reply is part of a merged report.
     """
 
     code: str
@@ -67,14 +63,7 @@ class Submission:
 
 
 def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], notes: Mapping[int, str]) -> RankResult:
-    """What one engine sent.
-
-    Args:
-        number: The engine.
-        reply: Its future reply.
-        origins: What is known about each engine since it joined.
-        notes: Why an engine is not monitored.
-    """
+    """What one engine sent; ``origins`` and ``notes`` are those of `Engines`."""
     name, origin = str(number), origins.get(number)
     messages = _messages(reply)
     if messages:
