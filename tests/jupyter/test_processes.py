@@ -97,10 +97,8 @@ def test_the_out_of_memory_panel_names_other_processes(notebook, child):
     ran = notebook.run("torch.ones(20 << 30, dtype=torch.uint8, device='cuda')")
     (panel,) = ran.texts
     assert f"pid {child.pid} (sleep, child of this process)" in panel
-    assert (
-        f"another process is in the way: pid {child.pid} (sleep, child of this process) holds 130.0 GiB of this card"
-        in panel
-    )
+    sentence = f"another process uses 130.0 GiB of this device: pid {child.pid} (sleep, child of this process)"
+    assert sentence in panel
 
 
 def test_the_command(notebook, child):
