@@ -24,7 +24,7 @@ CUDA_TORCH := torch===2.13.0
 OLD_IPYTHONS := ipython7 ipython8
 PINS_ipython7 := ipython==7.34.0 ipykernel==6.17.1 ipywidgets==7.7.1 anywidget==0.9.21
 PINS_ipython8 := ipython==8.* ipykernel==6.29.* ipywidgets==8.*
-FAST := not browser and not node and not kernel and not cluster
+FAST := not gpu and not browser and not node and not kernel and not cluster
 
 .PHONY: demo test fast test-cuda lint docs docs-links bench bench-viewer fuzz gpu viewer clean $(OLD_IPYTHONS:%=test-%)
 
