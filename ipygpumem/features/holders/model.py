@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from ipygpumem.core.units import size
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Mapping
 
-    from ipygpumem.features.holders.search import StorageReference
     from ipygpumem.sources.allocator import AllocatedBlocks
+    from ipygpumem.sources.storages import StorageLocation
 
 __all__ = ["KINDS", "PLACES", "Holder", "Holders", "Kind", "Place", "Rest", "Storage", "StorageBaseline", "Total"]
 
@@ -187,11 +187,11 @@ class StorageBaseline:
     references: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
-    def of(cls, found: Iterable[StorageReference], blocks: AllocatedBlocks | None) -> StorageBaseline:
-        """The baseline of the storages that a search has found, and of the allocator's blocks."""
+    def of(cls, found: Mapping[StorageLocation, Any], blocks: AllocatedBlocks | None) -> StorageBaseline:
+        """The baseline of storages, given as weak references by their locations, and of the allocator's blocks."""
         addresses = set() if blocks is None else set(blocks.positions)
         identified, storages, references = set(), set(), []
-        for memory, reference in found:
+        for memory, reference in found.items():
             block = None if blocks is None else blocks.block(memory.device, memory.address)
             address = (memory.device, memory.address if block is None else block.address)
             addresses.add(address)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.model import Place
     from ipygpumem.features.holders.referrers import ReferrerGraph
     from ipygpumem.features.holders.roots import Root
+    from ipygpumem.features.holders.targets import Targets
 
-__all__ = ["PLACE_ORDER", "NamedObject", "ObjectNames", "ObjectRoles"]
+__all__ = ["PLACE_ORDER", "NamedObject", "ObjectNames"]
 
 PLACE_ORDER = {place: i for i, place in enumerate(PLACES)}
 _LAST_RESORT_STEPS = 50
@@ -63,16 +64,6 @@ class NamedObject:
         return NamedObject(own_id, label, holder, self.place, graph, self.depth + steps)
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectRoles:
-    """Ids of the objects that are targets (tensors and storages), gradients, nodes of an autograd graph, optimizers."""
-
-    targets: Collection[int]
-    gradients: Collection[int] = ()
-    nodes: Collection[int] = ()
-    optimizers: Collection[int] = ()
-
-
 class ObjectNames:
     """Names of the objects in a referrer graph, as far as they are found before the deadline (`time.perf_counter`).
 
@@ -83,9 +74,10 @@ class ObjectNames:
         complete: Whether all names were found.
     """
 
-    def __init__(self, referrers: ReferrerGraph, roles: ObjectRoles, deadline: float) -> None:
+    def __init__(self, referrers: ReferrerGraph, targets: Targets, node_ids: Collection[int], deadline: float) -> None:
         self._referrers = referrers
-        self._roles = roles
+        self._targets = targets
+        self._node_ids = node_ids
         self._deadline = deadline
         self._order = itertools.count()
         self._graph_edges: list[tuple[int, int]] = []
@@ -158,7 +150,7 @@ class ObjectNames:
             children = self._referrers.children.get(object_id)
             if not children:
                 continue
-            if object_id in self._roles.nodes:
+            if object_id in self._node_ids:
                 named = self.named[object_id]
                 for child_id in dict.fromkeys(children):
                     self._name(child_id, named.child(object_id, Label(""), named.holder, graph=True), queue)
@@ -171,29 +163,29 @@ class ObjectNames:
         return not self.complete
 
     def _name_children(self, object_id: int, child_ids: dict[int, None], queue: _Queue) -> None:
-        objects, roles = self._referrers.objects, self._roles
+        objects, target_ids = self._referrers.objects, self._targets.by_id
         obj, named = objects[object_id], self.named[object_id]
         skipped = [child_id for child_id in child_ids if is_labelled_indirectly(obj, objects[child_id])]
         if skipped:
             self._skipped.update(skipped)
             child_ids = {child_id: None for child_id in child_ids if child_id not in skipped}
-        is_target = object_id in roles.targets
+        is_target = object_id in target_ids
         # each local variable of a failed function or a thread is a holder of its own
         is_frame = type(obj) is types.FrameType and named.place in {"traceback", "thread"}
         labelled: set[int] = set()
-        for child_id, label in reference_labels(obj, named.label.style, roles.targets, child_ids):
+        for child_id, label in reference_labels(obj, named.label.style, target_ids, child_ids):
             if child_id in child_ids or (label.indirect and child_id in objects):
                 labelled.add(child_id)
                 holder = (
                     f"{self.name(object_id)}{label.text}" if is_frame else named.holder or named.label.text + label.text
                 )
-                last_resort = label.last_resort or object_id in roles.optimizers
+                last_resort = label.last_resort or object_id in self._targets.optimizer_ids
                 child = named.child(object_id, label, holder, graph=named.graph, last_resort=last_resort)
                 self._name(child_id, child, queue)
         for child_id in child_ids:
             if child_id in labelled:
                 continue
-            if is_target and child_id in roles.nodes:
+            if is_target and child_id in self._node_ids:
                 self._graph_edges.append((object_id, child_id))  # names through a graph come after all others
                 continue
             text = self._tensor_reference(child_id, obj) if is_target else fallback_label(obj)
@@ -204,7 +196,7 @@ class ObjectNames:
         """The label of what a tensor keeps: its gradient, or the tensor it is a view of, which has the same name."""
         if not any(referrer is tensor for referrer in self._referrers.extra.get(child_id, ())):
             return fallback_label(tensor)
-        return ".grad" if child_id in self._roles.gradients else ""
+        return ".grad" if child_id in self._targets.gradient_ids else ""
 
     def _follow_graphs(self) -> None:
         while self._graph_edges:

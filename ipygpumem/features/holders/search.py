@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.garbage_collection import collector_paused
 from ipygpumem.features.holders.autograd_graph import AutogradGraph, graph_holders
 from ipygpumem.features.holders.heap import Heap
-from ipygpumem.features.holders.naming import PLACE_ORDER, ObjectNames, ObjectRoles
+from ipygpumem.features.holders.naming import PLACE_ORDER, ObjectNames
 from ipygpumem.features.holders.referrers import ReferrerGraph, held_from_outside, outermost_first
 from ipygpumem.features.holders.roots import thread_roots
 from ipygpumem.features.holders.targets import Targets
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.model import Kind, Place
     from ipygpumem.features.holders.roots import Root
     from ipygpumem.sources.storages import StorageLocation
-
-    StorageReference = tuple[StorageLocation, Any]
-    """The memory of a storage and a weak reference to it, while which no other storage can have its place."""
 
 __all__ = ["NO_NAME", "NamedStorage", "SearchResult", "find_storages", "search_holders"]
 
@@ -76,13 +73,13 @@ class SearchResult:
     """The storages that were found, and how the search went.
 
     Attributes:
-        references: The memory of each storage and a weak reference to it.
+        references: A weak reference to each storage by its location, for a baseline.
         objects: Python objects examined.
         notes: Sentences for the user.
     """
 
     storages: list[NamedStorage]
-    references: list[StorageReference]
+    references: dict[StorageLocation, Any]
     objects: int
     seconds: float
     complete: bool
@@ -110,11 +107,11 @@ def search_holders(
         return search.run(list(roots), threads=threads)
 
 
-def find_storages(torch: Any, is_wanted: Callable[[str], bool], *, limit: float = 5.0) -> list[StorageReference]:
-    """Find every storage, without its names."""
+def find_storages(torch: Any, is_wanted: Callable[[str], bool], *, limit: float = 5.0) -> dict[StorageLocation, Any]:
+    """A weak reference to every storage, without searching for its names."""
     with _search(torch, is_wanted, limit) as search:
         search.read_targets()
-        return search.storage_references()
+        return search.targets.references
 
 
 @contextlib.contextmanager
@@ -143,11 +140,11 @@ class _HolderSearch:
 
     def run(self, roots: list[Root], *, threads: bool) -> SearchResult:
         storages: list[NamedStorage] = []
-        references: list[StorageReference] = []
+        references: dict[StorageLocation, Any] = {}
         if self.by_role.get("tensor") or self.by_role.get("storage"):
             self.heap.connect()  # first, because reading an object may create its ``__dict__``
             self.read_targets()
-            references = self.storage_references()
+            references = self.targets.references
             if self.targets.by_id:
                 storages = self._named_storages(self._find_names(roots, threads=threads))
         complete = self.complete and self.heap.complete
@@ -157,15 +154,6 @@ class _HolderSearch:
     def read_targets(self) -> None:
         self.targets = Targets(self.types, self.is_wanted, self.by_role)
         self.graph = self._read_graph(self.by_role.get("tensor", []))
-
-    def storage_references(self) -> list[StorageReference]:
-        references: dict[StorageLocation, Any] = {}
-        for target in self.targets.by_id.values():
-            if all(memory in references for memory in target.memory):
-                continue
-            located = self.types.storages(target.obj) if target.is_tensor else [(target.obj, target.memory[0])]
-            references.update((memory, self.types.weak_reference(storage)) for storage, memory in located)
-        return list(references.items())
 
     def _read_graph(self, tensors: list[Any]) -> AutogradGraph:
         graph = AutogradGraph(self.types, tensors, self.deadline)
@@ -191,8 +179,6 @@ class _HolderSearch:
         referrers.add_referrers(self.heap, terminal_ids, self.deadline)
         if threads:
             roots += thread_roots(referrers)
-        optimizer_ids = {id(optimizer) for optimizer in self.by_role.get("optimizer", [])}
-        self.roles = ObjectRoles(targets.by_id.keys(), targets.gradient_ids, nodes.keys(), optimizer_ids)
         names = self._name_objects(roots)
         for _ in range(_MAX_SECOND_LOOKS):
             added = self._look_again(names, roots) if self.complete else []
@@ -204,7 +190,7 @@ class _HolderSearch:
         return names
 
     def _name_objects(self, roots: list[Root]) -> ObjectNames:
-        names = ObjectNames(self.referrers, self.roles, self.deadline)
+        names = ObjectNames(self.referrers, self.targets, self.graph.nodes, self.deadline)
         names.name_from_roots(roots)
         self.complete = self.complete and self.heap.complete and self.referrers.complete and names.complete
         return names
@@ -260,8 +246,7 @@ class _HolderSearch:
                 groups.setdefault(memory, []).append(object_id)
         holders: dict[int, dict[str, None]] = {}
         if any(names.named[ids[0]].graph for ids in groups.values()):
-            node_ids, tensor_ids = self.roles.nodes, self.roles.targets
-            holders = graph_holders(names.named, self.referrers.children, node_ids, tensor_ids)
+            holders = graph_holders(names.named, self.referrers.children, self.graph.nodes, self.targets.by_id)
         return [self._named_storage(memory, ids, names, holders) for memory, ids in groups.items()]
 
     def _named_storage(

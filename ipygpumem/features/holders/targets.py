@@ -49,6 +49,8 @@ class Targets:
         extra: Referrers that the collector does not know, by the id of the referent.
         gradient_ids: The ids of gradients.
         base_ids: The ids of tensors that others are views of.
+        optimizer_ids: The ids of optimizers.
+        references: A weak reference to each storage, while which its address is not reused, by its location.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class Targets:
         self.extra: dict[int, list[Any]] = {}
         self.gradient_ids: set[int] = set()
         self.base_ids: set[int] = set()
+        self.optimizer_ids = set(map(id, by_role.get("optimizer", [])))
+        self.references: dict[StorageLocation, Any] = {}
         tensors = by_role.get("tensor", [])
         # each loop is a function, because a loop variable that stays behind would be a reference to its last object
         self._add_all(tensors, is_tensor=True)
@@ -82,8 +86,15 @@ class Targets:
         object_id = id(obj)
         if object_id in self.by_id or object_id in self._without_memory or not levels:
             return object_id in self.by_id
-        memory = self._types.locations(obj) if is_tensor else self._types.storage_locations(obj)
-        memory = [part for part in memory if self._is_wanted(part.device)]
+        if is_tensor:
+            storages = self._types.storages(obj)
+        else:
+            storages = [(obj, location) for location in self._types.storage_locations(obj)]
+        storages = [(storage, location) for storage, location in storages if self._is_wanted(location.device)]
+        memory = [location for _, location in storages]
+        for storage, location in storages:
+            if location not in self.references:
+                self.references[location] = self._types.weak_reference(storage)
         wrapped = self._wrapped_tensors(obj) if is_tensor and not memory else []
         if wrapped:
             self._without_memory[object_id] = obj  # entered first, because it may wrap itself
