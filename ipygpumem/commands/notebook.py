@@ -23,7 +23,6 @@ class Notebook(Protocol):
         cells: The cells of the shell.
         record: The recording across cells.
         monitoring: The memory monitor.
-        debugger: The post-mortem debugger's references to frames.
     """
 
     shell: Any
@@ -31,7 +30,6 @@ class Notebook(Protocol):
     cells: Any
     record: Any
     monitoring: Any
-    debugger: Any
 
     def expand(self, text: str) -> str:
         """Fill in ``{name}`` and ``$name`` in a path."""

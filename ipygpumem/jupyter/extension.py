@@ -105,7 +105,6 @@ class _Extension:
             magics.record.close()
         magics.cells.clearing.remove()
         self.outside_setting.remove()
-        magics.debugger.remove()
         magics.cells.ooms.remove()
         for event, callback in (
             ("pre_run_cell", magics.cells.pre_run_cell),

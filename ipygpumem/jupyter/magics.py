@@ -30,7 +30,6 @@ from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.engines.cell import engines_for_cell, run_on_engines
 from ipygpumem.features.recordings.across_cells import AcrossCells
 from ipygpumem.features.recordings.options import history_options
-from ipygpumem.features.release.exceptions import DebugCommand
 from ipygpumem.features.report.table import breakdown_tables
 from ipygpumem.jupyter import display
 from ipygpumem.jupyter.cell_report import CellOptions
@@ -65,7 +64,6 @@ class GPUMem(Magics, Settings):
         self.record = AcrossCells(runtime)
         self.cells = Cells(shell, runtime, self, self.record)
         self.monitoring = Monitor(shell, runtime, self.cells.open_cell)
-        self.debugger = DebugCommand(shell)
         self._report_when_on = "changed"
 
     def expand(self, text: str) -> str:

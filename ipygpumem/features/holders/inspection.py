@@ -1,18 +1,13 @@
 """Read objects, arrays and frames without side effects.
 
-No code of a class runs: no ``__getattr__``, no property, no ``__instancecheck__``. Nor is ``frame.f_locals`` read up to
-Python 3.12, where it copies the variables into a dict that stays with the frame: it would keep the values alive, and is
-the same dict that the user's own call of ``locals()`` returned. So on Python 3.12 each variable is read through the C
-API, and on Python 3.10 and 3.11 from the interpreter's own memory.
+No code of a class runs: no ``__getattr__``, no property, no ``__instancecheck__``. No reference to a value is
+left behind.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import gc
 import inspect
-import operator
 import sys
 import threading
 import types
@@ -23,7 +18,7 @@ import numpy as np
 from ipygpumem.sources.storages import mro, type_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import FrameType
 
 __all__ = [
@@ -38,7 +33,6 @@ __all__ = [
     "is_own_frame",
     "running_frames",
     "slot_values",
-    "slots_readable",
     "thread_name",
     "type_name",
 ]
@@ -147,38 +141,18 @@ def frame_locals(frame: FrameType) -> list[tuple[str, Any]]:
         return list(namespace.items()) if type(namespace) is dict and namespace is not frame.f_globals else []
     if sys.version_info >= (3, 13):
         return [] if _is_cleared(frame) else list(frame.f_locals.items())  # a view, not a copy (PEP 667)
-    if sys.version_info >= (3, 12):
-        return _locals_by_name(frame)
-    return _locals_by_slot(frame) if slots_readable() else _locals_by_copy(frame)
+    copy = frame.f_locals
+    variables = list(copy.items())
+    # the copy stays with the frame: it is emptied, unless it is what ``locals()`` returned or belongs to a debugger
+    if sys.getrefcount(copy) == _UNSHARED_REFERENCES and frame.f_trace is None:
+        copy.clear()
+    return variables
 
 
 def _is_cleared(frame: FrameType) -> bool:
     """Whether this is the frame of a finished generator: Python 3.13 crashes on its locals (CPython #125723)."""
     referents = gc.get_referents(frame) if frame.f_code.co_flags & _LAZY else ()
     return bool(referents) and all(type(referent) in {types.FunctionType, types.CodeType} for referent in referents)
-
-
-def _locals_by_name(frame: FrameType) -> list[tuple[str, Any]]:
-    # free variables are left to the function that owns the cells: in a cleared frame they would be read after free
-    code = frame.f_code
-    get_variable = ctypes.pythonapi.PyFrame_GetVarString
-    get_variable.restype, get_variable.argtypes = ctypes.py_object, (ctypes.py_object, ctypes.c_char_p)
-    variables = []
-    for name in dict.fromkeys((*code.co_varnames, *code.co_cellvars)):
-        try:
-            variables.append((name, get_variable(frame, name.encode())))
-        except NameError:  # unbound
-            continue
-    return variables
-
-
-def _locals_by_copy(frame: FrameType) -> list[tuple[str, Any]]:
-    """Read ``f_locals`` and empty it afterwards, unless something else refers to it."""
-    namespace = frame.f_locals
-    variables = list(namespace.items())
-    if sys.getrefcount(namespace) == _UNSHARED_REFERENCES:
-        namespace.clear()
-    return variables
 
 
 def running_frames() -> list[tuple[str, FrameType]]:
@@ -210,87 +184,3 @@ def thread_name(thread: threading.Thread) -> str:
 def is_own_frame(frame: FrameType) -> bool:
     """Whether a frame belongs to this package."""
     return str(frame.f_globals.get("__name__", "")).startswith(_PACKAGE)
-
-
-# Python 3.10 and 3.11: variables are read from their slots in the interpreter's frame. The offsets of these versions do
-# not change any more. Reading one attribute of a ctypes structure is a single C call, during which no other thread
-# runs, so a running thread's frame stays valid while a reference to the value is taken.
-
-_WORD = 8
-_FRAME_POINTER, _FIRST_SLOT = 3, 9
-"""Python 3.11, in words: the pointer to the interpreter's frame in a frame object, and the first slot in that."""
-_MIN_SLOTS = 64
-
-
-def _locals_by_slot(frame: FrameType) -> list[tuple[str, Any]]:
-    code = frame.f_code
-    names = [*code.co_varnames, *code.co_cellvars, *code.co_freevars]
-    if sys.version_info >= (3, 11):  # an argument that is also a cell has one slot
-        names = list(dict.fromkeys(names))
-    cell_names = {*code.co_cellvars, *code.co_freevars}
-    slot_count = _MIN_SLOTS
-    while slot_count < len(names):
-        slot_count *= 2
-    structure = _frame_structure(slot_count).from_address(id(frame))
-    variables = []
-    for name, read_slot in zip(names, _slot_getters(slot_count), strict=False):
-        try:
-            value = read_slot(structure)
-            if name in cell_names and type(value) is types.CellType:
-                value = value.cell_contents
-        except ValueError:  # unbound
-            continue
-        variables.append((name, value))
-    return variables
-
-
-@functools.cache
-def _frame_structure(slot_count: int) -> Any:
-    """A frame object with this many slots as a ctypes structure. Slots beyond the frame's own are never read."""
-    slots = [(f"slot{i}", ctypes.py_object) for i in range(slot_count)]
-    if sys.version_info >= (3, 11):
-        interpreter_frame = type(
-            "InterpreterFrame", (ctypes.Structure,), {"_fields_": [*_word_fields(_FIRST_SLOT), *slots]}
-        )
-        fields = [*_word_fields(_FRAME_POINTER), ("interpreter_frame", ctypes.POINTER(interpreter_frame))]
-    else:
-        fields = [*_word_fields(types.FrameType.__basicsize__ // _WORD - 1), *slots]
-    return type("Frame", (ctypes.Structure,), {"_fields_": fields})
-
-
-def _word_fields(count: int) -> list[tuple[str, Any]]:
-    return [(f"word{i}", ctypes.c_size_t) for i in range(count)]
-
-
-@functools.cache
-def _slot_getters(slot_count: int) -> tuple[Callable[[Any], Any], ...]:
-    prefix = "interpreter_frame.contents." if sys.version_info >= (3, 11) else ""
-    return tuple(operator.attrgetter(f"{prefix}slot{i}") for i in range(slot_count))
-
-
-@functools.cache
-def slots_readable() -> bool:
-    """Whether frames have the expected layout: CPython 3.10 or 3.11, a 64-bit release build."""
-    cpython = sys.implementation.name == "cpython" and (3, 10) <= sys.version_info[:2] <= (3, 11)
-    if not cpython or hasattr(sys, "getobjects") or ctypes.sizeof(ctypes.c_void_p) != _WORD:
-        return False
-    return _layout_verified(object(), object())
-
-
-def _layout_verified(value: object, free_variable: object) -> bool:
-    """Read a frame whose variables are known: an argument, a local variable and a closure."""
-
-    def probe(argument: object) -> bool:
-        local, free = [argument], free_variable
-        frame = sys._getframe()
-        at = _frame_structure(_MIN_SLOTS).from_address(id(frame))
-        if sys.version_info < (3, 11):
-            code, owner = at.word4, 0
-        else:
-            code, owner = at.interpreter_frame.contents.word4, at.interpreter_frame.contents.word5
-        if code != id(frame.f_code) or owner not in {0, id(frame)}:
-            return False
-        variables = dict(_locals_by_slot(frame))
-        return variables["argument"] is argument and variables["local"] is local and variables["free"] is free
-
-    return probe(value)

@@ -12,20 +12,26 @@ from itertools import chain
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.inspection import instance_dict, is_instance, slot_values
-from ipygpumem.features.holders.model import KINDS
+from ipygpumem.features.holders.inspection import instance_dict, is_exactly, is_instance, slot_values
+from ipygpumem.features.holders.model import KINDS, Kind
 from ipygpumem.sources.storages import mro, type_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from ipygpumem.features.holders.model import Kind
     from ipygpumem.sources.storages import StorageLocation, TorchTypes
 
 __all__ = ["Target", "Targets"]
 
 _MAX_WRAPPERS = 5
 """Levels of tensors in tensors: a distributed parameter may be quantized, and in a user's own class."""
+_OWNED: tuple[tuple[str, str, int, Kind], ...] = (
+    ("module", "_parameters", 1, "parameter"),
+    ("module", "_buffers", 1, "buffer"),
+    ("optimizer", "state", 3, "optimizer state"),
+    ("optimizer", "param_groups", 3, "parameter"),
+)
+"""Role of the owner, its attribute, the depth of the containers in it, and what the tensors are used for."""
 _NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
 """Class attributes of torchao with the names of the wrapped tensors; its ``__tensor_flatten__`` is generated."""
 
@@ -67,34 +73,27 @@ class Targets:
         self.base_ids: set[int] = set()
         self.optimizer_ids = set(map(id, by_role.get("optimizer", [])))
         self.references: dict[StorageLocation, Any] = {}
-        tensors = by_role.get("tensor", [])
-        # each loop is a function, because a loop variable that stays behind would be a reference to its last object
-        self._add_all(tensors, is_tensor=True)
-        self._add_all(by_role.get("storage", []), is_tensor=False)
-        self._add_gradients(tensors)
+        for tensor in by_role.get("tensor", []):
+            self.add(tensor)
+        for storage in by_role.get("storage", []):
+            self.add(storage, is_tensor=False)
+        self._add_gradients(by_role.get("tensor", []))
         self._add_bases()
-        self._set_wrapper_roles()
-        self._set_owned_roles(by_role.get("module", []), by_role.get("optimizer", []))
+        self._set_roles(by_role)
         self._set_kinds()
-
-    def _add_all(self, objects: list[Any], *, is_tensor: bool) -> None:
-        for obj in objects:
-            self.add(obj, is_tensor=is_tensor)
 
     def add(self, obj: Any, *, is_tensor: bool = True, levels: int = _MAX_WRAPPERS) -> bool:
         """Add a tensor or storage if it uses memory on the wanted devices, and return whether it does."""
         object_id = id(obj)
         if object_id in self.by_id or object_id in self._without_memory or not levels:
             return object_id in self.by_id
-        if is_tensor:
-            storages = self._types.storages(obj)
-        else:
-            storages = [(obj, location) for location in self._types.storage_locations(obj)]
-        storages = [(storage, location) for storage, location in storages if self._is_wanted(location.device)]
-        memory = [location for _, location in storages]
-        for storage, location in storages:
-            if location not in self.references:
-                self.references[location] = self._types.weak_reference(storage)
+        locations = [] if is_tensor else [(obj, location) for location in self._types.storage_locations(obj)]
+        memory = []
+        for storage, location in self._types.storages(obj) if is_tensor else locations:
+            if self._is_wanted(location.device):
+                memory.append(location)
+                if location not in self.references:
+                    self.references[location] = self._types.weak_reference(storage)
         wrapped = self._wrapped_tensors(obj) if is_tensor and not memory else []
         if wrapped:
             self._without_memory[object_id] = obj  # entered first, because it may wrap itself
@@ -122,25 +121,14 @@ class Targets:
                 self.base_ids.add(id(base))
                 self.extra.setdefault(id(base), []).append(target.obj)
 
-    def _set_wrapper_roles(self) -> None:
-        """The wrapped tensors themselves are not part of the graph that the wrapper belongs to."""
+    def _set_roles(self, by_role: dict[str, list[Any]]) -> None:
         for target in self.by_id.values():
-            if target.wrapped and self._types.grad_fn(target.obj) is not None:
+            if target.wrapped and self._types.grad_fn(target.obj) is not None:  # the tensors inside have no graph
                 self._set_role(target.obj, "activation")
-
-    def _set_owned_roles(self, modules: list[Any], optimizers: list[Any]) -> None:
-        for module in modules:
-            namespace = instance_dict(module) or {}
-            for tensor in _contents(namespace.get("_parameters"), 1):
-                self._set_role(tensor, "parameter")
-            for tensor in _contents(namespace.get("_buffers"), 1):
-                self._set_role(tensor, "buffer")
-        for optimizer in optimizers:
-            namespace = instance_dict(optimizer) or {}
-            for tensor in _contents(namespace.get("state"), 3):
-                self._set_role(tensor, "optimizer state")
-            for tensor in _contents(namespace.get("param_groups"), 3):
-                self._set_role(tensor, "parameter")
+        for role, attribute, levels, kind in _OWNED:
+            for owner in by_role.get(role, []):
+                for tensor in _contents((instance_dict(owner) or {}).get(attribute), levels):
+                    self._set_role(tensor, kind)
 
     def _set_role(self, obj: Any, kind: Kind) -> None:
         """Record what a target is used for; of several kinds the first in `KINDS`."""
@@ -188,32 +176,25 @@ class Targets:
 
 
 def _flattened_names(cls: type) -> set[str]:
-    """Possible names of the wrapped tensors of a class, read from the constants of ``__tensor_flatten__``."""
+    """Possible names of the wrapped tensors of a class: the string constants of ``__tensor_flatten__``."""
     names: set[str] = set()
-    for base in mro(cls):
-        namespace = type_dict(base)
+    for namespace in map(type_dict, mro(cls)):
         flatten = namespace.get("__tensor_flatten__")
-        if type(flatten) is FunctionType:
-            names.update(_strings(flatten.__code__.co_consts))
-        for attribute in _NAME_ATTRIBUTES:
-            names.update(_strings(namespace.get(attribute)))
+        constants = flatten.__code__.co_consts if type(flatten) is FunctionType else ()
+        names.update(_strings((constants, *(namespace.get(attribute) for attribute in _NAME_ATTRIBUTES))))
     return names
 
 
 def _strings(value: Any) -> list[str]:
     if type(value) is str:
         return [value]
-    return [text for part in value for text in _strings(part)] if type(value) is tuple or type(value) is list else []
+    return [text for part in value for text in _strings(part)] if is_exactly(value, (tuple, list)) else []
 
 
-def _contents(value: Any, levels: int) -> Iterable[Any]:
+def _contents(container: Any, levels: int) -> list[Any]:
     """The values in nested dicts, lists and tuples."""
-    if is_instance(value, dict):
-        parts = list(dict.values(value))
-    elif is_instance(value, list):
-        parts = list(list.__iter__(value))
-    elif is_instance(value, tuple):
-        parts = list(tuple.__iter__(value))
-    else:
-        return [value]
-    return [item for part in parts for item in _contents(part, levels - 1)] if levels else []
+    base: Any = next((base for base in (dict, list, tuple) if is_instance(container, base)), None)
+    if base is None:
+        return [container]
+    values = list(dict.values(container) if base is dict else base.__iter__(container))
+    return [item for value in values for item in _contents(value, levels - 1)] if levels else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
@@ -75,45 +74,33 @@ def check_names(shell: Any, names: Iterable[str]) -> None:
             raise OptionError(f"{name!r} belongs to IPython; use --out to delete outputs")
 
 
-@dataclass(frozen=True, slots=True)
-class _Copies:
-    """Where the value of a variable is kept besides: outputs by number or name, the last result, the last exception."""
-
-    name: str
-    numbers: tuple[int, ...] = ()
-    latest: tuple[str, ...] = ()
-    result: bool = False
-    raised: bool = False
-
-
 def forget_variables(shell: Any, names: Iterable[str]) -> list[str]:
     """Delete variables, outputs that are the same object, and the last exception if it refers to that object."""
-    found = [_find_copies(shell, name) for name in names]  # all of them first: if this fails, nothing was deleted
+    copies = [(name, *_find_copies(shell, shell.user_ns[name])) for name in names]  # if this fails, nothing is deleted
     removed = []
-    for copies in found:
-        shell.user_ns.pop(copies.name, None)
-        shell.user_ns_hidden.pop(copies.name, None)
-        numbers = [number for number in copies.numbers if number in _history(shell)]
+    for name, outputs, latest_outputs, is_result, is_in_exception in copies:
+        shell.user_ns.pop(name, None)
+        shell.user_ns_hidden.pop(name, None)
+        numbers = [number for number in outputs if number in _history(shell)]
         for number in numbers:
             _forget_output(shell, number)
-        for name in copies.latest:
-            _forget_latest(shell, name)
-        if copies.result:
+        for latest in latest_outputs:
+            _forget_latest(shell, latest)
+        if is_result:
             shell.last_execution_result = None
-        removed.append(f"{copies.name}{''.join(f', Out[{number}]' for number in numbers)}")
-        if copies.raised:
+        removed.append(f"{name}{''.join(f', Out[{number}]' for number in numbers)}")
+        if is_in_exception:
             removed += forget_exception(shell)
     return removed
 
 
-def _find_copies(shell: Any, name: str) -> _Copies:
-    value = shell.user_ns[name]
+def _find_copies(shell: Any, value: Any) -> tuple[list[int], list[str], bool, bool]:
+    """Numbers and names of outputs that are this object; whether the last result is, or the last exception has it."""
     if is_exactly(value, _SHARED_TYPES):  # objects such as True and None are shared by unrelated code
-        return _Copies(name)
-    return _Copies(
-        name,
-        tuple(number for number, output in _history(shell).items() if output is value),
-        tuple(latest for latest in LATEST_OUTPUTS if vars(shell.displayhook).get(latest) is value),
+        return [], [], False, False
+    return (
+        [number for number, output in _history(shell).items() if output is value],
+        [name for name in LATEST_OUTPUTS if vars(shell.displayhook).get(name) is value],
         getattr(getattr(shell, "last_execution_result", None), "result", None) is value,
         last_exception_refers_to(shell, value),
     )

@@ -36,7 +36,6 @@ def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
     removed = forget_variables(shell, dict.fromkeys(arguments.names))
     if arguments.out or arguments.cache or not arguments.names:
         removed += forget_exception(shell)
-    notebook.debugger.install()
     if arguments.out:
         removed += forget_outputs(shell)
     objects = gc.collect()

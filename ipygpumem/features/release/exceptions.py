@@ -7,7 +7,6 @@ traceback handlers and debugger, and in the result of the last cell.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import gc
 import sys
 from types import FrameType, TracebackType
@@ -18,7 +17,7 @@ from ipygpumem.features.holders.inspection import frame_locals, is_exactly, is_i
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["DebugCommand", "forget_exception", "last_exception_refers_to"]
+__all__ = ["forget_exception", "last_exception_refers_to"]
 
 _LAST = ("last_type", "last_value", "last_traceback", "last_exc")
 _HANDLERS = ("InteractiveTB", "SyntaxTB")
@@ -92,33 +91,3 @@ def _exceptions_and_frames(shell: Any) -> Iterator[BaseException | FrameType]:
             yield obj.tb_frame
             if obj.tb_next is not None:
                 pending.append(obj.tb_next)
-
-
-class DebugCommand:
-    """Explains why ``%debug`` has no traceback to open, once it was freed."""
-
-    def __init__(self, shell: Any) -> None:
-        self._shell = shell
-        self._wrapper: Any = None
-
-    def install(self) -> None:
-        """Wrap the shell's debugger, which is called unchanged as soon as there is another traceback."""
-        if self._wrapper is not None:
-            return
-        original = self._shell.debugger
-
-        def debugger(force: bool = False) -> Any:
-            if force and not hasattr(sys, "last_traceback"):
-                print("ipygpumem: %gpumem free has freed the last traceback; %debug works after the next error")  # noqa: T201 (the output of %debug)
-                return None
-            return original(force)
-
-        self._wrapper = debugger
-        self._shell.debugger = debugger
-
-    def remove(self) -> None:
-        """Restore the shell's debugger, unless other code has wrapped it since."""
-        if self._wrapper is not None and vars(self._shell).get("debugger") is self._wrapper:
-            with contextlib.suppress(AttributeError):
-                del self._shell.debugger
-        self._wrapper = None
