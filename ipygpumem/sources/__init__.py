@@ -1,1 +1,1 @@
-"""Where memory figures are read: one module for each library, which alone imports it."""
+"""Sources of memory values: one module for each library, the only one that imports it."""

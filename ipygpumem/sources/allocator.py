@@ -95,7 +95,7 @@ def segments() -> list[dict[str, Any]]:
 
 
 def uses_expandable_segments() -> bool:
-    """Return whether the allocator uses expandable segments, which it does not allocate with cudaMalloc."""
+    """Return whether the allocator uses expandable segments, which are not allocated with cudaMalloc."""
     settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
     if "expandable_segments:true" in settings.replace(" ", "").lower():
         return True
@@ -170,7 +170,7 @@ class AllocatedBlocks:
         return block if block.device == device and address < block.address + block.size else None
 
     def contains(self, device: str, address: int) -> bool:
-        """Return whether an address belongs to a segment of PyTorch's, allocated now or not."""
+        """Return whether an address belongs to one of PyTorch's segments, in use or not."""
         i = bisect.bisect_right(self._segment_ranges, (device, address, 1 << 64)) - 1
         return i >= 0 and self._segment_ranges[i][0] == device and address < self._segment_ranges[i][2]
 

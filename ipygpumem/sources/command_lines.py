@@ -1,4 +1,4 @@
-"""Command lines without what may be a secret; in doubt a value is redacted.
+"""Command lines with secrets redacted; in doubt a value is redacted.
 
 The meaning of an argument depends on the program. So arguments are shown if they look like plain names, numbers and
 paths, values of options depending on the option's name; code, structured text and random-looking text are not shown.
@@ -165,7 +165,7 @@ def _names_secret(name: str) -> bool:
 
 
 def _redact_secret(name: str, value: str) -> str:
-    """Redact the value of a name that announces a secret, unless the name is that of a count and it is a number."""
+    """Redact the value of a name that announces a secret; numbers are kept if the name is also that of a count."""
     return value if _COUNT_WORDS.intersection(_name_words(name)) and _NUMBER.fullmatch(value) else _REDACTED
 
 

@@ -37,9 +37,9 @@ class CudaPool(NamedTuple):
 class RelaxedCaptureMode:
     """Allow calls to the device in this thread while one of its streams is being captured into a CUDA graph.
 
-    A capture forbids its thread all calls that might wait, even queries, and becomes invalid if one is made, also when
-    another than the current stream is captured, which PyTorch cannot detect. PyTorch's allocator protects its own calls
-    in the same way. Entering returns whether the mode could be changed; if not, make no call.
+    During a capture, calls of the same thread that might wait, even queries, fail and invalidate the capture. This also
+    happens if the captured stream is not the current one, which PyTorch cannot detect. PyTorch's allocator changes the
+    mode for its own calls in the same way. Entering returns whether the mode could be changed; if not, make no call.
     """
 
     # a class, because contextlib's generators take three times as long

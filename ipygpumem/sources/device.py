@@ -103,7 +103,7 @@ class Device:
     def verify(self, torch: Any, reserved: int | None) -> None:
         """Find this process's entry in NVML's list: the one that follows a test allocation outside PyTorch.
 
-        Called once per device, with a context and while no graph is being captured. Costs one or two allocations of
+        Called once per device, with a context and while no graph is being captured. Makes one or two allocations of
         34 MiB. ``reserved`` is the memory that PyTorch has reserved, in bytes.
         """
         self.verified = True

@@ -101,7 +101,7 @@ class DeviceMonitor:
         return tuple(sorted(processes, key=lambda process: (-(process.amount or 0), process.pid)))
 
     def has_local_pids(self, device: Device) -> bool:
-        """Return whether a device lists pids of this PID namespace: our own entry is under our own pid everywhere."""
+        """Return whether a device lists pids of this PID namespace, so that it lists this process with its own pid."""
         own_entries = {device.own_pid, *(other.own_pid for other in self.devices.values())} - {None}
         return own_entries == {own_pid()}
 

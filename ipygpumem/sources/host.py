@@ -39,7 +39,7 @@ def _total() -> int:
 
 
 def process_start(pid: int) -> str:
-    """Return text that identifies when a process started, or an empty string if the system does not tell.
+    """Return text that identifies when a process started, or an empty string if that is unknown.
 
     A pid and its start identify a process. On Linux the start is in clock ticks since the machine was booted, because
     psutil's times change when the clock is set.

@@ -1,4 +1,4 @@
-"""PyTorch: whether it is there, its devices and streams, and the functions of torch._C that this package wraps.
+"""PyTorch: its availability, devices and streams, and wrappers of functions in torch._C.
 
 Only `start` initializes CUDA.
 """

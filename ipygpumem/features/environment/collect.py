@@ -39,7 +39,7 @@ _ATTRIBUTION = {"process": "by process", "device": "whole device only", "torch-o
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The facts.
+    """Versions, devices and the accuracy of values on this machine.
 
     Attributes:
         python: Version of Python.

@@ -82,7 +82,7 @@ class Waterfall:
 
     @property
     def imbalance(self) -> int:
-        """Bytes by which the parts do not add up to the differences of the known totals: 0."""
+        """Bytes by which the parts differ from the differences between the known totals; always 0."""
         totals = [i for i, step in enumerate(self.steps) if step.kind == "total" and step.amount is not None]
         difference = 0
         for start, end in pairwise(totals):

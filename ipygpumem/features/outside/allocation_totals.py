@@ -145,7 +145,7 @@ class LiveAllocations:
         self._replaced: dict[int, list[int]] = {}
 
     def clear(self) -> None:
-        """Forget all allocations, after a time without records."""
+        """Forget all allocations, because frees were not recorded for some time."""
         self._live.clear()
         self._replaced.clear()
 

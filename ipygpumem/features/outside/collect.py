@@ -65,7 +65,7 @@ class OutsideMeasurement:
                 self._problem = str(error)
 
     def stop(self) -> None:
-        """End the interval with the measurement, or if it does not take place."""
+        """End the interval; also called if the measurement could not begin."""
         if os.getpid() != self._pid:
             return
         if not self._after:

@@ -89,7 +89,7 @@ class OutsideRecords:
         return self._cupti, self._buffers
 
     def acquire(self) -> None:
-        """Start recording. It stops when `release` has been called as often.
+        """Start recording, until `release` has been called as often as `acquire`.
 
         Raises:
             CuptiError: Nothing can be recorded here.
@@ -132,7 +132,7 @@ class OutsideRecords:
             self._live.add_segment(device, address, nbytes)
 
     def release(self) -> None:
-        """End one use, and recording with the last one."""
+        """Undo one `acquire`; the last call stops recording."""
         if self._forked():
             return
         with self._lock:
