@@ -120,4 +120,4 @@ $(VENV)/.lint: $(VENV)/.torch pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-cuda $(OLD_IPYTHONS:%=.venv-%) demo build dist docs/_build docs/made *.egg-info
+	rm -rf $(VENV) .venv-cuda $(OLD_IPYTHONS:%=.venv-%) demo build dist docs/_build docs/generated *.egg-info

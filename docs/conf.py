@@ -1,7 +1,7 @@
 """The documentation site: ``make docs``.
 
-Pages that list words (magics, settings, the command line) are written from the tables that the program itself uses, so
-that the site and ``%gpumem?`` say the same: see words.py.
+The reference of magics, settings and shell commands is generated from the specifications that the program itself uses
+(reference.py), so it always agrees with ``%gpumem?`` and ``ipygpumem --help``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
 
-import ipygpumem  # noqa: E402 (the checkout that these pages belong to)
+import ipygpumem  # noqa: E402 (after the path of this checkout)
 
 project = "ipygpumem"
 author = "The ipygpumem developers"
-copyright = author  # noqa: A001 (Sphinx reads it by this name)
+copyright = author  # noqa: A001 (the name that Sphinx expects)
 release = ipygpumem.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
@@ -30,14 +30,14 @@ html_static_path = ["static"]
 html_css_files = ["pages.css"]
 html_copy_source = False
 html_show_sourcelink = False
-smartquotes = False  # options begin with two dashes, and are copied
+smartquotes = False  # would turn the two dashes of options into one
 
-# The notebooks are shown as they ran on an NVIDIA H200.
+# The notebooks were executed on an NVIDIA H200, and are shown with those outputs.
 nb_execution_mode = "off"
 nb_mime_priority_overrides = [("html", "text/html", 0), ("html", "image/png", 5)]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-suppress_warnings = ["mystnb.unknown_mime_type", "mystnb.mime_priority"]  # our figures for `ipygpumem notebook`
+suppress_warnings = ["mystnb.unknown_mime_type", "mystnb.mime_priority"]  # application/vnd.ipygpumem+json
 
 autodoc_member_order = "groupwise"
 autodoc_typehints = "signature"
@@ -50,16 +50,16 @@ default_role = "code"
 copybutton_exclude = ".linenos, .gp, .go"
 
 
-def setup(app: Any) -> dict[str, bool]:  # noqa: ARG001 (Sphinx calls it with the application)
-    """Write what is made from tables, and bring the notebooks and the descriptions of formats."""
+def setup(app: Any) -> dict[str, bool]:  # noqa: ARG001 (required by Sphinx)
+    """Write the reference pages, and copy the notebooks into the site."""
     os.environ.setdefault("COLUMNS", "100")
-    from words import pages
+    from reference import pages
 
-    made = HERE / "made"
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir()
+    generated = HERE / "generated"
+    shutil.rmtree(generated, ignore_errors=True)
+    generated.mkdir()
     for name, text in pages().items():
-        (made / name).write_text(text, encoding="utf-8")
+        (generated / name).write_text(text, encoding="utf-8")
     for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        shutil.copy(notebook, made / notebook.name)
+        shutil.copy(notebook, generated / notebook.name)
     return {"parallel_read_safe": True}

@@ -1,5 +1,9 @@
-"""The documentation site builds without a warning, its links lead somewhere, and its words exist."""
+"""The documentation builds without a warning, its links lead somewhere, and what it describes exists."""
 
+import argparse
+import ast
+import html
+import inspect
 import re
 import subprocess
 import sys
@@ -10,8 +14,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import ipygpumem
+from ipygpumem.cli.parser import parser
 from ipygpumem.features.history.report_files import read_rows
-from ipygpumem.jupyter.commands import COMMANDS
+from ipygpumem.jupyter.commands import COMMANDS, command_help, help_text
 from ipygpumem.jupyter.options import CELL, STATEMENT
 from ipygpumem.jupyter.settings import Settings
 
@@ -20,11 +25,15 @@ pytest.importorskip("myst_nb")
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
-GUIDE = [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"]
+DOCUMENTS = [*sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/design/*.md")), *sorted(ROOT.glob("*.md"))]
+
+
+def relative(path):
+    return path.relative_to(ROOT).as_posix()
 
 
 class Page(HTMLParser):
-    """Links and anchors of one page."""
+    """Links and anchors of a page."""
 
     def __init__(self, path):
         super().__init__()
@@ -32,60 +41,78 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attrs):
-        facts = dict(attrs)
-        self.anchors |= {facts[name] for name in ("id", "name") if facts.get(name)}
-        self.links += [facts[name] for name in ("href", "src") if facts.get(name)]
+        values = dict(attrs)
+        self.anchors |= {values[name] for name in ("id", "name") if values.get(name)}
+        self.links += [values[name] for name in ("href", "src") if values.get(name)]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
+    """The pages of the built site by path, and its folder."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "docs", folder]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
     return {path.relative_to(folder).as_posix(): Page(path) for path in folder.rglob("*.html")}, folder
 
 
-def test_every_link_within_the_site_leads_somewhere(site):
+def test_links_within_the_site(site):
     pages, folder = site
-    lost = []
+    broken = []
     for name, page in pages.items():
         for link in page.links:
             parts = urlsplit(link)
             if parts.scheme or link.startswith("//"):
                 continue
             target = (folder / name).parent / unquote(parts.path) if parts.path else folder / name
-            other = target.resolve().relative_to(folder.resolve()).as_posix()
-            anchors = pages[other].anchors if other in pages else set()
+            target_name = target.resolve().relative_to(folder.resolve()).as_posix()
+            anchors = pages[target_name].anchors if target_name in pages else set()
             if not target.exists() or (parts.fragment and parts.fragment not in anchors | {"", "top"}):
-                lost.append(f"{name}: {link}")
-    assert not lost
-    assert len(pages) > 15
+                broken.append(f"{name}: {link}")
+    assert not broken
+    assert len(pages) > 30
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
+def test_links_between_documents_in_the_repository(path):
+    """GitHub shows these documents, too. The generated pages exist only in the built site."""
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8"))
+    local = [link for link in links if "://" not in link and not link.startswith("generated/")]
+    assert not [link for link in local if not (path.parent / link).exists()]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
+def test_files_named_in_the_documentation_exist(path):
+    text = path.read_text(encoding="utf-8")
+    folders = (
+        "core|sources|measurement|display|commands|features|jupyter|viewer|snapshot|cli|compat|tests|docs|ipygpumem"
+    )
+    names = re.findall(rf"`((?:{folders})/[\w./*-]*)`", text)
+    assert not [name for name in names if not any((folder / name).exists() for folder in (ROOT, ROOT / "ipygpumem"))]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_notebooks_are_as_executed_with_their_figures(path):
-    found = read_rows(path)
-    assert found.rows and not found.faults
-    assert {row.device for row in found.rows} == {"cuda:0"}
+def test_notebooks_are_executed_on_a_gpu_and_have_figures(path):
+    rows = read_rows(path)
+    assert rows.rows and not rows.faults
+    assert {row.device for row in rows.rows} == {"cuda:0"}
 
 
-def test_the_site_says_what_the_help_says(site):
-    from ipygpumem.jupyter.commands import help_text
-
-    text = (site[1] / "made" / "magics.html").read_text(encoding="utf-8")
-    for line in help_text().splitlines():
-        assert line.strip().split("  ")[0].replace("<", "&lt;").replace("'", "&#39;") in text
-    settings = site[0]["made/settings.html"].anchors
+def test_reference_of_magics_and_settings(site):
+    page = (site[1] / "generated" / "magics.html").read_text(encoding="utf-8")
+    text = html.unescape(re.sub(r"<[^>]+>", "", page))
+    assert help_text().partition("\nOptions of %gpumem ")[0].rstrip() in text
+    assert not [command.name for command in COMMANDS if command_help(command) not in text]
+    settings = site[0]["generated/settings.html"].anchors
     assert {name.replace("_", "-") for name in Settings.class_traits(config=True)} <= settings
 
 
-def test_the_reference_has_every_public_name(site):
+def test_reference_of_public_names(site):
     anchors = site[0]["api.html"].anchors
     functions = {"load_ipython_extension", "unload_ipython_extension", "__version__"}
     results = {"Ranks", "Merged", "Spread", "Engines", "ProfileFacts", "CategoryPeak", "HostReport", "DeviceReport"}
     names = {*ipygpumem.__all__, *results} - functions
-    assert not {name for name in names if not any(one.endswith(f".{name}") for one in anchors)}
+    assert not {name for name in names if not any(anchor.endswith(f".{name}") for anchor in anchors)}
 
 
 def test_options_keep_their_dashes(site):
@@ -94,30 +121,68 @@ def test_options_keep_their_dashes(site):
         assert "\N{EN DASH}" not in text.partition("<article")[2].partition("</article>")[0], name
 
 
-def test_the_first_page_leads_to_every_page_of_the_guide(site):
-    listed = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").partition("```{toctree}")[0]
-    assert all(f"({path.name})" in listed for path in ROOT.glob("docs/*.md") if path.name not in {"index.md", "api.md"})
+def test_the_first_page_and_the_readme_link_to_every_page_of_the_guide():
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").partition("```{toctree}")[0]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    pages = {path.name for path in ROOT.glob("docs/*.md")} - {"index.md", "api.md"}
+    assert not [page for page in pages if f"({page})" not in index or f"(docs/{page})" not in readme]
 
 
-@pytest.mark.parametrize("path", GUIDE, ids=lambda path: path.name)
-def test_words_of_the_guide_exist(path):
+def test_the_list_of_design_decisions_is_complete():
+    pages = {path.name for path in ROOT.glob("docs/design/*.md")} - {"index.md"}
+    index = (ROOT / "docs" / "design" / "index.md").read_text(encoding="utf-8").partition("```{toctree}")[0]
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert not [page for page in pages if f"({page})" not in index or f"(docs/design/{page})" not in contributing]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
+def test_commands_options_and_settings_exist(path):
     text = path.read_text(encoding="utf-8")
-    words = {command.word for command in COMMANDS}
-    for line in re.findall(r"(?<!%)%gpumem ([a-z]+)(?=[`\s.,;])(?! =)", text):
-        assert line in words | {"y"}, f"%gpumem {line}"
-    flags = {flag for option in (*CELL, *STATEMENT) for flag in option.flags}
+    options = {command.name: {flag for o in command.options_of("magic") for flag in o.flags} for command in COMMANDS}
+    for name, rest in re.findall(r"(?<!%)%gpumem ([a-z]+)(?=[`\s.,;])(?! =)([^`\n]*)", text):
+        assert name in {*options, "y"}, f"%gpumem {name}"
+        assert set(_flags(rest)) <= options.get(name, set()), f"%gpumem {name}{rest}"
+    cell_flags = {flag for option in (*CELL, *STATEMENT) for flag in option.flags}
     for line in re.findall(r"%%gpumem ([^`\n]+)", text):
-        for flag in re.findall(r"(?<!\S)--?[a-z][a-z-]*", line):
-            assert flag in flags, f"%%gpumem {line}"
-    traits = set(Settings.class_traits(config=True))
-    for name in re.findall(r"GPUMem\.([a-z_]+)", text):
-        assert name in traits, f"GPUMem.{name}"
+        assert set(_flags(line)) <= cell_flags, f"%%gpumem {line}"
+    assert set(re.findall(r"GPUMem\.([a-z_]+)", text)) <= set(Settings.class_traits(config=True))
 
 
-def test_commands_of_the_guide_exist():
-    listed = subprocess.run(
+def _flags(text):
+    return re.findall(r"(?<!\S)--?[a-z][a-z-]*", text)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
+def test_shell_commands_exist(path):
+    subparsers = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    for name, rest in re.findall(r"^ipygpumem ([a-z]+)(.*)", "\n".join(_code(path)), re.MULTILINE):
+        assert name in subparsers.choices, f"ipygpumem {name}"
+        assert set(_flags(rest)) <= set(subparsers.choices[name]._option_string_actions), f"ipygpumem {name}{rest}"
+
+
+def _code(path):
+    """The code blocks and the inline code of a document."""
+    text = path.read_text(encoding="utf-8")
+    blocks = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return blocks.findall(text) + re.findall(r"`([^`\n]+)`", blocks.sub("", text))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
+def test_python_examples_use_existing_names(path):
+    arguments = set(inspect.signature(ipygpumem.measure).parameters)
+    for block in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
+        if re.search(r"^%", block, re.MULTILINE):
+            continue
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "ipygpumem":
+                assert hasattr(ipygpumem, node.attr) or node.attr == "parallel", ast.unparse(node)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "ipygpumem.measure":
+                assert {keyword.arg for keyword in node.keywords} <= arguments, ast.unparse(node)
+
+
+def test_shell_help_lists_every_command():
+    text = subprocess.run(
         [sys.executable, "-m", "ipygpumem", "--help"], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout
-    for path in GUIDE:
-        for word in re.findall(r"(?:^|`)ipygpumem ([a-z]+)", path.read_text(encoding="utf-8"), re.MULTILINE):
-            assert re.search(rf"^ +{word}\b", listed, re.MULTILINE), f"{path.name}: ipygpumem {word}"
+    subparsers = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    assert not [name for name in subparsers.choices if not re.search(rf"^ +{name}\b", text, re.MULTILINE)]

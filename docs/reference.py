@@ -1,0 +1,93 @@
+"""Reference pages, generated from the specifications of the commands and of the settings."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def pages() -> dict[str, str]:
+    """Text of each page by its file name."""
+    return {
+        "magics.md": magics(),
+        "settings.md": settings(),
+        "command_line.md": command_line(),
+        "reports_format.md": format_description("ipygpumem/core/FORMAT.md"),
+        "snapshots_format.md": format_description("ipygpumem/snapshot/FORMAT.md"),
+    }
+
+
+def magics() -> str:
+    """The magics: an overview, and the ``--help`` of each command."""
+    from ipygpumem.jupyter.commands import COMMANDS, command_help, help_text
+
+    overview = help_text().partition("\nOptions of %gpumem ")[0].rstrip()
+    lines = [
+        "# Magics",
+        "",
+        "`%gpumem?` and `%%gpumem --help` show this help, and `%gpumem COMMAND --help` that of a command. A line that",
+        "begins with the name of a command runs the command; every other line is a statement to measure.",
+        "",
+        *_text_block(overview),
+    ]
+    for command in COMMANDS:
+        lines += [f"## %gpumem {command.name}", "", *_text_block(command_help(command))]
+    return "\n".join(lines)
+
+
+def settings() -> str:
+    """The traits of ``GPUMem``: help, values and default."""
+    from ipygpumem.jupyter.settings import Settings
+
+    lines = [
+        "# Settings",
+        "",
+        'Change a setting in a notebook with `%config GPUMem.min_change = "4 MiB"`, or for all sessions with',
+        '`c.GPUMem.min_change = "4 MiB"` in `ipython_config.py`, which `ipython profile create` creates.',
+        "`%config GPUMem` shows the current values. An invalid value is rejected with an error, and the setting keeps",
+        "its value.",
+        "",
+    ]
+    for name, trait in sorted(Settings.class_traits(config=True).items()):
+        values = " or ".join(f"`{value!r}`" for value in getattr(trait, "values", ())) or trait.info()
+        default = trait.default_value if trait.default_value is not trait.default_value.__class__ else None
+        lines += [f"## {name}", "", trait.help, "", f"Values: {values}. Default: `{_default(name, default)!r}`.", ""]
+    return "\n".join(lines)
+
+
+def _default(name: str, value: object) -> object:
+    from ipygpumem.core.units import size
+
+    return size(value) if name == "min_change" and isinstance(value, int) else value
+
+
+def command_line() -> str:
+    """The ``--help`` of each shell command."""
+    from ipygpumem.cli.parser import parser
+
+    lines = [
+        "# Command line",
+        "",
+        "Commands on snapshots need only numpy, so files can be opened on a computer without PyTorch and GPU. The exit",
+        "status is 0 on success, 1 if a file cannot be read (with one line on standard error), and 2 for invalid",
+        "arguments.",
+        "",
+    ]
+    for action in parser()._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                lines += [f"## ipygpumem {name}", "", *_text_block(command.format_help())]
+    return "\n".join(lines)
+
+
+def _text_block(text: str) -> list[str]:
+    return ["```text", text.rstrip(), "```", ""]
+
+
+def format_description(path: str) -> str:
+    """A document from a folder of the package, without its links within the repository."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    return re.sub(r"\[([^\]]+)\]\((?!https?:|#)[^)]*\)", r"\1", text)
