@@ -254,4 +254,4 @@ def test_comparison_of_two_runs(worked, tmp_path):
     with logs[0].open("a") as file:
         file.write("half")
     ran = worked.run(f"%gpumem compare {logs[0]} {logs[1]} --by peak")
-    assert ran.stdout.startswith(f"ipygpumem: passed over: {logs[0]}: line ")
+    assert ran.stdout.startswith(f"ipygpumem: skipped: {logs[0]}: line ")

@@ -91,7 +91,7 @@ def test_invalid_lines_are_reported_and_the_rest_is_shown(capsys, log):
     assert status == 1
     assert out.startswith("s.jsonl: 2 measurements\n")
     assert err.splitlines() == [
-        f"ipygpumem: passed over: {path}: line 3: incomplete JSON",
+        f"ipygpumem: skipped: {path}: line 3: incomplete JSON",
         f"ipygpumem: {path.parent}/none.jsonl: No such file or directory",
     ]
 

@@ -66,7 +66,7 @@ def test_invalid_files_are_reported(run, capsys):
     (run / "rank_00001.json").write_text("{")
     assert main(["ranks", str(run)]) == 1
     out, err = capsys.readouterr()
-    assert err == "ipygpumem: passed over: rank_00001.json: incomplete JSON\n"
+    assert err == "ipygpumem: skipped: rank_00001.json: incomplete JSON\n"
     assert "no report from rank 1" in out and "  2  cuda:0" in out
 
 

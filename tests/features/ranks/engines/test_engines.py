@@ -241,11 +241,11 @@ def test_busy_engines_without_the_package(shell, client):
         ("%gpumem engines off", "no engines were monitored"),
         ("%gpumem engines nobody", "nobody"),
         ("%gpumem engines shell", "expected an ipyparallel.Client"),
-        ("%gpumem engines a b", "takes one client"),
+        ("%gpumem engines a b", "name one client"),
         ("%%gpumem --engines\n1", "no engines are monitored"),
-        ("%%gpumem --collect x\n1", "--collect is of snapshots on engines"),
-        ("%%gpumem --engines --collect x\n1", "--collect is of snapshots on engines"),
-        ("%%gpumem --engines --view\n1", "--view shows what was recorded"),
+        ("%%gpumem --collect x\n1", "--collect copies the engines' snapshots"),
+        ("%%gpumem --engines --collect x\n1", "--collect copies the engines' snapshots"),
+        ("%%gpumem --engines --view\n1", "--view shows a recording"),
     ],
 )
 def test_invalid_arguments(shell, line, words):
