@@ -59,24 +59,24 @@ def test_sorted_and_paged(worked):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         ("--by colour", "%gpumem history: argument --by: invalid choice: 'colour'"),
-        ("-n none", "%gpumem history: -n is a number from 1 on, not 'none'"),
-        ("--page 0", "%gpumem history: --page is a number from 1 on, not '0'"),
-        ("--page ²", "%gpumem history: --page is a number from 1 on, not '²'"),
-        ("a b", "%gpumem history takes one file: %gpumem compare takes two"),
+        ("-n none", "%gpumem history: argument -n/--top: must be a number, 1 or more, not 'none'"),
+        ("--page 0", "%gpumem history: argument --page: must be a number, 1 or more, not '0'"),
+        ("--page ²", "%gpumem history: argument --page: must be a number, 1 or more, not '²'"),
+        ("a b", "%gpumem history: name one file; %gpumem compare compares two"),
         ("none.jsonl", "%gpumem history: none.jsonl: No such file or directory"),
         ("-d xx", "%gpumem history: 'xx' is not a device: write cuda:0, or 0"),
         ("-d cuda:9", "%gpumem history: no measurements of cuda:9: the devices measured are cuda:0"),
         ("-d 0,9,host", "%gpumem history: no measurements of cuda:9, host: the devices measured are cuda:0"),
-        ("--plot --by peak", "%gpumem history: --plot draws every cell in the order in which they ran: no --by"),
-        ("--plot --page 2", "%gpumem history: --plot draws every cell in the order in which they ran: no --by"),
+        ("--plot --by peak", "%gpumem history: --plot draws every cell in the order in which they ran: omit --by"),
+        ("--plot --page 2", "%gpumem history: --plot draws every cell in the order in which they ran: omit --by"),
         ("--fast", "%gpumem history: unrecognized arguments: --fast"),
     ],
 )
-def test_invalid_arguments(worked, words, told):
-    assert usage(worked.run(f"%gpumem history {words}")).startswith(told)
+def test_invalid_arguments(worked, arguments, message):
+    assert usage(worked.run(f"%gpumem history {arguments}")).startswith(message)
 
 
 def test_a_name_of_the_users_own_is_a_statement(gpu_notebook):
@@ -123,7 +123,10 @@ def test_unused_device(two_gpus, make_notebook):
     assert ran.text.splitlines()[-1] == "cuda:1: not used by this process"
     assert "cuda:1: not" not in notebook.run("%%gpumem -d 1\ny = torch.ones(5, device='cuda:1')").text
     notebook.run("%config GPUMem.devices = 'cuda:0'")
-    assert notebook.run("%%gpumem -d 1\ny = 1").text.splitlines()[-1] == "cuda:1: not among the monitored devices (GPUMem.devices)"
+    assert (
+        notebook.run("%%gpumem -d 1\ny = 1").text.splitlines()[-1]
+        == "cuda:1: not among the monitored devices (GPUMem.devices)"
+    )
 
 
 def test_before_anything_ran(gpu_notebook):
@@ -245,7 +248,9 @@ def test_comparison_of_two_runs(worked, tmp_path):
     (found,) = [line for line in lines if line.startswith("  In [50]")]
     assert "+25.0 MiB" in found
     assert "+15.0 MiB" in found
-    assert usage(worked.run(f"%gpumem compare {logs[0]}")).startswith("%gpumem compare takes two files")
+    assert usage(worked.run(f"%gpumem compare {logs[0]}")).startswith(
+        "%gpumem compare: the following arguments are required: B"
+    )
     assert "earlier run" not in ran.text
     (again,) = [line for line in logs[1].read_text().splitlines() if '"cell": 50,' in line]
     logs[1].write_text(f"{logs[1].read_text()}{again}\n")

@@ -106,7 +106,7 @@ def test_notebooks(capsys, notebook, tmp_path):
     status, out, _ = run(capsys, "notebook", tmp_path / "bare.ipynb", path)
     assert status == 0
     assert out.splitlines()[:3] == [
-        "bare.ipynb: no output carries figures: run it with %load_ext ipygpumem",
+        "bare.ipynb: no output contains figures: run it with %load_ext ipygpumem",
         "",
         "run.ipynb: 3 measurements",
     ]
@@ -129,9 +129,13 @@ def test_compare_a_notebook_with_a_log(capsys, notebook, log):
 
 
 @pytest.mark.parametrize(
-    "words", [["history"], ["history", "x", "--by", "colour"], ["history", "x", "--top", "0"], ["compare", "x"]]
+    "arguments", [["history", "x", "--by", "colour"], ["history", "x", "--top", "0"], ["compare", "x"]]
 )
-def test_invalid_arguments(capsys, words):
-    with pytest.raises(SystemExit) as left:
-        run(capsys, *words)
-    assert left.value.code == 2
+def test_invalid_arguments(capsys, arguments):
+    with pytest.raises(SystemExit) as exit_info:
+        run(capsys, *arguments)
+    assert exit_info.value.code == 2
+
+
+def test_history_without_a_file(capsys):
+    assert run(capsys, "history") == (2, "", "ipygpumem: name at least one FILE\n")
