@@ -1,7 +1,7 @@
-"""The main job on real input: execute notebooks/quickstart.ipynb in a real kernel and show every cell's report.
+"""Execute notebooks/quickstart.ipynb in a real kernel, and print the report of every cell.
 
-``make demo`` runs this; ``python notebooks/demo.py [NOTEBOOK] [-o FOLDER]`` runs another notebook. Leaves the executed
-notebook and its HTML page in the folder (default: demo).
+``make demo`` runs this script, and ``python notebooks/demo.py [NOTEBOOK] [-o FOLDER]`` runs another notebook. The
+executed notebook and an HTML page of it are written to the folder (default: demo).
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.strip().splitlines()[0])
     parser.add_argument("notebook", nargs="?", type=Path, default=HERE / "quickstart.ipynb")
     parser.add_argument("-o", "--output", type=Path, default=HERE.parent / "demo", metavar="FOLDER")
-    words = parser.parse_args()
-    words.output.mkdir(parents=True, exist_ok=True)
-    notebook = nbformat.read(words.notebook, as_version=4)
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    notebook = nbformat.read(arguments.notebook, as_version=4)
     client = NotebookClient(
         notebook,
         timeout=600,
         store_widget_state=False,
         on_cell_executed=show,
-        extra_arguments=["--log-level=ERROR"],  # ipykernel warns of its own sockets, which are on 127.0.0.1
+        extra_arguments=["--log-level=ERROR"],  # hides ipykernel's warnings about its local sockets
     )
-    failed = None
+    error = None
     try:
         client.execute()
-    except CellExecutionError as error:
-        failed = error
+    except CellExecutionError as cell_error:
+        error = cell_error
     notebook.metadata.pop("widgets", None)
-    executed = words.output / words.notebook.name
+    executed = arguments.output / arguments.notebook.name
     nbformat.write(notebook, executed)
     page = executed.with_suffix(".html")
     page.write_text(html(notebook), encoding="utf-8")
     print(f"\nexecuted notebook: {executed}\npage:              {page}")
-    if failed is not None:
-        print(failed, file=sys.stderr)
-    return 1 if failed is not None else 0
+    if error is not None:
+        print(error, file=sys.stderr)
+    return 1 if error is not None else 0
 
 
-def show(cell, cell_index, execute_reply):  # noqa: ARG001 (nbclient calls it by these names)
-    """A cell's code and what it left: reports, values, prints, errors."""
+def show(cell, cell_index, execute_reply):  # noqa: ARG001 (keywords used by nbclient)
+    """Print the code of a cell and its outputs."""
     code = cell.source.splitlines()
     print(f"\n\033[2mIn [{cell.execution_count}]:\033[0m {code[0]}{' ...' if len(code) > 1 else ''}", flush=True)
     for output in cell.outputs:
@@ -62,7 +62,7 @@ def show(cell, cell_index, execute_reply):  # noqa: ARG001 (nbclient calls it by
 
 
 def html(notebook) -> str:
-    """The page that nbconvert makes of it."""
+    """The notebook as a page."""
     from nbconvert import HTMLExporter
 
     body, _ = HTMLExporter(template_name="lab").from_notebook_node(notebook)
