@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.commands.command import Command, Option
-from ipygpumem.commands.output import BAD_FILE, for_each_snapshot, print_error, print_json, print_lines, timelines
+from ipygpumem.commands.output import BAD_ARGUMENTS, BAD_FILE, print_error, print_json, print_lines
 from ipygpumem.commands.parse import byte_count, positive
 from ipygpumem.commands.progress import progress
 from ipygpumem.core.errors import OptionError, SnapshotError
@@ -20,7 +20,7 @@ from ipygpumem.snapshot.reader.load import one_line
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ipygpumem.snapshot.model.timeline import Timeline
 
@@ -29,6 +29,41 @@ __all__ = ["COMMANDS"]
 _TOP = 20
 """Number of groups that are shown by default."""
 _EVENT = re.compile(r"-?[0-9]{1,18}")
+
+
+def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, str], None]) -> int:
+    """Show each file, and print an error for those that cannot be read or shown.
+
+    Raises:
+        OptionError: The only file does not contain what is requested.
+    """
+    if not arguments.files:
+        raise OptionError("name at least one snapshot FILE")
+    status = 0
+    for name in arguments.files:
+        try:
+            with progress(f"reading {name}"):
+                snapshot = Snapshot.load(name)
+        except SnapshotError as error:
+            print_error(error)
+            status = BAD_FILE
+            continue
+        try:
+            show(snapshot, name)
+        except OptionError as error:
+            if len(arguments.files) == 1:
+                raise
+            print_error(OptionError(f"{one_line(name)}: {error}"))
+            status = max(status, BAD_ARGUMENTS)
+    return status
+
+
+def _timelines(snapshot: Snapshot, device: int | None) -> Sequence[Timeline]:
+    """The timeline of one device, or those of all devices that were used."""
+    if device is not None:
+        return [snapshot.timeline(device)]
+    used = [timeline for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved]
+    return used or snapshot.timelines
 
 
 def _print_heading(arguments: argparse.Namespace, name: str, devices: Sequence[Timeline]) -> None:
@@ -51,7 +86,7 @@ def _summary(arguments: argparse.Namespace) -> int:
         else:
             print_lines(snapshot.summary(arguments.device))
 
-    return for_each_snapshot(arguments, show)
+    return _for_each_snapshot(arguments, show)
 
 
 def _peak(arguments: argparse.Namespace) -> int:
@@ -63,7 +98,7 @@ def _peak(arguments: argparse.Namespace) -> int:
                 facts["groups"] = [group.to_dict() for group in groups]
             print_json({"file": name, "by": arguments.by, "devices": devices})
             return
-        used = timelines(snapshot, arguments.device)
+        used = _timelines(snapshot, arguments.device)
         _print_heading(arguments, name, used)
         for timeline in used:
             peak = snapshot.peak(timeline.device)
@@ -71,14 +106,14 @@ def _peak(arguments: argparse.Namespace) -> int:
             lines = text.group_lines(groups, peak.requested, arguments.top or _TOP)
             print_lines(text.peak_line(snapshot, peak), *lines)
 
-    return for_each_snapshot(arguments, show)
+    return _for_each_snapshot(arguments, show)
 
 
 def _leaks(arguments: argparse.Namespace) -> int:
     first = -1 if arguments.first is None else arguments.first
 
     def show(snapshot: Snapshot, name: str) -> None:
-        devices = timelines(snapshot, arguments.device)
+        devices = _timelines(snapshot, arguments.device)
         leaks = [snapshot.leaks(first, arguments.last, timeline.device) for timeline in devices]
         if arguments.json:
             dicts = [live.to_dict(arguments.by, arguments.top) for live in leaks]
@@ -88,7 +123,7 @@ def _leaks(arguments: argparse.Namespace) -> int:
         for live in leaks:
             print_lines(*text.leak_lines(live, arguments.by, arguments.top or _TOP))
 
-    return for_each_snapshot(arguments, show)
+    return _for_each_snapshot(arguments, show)
 
 
 def _fragmentation(arguments: argparse.Namespace) -> int:
@@ -98,7 +133,7 @@ def _fragmentation(arguments: argparse.Namespace) -> int:
     event = None if arguments.at is None or at_oom else int(arguments.at)
 
     def show(snapshot: Snapshot, name: str) -> None:
-        used = timelines(snapshot, arguments.device)
+        used = _timelines(snapshot, arguments.device)
         if at_oom:
             _show_ooms(arguments, snapshot, name, used)
             return
@@ -114,7 +149,7 @@ def _fragmentation(arguments: argparse.Namespace) -> int:
         for result in results:
             print_lines(*text.fragmentation_lines(result))
 
-    return for_each_snapshot(arguments, show)
+    return _for_each_snapshot(arguments, show)
 
 
 def _show_ooms(arguments: argparse.Namespace, snapshot: Snapshot, name: str, used: Sequence[Timeline]) -> None:
@@ -168,7 +203,7 @@ def _events(arguments: argparse.Namespace) -> int:
             write_csv(snapshot, sys.stdout, arguments.device, label=name if several else None, names=not written)
             written.append(name)
 
-    return for_each_snapshot(arguments, show)
+    return _for_each_snapshot(arguments, show)
 
 
 def _integer(value: str) -> int:

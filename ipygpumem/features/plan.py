@@ -27,7 +27,15 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.plan import Outcome
     from ipygpumem.measurement.runtime import Runtime
 
-__all__ = ["make_plan"]
+__all__ = [
+    "LimitsCollector",
+    "LinesCollector",
+    "ModulesCollector",
+    "OutsideCollector",
+    "PeakLinesCollector",
+    "ProcessesCollector",
+    "make_plan",
+]
 
 
 def make_plan(

@@ -31,6 +31,7 @@ __all__ = [
     "module",
     "original",
     "problem",
+    "restore",
     "start",
     "started",
     "synchronize",

@@ -1,4 +1,4 @@
-"""The command line, run as people run it."""
+"""Run the shell command."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ GPT = str(files.SMALL / "gpt_small.pickle.xz")
 OOM = str(files.SMALL / "oom_fragmented.pickle.xz")
 
 
-def run(capsys, *words):
-    status = cli.main(list(map(str, words)))
+def run(capsys, *arguments):
+    status = cli.main(list(map(str, arguments)))
     out, err = capsys.readouterr()
     return status, out, err
 
 
 def shell(command):
-    done = subprocess.run(["/bin/bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
-    return done.returncode, done.stdout, done.stderr
+    process = subprocess.run(["/bin/bash", "-c", command], capture_output=True, text=True, cwd=ROOT, check=False)
+    return process.returncode, process.stdout, process.stderr

@@ -1,4 +1,4 @@
-"""Events as tables."""
+"""``ipygpumem events``: all events as a table."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import json
 import pytest
 
 from cli.commands import OOM, run
-from ipygpumem.cli import events
+from ipygpumem.cli import snapshots
 
 
-def test_events(capsys, tmp_path):
+def test_csv_and_json(capsys, tmp_path):
     status, out, _ = run(capsys, "events", OOM, "--csv")
     lines = out.splitlines()
     assert status == 0
@@ -22,14 +22,14 @@ def test_events(capsys, tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="pyarrow is installed")
-def test_parquet_without_pyarrow_says_so(capsys):
+def test_parquet_needs_pyarrow(capsys):
     status, _, err = run(capsys, "events", OOM, "--parquet")
     assert (status, err) == (2, "ipygpumem: Parquet files need pyarrow: pip install pyarrow\n")
 
 
-def test_a_place_that_cannot_be_written_is_one_line(capsys, monkeypatch):
+def test_error_of_file_that_cannot_be_written(capsys, monkeypatch):
     def fail(*_):
-        raise PermissionError(13, "Permission denied", "/there/x.parquet")
+        raise PermissionError(13, "Permission denied", "/results/x.parquet")
 
-    monkeypatch.setattr(events, "write_parquet", fail)
-    assert run(capsys, "events", OOM, "--parquet") == (1, "", "ipygpumem: /there/x.parquet: Permission denied\n")
+    monkeypatch.setattr(snapshots, "write_parquet", fail)
+    assert run(capsys, "events", OOM, "--parquet") == (1, "", "ipygpumem: /results/x.parquet: Permission denied\n")

@@ -11,7 +11,7 @@ import pytest
 from cli.commands import GPT, OOM, run
 
 
-def test_html_writes_one_file(capsys, tmp_path, monkeypatch):
+def test_html_page(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, out, err = run(capsys, "html", GPT)
     assert (status, err) == (0, "")
@@ -29,7 +29,7 @@ def test_html_writes_one_file(capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "complaint"),
+    ("arguments", "status", "message"),
     [
         ([GPT, "-o", "no/x.html"], 2, "does not exist"),
         ([GPT, "-o", "."], 2, "is a folder: name a file in it"),
@@ -37,17 +37,17 @@ def test_html_writes_one_file(capsys, tmp_path, monkeypatch):
         ([GPT, "missing.pickle"], 1, "missing.pickle: No such file or directory"),
     ],
 )
-def test_html_that_cannot_be_written(capsys, tmp_path, monkeypatch, words, status, complaint):  # noqa: PLR0917 (fixtures)
+def test_errors_of_html(capsys, tmp_path, monkeypatch, arguments, status, message):  # noqa: PLR0917 (fixtures)
     monkeypatch.chdir(tmp_path)
-    found, out, err = run(capsys, "html", *words)
-    assert (found, out) == (status, "")
-    assert complaint in err
+    result, out, err = run(capsys, "html", *arguments)
+    assert (result, out) == (status, "")
+    assert message in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("opens", [True, False])
-def test_view_opens_a_page(capsys, tmp_path, monkeypatch, opens):
+def test_view(capsys, tmp_path, monkeypatch, opens):
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr("webbrowser.get", lambda: webbrowser.GenericBrowser(shutil.which("true" if opens else "false")))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -55,6 +55,6 @@ def test_view_opens_a_page(capsys, tmp_path, monkeypatch, opens):
     (path,) = tmp_path.glob("ipygpumem-*/gpt_small.html")
     assert status == 0
     assert out.splitlines()[-1] == str(path)
-    assert ("no browser can be opened from here" in out) is not opens
+    assert ("no browser could be opened" in out) is not opens
     status, out, _ = run(capsys, "view", GPT, "--json")
     assert json.loads(out)["opened"] is opens

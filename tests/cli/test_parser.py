@@ -1,4 +1,4 @@
-"""Words and their faults, outputs that fail, machines that have next to nothing."""
+"""Invalid arguments, outputs that fail, and an environment with numpy only."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 
 from cli.commands import GPT, OOM, ROOT, run, shell
 from ipygpumem import cli
-from ipygpumem.cli import progress
+from ipygpumem.commands import progress
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         [],
         ["nonsense"],
@@ -40,34 +40,34 @@ from ipygpumem.cli import progress
         ["events", GPT, "--csv", "--parquet"],
     ],
 )
-def test_bad_words_are_status_two(words, capsys):
+def test_invalid_arguments_exit_with_status_two(arguments, capsys):
     try:
-        status = cli.main(words)
-    except SystemExit as left:
-        status = left.code
+        status = cli.main(arguments)
+    except SystemExit as exit_error:
+        status = exit_error.code
     assert status == 2
     assert capsys.readouterr().err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_an_output_that_is_full_or_closed_is_one_line():
+def test_error_of_full_or_closed_output():
     command = f"'{sys.executable}' -m ipygpumem summary '{OOM}'"
     assert shell(f"{command} > /dev/full") == (1, "", "ipygpumem: the output: No space left on device\n")
     assert shell(f"{command} >&-") == (1, "", "ipygpumem: the standard output is closed\n")
     assert shell(f"{command} 2>&-")[0] == 0
 
 
-def test_half_a_character_in_a_name_is_written_all_the_same(tmp_path):
-    file = tmp_path / "half.json"
+def test_surrogates_in_names_are_escaped(tmp_path):
+    file = tmp_path / "surrogate.json"
     frames = [{"filename": "/a.py", "line": 1, "name": "\ud800"}]
     file.write_text(json.dumps({"device_traces": [[{"action": "alloc", "addr": 512, "size": 1, "frames": frames}]]}))
-    for words in ("events --csv", "peak", "summary", "leaks"):
-        status, out, err = shell(f"'{sys.executable}' -m ipygpumem {words} {file}")
+    for arguments in ("events --csv", "peak", "summary", "leaks"):
+        status, out, err = shell(f"'{sys.executable}' -m ipygpumem {arguments} {file}")
         assert (status, err) == (0, "")
-        assert ("\\ud800" in out) == ("csv" in words)  # text for people leaves it out
+        assert ("\\ud800" in out) == ("csv" in arguments)  # other commands omit the function name
 
 
-def test_a_name_of_two_lines_is_told_in_one(capsys, tmp_path):
+def test_line_break_in_file_name_is_replaced(capsys, tmp_path):
     file = tmp_path / "a\nb.json"
     status, _, err = run(capsys, "summary", file)
     assert (status, err) == (1, f"ipygpumem: {tmp_path}/a?b.json: No such file or directory\n")
@@ -75,12 +75,12 @@ def test_a_name_of_two_lines_is_told_in_one(capsys, tmp_path):
     assert run(capsys, "summary", file)[2] == "ipygpumem: a?b.json: segments is an int, not a list\n"
 
 
-def test_of_several_files_each_is_named(capsys):
-    for words in (["peak"], ["leaks"], ["fragmentation"]):
-        out = run(capsys, *words, GPT, OOM)[1].splitlines()
+def test_several_files_have_headings(capsys):
+    for arguments in (["peak"], ["leaks"], ["fragmentation"]):
+        out = run(capsys, *arguments, GPT, OOM)[1].splitlines()
         assert out[0] == f"{GPT}:"
         assert f"{OOM}:" in out
-        assert f"{OOM}:" not in run(capsys, *words, OOM)[1].splitlines()
+        assert f"{OOM}:" not in run(capsys, *arguments, OOM)[1].splitlines()
     rows = run(capsys, "events", "--csv", GPT, OOM)[1].splitlines()
     assert rows[0].startswith("snapshot,device,event,")
     assert sum(row.startswith("snapshot,") for row in rows) == 1
@@ -89,17 +89,17 @@ def test_of_several_files_each_is_named(capsys):
     assert json.loads(run(capsys, "events", "--json", GPT, OOM)[1].splitlines()[-1])["snapshot"] == OOM
 
 
-def test_a_reader_that_leaves_early_is_no_fault():
+def test_closed_pipe_is_not_an_error():
     command = f"'{sys.executable}' -m ipygpumem events '{OOM}' --csv | head -1"
-    done = subprocess.run(
+    process = subprocess.run(
         ["/bin/bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, cwd=ROOT, check=False
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("device,event")
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.startswith("device,event")
 
 
-def test_progress_is_told_to_a_terminal_only(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "_PATIENCE", 0.05)
+def test_progress_is_shown_in_terminals_only(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_DELAY", 0.05)
     with progress.progress("reading"):
         time.sleep(0.2)
     assert capsys.readouterr().err == ""
@@ -112,7 +112,7 @@ def test_progress_is_told_to_a_terminal_only(monkeypatch, capsys):
 
 
 @pytest.fixture(scope="session")
-def bare(tmp_path_factory):
+def bare_python(tmp_path_factory):
     """An environment with Python and numpy only: no torch, no IPython, no NVML."""
     folder = tmp_path_factory.mktemp("bare")
     venv.create(folder, with_pip=False, symlinks=True)
@@ -125,31 +125,31 @@ def bare(tmp_path_factory):
     return folder / "bin" / "python"
 
 
-def bare_run(bare, *words, code=None):
+def bare_run(bare_python, *arguments, code=None):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    command = [str(bare), "-I", *(["-c", code] if code else ["-m", "ipygpumem", *words])]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=bare.parent)
+    command = [str(bare_python), "-I", *(["-c", code] if code else ["-m", "ipygpumem", *arguments])]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=bare_python.parent)
 
 
-def test_everything_runs_without_torch(bare, capsys):
-    missing = bare_run(bare, code="import torch")
+def test_commands_run_without_torch(bare_python, capsys):
+    missing = bare_run(bare_python, code="import torch")
     assert "No module named 'torch'" in missing.stderr
-    for words in (
+    for arguments in (
         ["summary", GPT],
         ["peak", GPT, "--by", "stack"],
         ["leaks", OOM],
         ["fragmentation", OOM, "--at", "oom"],
         ["diff", GPT, OOM],
     ):
-        done = bare_run(bare, *words)
-        assert (done.returncode, done.stderr) == (0, ""), words
-        assert done.stdout == run(capsys, *words)[1]
-    assert bare_run(bare, "demo").stdout.count("GPU 0: peak 1.8 GiB") == 2
-    done = bare_run(bare, "env")
-    assert done.returncode == 0
-    assert "torch is not installed" in done.stdout
+        process = bare_run(bare_python, *arguments)
+        assert (process.returncode, process.stderr) == (0, ""), arguments
+        assert process.stdout == run(capsys, *arguments)[1]
+    assert bare_run(bare_python, "demo").stdout.count("GPU 0: peak 1.8 GiB") == 2
+    process = bare_run(bare_python, "env")
+    assert process.returncode == 0
+    assert "torch is not installed" in process.stdout
 
 
-def test_the_room_imports_neither_torch_nor_ipython(bare):
+def test_cli_imports_neither_torch_nor_ipython(bare_python):
     code = "import sys, ipygpumem.cli; print(sorted({'torch', 'IPython', 'pynvml', 'pickle'} & set(sys.modules)))"
-    assert bare_run(bare, code=code).stdout.strip() in {"[]", "['pickle']"}  # numpy brings pickle
+    assert bare_run(bare_python, code=code).stdout.strip() in {"[]", "['pickle']"}  # numpy brings pickle

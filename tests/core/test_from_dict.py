@@ -57,7 +57,7 @@ OUTSIDE = OutsideMemory(
     seconds=0.5,
     grade=grade("exact", "records"),
 )
-NEIGHBOUR = OtherProcess(7, 5, "python a.py", "own", "ada", "kernel", "/home/ada/b.ipynb", "", 1.5, "")
+OTHER_PROCESS = OtherProcess(7, 5, "python a.py", "own", "ada", "kernel", "/home/ada/b.ipynb", "", 1.5, "")
 PROFILE = ProfileFacts(
     *("t.json.gz", 5, "t.html", 6, 7),
     (CategoryPeak("cuda:0", 8, 0.5, (("parameter", 3), ("unknown", 5))),),
@@ -76,47 +76,47 @@ FULL = dataclasses.replace(
     modules=(TREE,),
     libraries=(OUTSIDE,),
     profile=PROFILE,
-    neighbours=(OtherProcessChange("cuda:0", NEIGHBOUR, 0, 5, "began"),),
+    neighbours=(OtherProcessChange("cuda:0", OTHER_PROCESS, 0, 5, "began"),),
     code="x = f()",
 )
 
 
-def plain(one=FULL):
-    return json.loads(one.to_json())
+def plain(report=FULL):
+    return json.loads(report.to_json())
 
 
-def test_the_full_report_has_something_in_every_field():
+def test_full_report_has_a_value_in_every_field():
     empty = [field.name for field in dataclasses.fields(Report) if getattr(FULL, field.name) in (None, "", ())]
-    assert empty == [], "a new field of Report: give it to FULL, so that it is known to come back from a file"
+    assert empty == [], "give a new field of Report a value in FULL, so that the tests check that it is read back"
 
 
 LISTED = report(end=after(listed=((7, 5), (8, None))))
 
 
 @pytest.mark.parametrize(
-    "one", [FULL, LISTED, report(), report(peak=None), report(exact=False, success=None, cell=None)]
+    "original", [FULL, LISTED, report(), report(peak=None), report(exact=False, success=None, cell=None)]
 )
-def test_a_report_comes_back_whole(one):
-    assert "listed" not in one.to_json(), "numbers of other people's processes"
-    assert Report.from_dict(plain(one)) == one
-    assert pickle.loads(pickle.dumps(one)) == one
+def test_report_round_trip(original):
+    assert "listed" not in original.to_json(), "process ids of other users"
+    assert Report.from_dict(plain(original)) == original
+    assert pickle.loads(pickle.dumps(original)) == original
 
 
-def test_a_host_without_a_gpu_comes_back():
-    one = dataclasses.replace(report(), devices={})
-    assert Report.from_dict(plain(one)) == one
+def test_round_trip_without_a_gpu():
+    original = dataclasses.replace(report(), devices={})
+    assert Report.from_dict(plain(original)) == original
 
 
 def broken(path, value):
     data = plain()
-    *folders, last = path
-    place = data
-    for name in folders:
-        place = place[name]
+    *parents, last = path
+    parent = data
+    for name in parents:
+        parent = parent[name]
     if value is KeyError:
-        del place[last]
+        del parent[last]
     else:
-        place[last] = value
+        parent[last] = value
     return data
 
 
@@ -124,36 +124,36 @@ READING = ("devices", "cuda:0", "before")
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "message"),
     [
-        ([*READING, "allocated"], "5", "devices.cuda:0.before.allocated is a text, not a whole number"),
-        ([*READING, "allocated"], True, "devices.cuda:0.before.allocated is true or false, not a whole number"),
-        ([*READING, "allocated"], 1 << 63, "devices.cuda:0.before.allocated is no number of 64 bits"),
-        ([*READING, "allocated"], 1.5, "devices.cuda:0.before.allocated is a number, not a whole number"),
-        ([*READING, "mode"], "all", "devices.cuda:0.before.mode is none of process, device, torch-only"),
-        ([*READING, "mode"], ["process"], "devices.cuda:0.before.mode is none of process, device, torch-only"),
+        ([*READING, "allocated"], "5", "devices.cuda:0.before.allocated is a string, not an integer"),
+        ([*READING, "allocated"], True, "devices.cuda:0.before.allocated is true or false, not an integer"),
+        ([*READING, "allocated"], 1 << 63, "devices.cuda:0.before.allocated does not fit in 64 bits"),
+        ([*READING, "allocated"], 1.5, "devices.cuda:0.before.allocated is a number, not an integer"),
+        ([*READING, "mode"], "all", "devices.cuda:0.before.mode must be one of process, device, torch-only"),
+        ([*READING, "mode"], ["process"], "devices.cuda:0.before.mode must be one of process, device, torch-only"),
         ([*READING, "context"], None, "devices.cuda:0.before.context is null, not true or false"),
         (["devices", "cuda:0", "before"], KeyError, "devices.cuda:0.before is null, not an object"),
         (["devices"], [], "devices is a list, not an object"),
         (["host"], KeyError, "host is null, not an object"),
         (["seconds"], KeyError, "seconds is missing"),
-        (["seconds"], float("nan"), "seconds is no finite number"),
-        (["seconds"], 10**400, "seconds is no finite number"),
-        (["seconds"], -0.5, "seconds is below zero"),
-        (["cell"], -1, "cell is below zero"),
-        (["time"], -5, "time is none: it counts seconds since 1970"),
-        (["notes"], "note", "notes is a text, not a list"),
-        (["notes", 1], 7, "notes[1] is a whole number, not a text"),
+        (["seconds"], float("nan"), "seconds is not a finite number"),
+        (["seconds"], 10**400, "seconds is not a finite number"),
+        (["seconds"], -0.5, "seconds must not be negative"),
+        (["cell"], -1, "cell must not be negative"),
+        (["time"], -5, "time is out of range: it must be in seconds since 1970"),
+        (["notes"], "note", "notes is a string, not a list"),
+        (["notes", 1], 7, "notes[1] is an integer, not a string"),
         (["modules", 0, "rounding"], [1, 2, 3], "modules[0].rounding has 3 parts, not 2"),
-        (["modules", 0, "rows", 0, "calls"], None, "modules[0].rows[0].calls is null, not a whole number"),
-        (["schema"], KeyError, "it has no schema: nothing that ipygpumem wrote"),
-        (["schema"], True, "it has no schema: nothing that ipygpumem wrote"),
+        (["modules", 0, "rows", 0, "calls"], None, "modules[0].rows[0].calls is null, not an integer"),
+        (["schema"], KeyError, "it has no schema, so it was not written by ipygpumem"),
+        (["schema"], True, "it has no schema, so it was not written by ipygpumem"),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_place(path, value, told):
-    with pytest.raises(ReportError) as caught:
+def test_invalid_value_is_reported_with_its_path(path, value, message):
+    with pytest.raises(ReportError) as raised:
         Report.from_dict(broken(path, value))
-    assert str(caught.value) == told
+    assert str(raised.value) == message
 
 
 @pytest.mark.parametrize("data", [None, 5, "x", [], True])
@@ -173,19 +173,19 @@ def test_an_older_report_lacks_the_newer_fields():
 def test_a_later_schema_is_read_as_far_as_it_is_known():
     data = plain() | {"schema": 2, "modules": {"all": "new"}, "colour": "red"}
     data["devices"]["cuda:0"]["before"]["allocated"] = {"in": "another form"}
-    found = Report.from_dict(data)
-    assert found.modules == ()
-    assert found.devices["cuda:0"].before.allocated is None
-    assert found.devices["cuda:0"].after == FULL.devices["cuda:0"].after
+    result = Report.from_dict(data)
+    assert result.modules == ()
+    assert result.devices["cuda:0"].before.allocated is None
+    assert result.devices["cuda:0"].after == FULL.devices["cuda:0"].after
     with pytest.raises(ReportError, match=r"written by a later version \(schema 2\): seconds is missing"):
         Report.from_dict(broken(["seconds"], KeyError) | {"schema": 2})
 
 
-def test_a_text_cannot_move_the_cursor():
+def test_control_characters_are_replaced():
     data = plain(report(notes=("a\x1b[2J\nb\u202e\ud800",), end=after(why="x\ry")))
-    found = Report.from_dict(data)
-    assert found.notes == ("a?[2J?b??",)
-    assert found.devices["cuda:0"].after.why == "x?y"
+    result = Report.from_dict(data)
+    assert result.notes == ("a?[2J?b??",)
+    assert result.devices["cuda:0"].after.why == "x?y"
 
 
 JUNK = st.recursive(
@@ -195,23 +195,21 @@ JUNK = st.recursive(
 )
 
 
-def places(value, path=()):
+def paths(value, path=()):
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, inner in items:
-        yield from places(inner, (*path, name))
+        yield from paths(inner, (*path, name))
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.sampled_from([path for path in places(plain()) if path]), JUNK)
-def test_whatever_stands_anywhere_is_read_or_told_in_one_line(path, junk):
-    told = ""
+@given(st.sampled_from([path for path in paths(plain()) if path]), JUNK)
+def test_any_invalid_value_is_read_or_reported_in_one_line(path, junk):
     try:
-        found = Report.from_dict(broken(path, copy.deepcopy(junk)))
+        result = Report.from_dict(broken(path, copy.deepcopy(junk)))
     except ReportError as error:
-        told = str(error)
-    if told:
-        assert len(told.splitlines()) == 1
+        message = str(error)
+        assert len(message.splitlines()) == 1
         return
-    assert Report.from_dict(json.loads(found.to_json())) == found
-    assert repr(found)
+    assert Report.from_dict(json.loads(result.to_json())) == result
+    assert repr(result)

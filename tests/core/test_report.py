@@ -1,3 +1,5 @@
+"""Figures and grades of a report."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.reading import Counters, DeviceReading, HostReading, Reading, shared
 from ipygpumem.core.report import DeviceReport, HostReport, Peak, RecordingFacts
-from ipygpumem.measurement.build_report import build_report
+from ipygpumem.measurement.build_report import Label, build_report
 
 MIB = 1 << 20
 V2 = "NVML memory info v2"
@@ -26,38 +28,41 @@ def report(after, high=None, before=START):
 
 
 def test_figures_are_changes_in_bytes():
-    one = report(
+    result = report(
         {"allocated": 150 * MIB, "active": 155 * MIB, "reserved": 200 * MIB, "process": 1000 * MIB, "used": 2300 * MIB},
         Peak(Counters(180 * MIB, 200 * MIB, 180 * MIB, 179 * MIB)),
     )
-    assert (one.held, one.peak, one.pending, one.cached) == (50 * MIB, 80 * MIB, -5 * MIB, 35 * MIB)
-    assert (one.outside, one.others, one.unattributed) == (120 * MIB, 0, 100 * MIB)
-    assert (one.used, one.total) == (2300 * MIB, 9000 * MIB)
+    assert (result.held, result.peak, result.pending, result.cached) == (50 * MIB, 80 * MIB, -5 * MIB, 35 * MIB)
+    assert (result.outside, result.others, result.unattributed) == (120 * MIB, 0, 100 * MIB)
+    assert (result.used, result.total) == (2300 * MIB, 9000 * MIB)
 
 
-def test_a_peak_that_is_a_bound_says_so():
-    one = report({}, Peak(Counters(180 * MIB, 0, 0, 0), exact=False))
-    assert (one.peak, one.grades["peak"].trust) == (80 * MIB, "bound")
-    assert "untouched" in one.grades["peak"].reason
+def test_peak_that_is_a_bound():
+    result = report({}, Peak(Counters(180 * MIB, 0, 0, 0), exact=False))
+    assert (result.peak, result.grades["peak"].trust) == (80 * MIB, "bound")
+    assert "untouched" in result.grades["peak"].reason
 
 
-def test_attribution_that_was_lost_leaves_the_card():
-    one = report({"process": None, "others": None, "mode": "device", "why": "GPU is lost", "used": 2100 * MIB})
-    assert (one.outside, one.grades["outside"]) == (100 * MIB, grade("device", "this process or another: GPU is lost"))
-    assert (one.others, one.unattributed) == (None, None)
+def test_lost_attribution_by_process():
+    result = report({"process": None, "others": None, "mode": "device", "why": "GPU is lost", "used": 2100 * MIB})
+    assert (result.outside, result.grades["outside"]) == (
+        100 * MIB,
+        grade("device", "this process or another: GPU is lost"),
+    )
+    assert (result.others, result.unattributed) == (None, None)
 
 
 @pytest.mark.parametrize("source", ["NVML memory info v1", "cudaMemGetInfo", None])
 def test_sources_are_never_mixed(source):
     used = None if source is None else 1000 * MIB
     after = {"process": None, "others": None, "mode": "device", "source": source, "used": used}
-    one = report({**after, "driver_reserved": None})
-    assert one.outside is None
-    assert one.grades["outside"].trust == "unknown"
+    result = report({**after, "driver_reserved": None})
+    assert result.outside is None
+    assert result.grades["outside"].trust == "unknown"
 
 
 @pytest.mark.parametrize(
-    ("after", "moved"),
+    ("after", "changed"),
     [
         ({}, False),
         ({"allocated": 101 * MIB}, True),
@@ -72,11 +77,11 @@ def test_sources_are_never_mixed(source):
         ({"process": None, "mode": "device", "used": 2016 * MIB}, True),
     ],
 )
-def test_what_counts_as_moved(after, moved):
-    assert report(after).moved(MIB) is moved
+def test_changes_above_the_threshold(after, changed):
+    assert report(after).moved(MIB) is changed
 
 
-def test_a_peak_alone_is_a_movement_and_a_bound_is_not():
+def test_exact_peak_is_a_change_and_a_bound_is_not():
     high = Counters(200 * MIB, 0, 0, 0)
     assert report({}, Peak(high)).moved(MIB)
     assert not report({}, Peak(high, exact=False)).moved(MIB)
@@ -84,20 +89,18 @@ def test_a_peak_alone_is_a_movement_and_a_bound_is_not():
 
 def test_to_json_round_trips():
     after = dataclasses.replace(START, allocated=None, process=None)
-    facts = RecordingFacts("/data/x.pickle", 10, 3, None)
-    whole = build_report(
+    recording = RecordingFacts("/data/x.pickle", 10, 3, None)
+    report = build_report(
         Reading(1.5, {"cuda:0": START}, HostReading(5, 6)),
         Reading(2.5, {"cuda:0": after}, HostReading(7, 8)),
         {"cuda:0": Peak(Counters(1, 2, 3, 4))},
         seconds=1.0,
-        cell=7,
-        cell_id="a1b",
+        label=Label(cell=7, cell_id="a1b"),
         success=False,
         notes=("ä note",),
-        recording=facts,
+        recording=recording,
     )
-    data = json.loads(whole.to_json())
-    assert data == whole.to_dict()
+    data = json.loads(report.to_json())
     assert data["devices"]["cuda:0"]["held"] is None
     assert data["devices"]["cuda:0"]["peaks"] == {
         "allocated": 1, "reserved": 2, "active": 3, "requested": 4, "exact": True
@@ -108,62 +111,62 @@ def test_to_json_round_trips():
     assert (data["cell"], data["success"], data["notes"]) == (7, False, ["ä note"])
 
 
-def test_the_prompt_shows_a_short_report():
-    whole = build_report(
+def test_repr():
+    report = build_report(
         Reading(1.5, {"cuda:0": START}, HostReading(5, 6)),
         Reading(2.5, {"cuda:0": dataclasses.replace(START, allocated=500 * MIB)}, HostReading(7, 8)),
         {},
         seconds=2.31,
-        cell=7,
+        label=Label(cell=7),
     )
-    assert repr(whole) == "<Report In [7], 2.31 s: cuda:0 held +400.0 MiB, peak unknown>"
+    assert repr(report) == "<Report In [7], 2.31 s: cuda:0 held +400.0 MiB, peak unknown>"
 
 
-def test_only_the_devices_that_were_asked_for():
+def test_selected_devices():
     both = Reading(1.0, {"cuda:0": START, "cuda:1": dataclasses.replace(START, name="cuda:1")}, HostReading())
     assert list(build_report(both, both, {}, seconds=1, devices=("cuda:1",)).devices) == ["cuda:1"]
 
 
-def test_facts_are_frozen_and_slotted():
-    for fact in (START, report({}), HostReading(), grade("exact")):
-        assert not hasattr(fact, "__dict__")
+def test_dataclasses_are_frozen_and_slotted():
+    for facts in (START, report({}), HostReading(), grade("exact")):
+        assert not hasattr(facts, "__dict__")
         with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(fact, dataclasses.fields(fact)[0].name, None)
+            setattr(facts, dataclasses.fields(facts)[0].name, None)
 
 
 def test_equal_figures_are_one_object():
     before = dataclasses.replace(START, used=int("123456789012"))
     after = dataclasses.replace(START, used=int("123456789012"), allocated=5)
-    both = shared(before, after)
-    assert both == after
-    assert both.used is before.used
+    result = shared(before, after)
+    assert result == after
+    assert result.used is before.used
 
 
 def host(before, after):
     return HostReport(HostReading(*before), HostReading(*after))
 
 
-def test_the_hosts_peak_is_exact_where_the_mark_is_this_measurements_own():
-    risen = host((100, 150), (120, 180))
-    assert (risen.held, risen.peak, risen.exact) == (20, 80, True)
-    at_the_mark = host((150, 150), (120, 150))
-    assert (at_the_mark.peak, at_the_mark.exact) == (0, True)
-    older = host((100, 150), (120, 150))
-    assert (older.peak, older.exact, older.grades["peak"].trust) == (50, False, "bound")
+def test_host_peak_is_exact_if_it_was_reached_during_the_measurement():
+    new_peak = host((100, 150), (120, 180))
+    assert (new_peak.held, new_peak.peak, new_peak.exact) == (20, 80, True)
+    at_peak = host((150, 150), (120, 150))
+    assert (at_peak.peak, at_peak.exact) == (0, True)
+    earlier = host((100, 150), (120, 150))
+    assert (earlier.peak, earlier.exact, earlier.grades["peak"].trust) == (50, False, "bound")
 
 
 @given(*[st.integers(0, 1 << 40)] * 4)
-def test_the_hosts_peak_is_never_below_a_level_that_was_read(rss, peak, rss_after, peak_after):
-    one = host((rss, peak), (rss_after, max(peak, peak_after)))
-    assert one.peak >= max(0, one.held)
+def test_host_peak_is_at_least_each_level(rss, peak, rss_after, peak_after):
+    result = host((rss, peak), (rss_after, max(peak, peak_after)))
+    assert result.peak >= max(0, result.held)
 
 
-def test_a_host_that_tells_no_peak():
-    one = host((100, None), (120, None))
-    assert (one.held, one.peak, one.grades["peak"].trust) == (20, None, "unknown")
+def test_host_without_a_peak():
+    result = host((100, None), (120, None))
+    assert (result.held, result.peak, result.grades["peak"].trust) == (20, None, "unknown")
 
 
-def test_a_grade_is_one_object_for_thousands_of_reports():
+def test_equal_grades_are_one_object():
     assert grade("exact", "x") is grade("exact", "x")
     assert str(Grade("bound", "why")) == "bound (why)"
     assert str(Grade("exact")) == "exact"

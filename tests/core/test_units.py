@@ -1,3 +1,5 @@
+"""Sizes and durations as text."""
+
 from __future__ import annotations
 
 import pytest
@@ -28,7 +30,7 @@ def test_size(count, text):
 
 
 @given(st.integers(-(1 << 50), 1 << 50))
-def test_a_size_never_shows_a_thousand_of_its_unit_for_one_of_the_next(count):
+def test_size_uses_the_next_unit_in_time(count):
     assert "1024.0 MiB" not in size(count)
 
 
@@ -73,12 +75,12 @@ def test_duration(seconds, text):
         ("1 TiB", 1024 * GIB),
     ],
 )
-def test_sizes_that_people_write(text, count):
+def test_parse_size(text, count):
     assert parse_size(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "4 PiB", "4 MiBs", "1e3", "four", "4,5 MiB", None, True, 4.5, "4 ib"])
-def test_what_is_no_size(text):
+def test_invalid_sizes(text):
     with pytest.raises(OptionError, match="is no size"):
         parse_size(text)
 
@@ -88,6 +90,6 @@ def test_bytes_round_trip(count):
     assert parse_size(str(count)) == parse_size(f"{count} B") == parse_size(count) == count
 
 
-def test_in_full():
+def test_in_bytes():
     assert [in_bytes(0), in_bytes(1), in_bytes(5000)] == ["0 bytes", "1 byte", "5,000 bytes"]
     assert [in_bytes(1, "+"), in_bytes(-1, "+"), in_bytes(512, "+")] == ["+1 byte", "-1 byte", "+512 bytes"]

@@ -1,4 +1,4 @@
-"""Small HTML that shows everywhere: what is in it, what is not, and how large it may get."""
+"""The HTML of reports: well-formed, without scripts and style sheets, and small."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGEST = report(
     exact=False,
     success=False,
     cell=12345,
-    recording=RecordingFacts("/home/somebody/experiments/2026-11-21/" + "x" * 60 + ".pickle", 1 << 30, 10**6, 10**5),
+    recording=RecordingFacts("/home/ada/experiments/2026-11-21/" + "x" * 60 + ".pickle", 1 << 30, 10**6, 10**5),
 )  # fmt: skip
 
 
@@ -47,39 +47,39 @@ class Elements(HTMLParser):
 
 
 def pages():
-    lost = {"process": None, "others": None, "mode": "device", "why": HOSTILE}
-    for one in (report(), LARGEST, report(before(**lost), after(**lost), notes=(HOSTILE,))):
-        yield html_line(one)
-        yield html_tables(report_tables(one))
+    unattributed = {"process": None, "others": None, "mode": "device", "why": HOSTILE}
+    for example in (report(), LARGEST, report(before(**unattributed), after(**unattributed), notes=(HOSTILE,))):
+        yield html_line(example)
+        yield html_tables(report_tables(example))
     host = Reading(1.0, {"cuda:0": before(why=HOSTILE)}, HostReading(MIB, MIB, total=MIB))
     yield html_tables(breakdown_tables(host))
     yield html_line(report(recording=RecordingFacts(None, error=HOSTILE)))
 
 
 @pytest.mark.parametrize("html", list(pages()))
-def test_inline_style_only_and_well_formed(html):
+def test_html_is_well_formed_and_has_inline_styles_only(html):
     elements = Elements(html)
     assert elements.open == []
     assert elements.names <= {"div", "span", "b", "table", "tr", "th", "td"}
     assert elements.attributes <= {"style", "title"}
-    for word in ("<script", "<style", "<svg", "<iframe", "url(", "http", "position:", "class="):
-        assert word not in html
-    for colour in ("color:black", "color:white", "background:white", "color:#000", "color:#fff"):
-        assert colour not in html, "dark and light pages alike"
+    for text in ("<script", "<style", "<svg", "<iframe", "url(", "http", "position:", "class="):
+        assert text not in html
+    for color in ("color:black", "color:white", "background:white", "color:#000", "color:#fff"):
+        assert color not in html, "it must be readable on dark and light pages"
 
 
-def test_what_a_user_can_name_is_escaped():
+def test_text_is_escaped():
     html = html_line(report(notes=(HOSTILE,)))
     assert "&lt;script&gt;" in html
-    assert "".join(Elements(html).text).count(HOSTILE) == 1, "and shown as it was written"
+    assert "".join(Elements(html).text).count(HOSTILE) == 1
 
 
-def test_an_automatic_report_of_one_device_is_small():
+def test_report_of_one_device_is_small():
     assert len(html_line(report()).encode()) <= 2500
     assert len(html_line(LARGEST).encode()) <= 4096
 
 
-def test_it_says_what_the_line_of_text_says():
+def test_html_line_has_the_figures_of_the_text_line():
     text = "".join(Elements(html_line(report())).text)
     for part in ("cuda:0", "+400.0 MiB held", "peak +1.2 GiB", "cache +64.0 MiB", "outside PyTorch +256.0 MiB"):
         assert part in text
@@ -87,23 +87,23 @@ def test_it_says_what_the_line_of_text_says():
     assert "In [7], 2.31 s" in text
 
 
-def test_hovering_a_figure_tells_its_grade():
+def test_titles_of_figures_show_their_grades():
     html = html_line(report(exact=False))
     assert 'title="exact (allocator counter)"' in html
     assert 'title="bound (' in html
 
 
-def test_the_bar_is_the_cards_and_never_wider():
+def test_bar_is_never_wider_than_the_device():
     full = after(allocated=140_000 * MIB, active=140_000 * MIB, reserved=140_000 * MIB, process=150_000 * MIB)
     html = html_line(report(end=full))
     widths = [float(part.split("px")[0]) for part in html.split("height:9px;width:")[1:]]
     assert 0 < sum(widths) <= 96.5
 
 
-def test_nothing_negative_is_drawn():
-    odd = after(process=None, others=None, mode="device", used=700 * MIB)
-    assert "-" not in html_line(report(end=odd)).split("of this card: ")[1].split('"')[0]
+def test_bar_has_no_negative_parts():
+    inconsistent = after(process=None, others=None, mode="device", used=700 * MIB)
+    assert "-" not in html_line(report(end=inconsistent)).split("of the device: ")[1].split('"')[0]
 
 
-def test_nothing_moved_says_so():
-    assert "nothing moved" in "".join(Elements(html_line(report(end=before(), peak=None))).text)
+def test_no_change():
+    assert "no change" in "".join(Elements(html_line(report(end=before(), peak=None))).text)

@@ -1,4 +1,4 @@
-"""Recordings: our own, a guest in the user's, taken over, dropped events, and what the file then says."""
+"""Recordings of allocation history: our own, parts of the program's own, dropped events, and the saved file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ import torch
 
 import ipygpumem
 from ipygpumem import OptionError, measure
-from ipygpumem.measurement.allocation_history import History, HistoryOptions
+from ipygpumem.measurement.allocation_history import HistoryOptions
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.measurement.recording_keys import CellFacts
+from ipygpumem.measurement.runtime import current
 
 MIB = 1 << 20
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ def record(**options):
     torch.cuda.memory._record_memory_history(**options)
 
 
-def test_a_file_that_torchs_readers_take_and_the_keys_beside(fake_gpu, tmp_path):
+def test_file_can_be_read_by_torch_and_has_our_keys(fake_gpu, tmp_path):
     from torch.cuda import _memory_viz
 
     path = tmp_path / "x.pickle"
@@ -77,7 +78,7 @@ def test_a_file_that_torchs_readers_take_and_the_keys_beside(fake_gpu, tmp_path)
     assert not torch._C._cuda_isHistoryEnabled()
 
 
-def test_the_text_of_cells_that_are_in_the_stacks_goes_along(fake_gpu, tmp_path):
+def test_source_of_cells_in_the_stacks_is_saved(fake_gpu, tmp_path):
     cell = "def allocate(gpu):\n    return gpu.alloc(1 << 20)\n"
     for name in ("/kernel/ipykernel_1/12.py", "/kernel/ipykernel_1/13.py"):
         linecache.cache[name] = (len(cell), None, cell.splitlines(keepends=True), name)
@@ -109,9 +110,9 @@ def test_options_reach_torch(fake_gpu, tmp_path, options, arguments):
         assert fake_gpu.history == {"skip_actions": (), **arguments}
 
 
-def test_an_option_that_this_torch_has_not_names_those_it_has(fake_gpu):
-    with pytest.raises(OptionError, match=r"no recording option 'colour' here; it has .*skip_actions"):
-        Recorder(ipygpumem.measurement.runtime.current(), HistoryOptions(extra={"colour": "red"}))
+def test_unsupported_option(fake_gpu):
+    with pytest.raises(OptionError, match=r"does not accept the recording option 'colour'; it accepts .*skip_actions"):
+        Recorder(current(), HistoryOptions(extra={"colour": "red"}))
 
 
 def test_dropped_allocations_are_counted(fake_gpu, tmp_path):
@@ -120,13 +121,13 @@ def test_dropped_allocations_are_counted(fake_gpu, tmp_path):
         for _ in range(20):
             fake_gpu.free(fake_gpu.alloc(MIB))
     snapshot = load(tmp_path / "x.pickle")
-    kept = sum(event["action"] == "alloc" for event in snapshot["device_traces"][0])
+    recorded = sum(event["action"] == "alloc" for event in snapshot["device_traces"][0])
     assert len(snapshot["device_traces"][0]) == 10
-    assert m.report.recording.dropped == 20 - kept
-    assert snapshot["ipygpumem"]["recording"]["dropped"] == [20 - kept]
+    assert m.report.recording.dropped == 20 - recorded
+    assert snapshot["ipygpumem"]["recording"]["dropped"] == [20 - recorded]
 
 
-def test_what_cannot_be_counted_is_unknown(fake_gpu, tmp_path):
+def test_dropped_allocations_can_be_unknown(fake_gpu, tmp_path):
     with measure(snapshot=tmp_path / "x.pickle", history={"skip_actions": ["alloc"]}) as m:
         fake_gpu.alloc(MIB)
     assert m.report.recording.dropped is None
@@ -136,26 +137,26 @@ def test_what_cannot_be_counted_is_unknown(fake_gpu, tmp_path):
     assert m.report.recording.dropped is None
 
 
-def test_what_an_earlier_recording_left_is_not_in_the_file(fake_gpu, tmp_path):
+def test_events_of_an_earlier_recording_are_not_saved(fake_gpu, tmp_path):
     record(enabled="all")
     fake_gpu.alloc(MIB)
-    fake_gpu.history = None  # as torch leaves it after enabled="state": off, its trace still there
+    fake_gpu.history = None  # torch leaves its trace after enabled="state"
     fake_gpu[0].allocator.history = None
     with measure(snapshot=tmp_path / "x.pickle"):
         pass
     assert [event["action"] for event in load(tmp_path / "x.pickle")["device_traces"][0]] == ["snapshot"]
 
 
-def test_a_user_who_records_already_is_left_alone_and_the_block_is_cut_out(fake_gpu, tmp_path):
+def test_recording_of_the_program_continues(fake_gpu, tmp_path):
     record(enabled="all", context="alloc", stacks="all", max_entries=777)
-    wanted = dict(fake_gpu.history)
+    options = dict(fake_gpu.history)
     fake_gpu.alloc(MIB)
     time.sleep(0.002)
     calls = fake_gpu.calls["record_memory_history"]
     with measure(snapshot=tmp_path / "x.pickle") as m:
         fake_gpu.alloc(30 * MIB)
     assert fake_gpu.calls["record_memory_history"] == calls
-    assert fake_gpu.history == wanted
+    assert fake_gpu.history == options
     assert torch._C._cuda_isHistoryEnabled()
     snapshot = load(tmp_path / "x.pickle")
     assert [event["action"] for event in snapshot["device_traces"][0]] == ["segment_alloc", "alloc", "snapshot"]
@@ -163,18 +164,18 @@ def test_a_user_who_records_already_is_left_alone_and_the_block_is_cut_out(fake_
         "own": False, "stacks": None, "context": None, "max_entries": None, "dropped": [0],
     }  # fmt: skip
     assert (m.report.recording.own, m.report.recording.dropped) == (False, 0)
-    theirs = torch.cuda.memory._snapshot()["device_traces"][0]
-    assert len([event for event in theirs if event["action"] == "alloc"]) == 2, "theirs is whole"
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    assert len([event for event in trace if event["action"] == "alloc"]) == 2, "it has all events"
 
 
-def test_a_users_recording_of_the_state_alone_says_nothing_of_dropped_events(fake_gpu, tmp_path):
+def test_dropped_allocations_of_a_recording_without_events_are_unknown(fake_gpu, tmp_path):
     record(enabled="state")
     with measure(snapshot=tmp_path / "x.pickle") as m:
         fake_gpu.alloc(MIB)
     assert m.report.recording.dropped is None
 
 
-def test_a_user_who_takes_over_within_the_block_keeps_his_recording(fake_gpu, tmp_path):
+def test_program_starts_a_recording_during_the_block(fake_gpu, tmp_path):
     original = torch._C._cuda_record_memory_history
     with (
         pytest.warns(RuntimeWarning, match="switched PyTorch's recording itself"),
@@ -183,23 +184,23 @@ def test_a_user_who_takes_over_within_the_block_keeps_his_recording(fake_gpu, tm
         fake_gpu.alloc(MIB)
         record(enabled="all", max_entries=55)
         fake_gpu.alloc(30 * MIB)
-    assert fake_gpu.history["max_entries"] == 55, "still on, and theirs"
+    assert fake_gpu.history["max_entries"] == 55, "still on, with the program's options"
     assert m.report.recording.dropped is None
     assert (tmp_path / "x.pickle").exists()
     assert torch._C._cuda_record_memory_history is original
 
 
-def test_a_user_who_switches_off_within_the_block(fake_gpu, tmp_path):
+def test_program_stops_the_recording_during_the_block(fake_gpu, tmp_path):
     with (
         pytest.warns(RuntimeWarning, match="switched PyTorch's recording itself"),
         measure(snapshot=tmp_path / "x.pickle"),
     ):
         record(enabled=None)
     assert not torch._C._cuda_isHistoryEnabled()
-    assert History._running is None
+    assert not current().active_recording.running
 
 
-def test_nested_recordings_share_one(fake_gpu, tmp_path):
+def test_nested_recordings(fake_gpu, tmp_path):
     with measure(snapshot=tmp_path / "outer.pickle") as outer:
         fake_gpu.alloc(MIB)
         time.sleep(0.002)
@@ -218,8 +219,8 @@ def test_nested_recordings_share_one(fake_gpu, tmp_path):
     assert not torch._C._cuda_isHistoryEnabled()
 
 
-def test_a_recording_over_several_cells_is_saved_as_often_as_one_likes(fake_gpu, tmp_path):
-    recorder = Recorder(ipygpumem.measurement.runtime.current())
+def test_recording_can_be_saved_several_times(fake_gpu, tmp_path):
+    recorder = Recorder(current())
     recorder.start()
     fake_gpu.alloc(MIB)
     recorder.cells.append(CellFacts(3, "/kernel/ipykernel_1/3.py", 10, 20, True))
@@ -235,11 +236,11 @@ def test_a_recording_over_several_cells_is_saved_as_often_as_one_likes(fake_gpu,
 
 
 @pytest.mark.parametrize("fault", ["folder vanishes", "becomes a folder", "torch fails"])
-def test_a_file_that_cannot_be_written_is_one_warning_and_the_result_stands(fake_gpu, tmp_path, fault):
+def test_file_that_cannot_be_written(fake_gpu, tmp_path, fault):
     folder = tmp_path / "here"
     folder.mkdir()
     path = folder / "x.pickle"
-    with pytest.warns(RuntimeWarning) as caught, measure(snapshot=path) as m:
+    with pytest.warns(RuntimeWarning) as warned, measure(snapshot=path) as m:
         fake_gpu.alloc(MIB)
         if fault == "folder vanishes":
             folder.rmdir()
@@ -247,21 +248,21 @@ def test_a_file_that_cannot_be_written_is_one_warning_and_the_result_stands(fake
             (path / "full").mkdir(parents=True)
         else:
             torch._C._cuda_memorySnapshot = _fail
-    assert len(caught) == 1
-    assert "\n" not in str(caught[0].message)
+    assert len(warned) == 1
+    assert "\n" not in str(warned[0].message)
     assert m.report.recording.path is None
-    assert m.report.recording.error == str(caught[0].message)
+    assert m.report.recording.error == str(warned[0].message)
     assert m.report.devices["cuda:0"].held == MIB
     assert not torch._C._cuda_isHistoryEnabled()
-    left = [one.name for one in folder.iterdir()] if folder.exists() else []
-    assert left == (["x.pickle"] if fault == "becomes a folder" else [])
+    files = [file.name for file in folder.iterdir()] if folder.exists() else []
+    assert files == (["x.pickle"] if fault == "becomes a folder" else [])
 
 
 def _fail(*_):
     raise RuntimeError("the driver is gone\nand more")
 
 
-def test_a_full_disk_leaves_the_old_file_whole(tmp_path):
+def test_full_disk_leaves_the_previous_file(tmp_path):
     path = tmp_path / "x.pickle"
     path.write_text("old")
     script = f"""
@@ -282,16 +283,16 @@ with warnings.catch_warnings(record=True) as caught:
 print(result, m.report.devices["cuda:0"].held, m.report.recording.path, len(caught))
 print(m.report.recording.error)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout.splitlines() == [
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert process.stdout.splitlines() == [
         "42 0 None 1",
         f"the snapshot {path} was not written: File too large",
-    ], done.stderr
+    ], process.stderr
     assert path.read_text() == "old"
-    assert [one.name for one in tmp_path.iterdir()] == ["x.pickle"]
+    assert [file.name for file in tmp_path.iterdir()] == ["x.pickle"]
 
 
-def test_the_collector_is_as_it_was(fake_gpu, tmp_path):
+def test_garbage_collector_is_restored(fake_gpu, tmp_path):
     for switch in (gc.disable, gc.enable):
         switch()
         with measure(snapshot=tmp_path / "x.pickle"):

@@ -1,4 +1,4 @@
-"""An interrupt at a bad moment leaves no scope open, no recording on and no wrapper behind."""
+"""Interrupts while a measurement begins or ends."""
 
 import pytest
 import torch
@@ -10,15 +10,15 @@ from ipygpumem.sources.device_monitor import DeviceMonitor
 
 
 class Interrupted:
-    """DeviceMonitor.read that is interrupted at the given look."""
+    """Replaces `DeviceMonitor.read` so that the call number ``at`` fails."""
 
     def __init__(self, monkeypatch, at, error=KeyboardInterrupt):
-        self.left = at
+        self.calls_left = at
         read = DeviceMonitor.read
 
         def interrupted(monitor, **options):
-            self.left -= 1
-            if self.left == 0:
+            self.calls_left -= 1
+            if self.calls_left == 0:
                 raise error("now")
             return read(monitor, **options)
 
@@ -26,7 +26,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_nothing_stays(fake_gpu, monkeypatch, tmp_path, at):
+def test_interrupt_restores_everything(fake_gpu, monkeypatch, tmp_path, at):
     fake_gpu.free(fake_gpu.alloc(MIB))
     Interrupted(monkeypatch, at)
     with pytest.raises(KeyboardInterrupt), ipygpumem.measure(snapshot=tmp_path / "x.pickle"):
@@ -39,7 +39,7 @@ def test_nothing_stays(fake_gpu, monkeypatch, tmp_path, at):
     assert not hasattr(torch._C._cuda_memoryStats, "_torchdynamo_disable")
 
 
-def test_our_own_trouble_never_takes_the_place_of_the_users_error(fake_gpu, monkeypatch):
+def test_our_error_does_not_replace_the_users_error(fake_gpu, monkeypatch):
     fake_gpu.free(fake_gpu.alloc(MIB))
     Interrupted(monkeypatch, 2, RuntimeError)
     warned, raised = pytest.warns(RuntimeWarning, match="no report: now"), pytest.raises(ValueError, match="mine")
@@ -47,22 +47,25 @@ def test_our_own_trouble_never_takes_the_place_of_the_users_error(fake_gpu, monk
         raise ValueError("mine")
 
 
-def test_a_measurement_is_opened_once(fake_gpu):
+def test_block_cannot_be_nested_in_itself(fake_gpu):
     block = ipygpumem.measure()
     with block, pytest.raises(ipygpumem.OptionError, match="open already"), block:
         pass
     assert block.report.success is True
 
 
-def test_a_recording_that_ends_under_a_guest_is_told(fake_gpu, tmp_path):
+def test_program_stops_its_own_recording(fake_gpu, tmp_path):
     fake_gpu.free(fake_gpu.alloc(MIB))
     torch.cuda.memory._record_memory_history(max_entries=100)
-    with pytest.warns(RuntimeWarning, match="stopped before its end"), ipygpumem.measure(snapshot=tmp_path / "x") as m:
+    with (
+        pytest.warns(RuntimeWarning, match="stopped before the measurement ended"),
+        ipygpumem.measure(snapshot=tmp_path / "x") as m,
+    ):
         torch.cuda.memory._record_memory_history(enabled=None)
-    assert "stopped before its end" in m.report.recording.error
+    assert "stopped before the measurement ended" in m.report.recording.error
 
 
-def test_words_for_devices(two_gpus):
+def test_names_of_devices(two_gpus):
     two_gpus.free(two_gpus.alloc(MIB, 1))
     with ipygpumem.measure(devices="0,1"):
         pass

@@ -1,4 +1,4 @@
-"""Who measured beside whom."""
+"""Measurements that overlap those of other threads."""
 
 from __future__ import annotations
 
@@ -8,65 +8,67 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ipygpumem import measure
-from ipygpumem.measurement.overlap import Overlaps
+from ipygpumem.measurement.measurement import OpenSpans
 
-BESIDE = "another thread measured at the same time: both have the figures of the whole process"
+NOTE = "another thread was measured at the same time: the figures of both include the whole process"
 
 
 @pytest.fixture
-def other():
-    """Calls a function in one other thread."""
+def in_thread():
+    """Calls a function in another thread, always the same one."""
     with ThreadPoolExecutor(1) as pool:
-        yield lambda function, *words: pool.submit(function, *words).result()
+        yield lambda function, *arguments: pool.submit(function, *arguments).result()
 
 
-def test_one_thread_is_alone():
-    book = Overlaps()
-    outer = book.begin()
-    inner = book.begin()
-    assert not book.end(inner) and not book.end(outer)
-    first, second = book.begin(), book.begin()  # a recording over several cells ends in another one than it began
-    assert not book.end(first) and not book.end(second)
+def test_measurements_of_one_thread_do_not_overlap():
+    spans = OpenSpans()
+    outer = spans.begin()
+    inner = spans.begin()
+    assert not spans.end(inner)
+    assert not spans.end(outer)
+    first, second = spans.begin(), spans.begin()  # a recording over several cells ends in another cell than it began
+    assert not spans.end(first)
+    assert not spans.end(second)
 
 
-def test_another_thread_across_the_end(other):
-    book = Overlaps()
-    mine = book.begin()
-    theirs = other(book.begin)
-    assert book.end(mine)
-    assert other(book.end, theirs), "what ended meanwhile ran beside it, too"
-    assert not book.end(mine), "a second time"
-    assert not book.end(book.begin())
+def test_overlapping_measurement_of_another_thread(in_thread):
+    spans = OpenSpans()
+    main = spans.begin()
+    other = in_thread(spans.begin)
+    assert spans.end(main)
+    assert in_thread(spans.end, other), "the other one overlapped, although it ended later"
+    assert not spans.end(main), "ended twice"
+    assert not spans.end(spans.begin())
 
 
-def test_what_lies_inside_is_a_part(other):
-    book = Overlaps()
-    mine = book.begin()
-    theirs = other(book.begin)
-    assert not other(book.end, theirs), "the main thread's lies around it"
-    assert not book.end(mine)
+def test_enclosed_measurement_of_another_thread_does_not_count(in_thread):
+    spans = OpenSpans()
+    main = spans.begin()
+    other = in_thread(spans.begin)
+    assert not in_thread(spans.end, other), "enclosed by a measurement of the main thread"
+    assert not spans.end(main)
 
 
-def test_around_it_another_thread_that_is_not_the_main_one(other):
-    book = Overlaps()
-    theirs = other(book.begin)
-    mine = book.begin()
-    assert book.end(mine)
-    assert not other(book.end, theirs), "mine lay inside"
+def test_enclosing_measurement_counts_unless_it_is_of_the_main_thread(in_thread):
+    spans = OpenSpans()
+    other = in_thread(spans.begin)
+    main = spans.begin()
+    assert spans.end(main)
+    assert not in_thread(spans.end, other), "the main thread's measurement was enclosed"
 
 
-def test_blocks_of_threads_say_so():
-    both = threading.Barrier(2)
+def test_note_of_blocks_in_two_threads():
+    barrier = threading.Barrier(2)
 
     def task():
         with measure() as m:
-            both.wait(10)
-            both.wait(10)
+            barrier.wait(10)
+            barrier.wait(10)
         return m.report
 
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(lambda _: task(), range(2)))
-    assert any(BESIDE in one.notes for one in reports)
+    assert any(NOTE in report.notes for report in reports)
     with measure() as alone:
         pass
-    assert BESIDE not in alone.report.notes
+    assert NOTE not in alone.report.notes

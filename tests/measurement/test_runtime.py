@@ -1,4 +1,4 @@
-"""The baseline: what stands there before the first block, told apart where it can be."""
+"""The baseline, and the current reading."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ipygpumem.measurement.runtime import current
 MIB = 1 << 20
 
 
-def test_context_kernels_and_workspace_are_told_apart(fake_gpu):
+def test_context_kernels_and_workspace(fake_gpu):
     baseline = ipygpumem.preload_pytorch()
     assert (baseline.device, baseline.label, baseline.note) == ("cuda:0", "NVIDIA H200", "")
     assert (baseline.context, baseline.kernels, baseline.workspace) == (CONTEXT, KERNELS, WORKSPACE)
@@ -30,17 +30,17 @@ def test_context_kernels_and_workspace_are_told_apart(fake_gpu):
     with measure() as m:
         x = torch.full((64, 64), 1.0, device="cuda")
         x @ x
-    assert m.report.devices["cuda:0"].outside == 0, "the first matmul is not blamed"
+    assert m.report.devices["cuda:0"].outside == 0, "the first matmul is not charged"
 
 
-def test_in_mode_device_the_parts_come_from_the_card(make_gpu):
+def test_parts_of_the_baseline_in_mode_device(make_gpu):
     make_gpu(nvml_devices=[FakeNvmlDevice(regime="hidden", others={1: 500 * MIB})])
     baseline = ipygpumem.preload_pytorch()
     assert (baseline.context, baseline.kernels) == (CONTEXT + 8 * MIB, KERNELS)
-    assert "known for the whole card only" in baseline_line(baseline)
+    assert "known for the whole device only" in baseline_line(baseline)
 
 
-def test_where_cuda_had_started_the_context_cannot_be_told(fake_gpu):
+def test_context_is_unknown_if_cuda_had_started(fake_gpu):
     fake_gpu.alloc(100 * MIB)
     baseline = ipygpumem.preload_pytorch()
     assert (baseline.context, baseline.kernels, baseline.outside) == (None, KERNELS, CONTEXT + KERNELS)
@@ -54,7 +54,7 @@ def test_only_the_current_device_is_started(two_gpus):
     assert [device.context for device in two_gpus.devices] == [False, True]
 
 
-def test_the_users_peaks_do_not_show_the_warm_up(fake_gpu):
+def test_peaks_of_the_program_do_not_include_the_first_kernels(fake_gpu):
     fake_gpu.free(fake_gpu.alloc(10 * MIB))
     ipygpumem.preload_pytorch()
     assert torch.cuda.max_memory_allocated() == max(10 * MIB, WORKSPACE)
@@ -62,7 +62,7 @@ def test_the_users_peaks_do_not_show_the_warm_up(fake_gpu):
     assert torch.cuda.max_memory_allocated() == max(10 * MIB, WORKSPACE)
 
 
-def test_an_open_block_is_not_charged_with_the_warm_up_but_with_what_stays(fake_gpu):
+def test_preload_during_a_block(fake_gpu):
     with measure() as m:
         ipygpumem.preload_pytorch()
     device = m.report.devices["cuda:0"]
@@ -70,26 +70,26 @@ def test_an_open_block_is_not_charged_with_the_warm_up_but_with_what_stays(fake_
 
 
 @pytest.mark.parametrize(("mode", "kernels"), [("context", 0), ("kernels", KERNELS)])
-def test_modes(fake_gpu, mode, kernels):
+def test_preload_modes(fake_gpu, mode, kernels):
     baseline = current().preload(mode)
     assert (baseline.context, baseline.kernels) == (CONTEXT, kernels)
 
 
-def test_off_never_touches_cuda(fake_gpu):
+def test_preload_off_does_not_touch_cuda(fake_gpu):
     baseline = current().preload("off")
     assert baseline.note == "preload is off"
     assert not torch.cuda.is_initialized()
     assert (fake_gpu.initialised, fake_gpu[0].context) == (False, False)
 
 
-def test_the_users_recording_is_not_filled_with_ours(fake_gpu):
+def test_no_first_kernels_during_a_recording(fake_gpu):
     torch.cuda.memory._record_memory_history()
     baseline = ipygpumem.preload_pytorch()
-    assert "PyTorch's history is being recorded" in baseline.note
+    assert "recording PyTorch's allocation history" in baseline.note
     assert fake_gpu[0].allocator.trace == []
 
 
-def test_cuda_that_does_not_start_is_one_line(fake_gpu):
+def test_cuda_does_not_start(fake_gpu):
     def fail():
         raise RuntimeError("CUDA driver initialization failed\nand a stack")
 
@@ -99,7 +99,7 @@ def test_cuda_that_does_not_start_is_one_line(fake_gpu):
     assert baseline_line(baseline).count("\n") == 0
 
 
-def test_without_a_gpu_or_torch_the_hosts(monkeypatch):
+def test_baseline_without_a_gpu_or_torch(monkeypatch):
     assert ipygpumem.preload_pytorch().note == NO_GPU
     monkeypatch.setitem(sys.modules, "torch", None)
     baseline = ipygpumem.preload_pytorch()
@@ -107,7 +107,7 @@ def test_without_a_gpu_or_torch_the_hosts(monkeypatch):
     assert baseline.reading.host.rss > 0
 
 
-def test_the_reading_of_now(fake_gpu):
+def test_reading(fake_gpu):
     fake_gpu.alloc(100 * MIB)
     fake_gpu.nvml_device.others[1] = 70 * MIB
     reading = ipygpumem.reading()
@@ -120,17 +120,17 @@ def test_the_reading_of_now(fake_gpu):
     json.dumps(reading.to_dict())
 
 
-def test_nothing_measured_nothing_last():
+def test_no_reports_yet():
     assert ipygpumem.last is None
     assert len(ipygpumem.reports) == 0
 
 
-def test_a_context_on_another_device_is_found_and_the_idle_one_untouched(make_gpu):
+def test_context_on_another_device(make_gpu):
     gpu = make_gpu(3)
     ipygpumem.preload_pytorch()
     with ipygpumem.measure() as m:
         gpu.outside(5 * MIB, device=1)
     assert m.report.devices["cuda:1"].started
-    assert "cuda:1: a CUDA context of this process came without a tensor, and stays" in text_line(m.report)
+    assert "cuda:1: a CUDA context was created without a tensor" in text_line(m.report)
     assert list(m.report.devices) == ["cuda:0", "cuda:1"]
-    assert not gpu[2].context, "nobody touched the third"
+    assert not gpu[2].context, "the third device is not touched"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -44,12 +45,16 @@ def files_open():
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def gives_up():
-    """Wait until the sampler asks the first card no more."""
-    end = time.monotonic() + 5
-    while not current().sampler.windows[0].tracks[0].over:
+def wait_until(condition):
+    end = time.monotonic() + 10
+    while not condition():
         assert time.monotonic() < end
-        time.sleep(0.01)
+        time.sleep(0.005)
+
+
+def wait_for_last_sample():
+    """Wait until the sampler no longer samples the first device."""
+    wait_until(lambda: current().sampler.windows[0].tracks[0].over)
 
 
 def test_what_came_and_went_between_the_readings(gpu):
@@ -99,9 +104,8 @@ def test_parked_it_does_not_even_wake(gpu, monkeypatch):
     look = current().sampler._thread._work
     monkeypatch.setattr(current().sampler._thread, "_work", lambda: (looks.append(time.monotonic()), look()))
     with ipygpumem.measure():
-        time.sleep(0.1)
+        wait_until(lambda: len(looks) >= 5)
     end = time.monotonic()
-    assert len(looks) >= 5
     time.sleep(0.08)
     assert all(one < end + 0.01 for one in looks)
 
@@ -148,7 +152,7 @@ def test_nvml_that_dies_ends_the_samples_and_nothing_else(gpu):
     with ipygpumem.measure() as block:
         passing(gpu, 64 * MIB)
         gpu.nvml.fail(ASKED, pynvml.NVML_ERROR_GPU_IS_LOST)
-        gives_up()
+        wait_for_last_sample()
         gpu.nvml.heal()
         passing(gpu, 640 * MIB, before=0.01)
     assert block.report.devices["cuda:0"].outside_peak == 64 * MIB
@@ -267,17 +271,17 @@ def test_a_card_that_fails_for_good_is_asked_no_more(gpu):
     with ipygpumem.measure() as block:
         time.sleep(0.08)
         gpu.nvml.fail(ASKED, pynvml.NVML_ERROR_UNKNOWN)
-        gives_up()
+        wait_for_last_sample()
         gpu.nvml.calls.clear()
         time.sleep(0.05)
         asked = gpu.nvml.calls[ASKED]
         gpu.nvml.heal()
     assert asked == 0
-    assert "; from 1" in block.report.devices["cuda:0"].grades["outside_peak"].reason
-    assert "ms on none: " in block.report.devices["cuda:0"].grades["outside_peak"].reason
+    reason = block.report.devices["cuda:0"].grades["outside_peak"].reason
+    assert re.search(r"; from \d+\.\d ms on none: ", reason)
 
 
-def test_a_stranger_who_came_and_went_is_not_called_ours(gpu):
+def test_process_that_started_and_ended_meanwhile(gpu):
     from ipygpumem.display.table import text_tables
     from ipygpumem.features.report.line import text_line
     from ipygpumem.features.report.table import report_tables
@@ -288,5 +292,5 @@ def test_a_stranger_who_came_and_went_is_not_called_ours(gpu):
         time.sleep(0.06)
         del gpu.nvml_device.others[77]
     assert block.report.devices["cuda:0"].outside_peak == 30_000 * MIB
-    assert "; this process or one that came and went)" in text_line(block.report)
-    assert "; this process or one that came and went" in text_tables(report_tables(block.report))
+    assert "; this process or one that has ended)" in text_line(block.report)
+    assert "; this process or one that has ended" in text_tables(report_tables(block.report))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.history.model import ReportRow
     from ipygpumem.measurement.plan import Outcome
 
-__all__ = ["Reports", "SessionHistory", "load_reports", "session_reports"]
+__all__ = ["CellRuns", "Reports", "SessionHistory", "load_reports", "session_reports"]
 
 MAX_REPORTS = 10_000
 """Reports that a session keeps, about 30 MB. A log contains all of them."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.measurement.peaks import PeakScope
 
-__all__ = ["PhaseSums", "PhaseTracker"]
+__all__ = ["PhaseSums", "PhaseTotal", "PhaseTracker"]
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.core.report import DeviceReport, HostReport, Report
 
-__all__ = ["Line", "html_line", "line_bundle", "report_line", "text_line"]
+__all__ = ["Figure", "Line", "Row", "html_line", "line_bundle", "report_line", "text_line"]
 
 _MAX_ROWS = 3
 _MINUTE = 60

@@ -21,10 +21,10 @@ def run(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     for rank in range(3):
-        card = DeviceFacts("cuda:0", f"GPU-{rank}234567-89", "H200", 1 << 37)
-        origin = RankInfo(rank, 3, "node", 100 + rank, "0.1.0", (card,))
-        member = RankResult("", "done", origin, cell(None, held=10, peak=100 * (rank + 1)))
-        (folder / f"rank_0000{rank}.json").write_text(member.to_json())
+        device = DeviceFacts("cuda:0", f"GPU-{rank}234567-89", "H200", 1 << 37)
+        info = RankInfo(rank, 3, "node", 100 + rank, "0.1.0", (device,))
+        result = RankResult("", "done", info, cell(None, held=10, peak=100 * (rank + 1)))
+        (folder / f"rank_0000{rank}.json").write_text(result.to_json())
     for rank in range(3):
         source = "gpt_small" if rank < 2 else "resnet50"
         (folder / f"rank_0000{rank}.pickle.xz").write_bytes((DATA / f"{source}.pickle.xz").read_bytes())
@@ -47,9 +47,9 @@ def test_sort_and_limit(run, capsys):
 
 def test_json(run, capsys):
     assert main(["ranks", str(run), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert list(found["members"]) == ["0", "1", "2"] and found["difference"]["odd"] == "2"
-    assert found["members"]["2"]["report"]["devices"]["cuda:0"]["peak"] == 300 << 20
+    facts = json.loads(capsys.readouterr().out)
+    assert list(facts["members"]) == ["0", "1", "2"] and facts["difference"]["odd"] == "2"
+    assert facts["members"]["2"]["report"]["devices"]["cuda:0"]["peak"] == 300 << 20
 
 
 def test_picture_and_page(run, tmp_path, capsys):
@@ -63,7 +63,7 @@ def test_picture_and_page(run, tmp_path, capsys):
 
 
 def test_invalid_files_are_reported(run, capsys):
-    (run / "rank_00001.json").write_text("{")
+    (run / "rank_00001.json").write_text('{"schema": 1,')
     assert main(["ranks", str(run)]) == 1
     out, err = capsys.readouterr()
     assert err == "ipygpumem: skipped: rank_00001.json: incomplete JSON\n"
@@ -71,7 +71,7 @@ def test_invalid_files_are_reported(run, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "outcome"),
+    ("arguments", "outcome"),
     [
         (["nowhere"], (1, "ipygpumem: nowhere: No such file or directory")),
         (["empty"], (1, "ipygpumem: empty: no reports or snapshots of ranks here")),
@@ -81,15 +81,15 @@ def test_invalid_files_are_reported(run, capsys):
         (["bare", "--plot", "x.png"], (2, "none has a snapshot")),
     ],
 )
-def test_errors(run, monkeypatch, capsys, words, outcome):
+def test_errors(run, monkeypatch, capsys, arguments, outcome):
     tmp_path = run.parent
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     with measure(rank_reports=tmp_path / "bare", rank=0):
         pass
-    status, told = outcome
-    assert main(["ranks", *words]) == status
-    assert told in capsys.readouterr().err
+    status, message = outcome
+    assert main(["ranks", *arguments]) == status
+    assert message in capsys.readouterr().err
 
 
 def test_wrong_extensions(run, tmp_path, capsys):
