@@ -27,15 +27,7 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.plan import Outcome
     from ipygpumem.measurement.runtime import Runtime
 
-__all__ = [
-    "LimitsCollector",
-    "LinesCollector",
-    "ModulesCollector",
-    "OutsideCollector",
-    "PeakLinesCollector",
-    "ProcessesCollector",
-    "make_plan",
-]
+__all__ = ["make_plan"]
 
 
 def make_plan(
@@ -80,18 +72,18 @@ def make_plan(
         raise OptionError("--lines needs the stacks of allocations: use --stacks python or --stacks all")
     collectors: list[Collector] = []
     if outside:
-        collectors.append(OutsideCollector(runtime, every_cell=every_cell))
+        collectors.append(_OutsideCollector(runtime, every_cell=every_cell))
     if lines is not None:
-        collectors.append(LinesCollector(lines, all_functions=all_functions))
+        collectors.append(_LinesCollector(lines, all_functions=all_functions))
     elif peak_lines and path is not None:
-        collectors.append(PeakLinesCollector())
+        collectors.append(_PeakLinesCollector())
     if modules is not None:
-        collectors.append(ModulesCollector(modules))
+        collectors.append(_ModulesCollector(modules))
     if profile is not None:
         collectors.append(profile)
     if limits:
-        collectors.append(LimitsCollector(limits, recorded=not every_cell))
-    collectors.append(ProcessesCollector(unchanged=not every_cell))
+        collectors.append(_LimitsCollector(limits, recorded=not every_cell))
+    collectors.append(_ProcessesCollector(unchanged=not every_cell))
     needed = path is not None or lines is not None or modules is not None
     # a recording tells which line exceeded a limit, but is not worth an error or the start of CUDA
     useful = bool(limits) and not every_cell and pytorch.started() is not None and recording_problem() is None
@@ -100,7 +92,7 @@ def make_plan(
     return Plan(collectors, recorder=recorder, path=path, devices=devices)
 
 
-class LinesCollector(Collector):
+class _LinesCollector(Collector):
     """Memory by line of the measured code, and of functions."""
 
     section = "lines"
@@ -137,7 +129,7 @@ class LinesCollector(Collector):
         return replace(report, lines=_in_use(listings))
 
 
-class PeakLinesCollector(Collector):
+class _PeakLinesCollector(Collector):
     """The lines of code whose memory was allocated at the peak, from a recording that is saved."""
 
     section = "lines at the peak"
@@ -152,7 +144,7 @@ class PeakLinesCollector(Collector):
         return replace(report, recording=replace(report.recording, peak_lines=lines))
 
 
-class ModulesCollector(Collector):
+class _ModulesCollector(Collector):
     """Memory by module and by phase of a training step."""
 
     section = "modules"
@@ -176,7 +168,7 @@ class ModulesCollector(Collector):
         return replace(report, modules=_in_use(trees))
 
 
-class OutsideCollector(Collector):
+class _OutsideCollector(Collector):
     """Memory outside PyTorch by library."""
 
     section = "libraries"
@@ -192,7 +184,7 @@ class OutsideCollector(Collector):
         return with_notes(replace(without_redundant_samples(report, libraries), libraries=libraries), *notes)
 
 
-class LimitsCollector(Collector):
+class _LimitsCollector(Collector):
     """Exceeded limits. The measured code ends with the error of the outcome."""
 
     section = "limits"
@@ -216,7 +208,7 @@ class LimitsCollector(Collector):
         return report
 
 
-class ProcessesCollector(Collector):
+class _ProcessesCollector(Collector):
     """Other processes on the devices."""
 
     section = "names of other processes"
