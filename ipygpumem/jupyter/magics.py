@@ -35,7 +35,7 @@ from ipygpumem.jupyter import display
 from ipygpumem.jupyter.cell_report import CellOptions
 from ipygpumem.jupyter.cells import Cells
 from ipygpumem.jupyter.commands import command_help, find_command, help_text, similar_command
-from ipygpumem.jupyter.options import CELL, STATEMENT, parse_options, split_statement
+from ipygpumem.jupyter.options import CELL, STATEMENT, check_variable, parse_options, split_statement
 from ipygpumem.jupyter.paths import expanded, filled
 from ipygpumem.jupyter.settings import Settings
 from ipygpumem.jupyter.statements import compile_statement, run_statement
@@ -165,6 +165,7 @@ class GPUMem(Magics, Settings):
             name = f"{name} {subcommand}"
         try:
             arguments = parse_line(f"%gpumem {name}", command.options_of("magic"), rest)
+            check_variable(getattr(arguments, "var", None))
             return None if command.magic is None else command.magic(self, arguments)
         except IpyGpuMemError as error:
             raise UsageError(f"%gpumem {name}: {error}") from error

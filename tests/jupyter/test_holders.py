@@ -1,7 +1,8 @@
-"""``%gpumem who`` and ``%gpumem free``: real cells on the fake card."""
+"""``%gpumem who`` and ``%gpumem free`` in real cells on the fake GPU."""
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 import weakref
@@ -19,14 +20,14 @@ FAIL = f"def fail(n):\n    x = torch.ones(n << 20, {GPU}\n    raise ValueError('
 
 
 def held():
-    return {one.name: one.amount // MIB for one in ipygpumem.holders().holders}
+    return {holder.name: holder.amount // MIB for holder in ipygpumem.holders().holders}
 
 
 def rows(text):
-    return {found[1] for line in text.splitlines() if (found := re.match(r"  (\S.*?)  +\d", line))}
+    return {match[1] for line in text.splitlines() if (match := re.match(r"  (\S.*?)  +\d", line))}
 
 
-def test_the_table_names_everybody_and_adds_up(gpu_notebook):
+def test_the_table_of_holders_adds_up(gpu_notebook):
     gpu_notebook.run(f"a = torch.ones(40 << 20, {GPU}\nb = [a[5:], torch.ones(10 << 20, {GPU}]")
     gpu_notebook.run(f"torch.ones(20 << 20, {GPU}")
     gpu_notebook.run(FAIL)
@@ -54,21 +55,21 @@ def test_html_escapes_names(gpu_notebook):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("who nobody", "no memory is held under the name nobody"),
-        ("who -n 0", "-n must be a positive integer"),
+        ("who missing", "no memory is held under the name missing"),
+        ("who -n 0", "argument -n: must be a number, 1 or more, not '0'"),
         ("who -d cuda:7", "there is no device cuda:7"),
         ("who --oops", "unrecognized arguments: --oops"),
-        ("who -v In", "'In' is IPython's own: nothing is stored there"),
-        ("-v __builtins__", "'__builtins__' is Python's own: nothing is stored there"),
-        ("explain -v exit", "'exit' is IPython's own: nothing is stored there"),
+        ("who -v In", "IPython uses the name 'In' itself"),
+        ("-v __builtins__", "Python uses the name '__builtins__' itself"),
+        ("explain -v exit", "IPython uses the name 'exit' itself"),
         ("who --new", "there is nothing to compare with yet"),
-        ("free nobody", "there is no variable 'nobody'; nothing was deleted"),
+        ("free missing", "there is no variable 'missing'; nothing was deleted"),
         ("free a.b", "'a.b' is not the name of a variable"),
         ("free Out", "'Out' belongs to IPython"),
         ("free --oops", "unrecognized arguments: --oops"),
     ],
 )
-def test_bad_words_are_one_line_and_nothing_is_lost(gpu_notebook, line, message):
+def test_an_invalid_argument_is_one_line_and_frees_nothing(gpu_notebook, line, message):
     gpu_notebook.run(f"kept = torch.ones(9 << 20, {GPU}")
     ran = gpu_notebook.run(f"%gpumem {line}")
     assert type(ran.error).__name__ == "UsageError"
@@ -76,19 +77,32 @@ def test_bad_words_are_one_line_and_nothing_is_lost(gpu_notebook, line, message)
     assert held()["kept"] == 9
 
 
-def test_what_a_cell_added(gpu_notebook):
+def test_holders_of_what_a_cell_added(gpu_notebook):
     gpu_notebook.run(f"old = torch.ones(9 << 20, {GPU}")
     ran = gpu_notebook.run(f"new = torch.ones(3 << 20, {GPU}\n%gpumem who --new -v found")
     assert ran.texts[0].startswith("cuda:0, new since this cell began")
     assert rows(ran.texts[0]) == {"new"}
-    assert [one.name for one in gpu_notebook.run("found.holders").value] == ["new"]
+    assert [holder.name for holder in gpu_notebook.run("found.holders").value] == ["new"]
     gpu_notebook.run(f"newer = torch.ones(4 << 20, {GPU}")
     ran = gpu_notebook.run("%gpumem who --new")
     assert ran.text.startswith("cuda:0, new since the last %gpumem who")
     assert rows(ran.text) == {"newer"}
 
 
-def test_the_full_table_of_a_cell_names_what_is_new(gpu_notebook):
+def test_who_searches_the_heap_once(gpu_notebook, monkeypatch):
+    from ipygpumem.features.holders import heap
+
+    searches, get_objects = [], gc.get_objects
+    monkeypatch.setattr(heap.gc, "get_objects", lambda: searches.append(1) or get_objects())
+    gpu_notebook.run(f"old = torch.ones(9 << 20, {GPU}")
+    gpu_notebook.run("%gpumem who")
+    assert len(searches) == 1
+    gpu_notebook.run(f"new = torch.ones(3 << 20, {GPU}")
+    assert rows(gpu_notebook.run("%gpumem who --new").text) == {"new"}
+    assert len(searches) == 2
+
+
+def test_the_full_report_of_a_cell_lists_new_holders(gpu_notebook):
     gpu_notebook.run(f"old = torch.ones(9 << 20, {GPU}")
     text = gpu_notebook.run(f"%%gpumem\nnew = torch.ones(3 << 20, {GPU}").text
     assert re.search(r"cuda:0, new since this cell began\n.*\n  new  3\.0 MiB", text)
@@ -96,7 +110,7 @@ def test_the_full_table_of_a_cell_names_what_is_new(gpu_notebook):
     assert "new since" not in gpu_notebook.run("%%gpumem\n1 + 1").text
 
 
-def test_of_one_name(gpu_notebook):
+def test_holders_with_a_certain_name(gpu_notebook):
     gpu_notebook.run(f"a = torch.ones(9 << 20, {GPU}; b = torch.ones(3 << 20, {GPU}")
     text = gpu_notebook.run("%gpumem who b").text
     assert "  b " in text
@@ -104,7 +118,7 @@ def test_of_one_name(gpu_notebook):
     assert re.search(r"other names +9\.0 MiB", text)
 
 
-def test_a_recording_tells_where_each_was_made(gpu_notebook):
+def test_a_recording_shows_where_tensors_were_allocated(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run(f"def make():\n    return torch.ones(9 << 20, {GPU}\na = make()")
     text = gpu_notebook.run("%gpumem who").text
@@ -112,14 +126,14 @@ def test_a_recording_tells_where_each_was_made(gpu_notebook):
     gpu_notebook.run("%gpumem record stop")
 
 
-def test_free_lets_go_of_the_last_exception_everywhere(gpu_notebook):
+def test_free_removes_the_last_exception_everywhere(gpu_notebook):
     gpu_notebook.run(FAIL)
-    said = ipygpumem.holders().freeable("cuda:0", "traceback")
+    announced = ipygpumem.holders().freeable("cuda:0", "traceback")
     allocated = ipygpumem.reading().devices["cuda:0"].allocated
     text = gpu_notebook.run("%gpumem free").text
     assert "freed: the traceback of ValueError" in text
     assert re.search(r"allocated \(tensors\) +62\.0 MiB +32\.0 MiB +-30\.0 MiB", text)
-    assert said == 30 * MIB == allocated - ipygpumem.reading().devices["cuda:0"].allocated
+    assert announced == 30 * MIB == allocated - ipygpumem.reading().devices["cuda:0"].allocated
     assert not hasattr(sys, "last_traceback")
     assert held() == {}
 
@@ -143,10 +157,10 @@ def test_free_leaves_outputs_and_variables_alone(gpu_notebook):
     assert held() == {"mine": 9}
     assert gpu_notebook.shell.user_ns["_1"] == "my own"
     assert gpu_notebook.run("1 + 1").value == 2
-    assert gpu_notebook.run("_").value == 2, "outputs go on as before"
+    assert gpu_notebook.run("_").value == 2, "outputs work as before"
 
 
-def test_free_a_name_with_its_copies(gpu_notebook):
+def test_free_a_variable_with_its_copies(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\nother = 1")
     gpu_notebook.run("x")
     gpu_notebook.run("def f(given): 1/0\nf(x)")
@@ -157,12 +171,12 @@ def test_free_a_name_with_its_copies(gpu_notebook):
     assert gpu_notebook.shell.user_ns["other"] == 1
 
 
-def test_free_a_name_tells_who_holds_it_still(gpu_notebook):
+def test_free_a_variable_that_another_one_still_holds(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\ny = [x]")
     assert "still held by y (9.0 MiB)" in gpu_notebook.run("%gpumem free x").text
 
 
-def test_an_exception_of_ones_own_stays(gpu_notebook):
+def test_an_exception_in_a_variable_is_kept(gpu_notebook):
     gpu_notebook.run("try:\n    1/0\nexcept Exception as e:\n    kept = e\nraise kept")
     trace = gpu_notebook.run("kept.__traceback__").value
     gpu_notebook.run("%gpumem free")
@@ -179,7 +193,7 @@ def test_free_the_cache(gpu_notebook, fake_gpu):
     assert re.search(r"cached +62\.0 MiB +0\.0 MiB +-62\.0 MiB", text)
 
 
-def test_unreachable_cycles_go(gpu_notebook):
+def test_free_collects_unreachable_cycles(gpu_notebook):
     gpu_notebook.run("import gc; gc.disable()")
     gpu_notebook.run(f"class Node: pass\nn = Node(); n.me = n; n.x = torch.ones(9 << 20, {GPU}")
     gpu_notebook.run("import weakref; w = weakref.ref(n)\ndel n")
@@ -191,7 +205,7 @@ def test_unreachable_cycles_go(gpu_notebook):
         gpu_notebook.run("gc.enable()")
 
 
-def test_without_a_gpu_tensors_in_main_memory_are_told(loaded):
+def test_without_a_gpu_tensors_in_main_memory_are_listed(loaded):
     loaded.run("import torch\nx = torch.ones(3 << 20)")
     text = loaded.run("%gpumem who x").texts[0]
     assert text.startswith("cpu, who holds the memory")
@@ -199,7 +213,7 @@ def test_without_a_gpu_tensors_in_main_memory_are_told(loaded):
     assert "this process (RSS)" in loaded.run("%gpumem free").texts[0]
 
 
-def test_nothing_of_ours_keeps_a_tensor(gpu_notebook):
+def test_a_stored_result_keeps_no_tensor_alive(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
     gone = weakref.ref(gpu_notebook.shell.user_ns["x"])
     gpu_notebook.run("%gpumem who -v found")
@@ -207,7 +221,7 @@ def test_nothing_of_ours_keeps_a_tensor(gpu_notebook):
     assert gone() is None
 
 
-def test_unload_gives_the_session_its_own_roots_back(gpu_notebook):
+def test_unloading_restores_the_roots(gpu_notebook):
     from ipygpumem.features.holders.roots import naming, python_roots
 
     assert naming().roots is not python_roots
@@ -215,7 +229,7 @@ def test_unload_gives_the_session_its_own_roots_back(gpu_notebook):
     assert naming().roots is python_roots
 
 
-def test_a_variable_that_is_true_or_none_has_no_copies(gpu_notebook):
+def test_true_and_none_are_not_copies_of_a_variable(gpu_notebook):
     gpu_notebook.run("flag, nothing = True, None")
     gpu_notebook.run("1 == 1")
     gpu_notebook.run("def fails():\n    empty = None\n    raise ValueError('kept')\nfails()")
@@ -225,7 +239,7 @@ def test_a_variable_that_is_true_or_none_has_no_copies(gpu_notebook):
     assert isinstance(sys.last_value, ValueError)
 
 
-def test_free_a_name_leaves_an_underscore_of_ones_own(gpu_notebook):
+def test_free_keeps_an_underscore_that_the_user_assigned(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\n_ = x")
     text = gpu_notebook.run("%gpumem free x").text
     assert gpu_notebook.shell.user_ns["_"] is not None
@@ -234,7 +248,7 @@ def test_free_a_name_leaves_an_underscore_of_ones_own(gpu_notebook):
 
 
 @pytest.mark.parametrize("name", ["__name__", "__builtins__", "__doc__"])
-def test_free_takes_no_names_of_pythons_own(gpu_notebook, name):
+def test_free_refuses_names_that_belong_to_python(gpu_notebook, name):
     ran = gpu_notebook.run(f"%gpumem free {name}")
     assert f"'{name}' belongs to Python and cannot be deleted" in str(ran.error) + ran.stderr
     assert name in gpu_notebook.shell.user_ns
@@ -249,7 +263,7 @@ def test_free_takes_no_names_of_pythons_own(gpu_notebook, name):
         ("try:\n    raise KeyError(x)\nexcept KeyError:\n    raise RuntimeError('later')", "RuntimeError"),
     ],
 )
-def test_free_a_name_that_the_last_exception_has(gpu_notebook, raises, name):
+def test_free_a_variable_that_the_last_exception_refers_to(gpu_notebook, raises, name):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
     gpu_notebook.run(raises)
     gpu_notebook.shell.user_ns.pop("e", None)
@@ -258,25 +272,25 @@ def test_free_a_name_that_the_last_exception_has(gpu_notebook, raises, name):
     assert held() == {}
 
 
-def test_what_had_no_such_attribute_has_a_name(gpu_notebook):
+def test_the_object_of_an_attribute_error_has_a_name(gpu_notebook):
     gpu_notebook.run(f"def f():\n    torch.ones(9 << 20, {GPU}.nothing_of_the_kind\nf()")
-    (one,) = ipygpumem.holders().holders
-    assert (one.parts[0].name, one.place) == ("last exception.obj", "traceback")
+    (holder,) = ipygpumem.holders().holders
+    assert (holder.parts[0].name, holder.place) == ("last exception.obj", "traceback")
 
 
-def test_the_local_that_holds_it_comes_before_what_the_exception_says(gpu_notebook):
+def test_a_local_variable_is_preferred_to_an_attribute_of_the_exception(gpu_notebook):
     gpu_notebook.run(f"def f():\n    mine = torch.ones(9 << 20, {GPU}\n    mine.nothing_of_the_kind\nf()")
-    (one,) = ipygpumem.holders().holders
-    assert one.parts[0].name == "last exception: f() mine"
-    assert "last exception.obj" in one.parts[0].also
+    (holder,) = ipygpumem.holders().holders
+    assert holder.parts[0].name == "last exception: f() mine"
+    assert "last exception.obj" in holder.parts[0].also
 
 
 @pytest.mark.parametrize("name", ["_", "__", "_7"])
-def test_a_name_like_ipythons_is_ones_own(gpu_notebook, name):
+def test_a_users_variable_with_a_name_like_an_output(gpu_notebook, name):
     gpu_notebook.run("'an output'")
     gpu_notebook.run(f"{name} = torch.ones(9 << 20, {GPU}")
-    (one,) = ipygpumem.holders().holders
-    assert (one.name, one.place) == (name, "variable")
+    (holder,) = ipygpumem.holders().holders
+    assert (holder.name, holder.place) == (name, "variable")
     text = gpu_notebook.run("%gpumem who").text
     assert "free" not in text
     gpu_notebook.run("%gpumem free --out")
@@ -285,8 +299,8 @@ def test_a_name_like_ipythons_is_ones_own(gpu_notebook, name):
     assert (ran.error, held()) == (None, {})
 
 
-def test_out_gives_back_what_it_said(gpu_notebook):
-    """Also of outputs that stand in no history any more."""
+def test_free_out_frees_what_was_announced(gpu_notebook):
+    """Including outputs that are no longer in the history."""
     gpu_notebook.run(f"torch.ones(9 << 20, {GPU}")
     gpu_notebook.run("Out.clear()\ndel _1")
     assert ipygpumem.holders().freeable("cuda:0", "traceback", "output") == 9 << 20
@@ -294,10 +308,10 @@ def test_out_gives_back_what_it_said(gpu_notebook):
     assert held() == {}
 
 
-def test_what_the_shell_has_besides_is_no_output(gpu_notebook):
+def test_an_attribute_of_the_shell_is_not_an_output(gpu_notebook):
     gpu_notebook.run(f"get_ipython().mine = torch.ones(9 << 20, {GPU}")
-    (one,) = ipygpumem.holders().holders
-    assert (one.parts[0].name, one.place) == ("IPython.mine", "elsewhere")
+    (holder,) = ipygpumem.holders().holders
+    assert (holder.parts[0].name, holder.place) == ("IPython.mine", "elsewhere")
     gpu_notebook.shell.mine = None
 
 
@@ -307,7 +321,7 @@ HOSTILE = (
 )
 
 
-def test_free_a_name_of_a_hostile_class(gpu_notebook):
+def test_free_an_object_whose_metaclass_raises(gpu_notebook):
     gpu_notebook.run(f"{HOSTILE}thing = Thing(torch.ones(9 << 20, {GPU})")
     ran = gpu_notebook.run("%gpumem free thing")
     assert (ran.error, ran.stderr, held()) == (None, "", {})
@@ -320,7 +334,7 @@ def test_free_a_name_of_a_hostile_class(gpu_notebook):
         "def __getattribute__(self, name):\n        raise RuntimeError('mine')",
     ],
 )
-def test_free_a_name_while_the_last_exception_is_hostile(gpu_notebook, body):
+def test_free_a_variable_while_the_last_exception_raises_when_read(gpu_notebook, body):
     if IPython.version_info < (8,) and "__getattribute__" in body:
         pytest.skip("this IPython's own traceback fails on such an exception")
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}\ny = torch.ones(5 << 20, {GPU}")
@@ -332,11 +346,11 @@ def test_free_a_name_while_the_last_exception_is_hostile(gpu_notebook, body):
     assert held() == {"y": 5}
 
 
-def test_free_looks_at_all_before_the_first_goes(gpu_notebook, monkeypatch):
+def test_free_deletes_nothing_if_looking_for_copies_fails(gpu_notebook, monkeypatch):
     from ipygpumem.features.release import collect
 
     def fails(shell, thing):
-        raise RuntimeError("a fault of ours")
+        raise RuntimeError("an internal error")
 
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
     monkeypatch.setattr(collect, "last_exception_refers_to", fails)
@@ -344,8 +358,8 @@ def test_free_looks_at_all_before_the_first_goes(gpu_notebook, monkeypatch):
     assert held() == {"x": 9}
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no groups")
-def test_free_a_name_that_a_grouped_exception_has(gpu_notebook):
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups exist since Python 3.11")
+def test_free_a_variable_that_an_exception_group_refers_to(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
     gpu_notebook.run(
         "def fails(mine):\n    raise KeyError\ntry:\n    fails(x)\nexcept KeyError as error:\n    kept = error\n"
@@ -356,7 +370,7 @@ def test_free_a_name_that_a_grouped_exception_has(gpu_notebook):
     assert held() == {}
 
 
-def test_the_frame_that_failed_comes_before_what_a_context_manager_was_told_of_it(gpu_notebook):
+def test_the_frame_that_failed_is_preferred_to_the_arguments_of_a_context_manager(gpu_notebook):
     gpu_notebook.run(f"def fails():\n    loc = torch.ones(9 << 20, {GPU}\n    raise ValueError")
     gpu_notebook.run(
         "import contextlib\n@contextlib.contextmanager\ndef manager():\n    try:\n        yield\n"
