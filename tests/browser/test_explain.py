@@ -69,5 +69,5 @@ def test_bars_of_the_waterfall_are_adjacent(lab, notebook, page):
     )
     assert len(set(colors)) == 7
     grade = table.get_by_text("derived").first
-    assert "measured when CUDA started here" in grade.get_attribute("title")
+    assert "measured when CUDA was initialized" in grade.get_attribute("title")
     assert errors == []
