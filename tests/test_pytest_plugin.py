@@ -19,8 +19,8 @@ def run(pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
 
     def go(*arguments, plugin=True):
-        words = ["-p", "ipygpumem.pytest_plugin"] if plugin else []
-        return pytester.runpytest_subprocess(*words, "-p", "no:cacheprovider", "--strict-markers", *arguments)
+        options = ["-p", "ipygpumem.pytest_plugin"] if plugin else []
+        return pytester.runpytest_subprocess(*options, "-p", "no:cacheprovider", "--strict-markers", *arguments)
 
     return go
 
@@ -52,8 +52,8 @@ def run_on_gpu(pytester, fake_gpu, monkeypatch, keep_imports):
 
     def go(*arguments):
         sys.modules.update(keep_imports.modules)
-        words = ["-p", "ipygpumem.pytest_plugin", "--strict-markers", "-W", "default", *arguments]
-        return pytester.runpytest_inprocess(*words, plugins=[keep_imports])
+        options = ["-p", "ipygpumem.pytest_plugin", "--strict-markers", "-W", "default", *arguments]
+        return pytester.runpytest_inprocess(*options, plugins=[keep_imports])
 
     return go
 
@@ -113,7 +113,7 @@ def test_limits_on_a_gpu(pytester, run_on_gpu):
     assert "GPUMemLimitExceeded: cuda:0 memory outside PyTorch +60.0 MiB, over the limit of 50.0 MiB" in text
     assert "the test's own" in text
     assert text.count("GPUMemLimitExceeded: ") >= 4
-    assert "pytest_plugin.py" not in text, "no traceback of ours"
+    assert "pytest_plugin.py" not in text, "no traceback of the plugin"
 
 
 def test_limit_on_the_host(pytester, run):
@@ -140,8 +140,10 @@ def test_limit_on_the_host(pytester, run):
         result.stdout.re_match_lines([r".*GPUMemLimitExceeded: host peak \+6\d\.\d MiB, over the limit of 30.0 MiB"])
     else:  # the high-water mark cannot be reset there
         result.assert_outcomes(passed=3, warnings=3)
-    why = "gpumem_limit: the limit on GPUs (peak 1.0 MiB) was not checked, no GPU was measured: torch was not imported"
-    assert why in result.stdout.str()
+    reason = (
+        "gpumem_limit: the limit on GPUs (peak 1.0 MiB) was not checked, no GPU was measured: torch was not imported"
+    )
+    assert f"gpumem_limit: {reason}" in result.stdout.str()
 
 
 def test_table_of_all_tests(pytester, run_on_gpu):
@@ -181,7 +183,7 @@ def test_table_of_all_tests(pytester, run_on_gpu):
 
 
 @pytest.mark.parametrize(
-    ("mark", "why"),
+    ("mark", "reason"),
     [
         ("gpumem_limit('much')", "'much' is no size"),
         ("gpumem_limit(-1)", "cannot be negative"),
@@ -192,7 +194,7 @@ def test_table_of_all_tests(pytester, run_on_gpu):
         ("gpumem_limit([1])", "no size"),
     ],
 )
-def test_invalid_marks_are_reported_before_any_test(pytester, run, mark, why):
+def test_invalid_marks_are_reported_before_any_test(pytester, run, mark, reason):
     pytester.makepyfile(
         f"""
         import pytest
@@ -209,7 +211,7 @@ def test_invalid_marks_are_reported_before_any_test(pytester, run, mark, why):
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in result.stderr.lines if line.startswith("ERROR: ")]
     assert "::test_bad: gpumem_limit: " in line
-    assert why in line
+    assert reason in line
     assert not (pytester.path / "ran").exists()
 
 

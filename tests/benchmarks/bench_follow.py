@@ -1,4 +1,4 @@
-"""What the sampler, the live display under a cell and the monitor take of one core, in a real kernel."""
+"""CPU use of the sampler, the live display and the monitor in a real kernel."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _share(*cells):
 
 
 def run():
-    """All of the process's time while its cell sleeps: everything that is not ours sleeps, too."""
+    """CPU time of the process while its cell sleeps, so that only this package is active."""
     try:
         import torch
     except ImportError:

@@ -1,4 +1,4 @@
-"""256 ranks of 100,000 events each: how long `read_ranks` takes, and how its memory grows with their number."""
+"""Time and memory of `read_ranks` for up to 256 ranks with 100,000 events each."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _EVENTS = 100_000
 _CODE = """
 import resource, sys, time
 from ipygpumem.features.ranks.collect import read_ranks
-began = time.perf_counter()
-found = read_ranks(sys.argv[1], workers=2)
-seconds = time.perf_counter() - began
+start = time.perf_counter()
+ranks = read_ranks(sys.argv[1], workers=2)
+seconds = time.perf_counter() - start
 own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-print(seconds, own, child, len(found.members), sum(one.highest.events for one in found.members), found.difference.odd)
+print(seconds, own, child, len(ranks.members), sum(rank.highest.events for rank in ranks.members), ranks.difference.odd)
 """
 
 
@@ -50,17 +50,17 @@ def run():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = recording(folder)
-        began = time.perf_counter()
+        start = time.perf_counter()
         with source.open("rb") as file:
             pickle.load(file)
-        plain = time.perf_counter() - began
+        plain = time.perf_counter() - start
         for count in RANKS:
-            place = folder / f"run{count}"
-            place.mkdir()
+            run_folder = folder / f"run{count}"
+            run_folder.mkdir()
             for rank in range(count):
-                os.link(source, place / f"rank_{rank:05}.pickle")
+                os.link(source, run_folder / f"rank_{rank:05}.pickle")
             done = subprocess.run(
-                [sys.executable, "-c", _CODE, str(place)], capture_output=True, text=True, check=True, timeout=600
+                [sys.executable, "-c", _CODE, str(run_folder)], capture_output=True, text=True, check=True, timeout=600
             )
             seconds, own, child, members, events, _ = done.stdout.split()
             assert int(members) == count and int(events) == count * _EVENTS
@@ -72,5 +72,5 @@ def run():
             measure = f"{count} ranks of {_EVENTS:,} events ({source.stat().st_size / MIB:.1f} MiB each), summarised"
             target = "60 s on two cores, memory flat" if count == max(RANKS) else ""
             rows.append({"measure": measure, "value": value, "target": target})
-            shutil.rmtree(place)
+            shutil.rmtree(run_folder)
     return rows

@@ -151,5 +151,5 @@ def test_two_engines_on_one_gpu_share_a_device(fresh, torch):
     facts = cluster(fresh, 2, ["0", "0"])
     print(facts["plain"], facts["recorded"], sep="\n")
     assert facts["held"] == [64 * MIB, 128 * MIB]
-    assert facts["users"] == [2], "one card, told once"
+    assert facts["users"] == [2], "one device, counted once"
     assert "shared by 2 processes, counted once" in facts["plain"]

@@ -1,4 +1,4 @@
-"""The sampled peak of memory outside PyTorch on a real card: right, harmless, gone when it should be."""
+"""The sampled peak of memory outside PyTorch on a real GPU."""
 
 import json
 import time
@@ -80,7 +80,7 @@ tell(sampled=facts(m.report.devices["cuda:0"]), curves=curves, base=m.report.dev
     used, outside = told["curves"]["device used"], told["curves"]["outside PyTorch"]
     assert max(used["bytes"]) - min(used["bytes"]) >= 690 * MIB
     levels = {round((one - told["base"]) / (4 * MIB)) * 4 for one in outside["bytes"]}
-    assert levels <= {0, 700, 4, 696, 704}, "what PyTorch takes and gives is in no sample: both clocks agree"
+    assert levels <= {0, 700, 4, 696, 704}, "PyTorch's own memory is in no sample: both clocks agree"
 
 
 def test_after_a_failed_kernel_it_goes_on(fresh):
@@ -124,7 +124,7 @@ tell(value=float(y[0]), count=0 if m.report.devices["cuda:0"].sampled is None el
 
 
 def test_threads_that_allocate_and_read_counters_beside_it(fresh):
-    """Who holds Python's lock and waits for the allocator's must never wait for us."""
+    """A thread that holds the GIL and waits for the allocator must never wait for the sampler."""
     told = fresh(
         HEAD
         + """

@@ -97,7 +97,7 @@ def test_page_without_messages_times_out(monitoring, sent, monkeypatch):
     monitoring._widget._receive(monitoring._widget, {"here": "a"}, None)
     monitoring.cells.append((7, time.time()))
     time.sleep(0.9)
-    assert monitoring._active, "a kernel at work hears nobody"
+    assert monitoring._active, "a busy kernel receives no messages"
     assert sent[-1][0]["now"]["running"][0] == 7
     monitoring.cells.clear()
     until(lambda: not monitoring._active)
@@ -129,24 +129,26 @@ def test_invalid_requests(monitoring, sent):
     widget = monitoring._widget
     for content in (None, 5, {}, {"id": 1, "get": "key"}, {"id": 2, "get": "script", "from": -1}):
         widget._receive(widget, content, None)
-    told = [content for content, _ in sent if "error" in content]
-    assert [one["error"].split(" ")[0] for one in told] == ["unknown", "'script'"]
+    errors = [content for content, _ in sent if "error" in content]
+    assert [one["error"].split(" ")[0] for one in errors] == ["unknown", "'script'"]
     widget._receive(widget, {"id": 3, "get": "script", "from": 0}, None)
     content, (part,) = sent[-1]
     assert content["size"] == len(part) <= 30_000
 
 
-@pytest.mark.parametrize(("kind", "words"), [("text", "needs a notebook"), ("batch", "needs an interactive notebook")])
-def test_no_interactive_notebook(monitoring, monkeypatch, kind, words):
+@pytest.mark.parametrize(
+    ("kind", "message"), [("text", "needs a notebook"), ("batch", "needs an interactive notebook")]
+)
+def test_no_interactive_notebook(monitoring, monkeypatch, kind, message):
     monkeypatch.setattr(module, "shell_target", lambda shell: DisplayTarget(kind, print))
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         monitoring.open()
     assert threads() == []
 
 
-@pytest.mark.parametrize("words", ["--every 0.1", "--every x", "--every 100", "5", "--no"])
-def test_invalid_arguments(gpu_notebook, words):
-    ran = gpu_notebook.run(f"%gpumem monitor {words}")
+@pytest.mark.parametrize("arguments", ["--every 0.1", "--every x", "--every 100", "5", "--no"])
+def test_invalid_arguments(gpu_notebook, arguments):
+    ran = gpu_notebook.run(f"%gpumem monitor {arguments}")
     assert not ran.success
     assert "UsageError" in type(ran.error).__name__
     assert threads() == []

@@ -26,7 +26,7 @@ def test_tables(notebook, run):
     assert ran.success, ran
     assert "rank 2 differs most, rank 0 is the most typical" in ran.text
     assert "<table" in ran.displays[0]["text/html"]
-    assert notebook.run("%gpumem ranks $folder").text == ran.text, "as IPython's own magics take a variable"
+    assert notebook.run("%gpumem ranks $folder").text == ran.text, "as in IPython's own magics"
 
 
 def test_picture_and_viewer(notebook, run):

@@ -1,4 +1,4 @@
-"""The books under a cell that runs for long: a display that belongs to its cell and ends as its report."""
+"""The live display under a long cell, which its report replaces."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def execute(kernel, code, *, stdin=True, cell="c1"):
 
 @pytest.fixture
 def run(kernel):
-    """Run a cell as a front end with somebody in front of it, and everything that it and others displayed."""
+    """Run a cell as an interactive front end does, and collect all displays."""
 
     def watched(code, *, stdin=True, also=(), cell="c1"):
         seen = Displays()
@@ -190,7 +190,7 @@ WIDGETS = "import ipywidgets, threading\nfrom IPython.display import clear_outpu
 
 
 def told(seen, at=0):
-    """What stands under a cell of text, but what a widget shows of itself."""
+    """The text outputs of a cell, without the widget itself."""
     return [text for text in seen.texts[at] if not text.startswith("Output")]
 
 
@@ -201,7 +201,7 @@ def test_output_widget_gets_no_live_display(run):
     assert [LIVE in text for text in told(seen)] == [False]
     later = run(WIDGETS + "time.sleep(0.8)\nwith o:\n    time.sleep(1.4)\ntime.sleep(0.1)")
     kinds = [kind for kind in later.kinds if not kind.startswith("comm")]
-    assert kinds == ["display_data", "update_display_data"], "nothing while the widget takes it, then the report"
+    assert kinds == ["display_data", "update_display_data"], "no updates while the widget captures output, then the report"
     assert [LIVE in text for text in told(later)] == [False]
 
 
@@ -219,7 +219,7 @@ CATCH = (
 
 
 def test_misplaced_display_is_not_updated(run):
-    """A widget began to take outputs while the first display was on its way."""
+    """A widget started to capture output while the first display was sent."""
     seen = run(CATCH + "time.sleep(1.2)\nlive.captured = real\n")
     assert [kind for kind in seen.kinds if not kind.startswith("comm")] == [
         "display_data",

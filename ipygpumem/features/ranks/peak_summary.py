@@ -86,7 +86,7 @@ def summarize_files(files: Mapping[str, Path], workers: int) -> Iterator[tuple[s
     while waiting:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
             while waiting:
-                batch = [waiting.popleft() for _ in range(min(2 * workers, len(waiting)))]
+                batch = [waiting.popleft() for _ in range(min(4 * workers, len(waiting)))]
                 try:
                     summaries = list(pool.map(_summary, [str(path) for _, path in batch]))
                 except BrokenProcessPool:  # one of the files has brought its reader down: which one is unknown

@@ -5,7 +5,7 @@ from ipygpumem.features.history.comparison import earlier_runs, pair_rows
 from ipygpumem.features.history.model import changed_rows
 
 
-def found(before, after):
+def changes(before, after):
     return [
         (pair.before and pair.before.code, pair.after and pair.after.code, pair.change("held"))
         for pair in pair_rows(changed_rows(before), changed_rows(after))
@@ -18,48 +18,48 @@ MIB = 1 << 20
 def test_cells_match_by_id_even_if_numbers_differ():
     before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="b")]
     after = [cell(7, held=9, cell_id="b"), cell(8, held=5, cell_id="a"), cell(9, cell_id="c")]
-    assert found(before, after) == [
+    assert changes(before, after) == [
         ("step(2)", "step(7)", 3 * MIB),
         ("step(1)", "step(8)", 0),
         (None, "step(9)", None),
     ]
-    assert found(after, before)[-1] == ("step(9)", None, None)
+    assert changes(after, before)[-1] == ("step(9)", None, None)
 
 
 def test_cells_without_ids_match_by_number():
     before = [cell(1, held=5, cell_id=None), cell(2, held=6, cell_id=None)]
     after = [cell(2, held=9, cell_id=None), cell(3, cell_id=None)]
-    assert found(before, after) == [("step(2)", "step(2)", 3 * MIB), (None, "step(3)", None), ("step(1)", None, None)]
-    assert found(before, [cell(1, held=7, cell_id="x")]) == [("step(1)", "step(1)", 2 * MIB), ("step(2)", None, None)]
+    assert changes(before, after) == [("step(2)", "step(2)", 3 * MIB), (None, "step(3)", None), ("step(1)", None, None)]
+    assert changes(before, [cell(1, held=7, cell_id="x")]) == [("step(1)", "step(1)", 2 * MIB), ("step(2)", None, None)]
 
 
 def test_cells_match_by_number_if_no_ids_are_shared():
     before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="b")]
     after = [cell(1, held=9, cell_id="x"), cell(2, held=6, cell_id="y")]
-    assert found(before, after) == [("step(1)", "step(1)", 4 * MIB), ("step(2)", "step(2)", 0)]
+    assert changes(before, after) == [("step(1)", "step(1)", 4 * MIB), ("step(2)", "step(2)", 0)]
     after = [cell(1, held=9, cell_id="x"), cell(5, held=7, cell_id="b")]
-    assert found(before, after) == [(None, "step(1)", None), ("step(2)", "step(5)", MIB), ("step(1)", None, None)]
+    assert changes(before, after) == [(None, "step(1)", None), ("step(2)", "step(5)", MIB), ("step(1)", None, None)]
 
 
 def test_last_run_of_a_repeated_cell_is_compared():
     before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="a")]
     after = [cell(4, held=1, cell_id="a"), cell(9, held=4, cell_id="a")]
-    assert found(before, after) == [("step(2)", "step(9)", -2 * MIB)]
+    assert changes(before, after) == [("step(2)", "step(9)", -2 * MIB)]
 
 
 def test_measurements_outside_cells_match_by_position():
     before = [cell(None, held=1, cell_id=None), cell(None, held=2, cell_id=None)]
     after = [cell(None, held=5, cell_id=None), cell(None, held=7, cell_id=None)]
-    assert [change for _, _, change in found(before, after)] == [4 * MIB, 5 * MIB]
+    assert [change for _, _, change in changes(before, after)] == [4 * MIB, 5 * MIB]
     statements = [cell(3, held=1, cell_id="a", code="s"), cell(3, held=2, cell_id="a")]
     later = [cell(5, held=2, cell_id="a", code="s"), cell(5, held=9, cell_id="a")]
-    assert found(statements, later) == [("s", "s", MIB), ("step(3)", "step(5)", 7 * MIB)]
+    assert changes(statements, later) == [("s", "s", MIB), ("step(3)", "step(5)", 7 * MIB)]
 
 
 def test_devices_are_compared_separately():
     before = [cell(1, held=5), cell(1, held=9, name="cuda:1")]
     after = [cell(1, held=7, name="cuda:1")]
-    assert found(before, after) == [("step(1)", "step(1)", -2 * MIB), ("step(1)", None, None)]
+    assert changes(before, after) == [("step(1)", "step(1)", -2 * MIB), ("step(1)", None, None)]
 
 
 def test_unknown_figures_have_no_change():
@@ -74,11 +74,11 @@ def test_last_kernel_in_a_log_is_compared():
         return [cell(1, held=held, cell_id="a"), cell(2, held=held + 1, cell_id="b", code="s"), cell(2, cell_id="b")]
 
     once, twice = kernel(5), [*kernel(9), *kernel(7)]
-    assert [change for _, _, change in found(once, twice)] == [2 * MIB, 2 * MIB, 0]
+    assert [change for _, _, change in changes(once, twice)] == [2 * MIB, 2 * MIB, 0]
     bare = [cell(one.cell, held=7, cell_id=None) for one in once[:2]]
-    assert [change for _, _, change in found(bare, [*bare, *bare])] == [0, 0]
+    assert [change for _, _, change in changes(bare, [*bare, *bare])] == [0, 0]
     blocks = [cell(None, held=3, cell_id=None), *once]
-    assert [change for _, _, change in found(blocks, [*blocks, *blocks])] == [0] * 4
+    assert [change for _, _, change in changes(blocks, [*blocks, *blocks])] == [0] * 4
 
 
 def test_number_of_earlier_runs():

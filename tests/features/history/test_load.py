@@ -22,7 +22,7 @@ def path(tmp_path):
     return tmp_path / "s.jsonl"
 
 
-def told(path):
+def error_message(path):
     with pytest.raises(ReportError) as caught:
         load_reports(path)
     text = str(caught.value)
@@ -60,11 +60,11 @@ def told(path):
 )
 def test_invalid_line_is_reported_with_its_number(path, line, reason):
     path.write_text(LINES[0] + line)
-    found = told(path)
+    found = error_message(path)
     assert found.startswith(f"s.jsonl: line 2: {reason}")
-    lax = load_reports(path, strict=False)
-    assert [one.cell for one in lax] == [1]
-    assert [fault.replace(str(path), "s.jsonl") for fault in lax.faults] == [found]
+    lenient = load_reports(path, strict=False)
+    assert [one.cell for one in lenient] == [1]
+    assert [fault.replace(str(path), "s.jsonl") for fault in lenient.faults] == [found]
 
 
 def test_valid_lines_are_read_besides_invalid_ones(path):
@@ -76,7 +76,7 @@ def test_valid_lines_are_read_besides_invalid_ones(path):
 
 def test_binary_file(path):
     path.write_bytes(b"\x80\x04\x95\n")
-    assert told(path) == "s.jsonl: line 1: not UTF-8 text"
+    assert error_message(path) == "s.jsonl: line 1: not UTF-8 text"
 
 
 def test_byte_order_mark_is_accepted(path):
@@ -94,9 +94,9 @@ def test_json_list_round_trip(path):
     reports.to_json(path)
     assert list(load_reports(path)) == list(reports)
     path.write_text("[1, 2]")
-    assert told(path) == "s.jsonl: report 1: the report is an integer, not an object"
+    assert error_message(path) == "s.jsonl: report 1: the report is an integer, not an object"
     path.write_text("[1, 2")
-    assert told(path) == "s.jsonl: incomplete JSON"
+    assert error_message(path) == "s.jsonl: incomplete JSON"
     Reports().to_json(path)
     assert list(load_reports(path)) == []
 
@@ -118,13 +118,13 @@ def test_paths_that_cannot_be_read(tmp_path):
 def test_size_limits(path, monkeypatch):
     monkeypatch.setattr(load, "_MAX_LINE_BYTES", len(LINES[0]) + 10)
     path.write_text(LINES[0] + "x" * 100_000)
-    assert told(path).startswith("s.jsonl: line 2 is longer than ")
+    assert error_message(path).startswith("s.jsonl: line 2 is longer than ")
     monkeypatch.setattr(load, "_MAX_REPORTS", 2)
     path.write_text("".join(LINES))
-    assert told(path) == "s.jsonl: more than 2 reports"
+    assert error_message(path) == "s.jsonl: more than 2 reports"
     monkeypatch.setattr(load, "MAX_JSON_BYTES", 100)
     path.write_text(f"[{LINES[0]}]")
-    assert told(path).startswith("s.jsonl: larger than 0.0 MiB")
+    assert error_message(path).startswith("s.jsonl: larger than 0.0 MiB")
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])

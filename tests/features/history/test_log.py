@@ -130,7 +130,7 @@ def test_other_files_are_not_appended_to(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "message"),
     [
         ("", "the log needs a path"),
         ("no/x", "does not exist"),
@@ -138,9 +138,9 @@ def test_other_files_are_not_appended_to(tmp_path, text):
         ("/dev/full", "is not a plain file"),
     ],
 )
-def test_paths_that_cannot_be_written(tmp_path, monkeypatch, path, told):
+def test_paths_that_cannot_be_written(tmp_path, monkeypatch, path, message):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OptionError, match=told):
+    with pytest.raises(OptionError, match=message):
         Reports().log = path
     assert list(tmp_path.iterdir()) == []
 

@@ -79,7 +79,7 @@ def test_mime_type():
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (5, "the report is an integer, not an object"),
         ({}, "it has no schema, so it was not written by ipygpumem"),
@@ -93,10 +93,10 @@ def test_mime_type():
         ({"schema": 1, "seconds": None, "devices": {"cuda:0": {}}}, "seconds is null, not a number"),
     ],
 )
-def test_invalid_summaries(data, told):
+def test_invalid_summaries(data, message):
     with pytest.raises(ReportError) as caught:
         rows_from_summary(data)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 def test_keys_are_documented():

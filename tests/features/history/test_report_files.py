@@ -1,4 +1,4 @@
-"""Rows of logs and of executed notebooks, whatever the files may be."""
+"""Rows of logs and of executed notebooks, including invalid files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_log_and_unrelated_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "invalid JSON: Expecting value"),
         ('{"cells": [', "incomplete JSON"),
@@ -77,11 +77,11 @@ def test_log_and_unrelated_file(tmp_path):
         ("[" * 200_000, "JSON nested too deeply"),
     ],
 )
-def test_invalid_notebooks(path, text, told):
+def test_invalid_notebooks(path, text, message):
     path.write_text(text)
     with pytest.raises(ReportError) as caught:
         read_notebook(path)
-    assert str(caught.value) == f"{path}: {told}"
+    assert str(caught.value) == f"{path}: {message}"
 
 
 def test_invalid_outputs_are_skipped(path):
@@ -121,10 +121,10 @@ def test_arbitrary_notebooks_are_read_or_reported(path, cells, figures):
     try:
         found = read_notebook(path)
     except ReportError as error:
-        told = [str(error)]
+        messages = [str(error)]
     else:
-        told = list(found.faults)
-    assert all(len(one.splitlines()) == 1 for one in told)
+        messages = list(found.faults)
+    assert all(len(one.splitlines()) == 1 for one in messages)
 
 
 def test_short_names():

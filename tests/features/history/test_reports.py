@@ -50,31 +50,31 @@ def test_repr_shows_count_and_newest():
 
 
 def test_limit_drops_the_oldest(monkeypatch):
-    kept = Reports(limit=5)
+    session_reports = Reports(limit=5)
     for one in session(12):
-        kept.append(one)
-    assert [one.cell for one in kept] == [8, 9, 10, 11, 12]
-    assert (len(kept), kept.dropped) == (5, 7)
-    assert kept[0].cell == 8
-    assert kept.earlier(cell(20, cell_id="id3")) is None, "what is dropped is nobody's last run"
-    assert kept.earlier(cell(20, cell_id="id9")) is kept[1]
+        session_reports.append(one)
+    assert [one.cell for one in session_reports] == [8, 9, 10, 11, 12]
+    assert (len(session_reports), session_reports.dropped) == (5, 7)
+    assert session_reports[0].cell == 8
+    assert session_reports.earlier(cell(20, cell_id="id3")) is None, "what is dropped is not a previous run"
+    assert session_reports.earlier(cell(20, cell_id="id9")) is session_reports[1]
 
 
 def test_memory_of_ten_thousand_reports_is_limited():
     tracemalloc.start()
     try:
-        kept = Reports()
+        session_reports = Reports()
         start = tracemalloc.get_traced_memory()[0]
         whole = pickle.dumps(cell(1))
         for _ in range(reports.MAX_REPORTS):
-            kept.append(pickle.loads(whole))
+            session_reports.append(pickle.loads(whole))
         full = tracemalloc.get_traced_memory()[0] - start
         for _ in range(3000):
-            kept.append(pickle.loads(whole))
+            session_reports.append(pickle.loads(whole))
         after = tracemalloc.get_traced_memory()[0] - start
     finally:
         tracemalloc.stop()
-    assert (len(kept), kept.dropped) == (10_000, 3000)
+    assert (len(session_reports), session_reports.dropped) == (10_000, 3000)
     assert full < 60 << 20
     assert abs(after - full) < full / 20
 
@@ -84,18 +84,18 @@ def lines(device="cuda:0"):
 
 
 def test_only_the_newest_keep_lines_and_modules():
-    kept = Reports()
+    session_reports = Reports()
     for one in session(150):
-        kept.append(dataclasses.replace(one, lines=(lines(),)))
-    assert [bool(one.lines) for one in kept] == [False] * 50 + [True] * 100
-    assert [one.cell for one in kept] == list(range(1, 151))
+        session_reports.append(dataclasses.replace(one, lines=(lines(),)))
+    assert [bool(one.lines) for one in session_reports] == [False] * 50 + [True] * 100
+    assert [one.cell for one in session_reports] == list(range(1, 151))
     loaded = Reports((dataclasses.replace(one, lines=(lines(),)) for one in session(150)), limit=None)
     assert all(one.lines for one in loaded), "a file that was loaded is all there"
 
 
 def test_csv():
-    kept = Reports([cell(1, held=5, peak=7), dataclasses.replace(cell(2), devices={})])
-    rows = list(csv.DictReader(io.StringIO(kept.to_csv())))
+    session_reports = Reports([cell(1, held=5, peak=7), dataclasses.replace(cell(2), devices={})])
+    rows = list(csv.DictReader(io.StringIO(session_reports.to_csv())))
     assert [row["cell"] for row in rows] == ["1", "2"]
     assert (rows[0]["device"], rows[0]["held"], rows[0]["peak"], rows[0]["code"]) == (
         "cuda:0", str(5 << 20), str(7 << 20), "step(1)",
@@ -104,12 +104,16 @@ def test_csv():
 
 
 def test_files_are_written_completely_or_not_at_all(tmp_path):
-    kept = Reports([cell(1)])
-    assert kept.to_csv(tmp_path / "a.csv") is None
-    assert (tmp_path / "a.csv").read_text() == kept.to_csv()
-    kept.to_json(tmp_path / "a.json")
-    assert json.loads((tmp_path / "a.json").read_text()) == json.loads(kept.to_json()) == [kept[0].to_dict()]
-    for write in (kept.to_csv, kept.to_json, kept.to_parquet):
+    session_reports = Reports([cell(1)])
+    assert session_reports.to_csv(tmp_path / "a.csv") is None
+    assert (tmp_path / "a.csv").read_text() == session_reports.to_csv()
+    session_reports.to_json(tmp_path / "a.json")
+    assert (
+        json.loads((tmp_path / "a.json").read_text())
+        == json.loads(session_reports.to_json())
+        == [session_reports[0].to_dict()]
+    )
+    for write in (session_reports.to_csv, session_reports.to_json, session_reports.to_parquet):
         with pytest.raises(OptionError, match="does not exist"):
             write(tmp_path / "no" / "x")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a.csv", "a.json"]
@@ -141,12 +145,14 @@ def test_parquet(tmp_path):
     assert parquet.read_table(tmp_path / "none.parquet").schema == table.schema
 
 
-@pytest.mark.parametrize(("module", "told"), [("pandas", "data frames need pandas"), ("pyarrow", "Parquet files need")])
-def test_missing_optional_packages(tmp_path, monkeypatch, module, told):
+@pytest.mark.parametrize(
+    ("module", "message"), [("pandas", "data frames need pandas"), ("pyarrow", "Parquet files need")]
+)
+def test_missing_optional_packages(tmp_path, monkeypatch, module, message):
     monkeypatch.setitem(sys.modules, module, None)
-    kept = Reports([cell(1)])
-    with pytest.raises(OptionError, match=f"{told}.*pip install {module}"):
-        kept.to_pandas() if module == "pandas" else kept.to_parquet(tmp_path / "x")
+    session_reports = Reports([cell(1)])
+    with pytest.raises(OptionError, match=f"{message}.*pip install {module}"):
+        session_reports.to_pandas() if module == "pandas" else session_reports.to_parquet(tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""Following the books from a thread: right figures, few questions, no harm."""
+"""Polling of memory levels: correct figures, few calls, no side effects."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_host_without_a_gpu():
 
 
 def test_polling_improves_the_sampled_peak(gpu, follower):
-    """600 MiB that PyTorch takes at the end hide a peak of 300 MiB before, unless somebody looked in between."""
+    """600 MiB that PyTorch reserves at the end hide an earlier peak of 300 MiB, unless levels were polled in between."""
     import time
 
     def turns(*, looks):

@@ -1,4 +1,4 @@
-"""The folder of a run: what the ranks left there, and what else may lie there."""
+"""The folder of a run: the files of the ranks, and unrelated files."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ MIB = 1 << 20
 
 def work(folder, rank, mib):
     with measure(rank_reports=folder, rank=rank):
-        kept = os.urandom(mib * MIB)
-    return len(kept)
+        data_kept = os.urandom(mib * MIB)
+    return len(data_kept)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_missing_ranks_are_listed(run):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         (b"", "invalid JSON"),
         (b'{"schema": 1, "state": "done", "ori', "incomplete JSON"),
@@ -108,11 +108,11 @@ def test_missing_ranks_are_listed(run):
         (b" " * (5 << 20), "too large for the report of a rank"),
     ],
 )
-def test_invalid_report_does_not_affect_others(run, text, words):
+def test_invalid_report_does_not_affect_others(run, text, message):
     (run / "rank_00001.json").write_bytes(text)
     found = read_ranks(run)
     assert [member.name for member in found.members if member.report is not None] == ["0", "2"]
-    assert len(found.faults) == 1 and found.faults[0].startswith("rank_00001.json: ") and words in found.faults[0]
+    assert len(found.faults) == 1 and found.faults[0].startswith("rank_00001.json: ") and message in found.faults[0]
     assert "\x1b" not in str(found) + found.faults[0]
     assert found.lost == ("1",)
 
@@ -178,13 +178,13 @@ def test_report_that_ended_before_the_newest_started(run):
     assert found.faults == (EARLIER,)
     assert found.lost == ("1",)
     assert "no report from rank 1" in str(found) and "its report is from an earlier run" in str(found)
-    # on another machine the folder's clock is asked
+    # on another machine the folder's clock is used
     change(run / "rank_00001.json", host="far", began=began + 1000, clock=-1000)
     assert read_ranks(run).faults == ()
     change(run / "rank_00001.json", began=began + 900)
     assert read_ranks(run).faults == (EARLIER,)
     change(run / "rank_00001.json", clock=None)
-    assert read_ranks(run).faults == (), "nobody can tell"
+    assert read_ranks(run).faults == (), "the clocks cannot be compared"
 
 
 @pytest.mark.parametrize("what", ["elastic", "job", "parent", "master"])
@@ -274,7 +274,7 @@ def test_folders_that_cannot_be_read(tmp_path, name):
 
 
 def test_clocks_that_differ(run):
-    """The folder's clock is one for all: by it the second began 2 s after the first, whatever its own clock says."""
+    """By the clock of the shared folder, the second rank started 2 s after the first."""
     began = json.loads((run / "rank_00000.json").read_text())["origin"]["began"]
     change(run / "rank_00001.json", host="far", began=began + 182.0, clock=-180.0)
     change(run / "rank_00002.json", began=began + 0.2)
@@ -303,7 +303,7 @@ def test_full_disk_keeps_the_report_in_memory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"rank": -1}, "an integer of at least 0"),
         ({"rank": "0"}, "an integer of at least 0"),
@@ -315,8 +315,8 @@ def test_full_disk_keeps_the_report_in_memory(tmp_path, monkeypatch):
         ({"rank_reports": None, "rank": 0}, "rank needs rank_reports=FOLDER"),
     ],
 )
-def test_invalid_options(tmp_path, options, words):
-    with pytest.raises(OptionError, match=words):
+def test_invalid_options(tmp_path, options, message):
+    with pytest.raises(OptionError, match=message):
         measure(**{"rank_reports": tmp_path, **options})
 
 
@@ -339,7 +339,7 @@ TORCHRUN = """
 import sys, time, torch, torch.distributed as dist, ipygpumem
 with ipygpumem.measure(rank_reports=sys.argv[1]) as m:
     dist.init_process_group("gloo")
-    kept = torch.ones((dist.get_rank() + 1) * 16 << 18)
+    data_kept = torch.ones((dist.get_rank() + 1) * 16 << 18)
     dist.all_reduce(torch.ones(4))
 dist.destroy_process_group()
 """

@@ -19,8 +19,8 @@ MIB = 1 << 20
 def task(mib):
     """What a worker does: measure, and send the report home."""
     with measure() as m:
-        kept = b"x" * (mib << 20)
-    del kept
+        block = b"x" * (mib << 20)
+    del block
     return m.report
 
 

@@ -51,7 +51,7 @@ def test_slow_ranks():
 
 
 def test_shared_device_is_counted_once():
-    """Two processes on one card: what NVML calls others in each one's reading is the other one, and not counted."""
+    """NVML lists each of two processes on one device as the other process of the other."""
     one, two = cell(1, held=10), cell(1, held=20)
     used = one.devices["cuda:0"].after.driver_reserved + 70 * MIB
     used += sum(report.devices["cuda:0"].after.process for report in (one, two))
@@ -68,7 +68,7 @@ def _used(device, used):
 
 
 def test_same_uuid_on_another_host_is_another_device():
-    """A MIG slice or a container may repeat a UUID; a machine's cards are its own."""
+    """A UUID can occur on several machines, as with containers."""
     found = device_usage([member("0", cell(1), uuid="GPU-x"), member("1", cell(1), uuid="GPU-x", host="b")])
     assert [one.host for one in found] == ["a", "b"]
 

@@ -62,13 +62,13 @@ def run(shell, code):
 
 @pytest.mark.cluster
 def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
-    """One cluster for all: it takes seconds to start."""
+    """All steps use one cluster, because starting one takes seconds."""
     monkeypatch.chdir(tmp_path)
     _, text = run(shell, "%gpumem engines rc")
     assert "4 engines monitored on 1 host" in text
     engines = active()
 
-    # a row for each engine, and which one lies apart
+    # one row per engine, and the spread
     _, text = run(shell, "%%px --no-stream\nimport os\nfrom ipygpumem.features.ranks.rank_info import rank_and_world\n"
                          "kept = os.urandom((1 + rank_and_world()[0]) * 16 << 20)")  # fmt: skip
     assert [member.name for member in engines.last.members] == ["0", "1", "2", "3"]
@@ -77,7 +77,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert "highest is 1.6 times the median" in text
     assert "resident" not in text.partition("4 engines on")[0], "no engine shows a line of its own"
 
-    # an engine's own recording cannot be here: the error is the cell's, as %%px tells it, and nothing ran
+    # nothing can be recorded here: %%px raises the engines' error, and nothing runs
     result, text = run(shell, "%%gpumem --engines --snapshot run_{rank}.pickle\nx = 1")
     assert not result.success
     assert "PyTorch records the history of GPU memory only" in text
@@ -98,7 +98,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
 
     later(shell)
 
-    # other versions, and what cannot be read, cost nobody else's report
+    # other versions and invalid reports do not affect the other engines
     client[1].execute("from ipygpumem.features.ranks import rank_info; rank_info.__version__ = '9.9'", block=True)
     client[2].execute(
         "import ipygpumem.jupyter.engine as e; e._sender.send = "
@@ -151,19 +151,19 @@ def besides(shell, folder):
 
 
 def later(shell):
-    """One that goes on longer than its cell is told when it has ended."""
+    """A submission that outlives its cell is reported when it has finished."""
     run(shell, "%%px --noblock\nimport time; time.sleep(1); w = os.urandom(8 << 20)")
     _, text = run(shell, "%gpumem engines")
     assert "still running on engine 0, 1, 2, 3: import time" in text
     rc = shell.user_ns["rc"]
     rc.wait(timeout=30)
     _, text = run(shell, "1")
-    assert "4 engines on" in text and " ran: import time" in text, "below another cell it says whose it is"
-    assert "engines on" not in run(shell, "1")[1], "told once"
+    assert "4 engines on" in text and " ran: import time" in text, "the report below another cell names its code"
+    assert "engines on" not in run(shell, "1")[1], "reported once"
 
 
 def stragglers(shell, client):
-    """An engine that is still at work is told as it is, and again when it has ended."""
+    """A partial report lists running engines, and the final report follows."""
     engines = active()
     run(
         shell,
@@ -174,7 +174,7 @@ def stragglers(shell, client):
     assert [member.state for member in found.members] == ["done", "late"]
     assert "still running" in str(found)
     assert "started after the first" not in str(found), "when the other began is not known yet"
-    assert engines.collect(partly=True) == [], "nothing is told twice"
+    assert engines.collect(partly=True) == [], "each report is returned once"
     assert "engines on" not in run(shell, "1 / 0")[1], "nor below a cell that sent nothing"
     client.wait(timeout=30)
     (found,) = engines.collect()
@@ -182,7 +182,7 @@ def stragglers(shell, client):
 
 
 def loaded_anew(shell):
-    """The extension is loaded again: who was under watch is not any more, and that is said."""
+    """Reloading the extension stops monitoring, with a message."""
     _, text = run(shell, "%reload_ext ipygpumem")
     assert "engines are no longer monitored" in text and active() is None
     run(shell, "%gpumem engines rc")
@@ -302,7 +302,7 @@ FAKES = Path(__file__).parents[3]
 
 @pytest.mark.cluster
 def test_snapshots_of_engines_with_gpus(shell, client, tmp_path, monkeypatch):
-    """Each engine has the fake H200 under its own torch: two on one card, two on cards of their own."""
+    """Each engine has a fake H200: two share a device, two have their own."""
     monkeypatch.chdir(tmp_path)
     client[:].execute(
         f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, {str(FAKES)!r})\n"
@@ -341,6 +341,6 @@ if rank_and_world()[0] == 2:
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == names
     assert all((tmp_path / "here" / name).read_bytes() == (tmp_path / name).read_bytes() for name in names)
 
-    # the files alone tell the same
+    # the files alone give the same result
     _, text = run(shell, "%gpumem ranks here")
     assert "rank 2 differs most, rank 0 is the most typical" in text
