@@ -17,6 +17,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# several test processes share the cores, and threads of OpenMP that wait use a core
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
 # In tests of resident memory, a block of several MiB must come from the system and return to it, whatever ran before.
 # glibc keeps such blocks once the process has freed some, and reuses gaps that smaller blocks have left.
 _GLIBC = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None

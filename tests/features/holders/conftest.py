@@ -26,10 +26,10 @@ class TensorSearch:
         """A leaf that requires a gradient."""
         return torch.ones(self.elements, requires_grad=True)
 
-    def result(self, variables, *roots, threads=False, **options):
-        """Everything that a search from these variables has found."""
+    def result(self, variables, *roots, threads=False, limit=300.0, **options):
+        """Everything that a search from these variables has found; ``limit``: seconds, for a machine that is busy."""
         roots = [Root("", variables, "variable", "names"), *roots]
-        return search_holders(roots, torch, lambda device: device == "cpu", threads=threads, **options)
+        return search_holders(roots, torch, lambda device: device == "cpu", threads=threads, limit=limit, **options)
 
     def storages(self, variables, *roots, extra=0, nbytes=None, **options):
         """The storages of this test's tensors, with their names."""

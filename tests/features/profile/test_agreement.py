@@ -67,7 +67,8 @@ def test_the_example_of_the_documentation(tmp_path):
     row, peak = timeline.peak
     levels = dict(zip(CATEGORIES, timeline.levels[row].tolist(), strict=True))
     parameters = 25_557_032 * 4
-    assert levels["parameter"] == parameters
+    # oneDNN may convert a weight to another layout, which PyTorch's categories count as a parameter too
+    assert parameters <= levels["parameter"] < parameters * 1.01
     assert levels["optimizer state"] == parameters
     assert peak == sum(levels.values())
     assert all((timeline.levels[:, index] > 0).any() for index, name in enumerate(CATEGORIES) if name != "temporary")
