@@ -140,9 +140,7 @@ def test_limit_on_the_host(pytester, run):
         result.stdout.re_match_lines([r".*GPUMemLimitExceeded: host peak \+6\d\.\d MiB, over the limit of 30.0 MiB"])
     else:  # the high-water mark cannot be reset there
         result.assert_outcomes(passed=3, warnings=3)
-    reason = (
-        "gpumem_limit: the limit on GPUs (peak 1.0 MiB) was not checked, no GPU was measured: torch was not imported"
-    )
+    reason = "the limit on GPUs (peak 1.0 MiB) was not checked, no GPU was measured: torch was not imported"
     assert f"gpumem_limit: {reason}" in result.stdout.str()
 
 
@@ -277,8 +275,8 @@ def test_unused_plugin_imports_nothing(pytester, run):
         import sys
 
         def test_it():
-            ours = [name for name in sys.modules if name.startswith("ipygpumem")]
-            assert sorted(ours) == ["ipygpumem", "ipygpumem.pytest_plugin"]
+            imported = {name for name in sys.modules if name.startswith("ipygpumem")}
+            assert imported <= {"ipygpumem", "ipygpumem.core", "ipygpumem.core.version", "ipygpumem.pytest_plugin"}
             heavy = {"torch", "numpy", "IPython", "pynvml", "psutil", "jinja2"} & set(sys.modules)
             assert not heavy
         """

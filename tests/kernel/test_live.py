@@ -201,7 +201,7 @@ def test_output_widget_gets_no_live_display(run):
     assert [LIVE in text for text in told(seen)] == [False]
     later = run(WIDGETS + "time.sleep(0.8)\nwith o:\n    time.sleep(1.4)\ntime.sleep(0.1)")
     kinds = [kind for kind in later.kinds if not kind.startswith("comm")]
-    assert kinds == ["display_data", "update_display_data"], "no updates while the widget captures output, then the report"
+    assert kinds == ["display_data", "update_display_data"], "no updates while the widget captures, then the report"
     assert [LIVE in text for text in told(later)] == [False]
 
 

@@ -98,7 +98,7 @@ def test_host_without_a_gpu():
 
 
 def test_polling_improves_the_sampled_peak(gpu, follower):
-    """600 MiB that PyTorch reserves at the end hide an earlier peak of 300 MiB, unless levels were polled in between."""
+    """600 MiB that PyTorch reserves at the end hide an earlier peak of 300 MiB, unless levels are polled before."""
     import time
 
     def turns(*, looks):
