@@ -1,4 +1,4 @@
-"""What is public, and what an import costs."""
+"""Public names, and the cost of importing the package."""
 
 from __future__ import annotations
 
@@ -20,46 +20,44 @@ HEAVY = ("torch", "IPython", "numpy", "pynvml", "psutil", "anywidget", "matplotl
 
 
 @pytest.mark.parametrize("name", ["ipygpumem", *MODULES])
-def test_all_is_sorted_and_is_what_is_public(name):
+def test_all_lists_the_public_names(name):
     module = importlib.import_module(name)
-    names = getattr(module, "__all__", [])  # a module of constants, or a folder's empty face, may do without
-    assert len(set(names)) == len(names)
-    assert all(hasattr(module, one) for one in names)
-    if name != "ipygpumem.core.units":  # by size
-        assert list(names) == sorted(names, key=_order)
-    own = {
-        one
-        for one, value in vars(module).items()
-        if not one.startswith("_") and getattr(value, "__module__", None) == name and callable(value)
+    names = getattr(module, "__all__", [])
+    assert list(names) == sorted(set(names), key=_order)
+    assert all(hasattr(module, public) for public in names)
+    defined = {
+        attribute
+        for attribute, value in vars(module).items()
+        if not attribute.startswith("_") and getattr(value, "__module__", None) == name and callable(value)
     }
-    assert own <= set(names), "what is not for others begins with an underscore"
+    assert defined <= set(names), "other names begin with an underscore"
 
 
 def _order(name):
-    """Constants, classes, the rest: as ruff sorts them."""
+    """Constants, classes, then the rest, as ruff sorts them."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
 
 
-def test_every_public_name_of_the_package_is_there():
+def test_public_names_of_the_package():
     assert ipygpumem.__all__ == sorted(ipygpumem.__all__)
     assert dir(ipygpumem) == ipygpumem.__all__
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        ipygpumem.nonsense  # noqa: B018 (the look is the test)
+        ipygpumem.nonsense  # noqa: B018 (attribute access is tested)
 
 
 def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def test_import_brings_nothing_along():
+def test_import_loads_no_heavy_library():
     loaded = json.loads(run("import sys, json, ipygpumem; print(json.dumps(sorted(sys.modules)))"))
     assert [name for name in loaded if name.partition(".")[0] in HEAVY] == []
 
 
 def test_import_costs_less_than_50_ms():
-    """Best of several, without what Python itself needs; on a loaded machine the best is still the import's own."""
+    """The best of several runs is compared with starting Python, as the machine may be busy."""
 
-    def best(code):
+    def shortest_run(code):
         times = []
         for _ in range(5):
             start = time.perf_counter()
@@ -67,4 +65,4 @@ def test_import_costs_less_than_50_ms():
             times.append(time.perf_counter() - start)
         return min(times)
 
-    assert best("import ipygpumem") - best("pass") < 0.050
+    assert shortest_run("import ipygpumem") - shortest_run("pass") < 0.050

@@ -183,7 +183,7 @@ def test_table_of_all_tests(pytester, run_on_gpu):
 @pytest.mark.parametrize(
     ("mark", "reason"),
     [
-        ("gpumem_limit('much')", "'much' is no size"),
+        ("gpumem_limit('much')", "'much' is not a size"),
         ("gpumem_limit(-1)", "cannot be negative"),
         ("gpumem_limit()", "no limit is set"),
         ("gpumem_limit(peek='1 GiB')", "unknown limit 'peek': expected peak, held, outside, host"),

@@ -1,4 +1,4 @@
-"""The reading that a session's deltas are told against, and what stands in it."""
+"""The reading with which a session is compared."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ if TYPE_CHECKING:
 __all__ = ["PRELOAD_OFF", "Baseline"]
 
 PRELOAD_OFF = "preload is off"
-"""The note of a baseline that was taken without a look at CUDA: there may be a GPU."""
+"""The note of a baseline for which CUDA was not started: there may be a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What was there before the first cell, in bytes, on the device that was preloaded.
+    """Memory in use before the first cell, after PyTorch and its first kernels were preloaded.
 
-    ``reading``: all devices. ``context``: the CUDA context; ``kernels``: the first kernels and their libraries, both
-    outside PyTorch; None where they cannot be told apart because CUDA had started before. ``workspace``: what cuBLAS
-    left allocated in PyTorch's own allocator. ``note``: why a preload did less than it was asked for.
+    Attributes:
+        reading: The reading of all devices and of the host.
+        device: Name of the preloaded device; None if CUDA was not started.
+        label: Product name of that device.
+        context: Size of its CUDA context in bytes; None if CUDA had started before.
+        kernels: Size of the first kernels and their libraries, outside PyTorch, in bytes; None if unknown.
+        workspace: Size of the workspace that cuBLAS keeps in PyTorch's allocator, in bytes; None if unknown.
+        note: Why the preload was incomplete; empty if it was not.
     """
 
     reading: Reading
@@ -33,7 +38,7 @@ class Baseline:
 
     @property
     def outside(self) -> int | None:
-        """All that stood outside PyTorch on that device."""
+        """Memory outside PyTorch on the preloaded device, in bytes; None if unknown."""
         device = self.reading.devices.get(self.device or "")
         return None if device is None else device.outside
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.samples import NOISE
-from ipygpumem.core.units import MIB, difference, duration
+from ipygpumem.core.units import difference, duration
 
 if TYPE_CHECKING:
     from ipygpumem.core.reading import Counters, DeviceReading
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["DeviceReport", "Peak"]
 
 _COUNTER = "allocator counter"
-_DEVICE_NOISE = 16 * MIB
 _DIFFERENT_SOURCES = "the device could not be read from the same source at both ends"
 _UNATTRIBUTED = "not in the entry of any process: page tables, managed memory or hidden processes"
 _PROPERTIES = "CUDA's device properties"
@@ -94,7 +93,7 @@ class DeviceReport:
             return difference(self.before.outside, self.after.outside)
         if not self._comparable:
             return None
-        return difference(_not_pytorch(self.before), _not_pytorch(self.after))
+        return difference(self.before.device_outside, self.after.device_outside)
 
     @property
     def outside_peak(self) -> int | None:
@@ -172,7 +171,7 @@ class DeviceReport:
             self.pending,
             self.outside_peak,
         ]
-        if self.process_wide or (self.outside is not None and abs(self.outside) >= _DEVICE_NOISE):
+        if self.process_wide or (self.outside is not None and abs(self.outside) >= NOISE):
             figures.append(self.outside)
         changed = any(figure is not None and abs(figure) >= minimum for figure in figures)
         return changed or self.ooms > 0 or self.retries > 0
@@ -252,10 +251,3 @@ class DeviceReport:
             "after": self.after.to_dict(),
             "grades": {name: asdict(accuracy) for name, accuracy in self.grades.items()},
         }
-
-
-def _not_pytorch(reading: DeviceReading) -> int | None:
-    """Device memory in use, without PyTorch's and the driver's."""
-    if reading.used is None or reading.reserved is None:
-        return None
-    return reading.used - (reading.driver_reserved or 0) - reading.reserved

@@ -1,21 +1,21 @@
-"""What can go wrong, as one tree.
+"""The exceptions of this package.
 
 ::
 
-    IpyGpuMemError                 root: catch this to catch them all
-    ├── OptionError                a word, number or size that means nothing here (also a ValueError)
-    │   └── DeviceError            a device that is not there
-    ├── GPUMemLimitExceeded        a cell or block took more than it was allowed
-    ├── RecordingError             an allocation history that cannot be recorded or saved
-    ├── SnapshotError              a file that is no snapshot, or a broken one (the message says what and where)
-    │   ├── SnapshotFormatError    not of a snapshot's shape
-    │   ├── SnapshotUnsafeError    a pickle that wants to run code or to build what no snapshot holds
-    │   └── SnapshotLimitError     larger, deeper or slower than the stated bounds
-    ├── ReportError                a file of reports that is none, or a broken one (the message says which line)
-    ├── NvmlError                  NVML is absent or refuses; the reading goes on without it
-    └── CuptiError                 CUPTI is absent or refuses; memory outside PyTorch has no names then
+    IpyGpuMemError                 base class of all exceptions of this package
+    ├── OptionError                an invalid option, argument or size (also a ValueError)
+    │   └── DeviceError            a device that does not exist
+    ├── GPUMemLimitExceeded        a cell or block exceeded a memory limit
+    ├── RecordingError             allocation history cannot be recorded or saved
+    ├── SnapshotError              a file cannot be read as a snapshot (the message says why, and where)
+    │   ├── SnapshotFormatError    it does not have the format of a snapshot
+    │   ├── SnapshotUnsafeError    it is a pickle that would run code or create objects no snapshot contains
+    │   └── SnapshotLimitError     it exceeds the limits on size, nesting or time
+    ├── ReportError                a file cannot be read as reports (the message says which line)
+    ├── NvmlError                  NVML is not available; readings continue without it
+    └── CuptiError                 CUPTI is not available; memory outside PyTorch is not split by library
 
-Each message is one line. In a notebook they arrive as ``UsageError``: one red line, no traceback.
+Each message is one line. Notebooks show it as a ``UsageError``, without a traceback.
 """
 
 from typing import Any
@@ -38,22 +38,22 @@ __all__ = [
 
 
 class IpyGpuMemError(Exception):
-    """Root of this package's exceptions."""
+    """Base class of all exceptions of this package."""
 
 
 class OptionError(IpyGpuMemError, ValueError):
-    """A word, number or size that means nothing here."""
+    """An invalid option, argument or size."""
 
 
 class DeviceError(OptionError):
-    """A device that is not there."""
+    """A device that does not exist."""
 
 
-class GPUMemLimitExceeded(IpyGpuMemError):  # noqa: N818 (it says what happened, and stands in people's CI logs)
-    """A cell or block took more memory than it was allowed.
+class GPUMemLimitExceeded(IpyGpuMemError):  # noqa: N818 (part of the public API)
+    """A cell or block exceeded a memory limit.
 
     Attributes:
-        excesses: What was over its limit: `ipygpumem.features.limits.model.ExceededLimit`.
+        excesses: The exceeded limits: `ipygpumem.features.limits.model.ExceededLimit`.
     """
 
     def __init__(self, message: str, excesses: tuple[Any, ...] = ()) -> None:
@@ -62,38 +62,38 @@ class GPUMemLimitExceeded(IpyGpuMemError):  # noqa: N818 (it says what happened,
 
 
 class RecordingError(IpyGpuMemError):
-    """An allocation history that cannot be recorded or saved."""
+    """Allocation history cannot be recorded or saved."""
 
 
 class ReportError(IpyGpuMemError):
-    """A file of reports that is none, or a broken one."""
+    """A file cannot be read as reports."""
 
 
 class SnapshotError(IpyGpuMemError):
-    """A file that is no snapshot, or a broken one."""
+    """A file cannot be read as a snapshot."""
 
 
 class SnapshotFormatError(SnapshotError):
-    """Not of a snapshot's shape."""
+    """A file does not have the format of a snapshot."""
 
 
 class SnapshotUnsafeError(SnapshotError):
-    """A pickle that wants to run code, or to build what no snapshot holds."""
+    """A pickle would run code or create objects that no snapshot contains."""
 
 
 class SnapshotLimitError(SnapshotError):
-    """Larger, deeper or slower than the stated bounds."""
+    """A file exceeds the limits on size, nesting or time."""
 
 
 class NvmlError(IpyGpuMemError):
-    """NVML is absent or refuses."""
+    """NVML is not available, or a query failed."""
 
 
 class CuptiError(IpyGpuMemError):
-    """CUPTI is absent or refuses."""
+    """CUPTI is not available, or a call failed."""
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, in one line; its name where it says nothing."""
+    """Return the first line of an exception's message, or its class name if the message is empty."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""Files to write: the path proved before any work, the file written whole or not at all."""
+"""Check paths before work starts, and write files atomically."""
 
 from __future__ import annotations
 
@@ -17,57 +17,57 @@ __all__ = ["check_ending", "check_path", "replacing"]
 
 
 def check_path(path: str | os.PathLike[str], what: str = "snapshot", example: str = "snapshot.pickle") -> Path:
-    """The path made absolute, with its folder proved writable by writing there.
+    """Return the absolute path of a file to write, after creating a temporary file in its folder.
 
     Args:
-        path: Where to write.
-        what: What will be written, for the messages.
-        example: A name that such a file could have, for the messages.
+        path: The file.
+        what: What will be written, for messages.
+        example: Name of such a file, for messages.
 
     Raises:
-        OptionError: No name, a folder, a device, a folder that is not there or takes no file.
+        OptionError: The path is empty, a folder or a device, or its folder does not exist or is not writable.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise OptionError(f"the {what} is a path, not {path!r}")
+        raise OptionError(f"the path of the {what} must be a string or a path, not {path!r}")
     text = os.fsdecode(path)
     if not text.strip():
-        raise OptionError(f"the {what} needs a path")
+        raise OptionError(f"the path of the {what} is empty")
     try:
         return _checked(text, example)
     except OptionError:
         raise
-    except (OSError, RuntimeError, ValueError) as error:  # a name too long, ~nobody, a null character
-        raise OptionError(f"{text!r} is no path: {getattr(error, 'strerror', None) or error}") from error
+    except (OSError, RuntimeError, ValueError) as error:  # too long, an unknown user after ~, or a null character
+        raise OptionError(f"{text!r} is not a valid path: {getattr(error, 'strerror', None) or error}") from error
 
 
 def check_ending(path: str | os.PathLike[str], what: str, *endings: str) -> None:
-    """Whether a name ends as the file's readers expect it.
+    """Check the extension of a file name.
 
     Raises:
-        OptionError: It does not.
+        OptionError: It is none of ``endings``.
     """
     name = Path(os.fsdecode(path)).name
     if not name.lower().endswith(endings):
-        raise OptionError(f"the {what} is written to a file that ends in {' or '.join(endings[:2])}, not {name!r}")
+        raise OptionError(f"the file name of the {what} must end in {' or '.join(endings[:2])}, not {name!r}")
 
 
 def _checked(text: str, example: str) -> Path:
     target = Path(os.path.realpath(Path(text).expanduser()))
     if target.is_dir() or text.endswith(("/", os.sep)):
-        raise OptionError(f"{text} is a folder: name a file in it, as in {Path(text) / example}")
-    # a rename onto /dev/null or a pipe would replace it by a plain file
+        raise OptionError(f"{text} is a folder: name a file in it, such as {Path(text) / example}")
+    # renaming a file to /dev/null or a pipe would replace it
     if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-        raise OptionError(f"{text} is not a plain file")
+        raise OptionError(f"{text} is not a regular file")
     if target.exists() and not os.access(target, os.W_OK):
-        raise OptionError(f"{text} may not be overwritten")
+        raise OptionError(f"{text} is write-protected")
     if not target.parent.is_dir():
         raise OptionError(f"the folder {target.parent} does not exist")
-    probe = _temporary(target)
+    temporary = _temporary(target)
     try:
-        probe.touch()
-        probe.unlink()
+        temporary.touch()
+        temporary.unlink()
     except OSError as error:
-        raise OptionError(f"nothing can be written into {target.parent}: {error.strerror or error}") from error
+        raise OptionError(f"cannot write into {target.parent}: {error.strerror or error}") from error
     return target
 
 
@@ -77,10 +77,9 @@ def _temporary(path: Path) -> Path:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside a path, which takes the path's place at the end; after a failure the old file is whole.
+    """Yield a temporary file in the same folder, which replaces ``path`` at the end.
 
-    Raises:
-        OSError: As the writing or the renaming does.
+    After an error, the old file is unchanged and the temporary file is deleted.
     """
     temporary = _temporary(path)
     try:

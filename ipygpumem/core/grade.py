@@ -1,4 +1,4 @@
-"""How far a number can be trusted, and why."""
+"""How accurate a figure is, and why."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ Trust = Literal["exact", "derived", "bound", "sampled", "device", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """The trust in one number, with its reason.
+    """How accurate a figure is.
 
-    ``exact``: to the byte of the counter. ``derived``: worked out from exact figures of several instants. ``bound``:
-    the number is the most it can have been. ``sampled``: at least this. ``device``: true of the whole card, not of
-    this process alone. ``unknown``: the number is None.
+    Attributes:
+        trust: ``exact``; ``derived`` from exact figures that were read at different times; ``bound``: an upper bound;
+            ``sampled``: a lower bound; ``device``: of the whole device, not only of this process; ``unknown``: the
+            figure is None.
+        reason: The source of the figure, or why it is not exact.
     """
 
     trust: Trust
     reason: str = ""
 
     def __str__(self) -> str:
-        """As one phrase: ``"exact (allocator counter)"``."""
+        """Such as ``"exact (allocator counter)"``."""
         return f"{self.trust} ({self.reason})" if self.reason else self.trust
 
 
 @lru_cache(maxsize=256)
 def grade(trust: Trust, reason: str = "") -> Grade:
-    """The one `Grade` of these words: thousands of reports share a handful of objects."""
+    """Return a `Grade`, the same object for the same arguments: thousands of reports share a few grades."""
     return Grade(trust, reason)

@@ -1,4 +1,4 @@
-"""Every counter of every watched device at one instant. Bytes; what is not known is None, never 0."""
+"""All counters of all monitored devices at one instant. Sizes are in bytes; an unknown value is None, never 0."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ Mode = Literal["process", "device", "torch-only"]
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """One family of allocator counters: bytes that the allocator rounded up, but for ``requested``.
+    """Counters of PyTorch's allocator (`torch.cuda.memory_stats`), in bytes.
 
-    ``allocated``: live blocks. ``reserved``: segments taken from CUDA. ``active``: live blocks and those that are
-    freed but still wait for a stream. ``requested``: what the program asked for. Source: `torch.cuda.memory_stats`.
+    Attributes:
+        allocated: Live blocks, with the allocator's rounding.
+        reserved: Segments allocated from CUDA.
+        active: Live blocks, and freed blocks that wait for a stream, with the allocator's rounding.
+        requested: Live blocks, as requested by the program.
     """
 
     allocated: int
@@ -27,7 +30,14 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """A whole card, in bytes. ``used`` includes ``reserved``, the driver's own part (None where not told apart)."""
+    """Memory of a whole device, in bytes.
+
+    Attributes:
+        total: Total memory.
+        used: Memory in use, including the driver's.
+        reserved: Memory reserved by the driver; None if unknown.
+        source: The query that returned these values.
+    """
 
     total: int
     used: int
@@ -37,13 +47,28 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReading:
-    """One device at one instant, in bytes.
+    """One device at one instant. Sizes are in bytes.
 
-    ``used`` is what the card has given away, the driver's own reserve included; ``process`` and ``others`` come from
-    NVML's process list. ``mode`` says how the card could be attributed: ``process`` (our entry in that list is known
-    and verified), ``device`` (only the whole card is known), ``torch-only`` (no NVML); ``why`` is the reason.
-    ``listed`` has the other processes of that list, each with its number and bytes. ``highest`` is the most that
-    ``process`` has ever been, where the administrator has switched the driver's accounting mode on.
+    Attributes:
+        name: Name of the device, such as ``cuda:0``.
+        context: Whether this process has a CUDA context on the device.
+        allocated: See `Counters`; so are ``reserved``, ``active`` and ``requested``.
+        inactive_split: Free parts of segments that are also in use.
+        retries: Number of allocations for which PyTorch freed its cache first.
+        ooms: Number of out-of-memory errors.
+        used: Memory in use on the device, including the driver's.
+        driver_reserved: Memory reserved by the driver.
+        process: NVML's entry of this process.
+        others: Sum of the entries of other processes.
+        total: Total memory of the device.
+        mode: What is known: ``process`` (our entry is known and verified), ``device`` (only figures of the whole
+            device) or ``torch-only`` (no NVML).
+        why: Reason for the mode.
+        source: The query that returned ``used`` and ``total``.
+        busy: Whether kernels of this process were running.
+        torch_why: Why counters of PyTorch are missing or from another source.
+        listed: Process id and bytes of each other process.
+        highest: Highest value of ``process`` so far, if the driver's accounting mode is on.
     """
 
     name: str
@@ -70,65 +95,72 @@ class DeviceReading:
 
     @property
     def pending(self) -> int | None:
-        """Blocks that are freed but still wait for a stream."""
+        """Freed blocks that wait for a stream."""
         if self.active is None or self.allocated is None:
             return None
         return self.active - self.allocated
 
     @property
     def cached(self) -> int | None:
-        """What PyTorch keeps for its next tensors: reserved, neither allocated nor pending."""
+        """Memory that PyTorch reserves for later allocations: neither allocated nor pending."""
         if self.reserved is None or self.active is None:
             return None
         return self.reserved - self.active
 
     @property
     def outside(self) -> int | None:
-        """Memory outside PyTorch: of this process, or in mode ``device`` of everybody on the card."""
-        if self.reserved is None:
-            return None
-        if self.process is not None:
+        """Memory outside PyTorch: of this process, or in mode ``device`` of all processes on the device."""
+        if self.reserved is not None and self.process is not None:
             return self.process - self.reserved
-        if self.mode == "device" and self.used is not None:
-            return self.used - (self.driver_reserved or 0) - self.reserved
-        return None
+        return self.device_outside if self.mode == "device" else None
+
+    @property
+    def device_outside(self) -> int | None:
+        """Memory in use on the device outside PyTorch and the driver, by any process."""
+        if self.reserved is None or self.used is None:
+            return None
+        return self.used - (self.driver_reserved or 0) - self.reserved
 
     @property
     def unattributed(self) -> int | None:
-        """What the card has given away to nobody in NVML's list: page tables, managed memory, hidden processes."""
+        """Memory in use that is in no process's entry: page tables, managed memory, hidden processes."""
         if self.used is None or self.process is None or self.others is None:
             return None
         return self.used - (self.driver_reserved or 0) - self.process - self.others
 
     @property
     def capacity(self) -> int | None:
-        """What programs can have of the card: the total without the driver's reserve."""
+        """Memory that programs can use: the total without the driver's."""
         return None if self.total is None else self.total - (self.driver_reserved or 0)
 
     @property
     def in_use(self) -> int | None:
-        """What programs have of the capacity: used without the driver's reserve, as nvidia-smi shows it."""
+        """Memory in use by programs, without the driver's, as nvidia-smi shows it."""
         return None if self.used is None else self.used - (self.driver_reserved or 0)
 
     @property
     def free(self) -> int | None:
-        """What programs can still have."""
+        """Memory that is not in use."""
         return None if self.total is None or self.used is None else self.total - self.used
 
     def to_dict(self) -> dict[str, Any]:
-        """Every counter and every derived figure by name."""
-        facts = asdict(self)
-        del facts["listed"]  # a report tells who moved; numbers of everybody's processes are nobody else's business
+        """All counters and derived figures by name."""
+        counters = asdict(self)
+        del counters["listed"]  # process ids of other users do not belong into files
         derived = ("pending", "cached", "outside", "unattributed", "capacity", "in_use", "free")
-        return facts | {name: getattr(self, name) for name in derived}
+        return counters | {name: getattr(self, name) for name in derived}
 
 
 @dataclass(frozen=True, slots=True)
 class HostReading:
-    """This process in main memory, in bytes.
+    """Main memory, in bytes.
 
-    ``rss``: resident now. ``peak``: the kernel's high-water mark of it (VmHWM). ``pinned``: page-locked memory owned
-    by PyTorch's host allocator. ``total`` and ``available``: the machine's.
+    Attributes:
+        rss: Resident memory of this process.
+        peak: Peak resident memory of this process so far (VmHWM).
+        pinned: Page-locked memory of PyTorch's host allocator.
+        total: Total memory of the machine.
+        available: Available memory of the machine.
     """
 
     rss: int | None = None
@@ -138,20 +170,20 @@ class HostReading:
     available: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Every counter by name."""
+        """All counters by name."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Every counter of every watched device at one instant; ``time`` in seconds since 1970."""
+    """All counters of all monitored devices and of the host, at ``time`` in seconds since 1970."""
 
     time: float
     devices: dict[str, DeviceReading]
     host: HostReading
 
     def only(self, names: tuple[str, ...]) -> Reading:
-        """The same instant with these devices alone."""
+        """Return the same reading with these devices only."""
         return Reading(self.time, {name: self.devices[name] for name in names if name in self.devices}, self.host)
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,10 +195,10 @@ class Reading:
         }
 
 
-_all_fields = attrgetter(*(one.name for one in fields(DeviceReading)))
+_all_fields = attrgetter(*(attribute.name for attribute in fields(DeviceReading)))
 
 
 def shared(before: DeviceReading, after: DeviceReading) -> DeviceReading:
-    """``after`` with the very int objects of ``before`` where they are equal: half the memory of a kept report."""
+    """Return ``after`` with the objects of ``before`` for equal values, which halves the memory of stored reports."""
     pairs = zip(_all_fields(before), _all_fields(after), strict=True)
     return DeviceReading(*(old if old == new else new for old, new in pairs))

@@ -1,14 +1,12 @@
-"""What samples of a whole card prove about memory outside PyTorch, between the two readings of a measurement.
+"""A lower bound of the peak of memory outside PyTorch, from samples of the device's memory.
 
-A sample tells what the card had given away at one instant; what PyTorch had reserved at that instant nobody can ask
-without PyTorch's lock. So each sample is held against the *most* that PyTorch can have had then. What is left was
-not PyTorch's for certain, and is a lower bound::
+A sample is the memory in use on the whole device at one instant. How much PyTorch had reserved at that instant is
+unknown, because reading its counters would take the allocator's lock. Therefore an upper bound of it is subtracted::
 
-    outside at an instant >= used - driver reserved - the most PyTorch can have reserved - everybody else's
+    memory outside PyTorch >= used - driver reserved - upper bound of PyTorch reserved - other processes
 
-Everybody else's is known at both ends only, and the more of them counts. A process that came after the first reading
-and went before the second is in no list: what it had stands on the left side. So the bound is of this process *and of
-those that came and went*, and whoever tells it has to say so.
+Memory of other processes is known at both ends of the measurement only, and the larger value is subtracted. A process
+that started after the first reading and ended before the second is in neither, so the bound may include its memory.
 """
 
 from __future__ import annotations
@@ -23,15 +21,15 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.reading import DeviceReading
 
-__all__ = ["NOISE", "OutsidePeak", "Sample", "elsewhere", "highest_outside"]
+__all__ = ["NOISE", "OutsidePeak", "Sample", "highest_outside", "not_ours"]
 
 NOISE = 16 * MIB
-"""What page tables and neighbours move in passing: no less is told as a peak."""
+"""Changes up to this size can be caused by page tables and other processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A card at one instant between ``begin`` and ``end`` (seconds since the measurement began): bytes given away."""
+    """Memory in use on a device, read between ``begin`` and ``end`` (seconds since the measurement began)."""
 
     begin: float
     end: float
@@ -40,14 +38,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class OutsidePeak:
-    """The highest level outside PyTorch that samples prove: this process's, with that of any that came and went.
+    """Lower bound of the peak of memory outside PyTorch, of this process and any that started and ended meanwhile.
 
     Attributes:
-        change: Bytes over the level before: at least this.
-        seconds: When, counted from the beginning.
-        gap: The longest time between two samples, in seconds: what rose and fell inside it was not seen.
-        since: When the first sample was taken, in seconds.
-        count: How many samples there were.
+        change: Bytes above the first reading.
+        seconds: Time of the sample, in seconds since the measurement began.
+        gap: Longest time between two samples, in seconds. A peak that was shorter may have been missed.
+        since: Time of the first sample, in seconds since the measurement began.
+        count: Number of samples.
     """
 
     change: int
@@ -63,34 +61,36 @@ def highest_outside(
     samples: Iterable[Sample],
     reserved: Callable[[float, float], int | None],
 ) -> tuple[int, float] | None:
-    """The highest proved change of memory outside PyTorch, and its time.
+    """Return the highest change of memory outside PyTorch that the samples prove, and its time.
 
-    None where it is no more than the two readings tell, or where these cannot be compared. ``reserved`` gives the most
-    that PyTorch can have had reserved between two times, None where nobody knows.
+    Args:
+        before: The reading at the beginning.
+        after: The reading at the end.
+        samples: The samples in between.
+        reserved: Returns an upper bound of PyTorch's reserved memory between two times; None if unknown.
+
+    Returns:
+        None if the samples prove no more than the two readings, or if these cannot be compared.
     """
-    base, end = _around(before), _around(after)
-    if base is None or end is None or before.source != after.source:
+    start, end = before.device_outside, after.device_outside
+    if start is None or end is None or before.source != after.source:
         return None
     driver = max(before.driver_reserved or 0, after.driver_reserved or 0)
     others = 0
     if before.process is not None and after.process is not None:
-        base, end = before.outside or 0, after.outside or 0
-        others = elsewhere(before, after)
-    highest = max(end - base, 0) + NOISE, -1.0
+        start, end = before.outside or 0, after.outside or 0
+        others = not_ours(before, after)
+    highest, time = max(end - start, 0) + NOISE, None
     for sample in samples:
-        most = reserved(sample.begin, sample.end)
-        if most is not None and sample.used - driver - most - others - base > highest[0]:
-            highest = sample.used - driver - most - others - base, sample.begin
-    return None if highest[1] < 0 else highest
+        bound = reserved(sample.begin, sample.end)
+        if bound is None:
+            continue
+        change = sample.used - driver - bound - others - start
+        if change > highest:
+            highest, time = change, sample.begin
+    return None if time is None else (highest, time)
 
 
-def elsewhere(before: DeviceReading, after: DeviceReading) -> int:
-    """What is neither this process's nor the driver's: the more of both ends, for it may have been there all along."""
-    return max((one.others or 0) + (one.unattributed or 0) for one in (before, after))
-
-
-def _around(reading: DeviceReading) -> int | None:
-    """Everything on the card but PyTorch's reserved and the driver's own."""
-    if reading.used is None or reading.reserved is None:
-        return None
-    return reading.used - (reading.driver_reserved or 0) - reading.reserved
+def not_ours(before: DeviceReading, after: DeviceReading) -> int:
+    """Return the memory of neither this process nor the driver, in bytes: the larger value of both readings."""
+    return max((reading.others or 0) + (reading.unattributed or 0) for reading in (before, after))

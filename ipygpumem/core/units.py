@@ -1,4 +1,4 @@
-"""Bytes and seconds to text, and back. Text uses binary units (MiB, GiB), as nvidia-smi and PyTorch count."""
+"""Format sizes and durations, and parse sizes. Text uses binary units (MiB, GiB), as nvidia-smi and PyTorch do."""
 
 from __future__ import annotations
 
@@ -6,11 +6,22 @@ import re
 
 from ipygpumem.core.errors import OptionError
 
-__all__ = [  # noqa: RUF022 (by size)
-    "KIB", "MIB", "GIB", "VISIBLE", "amount", "change_text", "difference", "duration", "in_bytes", "level_text",
-    "parse_size", "pair",
-    "signed", "size",
-]  # fmt: skip
+__all__ = [
+    "GIB",
+    "KIB",
+    "MIB",
+    "VISIBLE",
+    "amount",
+    "change_text",
+    "difference",
+    "duration",
+    "in_bytes",
+    "level_text",
+    "pair",
+    "parse_size",
+    "signed",
+    "size",
+]
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -31,55 +42,54 @@ _MINUTE = 60
 
 
 def size(count: int) -> str:
-    """A number of bytes as MiB, from one GiB on as GiB: ``"400.0 MiB"``, ``"1.2 GiB"``."""
-    # 1023.95 MiB would print as 1024.0 MiB: from there on GiB
-    if abs(count) >= GIB - MIB // 20:
+    """Format bytes as MiB or, from 1 GiB on, as GiB: ``"400.0 MiB"``, ``"1.2 GiB"``."""
+    if abs(count) >= GIB - VISIBLE:  # would be rounded to 1024.0 MiB
         return f"{count / GIB:.1f} GiB"
     return f"{count / MIB:.1f} MiB"
 
 
 def amount(count: int) -> str:
-    """As `size`, but what would print as 0.0 MiB in bytes or KiB, and nothing as ``"0"``: for single blocks."""
-    if count == 0 or abs(count) >= MIB // 20:
+    """Format bytes as `size` does, but small sizes in KiB or bytes, and zero as ``"0"``."""
+    if count == 0 or abs(count) >= VISIBLE:
         return size(count) if count else "0"
     return f"{count / KIB:.1f} KiB" if abs(count) >= KIB else f"{count} B"
 
 
 def in_bytes(count: int, sign: str = "") -> str:
-    """A number of bytes in full: ``"1 byte"``, ``"5,000 bytes"``; ``sign`` as in a format: ``"+5,000 bytes"``."""
+    """Format bytes without rounding: ``"1 byte"``, ``"5,000 bytes"``, or with the sign ``"+"``: ``"+5,000 bytes"``."""
     return f"{count:{sign},} byte{'' if abs(count) == 1 else 's'}"
 
 
 def signed(count: int) -> str:
-    """A change in bytes, always with its sign: ``"+400.0 MiB"``."""
+    """Format a change in bytes, always with a sign: ``"+400.0 MiB"``."""
     return f"{'-' if count < 0 else '+'}{size(abs(count))}"
 
 
 def difference(before: int | None, after: int | None) -> int | None:
-    """``after`` minus ``before``; None if either is unknown."""
+    """Return ``after`` minus ``before``; None if either is unknown."""
     return None if before is None or after is None else after - before
 
 
 def change_text(count: int | None) -> str:
-    """A change for a table: ``"unknown"`` for None, ``"<0.1 MiB"`` if it would be printed as 0.0 MiB."""
+    """Format a change for a table: ``"unknown"`` for None, ``"<0.1 MiB"`` if it would be printed as 0.0 MiB."""
     if count is None:
         return "unknown"
     return signed(count) if abs(count) >= VISIBLE else "<0.1 MiB" if count else "0"
 
 
 def level_text(count: int | None) -> str:
-    """A size for a table: ``"unknown"`` for None."""
+    """Format a size for a table: ``"unknown"`` for None."""
     return "unknown" if count is None else size(count)
 
 
 def pair(part: int, whole: int) -> str:
-    """Part and whole in the whole's unit: ``"3.1 of 139.8 GiB"``."""
+    """Format a part and the whole in the same unit: ``"3.1 of 139.8 GiB"``."""
     unit, name = (GIB, "GiB") if whole >= GIB else (MIB, "MiB")
     return f"{part / unit:.1f} of {whole / unit:.1f} {name}"
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that a person would use: ``"3.1 ms"``, ``"2.31 s"``, ``"4 min 07 s"``."""
+    """Format seconds in a readable unit: ``"3.1 ms"``, ``"2.31 s"``, ``"4 min 07 s"``."""
     if round(seconds, 4) < 1:
         return f"{seconds * 1000:.1f} ms"
     if round(seconds, 2) < _MINUTE:
@@ -92,17 +102,17 @@ def duration(seconds: float) -> str:
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes from ``4194304``, ``"4 MiB"``, ``"1.5GiB"``, ``"2G"`` (binary) or ``"2 GB"`` (decimal).
+    """Parse ``4194304``, ``"4 MiB"``, ``"1.5GiB"``, ``"2G"`` (binary) or ``"2 GB"`` (decimal) as bytes.
 
     Raises:
-        OptionError: The text is no size, or one of 8 EiB and more.
+        OptionError: The text is not a size, or the size is 8 EiB or more.
     """
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if not match:
-        raise OptionError(f"{text!r} is no size: write bytes, or a number with MiB or GiB, as in '4 MiB'")
+        raise OptionError(f"{text!r} is not a size: write a number of bytes, or a number with a unit, such as '4 MiB'")
     count = float(match[1]) * _FACTORS[(match[2] or "").lower()]
     if abs(count) >= _LARGEST:
-        raise OptionError("a size of 8 EiB and more: no machine has as much")
+        raise OptionError(f"{text!r} is too large: sizes must be below 8 EiB")
     return round(count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.samples import elsewhere
+from ipygpumem.core.samples import not_ours
 from ipygpumem.measurement.reserved_bound import Steps, segment_moves, segment_steps
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _outside(
         return []
     rest = before.driver_reserved or 0
     if before.process is not None and after.process is not None:
-        rest += elsewhere(before, after)
+        rest += not_ours(before, after)
     levels = ((one, steps.at(one.begin, one.end)) for one in samples)
     # a segment that came or went at that very moment may be in the one figure and not in the other
     return [(one, max(one.used - rest - level, 0)) for one, level in levels if level is not None]

@@ -81,7 +81,7 @@ def test_parse_size(text, count):
 
 @pytest.mark.parametrize("text", ["", "MiB", "4 PiB", "4 MiBs", "1e3", "four", "4,5 MiB", None, True, 4.5, "4 ib"])
 def test_invalid_sizes(text):
-    with pytest.raises(OptionError, match="is no size"):
+    with pytest.raises(OptionError, match="is not a size"):
         parse_size(text)
 
 

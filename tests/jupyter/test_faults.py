@@ -69,13 +69,13 @@ def test_a_full_disk(gpu_notebook, tmp_path):
 def test_a_folder_that_takes_no_file(gpu_notebook, tmp_path):
     tmp_path.chmod(0o500)
     ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\nran = True")
-    assert ran.stderr.startswith(f"UsageError: %%gpumem: nothing can be written into {tmp_path}: ")
+    assert ran.stderr.startswith(f"UsageError: %%gpumem: cannot write into {tmp_path}: ")
     assert "ran" not in gpu_notebook.shell.user_ns
 
 
 def test_a_folder_where_nothing_can_be_written(gpu_notebook):
     ran = gpu_notebook.run("%%gpumem --snapshot /proc/x.pickle\nran = True")
-    assert ran.stderr.startswith("UsageError: %%gpumem: nothing can be written into /proc: ")
+    assert ran.stderr.startswith("UsageError: %%gpumem: cannot write into /proc: ")
     assert "ran" not in gpu_notebook.shell.user_ns
 
 

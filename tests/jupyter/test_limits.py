@@ -138,7 +138,7 @@ def test_a_limit_that_was_not_checked_is_reported(make_gpu, make_notebook):
     ("line", "message"),
     [
         ("--limit", "expected one argument"),
-        ("--limit lots", "'lots' is no size"),
+        ("--limit lots", "'lots' is not a size"),
         ("--limit-held -1", "cannot be negative"),
         ("--modules net", "'net' is not defined"),
         ("--modules x", "modules must be a torch.nn.Module, not int"),

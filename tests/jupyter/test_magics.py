@@ -326,11 +326,11 @@ def test_device(two_gpus, make_notebook):
 
 BAD = {
     "--snapshot": "%%gpumem: argument --snapshot: expected one argument",
-    "--snapshot ''": "%%gpumem: the snapshot needs a path",
-    "--snapshot .": "%%gpumem: . is a folder: name a file in it, as in snapshot.pickle",
+    "--snapshot ''": "%%gpumem: the path of the snapshot is empty",
+    "--snapshot .": "%%gpumem: . is a folder: name a file in it, such as snapshot.pickle",
     "--snapshot no/such/folder/x.pickle": r"%%gpumem: the folder .*/no/such/folder does not exist",
-    "--snapshot x/": r"%%gpumem: x/ is a folder: name a file in it, as in x/snapshot\.pickle",
-    "--snapshot /dev/null": "%%gpumem: /dev/null is not a plain file",
+    "--snapshot x/": r"%%gpumem: x/ is a folder: name a file in it, such as x/snapshot\.pickle",
+    "--snapshot /dev/null": "%%gpumem: /dev/null is not a regular file",
     "--snapshot '{no_such_name}.pickle'": r"gpumem: '\{no_such_name\}\.pickle' does not expand \(NameError: .*\)",
     "--snapshot '{x'": r"gpumem: '\{x' does not expand \(.*\)",
     "--snapshot 'x": '%%gpumem: No closing quotation in "--snapshot \'x"',

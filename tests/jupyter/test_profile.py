@@ -104,7 +104,7 @@ def test_a_cell_that_profiles_itself(notebook, tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--trace x.txt", "%%gpumem: the trace is written to a file that ends in .json or .json.gz, not 'x.txt'"),
+        ("--trace x.txt", "%%gpumem: the file name of the trace must end in .json or .json.gz, not 'x.txt'"),
         ("--timeline {no}.html", "gpumem: '{no}.html' does not expand (NameError: name 'no' is not defined)"),
         ("--trace {folder}/a/b.json", "%%gpumem: the folder {tmp}/a does not exist"),
         ("--trace", "%%gpumem: argument --trace: expected one argument"),

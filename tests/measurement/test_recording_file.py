@@ -54,7 +54,7 @@ def test_a_link_is_followed_to_its_file(tmp_path):
         ("missing/x.pickle", "does not exist"),
         ("file/x.pickle", "does not exist"),
         ("/dev/null", "not a plain file"),
-        ("/proc/x.pickle", "nothing can be written into /proc"),
+        ("/proc/x.pickle", "cannot write into /proc"),
         ("x" * 300, "x"),
         ("~nobody-of-that-name/x", "nobody-of-that-name"),
         ("a\0b", "path"),
@@ -111,7 +111,7 @@ for path in ({str(closed / "x.pickle")!r}, {str(locked)!r}):
         folder.chmod(0o755)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines() == [
-        f"nothing can be written into {closed}: Permission denied",
+        f"cannot write into {closed}: Permission denied",
         f"{locked} may not be overwritten",
     ], done.stderr
 

@@ -132,10 +132,10 @@ def test_other_files_are_not_appended_to(tmp_path, text):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("", "the log needs a path"),
+        ("", "the path of the log is empty"),
         ("no/x", "does not exist"),
         (".", "is a folder"),
-        ("/dev/full", "is not a plain file"),
+        ("/dev/full", "is not a regular file"),
     ],
 )
 def test_paths_that_cannot_be_written(tmp_path, monkeypatch, path, message):

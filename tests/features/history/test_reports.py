@@ -163,7 +163,7 @@ def test_invalid_path(name):
 
 
 def test_invalid_log_path():
-    with pytest.raises(OptionError, match="the log is a path, not 5"):
+    with pytest.raises(OptionError, match="the path of the log must be a string or a path, not 5"):
         Reports().log = 5
 
 

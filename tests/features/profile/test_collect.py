@@ -80,15 +80,15 @@ def test_code_that_profiles_itself_keeps_its_profile(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"trace": "x.txt"}, "the trace is written to a file that ends in .json or .json.gz, not 'x.txt'"),
-        ({"timeline": "x.png"}, "the timeline is written to a file that ends in .html or .htm, not 'x.png'"),
-        ({"trace": ""}, "the trace needs a path"),
-        ({"trace": 5}, "the trace is a path, not 5"),
-        ({"timeline": True}, "the timeline is a path, not True"),
-        ({"snapshot": 5}, "the snapshot is a path, not 5"),
-        ({"timeline": "."}, ". is a folder: name a file in it, as in timeline.html"),
+        ({"trace": "x.txt"}, "the file name of the trace must end in .json or .json.gz, not 'x.txt'"),
+        ({"timeline": "x.png"}, "the file name of the timeline must end in .html or .htm, not 'x.png'"),
+        ({"trace": ""}, "the path of the trace is empty"),
+        ({"trace": 5}, "the path of the trace must be a string or a path, not 5"),
+        ({"timeline": True}, "the path of the timeline must be a string or a path, not True"),
+        ({"snapshot": 5}, "the path of the snapshot must be a string or a path, not 5"),
+        ({"timeline": "."}, ". is a folder: name a file in it, such as timeline.html"),
         ({"trace": "nowhere/x.json"}, "the folder .*nowhere does not exist"),
-        ({"timeline": "/dev/null"}, "/dev/null is not a plain file"),
+        ({"timeline": "/dev/null"}, "/dev/null is not a regular file"),
         ({"trace": "a.json", "outside": True}, "both need CUPTI, which has one user at a time"),
     ],
 )

@@ -96,7 +96,7 @@ def test_wrong_extensions(run, tmp_path, capsys):
     for option, name, ending in (("--plot", "x.txt", ".png"), ("--html", "x.png", ".html or .htm")):
         assert main(["ranks", str(run), option, str(tmp_path / name)]) != 0
         shown = capsys.readouterr()
-        assert shown.out == "" and f"is written to a file that ends in {ending}, not '{name}'" in shown.err
+        assert shown.out == "" and f"must end in {ending}, not '{name}'" in shown.err
 
 
 def test_page_shows_eight_of_nine(tmp_path, capsys):

@@ -140,7 +140,7 @@ def small():
         (lambda s: s.annotations("0"), "'0' is not a device: expected its index, an integer"),
         (lambda s: s.live(device=True), "True is not a device: expected its index, an integer"),
         (lambda s: s.live().by(["line"]), "cannot group by ['line']: choose from"),
-        (lambda s: s.fragmentation(need="much"), "'much' is no size"),
+        (lambda s: s.fragmentation(need="much"), "'much' is not a size"),
         (lambda s: s.fragmentation(need=-5), "the size of an allocation must be at least one byte, not -5"),
         (lambda s: s.allocated("0"), "'0' is not a time: expected microseconds since 1970"),
         (lambda s: s.allocated(math.nan), "nan is not a time: expected microseconds since 1970"),
