@@ -174,7 +174,7 @@ def test_comparison_of_two_snapshots(lab, tab):
         tab.wait_for_timeout(200)
     assert pictures.count() == 2
     assert not any(one.is_visible() for one in pictures.all())
-    # a widget without a picture of its own hides nobody else's
+    # A widget without a picture does not hide those of others
     tab.evaluate("document.querySelectorAll('.jp-OutputArea-child').forEach((one) => { one.style.display = '' })")
     notebook.run(1)
     for _ in range(100):
