@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sphinx.ext.napoleon.docstring import GoogleDocstring
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT)]
@@ -46,6 +48,8 @@ autodoc_class_signature = "separated"
 autodoc_default_options = {"members": True, "inherited-members": False}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+# Napoleon takes the text before a colon in the docstring of a property for a type.
+GoogleDocstring._parse_attribute_docstring = GoogleDocstring._consume_to_end
 default_role = "code"
 copybutton_exclude = ".linenos, .gp, .go"
 

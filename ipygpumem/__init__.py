@@ -1,9 +1,10 @@
-"""Every notebook cell says where the GPU's memory went.
+"""GPU memory reports for Jupyter notebooks that use PyTorch.
 
-After ``%load_ext ipygpumem`` each cell that moves memory is followed by one line: PyTorch tensors, PyTorch's cache,
-memory outside PyTorch, other processes. Without IPython: ``with ipygpumem.measure() as m: ...`` and then ``m.report``.
+After ``%load_ext ipygpumem``, each cell that changes GPU memory is followed by one line that shows where the memory
+went: PyTorch tensors, PyTorch's cache, libraries outside PyTorch, other processes. Without IPython, use
+``with ipygpumem.measure() as m: ...`` and then ``m.report``.
 
-Importing this package imports nothing else; every name below brings what it needs when it is first used.
+Importing this package imports neither PyTorch nor IPython. Each name below is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Public names on first use; ``last`` and ``reports`` are the session's, new at each look."""
+    """Load a public name; ``last`` and ``reports`` are evaluated on each access."""
     if name in {"last", "reports"}:
         from ipygpumem.features.history.reports import session_reports
 
@@ -119,7 +120,7 @@ def __dir__() -> list[str]:
 
 
 def reading() -> Reading:
-    """Every counter of this process and its devices now, in bytes: ``reading().devices["cuda:0"].outside``."""
+    """Read all counters of this process and its devices, in bytes: ``reading().devices["cuda:0"].outside``."""
     from ipygpumem.measurement.runtime import current
 
     return current().reading()
@@ -128,8 +129,8 @@ def reading() -> Reading:
 def preload_pytorch() -> Baseline:
     """Start CUDA on PyTorch's current device, run the first kernels there and take the baseline.
 
-    Later measurements are then not charged with what every program needs once. Where PyTorch has no GPU the baseline
-    is the host's, and its ``note`` says why.
+    The memory that every program needs for this is then not attributed to later measurements. Without a GPU the
+    baseline contains only host memory, and its ``note`` has the reason.
     """
     from ipygpumem.measurement.runtime import current
 

@@ -15,7 +15,12 @@ import pytest
 
 import ipygpumem
 from ipygpumem.cli.parser import parser
+from ipygpumem.core.host_report import HostReport
+from ipygpumem.core.report import DeviceReport
 from ipygpumem.features.history.report_files import read_rows
+from ipygpumem.features.history.reports import Reports
+from ipygpumem.features.ranks.collect import Ranks
+from ipygpumem.features.ranks.merge import Merged
 from ipygpumem.jupyter.commands import COMMANDS, command_help, help_text
 from ipygpumem.jupyter.options import CELL, STATEMENT
 from ipygpumem.jupyter.settings import Settings
@@ -25,7 +30,12 @@ pytest.importorskip("myst_nb")
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
-DOCUMENTS = [*sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/design/*.md")), *sorted(ROOT.glob("*.md"))]
+DOCUMENTS = [
+    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/design/*.md")),
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+]
 
 
 def relative(path):
@@ -113,6 +123,13 @@ def test_reference_of_public_names(site):
     results = {"Ranks", "Merged", "Spread", "Engines", "ProfileFacts", "CategoryPeak", "HostReport", "DeviceReport"}
     names = {*ipygpumem.__all__, *results} - functions
     assert not {name for name in names if not any(anchor.endswith(f".{name}") for anchor in anchors)}
+
+
+def test_reference_of_properties(site):
+    page = html.unescape(re.sub(r"<[^>]+>", "", (site[1] / "api.html").read_text(encoding="utf-8")))
+    for result in (DeviceReport, HostReport, Reports, Ranks, Merged):
+        for name, member in inspect.getmembers(result, lambda member: isinstance(member, property) and member.__doc__):
+            assert member.__doc__.splitlines()[0].replace("`", "") in page, f"{result.__name__}.{name}"
 
 
 def test_options_keep_their_dashes(site):
