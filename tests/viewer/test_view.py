@@ -245,26 +245,26 @@ def test_data_is_sent_in_parts(ask, snapshot, monkeypatch):
     assert content["size"] == len(script("widget.js").encode())
 
 
-@pytest.mark.parametrize(
-    ("message", "error"),
-    [
-        ("nonsense", "unknown request: None"),
-        (None, "unknown request: None"),
-        ({"id": 1}, "unknown request: None"),
-        ({"id": 1, "get": "2"}, "unknown request: '2'"),
-        ({"id": 1, "get": ["0"]}, r"unknown request: ['0']"),
-        ({"id": 1, "get": "../../etc/passwd"}, "unknown request: '../../etc/passwd'"),
-        ({"id": 1, "get": "0", "from": -1}, "'0' has no byte -1: its size is "),
-        ({"id": 1, "get": "0", "from": 1 << 60}, "'0' has no byte 1152921504606846976: its size is "),
-        ({"id": 1, "get": "0", "from": "x"}, "'0' has no byte 'x': its size is "),
-        ({"id": 1, "get": "0", "from": None}, "'0' has no byte None: its size is "),
-    ],
-)
-def test_an_invalid_messageis_answered_with_an_error(ask, message, error):
-    content, buffers = ask(message)
-    assert content["error"].startswith(error)
-    assert content["id"] == (message["id"] if isinstance(message, dict) else None)
-    assert buffers == []
+INVALID_REQUESTS = [
+    ("nonsense", "unknown request: None"),
+    (None, "unknown request: None"),
+    ({"id": 1}, "unknown request: None"),
+    ({"id": 1, "get": "2"}, "unknown request: '2'"),
+    ({"id": 1, "get": ["0"]}, r"unknown request: ['0']"),
+    ({"id": 1, "get": "../../etc/passwd"}, "unknown request: '../../etc/passwd'"),
+    ({"id": 1, "get": "0", "from": -1}, "'0' has no byte -1: its size is "),
+    ({"id": 1, "get": "0", "from": 1 << 60}, "'0' has no byte 1152921504606846976: its size is "),
+    ({"id": 1, "get": "0", "from": "x"}, "'0' has no byte 'x': its size is "),
+    ({"id": 1, "get": "0", "from": None}, "'0' has no byte None: its size is "),
+]
+
+
+def test_invalid_requests_are_answered_with_an_error(ask):
+    for request, error in INVALID_REQUESTS:
+        content, buffers = ask(request)
+        assert content["error"].startswith(error)
+        assert content["id"] == (request["id"] if isinstance(request, dict) else None)
+        assert buffers == []
 
 
 def test_an_error_while_encoding_is_answered(ask, monkeypatch):

@@ -135,7 +135,7 @@ def test_random_allocations_and_frees(steps):
 def test_memory_does_not_grow_with_the_number_of_records():
     live, interval = LiveAllocations(), RecordingInterval(0)
     number = live.number(owner())
-    count = 50_000
+    count = 10_000
     batch = np.empty((2 * count, COLUMNS), dtype=np.int64)
     batch[:, 0] = np.arange(2 * count)
     batch[:, 1] = np.arange(2 * count) % 2 == 0
