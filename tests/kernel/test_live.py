@@ -152,7 +152,7 @@ def test_cleared_output_stays_cleared(run):
 def test_live_plot_is_not_cleared(run):
     """Each round ends with clear_output(wait=True): what comes next clears the picture."""
     code = (
-        "from IPython.display import display\n"
+        "from IPython.display import clear_output, display\n"
         "for i in range(6):\n    display(f'picture {i}'); time.sleep(0.25); clear_output(wait=True)"
     )
     seen = run(code)
