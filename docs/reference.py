@@ -5,6 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ipygpumem.commands.command import Command, Option
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -21,21 +27,61 @@ def pages() -> dict[str, str]:
 
 
 def magics() -> str:
-    """The magics: an overview, and the ``--help`` of each command."""
-    from ipygpumem.jupyter.commands import COMMANDS, command_help, help_text
+    """The magics and their options."""
+    from ipygpumem.jupyter.commands import COMMANDS
+    from ipygpumem.jupyter.options import CELL, STATEMENT
 
-    overview = help_text().partition("\nOptions of %gpumem ")[0].rstrip()
     lines = [
         "# Magics",
         "",
         "`%gpumem?` and `%%gpumem --help` show this help, and `%gpumem COMMAND --help` that of a command. A line that",
         "begins with the name of a command runs the command; every other line is a statement to measure.",
         "",
-        *_text_block(overview),
+        "## %%gpumem",
+        "",
+        "Measure a cell. `%%gpumem` is its first line, followed by options:",
+        "",
+        *_definitions(CELL),
+        "## %gpumem STATEMENT",
+        "",
+        "Measure one statement, and return its value. The options precede the statement: those of `%%gpumem` except",
+        "`--engines` and `--collect`, and",
+        "",
+        *_definitions(option for option in STATEMENT if option not in CELL),
+        "## %gpumem",
+        "",
+        "Without arguments, show the memory breakdown: where device memory is used now.",
+        "",
     ]
     for command in COMMANDS:
-        lines += [f"## %gpumem {command.name}", "", *_text_block(command_help(command))]
+        lines += _command(command, "%gpumem")
     return "\n".join(lines)
+
+
+def _command(command: Command, program: str, level: str = "##") -> list[str]:
+    name = f"{program} {command.name}"
+    lines = [f"{level} {name}", "", f"{_escape(command.help[0].upper() + command.help[1:])}.", ""]
+    lines += _definitions(command.options_of("magic"))
+    for subcommand in command.subcommands:
+        lines += _command(subcommand, name, f"{level}#")
+    return lines
+
+
+def _definitions(options: Iterable[Option]) -> list[str]:
+    lines = []
+    for option in options:
+        if "--help" in option.flags:
+            continue
+        flags = [str(option.metavar)] if option.is_argument else option.flags
+        value = f" {option.metavar}" if option.metavar and not option.is_argument else ""
+        term = ", ".join(f"`{flag}{value}`" for flag in flags)
+        lines += [term, f": {_escape(option.help.replace('%%%%', '%%'))}", ""]
+    return lines
+
+
+def _escape(text: str) -> str:
+    """Escape characters that Markdown interprets."""
+    return re.sub(r"([\\`*_<>\[\]#])", r"\\\1", text)
 
 
 def settings() -> str:

@@ -21,7 +21,7 @@ from ipygpumem.features.history.report_files import read_rows
 from ipygpumem.features.history.reports import Reports
 from ipygpumem.features.ranks.collect import Ranks
 from ipygpumem.features.ranks.merge import Merged
-from ipygpumem.jupyter.commands import COMMANDS, command_help, help_text
+from ipygpumem.jupyter.commands import COMMANDS
 from ipygpumem.jupyter.options import CELL, STATEMENT
 from ipygpumem.jupyter.settings import Settings
 
@@ -111,8 +111,13 @@ def test_notebooks_are_executed_on_a_gpu_and_have_figures(path):
 def test_reference_of_magics_and_settings(site):
     page = (site[1] / "generated" / "magics.html").read_text(encoding="utf-8")
     text = html.unescape(re.sub(r"<[^>]+>", "", page))
-    assert help_text().partition("\nOptions of %gpumem ")[0].rstrip() in text
-    assert not [command.name for command in COMMANDS if command_help(command) not in text]
+    for command in COMMANDS:
+        for specification in (command, *command.subcommands):
+            assert f"{specification.help[0].upper()}{specification.help[1:]}." in text, specification.name
+    options = [option for command in COMMANDS for option in command.options_of("magic")]
+    for option in (*CELL, *STATEMENT, *options):
+        assert option.help.replace("%%%%", "%%") in text, option.flags
+        assert all(flag in text for flag in option.flags if flag.startswith("-")), option.flags
     settings = site[0]["generated/settings.html"].anchors
     assert {name.replace("_", "-") for name in Settings.class_traits(config=True)} <= settings
 
