@@ -5,6 +5,11 @@ import { zoom, zoomIdentity } from "d3-zoom";
 
 /** @typedef {[number, number]} Range */
 
+/** @param {number} a @param {number} b @returns {Range} */
+export function ascending(a, b) {
+  return a < b ? [a, b] : [b, a];
+}
+
 /** A view of at least a minimum size, moved inside the domain. @param {Range} view @param {Range} domain @param {number} minimum @returns {Range} */
 export function clampRange([from, to], [low, high], minimum) {
   const span = Math.min(Math.max(to - from, minimum), high - low);

@@ -1,6 +1,8 @@
 /** Compares the groups of two moments, of one file or two, as `ipygpumem.snapshot.queries.diff` does. */
 
 import { getOrCreate } from "../../data/collections.js";
+import { distinguishingCallers } from "./callers.js";
+import { groups } from "./groups.js";
 
 const KERNEL = /ipykernel_\d+/g;
 
@@ -11,7 +13,7 @@ const KERNEL = /ipykernel_\d+/g;
  * @param {(group: import("./groups.js").Group, later: boolean) => string[]|undefined} framesOf the stack of a group by stack
  * @returns {Change[]} the largest change first
  */
-export function diff(before, after, framesOf) {
+function diff(before, after, framesOf) {
   /** @type {Map<string, Change>} */
   const changes = new Map();
   const add = (/** @type {import("./groups.js").Group} */ group, /** @type {boolean} */ later) => {
@@ -37,4 +39,34 @@ export function diff(before, after, framesOf) {
         Math.abs(b.countAfter - b.countBefore) - Math.abs(a.countAfter - a.countBefore) ||
         (a.label < b.label ? -1 : 1),
     );
+}
+
+/**
+ * The groups that changed between two moments, and their totals.
+ * @param {import("./pane.js").Pane} before @param {number} eventBefore
+ * @param {import("./pane.js").Pane} after @param {number} eventAfter
+ * @param {string} key @param {number} limit number of changes
+ */
+export function compare(before, eventBefore, after, eventAfter, key, limit) {
+  const live = (/** @type {import("./pane.js").Pane} */ { snapshot, device }, /** @type {number} */ event) =>
+    groups(snapshot, device, device.checkpoints.live(event), key, event, event);
+  const bytes = (/** @type {import("./groups.js").Group[]} */ all) => all.reduce((sum, group) => sum + group.bytes, 0);
+  const first = live(before, eventBefore);
+  const second = live(after, eventAfter);
+  const changes = diff(first, second, (group, later) => {
+    if (group.stack === undefined) return undefined;
+    const { stacks } = (later ? after : before).snapshot;
+    return stacks.numbers(group.stack).map((number) => {
+      const { file, line, name } = stacks.frames[number];
+      return `${file}:${line} ${name}`;
+    });
+  });
+  const sent = changes.slice(0, limit);
+  const callers = distinguishingCallers(sent);
+  return {
+    before: bytes(first),
+    after: bytes(second),
+    changes: sent.map(({ frames, ...change }, i) => ({ ...change, via: callers[i], text: frames?.join(" ← ") })),
+    more: Math.max(changes.length - limit, 0),
+  };
 }

@@ -9,7 +9,7 @@ import { ViewerError } from "../../data/errors.js";
 import { Snapshot } from "../model/snapshot.js";
 import { distinguishingCallers } from "./callers.js";
 import { describe, describeEvent, stackOf } from "./describe.js";
-import { diff } from "./diff.js";
+import { compare } from "./diff.js";
 import { findings } from "./findings.js";
 import { groups } from "./groups.js";
 import { icicle } from "./icicle.js";
@@ -144,24 +144,7 @@ export class Engine {
    * @param {Where & {event: number, low: number, high: number, scale: number, look: Look}} request
    */
   thin(request) {
-    const pane = this.pane(request);
-    const styles = pane.styles(request.look);
-    const { size } = pane.device.allocations;
-    let sum = 0;
-    let group = { count: 0, bytes: 0 };
-    for (const row of pane.device.checkpoints.live(request.event)) {
-      if (styles[row] === HIDDEN) continue;
-      if (size[row] * request.scale < 1) {
-        group.count++;
-        group.bytes += size[row];
-      } else {
-        if (group.count && sum >= request.low) break;
-        group = { count: 0, bytes: 0 };
-      }
-      sum += size[row];
-      if (!group.count && sum > request.high) break;
-    }
-    return { id: THIN, ...group };
+    return { id: THIN, ...this.pane(request).thinGroup(request) };
   }
 
   /** The next allocation up or down the stack at an event; -1 if nothing is shown. @param {Where & {event: number, row: number, step: 1|-1, look: Look}} request */
@@ -299,28 +282,7 @@ export class Engine {
 
   /** What changed between two moments. @param {{before: Where & {event: number}, after: Where & {event: number}, key: string, limit: number}} request */
   diff({ before, after, key, limit }) {
-    const [first, second] = [before, after].map((where) => {
-      const { snapshot, device } = this.pane(where);
-      const rows = device.checkpoints.live(where.event);
-      const all = groups(snapshot, device, rows, key, where.event, where.event);
-      return { stacks: snapshot.stacks, all, bytes: all.reduce((sum, group) => sum + group.bytes, 0) };
-    });
-    const changes = diff(first.all, second.all, (group, later) => {
-      if (group.stack === undefined) return undefined;
-      const { stacks } = later ? second : first;
-      return stacks.numbers(group.stack).map((number) => {
-        const { file, line, name } = stacks.frames[number];
-        return `${file}:${line} ${name}`;
-      });
-    });
-    const sent = changes.slice(0, limit);
-    const callers = distinguishingCallers(sent);
-    return {
-      before: first.bytes,
-      after: second.bytes,
-      changes: sent.map(({ frames, ...change }, i) => ({ ...change, via: callers[i], text: frames?.join(" ← ") })),
-      more: Math.max(changes.length - limit, 0),
-    };
+    return compare(this.pane(before), before.event, this.pane(after), after.event, key, limit);
   }
 }
 

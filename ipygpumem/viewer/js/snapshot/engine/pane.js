@@ -101,6 +101,30 @@ export class Pane {
     return this.lastFilter.events;
   }
 
+  /**
+   * The allocations lower than a pixel that are drawn together around a height of a column.
+   * @param {{event: number, low: number, high: number, scale: number, look: Look}} place
+   */
+  thinGroup({ event, low, high, scale, look }) {
+    const styles = this.styles(look);
+    const { size } = this.device.allocations;
+    let sum = 0;
+    let group = { count: 0, bytes: 0 };
+    for (const row of this.device.checkpoints.live(event)) {
+      if (styles[row] === HIDDEN) continue;
+      if (size[row] * scale < 1) {
+        group.count++;
+        group.bytes += size[row];
+      } else {
+        if (group.count && sum >= low) break;
+        group = { count: 0, bytes: 0 };
+      }
+      sum += size[row];
+      if (!group.count && sum > high) break;
+    }
+    return group;
+  }
+
   /** The allocation that an event is about; -1 if there is none. @param {number} event */
   rowOf(event) {
     const { allocations, trace, checkpoints } = this.device;

@@ -172,7 +172,8 @@ class Rasterizer {
         if (end[next] > event) this.add(next);
         else this.hide(next, start[next] < edge ? Math.max(column - 1, left) : column);
       }
-      this.draw(column, stop, event);
+      if (this.sums) this.drawSums(column, stop, event, this.sums);
+      else this.drawList(column, stop, event);
       column = stop;
     }
     const lastEvent = lasts[right - 1] - 1;
@@ -200,12 +201,6 @@ class Rasterizer {
     if (this.style[row] === HIDDEN) return;
     this.picture.hiddenCount[column]++;
     this.picture.hiddenBytes[column] += this.device.allocations.size[row];
-  }
-
-  /** @param {number} from @param {number} to columns that show the same state @param {number} event */
-  draw(from, to, event) {
-    if (this.sums) this.drawSums(from, to, event, this.sums);
-    else this.drawList(from, to, event);
   }
 
   /** @param {number} from @param {number} to @param {number} event */

@@ -70,7 +70,7 @@ function addZoom(timeline, actions) {
   context.store.listen((keys) => {
     if (keys.has("x") || keys.has("axis") || keys.has("device")) follow();
     if (keys.has("axis") || keys.has("device")) timeline.ruler = null;
-    else if (keys.has("event")) actions.extendRuler(timeline);
+    else if (keys.has("event")) actions.ruler.extend(timeline);
   });
   timeline.onResized = follow;
   plot.addEventListener(
@@ -125,7 +125,7 @@ function dragHandlers(timeline, actions) {
         if (tool === "ruler") {
           const [from, to] = [x0, x].map((pixel) => timeline.fromX(pixel));
           timeline.ruler = { x0: from, y0: timeline.fromY(y0), x1: to, y1: timeline.fromY(bottom) };
-          actions.addRulerTime(timeline);
+          actions.ruler.addTime(timeline);
         } else {
           timeline.ruler = null;
           timeline.drag = { x0, y0, x1: x, y1: bottom, kind: /** @type {"box"|"range"} */ (tool) };
@@ -144,7 +144,7 @@ function dragHandlers(timeline, actions) {
       if (event.type === "pointerup" && !moved) actions.click(timeline, position(event));
       else if (event.type === "pointerup" && drag?.kind === "box") actions.zoomToBox(timeline, drag);
       else if (event.type === "pointerup" && drag) actions.selectRange(timeline, drag);
-      else if (tool === "ruler") actions.announceRuler(timeline);
+      else if (tool === "ruler") actions.ruler.announce(timeline);
       timeline.schedule.request();
     },
   };
@@ -172,8 +172,8 @@ function keyActions(timeline, actions) {
     p: () => actions.peak(source),
     o: () => actions.markLine(),
     r: () => actions.rangeFromView(source),
-    m: () => actions.startRuler(timeline),
-    b: () => actions.zoomToRuler(timeline),
+    m: () => actions.ruler.start(timeline),
+    b: () => actions.ruler.zoom(timeline),
     "/": () => actions.focusSearch(),
     "?": () => actions.showHelp(),
     Escape: () => actions.clear(),

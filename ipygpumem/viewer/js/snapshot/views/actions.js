@@ -1,9 +1,9 @@
 /** Everything a user can do, independent of whether it was requested by pointer, key, button or script. */
 
 import { count, fine } from "../../data/units.js";
-import { clampRange, scaleRange, shiftRange } from "../../ui/zoom.js";
+import { ascending, clampRange, scaleRange, shiftRange } from "../../ui/zoom.js";
 import { bandAt } from "../timeline/bands.js";
-import { rulerText } from "../timeline/ruler.js";
+import { RulerActions } from "../timeline/ruler-actions.js";
 import { bandLines, tooltipLines } from "../timeline/tooltip.js";
 
 /** The smallest view: events, microseconds, bytes. */
@@ -19,6 +19,7 @@ export class Actions {
     this.timelines = [];
     /** @type {import("../../ui/tooltip.js").Tooltip|undefined} */
     this.tooltip = undefined;
+    this.ruler = new RulerActions(this);
     this.focusSearch = () => {};
     this.showHelp = () => {};
     /** Counts descriptions for the tooltip, so that only the newest is shown. */
@@ -81,8 +82,8 @@ export class Actions {
 
   /** @param {Timeline} timeline @param {{x0: number, y0: number, x1: number, y1: number}} box in pixels */
   zoomToBox(timeline, { x0, x1, y0, y1 }) {
-    const x = sorted(timeline.fromX(x0), timeline.fromX(x1));
-    this.store.set({ x: this.clampView(x), y: this.clampBytes(sorted(timeline.fromY(y0), timeline.fromY(y1))) });
+    const x = ascending(timeline.fromX(x0), timeline.fromX(x1));
+    this.store.set({ x: this.clampView(x), y: this.clampBytes(ascending(timeline.fromY(y0), timeline.fromY(y1))) });
   }
 
   // The cursor
@@ -178,7 +179,7 @@ export class Actions {
   async selectRange(timeline, { x0, x1 }) {
     const request = (/** @type {number} */ x) => ({ axis: this.context.axis(), x });
     const [first, last] = await Promise.all(
-      sorted(timeline.fromX(x0), timeline.fromX(x1)).map((x) =>
+      ascending(timeline.fromX(x0), timeline.fromX(x1)).map((x) =>
         this.context.request("eventAt", request(x), timeline.source),
       ),
     );
@@ -189,63 +190,6 @@ export class Actions {
   rangeFromView(source) {
     const timeline = this.timelines[source];
     return this.selectRange(timeline, { x0: 0, x1: timeline.size.plotWidth });
-  }
-
-  // The ruler
-
-  /** Add the time between both ends of the ruler, if the axis does not show it. @param {Timeline} timeline */
-  async addRulerTime(timeline) {
-    const { ruler, source } = timeline;
-    const { timed, events } = this.context.facts(source);
-    if (!ruler || !timed || this.context.axis() === "time") return;
-    const { x0, x1 } = ruler;
-    const ends = [x0, x1].map((x) => Math.min(Math.max(Math.floor(x), 0), events - 1));
-    const [from, to] = await this.context.request("times", { events: ends }, source);
-    if (timeline.ruler !== ruler || ruler.x0 !== x0 || ruler.x1 !== x1) return;
-    ruler.us = to - from;
-    timeline.schedule.request();
-  }
-
-  /** @param {Timeline} timeline */
-  async announceRuler(timeline) {
-    await this.addRulerTime(timeline);
-    this.context.announce(rulerText(timeline));
-  }
-
-  /** The cursor on the curve of allocated bytes, in units of the axes. @param {number} source */
-  async cursorPoint(source) {
-    const event = this.context.event(source);
-    const [[[x]], { requested }] = await Promise.all([
-      this.context.request("places", { axis: this.context.axis(), events: [event] }, source),
-      this.context.request("moment", { event }, source),
-    ]);
-    return { x, y: requested };
-  }
-
-  /** Start a ruler at the cursor that follows it. @param {Timeline} timeline */
-  async startRuler(timeline) {
-    const { x, y } = await this.cursorPoint(timeline.source);
-    timeline.ruler = { x0: x, y0: y, x1: x, y1: y, keyed: true };
-    timeline.schedule.request();
-    this.context.announce("Ruler starts here");
-  }
-
-  /** @param {Timeline} timeline */
-  async extendRuler(timeline) {
-    const { ruler } = timeline;
-    if (!ruler?.keyed || this.context.now.event === null || this.context.now.source !== timeline.source) return;
-    const { x, y } = await this.cursorPoint(timeline.source);
-    Object.assign(ruler, { x1: x, y1: y, us: undefined });
-    timeline.schedule.request();
-    await this.announceRuler(timeline);
-  }
-
-  /** @param {Timeline} timeline */
-  zoomToRuler({ ruler }) {
-    if (!ruler || ruler.x0 === ruler.x1) return;
-    const { x0, x1, y0, y1 } = ruler;
-    const y = y0 === y1 ? {} : { y: this.clampBytes(sorted(y0, y1)) };
-    this.store.set({ x: this.clampView(sorted(x0, x1)), ...y });
   }
 
   // The pointer
@@ -294,11 +238,6 @@ export class Actions {
     if (band) this.tooltip?.show(timeline.plot, { x, y: y - top }, bandLines(band));
     else this.tooltip?.hide();
   }
-}
-
-/** @param {number} a @param {number} b @returns {[number, number]} */
-function sorted(a, b) {
-  return a < b ? [a, b] : [b, a];
 }
 
 /** A view, or null if it covers its domain. @param {[number, number]} view @param {[number, number]} domain @param {number} share */
