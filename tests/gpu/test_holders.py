@@ -1,4 +1,4 @@
-"""Who holds the memory, how to let go, and the panel of a cell that ran out of it: on a real GPU, in a real kernel."""
+"""Holders of memory, freeing it, and the panel of a cell that ran out of memory: in a kernel on a GPU."""
 
 import json
 import os
@@ -13,7 +13,7 @@ nbclient = pytest.importorskip("nbclient")
 
 MIB = 1 << 20
 GIB = 1 << 30
-NEAR = 2 * MIB
+TOLERANCE = 2 * MIB
 
 START = """
 %load_ext ipygpumem
@@ -36,15 +36,15 @@ def allocated():
 
 
 def run(*cells, **environment):
-    """Cells of a notebook after START; what each told, and what each showed."""
+    """Run the cells of a notebook after START, and return the output of each."""
     texts = [textwrap.dedent(cell).strip() for cell in (START, *cells)]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in texts])
     client = nbclient.NotebookClient(notebook, timeout=120, allow_errors=True)
     client.execute(env={**os.environ, "PYTHONFAULTHANDLER": "1", **environment})
-    return [Told(cell) for cell in notebook.cells[1:]]
+    return [CellOutput(cell) for cell in notebook.cells[1:]]
 
 
-class Told:
+class CellOutput:
     def __init__(self, cell):
         self.printed = "".join(out["text"] for out in cell.outputs if out.output_type == "stream")
         self.error = next((out.ename for out in cell.outputs if out.output_type == "error"), None)
@@ -58,13 +58,13 @@ class Told:
         return self.facts[name]
 
 
-def near(one, other):
-    return abs(one - other) <= NEAR
+def near(nbytes, expected):
+    return abs(nbytes - expected) <= TOLERANCE
 
 
 @pytest.fixture(scope="module")
 def cases():
-    """One kernel for the cases that leave no trace: each makes its holder, looks, lets go, and looks again."""
+    """The outputs of cases that share a kernel: each creates a holder, finds it and frees it."""
     names, cells = [], []
 
     def case(name, *steps):
@@ -144,21 +144,21 @@ def cases():
         "del optimizer, layers",
     )
     case("end", "gc.collect(); allocated()")
-    found = {}
-    for name, told in zip(names, run(*cells), strict=True):
-        found.setdefault(name, []).append(told)
-    return found
+    outputs = {}
+    for name, output in zip(names, run(*cells), strict=True):
+        outputs.setdefault(name, []).append(output)
+    return outputs
 
 
-def test_every_table_adds_up_to_allocated(cases):
+def test_holders_add_up_to_the_allocated_memory(cases):
     for name in ("loss", "traceback", "output", "lru", "closure", "optimizer"):
-        told = next(told for told in cases[name] if "sum" in told.facts)
-        assert told.sum == told.allocated == told.now, (name, told.facts)
-        assert told.complete
-        assert told.seconds < 2
+        output = next(output for output in cases[name] if "sum" in output.facts)
+        assert output.sum == output.allocated == output.now, (name, output.facts)
+        assert output.complete
+        assert output.seconds < 2
 
 
-def test_a_loop_that_appends_the_loss(cases):
+def test_a_list_of_losses(cases):
     _, who, gone, *_ = cases["loss"]
     assert who.first == "losses"
     assert near(who.amount, gone.gone)
@@ -166,13 +166,13 @@ def test_a_loop_that_appends_the_loss(cases):
     assert "keep .item() instead" in who.note
 
 
-def test_a_failed_cell_keeps_its_locals_and_free_lets_go(cases):
+def test_local_variables_of_a_failed_cell(cases):
     failed, who, free, after, debug = cases["traceback"]
     assert failed.error == "ValueError"
     assert who.first == "last exception: fail() x"
     assert near(who.amount, 2 * GIB)
     assert near(who.free, 2 * GIB)
-    assert near(who.now - after.now, who.free), "free gives back what it says"
+    assert near(who.now - after.now, who.free), "free frees what was announced"
     assert "freed: the traceback of ValueError" in free.shown
     assert "-2.0 GiB" in free.shown
     assert debug.error is None
@@ -183,7 +183,7 @@ def test_a_displayed_output(cases):
     assert who.first.startswith("Out[")
     assert near(who.amount, 65536 * 4096 * 4)
     assert without.first == who.first
-    assert near(without.now - after.now, without.free_out), "--out gives back what it says"
+    assert near(without.now - after.now, without.free_out), "--out frees what was announced"
     assert without.free_out > who.free_out, "the output's graph keeps its input, once the model has gone"
     assert "freed: 1 output" in free.shown
 
@@ -207,12 +207,12 @@ def test_parameters_that_only_the_optimizer_has(cases):
     assert who.part.startswith("optimizer.param_groups[0][")
 
 
-def test_nothing_is_left_of_all_these(cases):
-    assert cases["end"][0].now < 64 * MIB, "but for cuBLAS's workspace"
+def test_everything_was_freed(cases):
+    assert cases["end"][0].now < 64 * MIB, "except for cuBLAS's workspace"
 
 
 def test_a_fragmented_heap():
-    told = run(
+    outputs = run(
         """
         torch.cuda.set_per_process_memory_fraction((4 << 30) / torch.cuda.get_device_properties(0).total_memory)
         whole = torch.empty(3500 << 20, dtype=torch.uint8, device="cuda"); del whole
@@ -222,20 +222,20 @@ def test_a_fragmented_heap():
         "big = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')",
         "who()",
     )
-    assert told[1].error == "OutOfMemoryError"
-    assert "cuda:0 is out of memory: 1.0 GiB requested" in told[1].shown
-    assert "requested by In [3]:1" in told[1].shown
-    assert "the largest 14.0 MiB" in told[1].shown
-    advice = [line for line in told[1].shown.splitlines() if line.startswith(("fragmentation", "the device had"))]
+    assert outputs[1].error == "OutOfMemoryError"
+    assert "cuda:0 is out of memory: 1.0 GiB requested" in outputs[1].shown
+    assert "requested by In [3]:1" in outputs[1].shown
+    assert "the largest 14.0 MiB" in outputs[1].shown
+    advice = [line for line in outputs[1].shown.splitlines() if line.startswith(("fragmentation", "the device had"))]
     assert advice[0].startswith("fragmentation: PyTorch has 1.7 GiB free, but in 12")
     assert "expandable_segments:True" in advice[0]
     assert "PyTorch is limited to 4.0 GiB" in advice[1]
-    assert "another process" not in told[1].shown
-    assert told[2].first == "parts"
+    assert "another process" not in outputs[1].shown
+    assert outputs[2].first == "parts"
 
 
-def test_no_advice_on_fragments_where_segments_expand():
-    told = run(
+def test_expandable_segments_are_not_fragmented():
+    outputs = run(
         """
         torch.cuda.set_per_process_memory_fraction((2 << 30) / torch.cuda.get_device_properties(0).total_memory)
         held = torch.empty(1500 << 20, dtype=torch.uint8, device="cuda")
@@ -243,12 +243,12 @@ def test_no_advice_on_fragments_where_segments_expand():
         "big = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')",
         PYTORCH_ALLOC_CONF="expandable_segments:True",
     )
-    assert "is out of memory" in told[1].shown
-    assert "fragmentation:" not in told[1].shown
-    assert "held" in told[1].shown
+    assert "is out of memory" in outputs[1].shown
+    assert "fragmentation:" not in outputs[1].shown
+    assert "held" in outputs[1].shown
 
 
-NEIGHBOUR = """
+OTHER_PROCESS = """
 import sys, torch
 free, total = torch.cuda.mem_get_info()
 keep = torch.empty(free - (6 << 30), dtype=torch.uint8, device="cuda")
@@ -257,24 +257,24 @@ sys.stdin.readline()
 """
 
 
-def test_another_process_fills_the_card():
+def test_another_process_fills_the_device():
     with subprocess.Popen(
-        [sys.executable, "-c", NEIGHBOUR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as neighbour:
-        taken = int(neighbour.stdout.readline())
+        [sys.executable, "-c", OTHER_PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        taken = int(process.stdout.readline())
         try:
-            told = run("x = torch.empty(40 << 30, dtype=torch.uint8, device='cuda')")[0]
+            output = run("x = torch.empty(40 << 30, dtype=torch.uint8, device='cuda')")[0]
         finally:
-            neighbour.stdin.close()
-    assert told.error == "OutOfMemoryError"
-    line = next(line for line in told.shown.splitlines() if line.startswith("another process uses"))
-    assert f"pid {neighbour.pid}" in line
+            process.stdin.close()
+    assert output.error == "OutOfMemoryError"
+    line = next(line for line in output.shown.splitlines() if line.startswith("another process uses"))
+    assert f"pid {process.pid}" in line
     assert f"{taken / GIB:.0f}"[:2] in line
-    assert "fragmentation:" not in told.shown
+    assert "fragmentation:" not in output.shown
 
 
 def test_out_of_memory_in_every_place():
-    told = run(
+    outputs = run(
         "torch.cuda.set_per_process_memory_fraction((2 << 30) / torch.cuda.get_device_properties(0).total_memory)\n"
         "def step(n):\n    x = torch.ones(1 << 30, dtype=torch.uint8, device='cuda')\n"
         "    y = torch.ones(n << 30, dtype=torch.uint8, device='cuda')\n    return x, y",
@@ -296,42 +296,42 @@ def test_out_of_memory_in_every_place():
         """,
         "torch.cuda.memory_allocated()",
     )
-    _, cause, _, caught, thread, backward, after = told
+    _, cause, _, caught, thread, backward, after = outputs
     assert cause.error == "ValueError"
     assert "is out of memory: 5.0 GiB requested\n" in cause.shown
     assert "last exception: step() x" in cause.shown
     assert caught.error is None and "caught" in caught.printed
     assert "5.0 GiB requested (caught by the code)" in caught.shown
-    assert "step() x" in caught.shown, "who held it at the failure, though the frame has gone since"
+    assert "step() x" in caught.shown, "what held the memory at the failure, although the frame is gone"
     assert "in thread worker" in thread.shown
     assert backward.error == "OutOfMemoryError"
     assert "is out of memory" in backward.shown
     assert "In [7]" in backward.shown
-    assert all(one.shown.count("is out of memory") == 1 for one in (cause, caught, thread, backward)), "one panel each"
+    assert all(output.shown.count("is out of memory") == 1 for output in (cause, caught, thread, backward))
     assert after.shown == ""
 
 
 def test_oom_snapshot_of_any_cell(tmp_path):
-    told = run(
+    outputs = run(
         f"%config GPUMem.oom_snapshot = '{tmp_path}/oom_{{n}}.pickle'",
         "def train():\n    a = torch.ones(1 << 30, dtype=torch.uint8, device='cuda')\n"
         "    return a, torch.empty(1 << 40, dtype=torch.uint8, device='cuda')\ntrain()",
         "b = torch.ones(64 << 20, dtype=torch.uint8, device='cuda')\nmade = ipygpumem.holders()\n"
-        "print([part.made for one in made.holders if one.name == 'b' for part in one.parts])",
+        "print([part.made for holder in made.holders if holder.name == 'b' for part in holder.parts])",
         "%config GPUMem.oom_snapshot = None",
         "torch._C._cuda_isHistoryEnabled()",
     )
     from ipygpumem.snapshot import Snapshot
 
-    assert "about 10 %" in told[0].printed
-    assert f"snapshot {tmp_path}/oom_1.pickle" in told[1].shown
+    assert "about 10 %" in outputs[0].printed
+    assert f"snapshot {tmp_path}/oom_1.pickle" in outputs[1].shown
     snapshot = Snapshot.load(tmp_path / "oom_1.pickle")
     assert "oom" in snapshot.summary().lower()
-    assert "In [4]:1" in told[2].printed
+    assert "In [4]:1" in outputs[2].printed
     assert [path.name for path in tmp_path.iterdir()] == ["oom_1.pickle"]
 
 
-def test_hooks_do_not_run_and_checkpoints_do_not_repeat(fresh):
+def test_no_hook_is_called_and_no_checkpoint_is_recomputed(fresh):
     facts = fresh(
         """
         import torch, ipygpumem
@@ -352,7 +352,7 @@ def test_hooks_do_not_run_and_checkpoints_do_not_repeat(fresh):
         found = ipygpumem.holders()
         total = found.total("cuda:0")
         off = total.allocated - total.held - total.unreached
-        tell(same=calls == before, names=[one.name for one in found.holders], off=off)
+        tell(same=calls == before, names=[holder.name for holder in found.holders], off=off)
         z.sum().backward()
         tell(ran="unpack" in calls)
         """
@@ -381,7 +381,7 @@ def test_ten_thousand_tensors_in_a_million_objects(fresh):
     print("seconds", facts["seconds"])
 
 
-def test_storages_of_another_process_are_told_and_not_counted(fresh):
+def test_memory_of_another_process_is_reported_and_not_counted(fresh):
     facts = fresh(
         """
         import torch, ipygpumem
@@ -399,7 +399,8 @@ def test_storages_of_another_process_are_told_and_not_counted(fresh):
             own = torch.ones(8 << 20, dtype=torch.uint8, device="cuda")
             found = ipygpumem.holders()
             total = found.total("cuda:0")
-            tell(names=[one.name for one in found.holders], notes=list(found.notes), sum=total.held + total.unreached,
+            names = [holder.name for holder in found.holders]
+            tell(names=names, notes=list(found.notes), sum=total.held + total.unreached,
                  allocated=torch.cuda.memory_allocated())
             del shared
             done.set()
@@ -412,31 +413,31 @@ def test_storages_of_another_process_are_told_and_not_counted(fresh):
 
 
 def test_after_a_failed_kernel():
-    told = run(
+    outputs = run(
         "x = torch.zeros(64 << 20, dtype=torch.uint8, device='cuda')",
         "torch.zeros(10, device='cuda')[torch.tensor([100], device='cuda')]\ntorch.cuda.synchronize()",
-        "found = ipygpumem.holders(); tell(names=[one.name for one in found.holders])",
+        "found = ipygpumem.holders(); tell(names=[holder.name for holder in found.holders])",
         "%gpumem who",
         "%gpumem free",
     )
-    assert told[1].error is not None
-    assert "x" in told[2].names
-    assert all(one.error is None for one in told[2:])
+    assert outputs[1].error is not None
+    assert "x" in outputs[2].names
+    assert all(output.error is None for output in outputs[2:])
 
 
-def test_new_storages_where_old_ones_were_freed():
-    """The caching allocator gives an address out again at once."""
-    told = run(
+def test_a_storage_at_the_address_of_a_freed_one_is_new():
+    """The caching allocator reuses an address at once."""
+    outputs = run(
         "kept = torch.ones(32 << 20, dtype=torch.uint8, device='cuda')\n"
         "old = torch.ones(64 << 20, dtype=torch.uint8, device='cuda'); place = old.data_ptr()",
         "del old\nfresh = torch.ones(64 << 20, dtype=torch.uint8, device='cuda')\n%gpumem who --new -v found",
-        "tell(same=fresh.data_ptr() == place, names=[one.name for one in found.holders])",
+        "tell(same=fresh.data_ptr() == place, names=[holder.name for holder in found.holders])",
     )
-    assert told[2].same
-    assert told[2].names == ["fresh"]
+    assert outputs[2].same
+    assert outputs[2].names == ["fresh"]
 
 
-def test_a_thread_that_allocates_while_it_looks(fresh):
+def test_a_thread_that_allocates_during_the_search(fresh):
     facts = fresh(
         """
         import threading, torch, ipygpumem

@@ -1,4 +1,4 @@
-"""Cells that run out of memory on the fake card: one panel each, the user's error as it was."""
+"""Cells that run out of memory on the fake GPU have one panel each, and their error is unchanged."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 
 from ipygpumem.snapshot import Snapshot
 
-NOBODY = 9_000_001  # no system has so many processes
+UNUSED_PID = 9_000_001  # no system has so many processes
 GPU = "dtype=torch.uint8, device='cuda')"
 STEP = f"def step(n):\n    x = torch.ones(10 << 30, {GPU}\n    y = torch.ones(n << 30, {GPU}\n    return x, y"
 
 
 @pytest.fixture
 def oom_notebook(gpu_notebook, monkeypatch):
-    monkeypatch.setattr("ipygpumem.features.oom.collect._SEARCH_LIMIT", 30.0)  # how fast the walk is, is not asked here
+    monkeypatch.setattr("ipygpumem.features.oom.collect._SEARCH_LIMIT", 30.0)  # the speed is not tested here
     gpu_notebook.run(f"big = torch.ones(60 << 30, {GPU}")
     gpu_notebook.run(STEP)
     return gpu_notebook
@@ -26,71 +26,71 @@ def panels(ran):
 
 
 def test_the_panel(oom_notebook, fake_gpu):
-    fake_gpu.nvml.devices[0].others[NOBODY] = 50 << 30
+    fake_gpu.nvml.devices[0].others[UNUSED_PID] = 50 << 30
     ran = oom_notebook.run("step(40)")
     assert type(ran.error) is torch.OutOfMemoryError
     (panel,) = ran.texts
     head, holders = panel.split("\n\n")
     assert head.startswith("cuda:0 is out of memory: 40.0 GiB requested\n")
     assert "other processes                50.0 GiB" in head
-    assert f"pid {NOBODY}                  50.0 GiB" in head
+    assert f"pid {UNUSED_PID}                  50.0 GiB" in head
     assert head.endswith("called by In [2]:3 step()")
     assert holders.startswith("cuda:0, who holds the memory now\n")
     names = [line.split("  ")[1] for line in holders.splitlines()[2:4]]
     assert names == ["big", "last exception: step() x"]
     assert holders.splitlines()[-3:] == [
         "cells that added most since the baseline: In [1] +60.0 GiB, In [3] +10.0 GiB",
-        f"another process uses 50.0 GiB of this device: pid {NOBODY}",
+        f"another process uses 50.0 GiB of this device: pid {UNUSED_PID}",
         "%gpumem free frees 10.0 GiB",
     ]
     assert "fragmentation" not in panel
     assert oom_notebook.last.devices["cuda:0"].ooms == 1
 
 
-def test_in_the_cause_of_another_exception(oom_notebook):
+def test_an_error_that_caused_another_exception(oom_notebook):
     ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise ValueError('no') from error")
     assert type(ran.error) is ValueError
     assert "requested\n" in panels(ran)[0]
     assert "last exception: step() x" in panels(ran)[0]
 
 
-def test_caught_by_the_code(oom_notebook):
+def test_an_error_that_the_code_catches(oom_notebook):
     ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    print('caught')")
     assert (ran.success, ran.stdout) == (True, "caught\n")
     (panel,) = panels(ran)
     assert "80.0 GiB requested (caught by the code)" in panel
     assert "who holds the memory at the failure" in panel
-    assert "thread MainThread: step() x" in panel, "who held it then, though the frame has gone"
+    assert "thread MainThread: step() x" in panel, "what held the memory then, although the frame is gone"
 
 
-ODD = {
+RAISING = {
     "exceptions": "exceptions = 7",
-    "property": "@property\n    def exceptions(self): raise RuntimeError('mine')",
-    "class": "@property\n    def __class__(self): raise RuntimeError('mine')",
+    "property": "@property\n    def exceptions(self): raise RuntimeError('user code')",
+    "class": "@property\n    def __class__(self): raise RuntimeError('user code')",
     "cause": "def __getattribute__(self, name):\n        if name in {'__cause__', 'exceptions'}: raise KeyError(name)"
     "\n        return Exception.__getattribute__(self, name)",
 }
 
 
-@pytest.mark.parametrize("body", ODD.values(), ids=ODD)
-def test_an_odd_exception_loses_neither_panel_nor_report(oom_notebook, body):
+@pytest.mark.parametrize("body", RAISING.values(), ids=RAISING)
+def test_an_exception_that_raises_when_read_loses_neither_panel_nor_report(oom_notebook, body):
     if IPython.version_info < (8,) and "__getattribute__" in body:
         pytest.skip("this IPython's own traceback fails on such an exception")
-    oom_notebook.run(f"class Odd(Exception):\n    {body}")
-    ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise Odd() from error")
+    oom_notebook.run(f"class Raising(Exception):\n    {body}")
+    ran = oom_notebook.run("try:\n    step(80)\nexcept Exception as error:\n    raise Raising() from error")
     (panel,) = panels(ran)
     assert "80.0 GiB requested\n" in panel
     assert "Error in callback" not in ran.stdout + ran.stderr
     assert oom_notebook.last.devices["cuda:0"].ooms == 1
 
 
-def test_a_cell_that_failed_otherwise_has_not_gone_on(oom_notebook):
+def test_a_cell_that_failed_later_did_not_continue(oom_notebook):
     ran = oom_notebook.run("try:\n    step(80)\nexcept Exception:\n    pass\nraise ValueError('no')")
     (panel,) = panels(ran)
     assert "caught by the code" not in panel
 
 
-def test_in_a_thread(oom_notebook):
+def test_an_error_in_a_thread(oom_notebook):
     cell = "import threading\nthreading.excepthook = lambda hook: None"
     cell += "\nt = threading.Thread(target=step, args=(80,), name='w')"
     ran = oom_notebook.run(f"{cell}\nt.start(); t.join()")
@@ -98,7 +98,7 @@ def test_in_a_thread(oom_notebook):
     assert "in thread w" in panel
 
 
-def test_many_failures_are_one_panel(oom_notebook):
+def test_several_failures_have_one_panel(oom_notebook):
     ran = oom_notebook.run(
         "for n in (100, 90, 80):\n    try:\n        step(n)\n    except torch.OutOfMemoryError:\n        pass"
     )
@@ -107,25 +107,25 @@ def test_many_failures_are_one_panel(oom_notebook):
     assert "3 allocations failed in this cell; this is the last one" in panel
 
 
-def test_the_next_cell_has_none(oom_notebook):
+def test_the_next_cell_has_no_panel(oom_notebook):
     oom_notebook.run("step(80)")
     assert oom_notebook.run("1 + 1").texts == []
 
 
-def test_switched_off_reports_are_off(oom_notebook):
+def test_no_panel_while_reports_are_off(oom_notebook):
     oom_notebook.run("%gpumem off")
     assert oom_notebook.run("step(80)").texts == []
     oom_notebook.run("%gpumem on")
     assert oom_notebook.run("1 + 1").texts == []
 
 
-def test_over_a_measured_cell_the_table_stays(oom_notebook):
+def test_a_measured_cell_has_a_panel_and_a_table(oom_notebook):
     ran = oom_notebook.run("%%gpumem\nstep(80)")
     assert len(ran.texts) == 2
     assert len(panels(ran)) == 1
 
 
-def test_without_the_extension_nobody_listens(oom_notebook):
+def test_without_the_extension_there_is_no_panel(oom_notebook):
     from ipygpumem.features.oom.observer import failed_allocations
 
     oom_notebook.run("%unload_ext ipygpumem")
@@ -149,7 +149,7 @@ def test_a_snapshot_of_each_failure(oom_notebook, fake_gpu, tmp_path):
     assert fake_gpu.history is None
 
 
-def test_the_ring_makes_room_and_comes_back(oom_notebook, fake_gpu, tmp_path):
+def test_the_history_is_interrupted_by_other_recordings(oom_notebook, fake_gpu, tmp_path):
     oom_notebook.run(f"%config GPUMem.oom_snapshot = '{tmp_path}/oom.pickle'")
     ran = oom_notebook.run("%gpumem record start")
     assert ran.success
@@ -166,8 +166,8 @@ def test_the_ring_makes_room_and_comes_back(oom_notebook, fake_gpu, tmp_path):
     assert fake_gpu.history is None
 
 
-@pytest.mark.parametrize("value", ["/proc/no/oom.pickle", "{nobody}.pickle", "", 3])
-def test_a_snapshot_that_cannot_be_written_is_refused_at_once(oom_notebook, value):
+@pytest.mark.parametrize("value", ["/proc/no/oom.pickle", "{unknown}.pickle", "", 3])
+def test_an_invalid_path_is_refused_when_it_is_set(oom_notebook, value):
     magics = oom_notebook.shell.magics_manager.registry["GPUMem"]
     with pytest.raises(Exception, match=r".+"):
         magics.oom_snapshot = value
