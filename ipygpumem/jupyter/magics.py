@@ -236,8 +236,8 @@ class GPUMem(Magics, Settings):
             raise UsageError(f"{program}: {error}") from error
         # without options the full breakdown is what was requested
         sections = arguments.lines or arguments.function or arguments.modules or arguments.outside
-        table = arguments.table or (program == "%%gpumem" and not sections and arguments.snapshot is None)
-        return CellOptions(plan, arguments.quiet, arguments.var, table=table, view=arguments.view, code=text)
+        full = program == "%%gpumem" and not sections and arguments.snapshot is None and self.style != "line"
+        return CellOptions(plan, arguments.quiet, arguments.var, table=arguments.table or full, view=arguments.view, code=text)
 
     def _plan(self, arguments: argparse.Namespace, text: str) -> Plan:
         peak_limit = self.limit if arguments.limit is None else arguments.limit

@@ -38,7 +38,7 @@ def test_first_five_minutes(tmp_path):
     ).cells
     assert re.search(
         r"ipygpumem: cuda:0 NVIDIA .*, \d+\.\d GiB; baseline \d+ MiB \(context \d+, first kernels \d+\);"
-        r".* a report follows every cell that moves memory",
+        r".* a report follows every cell that changes memory",
         printed(cells[0]),
     )
     [line] = texts(cells[1])

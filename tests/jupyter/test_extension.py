@@ -17,7 +17,7 @@ pytestmark = pytest.mark.ipython
 MIB = 1 << 20
 HOST_LINE = re.compile(
     rf"ipygpumem: no GPU \({re.escape(NO_GPU)}\): reporting host memory \(RSS\) instead, "
-    r"baseline \d+\.\d [MG]iB; a report follows every cell that moves memory\n"
+    r"baseline \d+\.\d [MG]iB; a report follows every cell that changes memory\n"
 )
 ALLOCATE = "kept = torch.ones(100 << 20, dtype=torch.uint8, device='cuda')"
 
@@ -56,7 +56,7 @@ def test_load_says_one_line(notebook):
 def test_load_on_a_gpu_says_one_line(fake_gpu, notebook):
     assert notebook.load().stdout == (
         "ipygpumem: cuda:0 NVIDIA H200, 139.8 GiB; baseline 678 MiB (context 612, first kernels 66); "
-        "cuBLAS workspace 32 MiB in PyTorch; a report follows every cell that moves memory\n"
+        "cuBLAS workspace 32 MiB in PyTorch; a report follows every cell that changes memory\n"
     )
 
 
@@ -176,7 +176,7 @@ def test_unload_while_recording(fake_gpu, notebook):
     notebook.run("%gpumem record start")
     assert torch._C._cuda_isHistoryEnabled() is True
     ran = notebook.run("%unload_ext ipygpumem", store_history=False)
-    assert ran.stdout == "ipygpumem: a recording was on; what was not saved is gone\n"
+    assert ran.stdout == "ipygpumem: the recording across cells was stopped; what was not saved is lost\n"
     assert torch._C._cuda_isHistoryEnabled() is False
     torch.cuda.reset_peak_memory_stats()
     assert footprint(notebook.shell)["torch"] == before

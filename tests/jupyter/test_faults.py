@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fakes.builds import NO_GPU
-from ipygpumem.jupyter import error_boundary as boundary
+from ipygpumem.jupyter import cell_events
 from ipygpumem.measurement.runtime import current
 
 pytestmark = pytest.mark.ipython
@@ -29,7 +29,7 @@ def take(mib, name="kept"):
 
 @pytest.fixture(autouse=True)
 def untold():
-    boundary._told.clear()
+    cell_events._printed.clear()
 
 
 # snapshots that cannot be written
@@ -91,7 +91,7 @@ def test_a_guest_in_the_users_recording(gpu_notebook, fake_gpu, tmp_path):
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=5000)")
     before = dict(fake_gpu.history)
     ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\n{take(10)}")
-    assert "cut out of the recording that was on" in ran.text
+    assert "taken from the recording that was already running" in ran.text
     assert fake_gpu.history == before
     trace = pickle.loads((tmp_path / "x.pickle").read_bytes())["device_traces"][0]
     assert [event["size"] for event in trace if event["action"] == "alloc"] == [10 * MIB]
@@ -102,7 +102,7 @@ def test_dropped_events_are_told(gpu_notebook, tmp_path):
         f"%%gpumem --snapshot {tmp_path}/x.pickle --max-entries 10\n"
         "for _ in range(50): torch.ones(1 << 20, dtype=torch.uint8, device='cuda')"
     )
-    assert "the ring dropped " in ran.text and "raise --max-entries" in ran.text
+    assert "the ring buffer dropped " in ran.text and "raise --max-entries" in ran.text
 
 
 # torch
@@ -195,7 +195,7 @@ def test_nvml_dies_in_mid_session(gpu_notebook, fake_gpu):
     assert ran.value == 42
     reason = "the GPU has fallen off the bus (NVML: GPU is lost)"
     (said,) = ran.text.splitlines()[1:]
-    assert said == f"cuda:0: memory outside PyTorch is from here on known for the whole card only ({reason})"
+    assert said == f"cuda:0: memory outside PyTorch is known for the whole device only from now on ({reason})"
     assert gpu_notebook.run("1 + 1").texts == []  # said once
     ran = gpu_notebook.run(take(64, "more"))
     assert ran.text.startswith("cuda:0  +64.0 MiB held · peak +64.0 MiB")
@@ -238,7 +238,7 @@ def test_our_own_error_is_one_line_once(gpu_notebook, monkeypatch, place):
             patched.setattr(Measurement, place, broken)
         ran = gpu_notebook.run(f"{take(10)}\n6 * 7")
         assert ran.value == 42
-        assert ran.stderr == "ipygpumem: this cell has no report (RuntimeError: ours); said once\n"
+        assert ran.stderr == "ipygpumem: this cell has no report (RuntimeError: ours); this is printed once\n"
         assert ran.texts == []
         ran = gpu_notebook.run("1/0")
         assert isinstance(ran.error, ZeroDivisionError)
@@ -265,7 +265,7 @@ def test_our_own_error_at_the_end_of_a_statement(gpu_notebook, monkeypatch):
 
 def test_a_reading_that_fails(gpu_notebook, monkeypatch):
     """What cannot be read is None with its reason, and the rest is there."""
-    from ipygpumem.sources import pytorch
+    from ipygpumem.sources import allocator
 
     gpu_notebook.run(take(64))
     with monkeypatch.context() as patched:
@@ -273,7 +273,7 @@ def test_a_reading_that_fails(gpu_notebook, monkeypatch):
         def broken(torch, index):
             raise RuntimeError("CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA")
 
-        patched.setattr(pytorch, "stats", broken)
+        patched.setattr(allocator, "stats", broken)
         ran = gpu_notebook.run("6 * 7")
         assert (ran.value, ran.stderr) == (42, "")
         device = gpu_notebook.last.devices["cuda:0"]

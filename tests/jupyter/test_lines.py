@@ -161,9 +161,9 @@ def test_options_of_a_recording_go_with_lines(nb):
     [
         ("-f nope", "'nope' is not defined"),
         ("-f net.nope", "'net.nope' is not defined"),
-        ("-f Net", "'Net' is a class: name a method, as in Net.forward"),
-        ("-f len", "'len' is no function or method written in Python"),
-        ("-f torch.sum", "'torch.sum' is no function or method written in Python"),
+        ("-f Net", "'Net' is a class: name a method, such as Net.forward"),
+        ("-f len", "'len' is not a function or method written in Python"),
+        ("-f torch.sum", "'torch.sum' is not a function or method written in Python"),
         ("--lines --stacks none", "--lines needs the stacks of allocations"),
         ("--lines train", "unrecognized arguments: train"),
     ],

@@ -95,17 +95,17 @@ def test_saved_again_and_again(gpu_notebook, tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("record", "%gpumem record start [OPTIONS] | save PATH | stop"),
-        ("record -x", "%gpumem record start [OPTIONS] | save PATH | stop"),
-        ("record stop", "%gpumem record: nothing is being recorded"),
-        ("record save x.pickle", "%gpumem record: nothing is being recorded; %gpumem record start begins"),
-        ("record save", "%gpumem record save takes one path"),
-        ("record save a b", "%gpumem record save takes one path"),
+        ("record", "%gpumem record: name one of start, save, stop"),
+        ("record -x", "%gpumem record: name one of start, save, stop"),
+        ("record stop", "%gpumem record stop: nothing is being recorded"),
+        ("record save x.pickle", "%gpumem record save: nothing is being recorded; %gpumem record start begins a recording"),
+        ("record save", "%gpumem record save: the following arguments are required: PATH"),
+        ("record save a b", "%gpumem record save: unrecognized arguments: b"),
         ("record save 'x", '%gpumem record save: No closing quotation in "\'x"'),
-        ("record save no/such/x.pickle", "%gpumem record: the folder {here}/no/such does not exist"),
+        ("record save no/such/x.pickle", "%gpumem record save: the folder {here}/no/such does not exist"),
         (
             "record start --max-entries 0",
-            "%gpumem record start: --max-entries is a number of events from 1 on, not '0'",
+            "%gpumem record start: argument --max-entries: must be a number, 1 or more, not '0'",
         ),
         ("record start now", "%gpumem record start: unrecognized arguments: now"),
         ("record start --snapshot x", "%gpumem record start: unrecognized arguments: --snapshot x"),
@@ -121,7 +121,7 @@ def test_what_cannot_be(gpu_notebook, tmp_path, monkeypatch, line, message):
 def test_twice(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     line = usage(gpu_notebook.run("%gpumem record start"))
-    assert line == "%gpumem record: already recording; %gpumem record stop ends it"
+    assert line == "%gpumem record start: already recording; %gpumem record stop ends it"
     assert recording()
 
 
@@ -129,7 +129,7 @@ def test_a_users_own_recording_is_left_alone(gpu_notebook, fake_gpu):
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
     before = dict(fake_gpu.history)
     line = usage(gpu_notebook.run("%gpumem record start"))
-    assert line == "%gpumem record: PyTorch's history is being recorded already, and is yours: save it yourself"
+    assert line == "%gpumem record start: the program is recording PyTorch's allocation history itself: stop or save that one"
     assert fake_gpu.history == before
     assert usage(gpu_notebook.run("%gpumem record stop")) == "%gpumem record: nothing is being recorded"
 
@@ -148,7 +148,7 @@ def test_a_cells_own_snapshot_meanwhile(gpu_notebook, tmp_path):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run(take(4))
     ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/cell.pickle\n{take(8, 'more')}")
-    assert "cut out of the recording that was on" in ran.text
+    assert "taken from the recording that was already running" in ran.text
     trace = pickle.loads((tmp_path / "cell.pickle").read_bytes())["device_traces"][0]
     assert [event["size"] for event in trace if event["action"] == "alloc"] == [8 * MIB]
     assert recording()

@@ -100,7 +100,7 @@ def test_a_bad_value_in_the_configuration_does_not_break_the_load(fake_gpu, conf
     notebook = configured(**{name: BAD[name], "style": BAD[name] if name == "style" else "table"})
     first, fault = notebook.said.stdout.splitlines()
     assert first.startswith("ipygpumem: cuda:0 NVIDIA H200")
-    assert fault.startswith(f"ipygpumem: c.GPUMem.{name} = {BAD[name]!r} is passed over: ")
+    assert fault.startswith(f"ipygpumem: c.GPUMem.{name} = {BAD[name]!r} is ignored: ")
     assert notebook.said.stderr == ""
     assert notebook.said.success
     ran = notebook.run(take(64))
@@ -119,7 +119,7 @@ def test_a_device_that_only_torch_can_deny(fake_gpu, make_notebook, monkeypatch)
         assert faults == []
         assert config.GPUMem.devices == "cuda:7"
         _, faults = without_faults(Config(GPUMem={"devices": "gpu0"}), "GPUMem")
-        assert faults == ["c.GPUMem.devices = 'gpu0' is passed over: 'gpu0' is not a device: write cuda:0, or 0"]
+        assert faults == ["c.GPUMem.devices = 'gpu0' is ignored: 'gpu0' is not a device: write cuda:0, or 0"]
 
 
 def test_asking_for_a_section_does_not_make_it():
@@ -178,7 +178,7 @@ def test_devices(two_gpus, setting, devices):
 
 
 def test_no_devices_at_all_is_refused(fake_gpu, configured):
-    assert "devices names none" in configured(devices=[]).said.stdout
+    assert "devices must not be empty" in configured(devices=[]).said.stdout
 
 
 def test_unload_watches_everything_again(two_gpus, configured):
@@ -199,8 +199,8 @@ def test_preload_context(fake_gpu, configured):
 def test_preload_off_leaves_cuda_alone(fake_gpu, configured):
     notebook = configured(preload="off")
     assert notebook.said.stdout == (
-        "ipygpumem: CUDA is left alone; the baseline follows the first cell that starts it; "
-        "a report follows every cell that moves memory\n"
+        "ipygpumem: CUDA was not started; the first cell that starts it sets the baseline; "
+        "a report follows every cell that changes memory\n"
     )
     for cell in ("x = 1", "%gpumem", "%%gpumem\ny = 1", "%gpumem 6 * 7", "import ipygpumem; ipygpumem.reading()"):
         notebook.run(cell)
@@ -296,7 +296,7 @@ def test_a_device_that_comes_under_watch_in_a_cell_is_told_of_from_the_next(two_
     ran = notebook.run("%%gpumem\n%config GPUMem.devices = 'cuda:0,cuda:1'")
     assert list(notebook.last.devices) == ["cuda:0"]
     assert notebook.last.devices["cuda:0"].held == 0
-    note = "cuda:1 is under watch only since this began: it is told of from the next measurement on"
+    note = "cuda:1 was added to the monitored devices during this measurement: it is reported from the next one on"
     assert notebook.last.notes == (note,)
     assert note in ran.text
     notebook.run("c = torch.ones(1 << 20, device='cuda:1')")

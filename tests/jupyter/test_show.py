@@ -9,7 +9,7 @@ import sys
 import pytest
 from IPython import version_info
 
-from ipygpumem.jupyter.terminal import coloured_terminal, is_terminal
+from ipygpumem.jupyter.display import is_terminal, uses_colour
 
 pytestmark = pytest.mark.ipython
 
@@ -42,7 +42,7 @@ def test_colour_in_a_terminal(terminal, monkeypatch, case, coloured):
     terminal.shell.colors = names[case != "no colours"]
     monkeypatch.setattr(sys, "stdout", io.StringIO() if case == "pipe" else Tty())
     assert is_terminal(terminal.shell)
-    assert coloured_terminal(terminal.shell) is coloured
+    assert uses_colour(terminal.shell) is coloured
 
 
 def test_the_line_in_a_terminal(terminal, monkeypatch):
@@ -64,7 +64,7 @@ def test_the_line_in_a_terminal(terminal, monkeypatch):
 
 def test_a_notebook_is_no_terminal(loaded):
     assert not is_terminal(loaded.shell)
-    assert not coloured_terminal(loaded.shell)
+    assert not uses_colour(loaded.shell)
 
 
 @pytest.mark.parametrize(("cell", "limit"), [(TAKE, 4096), (f"%%gpumem\n{TAKE}", 16384), ("%gpumem", 16384)])
@@ -84,7 +84,7 @@ def test_one_to_three_lines(two_gpus, make_notebook, tmp_path):
     assert notebook.run(TAKE).text.count("\n") == 0
     first = notebook.run(f"more = {TAKE}; two = torch.ones(1 << 28, device='cuda:1')").text
     assert first.count("\n") == 2
-    assert first.endswith("cuda:1: this process's CUDA context came with the first tensor there, and stays")
+    assert first.endswith("cuda:1: the first tensor there created a CUDA context, which stays until the process ends")
     assert notebook.run("two = torch.ones(1 << 20, device='cuda:1')").text.count("\n") <= 1
     notebook.run("%gpumem record start")
     text = notebook.run("x = torch.ones(1 << 28, device='cuda:0'); y = torch.ones(1 << 28, device='cuda:1')").text
