@@ -237,7 +237,8 @@ class GPUMem(Magics, Settings):
         # without options the full breakdown is what was requested
         sections = arguments.lines or arguments.function or arguments.modules or arguments.outside
         full = program == "%%gpumem" and not sections and arguments.snapshot is None and self.style != "line"
-        return CellOptions(plan, arguments.quiet, arguments.var, table=arguments.table or full, view=arguments.view, code=text)
+        table = arguments.table or full
+        return CellOptions(plan, arguments.quiet, arguments.var, table=table, view=arguments.view, code=text)
 
     def _plan(self, arguments: argparse.Namespace, text: str) -> Plan:
         peak_limit = self.limit if arguments.limit is None else arguments.limit

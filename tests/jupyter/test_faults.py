@@ -270,7 +270,7 @@ def test_a_reading_that_fails(gpu_notebook, monkeypatch):
     gpu_notebook.run(take(64))
     with monkeypatch.context() as patched:
 
-        def broken(torch, index):
+        def broken(index):
             raise RuntimeError("CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA")
 
         patched.setattr(allocator, "stats", broken)

@@ -105,7 +105,7 @@ def test_a_cell_that_profiles_itself(notebook, tmp_path):
     ("line", "message"),
     [
         ("--trace x.txt", "%%gpumem: the file name of the trace must end in .json or .json.gz, not 'x.txt'"),
-        ("--timeline {no}.html", "gpumem: '{no}.html' does not expand (NameError: name 'no' is not defined)"),
+        ("--timeline {no}.html", "%%gpumem: '{no}.html' cannot be expanded (NameError: name 'no' is not defined)"),
         ("--trace {folder}/a/b.json", "%%gpumem: the folder {tmp}/a does not exist"),
         ("--trace", "%%gpumem: argument --trace: expected one argument"),
         ("--trace {folder}/a.json --trace {folder}/b.json", "%%gpumem: --trace is given twice"),

@@ -98,7 +98,10 @@ def test_saved_again_and_again(gpu_notebook, tmp_path):
         ("record", "%gpumem record: name one of start, save, stop"),
         ("record -x", "%gpumem record: name one of start, save, stop"),
         ("record stop", "%gpumem record stop: nothing is being recorded"),
-        ("record save x.pickle", "%gpumem record save: nothing is being recorded; %gpumem record start begins a recording"),
+        (
+            "record save x.pickle",
+            "%gpumem record save: nothing is being recorded; %gpumem record start begins a recording",
+        ),
         ("record save", "%gpumem record save: the following arguments are required: PATH"),
         ("record save a b", "%gpumem record save: unrecognized arguments: b"),
         ("record save 'x", '%gpumem record save: No closing quotation in "\'x"'),
@@ -129,9 +132,11 @@ def test_a_users_own_recording_is_left_alone(gpu_notebook, fake_gpu):
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
     before = dict(fake_gpu.history)
     line = usage(gpu_notebook.run("%gpumem record start"))
-    assert line == "%gpumem record start: the program is recording PyTorch's allocation history itself: stop or save that one"
+    assert line == (
+        "%gpumem record start: the program is recording PyTorch's allocation history itself: stop or save that one"
+    )
     assert fake_gpu.history == before
-    assert usage(gpu_notebook.run("%gpumem record stop")) == "%gpumem record: nothing is being recorded"
+    assert usage(gpu_notebook.run("%gpumem record stop")) == "%gpumem record stop: nothing is being recorded"
 
 
 def test_taken_over_by_the_user(gpu_notebook):

@@ -24,7 +24,7 @@ def _run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
 
 EXPLAIN = Command(
     "explain",
-    "all memory between what nvidia-smi and memory_allocated() report, and what can be done about it",
+    "the difference between nvidia-smi and memory_allocated(), and what can be done about it",
     result_options("the explanation"),
     magic=_run,
 )

@@ -84,7 +84,7 @@ def _cached(release: Release) -> list[str]:
 
 FREE = Command(
     "free",
-    "free the memory held by the last traceback and by unreachable cycles, and report how much that was",
+    "free the memory of the last traceback and of unreachable cycles, and report how much",
     (
         Option(
             ("names",),
