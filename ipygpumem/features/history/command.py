@@ -51,7 +51,7 @@ def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
     notebook.cells.claim()
     selected = select_devices(rows.rows, devices)
     if arguments.plot:
-        from ipygpumem.features.history.picture import history_picture
+        from ipygpumem.features.history.plot import history_picture
 
         text = text_tables(history_tables(selected, Page(), title=rows.name))
         notebook.show_picture(history_picture(selected, rows.name), text)
@@ -108,7 +108,7 @@ def _read(name: str, read: Callable[[str], ReportRows]) -> ReportRows | None:
 
 
 def _write_picture(target: str, rows: ReportRows) -> None:
-    from ipygpumem.features.history.picture import history_picture
+    from ipygpumem.features.history.plot import history_picture
     from ipygpumem.viewer.write import write_file
 
     picture = history_picture(rows.rows, rows.name)

@@ -34,7 +34,7 @@ def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
     notebook.cells.claim()
     problem = None
     if arguments.plot:
-        from ipygpumem.features.ranks.picture import ranks_picture
+        from ipygpumem.features.ranks.plot import ranks_picture
 
         try:
             notebook.show_picture(ranks_picture(ranks.members, ranks.what), str(ranks))
@@ -80,7 +80,7 @@ def _shell(arguments: argparse.Namespace) -> int:
         print_lines(text_tables(ranks_tables(ranks.members, ranks.what, by=arguments.by, limit=arguments.top)))
     status = BAD_FILE if ranks.faults else 0
     if arguments.plot is not None:
-        from ipygpumem.features.ranks.picture import ranks_picture
+        from ipygpumem.features.ranks.plot import ranks_picture
         from ipygpumem.viewer.write import write_file
 
         write_file(check_path(arguments.plot, "picture", "ranks.png"), ranks_picture(ranks.members).png)

@@ -16,7 +16,7 @@ from fakes.sessions import MIB, cell, session
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.history import picture as module
 from ipygpumem.features.history.model import changed_rows
-from ipygpumem.features.history.picture import history_picture
+from ipygpumem.features.history.plot import history_picture
 from ipygpumem.viewer.axes import INK, LEFT, RIGHT, WIDTH, Sheet, style
 from ipygpumem.viewer.still import MAX_BYTES
 
