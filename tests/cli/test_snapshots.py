@@ -19,8 +19,10 @@ def test_summary_begins_with_the_answer(capsys):
         "   593.9 MiB  33 %  (older than the recording, without a stack)  (447 blocks)",
         "   240.2 MiB  13 %  project/train_gpt.py:10 forward  (48 blocks)",
         "  8,088 events; at the end 593.9 MiB requested, 600.9 MiB rounded; reserved 1.9 GiB, at most 1.9 GiB",
-        "  note: 447 blocks (593.9 MiB) are older than the first event; "
-        "the file does not say whether events were dropped",
+        (
+            "  note: 447 blocks (593.9 MiB) are older than the first event; "
+            "the file does not say whether events were dropped"
+        ),
         "gpt_small.pickle.xz",
     ]
     assert len(out.splitlines()) <= 24

@@ -14,7 +14,7 @@ from PIL import Image
 from fakes.facts import before, report
 from fakes.sessions import MIB, cell, session
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.history import picture as module
+from ipygpumem.features.history import plot as module
 from ipygpumem.features.history.model import changed_rows
 from ipygpumem.features.history.plot import history_picture
 from ipygpumem.viewer.axes import INK, LEFT, RIGHT, WIDTH, Sheet, style
