@@ -101,6 +101,16 @@ def test_files_named_in_the_documentation_exist(path):
     assert not [name for name in names if not any((folder / name).exists() for folder in (ROOT, ROOT / "ipygpumem"))]
 
 
+def test_map_of_folders_is_complete():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    code_map = text.partition("## Where things are")[2].partition("## ")[0]
+    package = ROOT / "ipygpumem"
+    folders = {
+        init.parent.name for pattern in ("*/__init__.py", "features/*/__init__.py") for init in package.glob(pattern)
+    }
+    assert set(re.findall(r"(?:^ +| {2,})(\w+)/ ", code_map, re.MULTILINE)) == folders
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_are_executed_on_a_gpu_and_have_figures(path):
     rows = read_rows(path)
