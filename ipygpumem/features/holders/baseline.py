@@ -30,8 +30,8 @@ def storage_baseline(*, host: bool = False, blocks_only: bool = False) -> Storag
     if torch is None:
         return StorageBaseline()
     blocks = allocated_blocks() if pytorch.started() is not None else None
-    found = {} if blocks_only else find_storages(torch, lambda device: host or device != "cpu")
-    return StorageBaseline.of(found, blocks)
+    references = {} if blocks_only else find_storages(torch, lambda device: host or device != "cpu")
+    return StorageBaseline.of(references, blocks)
 
 
 class CellBaselines:

@@ -67,8 +67,7 @@ def holders(
     Raises:
         OptionError: An argument is invalid.
     """
-    found, _ = find_holders(current(), roots, device=device, host=host, since=since, limit=limit, label=label)
-    return found
+    return find_holders(current(), roots, device=device, host=host, since=since, limit=limit, label=label)[0]
 
 
 def new_holders(report: Report, baseline: StorageBaseline | None) -> Holders | None:
@@ -105,20 +104,14 @@ def find_holders(
     if roots is None:
         roots = naming().roots()
     before = allocated_blocks() if started else None
-    found = search_holders([*roots, *module_roots(roots)], torch, is_wanted, limit=limit)
+    search = search_holders([*roots, *module_roots(roots)], torch, is_wanted, limit=limit)
     after = allocated_blocks() if started else None
-    assignment = _BlockAssignment(found, before, after, since, label or naming().label)
+    assignment = _BlockAssignment(search, before, after, since, label or naming().label)
     devices = assignment.devices(torch if started else None, is_wanted)
     totals = tuple(assignment.total(name, runtime.baseline) for name in devices)
-    result = Holders(
-        assignment.holders(),
-        totals,
-        tuple(assignment.notes),
-        complete=found.complete,
-        objects=found.objects,
-        seconds=found.seconds,
-    )
-    return result, StorageBaseline.of(found.references, after)
+    notes = tuple(assignment.notes)
+    result = Holders(assignment.holders(), totals, notes, search.complete, search.objects, search.seconds)
+    return result, StorageBaseline.of(search.references, after)
 
 
 def _check(roots: Any, since: Any, limit: Any) -> None:
@@ -127,14 +120,14 @@ def _check(roots: Any, since: Any, limit: Any) -> None:
         raise OptionError(f"roots must be a list of Root, or None, not {type(roots).__name__}")
     if since is not None and not isinstance(since, StorageBaseline):
         raise OptionError(f"since must be a StorageBaseline, not {type(since).__name__}")
-    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit >= 0:
+    if not isinstance(limit, (int, float)) or not limit >= 0:
         raise OptionError(f"limit must be a number of seconds of at least 0, not {limit!r}")
 
 
 def _device_names(device: Any, runtime: Runtime) -> tuple[str, ...]:
-    words = [word.strip() for word in device_words(device, "device")]
-    names = runtime.monitor.parse_devices(word for word in words if word != _HOST)
-    return (*names, _HOST) if _HOST in words else names
+    texts = [text.strip() for text in device_words(device, "device")]
+    names = runtime.monitor.parse_devices(text for text in texts if text != _HOST)
+    return (*names, _HOST) if _HOST in texts else names
 
 
 class _BlockAssignment:
@@ -142,20 +135,20 @@ class _BlockAssignment:
 
     def __init__(
         self,
-        found: SearchResult,
+        search: SearchResult,
         before: AllocatedBlocks | None,
         after: AllocatedBlocks | None,
         since: StorageBaseline | None,
         label: Callable[[str, int, str], str],
     ) -> None:
-        self.notes = list(found.notes)
+        self.notes = list(search.notes)
         self._before, self._after = before, after
         self._since = since
         self._label = label
         self._assigned: set[tuple[str, int]] = set()
         self._storages: list[tuple[NamedStorage, Storage]] = []
         foreign = 0
-        for (device, address), group in self._by_block(found.storages).items():
+        for (device, address), group in self._by_block(search.storages).items():
             storage = self._storage(device, address, group)
             if storage is not None:
                 self._storages.append((group[0], storage))
@@ -166,9 +159,9 @@ class _BlockAssignment:
                 f"{size(foreign)} of tensors are not in PyTorch's allocator and are not counted: they are shared by"
                 " another process, or belong to another library"
             )
-        if not found.complete:
+        if not search.complete:
             self.notes.append(
-                f"the search stopped after {found.seconds:.1f} s: some names are missing, and their memory is counted"
+                f"the search stopped after {search.seconds:.1f} s: some names are missing, and their memory is counted"
                 " as not reachable from Python"
             )
 
@@ -229,8 +222,8 @@ class _BlockAssignment:
         for named, storage in self._storages:
             if storage.new:
                 rows[named.holder, named.place, storage.device].append((named, storage))
-        found = [_holder(*key, parts) for key, parts in rows.items()]
-        return tuple(sorted(found, key=lambda holder: (-holder.amount, holder.name, holder.device)))
+        holders = [_holder(*key, members) for key, members in rows.items()]
+        return tuple(sorted(holders, key=lambda holder: (-holder.amount, holder.name, holder.device)))
 
     def total(self, device: str, baseline: Baseline | None) -> Total:
         """The sums of one device, and what the memory is that no Python object was found for."""
@@ -242,9 +235,17 @@ class _BlockAssignment:
         except Exception as error:  # a pluggable allocator, a failed kernel
             self.notes.append(f"{device}: the allocated memory is unknown ({first_line(error)})")
             return Total(device, held)
-        blocks, meanwhile = self._unassigned(device)
+        earlier = None if self._before is None else set(self._before.positions)
+        blocks, meanwhile = [], 0
         if self._after is not None:
-            meanwhile += allocated - self._after.allocated(device)
+            meanwhile = allocated - self._after.allocated(device)
+            for block in self._after.blocks:
+                address = (block.device, block.address)
+                if block.device == device and address not in self._assigned:
+                    if earlier is None or address in earlier:
+                        blocks.append(block)
+                    else:
+                        meanwhile += block.size
         private = sum(block.size for block in blocks if tuple(block.pool) != (0, 0))
         workspace = 0
         if baseline is not None and baseline.device == device and baseline.workspace:
@@ -260,33 +261,19 @@ class _BlockAssignment:
         )
         return Total(device, held, tuple(part for part in rest if part.amount), allocated)
 
-    def _unassigned(self, device: str) -> tuple[list[Block], int]:
-        """Blocks without a Python object, and the bytes of those that were allocated during the search."""
-        earlier = None if self._before is None else set(self._before.positions)
-        blocks, meanwhile = [], 0
-        for block in [] if self._after is None else self._after.blocks:
-            address = (block.device, block.address)
-            if block.device != device or address in self._assigned:
-                continue
-            if earlier is None or address in earlier:
-                blocks.append(block)
-            else:
-                meanwhile += block.size
-        return blocks, meanwhile
 
-
-def _holder(name: str, place: Any, device: str, found: list[tuple[NamedStorage, Storage]]) -> Holder:
-    parts = tuple(sorted((storage for _, storage in found), key=lambda storage: (-storage.amount, storage.name)))
+def _holder(name: str, place: Any, device: str, members: list[tuple[NamedStorage, Storage]]) -> Holder:
+    parts = tuple(sorted((storage for _, storage in members), key=lambda storage: (-storage.amount, storage.name)))
     sizes = {kind: sum(part.amount for part in parts if part.kind == kind) for kind in KINDS}
     kinds = tuple(sorted(((kind, nbytes) for kind, nbytes in sizes.items() if nbytes), key=lambda item: -item[1]))
-    return Holder(name, place, device, sum(sizes.values()), len(parts), kinds, parts, _note(name, found, parts))
+    return Holder(name, place, device, sum(sizes.values()), len(parts), kinds, parts, _note(name, members, parts))
 
 
-def _note(name: str, found: list[tuple[NamedStorage, Storage]], parts: tuple[Storage, ...]) -> str:
+def _note(name: str, members: list[tuple[NamedStorage, Storage]], parts: tuple[Storage, ...]) -> str:
     """A remark if most of a holder's memory is kept by an autograd graph, or by a small view of a large storage."""
     total = sum(part.amount for part in parts)
-    shared = [(named, part) for named, part in found if part.graph and len(named.graph_holders) > 1]
-    own = [part for named, part in found if part.graph and len(named.graph_holders) <= 1]
+    shared = [(named, part) for named, part in members if part.graph and len(named.graph_holders) > 1]
+    own = [part for named, part in members if part.graph and len(named.graph_holders) <= 1]
     shared_size, own_size = sum(part.amount for _, part in shared), sum(part.amount for part in own)
     if shared_size > own_size and shared_size >= _VISIBLE and 2 * (own_size + shared_size) >= total:
         names = [name, *sorted({holder for named, _ in shared for holder in named.graph_holders} - {name})]

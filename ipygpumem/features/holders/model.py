@@ -187,19 +187,18 @@ class StorageBaseline:
     references: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
-    def of(cls, found: Mapping[StorageLocation, Any], blocks: AllocatedBlocks | None) -> StorageBaseline:
+    def of(cls, references: Mapping[StorageLocation, Any], blocks: AllocatedBlocks | None) -> StorageBaseline:
         """The baseline of storages, given as weak references by their locations, and of the allocator's blocks."""
         addresses = set() if blocks is None else set(blocks.positions)
-        identified, storages, references = set(), set(), []
-        for memory, reference in found.items():
+        identified, storages = set(), set()
+        for memory in references:
             block = None if blocks is None else blocks.block(memory.device, memory.address)
             address = (memory.device, memory.address if block is None else block.address)
             addresses.add(address)
             if memory.storage:
                 identified.add(address)
                 storages.add(memory.storage)
-                references.append(reference)
-        return cls(frozenset(addresses), frozenset(identified), frozenset(storages), tuple(references))
+        return cls(frozenset(addresses), frozenset(identified), frozenset(storages), tuple(references.values()))
 
     def contains(self, device: str, address: int, storages: Collection[int]) -> bool:
         """Whether the memory at an address already existed; ``storages`` are the storage objects that use it now."""

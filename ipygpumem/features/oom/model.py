@@ -139,7 +139,7 @@ def advice(
         freeable_out: Bytes that ``%gpumem free --out`` would free.
         outside_at_baseline: Bytes of this process outside PyTorch at the baseline, if known.
     """
-    reading, blocks, others = failure.reading, failure.free_blocks, failure.other_processes
+    reading, blocks, processes = failure.reading, failure.free_blocks, failure.other_processes
     missing = max(failure.missing, 1)
     capacity = None if reading is None else reading.capacity
     if capacity is not None and failure.requested > capacity:
@@ -163,8 +163,8 @@ def advice(
             " (torch.cuda.set_per_process_memory_fraction)"
         )
     # if only a limit of this process was reached, other processes are not the cause
-    if others and failure.free < failure.requested and sum(process.amount or 0 for process in others) >= missing:
-        largest = others[0]
+    if processes and failure.free < failure.requested and sum(process.amount or 0 for process in processes) >= missing:
+        largest = processes[0]
         name = f" ({largest.label})" if largest.label else ""
         used = "memory" if largest.amount is None else size(largest.amount)
         sentences.append(f"another process uses {used} of this device: pid {largest.pid}{name}")

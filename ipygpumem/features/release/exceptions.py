@@ -31,21 +31,21 @@ def _last_exceptions(shell: Any) -> list[Any]:
     """The exceptions and tracebacks that are kept."""
     handlers = [vars(getattr(shell, name)) for name in _HANDLERS if getattr(shell, name, None) is not None]
     result = getattr(shell, "last_execution_result", None)
-    kept = [
+    objects = [
         *(getattr(sys, name, None) for name in _LAST[1:]),
         *(attributes.get(name) for attributes in handlers for name in ("tb", "evalue", "value")),
         getattr(result, "error_in_exec", None),
         getattr(result, "error_before_exec", None),
     ]
-    return [obj for obj in kept if obj is not None]
+    return [obj for obj in objects if obj is not None]
 
 
 def forget_exception(shell: Any) -> list[str]:
     """Remove the last exception from all these places, and return a description of it, if there was one."""
-    kept = _last_exceptions(shell)
-    names = sorted({type_name(type(obj)) for obj in kept if is_instance(obj, BaseException)})
-    has_exception = bool(kept)
-    del kept
+    exceptions = _last_exceptions(shell)
+    names = sorted({type_name(type(obj)) for obj in exceptions if is_instance(obj, BaseException)})
+    has_exception = bool(exceptions)
+    del exceptions
     for name in _LAST:
         if hasattr(sys, name):
             delattr(sys, name)
