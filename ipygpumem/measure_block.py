@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.core.device_names import device_words
 from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.files import check_path
 from ipygpumem.features.history.reports import SessionHistory
 from ipygpumem.features.holders.roots import naming
 from ipygpumem.features.limits.model import Limits
@@ -28,7 +29,6 @@ from ipygpumem.measurement.build_report import Label
 from ipygpumem.measurement.measurement import Measurement, MeasurementOptions
 from ipygpumem.measurement.notebook_sources import notebook_sources
 from ipygpumem.measurement.plan import Code
-from ipygpumem.measurement.recording_file import check_path
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.features.live.poller import Poller
 from ipygpumem.features.live.table import live_bundle
 from ipygpumem.jupyter.clear_output import captured
-from ipygpumem.measurement.worker_thread import Parked
+from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.viewer.display_target import shell_target
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class LiveDisplays:
         self._poller = Poller(session.monitor)
         self._cells: tuple[LiveCell, ...] = ()
         self._lock = threading.Lock()
-        self._thread = Parked("ipygpumem-live", self._update)
+        self._thread = WorkerThread("ipygpumem-live", self._update)
         self._pid = os.getpid()
 
     def begin(self, number: Callable[[], int | None]) -> LiveCell | None:
@@ -221,7 +221,7 @@ class LiveDisplays:
             with self._lock:
                 self._cells = (*self._cells, cell)
                 if len(self._cells) == 1:
-                    self._thread.set(DELAY, INTERVAL)
+                    self._thread.start(DELAY, INTERVAL)
         except BaseException as error:
             self.end(cell)
             if isinstance(error, (RuntimeError, OSError)):  # no thread, or no file descriptor for its timer
@@ -237,7 +237,7 @@ class LiveDisplays:
         with self._lock:
             self._cells = tuple(other for other in self._cells if other is not cell)
             if not self._cells:
-                self._thread.off()
+                self._thread.pause()
 
     def close(self) -> None:
         """End all cells and the thread, when the extension is unloaded."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from IPython.utils.text import EvalFormatter
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.core.files import check_path
 from ipygpumem.features.ranks.rank_info import rank_and_world
-from ipygpumem.measurement.recording_file import check_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,7 +1,7 @@
-"""When a backward pass runs, and which lines wait for it.
+"""Backward passes of PyTorch, and the code that waits for them.
 
-PyTorch runs it on threads of its own, where no Python stack tells who asked. All ways into it go through one Python
-function; while somebody listens, ours stands before that.
+PyTorch runs backward passes on its own threads, whose Python stacks do not show the code that called ``backward``. All
+calls pass through one Python function of PyTorch, which is wrapped while there are observers.
 """
 
 from __future__ import annotations
@@ -12,136 +12,143 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ipygpumem.measurement.event_position import Mark, mark
+from ipygpumem.measurement.event_position import EventPosition, event_position
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["BACKWARD", "Backward", "BackwardPasses", "Listener", "Pass"]
+__all__ = ["BackwardObserver", "BackwardPass", "BackwardPasses", "BackwardWrapper"]
 
-_NAME = "_engine_run_backward"
+_FUNCTION = "_engine_run_backward"
 
 
-class Listener(Protocol):
-    """Who wants to know of backward passes. What it raises is lost."""
+class BackwardObserver(Protocol):
+    """An object that is called around each backward pass. Its errors are ignored."""
 
     def backward_begins(self) -> None:
-        """A pass is about to run."""
+        """Called before a backward pass."""
 
     def backward_ends(self) -> None:
-        """It has run, well or not."""
+        """Called after a backward pass, also if it failed."""
 
 
-class Backward:
-    """The one place where we stand before PyTorch's engine."""
+class BackwardWrapper:
+    """The wrapper of PyTorch's function; one per runtime: ``current().state(BackwardWrapper)``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._listeners: list[Listener] = []
+        self._observers: list[BackwardObserver] = []
         self._original: Callable[..., Any] | None = None
         self._wrapper: Callable[..., Any] | None = None
 
-    def join(self, listener: Listener) -> None:
-        """Tell this one of every pass from here on."""
+    def add(self, observer: BackwardObserver) -> None:
+        """Call an observer around each backward pass from now on."""
         torch = pytorch.module()
         if torch is None:
             return
         with self._lock:
-            self._listeners.append(listener)
-            home = torch.autograd
-            if self._original is None and hasattr(home, _NAME):
-                self._original = getattr(home, _NAME)
-                self._wrapper = self._wrapped(self._original)
-                setattr(home, _NAME, self._wrapper)
+            self._observers.append(observer)
+            if self._original is None and hasattr(torch.autograd, _FUNCTION):
+                self._original = getattr(torch.autograd, _FUNCTION)
+                self._wrapper = self._wrap(self._original)
+                setattr(torch.autograd, _FUNCTION, self._wrapper)
 
-    def leave(self, listener: Listener) -> None:
-        """No longer."""
-        torch = pytorch.module()
+    def remove(self, observer: BackwardObserver) -> None:
+        """Do not call an observer any more."""
         with self._lock:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
-            if torch is None or self._listeners or self._original is None:
-                return
-            # somebody may have wrapped ours since: then ours stays, and does nothing
-            if getattr(torch.autograd, _NAME, None) is self._wrapper:
-                setattr(torch.autograd, _NAME, self._original)
-                self._original = self._wrapper = None
+            if observer in self._observers:
+                self._observers.remove(observer)
+            if not self._observers:
+                self._unwrap()
 
-    def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def close(self) -> None:
+        """Remove all observers."""
+        with self._lock:
+            self._observers.clear()
+            self._unwrap()
+
+    def _unwrap(self) -> None:
+        torch = pytorch.module()
+        # if another library has wrapped our wrapper since, ours stays, and does nothing
+        if self._original is not None and getattr(getattr(torch, "autograd", None), _FUNCTION, None) is self._wrapper:
+            setattr(torch.autograd, _FUNCTION, self._original)  # type: ignore[union-attr]
+            self._original = self._wrapper = None
+
+    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapper(*arguments: Any, **options: Any) -> Any:
-            listeners = tuple(self._listeners)
-            for listener in listeners:
-                _quietly(listener.backward_begins)
+            observers = tuple(self._observers)
+            for observer in observers:
+                _call(observer.backward_begins)
             try:
                 return original(*arguments, **options)
             finally:
-                for listener in listeners:
-                    _quietly(listener.backward_ends)
+                for observer in observers:
+                    _call(observer.backward_ends)
 
         wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
         return wrapper
 
 
-def _quietly(call: Callable[[], None]) -> None:
+def _call(function: Callable[[], None]) -> None:
     try:
-        call()
-    except Exception:  # never in the place of what the user's own backward does
+        function()
+    except Exception:  # must not replace the result or the error of the user's backward pass
         return
 
 
-BACKWARD = Backward()
-"""The process's one."""
-
-
 @dataclass(frozen=True, slots=True)
-class Pass:
+class BackwardPass:
     """One backward pass.
 
     Attributes:
-        begin: Where the events stood before it.
-        end: Where they stood after it.
-        stack: The Python stack that waited, innermost first, as (file, line).
-        root: The outermost file of that stack: it tells the thread that waited from others.
+        begin: Position in the allocation events before it.
+        end: Position after it.
+        stack: The Python stack of the caller, innermost frame first, as (file, line).
+        root: The outermost file of that stack, which differs between threads.
     """
 
-    begin: Mark
-    end: Mark
+    begin: EventPosition
+    end: EventPosition
     stack: tuple[tuple[str, int], ...]
     root: str
 
 
 class BackwardPasses:
-    """An observer of a measurement that notes every backward pass."""
+    """Observer of a measurement that collects all backward passes."""
 
     def __init__(self) -> None:
-        self.passes: list[Pass] = []
-        self._open = threading.local()
+        self.passes: list[BackwardPass] = []
+        self._running = threading.local()
+        self._wrapper: BackwardWrapper | None = None
 
     def start(self) -> None:
-        """Begin to listen."""
-        BACKWARD.join(self)
+        """Begin to collect."""
+        self._wrapper = current().state(BackwardWrapper)
+        self._wrapper.add(self)
 
     def stop(self) -> None:
-        """End."""
-        BACKWARD.leave(self)
+        """Stop collecting."""
+        if self._wrapper is not None:
+            self._wrapper.remove(self)
 
     def backward_begins(self) -> None:
-        """Note where the events stand, and who waits."""
-        vars(self._open).setdefault("begun", []).append((mark(), *_waiting()))
+        """Store the position and the caller's stack."""
+        vars(self._running).setdefault("passes", []).append((event_position(), *_caller_stack()))
 
     def backward_ends(self) -> None:
-        """Note where they stand now."""
-        begin, stack, root = self._open.begun.pop()
-        self.passes.append(Pass(begin, mark(), stack, root))
+        """Add the pass that ended."""
+        begin, stack, root = self._running.passes.pop()
+        self.passes.append(BackwardPass(begin, event_position(), stack, root))
 
 
-def _waiting() -> tuple[tuple[tuple[str, int], ...], str]:
+def _caller_stack() -> tuple[tuple[tuple[str, int], ...], str]:
     frame: FrameType | None = sys._getframe(1)
-    found: list[tuple[str, int]] = []
+    stack: list[tuple[str, int]] = []
     while frame is not None:
-        found.append((frame.f_code.co_filename, frame.f_lineno))
+        stack.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
-    return tuple(found), found[-1][0]
+    return tuple(stack), stack[-1][0]

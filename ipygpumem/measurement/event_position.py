@@ -1,7 +1,7 @@
-"""A place in the order of a device's events, told by the allocator's own counts.
+"""Positions in the order of a device's allocation events.
 
-Every allocation and every free raises a count that is never reset but by hand. So the counts at some moment tell which
-event of the history was the last before it: exactly, where times in microseconds are shared by many events.
+The allocator counts allocations and frees, and only the program can reset these counters. Their sum at some moment
+determines the last event before that moment exactly. Times do not, as many events have the same time.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import TypeAlias
 
 from ipygpumem.sources import allocator, pytorch
 
-__all__ = ["Mark", "mark"]
+__all__ = ["EventPosition", "event_position"]
 
-Mark: TypeAlias = dict[int, int]
-"""By device index: allocations and frees so far. A device without a context has none."""
+EventPosition: TypeAlias = dict[int, int]
+"""Number of allocations and frees so far, by device index. Devices without a context are missing."""
 
 
-def mark() -> Mark:
-    """Where the events stand now; empty before CUDA starts and where the allocator keeps no counts."""
+def event_position() -> EventPosition:
+    """Return the current position; empty before CUDA starts, and for an allocator without counters."""
     torch = pytorch.started()
     if torch is None:
         return {}
-    found = {}
+    position = {}
     for index in range(torch.cuda.device_count()):
         if not pytorch.has_context(torch, index):
             continue
@@ -29,5 +29,5 @@ def mark() -> Mark:
             counts = allocator.stats(index)["allocation"]["all"]
         except RuntimeError:  # a pluggable allocator
             continue
-        found[index] = counts["allocated"] + counts["freed"]
-    return found
+        position[index] = counts["allocated"] + counts["freed"]
+    return position

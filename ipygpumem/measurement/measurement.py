@@ -174,7 +174,7 @@ class Measurement:
         self._start = time.perf_counter()
         in_use = [name for name, device in before.devices.items() if device.context]
         if in_use:
-            self.samples = runtime.sampler.open(device for device in monitor.devices.values() if device.name in in_use)
+            self.samples = runtime.sampler.begin(device for device in monitor.devices.values() if device.name in in_use)
 
     def _overhead(self) -> float:
         return sum(overhead() for overhead in self.overheads)
@@ -269,7 +269,7 @@ class Measurement:
 
     def _stop_observers(self) -> None:
         if self.samples is not None:
-            self.runtime.sampler.shut(self.samples)
+            self.runtime.sampler.end(self.samples)
         for observer in reversed(self.observers):
             observer.stop()
 

@@ -117,7 +117,7 @@ class Plan:
         measurement = Measurement(runtime, options)
         measurement.devices = self.devices
         if self.recorder is not None:
-            self.recorder.keep = any(collector.reads_recording for collector in self.collectors)
+            self.recorder.keep_snapshot = any(collector.reads_recording for collector in self.collectors)
             measurement.record(self.recorder, self.path)
         for collector in self.collectors:
             collector.attach(measurement)
@@ -170,9 +170,9 @@ def _read_recording(
 ) -> tuple[Snapshot | None, str]:
     """The recording, or why it cannot be read."""
     facts = measurement.recorded
-    if facts is None or not recorder.keep:
+    if facts is None or not recorder.keep_snapshot:
         return None, ""
-    recorded, recorder.kept = recorder.kept, None
+    recorded, recorder.snapshot = recorder.snapshot, None
     if recorded is None or facts.error:
         return None, facts.error or "nothing was recorded"
     if facts.dropped is None:

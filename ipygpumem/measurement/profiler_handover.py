@@ -1,11 +1,11 @@
-"""When torch.profiler works: only one can, and whoever is in its way has to know beforehand.
+"""Notification of uses of torch.profiler, which must not run together with other collectors.
 
-* It and our records of memory outside PyTorch cannot both have CUPTI's buffers: while our callbacks stand, a profiler
-  that starts loses its own records (seen with torch 2.11 and CUPTI 13.0).
-* A second profiler makes ready by ending the first, whose result is then empty; in another thread it ends the process
-  when the first stops (seen with torch 2.13).
+* torch.profiler and our records of memory outside PyTorch cannot both use CUPTI's buffers: while our callbacks are
+  registered, a profiler that starts gets no records (seen with torch 2.11 and CUPTI 13.0).
+* A second profiler ends the first while it prepares, and the first has an empty result. In another thread the process
+  crashes when the first one stops (seen with torch 2.13).
 
-The functions that every use of it goes through tell us beforehand and afterwards.
+All uses of torch.profiler pass through three functions, which are wrapped while there are observers.
 """
 
 from __future__ import annotations
@@ -18,15 +18,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    _Watcher = tuple[Callable[[], None], Callable[[], None]]
-
-__all__ = ["profiling", "release_profiler", "watch_profiler"]
+__all__ = ["ProfilerObservers", "profiling"]
 
 _BEFORE, _AFTER = ("_prepare_profiler", "_enable_profiler"), ("_disable_profiler",)
-_originals: dict[str, Callable[..., Any]] = {}
-_wrappers: dict[str, Callable[..., Any]] = {}
-_watchers: list[_Watcher] = []
-_lock = threading.RLock()
 
 
 def _module() -> Any | None:
@@ -34,65 +28,75 @@ def _module() -> Any | None:
 
 
 def profiling() -> bool:
-    """Whether a profiler of PyTorch's is at work."""
-    module = _module()
-    return bool(getattr(module, "_is_profiler_enabled", False))
+    """Return whether torch.profiler is running."""
+    return bool(getattr(_module(), "_is_profiler_enabled", False))
 
 
-def watch_profiler(before: Callable[[], None], after: Callable[[], None]) -> None:
-    """Call ``before`` each time a profiler makes ready or starts, and ``after`` when it has ended.
+class ProfilerObservers:
+    """The observers of torch.profiler; one object per runtime: ``current().state(ProfilerObservers)``."""
 
-    Who came last is told first. An error of ``before`` reaches whoever starts that profiler, which then does not start.
-    """
-    module = _module()
-    if module is None:
-        return
-    with _lock:
-        _watchers.append((before, after))
-        if _originals:
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._observers: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        self._originals: dict[str, Callable[..., Any]] = {}
+        self._wrappers: dict[str, Callable[..., Any]] = {}
+
+    def add(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """Call ``before`` each time a profiler prepares or starts, and ``after`` each time it has stopped.
+
+        The observer that was added last is called first. If ``before`` raises, that profiler does not start.
+        """
+        module = _module()
+        if module is None:
             return
-        for name in (*_BEFORE, *_AFTER):
-            original = getattr(module, name, None)
-            if original is not None:
-                _originals[name] = original
-                _wrappers[name] = _following(original) if name in _AFTER else _leading(original)
-                setattr(module, name, _wrappers[name])
+        with self._lock:
+            self._observers.append((before, after))
+            if self._originals:
+                return
+            for name in (*_BEFORE, *_AFTER):
+                original = getattr(module, name, None)
+                if original is not None:
+                    self._originals[name] = original
+                    self._wrappers[name] = self._wrap(original, 1 if name in _AFTER else 0)
+                    setattr(module, name, self._wrappers[name])
 
+    def remove(self, before: Callable[[], None]) -> None:
+        """Remove the observer with this function."""
+        with self._lock:
+            self._observers[:] = [observer for observer in self._observers if observer[0] != before]
+            if not self._observers:
+                self._unwrap()
 
-def release_profiler(before: Callable[[], None]) -> None:
-    """Tell this one no more. After the last of them the functions are put back.
+    def close(self) -> None:
+        """Remove all observers."""
+        with self._lock:
+            self._observers.clear()
+            self._unwrap()
 
-    Unless somebody has wrapped ours since: then they go on, and say nothing to us.
-    """
-    module = _module()
-    with _lock:
-        _watchers[:] = [one for one in _watchers if one[0] != before]
-        if _watchers:
-            return
-        for name, original in _originals.items():
-            if getattr(module, name, None) is _wrappers[name]:
+    def _unwrap(self) -> None:
+        module = _module()
+        for name, original in self._originals.items():
+            # if another library has wrapped our wrapper since, ours stays, and does nothing
+            if getattr(module, name, None) is self._wrappers[name]:
                 setattr(module, name, original)
-        _originals.clear()
-        _wrappers.clear()
+        self._originals.clear()
+        self._wrappers.clear()
 
+    def _wrap(self, original: Callable[..., Any], after: int) -> Callable[..., Any]:
+        """Return a wrapper that calls all observers before the original, or (1) after it."""
 
-def _leading(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def begin(*arguments: Any, **options: Any) -> Any:
-        for before, _ in reversed(_watchers[:]):
-            before()
-        return original(*arguments, **options)
+        @functools.wraps(original)
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            if not after:
+                self._call(0)
+            try:
+                return original(*arguments, **options)
+            finally:
+                if after:
+                    self._call(1)
 
-    return begin
+        return wrapper
 
-
-def _following(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def disable(*arguments: Any, **options: Any) -> Any:
-        try:
-            return original(*arguments, **options)
-        finally:
-            for _, after in reversed(_watchers[:]):
-                after()
-
-    return disable
+    def _call(self, index: int) -> None:
+        for observer in reversed(self._observers[:]):
+            observer[index]()

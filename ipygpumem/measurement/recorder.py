@@ -1,4 +1,4 @@
-"""A recording with what it will need to be saved: the cells that ran meanwhile, and the reading at its start."""
+"""A recording of allocation history with what is needed to save it: cells, readings and samples."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import RecordingError, first_line
 from ipygpumem.core.report import RecordingFacts
 from ipygpumem.measurement.allocation_history import History, HistoryOptions
-from ipygpumem.measurement.curves import curves, steps_of
-from ipygpumem.measurement.event_position import Mark, mark
-from ipygpumem.measurement.recording_file import write
+from ipygpumem.measurement.curves import add_reserved_levels, sampled_curves
+from ipygpumem.measurement.event_position import EventPosition, event_position
+from ipygpumem.measurement.recording_file import write_snapshot
 from ipygpumem.measurement.recording_keys import CellFacts, add_keys
 
 if TYPE_CHECKING:
@@ -25,17 +25,17 @@ __all__ = ["Recorder"]
 
 
 class Recorder:
-    """One recording from start to stop, saved as often as one likes.
+    """One recording from `start` to `stop`, which can be saved several times.
 
     Attributes:
-        keep: Whether `save` leaves the snapshot in `kept`, for somebody who reads it at once.
-        kept: The snapshot that was taken last, with our own keys; whoever reads it puts None there.
-        begun: Where the events of each device stood when the recording began.
-        ended: Where they stood when that snapshot was taken.
-        windows: Samples of the cards, closed, taken while it was on.
+        keep_snapshot: Whether `save` leaves the snapshot in `snapshot`, for collectors that read it.
+        snapshot: The last snapshot with our own keys. Whoever reads it sets it to None.
+        begin_position: Position in the allocation events at the start.
+        end_position: Position in the allocation events when that snapshot was taken.
+        windows: Samples of devices that were taken during the recording.
 
     Raises:
-        RecordingError: Nothing can be recorded here.
+        RecordingError: History cannot be recorded.
         OptionError: An option that this torch does not have.
     """
 
@@ -43,18 +43,18 @@ class Recorder:
         self._runtime = runtime
         self.history = History(runtime.active_recording, options or HistoryOptions())
         self.cells: list[CellFacts] = []
-        self.keep = False
-        self.kept: dict[str, Any] | None = None
-        self.begun: Mark = {}
-        self.ended: Mark = {}
+        self.keep_snapshot = False
+        self.snapshot: dict[str, Any] | None = None
+        self.begin_position: EventPosition = {}
+        self.end_position: EventPosition = {}
         self.windows: list[SampleWindow] = []
         self._before: Reading | None = None
 
     def start(self, before: Reading | None = None) -> None:
-        """Switch recording on; ``before`` is the reading at this moment, where one was taken already."""
+        """Switch recording on; ``before`` is the current reading, if it is available."""
         self._before = before or self._runtime.monitor.read()
         self.history.start()
-        self.begun = mark()
+        self.begin_position = event_position()
 
     def save(
         self,
@@ -65,21 +65,23 @@ class Recorder:
         cell: CellFacts | None = None,
         after: Reading | None = None,
     ) -> RecordingFacts:
-        """Write what was recorded so far. A failure is told in the facts: the code that was measured must not suffer.
+        """Save what was recorded so far. A failure is reported in the result, and does not affect the measured code.
 
-        Without a path nothing is written, and the snapshot is in `kept` alone.
-
-        ``sources``: text of notebook cells by file name, ``numbers``: their In numbers. ``cell``: the cell that is
-        ending, not yet in `cells`.
+        Args:
+            path: Where to save it; None leaves it in `snapshot` only.
+            sources: Text of notebook cells by file name.
+            numbers: In numbers of notebook cells by file name.
+            cell: The cell that is ending, which is not yet in `cells`.
+            after: The current reading, if it is available.
         """
         cells = [*self.cells, *([cell] if cell else [])]
         try:
             return self._save(path, sources, numbers or {}, cells, after or self._runtime.monitor.read())
         except RecordingError as error:
-            why = str(error)
+            problem = str(error)
         except Exception as error:
-            why = f"the snapshot was not taken: {first_line(error)}"
-        return RecordingFacts(path=None, own=self.history.own, error=why)
+            problem = f"the snapshot was not taken: {first_line(error)}"
+        return RecordingFacts(path=None, own=self.history.own, error=problem)
 
     def _save(
         self,
@@ -91,12 +93,12 @@ class Recorder:
     ) -> RecordingFacts:
         history = self.history
         ended_us = time.time_ns() // 1000
-        self.ended = mark()
+        self.end_position = event_position()
         snapshot = history.take()
         dropped = history.dropped(snapshot)
         before = self._before or after
         if self.windows:
-            steps_of(snapshot, self.windows, history.started_us, dropped)
+            add_reserved_levels(snapshot, self.windows, history.started_us, dropped)
         add_keys(
             snapshot,
             history,
@@ -105,26 +107,22 @@ class Recorder:
             cells=cells,
             before=before,
             after=after,
-            curves=curves(self.windows, before.devices, after.devices),
+            curves=sampled_curves(self.windows, before.devices, after.devices),
             sources=sources,
             numbers=numbers,
-            devices=self._devices(),
+            devices=[
+                {"index": device.index, "name": device.label, "uuid": device.uuid, "total": device.total}
+                for device in self._runtime.monitor.devices.values()
+            ],
         )
         events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
-        if self.keep or path is None:
-            self.kept = snapshot
-        size = 0 if path is None else write(path, snapshot)
-        lost = None if None in dropped else sum(count or 0 for count in dropped)
+        if self.keep_snapshot or path is None:
+            self.snapshot = snapshot
+        size = 0 if path is None else write_snapshot(path, snapshot)
+        all_dropped = None if None in dropped else sum(count or 0 for count in dropped)
         name = None if path is None else str(path)
-        return RecordingFacts(name, size, events, lost, own=history.own, error=history.lost)
-
-    def _devices(self) -> list[dict[str, Any]]:
-        devices = self._runtime.monitor.devices.values()
-        return [
-            {"index": device.index, "name": device.label, "uuid": device.uuid, "total": device.total}
-            for device in devices
-        ]
+        return RecordingFacts(name, size, events, all_dropped, own=history.own, error=history.lost)
 
     def stop(self) -> None:
-        """Switch recording off, if it is still ours."""
+        """Switch recording off if it is ours."""
         self.history.stop()

@@ -1,4 +1,4 @@
-"""Snapshot files as our recorder writes them."""
+"""Write snapshot files."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import RecordingError
-from ipygpumem.core.files import check_path, replacing
+from ipygpumem.core.files import replacing
 from ipygpumem.core.garbage_collection import collector_paused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["check_path", "write"]
+__all__ = ["write_snapshot"]
 
 _PROTOCOL = 4
-"""pytorch.org/memory_viz refuses protocol 5, the default from Python 3.14 on (pytorch#183842)."""
+"""pytorch.org/memory_viz cannot read protocol 5, the default since Python 3.14 (pytorch#183842)."""
 
 
-def write(path: Path, snapshot: dict[str, Any]) -> int:
-    """Write a snapshot: a temporary file beside it, then a rename, so that an old file stays whole until the end.
-
-    Returns:
-        The file's size in bytes.
+def write_snapshot(path: Path, snapshot: dict[str, Any]) -> int:
+    """Write a snapshot, and return the size of the file in bytes. An existing file is replaced at the end.
 
     Raises:
-        RecordingError: The disk is full or the folder is gone; the old file, if any, is as it was.
+        RecordingError: The file cannot be written; an existing file is unchanged.
     """
     try:
         with replacing(path) as temporary:

@@ -1,21 +1,21 @@
-"""The two keys that our snapshots carry beside PyTorch's own. Readers that do not know them ignore them.
+"""The two keys that our recordings have in addition to PyTorch's. Other readers ignore them.
 
-``source_code``: dict, name of a notebook cell's file -> the cell's text, for the cells in the recorded stacks.
+``source_code``: dict of file name -> text, for the notebook cells in the recorded stacks.
 
-``ipygpumem``: dict, schema 1, all times in microseconds since 1970, all sizes in bytes, None where not known:
+``ipygpumem``: dict with these keys. Times are in microseconds since 1970, sizes in bytes; None if unknown.
 
 ============== ========================================================================================================
-``schema``     1; a reader takes any higher number that keeps these keys
+``schema``     1; readers accept a higher number as long as these keys exist
 ``version``    of ipygpumem; ``torch`` of PyTorch; ``host`` name of the machine
-``started_us`` and ``ended_us`` of the recording
-``recording``  ``own`` (False: cut out of the user's own recording), ``stacks``, ``context``, ``max_entries`` (None when
-               not ours to know), ``dropped`` (a list: allocations that the ring lost, per device)
-``cells``      list of ``number`` (In number), ``filename`` (as in the frames), ``start_us``, ``end_us``, ``success``
-``numbers``    dict, file name -> In number, for cells in the stacks that ran before the recording
-``devices``    list of ``index``, ``name``, ``uuid``, ``total`` (capacity)
+``started_us`` of the recording; and ``ended_us``
+``recording``  ``own`` (False: a part of the program's own recording), ``stacks``, ``context``, ``max_entries`` (None if
+               not own), ``dropped`` (list: number of allocations that the ring buffer dropped, for each device)
+``cells``      list of ``number`` (In number), ``filename`` (as in the stacks), ``start_us``, ``end_us``, ``success``
+``numbers``    dict of file name -> In number, for cells in the stacks that ran before the recording
+``devices``    list of ``index``, ``name``, ``uuid``, ``total`` (memory)
 ``readings``   ``before`` and ``after``: device name -> the counters of `ipygpumem.core.reading.DeviceReading`
-``curves``     name -> ``device``, ``time_us`` (list), ``bytes`` (list): levels sampled meanwhile, ``device used`` and
-               ``outside PyTorch``, with the device behind the name where there are several; may be empty
+``curves``     name -> ``device``, ``time_us`` (list), ``bytes`` (list): sampled levels, ``device used`` and
+               ``outside PyTorch``; with several devices, names end with the device's; may be empty
 ============== ========================================================================================================
 """
 
@@ -42,7 +42,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class CellFacts:
-    """One cell that ran while a recording was on; times in microseconds since 1970."""
+    """One cell that ran during a recording; times in microseconds since 1970."""
 
     number: int | None
     filename: str | None
@@ -51,7 +51,7 @@ class CellFacts:
     success: bool | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As the file has it."""
+        """Return the cell as it is saved."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -69,10 +69,7 @@ def add_keys(
     numbers: Mapping[str, int],
     devices: list[dict[str, Any]],
 ) -> None:
-    """Add both keys to a snapshot of PyTorch's.
-
-    ``sources`` and ``numbers`` may hold more cells than the stacks do; the others are left out.
-    """
+    """Add both keys to a snapshot of PyTorch. Cells that are not in the stacks are left out."""
     options = history.options
     names = _file_names(snapshot)
     snapshot["ipygpumem"] = {
@@ -102,7 +99,7 @@ def add_keys(
 
 
 def _file_names(snapshot: Mapping[str, Any]) -> set[str]:
-    """Every file in the stacks of allocations and live blocks. All in C loops: there may be ten million frames."""
+    """All files in the stacks of allocations and live blocks. Without Python loops: there may be ten million frames."""
     events = chain.from_iterable(snapshot.get("device_traces", ()))
     allocated = (event["frames"] for event in events if event["action"] == "alloc" and "frames" in event)
     blocks = chain.from_iterable(map(itemgetter("blocks"), snapshot.get("segments", ())))

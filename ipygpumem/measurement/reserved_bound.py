@@ -1,8 +1,8 @@
-"""The most that PyTorch can have had reserved at a time nobody read its counters at.
+"""Upper bound of PyTorch's reserved memory at times at which its counters were not read.
 
-Three things are known afterwards: the highest of the whole measurement, by PyTorch's own peak counter; readings in
-between, each with the bytes taken from CUDA so far, so that between two of them nothing can have been higher than the
-first plus what was taken until the second; and, where history was recorded, every segment that came or went.
+Three sources limit it: PyTorch's peak counter for the whole measurement; readings of the counters, each with the bytes
+allocated from CUDA so far, because between two readings no more can have been reserved than at the first one plus what
+was allocated until the second; and a recording, which contains all allocations and frees of segments.
 """
 
 from __future__ import annotations
@@ -15,41 +15,53 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Anchor", "MostReserved", "Move", "Steps", "segment_moves", "segment_steps"]
+__all__ = ["CounterReading", "ReservedBound", "ReservedLevels", "SegmentChange", "reserved_levels", "segment_changes"]
 
-_CHANGES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-_SLACK = 0.001
-"""Times in PyTorch's history come from the processor's counter, ours from the system's clock."""
-_LONGEST = 0.1
-_LONGEST_BYTE = 0.01 / (1 << 30)
-"""No cudaMalloc lasts longer: a tenth of a second, and 10 ms for each GiB (some fifty times what it takes)."""
+_SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+_CLOCK_TOLERANCE = 0.001
+"""In seconds. Times in PyTorch's history are from the CPU's time-stamp counter, ours from the system clock."""
+_MAX_DURATION = 0.1
+_MAX_DURATION_PER_BYTE = 0.01 / (1 << 30)
+"""Longest duration of a cudaMalloc: 0.1 s, and 10 ms for each GiB, which is about fifty times what it usually takes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
-    """PyTorch's counters of one device, read between ``begin`` and ``end`` (seconds since the measurement began).
+class CounterReading:
+    """Counters of PyTorch's allocator on one device, in bytes.
 
-    ``reserved`` now; ``taken`` and ``given``: everything that was ever taken from CUDA and given back. Bytes.
+    Attributes:
+        begin: Before they were read, in seconds since the measurement began.
+        end: After they were read.
+        reserved: Reserved memory.
+        allocated: Total memory allocated from CUDA so far.
+        freed: Total memory freed so far.
     """
 
     begin: float
     end: float
     reserved: int
-    taken: int
-    given: int
+    allocated: int
+    freed: int
 
     @property
     def origin(self) -> int:
-        """What was reserved when the sums began: another one after somebody has reset them."""
-        return self.reserved - self.taken + self.given
+        """Reserved memory when both totals were 0. It changes if the program resets them."""
+        return self.reserved - self.allocated + self.freed
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """A segment that came or went, ``change`` bytes more; by ``begin`` it had not begun to, by ``end`` it was over.
+class SegmentChange:
+    """An allocated or freed segment.
 
-    PyTorch notes a segment when cudaMalloc has returned, and before it calls cudaFree, which may wait for the device:
-    both keep the allocator's lock. So an allocation began after the event before it, and a free ended before the next.
+    PyTorch records a segment after cudaMalloc has returned, and before it calls cudaFree, which may wait for the
+    device. As it holds the allocator's lock, an allocation began after the previous event, and a free ended before the
+    next one.
+
+    Attributes:
+        time: Time of the event in seconds.
+        change: Change of reserved memory in bytes.
+        begin: Time at which the change had not begun.
+        end: Time at which it was complete.
     """
 
     time: float
@@ -58,106 +70,113 @@ class Move:
     end: float
 
 
-class Steps:
-    """Reserved bytes after each move, as a recording has them; unknown before the first time.
+class ReservedLevels:
+    """Reserved memory over time from a recording.
 
     Args:
-        start: Since when nothing is missing, in seconds since the measurement began.
-        first: Reserved bytes then.
-        moves: In the order of their times, which count as ``start`` does.
+        start: First time at which the level is known, in seconds since the measurement began.
+        level: Reserved memory at that time in bytes.
+        changes: Later changes in the order of their times, in seconds since the measurement began.
     """
 
-    def __init__(self, start: float, first: int, moves: Sequence[Move]) -> None:
-        self._moves = moves
-        self._times = [start, *(move.time for move in moves)]
-        self._levels = list(accumulate((move.change for move in moves), initial=first))
+    def __init__(self, start: float, level: int, changes: Sequence[SegmentChange]) -> None:
+        self._changes = changes
+        self._times = [start, *(change.time for change in changes)]
+        self._levels = list(accumulate((change.change for change in changes), initial=level))
 
-    def most(self, begin: float, end: float) -> int | None:
-        """The highest that can have been between two times; None if that reaches before the first."""
-        levels = self._near(begin, end)
-        return max(levels) if levels else None
+    def upper_bound(self, begin: float, end: float) -> int | None:
+        """Return the highest possible level between two times; None if it is unknown there."""
+        return max(self._possible_levels(begin, end), default=None)
 
     def at(self, begin: float, end: float) -> int | None:
-        """The level, if it can only have been one and the same between two times."""
-        levels = set(self._near(begin, end))
+        """Return the level between two times; None if it is unknown or may have changed."""
+        levels = set(self._possible_levels(begin, end))
         return levels.pop() if len(levels) == 1 else None
 
-    def _near(self, begin: float, end: float) -> list[int]:
-        """Every level that can have been between two times."""
-        begin, end = begin - _SLACK, end + _SLACK
+    def _possible_levels(self, begin: float, end: float) -> list[int]:
+        begin, end = begin - _CLOCK_TOLERANCE, end + _CLOCK_TOLERANCE
         first = bisect_right(self._times, begin) - 1
         if first < 0:
             return []
         last = bisect_right(self._times, end)
         levels = self._levels[first:last]
-        if first > 0 and self._moves[first - 1].end >= begin:
+        if first > 0 and self._changes[first - 1].end >= begin:
             levels.append(self._levels[first - 1])
-        if last < len(self._times) and self._moves[last - 1].begin <= end:
+        if last < len(self._times) and self._changes[last - 1].begin <= end:
             levels.append(self._levels[last])
         return levels
 
 
-def segment_moves(trace: Sequence[dict[str, Any]]) -> list[Move]:
-    """Every segment that came or went in a recording of one device; times since 1970."""
-    places = [place for place, event in enumerate(trace) if event.get("action") in _CHANGES]
-    moves: list[Move] = []
-    for place in places:
-        event = trace[place]
+def segment_changes(trace: Sequence[dict[str, Any]]) -> list[SegmentChange]:
+    """Return all changes of segments in the recording of one device, with times in seconds since 1970."""
+    changes: list[SegmentChange] = []
+    for i, event in enumerate(trace):
+        sign = _SIGNS.get(event.get("action", ""))
+        if sign is None:
+            continue
         time, size = event.get("time_us", 0) / 1e6, event["size"]
-        if moves:
-            time = max(time, moves[-1].time)
-        before = trace[place - 1].get("time_us", 0) / 1e6 if place else 0.0
-        after = trace[place + 1].get("time_us", 0) / 1e6 if place + 1 < len(trace) else float("inf")
-        if _CHANGES[event["action"]] > 0:
-            moves.append(Move(time, size, min(max(before, time - _LONGEST - size * _LONGEST_BYTE), time), time))
+        if changes:
+            time = max(time, changes[-1].time)
+        previous = trace[i - 1].get("time_us", 0) / 1e6 if i else 0.0
+        following = trace[i + 1].get("time_us", 0) / 1e6 if i + 1 < len(trace) else float("inf")
+        if sign > 0:
+            longest = _MAX_DURATION + size * _MAX_DURATION_PER_BYTE
+            changes.append(SegmentChange(time, size, min(max(previous, time - longest), time), time))
         else:
-            moves.append(Move(time, -size, time, max(after, time)))
-    return moves
+            changes.append(SegmentChange(time, -size, time, max(following, time)))
+    return changes
 
 
-def segment_steps(moves: Sequence[Move], at_end: int, *, since: float, origin: float, complete: bool) -> Steps:
-    """Reserved bytes over time, reckoned back from the end of a recording.
-
-    ``origin``: the epoch second that the result counts from. ``since``: when the recording began, in epoch seconds;
-    from there on nothing is missing if the recording is ``complete``, else from its first move.
-    """
-    first = at_end - sum(move.change for move in moves)
-    start = since if complete else moves[0].time if moves else float("inf")
-    shifted = [Move(one.time - origin, one.change, one.begin - origin, one.end - origin) for one in moves]
-    return Steps(start - origin, first, shifted)
-
-
-class MostReserved:
-    """The bound of one device.
+def reserved_levels(
+    changes: Sequence[SegmentChange], at_end: int, *, since: float, origin: float, complete: bool
+) -> ReservedLevels:
+    """Compute reserved memory over time backwards from the end of a recording.
 
     Args:
-        highest: Of the whole measurement; None where the counters could not be read.
-        anchors: Readings from the first to the last, the measurement's own ends among them.
-        steps: Where history was recorded.
+        changes: All changes in the recording, with times in seconds since 1970.
+        at_end: Reserved memory at the end in bytes.
+        since: When the recording began, in seconds since 1970.
+        origin: Time from which the result counts, in seconds since 1970.
+        complete: Whether the recording has all events. Otherwise the levels before the first change are unknown.
+    """
+    level = at_end - sum(change.change for change in changes)
+    start = since if complete else changes[0].time if changes else float("inf")
+    shifted = [SegmentChange(c.time - origin, c.change, c.begin - origin, c.end - origin) for c in changes]
+    return ReservedLevels(start - origin, level, shifted)
+
+
+class ReservedBound:
+    """Upper bound of reserved memory on one device, from all sources.
+
+    Args:
+        peak: Peak of the whole measurement in bytes; None if unknown.
+        readings: Readings of the counters, including those at both ends of the measurement.
+        levels: Levels from a recording, if there is one.
     """
 
-    def __init__(self, highest: int | None, anchors: Sequence[Anchor] = (), steps: Steps | None = None) -> None:
-        self._highest = highest
-        self._anchors = sorted(anchors, key=lambda one: one.begin)
-        self._begins = [one.begin for one in self._anchors]
-        self._steps = steps
+    def __init__(
+        self, peak: int | None, readings: Sequence[CounterReading] = (), levels: ReservedLevels | None = None
+    ) -> None:
+        self._peak = peak
+        self._readings = sorted(readings, key=lambda reading: reading.begin)
+        self._times = [reading.begin for reading in self._readings]
+        self._levels = levels
 
     def __call__(self, begin: float, end: float) -> int | None:
-        """The most that can have been reserved between two times."""
-        found = [self._highest, None if self._steps is None else self._steps.most(begin, end)]
-        found.append(self._between(begin, end))
-        known = [one for one in found if one is not None]
-        return min(known) if known else None
+        """Return the upper bound between two times in bytes; None if unknown."""
+        recorded = None if self._levels is None else self._levels.upper_bound(begin, end)
+        bounds = (self._peak, recorded, self._between_readings(begin, end))
+        return min((bound for bound in bounds if bound is not None), default=None)
 
-    def _between(self, begin: float, end: float) -> int | None:
-        anchors = self._anchors
-        last = bisect_right(self._begins, end)
-        first = bisect_right(self._begins, begin) - 1
-        while first >= 0 and anchors[first].end >= begin:  # a reading that was going on: either side of it may be meant
+    def _between_readings(self, begin: float, end: float) -> int | None:
+        readings = self._readings
+        last = bisect_right(self._times, end)
+        first = bisect_right(self._times, begin) - 1
+        while first >= 0 and readings[first].end >= begin:  # not known to have been read before this time
             first -= 1
-        if first < 0 or last >= len(anchors):
+        if first < 0 or last >= len(readings):
             return None
-        pairs = list(zip(anchors[first:last], anchors[first + 1 : last + 1], strict=True))
-        if any(one.origin != other.origin for one, other in pairs):
+        pairs = list(zip(readings[first:last], readings[first + 1 : last + 1], strict=True))
+        if any(before.origin != after.origin for before, after in pairs):
             return None
-        return max((one.reserved + other.taken - one.taken for one, other in pairs), default=None)
+        return max((before.reserved + after.allocated - before.allocated for before, after in pairs), default=None)

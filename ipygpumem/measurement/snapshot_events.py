@@ -1,4 +1,4 @@
-"""Marks of a recording as events of its snapshot."""
+"""From positions noted during a recording to the events of its snapshot."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ipygpumem.measurement.event_position import Mark
+    from ipygpumem.measurement.event_position import EventPosition
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.snapshot.model.timeline import Timeline
 
-__all__ = ["Places"]
+__all__ = ["EventLookup"]
 
 
-class Places:
-    """Finds the event before each mark, on one device.
+class EventLookup:
+    """Finds the last event of one device before a position.
 
     Raises:
-        RecordingError: The counts and the events do not fit: somebody reset the counts, or events are missing.
+        RecordingError: The counters do not match the events, because the program reset them or events are missing.
     """
 
     def __init__(self, timeline: Timeline, recorder: Recorder) -> None:
         device = timeline.device
         trace = timeline.trace
         counted = trace.events(Action.ALLOC, Action.FREE_REQUESTED)
-        # a free completes at once, unless a stream still uses the block: then the next event is another
-        after = np.minimum(counted + 1, len(trace) - 1)
+        # the event after a request to free is its completion, unless a stream still uses the block
+        following = np.minimum(counted + 1, len(trace) - 1)
         completed = (
             (trace.action[counted] == Action.FREE_REQUESTED)
-            & (trace.action[after] == Action.FREE_COMPLETED)
-            & (trace.address[after] == trace.address[counted])
+            & (trace.action[following] == Action.FREE_COMPLETED)
+            & (trace.address[following] == trace.address[counted])
         )
-        self._last = np.where(completed, after, counted)
+        self._last = np.where(completed, following, counted)
         self._device = device
-        self._first = recorder.ended.get(device, 0) - len(counted)
-        begun = recorder.begun.get(device, 0)
-        # a trace that is somebody else's may begin a little before us: it is cut by its times
-        if self._first != begun if recorder.history.own else self._first > begun:
+        self._first = recorder.end_position.get(device, 0) - len(counted)
+        begin = recorder.begin_position.get(device, 0)
+        # a part of the program's own recording is selected by time, and may begin a little earlier
+        if self._first != begin if recorder.history.own else self._first > begin:
             raise RecordingError(
-                f"cuda:{device}: the allocator's counts do not fit the recorded events: they were reset meanwhile, or "
+                f"cuda:{device}: the allocator's counters do not match the recorded events: the program reset them, or "
                 "another thread allocated at the very end"
             )
 
-    def event(self, mark: Mark) -> int:
-        """The last event before a mark; -1 is the moment before the first."""
-        ordinal = min(mark.get(self._device, 0) - self._first, len(self._last))
-        return int(self._last[ordinal - 1]) if ordinal > 0 else -1
+    def event(self, position: EventPosition) -> int:
+        """Return the index of the last event before a position; -1 if there is none."""
+        count = min(position.get(self._device, 0) - self._first, len(self._last))
+        return int(self._last[count - 1]) if count > 0 else -1
 
-    def events(self, marks: Sequence[Mark]) -> NDArray[np.int64]:
-        """The last event before each of many marks."""
-        return np.fromiter((self.event(mark) for mark in marks), np.int64, len(marks))
+    def events(self, positions: Sequence[EventPosition]) -> NDArray[np.int64]:
+        """Return `event` for many positions."""
+        return np.fromiter((self.event(position) for position in positions), np.int64, len(positions))

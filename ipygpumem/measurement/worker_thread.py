@@ -1,4 +1,4 @@
-"""A daemon thread that is parked until somebody needs it, and gone some seconds after the last one did."""
+"""A daemon thread that does periodic work while it is needed, and ends when it has been idle for some seconds."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ipygpumem.measurement.interval_timer import Alarm, make_alarm
+from ipygpumem.measurement.interval_timer import IntervalTimer, make_timer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Parked"]
+__all__ = ["WorkerThread"]
 
-LINGER = 5.0
-"""Cells follow each other, and a thread costs more than an alarm; but programs end with joining all threads."""
-_EARLY = 0.1
-_JOIN = 2.0
+IDLE_SECONDS = 5.0
+"""The thread outlives short breaks between cells, but must end: some programs join all threads at exit."""
+_TOLERANCE = 0.1
+_JOIN_TIMEOUT = 2.0
 
 
-class Parked:
-    """One thread that calls ``work`` at each ring of its alarm.
+class WorkerThread:
+    """A thread that calls ``work`` each time its timer expires.
 
-    It begins with a `set`, and ends some seconds after the last `off`, or with `close`. An error in ``work`` parks it:
-    the next `set` tries again. In a forked child there is no such thread, and the alarm is the parent's: there
-    everything is nothing.
+    The first `start` creates the thread. It ends some seconds after the last `pause`, or with `close`. After an error
+    in ``work`` it is paused until the next `start`. A forked child does not have the thread, and shares the timer with
+    its parent: there all methods do nothing.
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
@@ -34,90 +34,90 @@ class Parked:
         self._work = work
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._alarm: Alarm | None = None
+        self._timer: IntervalTimer | None = None
         self._thread: threading.Thread | None = None
-        self._leaving: threading.Event | None = None
-        self._idle: float | None = None
-        """When it was parked; None while it is wanted."""
+        self._closing: threading.Event | None = None
+        self._idle_since: float | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether the thread is there."""
+        """Whether the thread exists."""
         return self._thread is not None
 
-    def set(self, first: float, interval: float) -> None:
+    def start(self, first: float, interval: float) -> None:
         """Work after ``first`` seconds, then every ``interval`` seconds.
 
         Raises:
-            RuntimeError, OSError: There can be no further thread, or no alarm for it.
+            RuntimeError, OSError: The thread or its timer cannot be created.
         """
         if os.getpid() != self._pid:
             return
         with self._lock:
             if self._thread is None:
-                self._begin()
-            self._idle = None
-            if self._alarm is not None:
-                self._alarm.set(first, interval)
+                self._create()
+            self._idle_since = None
+            if self._timer is not None:
+                self._timer.start(first, interval)
 
-    def _begin(self) -> None:
-        alarm, leaving = make_alarm(), threading.Event()
-        thread = threading.Thread(target=self._run, args=(alarm, leaving), name=self._name, daemon=True)
-        self._idle = time.monotonic()
+    def _create(self) -> None:
+        timer, closing = make_timer(), threading.Event()
+        thread = threading.Thread(target=self._run, args=(timer, closing), name=self._name, daemon=True)
+        self._idle_since = time.monotonic()
         try:
             thread.start()
         except RuntimeError:
-            alarm.close()
+            timer.close()
             raise
-        except BaseException:  # interrupted: it may be there
-            leaving.set()
-            alarm.set(0, 1)
+        except BaseException:  # interrupted: the thread may be running
+            closing.set()
+            timer.start(0, 1)
             raise
-        self._alarm, self._leaving, self._thread = alarm, leaving, thread
+        self._timer, self._closing, self._thread = timer, closing, thread
 
-    def off(self) -> None:
-        """Park."""
+    def pause(self) -> None:
+        """Do not work until the next `start`."""
         if os.getpid() != self._pid:
             return
         with self._lock:
-            if self._alarm is not None:
-                self._idle = time.monotonic()
-                self._alarm.set(LINGER, 0)
+            if self._timer is not None:
+                self._idle_since = time.monotonic()
+                self._timer.start(IDLE_SECONDS, 0)
 
     def close(self) -> None:
-        """End the thread, and wait for that."""
+        """End the thread, and wait until it has ended."""
         if os.getpid() != self._pid:
             return
         with self._lock:
-            thread, alarm, leaving = self._thread, self._alarm, self._leaving
-            self._thread = self._alarm = self._leaving = None
-        if thread is None or alarm is None or leaving is None:
+            thread, timer, closing = self._thread, self._timer, self._closing
+            self._thread = self._timer = self._closing = None
+        if thread is None or timer is None or closing is None:
             return
-        leaving.set()
-        alarm.set(0, 1)
+        closing.set()
+        timer.start(0, 1)
         if thread is not threading.current_thread():
-            thread.join(timeout=_JOIN)
+            thread.join(timeout=_JOIN_TIMEOUT)
 
-    def _run(self, alarm: Alarm, leaving: threading.Event) -> None:
+    def _run(self, timer: IntervalTimer, closing: threading.Event) -> None:
         try:
             while True:
                 with contextlib.suppress(InterruptedError):
-                    alarm.wait()
-                if leaving.is_set() or self._has_idled(alarm):
+                    timer.wait()
+                if closing.is_set() or self._ends_idle(timer):
                     return
-                if self._idle is not None:
+                if self._idle_since is not None:
                     continue
                 try:
                     self._work()
                 except Exception:
-                    self.off()
+                    self.pause()
         finally:
-            alarm.close()
+            timer.close()
 
-    def _has_idled(self, alarm: Alarm) -> bool:
-        """Whether nobody has wanted this thread for long: then it is no more."""
+    def _ends_idle(self, timer: IntervalTimer) -> bool:
         with self._lock:
-            if self._alarm is not alarm or self._idle is None or time.monotonic() - self._idle < LINGER - _EARLY:
+            if self._timer is not timer or self._idle_since is None:
                 return False
-            self._thread = self._alarm = self._leaving = None
+            if time.monotonic() - self._idle_since < IDLE_SECONDS - _TOLERANCE:
+                return False
+            self._thread = self._timer = self._closing = None
             return True

@@ -63,7 +63,7 @@ def run():
         return []
     where = "on a GPU" if torch.cuda.is_available() else "a device of the tests'"
     off = "%config GPUMem.live = 'off'"
-    sampler = "import ipygpumem.measurement.sampler as s; s.current().sampler.open = lambda cards: None"
+    sampler = "from ipygpumem.measurement.runtime import current; current().sampler.begin = lambda devices: None"
     bare = _share(START, off, sampler, IDLE)
     rows = []
     for name, cells, target in (

@@ -55,12 +55,12 @@ def _measured(torch, device):
         return time.perf_counter() - start
 
     count = int(20_000 * SECONDS / loop(20_000))
-    opened = current().sampler.open
+    opened = current().sampler.begin
     ratios, gaps, samples, ends = [], [], [], {True: [], False: []}
     for number in range(ROUNDS):
         times = {}
         for on in (True, False) if number % 2 else (False, True):
-            current().sampler.open = opened if on else lambda _: None
+            current().sampler.begin = opened if on else lambda _: None
             with ipygpumem.measure():
                 if on:
                     time.sleep(0.06)
@@ -74,7 +74,7 @@ def _measured(torch, device):
         ratios.append(times[True] / times[False])
         gaps.append(window.tracks[0].gap)
         samples.append(window.tracks[0].count / times[True])
-    current().sampler.open = opened
+    current().sampler.begin = opened
     ratio = statistics.median(ratios)
     short = {on: statistics.median(found) * 1e6 for on, found in ends.items()}
     where = "on a GPU" if device == "cuda" else "on the processor, NVML of the tests'"

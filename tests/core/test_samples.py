@@ -1,4 +1,4 @@
-"""What samples prove: never more than was there, and the very peak where PyTorch stood still."""
+"""The lower bound of the peak outside PyTorch: never too high, and exact if PyTorch allocates nothing."""
 
 from __future__ import annotations
 
@@ -8,105 +8,101 @@ from hypothesis import strategies as st
 
 from fakes.facts import MIB, before
 from ipygpumem.core.samples import NOISE, Sample, highest_outside
-from ipygpumem.measurement.reserved_bound import Anchor, MostReserved, segment_moves, segment_steps
+from ipygpumem.measurement.reserved_bound import CounterReading, ReservedBound, reserved_levels, segment_changes
 
-ELSEWHERE = 1500 - 615 - 806  # others and unattributed of the facts, in MiB
-
-
-def sample(at, used, *, last=0.001):
-    return Sample(at, at + last, used * MIB)
+NOT_OURS = 1500 - 615 - 806  # other processes and unattributed memory of `before`, in MiB
 
 
-def still(**changes):
-    """The end of a measurement in which nothing stayed."""
-    return before(**changes)
+def sample(time, used):
+    return Sample(time, time + 0.001, used * MIB)
 
 
-def test_the_highest_of_all_samples_against_what_pytorch_had_reserved():
+def test_highest_sample_minus_reserved_memory():
     samples = [sample(0.1, 1500), sample(0.2, 2700), sample(0.3, 1600)]
-    assert highest_outside(before(), still(), samples, lambda *_: 120 * MIB) == (1200 * MIB, 0.2)
+    assert highest_outside(before(), before(), samples, lambda *_: 120 * MIB) == (1200 * MIB, 0.2)
 
 
-def test_what_pytorch_may_have_taken_meanwhile_is_never_called_outside():
+def test_memory_that_pytorch_may_have_reserved_is_subtracted():
     samples = [sample(0.1, 2700)]
-    assert highest_outside(before(), still(), samples, lambda *_: 1120 * MIB) == (200 * MIB, 0.1)
-    assert highest_outside(before(), still(), samples, lambda *_: 1320 * MIB) is None
-    assert highest_outside(before(), still(), samples, lambda *_: None) is None
+    assert highest_outside(before(), before(), samples, lambda *_: 1120 * MIB) == (200 * MIB, 0.1)
+    assert highest_outside(before(), before(), samples, lambda *_: 1320 * MIB) is None
+    assert highest_outside(before(), before(), samples, lambda *_: None) is None
 
 
-def test_no_peak_is_told_that_the_end_tells():
-    held = still(process=2006 * MIB, used=2700 * MIB)
+def test_no_peak_above_the_level_at_the_end():
+    held = before(process=2006 * MIB, used=2700 * MIB)
     assert highest_outside(before(), held, [sample(0.1, 2700)], lambda *_: 120 * MIB) is None
     noise = 1500 + NOISE // MIB
-    assert highest_outside(before(), still(), [sample(0.1, noise)], lambda *_: 120 * MIB) is None
-    assert highest_outside(before(), still(), [sample(0.1, noise + 1)], lambda *_: 120 * MIB) == (NOISE + MIB, 0.1)
+    assert highest_outside(before(), before(), [sample(0.1, noise)], lambda *_: 120 * MIB) is None
+    assert highest_outside(before(), before(), [sample(0.1, noise + 1)], lambda *_: 120 * MIB) == (NOISE + MIB, 0.1)
 
 
-def test_other_processes_that_came_or_went_are_not_ours():
-    come = still(others=1070 * MIB, used=2500 * MIB)
-    assert highest_outside(before(), come, [sample(0.1, 2500)], lambda *_: 120 * MIB) is None
-    gone = still(others=0, used=1430 * MIB)
-    assert highest_outside(before(), gone, [sample(0.1, 1500)], lambda *_: 120 * MIB) is None
+def test_other_processes_that_started_or_ended():
+    started = before(others=1070 * MIB, used=2500 * MIB)
+    assert highest_outside(before(), started, [sample(0.1, 2500)], lambda *_: 120 * MIB) is None
+    ended = before(others=0, used=1430 * MIB)
+    assert highest_outside(before(), ended, [sample(0.1, 1500)], lambda *_: 120 * MIB) is None
 
 
 @pytest.mark.parametrize("changes", [{"source": "cudaMemGetInfo"}, {"used": None}, {"reserved": None}])
-def test_readings_that_cannot_be_compared_prove_nothing(changes):
-    assert highest_outside(before(), still(**changes), [sample(0.1, 9000)], lambda *_: 120 * MIB) is None
-    assert highest_outside(before(**changes), still(), [sample(0.1, 9000)], lambda *_: 120 * MIB) is None
+def test_readings_that_cannot_be_compared(changes):
+    assert highest_outside(before(), before(**changes), [sample(0.1, 9000)], lambda *_: 120 * MIB) is None
+    assert highest_outside(before(**changes), before(), [sample(0.1, 9000)], lambda *_: 120 * MIB) is None
 
 
-def test_where_processes_cannot_be_told_apart_it_is_the_whole_cards():
+def test_whole_device_without_attribution_by_process():
     hidden = {"process": None, "others": None, "mode": "device"}
     samples = [sample(0.1, 2700)]
-    assert highest_outside(before(**hidden), still(**hidden), samples, lambda *_: 120 * MIB) == (1200 * MIB, 0.1)
+    assert highest_outside(before(**hidden), before(**hidden), samples, lambda *_: 120 * MIB) == (1200 * MIB, 0.1)
 
 
-MOVES = st.lists(
+CHANGES = st.lists(
     st.tuples(st.sampled_from(["torch", "outside"]), st.integers(-600, 900), st.floats(0.001, 0.2)), max_size=30
 )
 
 
-@given(MOVES, st.lists(st.floats(0, 3), max_size=40), st.lists(st.floats(0, 3), max_size=6))
-def test_never_more_than_was_there(moves, times, readings):
-    """Any course of both, samples and readings of PyTorch's counters at any time, by each kind of bound."""
-    now, levels, taken = 0.0, {"torch": 120, "outside": 686}, 120
+@given(CHANGES, st.lists(st.floats(0, 3), max_size=40), st.lists(st.floats(0, 3), max_size=6))
+def test_bound_is_never_too_high(changes, sample_times, reading_times):
+    """Any course of both levels, samples and readings of the counters at any times, and every kind of bound."""
+    now, levels, allocated = 0.0, {"torch": 120, "outside": 686}, 120
     course, trace = [(-1.0, 120, 686, 120)], []
-    for who, wanted, pause in moves:
+    for owner, wanted, pause in changes:
         now += pause
-        change = max(wanted, -levels[who])
-        levels[who] += change
-        if who == "torch":
-            taken += max(change, 0)
+        change = max(wanted, -levels[owner])
+        levels[owner] += change
+        if owner == "torch":
+            allocated += max(change, 0)
             action = "segment_alloc" if change >= 0 else "segment_free"
             trace.append({"action": action, "size": abs(change) * MIB, "time_us": round((1000 + now) * 1e6)})
             trace.append({"action": "alloc", "size": 1, "time_us": round((1000 + now) * 1e6)})
-        course.append((now, levels["torch"], levels["outside"], taken))
+        course.append((now, levels["torch"], levels["outside"], allocated))
 
     def at(time):
-        return next(one for one in reversed(course) if one[0] <= time)
+        """The reserved memory, the memory outside PyTorch and the total allocated by PyTorch at a time, in bytes."""
+        return [mib * MIB for mib in next(state for state in reversed(course) if state[0] <= time)[1:]]
 
-    samples = [Sample(time, time, (615 + ELSEWHERE + at(time)[1] + at(time)[2]) * MIB) for time in sorted(times)]
-    anchors = [
-        Anchor(one, one, at(one)[1] * MIB, at(one)[3] * MIB, (at(one)[3] - at(one)[1]) * MIB)
-        for one in sorted(readings)
-    ]
-    truth = max(one[2] for one in course) - 686
+    def reading(time):
+        reserved, _, total = at(time)
+        return CounterReading(time, time, reserved, total, total - reserved)
+
+    samples = [Sample(time, time, (615 + NOT_OURS) * MIB + sum(at(time)[:2])) for time in sorted(sample_times)]
+    readings = [reading(time) for time in sorted(reading_times)]
+    true_peak = (max(outside for _, _, outside, _ in course) - 686) * MIB
     end = before(
         reserved=levels["torch"] * MIB,
         process=(levels["torch"] + levels["outside"]) * MIB,
-        used=(615 + ELSEWHERE + levels["torch"] + levels["outside"]) * MIB,
+        used=(615 + NOT_OURS + levels["torch"] + levels["outside"]) * MIB,
     )
-    highest = max(one[1] for one in course) * MIB
-    steps = segment_steps(segment_moves(trace), levels["torch"] * MIB, since=999.5, origin=1000, complete=True)
-    found = []
-    for most in (
-        MostReserved(highest),
-        MostReserved(highest, anchors),
-        MostReserved(None, anchors),
-        MostReserved(highest, anchors, steps),
+    peak = max(reserved for _, reserved, _, _ in course) * MIB
+    recorded = reserved_levels(segment_changes(trace), levels["torch"] * MIB, since=999.5, origin=1000, complete=True)
+    proven = []
+    for bound in (
+        ReservedBound(peak),
+        ReservedBound(peak, readings),
+        ReservedBound(None, readings),
+        ReservedBound(peak, readings, recorded),
     ):
-        proved = highest_outside(before(), end, samples, most)
-        found.append(0 if proved is None else proved[0])
-        if proved is not None:
-            assert proved[0] <= truth * MIB
-    assert found[0] <= found[1] <= found[3], "more knowledge proves more"
+        highest = highest_outside(before(), end, samples, bound)
+        proven.append(0 if highest is None else highest[0])
+        assert highest is None or highest[0] <= true_peak
+    assert proven[0] <= proven[1] <= proven[3], "more information proves more"

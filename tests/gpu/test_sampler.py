@@ -97,7 +97,7 @@ with ipygpumem.measure() as m:
 with ipygpumem.measure() as again:
     time.sleep(0.1)
     window = current().sampler.windows[0]
-tell(failed=failed, trouble=window.tracks[0].trouble, count=window.tracks[0].count, threads=threads())
+tell(failed=failed, trouble=window.tracks[0].problem, count=window.tracks[0].count, threads=threads())
 """
     )
     assert told["trouble"] == ""

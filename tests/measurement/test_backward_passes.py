@@ -1,4 +1,4 @@
-"""Standing before PyTorch's engine: told of every pass, gone afterwards, never in the way."""
+"""Observation of backward passes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import threading
 import pytest
 import torch
 
-from ipygpumem.measurement.backward_passes import BACKWARD, BackwardPasses
-from ipygpumem.measurement.event_position import mark
+from ipygpumem.measurement.backward_passes import BackwardPasses, BackwardWrapper
+from ipygpumem.measurement.event_position import event_position
+from ipygpumem.measurement.runtime import current
 
 MIB = 1 << 20
 
@@ -23,7 +24,7 @@ def original():
     assert not hasattr(torch.autograd._engine_run_backward, "__wrapped__")
 
 
-def test_a_pass_has_its_marks_and_who_waited(fake_gpu, original):
+def test_pass_has_positions_and_the_stack_of_the_caller(fake_gpu, original):
     fake_gpu.alloc(MIB)
     passes = BackwardPasses()
     passes.start()
@@ -40,32 +41,32 @@ def test_a_pass_has_its_marks_and_who_waited(fake_gpu, original):
     assert torch.autograd._engine_run_backward is original
 
 
-def test_several_listeners_and_one_wrapper(original):
-    one, other = BackwardPasses(), BackwardPasses()
-    one.start()
+def test_several_observers_share_one_wrapper(original):
+    first, second = BackwardPasses(), BackwardPasses()
+    first.start()
     wrapper = torch.autograd._engine_run_backward
-    other.start()
+    second.start()
     assert torch.autograd._engine_run_backward is wrapper
     run_backward()
-    one.stop()
+    first.stop()
     run_backward()
     assert torch.autograd._engine_run_backward is wrapper
-    other.stop()
+    second.stop()
     assert torch.autograd._engine_run_backward is original
-    assert (len(one.passes), len(other.passes)) == (1, 2)
+    assert (len(first.passes), len(second.passes)) == (1, 2)
 
 
-def test_what_wraps_ours_goes_on_working(original):
+def test_wrapper_of_another_library_on_top(original):
     passes = BackwardPasses()
     passes.start()
     ours = torch.autograd._engine_run_backward
 
-    def theirs(*arguments, **options):
+    def other_wrapper(*arguments, **options):
         return ours(*arguments, **options)
 
-    torch.autograd._engine_run_backward = theirs
+    torch.autograd._engine_run_backward = other_wrapper
     passes.stop()
-    assert torch.autograd._engine_run_backward is theirs
+    assert torch.autograd._engine_run_backward is other_wrapper
     run_backward()
     assert passes.passes == []
     torch.autograd._engine_run_backward = ours
@@ -77,26 +78,27 @@ def test_what_wraps_ours_goes_on_working(original):
     assert torch.autograd._engine_run_backward is original
 
 
-def test_a_listener_that_fails_and_a_pass_that_fails(original):
+def test_failing_observer_and_failing_pass(original):
     class Fails:
         def backward_begins(self):
             raise ZeroDivisionError
 
         backward_ends = backward_begins
 
-    fails, passes = Fails(), BackwardPasses()
-    BACKWARD.join(fails)
+    failing, passes = Fails(), BackwardPasses()
+    wrapper = current().state(BackwardWrapper)
+    wrapper.add(failing)
     passes.start()
     run_backward()
     with pytest.raises(RuntimeError, match="does not require grad"):
         torch.ones(1).backward()
-    assert len(passes.passes) == 2, "the failed one has an end, too"
+    assert len(passes.passes) == 2, "the failed pass has an end, too"
     passes.stop()
-    BACKWARD.leave(fails)
-    BACKWARD.leave(fails)
+    wrapper.remove(failing)
+    wrapper.remove(failing)
 
 
-def test_passes_in_several_threads_and_inside_one_another(original):
+def test_nested_passes_and_passes_in_threads(original):
     class Twice(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -116,15 +118,15 @@ def test_passes_in_several_threads_and_inside_one_another(original):
     thread.join()
     passes.stop()
     assert len(passes.passes) == 3
-    assert [one.root.endswith("threading.py") for one in passes.passes] == [False, False, True]
+    assert [backward.root.endswith("threading.py") for backward in passes.passes] == [False, False, True]
 
 
-def test_no_marks_before_cuda_starts_and_without_counters(make_gpu):
+def test_no_position_before_cuda_starts_and_without_counters(make_gpu):
     gpu = make_gpu()
-    assert mark() == {}
+    assert event_position() == {}
     gpu.free(gpu.alloc(MIB))
-    assert mark() == {0: 2}
+    assert event_position() == {0: 2}
     make_gpu(backend="pluggable")
     torch.cuda.init()
     torch.cuda.synchronize()
-    assert mark() == {}
+    assert event_position() == {}

@@ -1,4 +1,4 @@
-"""Samples in a snapshot file: what the viewer draws beside the allocations."""
+"""Sampled curves in a snapshot file, which the viewer draws with the allocations."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def gpu(fake_gpu):
 
 
 def curve(path, name):
-    found = Snapshot.load(path).own.curves[name]
-    assert len(found["time_us"]) == len(found["bytes"])
-    assert found["time_us"] == sorted(found["time_us"])
-    return found
+    result = Snapshot.load(path).own.curves[name]
+    assert len(result["time_us"]) == len(result["bytes"])
+    assert result["time_us"] == sorted(result["time_us"])
+    return result
 
 
 def work(gpu, device=0):
@@ -46,39 +46,39 @@ def test_device_used_and_outside(gpu, tmp_path):
     used = curve(path, "device used")
     assert used["device"] == 0
     assert begin < used["time_us"][0] < used["time_us"][-1] < time.time() * 1e6
-    here = base + gpu.nvml_device.driver_reserved + gpu.nvml_device.unattributed
-    assert sorted(set(used["bytes"])) == [here, here + 400 * MIB, here + 700 * MIB]
+    level = base + gpu.nvml_device.driver_reserved + gpu.nvml_device.unattributed
+    assert sorted(set(used["bytes"])) == [level, level + 400 * MIB, level + 700 * MIB]
     outside = curve(path, "outside PyTorch")
     start = block.report.devices["cuda:0"].before.outside
     assert set(outside["bytes"]) == {start, start + 300 * MIB}
     assert set(Snapshot.load(path).own.curves) == {"device used", "outside PyTorch"}
 
 
-def test_segments_that_were_recorded_make_the_bound_exact(gpu, tmp_path):
-    """300 MiB outside beside 400 MiB that PyTorch took and gave back: without a recording that proves nothing."""
+def test_recorded_segments_make_the_bound_exact(gpu, tmp_path):
+    """300 MiB outside while PyTorch reserves and frees 400 MiB: without a recording these are not distinguishable."""
     gpu[0].allocator.empty_cache()
     small = gpu.alloc(512)
 
-    def turns():
+    def work():
         time.sleep(0.06)
         gpu.outside(300 * MIB)
         time.sleep(0.04)
         gpu.outside(-300 * MIB)
-        gpu.free(gpu.alloc(512))  # an event: what comes after it began after it
+        gpu.free(gpu.alloc(512))  # an event: the next cudaMalloc began after it
         block = gpu.alloc(400 * MIB)
         gpu.free(block)
         gpu[0].allocator.empty_cache()
 
     with ipygpumem.measure() as plain:
-        turns()
+        work()
     with ipygpumem.measure(snapshot=tmp_path / "x.pickle") as recorded:
-        turns()
+        work()
     assert plain.report.devices["cuda:0"].sampled is None
     assert recorded.report.devices["cuda:0"].outside_peak == 300 * MIB
     gpu.free(small)
 
 
-def test_several_devices_and_a_block_too_short(two_gpus, tmp_path):
+def test_several_devices_and_a_short_block(two_gpus, tmp_path):
     import torch
 
     ipygpumem.preload_pytorch()
@@ -93,7 +93,7 @@ def test_several_devices_and_a_block_too_short(two_gpus, tmp_path):
     assert Snapshot.load(tmp_path / "y.pickle").own.curves == {}
 
 
-def test_where_processes_cannot_be_told_apart_the_name_says_so(make_gpu, tmp_path):
+def test_name_without_attribution_by_process(make_gpu, tmp_path):
     gpu = make_gpu()
     gpu.nvml_device.regime = "hidden"
     ipygpumem.preload_pytorch()

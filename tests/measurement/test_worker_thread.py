@@ -1,4 +1,4 @@
-"""A parked thread on either alarm: it works when it is asked to, sleeps else, and goes."""
+"""The worker thread with both kinds of timers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ipygpumem.measurement import interval_timer as alarms
+from ipygpumem.measurement import interval_timer
 from ipygpumem.measurement import worker_thread as module
-from ipygpumem.measurement.worker_thread import Parked
+from ipygpumem.measurement.worker_thread import WorkerThread
 
 NAME = "ipygpumem-test"
 
@@ -21,168 +21,168 @@ NAME = "ipygpumem-test"
 @pytest.fixture(params=["file", "condition"])
 def make(request, monkeypatch):
     if request.param == "file" and sys.platform != "linux":
-        pytest.skip("timers that are files are Linux's")
-    kind = {"file": "_TimerFile", "condition": "_Condition"}[request.param]
-    monkeypatch.setattr(module, "make_alarm", getattr(alarms, kind))
-    made = []
+        pytest.skip("timer files need Linux")
+    kind = {"file": "_FileTimer", "condition": "_ConditionTimer"}[request.param]
+    monkeypatch.setattr(module, "make_timer", getattr(interval_timer, kind))
+    workers = []
 
     def build(work):
-        made.append(Parked(NAME, work))
-        return made[-1]
+        workers.append(WorkerThread(NAME, work))
+        return workers[-1]
 
     yield build
-    for one in made:
-        one.close()
+    for worker in workers:
+        worker.close()
 
 
 def threads():
-    return [one for one in threading.enumerate() if one.name == NAME]
+    return [thread for thread in threading.enumerate() if thread.name == NAME]
 
 
 def files_open():
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def until(condition, seconds=5):
+def wait_until(condition, seconds=5):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.002)
 
 
-def test_this_system_has_timers():
+def test_linux_has_timer_files():
     if sys.platform == "linux":
-        assert isinstance(alarms.make_alarm(), alarms._TimerFile)
+        assert isinstance(interval_timer.make_timer(), interval_timer._FileTimer)
 
 
-def test_it_works_again_and_again_until_it_is_parked(make):
-    rings = []
-    parked = make(lambda: rings.append(time.monotonic()))
+def test_work_repeats_until_pause(make):
+    calls = []
+    worker = make(lambda: calls.append(time.monotonic()))
     assert threads() == []
     start = time.monotonic()
-    parked.set(0.05, 0.01)
+    worker.start(0.05, 0.01)
     (thread,) = threads()
     assert thread.daemon
-    until(lambda: len(rings) >= 5)
-    assert rings[0] - start >= 0.045
-    parked.off()
+    wait_until(lambda: len(calls) >= 5)
+    assert calls[0] - start >= 0.045
+    worker.pause()
     time.sleep(0.03)
-    count = len(rings)
+    count = len(calls)
     time.sleep(0.06)
-    assert len(rings) == count
-    parked.set(0, 0.01)
-    until(lambda: len(rings) > count)
+    assert len(calls) == count
+    worker.start(0, 0.01)
+    wait_until(lambda: len(calls) > count)
     assert threads() == [thread]
-    parked.close()
+    worker.close()
     assert threads() == []
-    assert not parked.alive
+    assert not worker.alive
 
 
-def test_set_and_off_before_the_time_is_nothing(make):
-    rings = []
-    parked = make(lambda: rings.append(1))
+def test_pause_before_the_first_expiration(make):
+    calls = []
+    worker = make(lambda: calls.append(1))
     for _ in range(100):
-        parked.set(0.05, 0.01)
-        parked.off()
+        worker.start(0.05, 0.01)
+        worker.pause()
     time.sleep(0.1)
-    assert rings == []
+    assert calls == []
 
 
-def test_an_error_parks_it_and_the_next_time_it_is_there(make):
-    rings = []
+def test_error_pauses_the_worker(make):
+    calls = []
 
     def work():
-        rings.append(1)
-        if len(rings) == 1:
+        calls.append(1)
+        if len(calls) == 1:
             raise RuntimeError("once")
 
-    parked = make(work)
-    parked.set(0, 0.005)
-    until(lambda: rings)
+    worker = make(work)
+    worker.start(0, 0.005)
+    wait_until(lambda: calls)
     time.sleep(0.05)
-    assert len(rings) == 1
-    parked.set(0, 0.005)
-    until(lambda: len(rings) >= 3)
+    assert len(calls) == 1
+    worker.start(0, 0.005)
+    wait_until(lambda: len(calls) >= 3)
 
 
-def test_it_may_close_itself_and_begin_again(make):
+def test_worker_can_close_itself(make):
     def work():
-        parked.close()
+        worker.close()
 
-    parked = make(work)
-    parked.set(0, 1)
-    until(lambda: not threads())
-    parked.set(0, 1)
-    until(lambda: not threads())
-    parked.off()
-    parked.close()
+    worker = make(work)
+    worker.start(0, 1)
+    wait_until(lambda: not threads())
+    worker.start(0, 1)
+    wait_until(lambda: not threads())
+    worker.pause()
+    worker.close()
 
 
-def test_a_forked_child_leaves_its_parents_alarm_alone(make):
-    rings = []
-    parked = make(lambda: rings.append(1))
-    parked.set(10, 10)
+def test_forked_child_does_not_change_the_timer(make):
+    calls = []
+    worker = make(lambda: calls.append(1))
+    worker.start(10, 10)
     child = os.fork()
     if child == 0:
-        parked.set(0, 0.001)
-        parked.off()
-        parked.close()
+        worker.start(0, 0.001)
+        worker.pause()
+        worker.close()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     time.sleep(0.05)
-    assert rings == []
+    assert calls == []
     assert len(threads()) == 1
 
 
-def test_a_process_ends_beside_it():
+def test_process_ends_while_the_worker_runs():
     code = (
-        "from ipygpumem.measurement.worker_thread import Parked\n"
+        "from ipygpumem.measurement.worker_thread import WorkerThread\n"
         "import time\n"
-        "parked = Parked('x', lambda: time.sleep(0.001))\n"
-        "parked.set(0, 0.001)\n"
+        "worker = WorkerThread('x', lambda: time.sleep(0.001))\n"
+        "worker.start(0, 0.001)\n"
         "time.sleep(0.1)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
-def test_it_ends_when_nobody_has_wanted_it_for_long_and_begins_again(make, monkeypatch):
-    """Programs that join every thread but the main one come to an end."""
-    monkeypatch.setattr(module, "LINGER", 0.2)
-    monkeypatch.setattr(module, "_EARLY", 0.01)
-    rings = []
-    parked = make(lambda: rings.append(1))
+def test_idle_worker_ends_and_can_start_again(make, monkeypatch):
+    """Programs that join all threads at exit must end."""
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(module, "_TOLERANCE", 0.01)
+    calls = []
+    worker = make(lambda: calls.append(1))
     files = files_open()
-    parked.set(0, 0.005)
-    until(lambda: rings)
+    worker.start(0, 0.005)
+    wait_until(lambda: calls)
     (thread,) = threads()
-    for _ in range(5):  # each time it is wanted the time counts anew
-        parked.off()
+    for _ in range(5):  # each start begins a new idle time
+        worker.pause()
         time.sleep(0.08)
-        parked.set(10, 10)
+        worker.start(10, 10)
     assert threads() == [thread]
     time.sleep(0.3)
-    assert threads() == [thread], "wanted, and nothing to do"
-    parked.off()
+    assert threads() == [thread], "started, with nothing to do yet"
+    worker.pause()
     thread.join(timeout=3)
     assert not thread.is_alive()
-    assert not parked.alive
+    assert not worker.alive
     assert files_open() == files
-    parked.off()
-    count = len(rings)
-    parked.set(0, 0.005)
-    until(lambda: len(rings) > count)
+    worker.pause()
+    count = len(calls)
+    worker.start(0, 0.005)
+    wait_until(lambda: len(calls) > count)
 
 
-def test_a_thread_that_cannot_begin_leaves_no_file(make, monkeypatch):
+def test_thread_that_cannot_start(make, monkeypatch):
     def start(self):
         raise RuntimeError("no more")
 
-    parked = make(list)
+    worker = make(list)
     files = files_open()
     monkeypatch.setattr(threading.Thread, "start", start)
     for _ in range(3):
         with pytest.raises(RuntimeError):
-            parked.set(0, 1)
+            worker.start(0, 1)
     assert files_open() == files
-    assert not parked.alive
+    assert not worker.alive

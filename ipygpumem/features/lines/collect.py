@@ -13,7 +13,7 @@ import numpy as np
 from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, SourceListing
 from ipygpumem.features.lines.source import SourceRegion, SourceTexts, enclosing_functions
 from ipygpumem.features.lines.stack_roots import THREAD_FILE, outermost_files
-from ipygpumem.measurement.snapshot_events import Places
+from ipygpumem.measurement.snapshot_events import EventLookup
 from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.snapshot.model.unique_values import Numbering
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.core.report import DeviceReport
-    from ipygpumem.measurement.backward_passes import Pass
+    from ipygpumem.measurement.backward_passes import BackwardPass
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.model.timeline import Timeline
@@ -44,7 +44,7 @@ def device_lines(
     *,
     all_functions: bool,
     recorder: Recorder,
-    passes: Sequence[Pass],
+    passes: Sequence[BackwardPass],
 ) -> DeviceLines | None:
     """Return the listings of one device; None if nothing was recorded there.
 
@@ -67,7 +67,7 @@ def device_lines(
     files = {region.file for region in regions} | (set(texts.cells) if all_functions else set())
     events = _LineEvents(snapshot, timeline, files, _time_magic_offset(regions, texts))
     if passes:
-        events.add_backward(passes, Places(timeline, recorder))
+        events.add_backward(passes, EventLookup(timeline, recorder))
     if all_functions:
         regions = [*regions, *_regions_that_ran(events.lines(), regions, texts)]
     listed = {(region.file, number) for region in regions for number in range(region.first, region.last + 1)}
@@ -179,7 +179,7 @@ class _LineEvents:
         set_numbers = [self._sets.number(tuple(sorted(lines))) for lines in node_sets]
         return np.where(stacks.leaf < 0, 0, np.asarray([*set_numbers, 0], np.int64)[stacks.leaf])
 
-    def add_backward(self, passes: Sequence[Pass], places: Places) -> None:
+    def add_backward(self, passes: Sequence[BackwardPass], places: EventLookup) -> None:
         """Count the events of PyTorch's own threads during a backward pass for the lines that waited for it."""
         roots = outermost_files(self._snapshot)
         for backward in passes:

@@ -10,7 +10,7 @@ from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.live.level_history import LevelHistory, level_update
 from ipygpumem.features.live.poller import Poller
-from ipygpumem.measurement.worker_thread import Parked
+from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.viewer.display_target import shell_target
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Monitor:
         self._history = LevelHistory(EVERY)
         self._last_update = 0.0
         self._widget: MonitorWidget | None = None
-        self._thread = Parked("ipygpumem-monitor", self._update)
+        self._thread = WorkerThread("ipygpumem-monitor", self._update)
         self._active = False
         self._opened = 0.0
         self._pid = os.getpid()
@@ -79,11 +79,11 @@ class Monitor:
 
     def _start(self) -> None:
         self._active = True
-        self._thread.set(0, self._history.every)
+        self._thread.start(0, self._history.every)
 
     def _pause(self) -> None:
         self._active = False
-        self._thread.off()
+        self._thread.pause()
 
     def _update(self) -> None:
         widget = self._widget

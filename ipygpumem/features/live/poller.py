@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.features.live.model import DeviceLevels, Levels
-from ipygpumem.measurement.reserved_bound import Anchor
+from ipygpumem.measurement.reserved_bound import CounterReading
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, host, pytorch
 
@@ -94,7 +94,9 @@ class Poller:
         end = time.perf_counter()
         reserved = stats["reserved_bytes"]["all"]
         for window in current().sampler.windows:
-            window.anchor(index, Anchor(begin, end, reserved["current"], reserved["allocated"], reserved["freed"]))
+            window.add_counters(
+                index, CounterReading(begin, end, reserved["current"], reserved["allocated"], reserved["freed"])
+            )
         return stats
 
     def _others(self, device: Device, memory: DeviceMemory, outside_pytorch: int) -> int | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.modules.model import MemoryKind
     from ipygpumem.features.modules.tracker import ModuleCall, ModuleTracker
-    from ipygpumem.measurement.snapshot_events import Places
+    from ipygpumem.measurement.snapshot_events import EventLookup
     from ipygpumem.snapshot import Snapshot
 
     Ints = NDArray[np.int64]
@@ -36,7 +36,7 @@ class AttributedAllocations:
         module: For each allocation the number of a module, -1 for none.
     """
 
-    def __init__(self, snapshot: Snapshot, index: int, places: Places, tracker: ModuleTracker) -> None:
+    def __init__(self, snapshot: Snapshot, index: int, places: EventLookup, tracker: ModuleTracker) -> None:
         self._timeline = timeline = snapshot.timelines[index]
         self._places = places
         self._tracker = tracker

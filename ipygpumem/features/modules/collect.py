@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.features.modules.attribution import DDP, KIND_CODES, AttributedAllocations
 from ipygpumem.features.modules.model import KindBytes, ModuleRow, ModuleTree, StepPhase
-from ipygpumem.measurement.snapshot_events import Places
+from ipygpumem.measurement.snapshot_events import EventLookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def module_tree(
     if index >= len(snapshot.timelines):
         return None
     timeline = snapshot.timelines[index]
-    allocations = AttributedAllocations(snapshot, index, Places(timeline, recorder), tracker)
+    allocations = AttributedAllocations(snapshot, index, EventLookup(timeline, recorder), tracker)
     peak_event, peak = timeline.requested.peak()
     at_peak, at_end = allocations.alive(peak_event), allocations.alive(len(timeline.trace) - 1)
     parts = []

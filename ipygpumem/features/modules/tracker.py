@@ -18,8 +18,8 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.features.modules.hooks import GlobalHooks, unwrap_compiled_call, wrap_compiled_call
 from ipygpumem.features.modules.phases import PhaseTracker
 from ipygpumem.features.modules.storages import ModelStorages, ModuleFacts, StorageAddress, is_module_class
-from ipygpumem.measurement.backward_passes import BACKWARD
-from ipygpumem.measurement.event_position import Mark, mark
+from ipygpumem.measurement.backward_passes import BackwardWrapper
+from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
@@ -49,7 +49,7 @@ class ModuleCall:
     enter: bool
     thread: int
     root: str
-    at: Mark
+    at: EventPosition
     phases: tuple[str, ...]
 
 
@@ -57,7 +57,7 @@ class ModuleCall:
 class StorageScan:
     """The addresses of the model's storages at one position in the recorded events."""
 
-    at: Mark
+    at: EventPosition
     addresses: tuple[StorageAddress, ...]
 
 
@@ -82,19 +82,20 @@ class ModuleTracker:
             raise OptionError(f"modules must be a torch.nn.Module, not {type(model).__name__}")
         self.calls: list[ModuleCall] = []
         self.scans: list[StorageScan] = []
-        self.spans: list[tuple[str, Mark, Mark]] = []
+        self.spans: list[tuple[str, EventPosition, EventPosition]] = []
         self.phases = PhaseTracker(reset=reset)
         self.problem = ""
         self.raised_steps = 0
         self._torch = torch
         self._storages = ModelStorages(torch, model)
         self._hooks: GlobalHooks | None = None
+        self._backward: BackwardWrapper | None = None
         self._handles: list[Any] = []
         self._optimizer_handles: list[Any] = []
         self._wrappers: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
         self._wrapped: set[int] = set()
         self._thread_state = threading.local()
-        self._open_spans: list[tuple[str, Mark]] = []
+        self._open_spans: list[tuple[str, EventPosition]] = []
         self._running_steps: list[tuple[int, int]] = []
         self._address_count = 0
         self._lock = threading.RLock()
@@ -124,7 +125,8 @@ class ModuleTracker:
                 self._wrappers.append((weakref.ref(module), weakref.ref(wrapper)))
                 self._wrapped.add(number)
         self.phases.begin()
-        BACKWARD.join(self)
+        self._backward = current().state(BackwardWrapper)
+        self._backward.add(self)
 
     def stop(self) -> None:
         """Remove all hooks, and scan once more. Further calls do nothing."""
@@ -133,7 +135,8 @@ class ModuleTracker:
         self._running = False
         with contextlib.suppress(Exception):
             self._end_raised_steps()
-        BACKWARD.leave(self)
+        if self._backward is not None:
+            self._backward.remove(self)
         if self._hooks is not None:
             self._hooks.remove(self._handles)
         for handle in self._optimizer_handles:
@@ -198,7 +201,9 @@ class ModuleTracker:
     def _record_call(self, number: int, *, enter: bool) -> None:
         root = self._thread_state.root
         with self._lock:
-            self.calls.append(ModuleCall(number, enter, threading.get_ident(), root, mark(), self.phases.inside))
+            self.calls.append(
+                ModuleCall(number, enter, threading.get_ident(), root, event_position(), self.phases.inside)
+            )
 
     # Backward passes and optimizer steps
 
@@ -206,7 +211,7 @@ class ModuleTracker:
         """Begin the phase of a backward pass."""
         self._end_raised_steps()
         with self._lock:
-            self._open_spans.append(("backward", mark()))
+            self._open_spans.append(("backward", event_position()))
             self.phases.enter("backward")
 
     def backward_ends(self) -> None:
@@ -222,7 +227,7 @@ class ModuleTracker:
             self._running_steps.append((threading.get_ident(), id(sys._getframe(1))))
             self._storages.add_optimizer(optimizer)
             self._scan(states=False)
-            self._open_spans.append(("optimizer", mark()))
+            self._open_spans.append(("optimizer", event_position()))
             self.phases.enter("optimizer")
 
     def _after_step(self, optimizer: Any, arguments: Any, options: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
@@ -253,7 +258,7 @@ class ModuleTracker:
         while self._open_spans:
             opened, begin = self._open_spans.pop()
             if opened == name:
-                self.spans.append((name, begin, mark()))
+                self.spans.append((name, begin, event_position()))
                 return
 
     def _scan(self, *, states: bool = True) -> None:
@@ -264,7 +269,7 @@ class ModuleTracker:
         with self.phases.not_counted():
             addresses = tuple(self._storages.addresses(states=states))
             self._address_count += len(addresses)
-            self.scans.append(StorageScan(mark(), addresses))
+            self.scans.append(StorageScan(event_position(), addresses))
 
 
 def _running_frames() -> tuple[set[int], str]:

@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError, RecordingError, first_line
+from ipygpumem.core.files import check_path
 from ipygpumem.features.report.notes import recording_text
 from ipygpumem.measurement.allocation_history import HistoryOptions, recording_problem
 from ipygpumem.measurement.notebook_sources import notebook_sources
 from ipygpumem.measurement.recorder import Recorder
-from ipygpumem.measurement.recording_file import check_path
 from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:

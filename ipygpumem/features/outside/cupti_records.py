@@ -25,7 +25,7 @@ from ipygpumem.features.outside.allocation_totals import (
     RecordingInterval,
     pytorch_segments,
 )
-from ipygpumem.measurement.profiler_handover import profiling, release_profiler, watch_profiler
+from ipygpumem.measurement.profiler_handover import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.cupti.buffers import Buffers
 from ipygpumem.sources.cupti.library import Cupti
@@ -67,6 +67,7 @@ class OutsideRecords:
         self._live = LiveAllocations()
         self._pending = _EMPTY
         self._failed: str | None = None
+        self._observers: ProfilerObservers | None = None
 
     def problem(self) -> str | None:
         """Return why nothing can be recorded here, or None as far as that is known without trying."""
@@ -111,7 +112,8 @@ class OutsideRecords:
 
     def _start(self, cupti: Cupti, buffers: Buffers) -> None:
         self._clear()
-        watch_profiler(self.pause, self.resume)
+        self._observers = current().state(ProfilerObservers)
+        self._observers.add(self.pause, self.resume)
         if profiling():
             self._paused_at = time.perf_counter()
         else:
@@ -142,7 +144,8 @@ class OutsideRecords:
 
     def _end(self) -> None:
         self._stop_cupti()
-        release_profiler(self.pause)
+        if self._observers is not None:
+            self._observers.remove(self.pause)
         atexit.unregister(self.close)
         thread, self._thread = self._thread, None
         self._stop.set()

@@ -15,7 +15,7 @@ from ipygpumem.core.errors import RecordingError, first_line
 from ipygpumem.core.files import replacing
 from ipygpumem.core.garbage_collection import collector_paused
 from ipygpumem.features.profile.trace_file import write_trace
-from ipygpumem.measurement.profiler_handover import profiling, release_profiler, watch_profiler
+from ipygpumem.measurement.profiler_handover import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
@@ -63,6 +63,7 @@ class Capture:
         self.error = ""
         self.cost = 0.0
         self._profile: Any | None = None
+        self._observers: ProfilerObservers | None = None
         self._thread = 0
         self._began = 0.0
         self._ours = False
@@ -101,7 +102,8 @@ class Capture:
         if torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
         self._pid, self._thread = os.getpid(), threading.get_ident()
-        watch_profiler(self._before_other_profiler, lambda: None)
+        self._observers = current().state(ProfilerObservers)
+        self._observers.add(self._before_other_profiler, lambda: None)
         try:
             with self._using_profiler(), _kineto_silenced():
                 self._profile = profiler.profile(
@@ -115,7 +117,7 @@ class Capture:
                 _skip_function_events(self._profile)
         except Exception as error:
             self._profile = None
-            release_profiler(self._before_other_profiler)
+            self._observers.remove(self._before_other_profiler)
             raise RecordingError(f"torch.profiler does not start: {first_line(error)}") from error
         current().state(_ActiveCapture).capture = self
         self._began = time.perf_counter()
@@ -129,7 +131,8 @@ class Capture:
         """Stop the profiler. Further calls do nothing."""
         if os.getpid() != self._pid:  # a forked child has neither the profiler's threads nor its results
             return
-        release_profiler(self._before_other_profiler)
+        if self._observers is not None:
+            self._observers.remove(self._before_other_profiler)
         active = current().state(_ActiveCapture)
         if active.capture is self:
             active.capture = None

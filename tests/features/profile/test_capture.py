@@ -15,7 +15,8 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.features.profile.capture import Capture
-from ipygpumem.measurement.profiler_handover import profiling, release_profiler, watch_profiler
+from ipygpumem.measurement.profiler_handover import ProfilerObservers, profiling
+from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
 CPU = [ProfilerActivity.CPU]
@@ -242,14 +243,12 @@ def test_kineto_is_silenced_unless_the_user_sets_a_log_level(monkeypatch):
 
 
 def release_all():
-    from ipygpumem.measurement import profiler_handover as profiler
-
-    for before, _ in tuple(profiler._watchers):
-        release_profiler(before)
+    current().state(ProfilerObservers).close()
 
 
-def test_the_last_watcher_is_called_first():
+def test_last_observer_is_called_first():
     calls = []
+    observers = current().state(ProfilerObservers)
 
     def first():
         calls.append("first")
@@ -257,15 +256,15 @@ def test_the_last_watcher_is_called_first():
     def second():
         calls.append("second")
 
-    watch_profiler(first, lambda: calls.append("first after"))
-    watch_profiler(second, lambda: calls.append("second after"))
+    observers.add(first, lambda: calls.append("first after"))
+    observers.add(second, lambda: calls.append("second after"))
     with profile(activities=CPU):
         pass
     assert calls == ["second", "first", "second", "first", "second after", "first after"], "prepared, started, stopped"
-    release_profiler(second)
+    observers.remove(second)
     calls.clear()
     with profile(activities=CPU):
         pass
     assert calls == ["first", "first", "first after"]
-    release_profiler(first)
+    observers.remove(first)
     assert (module._prepare_profiler, module._enable_profiler, module._disable_profiler) == FUNCTIONS

@@ -1,0 +1,114 @@
+"""Checks of paths, and files that are written atomically."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.core.files import check_path, replacing
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_path_is_made_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert check_path("x.pickle") == tmp_path / "x.pickle"
+    assert check_path(tmp_path / "y z.pickle") == tmp_path / "y z.pickle"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert check_path("~/x.pickle") == tmp_path / "x.pickle"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_existing_file(tmp_path):
+    existing = tmp_path / "x.pickle"
+    existing.write_text("old")
+    assert check_path(existing) == existing
+    assert existing.read_text() == "old"
+
+
+def test_symbolic_link(tmp_path):
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link.pickle").symlink_to(tmp_path / "target" / "x.pickle")
+    path = check_path(tmp_path / "link.pickle")
+    with replacing(path) as temporary:
+        temporary.touch()
+    assert (tmp_path / "link.pickle").is_symlink()
+    assert (tmp_path / "target" / "x.pickle").is_file()
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("", "is empty"),
+        ("  ", "is empty"),
+        (".", "is a folder: name a file in it"),
+        ("here/", "is a folder"),
+        ("missing/x.pickle", "does not exist"),
+        ("file/x.pickle", "does not exist"),
+        ("/dev/null", "not a regular file"),
+        ("/proc/x.pickle", "cannot write into /proc"),
+        ("x" * 300, "x"),
+        ("~no-such-user/x", "no-such-user"),
+        ("a\0b", "path"),
+    ],
+)
+def test_invalid_paths(tmp_path, monkeypatch, path, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(OptionError) as raised:
+        check_path(path)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_long_names_are_rejected_or_written(tmp_path):
+    for length in range(225, 256):
+        path = tmp_path / ("x" * length)
+        try:
+            checked = check_path(path)
+        except OptionError:
+            continue
+        with replacing(checked) as temporary:
+            temporary.touch()
+        checked.unlink()
+
+
+def test_path_as_bytes(tmp_path):
+    assert check_path(os.fsencode(tmp_path / "x.pickle")) == tmp_path / "x.pickle"
+
+
+def test_no_permission(tmp_path):
+    """Root can write everywhere, so that the script runs as another user."""
+    closed, locked = tmp_path / "closed", tmp_path / "locked.pickle"
+    closed.mkdir()
+    locked.write_text("old")
+    tmp_path.chmod(0o777)
+    closed.chmod(0o555)
+    locked.chmod(0o444)
+    script = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT)!r})
+from ipygpumem.core.files import check_path
+from ipygpumem.core.errors import OptionError
+if os.getuid() == 0:
+    os.setuid(65534)
+for path in ({str(closed / "x.pickle")!r}, {str(locked)!r}):
+    try:
+        check_path(path)
+    except OptionError as error:
+        print(error)
+"""
+    for folder in tmp_path.parents[:2]:  # closed to other users
+        folder.chmod(0o755)
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert process.stdout.splitlines() == [
+        f"cannot write into {closed}: Permission denied",
+        f"{locked} is write-protected",
+    ], process.stderr
