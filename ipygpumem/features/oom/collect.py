@@ -65,7 +65,6 @@ def explain(failures: list[Failure], count: int, *, caught: bool) -> OutOfMemory
         caught,
         holders_then if caught and holders_then is not None else holders_now,
         freeable,
-        freeable_out,
         _largest_cells(failure.device),
         tuple(advice(failure, freeable, freeable_out, None if device is None else device.outside)),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.units import size
@@ -48,7 +48,6 @@ class Failure:
         requested: The requested size, as rounded by the allocator.
         limit: What PyTorch may use of the device: all of it unless a limit was set.
         free: Free memory of the device.
-        time: Seconds since 1970.
         thread: The name of the thread; empty for the main thread.
         frames: The Python stack, innermost first; the main thread's if this thread has none.
         reading: The counters of the device; None if they could not be read.
@@ -62,7 +61,6 @@ class Failure:
     requested: int
     limit: int
     free: int
-    time: float
     thread: str = ""
     frames: tuple[Frame, ...] = ()
     reading: DeviceReading | None = None
@@ -94,7 +92,6 @@ class OutOfMemory:
         caught: Whether the code continued.
         holders: What holds the memory now, or, if the code continued, at the failure.
         freeable: Bytes that ``%gpumem free`` would free now.
-        freeable_out: Bytes that ``%gpumem free --out`` would free.
         cells: The cells that added most memory since the baseline: (execution count, bytes).
         advice: Sentences that follow from the numbers.
     """
@@ -105,13 +102,8 @@ class OutOfMemory:
     caught: bool = False
     holders: Holders | None = None
     freeable: int = 0
-    freeable_out: int = 0
     cells: tuple[tuple[int, int], ...] = ()
     advice: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The facts as plain data."""
-        return asdict(self)
 
 
 def free_blocks(segments: list[dict[str, Any]], index: int) -> FreeBlocks:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +92,7 @@ class FailureObserver:
 
     def _record(self, monitor: DeviceMonitor, index: int, requested: int, limit: int, free: int) -> None:
         self.count += 1
-        failure = Failure(f"cuda:{index}", requested, limit, free, time.time())
+        failure = Failure(f"cuda:{index}", requested, limit, free)
         self._failures.append(failure)
         del self._failures[:-_MAX_FAILURES]
         # each part may fail for itself, and is stored at once

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ipygpumem.core.reading import Reading
@@ -26,7 +26,3 @@ class Release:
         if before is None or after is None or before.allocated is None or after.allocated is None:
             return None
         return before.allocated - after.allocated
-
-    def to_dict(self) -> dict[str, Any]:
-        """The facts as plain data."""
-        return {**asdict(self), "before": self.before.to_dict(), "after": self.after.to_dict()}

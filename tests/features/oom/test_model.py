@@ -14,7 +14,7 @@ CAPACITY = 140 * GIB
 
 def failure(**changes):
     """A request of 40 GiB, with 10 GiB free on a device of 140 GiB."""
-    facts = {"device": "cuda:0", "requested": 40 * GIB, "limit": CAPACITY, "free": 10 * GIB, "time": 0.0}
+    facts = {"device": "cuda:0", "requested": 40 * GIB, "limit": CAPACITY, "free": 10 * GIB}
     reading = before(
         total=CAPACITY + 615 * MIB, reserved=100 * GIB, process=101 * GIB, allocated=90 * GIB, active=90 * GIB
     )
