@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "ipygpumem"
@@ -31,20 +32,20 @@ LIBRARIES = {
 """For each third-party library the files or packages that may import it."""
 
 
-def imports():
-    """(file, module) of every import at run time; those under TYPE_CHECKING are left out."""
+def imports(*, names=False):
+    """(file, module) of each import at run time, lazy ones included, with the imported names if requested."""
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         typing_only = {
             id(inner) for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
             for inner in ast.walk(node)
         }  # fmt: skip
+        file = path.relative_to(PACKAGE).as_posix()
         for node in ast.walk(tree):
             if id(node) in typing_only:
                 continue
-            file = path.relative_to(PACKAGE).as_posix()
             if isinstance(node, ast.ImportFrom):
-                yield file, node.module
+                yield file, node.module, *(alias.name for alias in node.names if names)
             elif isinstance(node, ast.Import):
                 yield from ((file, alias.name) for alias in node.names)
 
@@ -67,3 +68,17 @@ def test_each_library_is_imported_in_one_place():
         if name in LIBRARIES and not any(file == path or file.startswith(f"{path}/") for path in LIBRARIES[name])
     ]
     assert wrong == []
+
+
+def test_no_import_cycles():
+    modules = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        modules[path.relative_to(PACKAGE).as_posix()] = name
+    graph = {name: set() for name in modules.values()}
+    for file, module, *names in imports(names=True):
+        submodules = {f"{module}.{name}" for name in names} & graph.keys()
+        packages = {module} & graph.keys() if len(submodules) < max(len(names), 1) else set()
+        graph[modules[file]] |= (submodules | packages) - {modules[file]}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which shows the cycle

@@ -1,4 +1,4 @@
-"""Measuring without IPython, on the fake machine: figures, nesting, failures, forks, the user's own recording."""
+"""``ipygpumem.measure`` on a fake machine: figures, nesting, errors and forks."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from ipygpumem.measurement.runtime import current
 MIB = 1 << 20
 
 
-def test_what_a_block_holds_reaches_and_takes_outside(fake_gpu):
-    kept = fake_gpu.alloc(100 * MIB)
+def test_figures(fake_gpu):
+    block = fake_gpu.alloc(100 * MIB)
     with measure() as m:
         fake_gpu.alloc(400 * MIB)
         fake_gpu.free(fake_gpu.alloc(800 * MIB))
-        fake_gpu.free(kept)
+        fake_gpu.free(block)
         fake_gpu.outside(256 * MIB)
     device = m.report.devices["cuda:0"]
     assert (device.held, device.peak) == (300 * MIB, 1200 * MIB)
@@ -44,7 +44,7 @@ def test_what_a_block_holds_reaches_and_takes_outside(fake_gpu):
     assert ipygpumem.last is m.report
 
 
-def test_blocks_that_wait_for_a_stream_are_pending_and_not_cache(fake_gpu):
+def test_pending_blocks(fake_gpu):
     block = fake_gpu.alloc(40 * MIB)
     with measure() as m:
         fake_gpu.free(block, used_by=1)
@@ -52,7 +52,7 @@ def test_blocks_that_wait_for_a_stream_are_pending_and_not_cache(fake_gpu):
     assert (device.held, device.pending, device.cached) == (-40 * MIB, 40 * MIB, 0)
 
 
-def test_another_process_is_another_process(fake_gpu):
+def test_other_process(fake_gpu):
     fake_gpu.alloc(MIB)
     with measure() as m:
         fake_gpu.nvml_device.others[9000001] = 3000 * MIB
@@ -61,7 +61,7 @@ def test_another_process_is_another_process(fake_gpu):
     assert (device.held, device.outside, device.others, device.unattributed) == (0, 0, 3000 * MIB, 50 * MIB)
 
 
-def test_the_block_that_starts_cuda_has_the_context_outside(fake_gpu):
+def test_block_that_starts_cuda(fake_gpu):
     with measure() as m:
         x = torch.ones(1 << 20, device="cuda")
     device = m.report.devices["cuda:0"]
@@ -69,7 +69,7 @@ def test_the_block_that_starts_cuda_has_the_context_outside(fake_gpu):
     del x
 
 
-def test_nested_blocks_have_figures_of_their_own(fake_gpu):
+def test_nested_blocks(fake_gpu):
     fake_gpu.alloc(MIB)
     with measure() as outer:
         fake_gpu.free(fake_gpu.alloc(50 * MIB))
@@ -82,7 +82,7 @@ def test_nested_blocks_have_figures_of_their_own(fake_gpu):
     assert list(ipygpumem.reports) == [inner.report, outer.report]
 
 
-def test_an_exception_passes_and_the_report_is_there(fake_gpu):
+def test_exception(fake_gpu):
     fake_gpu.alloc(MIB)
     with pytest.raises(ZeroDivisionError), measure() as m:
         fake_gpu.alloc(30 * MIB)
@@ -91,7 +91,7 @@ def test_an_exception_passes_and_the_report_is_there(fake_gpu):
     assert m.report.devices["cuda:0"].held == 30 * MIB
 
 
-def test_out_of_memory_is_the_users_own_error_and_is_told(fake_gpu, tmp_path):
+def test_out_of_memory_error(fake_gpu, tmp_path):
     fake_gpu.alloc(MIB)
     with pytest.raises(torch.OutOfMemoryError), measure(snapshot=tmp_path / "oom.pickle") as m:
         fake_gpu.alloc(1 << 40)
@@ -101,23 +101,23 @@ def test_out_of_memory_is_the_users_own_error_and_is_told(fake_gpu, tmp_path):
     assert actions[-2:] == ["oom", "snapshot"]
 
 
-def test_a_report_keeps_nothing_of_the_users(fake_gpu):
-    class Thing:
+def test_report_does_not_keep_values_alive(fake_gpu):
+    class Value:
         pass
 
-    thing = Thing()
-    gone = weakref.ref(thing)
+    value = Value()
+    reference = weakref.ref(value)
     with pytest.raises(ValueError, match="x"), measure() as m:
-        local = thing
+        local = value
         raise ValueError("x", local)
-    del thing, local
+    del value, local
     gc.collect()
-    assert gone() is None
+    assert reference() is None
     assert m.report.success is False
 
 
-def test_options_that_mean_nothing_are_refused_before_the_block_runs(fake_gpu, tmp_path):
-    bad = [
+def test_invalid_options(fake_gpu, tmp_path):
+    invalid = [
         {"peaks": "maybe"},
         {"host_peak": "maybe"},
         {"stacks": "java"},
@@ -130,10 +130,10 @@ def test_options_that_mean_nothing_are_refused_before_the_block_runs(fake_gpu, t
         {"snapshot": ""},
         {"snapshot": tmp_path},
     ]
-    for options in bad:
-        with pytest.raises(OptionError) as caught:
+    for options in invalid:
+        with pytest.raises(OptionError) as raised:
             measure(**options)
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(raised.value)
     for devices in (["cuda:9"], [9], "cuda:9", ["cpu"]):
         with pytest.raises(DeviceError):
             measure(devices=devices)
@@ -141,28 +141,28 @@ def test_options_that_mean_nothing_are_refused_before_the_block_runs(fake_gpu, t
 
 
 @pytest.mark.parametrize("devices", ["cuda:1", 1, ["cuda:1"], [1], ("cuda:1", 1)])
-def test_only_the_devices_that_were_asked_for(two_gpus, devices):
+def test_selected_devices(two_gpus, devices):
     two_gpus.alloc(MIB, 0)
     two_gpus.alloc(MIB, 1)
     with measure(devices=devices) as m:
         two_gpus.alloc(30 * MIB, 0)
         two_gpus.alloc(40 * MIB, 1)
-    assert {name: one.held for name, one in m.report.devices.items()} == {"cuda:1": 40 * MIB}
+    assert {name: device.held for name, device in m.report.devices.items()} == {"cuda:1": 40 * MIB}
 
 
-def test_untouched_peaks_reset_nothing(fake_gpu):
+def test_untouched_peaks(fake_gpu):
     fake_gpu.free(fake_gpu.alloc(100 * MIB))
     with measure(peaks="untouched") as below:
         fake_gpu.free(fake_gpu.alloc(50 * MIB))
     with measure(peaks="untouched") as above:
         fake_gpu.free(fake_gpu.alloc(150 * MIB))
     assert fake_gpu.calls["resetPeakMemoryStats"] == 0
-    one, other = below.report.devices["cuda:0"], above.report.devices["cuda:0"]
-    assert (one.peak, one.grades["peak"].trust) == (100 * MIB, "bound")
-    assert (other.peak, other.grades["peak"].trust) == (150 * MIB, "exact")
+    bound, exact = below.report.devices["cuda:0"], above.report.devices["cuda:0"]
+    assert (bound.peak, bound.grades["peak"].trust) == (100 * MIB, "bound")
+    assert (exact.peak, exact.grades["peak"].trust) == (150 * MIB, "exact")
 
 
-def test_synchronise_only_when_it_is_asked_for(fake_gpu):
+def test_synchronize(fake_gpu):
     fake_gpu.alloc(MIB)
     with measure() as m:
         fake_gpu[0].busy = True
@@ -172,7 +172,7 @@ def test_synchronise_only_when_it_is_asked_for(fake_gpu):
     assert m.report.devices["cuda:0"].after.busy is False
 
 
-def test_no_call_that_would_void_a_capture(fake_gpu):
+def test_no_call_that_would_invalidate_a_capture(fake_gpu):
     fake_gpu.alloc(MIB)
     for stream in ("current", "side"):
         with fake_gpu.capture(stream), measure(synchronize=True) as m:
@@ -182,7 +182,7 @@ def test_no_call_that_would_void_a_capture(fake_gpu):
 
 
 @pytest.mark.parametrize("functions", [("nvmlDeviceGetComputeRunningProcesses_v3",), ("nvmlDeviceGetMemoryInfo_v2",)])
-def test_nvml_that_dies_within_a_block(fake_gpu, functions):
+def test_nvml_fails_during_the_block(fake_gpu, functions):
     fake_gpu.alloc(MIB)
     with measure():
         pass
@@ -192,12 +192,12 @@ def test_nvml_that_dies_within_a_block(fake_gpu, functions):
             fake_gpu.nvml.fail(name, pynvml.NVML_ERROR_GPU_IS_LOST)
     device = m.report.devices["cuda:0"]
     assert (device.held, device.peak) == (30 * MIB, 30 * MIB)
-    lost = "others" if "Processes" in functions[0] else "used"
-    assert getattr(device, lost) is None
-    assert "GPU is lost" in device.grades[lost].reason
+    unknown = "others" if "Processes" in functions[0] else "used"
+    assert getattr(device, unknown) is None
+    assert "GPU is lost" in device.grades[unknown].reason
 
 
-def test_a_failed_kernel_within_a_block(fake_gpu):
+def test_failed_kernel(fake_gpu):
     fake_gpu.alloc(MIB)
     with measure() as m:
         fake_gpu.alloc(30 * MIB)
@@ -224,29 +224,29 @@ def test_other_allocators(make_gpu, backend, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_gpu_the_host(tmp_path):
+def test_host_memory(tmp_path):
     with measure() as m:
-        held = bytearray(80 * MIB)
+        data = bytearray(80 * MIB)
     assert m.report.devices == {}
     assert 78 * MIB < m.report.host.held < 90 * MIB
     assert m.report.host.peak >= m.report.host.held
-    del held
+    del data
     with pytest.raises(RecordingError, match=f"PyTorch records .* and {re.escape(NO_GPU)}"):
         measure(snapshot=tmp_path / "x.pickle")
 
 
-def test_a_hosts_peak_that_came_and_went(tmp_path):
-    held = bytearray(200 * MIB)
-    del held
+def test_peak_of_host_memory(tmp_path):
+    data = bytearray(200 * MIB)
+    del data
     with measure(host_peak="reset") as m:
-        held = bytearray(90 * MIB)
-        del held
+        data = bytearray(90 * MIB)
+        del data
     assert m.report.host.exact
     assert 85 * MIB < m.report.host.peak < 110 * MIB
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # from Python 3.12 on
-def test_a_forked_child_does_nothing_and_writes_nothing(fake_gpu, tmp_path):
+def test_forked_child(fake_gpu, tmp_path):
     path = tmp_path / "x.pickle"
     fake_gpu.alloc(MIB)
     read, write = os.pipe()
@@ -265,9 +265,9 @@ def test_a_forked_child_does_nothing_and_writes_nothing(fake_gpu, tmp_path):
     assert path.exists()
 
 
-def test_reports_stay_small(fake_gpu):
+def test_size_of_reports(fake_gpu):
     fake_gpu.alloc(MIB)
-    kept = []
+    blocks = 0
     with measure():
         pass
     tracemalloc.start()
@@ -275,15 +275,15 @@ def test_reports_stay_small(fake_gpu):
     before = tracemalloc.get_traced_memory()[0]
     for _ in range(300):
         with measure():
-            fake_gpu.nvml_device.others[1] = fake_gpu.nvml_device.others.get(1, 0) + MIB + 512 * len(kept)
-            kept.append(None)
+            fake_gpu.nvml_device.others[1] = fake_gpu.nvml_device.others.get(1, 0) + MIB + 512 * blocks
+            blocks += 1
             block = fake_gpu.alloc(30 * MIB)
         fake_gpu.free(block)
     gc.collect()
-    grown = tracemalloc.get_traced_memory()[0] - before
+    growth = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert len(ipygpumem.reports) == 301
-    assert grown / 300 < 2048
+    assert growth / 300 < 2048
 
 
 @settings(max_examples=60, deadline=None)
@@ -295,7 +295,7 @@ def test_reports_stay_small(fake_gpu):
         max_size=12,
     ),
 )
-def test_the_books_balance_whatever_a_block_does(regime, source, steps):
+def test_breakdown_adds_up(regime, source, steps):
     from fakes.cuda import FakeGpu
 
     gpu = FakeGpu(nvml_devices=[FakeNvmlDevice(regime=regime, others={1: 77 * MIB})]).install()
@@ -304,35 +304,35 @@ def test_the_books_balance_whatever_a_block_does(regime, source, steps):
     gpu.nvml.present = source != "none"
     try:
         live = [gpu.alloc(5 * MIB)]
-        moved = {"outside": 0, "other": 0, "hidden": 0}
+        changes = {"outside": 0, "other": 0, "hidden": 0}
         with measure() as m:
             for kind, size in steps:
-                whole = -(-size // (2 * MIB)) * 2 * MIB
+                rounded = -(-size // (2 * MIB)) * 2 * MIB
                 if kind == "alloc":
                     live.append(gpu.alloc(size))
                 elif kind == "outside":
                     gpu.outside(size)
                 elif kind == "other":
-                    gpu.nvml_device.others[1] += whole
+                    gpu.nvml_device.others[1] += rounded
                 elif kind == "hidden":
-                    gpu.nvml_device.unattributed += whole
+                    gpu.nvml_device.unattributed += rounded
                 elif live:
                     gpu.free(live.pop(), used_by=1 if kind == "wait" else None)
-                if kind in moved:
-                    moved[kind] += whole
+                if kind in changes:
+                    changes[kind] += rounded
         device = m.report.devices["cuda:0"]
         assert imbalance(device.before) == imbalance(device.after) == 0
         stats = gpu[0].allocator.stats
         assert device.held == stats["allocated_bytes"]["all"].current - 5 * MIB
         assert device.held + device.pending + device.cached == stats["reserved_bytes"]["all"].current - 20 * MIB
         if regime in {"bare", "A", "C"} and source != "none":
-            unseen = moved["hidden"] + (moved["other"] if regime == "C" else 0)
-            assert device.outside == moved["outside"]
-            assert device.others == (0 if regime == "C" else moved["other"])
-            assert device.unattributed == unseen
+            hidden = changes["hidden"] + (changes["other"] if regime == "C" else 0)
+            assert device.outside == changes["outside"]
+            assert device.others == (0 if regime == "C" else changes["other"])
+            assert device.unattributed == hidden
             assert device.grades["outside"].trust == "exact"
         else:
-            assert device.outside == sum(moved.values())
+            assert device.outside == sum(changes.values())
             assert device.others is device.unattributed is None
             assert device.grades["outside"].trust == "device"
         assert json.loads(m.report.to_json()) == m.report.to_dict()
@@ -341,19 +341,19 @@ def test_the_books_balance_whatever_a_block_does(regime, source, steps):
         gpu.uninstall()
 
 
-def test_a_recording_that_cannot_start_leaves_no_scope_open(fake_gpu, tmp_path):
+def test_recording_cannot_start(fake_gpu, tmp_path):
     fake_gpu.alloc(MIB)
 
-    def broken(*arguments):
-        raise RuntimeError("recording is out of order")
+    def fail(*arguments):
+        raise RuntimeError("no recording")
 
-    torch._C._cuda_record_memory_history = broken
-    with pytest.raises(RuntimeError, match="out of order"), measure(snapshot=tmp_path / "x.pickle"):
+    torch._C._cuda_record_memory_history = fail
+    with pytest.raises(RuntimeError, match="no recording"), measure(snapshot=tmp_path / "x.pickle"):
         pass
     assert current().peaks._scopes == []
 
 
-def test_the_blocks_own_error_goes_before_a_warning_that_is_one(fake_gpu, tmp_path):
+def test_error_of_the_block_is_not_replaced_by_a_warning(fake_gpu, tmp_path):
     (tmp_path / "here").mkdir()
     with pytest.raises(ZeroDivisionError), measure(snapshot=tmp_path / "here" / "x.pickle") as m:
         (tmp_path / "here").rmdir()
@@ -365,23 +365,23 @@ def test_the_blocks_own_error_goes_before_a_warning_that_is_one(fake_gpu, tmp_pa
 
 
 @pytest.mark.parametrize("end", ["before", "after"])
-def test_another_threads_allocation_within_a_reading_is_on_one_side_of_it(fake_gpu, end):
+def test_allocation_of_another_thread_during_a_reading(fake_gpu, end):
     fake_gpu.alloc(MIB)
     with measure():
         pass
-    original, todo = fake_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3, []
+    original, pending_sizes = fake_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3, []
 
     def another_thread(*arguments):
         code = original(*arguments)
-        while todo:
-            fake_gpu.alloc(todo.pop())
+        while pending_sizes:
+            fake_gpu.alloc(pending_sizes.pop())
         return code
 
     fake_gpu.nvml.nvmlDeviceGetComputeRunningProcesses_v3 = another_thread
-    todo += [500 * MIB] if end == "before" else []
+    pending_sizes += [500 * MIB] if end == "before" else []
     with measure() as m:
         fake_gpu.alloc(30 * MIB)
-        todo += [500 * MIB] if end == "after" else []
+        pending_sizes += [500 * MIB] if end == "after" else []
     device = m.report.devices["cuda:0"]
     assert device.held == device.peak == (30 if end == "before" else 530) * MIB
     assert (device.outside, device.unattributed) == (0, 0)

@@ -1,4 +1,4 @@
-"""Questions to snapshots."""
+"""Commands on snapshots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cli.commands import GPT, OOM, run
 from ipygpumem.snapshot import KEYS, Snapshot
 
 
-def test_summary_begins_with_the_answer(capsys):
+def test_summary(capsys):
     status, out, err = run(capsys, "summary", GPT)
     assert (status, err) == (0, "")
     assert out.splitlines() == [
@@ -28,7 +28,7 @@ def test_summary_begins_with_the_answer(capsys):
     assert len(out.splitlines()) <= 24
 
 
-def test_summary_as_json_has_the_promised_form(capsys):
+def test_summary_as_json(capsys):
     status, out, _ = run(capsys, "summary", "--json", OOM)
     assert status == 0
     facts = json.loads(out)
@@ -48,7 +48,7 @@ def test_summary_as_json_has_the_promised_form(capsys):
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_peak_by_everything(capsys, key):
+def test_peak(capsys, key):
     status, out, _ = run(capsys, "peak", "--by", key, "--json", GPT)
     assert status == 0
     (device,) = json.loads(out)["devices"]
@@ -95,41 +95,41 @@ def test_diff(capsys):
     assert out.startswith("+")
 
 
-def test_several_files_one_of_them_bad(capsys, tmp_path):
-    bad = tmp_path / "bad.pickle"
-    bad.write_bytes(b"\x80\x04cos\nsystem\n.")
-    status, out, err = run(capsys, "summary", GPT, bad, tmp_path / "none.pickle", OOM)
+def test_several_files_of_which_two_are_invalid(capsys, tmp_path):
+    unsafe = tmp_path / "unsafe.pickle"
+    unsafe.write_bytes(b"\x80\x04cos\nsystem\n.")
+    status, out, err = run(capsys, "summary", GPT, unsafe, tmp_path / "none.pickle", OOM)
     assert status == 1
     assert out.count("GPU 0: peak") == 2
     assert err.splitlines() == [
-        f"ipygpumem: {bad}: the pickle would run code or load a class, GLOBAL (at byte 2)",
+        f"ipygpumem: {unsafe}: the pickle would run code or load a class, GLOBAL (at byte 2)",
         f"ipygpumem: {tmp_path}/none.pickle: No such file or directory",
     ]
-    assert run(capsys, "diff", GPT, bad)[0] == 1
+    assert run(capsys, "diff", GPT, unsafe)[0] == 1
 
 
-def test_a_file_without_devices_is_said_to_have_none(capsys, tmp_path):
+def test_file_without_devices(capsys, tmp_path):
     file = tmp_path / "none.json"
     file.write_text('{"segments": []}')
-    for words in ("summary", "peak", "leaks", "fragmentation"):
-        assert run(capsys, words, file)[1].endswith("none.json: no device used memory\n")
+    for command in ("summary", "peak", "leaks", "fragmentation"):
+        assert run(capsys, command, file)[1].endswith("none.json: no device used memory\n")
 
 
-def test_one_piece_is_a_piece(capsys, tmp_path):
+def test_singular(capsys, tmp_path):
     file = tmp_path / "one.json"
     blocks = [{"address": 512, "size": 2097152, "state": "inactive"}]
     file.write_text(json.dumps({"segments": [{"address": 512, "total_size": 2097152, "blocks": blocks}]}))
     assert "in 1 piece, the largest 2.0 MiB" in run(capsys, "fragmentation", file)[1]
 
 
-def test_a_file_without_what_is_asked_for_does_not_stop_the_others(capsys):
+def test_missing_event_in_one_of_two_files(capsys):
     status, out, err = run(capsys, "fragmentation", GPT, OOM, "--at", "7000")
     assert status == 2
     assert f"{GPT}:" in out and OOM not in out
     assert err == f"ipygpumem: {OOM}: device 0 has no event 7000: it has 6,207 events\n"
 
 
-def test_devices_have_events_of_their_own(capsys, tmp_path):
+def test_events_of_two_devices(capsys, tmp_path):
     alloc = {"action": "alloc", "addr": 512, "size": 8, "stream": 0, "time_us": 1}
     path = tmp_path / "two.json"
     path.write_text(json.dumps({"segments": [], "device_traces": [[alloc] * 1, [alloc, {**alloc, "addr": 1024}]]}))

@@ -1,3 +1,5 @@
+"""The label of measured code in tables."""
+
 from __future__ import annotations
 
 import pytest
@@ -6,7 +8,7 @@ from ipygpumem.measurement.build_report import CODE_WIDTH, code_label
 
 
 @pytest.mark.parametrize(
-    ("text", "first"),
+    ("text", "label"),
     [
         ("x = 1\ny = 2", "x = 1"),
         ("\n  # why\n\n  for i in x:\n    pass", "for i in x:"),
@@ -20,12 +22,12 @@ from ipygpumem.measurement.build_report import CODE_WIDTH, code_label
         ("\n \n", ""),
     ],
 )
-def test_the_first_line_that_does_something(text, first):
-    assert code_label(text) == first
+def test_first_line_of_code(text, label):
+    assert code_label(text) == label
 
 
-def test_a_long_line_is_clipped():
+def test_long_line_is_clipped():
     assert code_label("x" * CODE_WIDTH) == "x" * CODE_WIDTH
-    found = code_label("x" * (CODE_WIDTH + 1))
-    assert (len(found), found[-2:]) == (CODE_WIDTH, "x…")
+    label = code_label("x" * (CODE_WIDTH + 1))
+    assert (len(label), label[-2:]) == (CODE_WIDTH, "x…")
     assert code_label("x" * (1 << 24))[-1] == "…"

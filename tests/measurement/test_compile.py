@@ -1,4 +1,4 @@
-"""torch.compile over code that reads the counters. Dynamo is imported before there is a fake machine."""
+"""Compiled code that reads the counters. Dynamo must be imported before the fake GPU is installed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ipygpumem.measurement.runtime import current
 MIB = 1 << 20
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, of its own modules
-def test_compiled_code_that_reads_the_counters_still_works(fake_gpu):
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # from torch itself
+def test_compiled_code_reads_the_counters(fake_gpu):
     def step(x):
         y = x * 2
         peak = torch.cuda.max_memory_allocated(0)

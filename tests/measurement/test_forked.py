@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 
-def test_a_child_knows_that_it_was_forked():
+def test_forked_child():
     script = """
 import os
 from ipygpumem.measurement.runtime import current

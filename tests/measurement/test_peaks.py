@@ -1,4 +1,4 @@
-"""Peaks against a naive model: exact for us, and for the user as if we were not there."""
+"""Peaks compared with a simple model: exact in reports, and unchanged for the program."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def levels(allocator):
     return Counters(*(allocator.stats[family]["all"].current for family in FAMILIES))
 
 
-def highest(one, other):
-    return Counters(*(max(getattr(one, f), getattr(other, f)) for f in Counters.__slots__))
+def highest(first, second):
+    return Counters(*(max(getattr(first, field), getattr(second, field)) for field in Counters.__slots__))
 
 
 class TwoMachines:
-    """One with the extension, under torch; its twin, driven alike, never saw it. And a model of every open scope."""
+    """A machine on which peaks are tracked, a twin without tracking, and a model of all open scopes."""
 
     def __init__(self):
         self.gpu = FakeGpu().install()
@@ -60,8 +60,8 @@ class TwoMachines:
         self.scopes = []
         self.foreign = []
 
-    def watch(self):
-        # the level only rises within alloc, whose new level stands at its end: a model needs no more than that
+    def update_model(self):
+        # levels rise in alloc only, so it is sufficient to check them after each operation
         for entry in self.scopes:
             entry["peak"] = highest(entry["peak"], levels(self.here))
 
@@ -71,13 +71,13 @@ class TwoMachines:
 
     def free(self, which, used_by):
         if self.live:
-            mine, twins = self.live.pop(which % len(self.live))
-            self.here.free(mine, used_by=used_by)
-            self.there.free(twins, used_by=used_by)
+            block, twin_block = self.live.pop(which % len(self.live))
+            self.here.free(block, used_by=used_by)
+            self.there.free(twin_block, used_by=used_by)
 
     def spike(self, size):
         self.alloc(size, 0, False)
-        self.watch()
+        self.update_model()
         self.free(-1, None)
 
     def done(self, stream):
@@ -114,20 +114,20 @@ class TwoMachines:
         current().peaks.remove()
 
     def wrap(self):
-        """Another library puts its own wrapper on top, and keeps it."""
+        """Another library wraps our wrappers."""
         for name in ("_cuda_memoryStats", "_cuda_resetPeakMemoryStats"):
             inner = getattr(torch._C, name)
             setattr(torch._C, name, functools.partial(inner))
 
     def compare(self):
-        """Every reader of the user's shows what the twin's allocator holds."""
-        want = self.there.memory_stats()
-        assert torch.cuda.memory_stats_as_nested_dict(0) == want
+        """Check that all functions of PyTorch return the counters of the twin."""
+        expected = self.there.memory_stats()
+        assert torch.cuda.memory_stats_as_nested_dict(0) == expected
         flat = torch.cuda.memory_stats(0)
-        assert flat["reserved_bytes.large_pool.peak"] == want["reserved_bytes"]["large_pool"]["peak"]
-        assert torch.cuda.max_memory_allocated(0) == want["allocated_bytes"]["all"]["peak"]
-        assert torch.cuda.max_memory_reserved(0) == want["reserved_bytes"]["all"]["peak"]
-        assert torch.accelerator.max_memory_allocated(0) == want["allocated_bytes"]["all"]["peak"]
+        assert flat["reserved_bytes.large_pool.peak"] == expected["reserved_bytes"]["large_pool"]["peak"]
+        assert torch.cuda.max_memory_allocated(0) == expected["allocated_bytes"]["all"]["peak"]
+        assert torch.cuda.max_memory_reserved(0) == expected["reserved_bytes"]["all"]["peak"]
+        assert torch.accelerator.max_memory_allocated(0) == expected["allocated_bytes"]["all"]["peak"]
         assert torch._C._accelerator_getDeviceStats(0) == self.there.memory_stats(accelerator=True)
 
     def end(self):
@@ -168,12 +168,12 @@ step = st.one_of(
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(step, min_size=10, max_size=50))
-def test_peaks_are_exact_and_the_user_reads_what_he_would_read_without_us(steps):
+def test_peaks_are_exact_and_those_of_the_program_unchanged(steps):
     machines = TwoMachines()
     try:
         for name, *arguments in steps:
             getattr(machines, name)(*arguments)
-            machines.watch()
+            machines.update_model()
             machines.compare()
     finally:
         machines.end()
@@ -192,7 +192,7 @@ def test_peaks_are_exact_and_the_user_reads_what_he_would_read_without_us(steps)
         max_size=40,
     )
 )
-def test_untouched_scopes_reset_nothing_and_label_what_they_cannot_know(steps):
+def test_scopes_without_reset(steps):
     machines = TwoMachines()
     calls = machines.gpu.calls
     try:
@@ -203,9 +203,9 @@ def test_untouched_scopes_reset_nothing_and_label_what_they_cannot_know(steps):
                 machines.free(*arguments, None)
             elif name == "open":
                 current().peaks.install()
-                record = machines.there.stats["allocated_bytes"]["all"].peak
+                earlier = machines.there.stats["allocated_bytes"]["all"].peak
                 scope = opened([0], reset=False)
-                machines.scopes.append({"scope": scope, "peak": levels(machines.here), "record": record})
+                machines.scopes.append({"scope": scope, "peak": levels(machines.here), "earlier": earlier})
             elif name == "reset":
                 machines.reset(False)
             elif machines.scopes:
@@ -216,15 +216,15 @@ def test_untouched_scopes_reset_nothing_and_label_what_they_cannot_know(steps):
                 if peak.exact:
                     assert peak.counters.allocated == truth
                 else:
-                    assert truth <= entry["record"], "a new record is exact"
-            machines.watch()
+                    assert truth <= entry["earlier"], "a peak above the earlier one is exact"
+            machines.update_model()
             machines.compare()
-        assert calls["resetPeakMemoryStats"] == sum(1 for one in steps if one == ("reset",))
+        assert calls["resetPeakMemoryStats"] == steps.count(("reset",))
     finally:
         machines.end()
 
 
-def test_each_of_nested_scopes_has_the_peak_of_its_own_time(fake_gpu):
+def test_nested_scopes(fake_gpu):
     def spike(mib):
         fake_gpu.free(fake_gpu.alloc(mib * MIB))
 
@@ -245,7 +245,7 @@ def test_each_of_nested_scopes_has_the_peak_of_its_own_time(fake_gpu):
     assert torch.cuda.max_memory_allocated() == 1 * MIB
 
 
-def test_what_came_before_an_inner_scope_is_the_outer_ones(fake_gpu):
+def test_peak_before_an_inner_scope(fake_gpu):
     torch.cuda.init()
     outer = opened([0], reset=True)
     fake_gpu.free(fake_gpu.alloc(50 * MIB))
@@ -254,7 +254,7 @@ def test_what_came_before_an_inner_scope_is_the_outer_ones(fake_gpu):
     assert closed(outer, [0])[0].counters.allocated == 50 * MIB
 
 
-def test_memory_summary_and_early_imports_show_the_users_peak(fake_gpu):
+def test_memory_summary_and_functions_imported_before(fake_gpu):
     early = torch.cuda.memory.memory_stats_as_nested_dict
     block = fake_gpu.alloc(100 * MIB)
     fake_gpu.free(block)
@@ -268,7 +268,7 @@ def test_memory_summary_and_early_imports_show_the_users_peak(fake_gpu):
     assert torch.cuda.memory_summary(0) == before
 
 
-def test_a_wrapper_that_owes_a_peak_stays_until_the_users_reset(fake_gpu):
+def test_wrapper_stays_until_the_program_resets_its_peak(fake_gpu):
     original = torch._C._cuda_memoryStats
     fake_gpu.free(fake_gpu.alloc(100 * MIB))
     current().peaks.install()
@@ -281,7 +281,7 @@ def test_a_wrapper_that_owes_a_peak_stays_until_the_users_reset(fake_gpu):
     assert torch.cuda.max_memory_allocated() == 0
 
 
-def test_removal_without_debt_leaves_the_very_functions_of_torch(fake_gpu):
+def test_removal_restores_the_functions(fake_gpu):
     names = [
         "_cuda_memoryStats",
         "_cuda_resetPeakMemoryStats",
@@ -299,7 +299,7 @@ def test_removal_without_debt_leaves_the_very_functions_of_torch(fake_gpu):
     assert pytorch._originals == {}
 
 
-def test_a_scope_that_is_open_at_removal_still_sees_the_users_reset(fake_gpu):
+def test_reset_by_the_program_after_removal_with_an_open_scope(fake_gpu):
     original = torch._C._cuda_resetPeakMemoryStats
     torch.cuda.init()
     current().peaks.install()
@@ -311,23 +311,23 @@ def test_a_scope_that_is_open_at_removal_still_sees_the_users_reset(fake_gpu):
     assert torch._C._cuda_resetPeakMemoryStats is original
 
 
-def test_another_librarys_later_wrapper_is_left_alone(fake_gpu):
+def test_wrapper_of_another_library_is_not_removed(fake_gpu):
     fake_gpu.alloc(MIB)
     current().peaks.install()
     ours = torch._C._cuda_memoryStats
 
-    def theirs(index):
+    def other_wrapper(index):
         return ours(index)
 
-    torch._C._cuda_memoryStats = theirs
+    torch._C._cuda_memoryStats = other_wrapper
     current().peaks.remove()
-    assert torch._C._cuda_memoryStats is theirs
+    assert torch._C._cuda_memoryStats is other_wrapper
     assert torch.cuda.memory_allocated() == MIB
     current().peaks.install()
-    assert torch._C._cuda_memoryStats is theirs, "behind it already"
+    assert torch._C._cuda_memoryStats is other_wrapper, "ours is still installed behind it"
 
 
-def test_devices_have_peaks_of_their_own(two_gpus):
+def test_two_devices(two_gpus):
     two_gpus.alloc(MIB, 0)
     two_gpus.alloc(MIB, 1)
     current().peaks.install()
@@ -340,7 +340,7 @@ def test_devices_have_peaks_of_their_own(two_gpus):
     assert peaks[1].counters.allocated == 91 * MIB
 
 
-def test_a_device_that_appears_meanwhile_is_exact(two_gpus):
+def test_device_that_is_first_used_during_the_scope(two_gpus):
     two_gpus.alloc(MIB, 0)
     current().peaks.install()
     scope = opened([0], reset=True)
@@ -348,7 +348,7 @@ def test_a_device_that_appears_meanwhile_is_exact(two_gpus):
     assert closed(scope, [0, 1])[1].counters.allocated == 50 * MIB
 
 
-def test_a_users_bad_reset_fails_as_it_would_without_us(fake_gpu):
+def test_invalid_reset_by_the_program(fake_gpu):
     fake_gpu.alloc(MIB)
     with pytest.raises(RuntimeError) as plain:
         torch.cuda.reset_peak_memory_stats(7)
@@ -362,7 +362,7 @@ def test_a_users_bad_reset_fails_as_it_would_without_us(fake_gpu):
     current().peaks.drop(scope)
 
 
-def test_a_pluggable_allocator_has_no_peaks_and_raises_its_own_errors(make_gpu):
+def test_pluggable_allocator(make_gpu):
     make_gpu(backend="pluggable")
     torch.cuda.init()
     current().peaks.install()
@@ -372,15 +372,15 @@ def test_a_pluggable_allocator_has_no_peaks_and_raises_its_own_errors(make_gpu):
     assert closed(scope, [0]) == {}
 
 
-def test_counters_that_fail_at_the_end_give_no_peak(fake_gpu):
+def test_counters_cannot_be_read_at_the_end(fake_gpu):
     fake_gpu.alloc(MIB)
     current().peaks.install()
     scope = opened([0], reset=True)
     fake_gpu.backend = "pluggable"
-    assert closed(scope, [0]) == {}, "the level at the start is no peak"
+    assert closed(scope, [0]) == {}, "the level at the start is not a peak"
 
 
-def test_untouched_a_record_at_the_start_is_exact(fake_gpu):
+def test_peak_at_the_start_is_exact_without_reset(fake_gpu):
     block = fake_gpu.alloc(100 * MIB)
     current().peaks.install()
     scope = opened([0], reset=False)
@@ -389,7 +389,7 @@ def test_untouched_a_record_at_the_start_is_exact(fake_gpu):
     assert (peak.counters.allocated, peak.exact) == (100 * MIB, True)
 
 
-def test_untouched_a_new_record_is_exact_whatever_the_cache_held_before(fake_gpu):
+def test_new_peak_is_exact_without_reset(fake_gpu):
     for stream in range(3):
         fake_gpu.free(fake_gpu.alloc(100 * MIB, stream=stream))
     torch.cuda.empty_cache()
@@ -412,7 +412,7 @@ def test_first_kernels_are_not_in_any_peak(fake_gpu):
     assert closed(outer, [0])[0].counters.allocated == 10 * MIB
 
 
-def test_counters_that_a_later_torch_may_bring_are_kept_for_the_user(fake_gpu):
+def test_counters_of_later_versions_of_torch(fake_gpu):
     allocator = fake_gpu[0].allocator
     allocator.stats["padding_bytes"] = {"all": Stat(), "huge_pool": Stat()}
     fake_gpu.alloc(MIB)

@@ -1,4 +1,4 @@
-"""Tensors that are made of tensors: whose they are, and what they are called."""
+"""Tensor subclasses that contain other tensors: kind and name of the inner tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ipygpumem.features.holders.roots import Root
 from ipygpumem.features.holders.search import search_holders
 
 SIZE = 0
-"""Elements of the tensors that a test looks for: those of no other test have as many."""
+"""Number of elements of the tensors in a test, different for each test."""
 _sizes = itertools.count(50_048, 128)
 
 
@@ -23,7 +23,7 @@ def own_size():
 
 
 class Wrapper(torch.Tensor):
-    """Without memory of its own."""
+    """A tensor subclass without storage of its own."""
 
     @staticmethod
     def __new__(cls, inner):
@@ -36,54 +36,54 @@ class Wrapper(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, function, types, arguments=(), options=None):
-        assert function is torch.ops.aten.detach.default, function  # of which parameters are made
+        assert function is torch.ops.aten.detach.default, function  # called by Parameter
         return cls(arguments[0].inner)
 
 
-def look(space, nbytes=None):
-    found = search_holders([Root("", space, "variable", "names")], torch, lambda name: name == "cpu", threads=False)
-    assert found.complete
-    return {one.name: one.kind for one in found.storages if one.memory.size == (nbytes or SIZE * 4)}
+def kinds_by_name(space, nbytes=None):
+    result = search_holders([Root("", space, "variable", "names")], torch, lambda name: name == "cpu", threads=False)
+    assert result.complete
+    return {storage.name: storage.kind for storage in result.storages if storage.memory.size == (nbytes or SIZE * 4)}
 
 
 def big(**options):
     return torch.ones(SIZE, **options)
 
 
-def test_what_a_parameter_is_made_of_is_a_parameter():
+def test_inner_tensor_of_a_parameter():
     module = torch.nn.Module()
     module.weight = torch.nn.Parameter(Wrapper(big()))
-    module.register_buffer("kept", Wrapper(big()))
-    assert look({"module": module}) == {"module.weight.inner": "parameter", "module.kept.inner": "buffer"}
+    module.register_buffer("buffer", Wrapper(big()))
+    assert kinds_by_name({"module": module}) == {"module.weight.inner": "parameter", "module.buffer.inner": "buffer"}
 
 
-def test_a_wrapper_in_a_wrapper():
+def test_nested_subclasses():
     module = torch.nn.Module()
     module.weight = torch.nn.Parameter(Wrapper(Wrapper(big())))
-    assert look({"module": module}) == {"module.weight.inner.inner": "parameter"}
+    assert kinds_by_name({"module": module}) == {"module.weight.inner.inner": "parameter"}
 
 
-def test_what_an_optimizer_keeps_of_it_is_named_by_it():
+def test_optimizer_state():
     module = torch.nn.Module()
     module.weight = torch.nn.Parameter(Wrapper(big()))
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     optimizer.state[module.weight]["momentum_buffer"] = Wrapper(big())
-    assert look({"module": module, "optimizer": optimizer}) == {
+    assert kinds_by_name({"module": module, "optimizer": optimizer}) == {
         "module.weight.inner": "parameter",
         'optimizer.state[module.weight]["momentum_buffer"].inner': "optimizer state",
     }
 
 
-def test_what_is_somebodys_by_itself_stays_so():
+def test_tensor_with_several_owners():
     module = torch.nn.Module()
     module.weight = torch.nn.Parameter(Wrapper(big()))
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     module.weight.kept = optimizer.state[module.weight]["s"] = Wrapper(big())
-    found = look({"module": module, "optimizer": optimizer})
-    assert sorted(found.values()) == ["optimizer state", "parameter"]
+    kinds = kinds_by_name({"module": module, "optimizer": optimizer})
+    assert sorted(kinds.values()) == ["optimizer state", "parameter"]
 
 
-def test_a_class_names_what_it_is_made_of():
+def test_class_that_lists_its_inner_tensors():
     calls = []
 
     class Named(Wrapper):
@@ -92,13 +92,13 @@ def test_a_class_names_what_it_is_made_of():
             return ["inner"], None
 
     class Listed(Wrapper):
-        tensor_data_names = ["inner"]  # noqa: RUF012 (as torchao has it)
+        tensor_data_names = ["inner"]  # noqa: RUF012 (as in torchao)
 
     module = torch.nn.Module()
     for name, kind in (("one", Named), ("two", Listed)):
         setattr(module, name, torch.nn.Parameter(kind(big())))
         getattr(module, name).main_grad = big()
-    assert look({"module": module}) == {
+    assert kinds_by_name({"module": module}) == {
         "module.one.inner": "parameter",
         "module.one.main_grad": "plain",
         "module.two.inner": "parameter",
@@ -107,7 +107,7 @@ def test_a_class_names_what_it_is_made_of():
     assert calls == []
 
 
-def test_its_class_is_not_asked():
+def test_attributes_of_the_class_are_not_read():
     calls = []
 
     class Meta(type(torch.Tensor)):
@@ -115,16 +115,16 @@ def test_its_class_is_not_asked():
             calls.append(name)
             return super().__getattribute__(name)
 
-    class Odd(Wrapper, metaclass=Meta):
+    class Subclass(Wrapper, metaclass=Meta):
         pass
 
-    x = Odd(big())
+    x = Subclass(big())
     calls.clear()
-    assert look({"x": x}) == {"x.inner": "plain"}
+    assert kinds_by_name({"x": x}) == {"x.inner": "plain"}
     assert calls == []
 
 
-def test_one_that_holds_itself_and_one_that_holds_nothing():
+def test_cycles_and_deep_nesting():
     x = Wrapper(big())
     x.me = x
     empty = Wrapper(torch.ones(3, device="meta"))
@@ -132,12 +132,12 @@ def test_one_that_holds_itself_and_one_that_holds_nothing():
     nest = x
     for _ in range(2000):
         nest = Wrapper(nest)
-    assert look({"x": x, "empty": empty, "nest": nest}) == {"x.inner": "plain"}
+    assert kinds_by_name({"x": x, "empty": empty, "nest": nest}) == {"x.inner": "plain"}
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="a torch without distributed")
-def test_modules_that_are_distributed():
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch is built without distributed")
+def test_distributed_modules():
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -152,7 +152,7 @@ def test_modules_that_are_distributed():
         optimizer = torch.optim.AdamW(model.parameters())
         model(torch.ones(2, SIZE)).sum().backward()
         optimizer.step()
-        assert look({"batch": batch, "model": model, "optimizer": optimizer}) == {
+        assert kinds_by_name({"batch": batch, "model": model, "optimizer": optimizer}) == {
             "batch._local_tensor": "plain",
             "model.weight._local_tensor": "parameter",
             "model.weight.grad._local_tensor": "gradient",
@@ -164,10 +164,10 @@ def test_modules_that_are_distributed():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="no torchao")
-def test_modules_that_torchao_quantized():
+@pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="torchao is not installed")
+def test_modules_quantized_by_torchao():
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
     model = torch.nn.Sequential(torch.nn.Linear(4 * 128, SIZE // 128, bias=False)).bfloat16()
     quantize_(model, Int8WeightOnlyConfig())
-    assert look({"model": model}, 4 * 128 * (SIZE // 128)) == {"model[0].weight.qdata": "parameter"}
+    assert kinds_by_name({"model": model}, 4 * 128 * (SIZE // 128)) == {"model[0].weight.qdata": "parameter"}
