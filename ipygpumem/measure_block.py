@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
-from ipygpumem.core.device_names import device_words
+from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.files import check_path
 from ipygpumem.features.history.reports import SessionHistory
@@ -132,7 +132,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
             raise OptionError("history are options of a recording: add snapshot=PATH")
         self._plan = make_plan(
             runtime,
-            devices=None if devices is None else runtime.monitor.parse_devices(device_words(devices, "devices")),
+            devices=None if devices is None else runtime.monitor.parse_devices(split_devices(devices, "devices")),
             lines=None if lines is False else _regions(lines),
             all_functions=lines is True,
             limits=Limits.read(limit, limit_held, limit_outside, limit_host),
@@ -150,7 +150,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
 
     def __enter__(self) -> Self:
         if self._measurement is not None:
-            raise OptionError("this measure() is open already: create another one for a nested block")
+            raise OptionError("this measure() is already open: create another one for a nested block")
         caller = sys._getframe(1)
         code = caller.f_code
         function = "<module>" if code.co_name.startswith("<cell line") else code.co_name  # IPython 7.34 names cells so
@@ -173,7 +173,7 @@ class measure:  # noqa: N801 (a context manager is used like a function)
         limit_error = None
         try:
             if self._ranks is not None and self._ranks.update_rank() and self._plan.recorder is not None:
-                measurement.record(self._plan.recorder, self._ranks.snapshot)  # only now the rank is known
+                measurement.record(self._plan.recorder, self._ranks.snapshot)  # the rank may have changed
             finished = self._plan.finish(measurement, Label(self._label()), success=kind is None, code=self._code)
         except Exception as problem:  # must not replace the outcome of the block
             measurement.abandon()

@@ -32,13 +32,13 @@ class Notebook(Protocol):
     monitoring: Any
 
     def expand(self, text: str) -> str:
-        """Fill in ``{name}`` and ``$name`` in a path."""
+        """Replace ``{name}`` and ``$name`` in a path by the values of variables."""
 
     def output_path(self, text: str) -> Path:
-        """The same for a path to write to, which is checked."""
+        """Expand a path to write to, and check it."""
 
     def evaluate(self, name: str) -> Any:
-        """The object with this name in the notebook."""
+        """Return the object with this name in the notebook."""
 
     def set_reports(self, *, on: bool) -> None:
         """Switch the report after every cell on or off."""
@@ -60,7 +60,7 @@ class Notebook(Protocol):
 
 
 def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
-    """Store, show and return the result of a command, as its options ask. The cell gets no report besides."""
+    """Store, show and return the result of a command according to its options. The cell then has no report."""
     notebook.cells.claim()
     if arguments.var is not None:
         notebook.shell.user_ns[arguments.var] = value

@@ -25,7 +25,7 @@ class _LineParser(argparse.ArgumentParser):
 
 
 class _Once(argparse.Action):
-    """Stores a value, and refuses a second one, which would silently replace the first."""
+    """Stores a value. A second one is an error, as it would silently replace the first."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, flag: str | None = None

@@ -1,4 +1,4 @@
-"""Devices as people write them."""
+"""Names of devices as users write them."""
 
 from __future__ import annotations
 
@@ -8,37 +8,40 @@ from typing import Any
 
 from ipygpumem.core.errors import OptionError
 
-__all__ = ["HOST", "device_names", "device_words"]
+__all__ = ["HOST", "device_names", "split_devices"]
 
 HOST = "host"
 """Name used in place of a device for the host memory of this process."""
 _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 
 
-def device_words(devices: Any, option: str) -> list[str]:
-    """Devices as words: ``"0,1"``, ``1``, ``torch.device("cuda:1")``, or several of them.
+def split_devices(devices: Any, option: str) -> list[str]:
+    """Split ``"0,1"``, ``1``, ``torch.device("cuda:1")``, or an iterable of these, into texts.
+
+    Args:
+        devices: One or several devices.
+        option: Name of the option, for the message.
 
     Raises:
-        OptionError: None at all; ``option`` is what it is called.
+        OptionError: There is no device.
     """
     several = isinstance(devices, Iterable) and not isinstance(devices, str)
-    words = [part for device in (devices if several else [devices]) for part in str(device).split(",")]
-    if not words:
-        raise OptionError(f"{option} names no device: None is for all")
-    return words
+    texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]
+    if not texts:
+        raise OptionError(f"{option} names no device: use None for all")
+    return texts
 
 
-def device_names(words: Iterable[str]) -> tuple[str, ...]:
-    """Device words (``0``, ``cuda:0``, ``cuda``, ``host``) as names, whether or not this machine has them.
+def device_names(texts: Iterable[str]) -> tuple[str, ...]:
+    """Convert ``0``, ``cuda:0``, ``cuda`` and ``host`` to names of devices, whether or not this machine has them.
 
     Raises:
-        OptionError: A word that names no device.
+        OptionError: A text is not the name of a device.
     """
-    found = []
-    for word in words:
-        text = word.strip()
-        known = _DEVICE.fullmatch(text)
-        if text != HOST and (known is None or not text):
+    names = []
+    for text in map(str.strip, texts):
+        match = _DEVICE.fullmatch(text)
+        if text != HOST and (match is None or not text):
             raise OptionError(f"{text!r} is not a device: write cuda:0, or 0")
-        found.append(text if known is None else f"cuda:{int(known[1] or 0)}")
-    return tuple(dict.fromkeys(found))
+        names.append(text if match is None else f"cuda:{int(match[1] or 0)}")
+    return tuple(dict.fromkeys(names))

@@ -21,14 +21,14 @@ class OtherProcess:
     Attributes:
         pid: Its id in NVML's list.
         amount: Its bytes on the device; None if the driver does not report them, and in an `OtherProcessChange`.
-        name: Program and script of this user's processes (``python train.py``), only the program of others.
+        name: Program and script (``python train.py``); of other users' processes only the program.
         relation: Its relation to this process.
         user: The user's name.
-        role: Its purpose, if that can be seen: ``kernel``, ``rank 1``, ``DataLoader worker``.
+        role: Its purpose, if it can be determined: ``kernel``, ``rank 1``, ``DataLoader worker``.
         notebook: The notebook that it runs, as the Jupyter server named it. Only of this user's processes.
-        command: Its command line without what may be secret. Only of this user's processes.
+        command: Its command line without values that may be secret. Only of this user's processes.
         began: When it was started, in seconds since 1970.
-        why: Why no more is known about it.
+        why: Why details are missing.
     """
 
     pid: int

@@ -85,7 +85,7 @@ def make_plan(
         collectors.append(_LimitsCollector(limits, recorded=not every_cell))
     collectors.append(_ProcessesCollector(unchanged=not every_cell))
     needed = path is not None or lines is not None or modules is not None
-    # a recording tells which line exceeded a limit, but is not worth an error or the start of CUDA
+    # a recording can show which line exceeded a limit, but must not cause an error or start CUDA
     useful = bool(limits) and not every_cell and pytorch.started() is not None and recording_problem() is None
     recorder = Recorder(runtime, history) if needed or useful else None
     collectors += extra
@@ -227,5 +227,5 @@ def _no_section(section: str, problem: str) -> tuple[str, ...]:
 
 def _in_use(parts: Sequence[Any]) -> tuple[Any, ...]:
     """The parts of devices on which something happened, or the first part."""
-    known = [part for part in parts if part is not None]
-    return tuple(part for part in known if part.busy) or tuple(known[:1])
+    available = [part for part in parts if part is not None]
+    return tuple(part for part in available if part.busy) or tuple(available[:1])

@@ -1,7 +1,7 @@
 """PyTorch's allocation history, recorded for a cell or across cells.
 
-PyTorch has one recording per process and cannot be asked for its options. If the program is already recording, its
-recording is used and left running; if the program starts a recording while ours is on, ours is given up.
+PyTorch has one recording per process, whose options cannot be read. If the program is already recording, its recording
+is used and continues; if the program starts one while ours is running, ours ends.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ActiveRecording:
         def wrapper(*arguments: Any, **options: Any) -> Any:
             with self._lock:
                 if self._history is not None:  # the program starts or stops a recording itself
-                    self._history.lost = "the code switched PyTorch's recording itself"
+                    self._history.lost = "the code switched PyTorch's recording on or off itself"
                     self._release()
             return original(*arguments, **options)
 

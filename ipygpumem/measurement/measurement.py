@@ -165,7 +165,7 @@ class Measurement:
             self._recorder.start(before)
         for observer in self.observers:
             observer.start()
-        # how much was in use on a device that could be read now, but is not, will never be known
+        # a device that is added to the monitored ones later has no first reading
         self._unmonitored = tuple(
             device.name for device in monitor.devices.values() if device.name not in before.devices
         )
@@ -194,7 +194,7 @@ class Measurement:
             code: The measured code, for a recording.
 
         Returns:
-            The report, without the sections that collectors add; None in a process that was forked meanwhile.
+            The report, without the sections that collectors add; None in a process that was forked in the meantime.
         """
         seconds = max(time.perf_counter() - self._start - (self._overhead() - self._overhead_before), 0.0)
         self._stop_observers()

@@ -29,10 +29,10 @@ class Recorder:
 
     Attributes:
         keep_snapshot: Whether `save` leaves the snapshot in `snapshot`, for collectors that read it.
-        snapshot: The last snapshot with our own keys. Whoever reads it sets it to None.
+        snapshot: The last snapshot with our own keys. The reader sets it to None, which frees its memory.
         begin_position: Position in the allocation events at the start.
-        end_position: Position in the allocation events when that snapshot was taken.
-        windows: Samples of devices that were taken during the recording.
+        end_position: Position in the allocation events of that snapshot.
+        windows: Samples of device memory during the recording.
 
     Raises:
         RecordingError: History cannot be recorded.

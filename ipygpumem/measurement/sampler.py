@@ -45,7 +45,7 @@ class DeviceSamples:
     Attributes:
         samples: The stored samples, available at the end. Samples that were not stored were not higher than those
             before and after them.
-        count: Number of samples that were taken.
+        count: Number of samples, including those that were not stored.
         gap: Longest time between two samples in seconds.
         source: The query, as named in readings.
         problem: Why samples are missing; empty if none failed.
@@ -179,10 +179,10 @@ class Sampler:
 
     def begin(self, devices: Iterable[Device]) -> SampleWindow | None:
         """Begin to sample for a measurement. Returns None if NVML knows none of the devices."""
-        known = [device for device in devices if device.nvml is not None and device.handle is not None]
-        if not known or os.getpid() != self._pid:
+        readable = [device for device in devices if device.nvml is not None and device.handle is not None]
+        if not readable or os.getpid() != self._pid:
             return None
-        window = SampleWindow(known)
+        window = SampleWindow(readable)
         with self._lock:
             try:
                 self._windows = (*self._windows, window)

@@ -112,7 +112,7 @@ def test_recording_across_cells(tmp_path):
         "%gpumem record stop",
         "torch._C._cuda_isHistoryEnabled()",
     ).cells
-    assert "still recording" in texts(cells[2])[0]
+    assert "recording allocation history" in texts(cells[2])[0]
     snapshot = pickle.loads(path.read_bytes())
     numbers = [cell["number"] for cell in snapshot["ipygpumem"]["cells"]]
     assert {3, 4} <= set(numbers)

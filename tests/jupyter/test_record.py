@@ -35,7 +35,7 @@ def test_start_save_stop(gpu_notebook, tmp_path):
     assert recording()
     cells = {gpu_notebook.shell.execution_count + i: cell for i, cell in enumerate([take(8), "1/0", take(16, "more")])}
     reports = [gpu_notebook.run(cell) for cell in cells.values()]
-    assert "still recording allocation history (2 cells so far): %gpumem record save PATH, or stop" in reports[0].text
+    assert "recording allocation history (2 cells so far): %gpumem record save PATH saves it" in reports[0].text
     assert "(4 cells so far)" in reports[2].text
     ran = gpu_notebook.run(f"%gpumem record save {path}")
     assert re.fullmatch(rf"ipygpumem: snapshot {path}: \d+ events, \d+\.\d KiB\n", ran.stdout)
@@ -100,7 +100,7 @@ def test_saved_again_and_again(gpu_notebook, tmp_path):
         ("record stop", "%gpumem record stop: nothing is being recorded"),
         (
             "record save x.pickle",
-            "%gpumem record save: nothing is being recorded; %gpumem record start begins a recording",
+            "%gpumem record save: nothing is being recorded: start a recording with %gpumem record start",
         ),
         ("record save", "%gpumem record save: the following arguments are required: PATH"),
         ("record save a b", "%gpumem record save: unrecognized arguments: b"),
@@ -124,7 +124,7 @@ def test_what_cannot_be(gpu_notebook, tmp_path, monkeypatch, line, message):
 def test_twice(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     line = usage(gpu_notebook.run("%gpumem record start"))
-    assert line == "%gpumem record start: already recording; %gpumem record stop ends it"
+    assert line == "%gpumem record start: a recording is already running: stop it with %gpumem record stop"
     assert recording()
 
 
@@ -143,7 +143,10 @@ def test_taken_over_by_the_user(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
     ran = gpu_notebook.run(take(8))
-    assert "no longer recording across cells, the code switched PyTorch's recording itself" in ran.text
+    assert (
+        "the recording across cells has ended, because the code switched PyTorch's recording on or off itself"
+        in ran.text
+    )
     assert gpu_notebook.run("%gpumem record stop").success
     assert recording()  # theirs
     assert "recording" not in gpu_notebook.run(take(8, "more")).text

@@ -89,7 +89,7 @@ def test_one_to_three_lines(two_gpus, make_notebook, tmp_path):
     notebook.run("%gpumem record start")
     text = notebook.run("x = torch.ones(1 << 28, device='cuda:0'); y = torch.ones(1 << 28, device='cuda:1')").text
     assert text.count("\n") == 2
-    assert "still recording" in text
+    assert "recording allocation history" in text
 
 
 def test_the_callers_text_is_not_markup(gpu_notebook, tmp_path):

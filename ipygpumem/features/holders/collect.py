@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.device_names import device_words
+from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.stack_frames import user_frame
 from ipygpumem.core.units import MIB, in_bytes, size
@@ -125,7 +125,7 @@ def _check(roots: Any, since: Any, limit: Any) -> None:
 
 
 def _device_names(device: Any, runtime: Runtime) -> tuple[str, ...]:
-    texts = [text.strip() for text in device_words(device, "device")]
+    texts = [text.strip() for text in split_devices(device, "device")]
     names = runtime.monitor.parse_devices(text for text in texts if text != _HOST)
     return (*names, _HOST) if _HOST in texts else names
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["AcrossCells"]
 
 _MAX_SAMPLED_CELLS = 200
-"""The samples of this many cells are kept: up to some thousand samples each."""
+"""Number of cells whose samples are stored: up to some thousand samples each."""
 
 
 class AcrossCells(Collector):
-    """A recording that runs from ``start`` to ``stop``, with the cells that run meanwhile.
+    """A recording that runs from ``start`` to ``stop``, with the cells that run in the meantime.
 
     Attributes:
         recorder: The recorder; None if nothing is being recorded.
@@ -47,7 +47,7 @@ class AcrossCells(Collector):
             RecordingError: A recording is running already, or history cannot be recorded.
         """
         if self.recorder is not None:
-            raise RecordingError("already recording; %gpumem record stop ends it")
+            raise RecordingError("a recording is already running: stop it with %gpumem record stop")
         recorder = Recorder(self._runtime, options)
         recorder.start()
         if not recorder.history.own:
@@ -58,7 +58,7 @@ class AcrossCells(Collector):
         )
 
     def add(self, cell: CellFacts, filename: str | None, text: str | None, samples: SampleWindow | None = None) -> None:
-        """Add a cell that has ended, with the samples of device memory taken meanwhile."""
+        """Add a cell that has ended, with its samples of device memory."""
         if self.recorder is None:
             return
         self.recorder.cells.append(cell)
@@ -73,11 +73,12 @@ class AcrossCells(Collector):
             return report
         if self.recorder.history.lost:
             problem = self.recorder.history.lost
-            return with_notes(report, f"no longer recording across cells, {problem}: %gpumem record stop")
+            return with_notes(report, f"the recording across cells has ended, because {problem}: %gpumem record stop")
         count = len(self.recorder.cells)
         cells = f"{count} cell{'s' if count != 1 else ''}"
         return with_notes(
-            report, f"still recording allocation history ({cells} so far): %gpumem record save PATH, or stop"
+            report,
+            f"recording allocation history ({cells} so far): %gpumem record save PATH saves it, %gpumem record stop ends it",
         )
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingFacts:
@@ -87,7 +88,7 @@ class AcrossCells(Collector):
             RecordingError: Nothing is being recorded.
         """
         if self.recorder is None:
-            raise RecordingError("nothing is being recorded; %gpumem record start begins a recording")
+            raise RecordingError("nothing is being recorded: start a recording with %gpumem record start")
         return self.recorder.save(path, sources={**notebook_sources(), **self._sources}, numbers=numbers)
 
     def stop(self) -> str:

@@ -181,7 +181,7 @@ def test_the_reason_for_missing_lines(gpu):
 
     with ipygpumem.measure(lines=True) as m:
         torch.cuda.memory._record_memory_history(enabled=None)
-    assert m.report.notes == ("no lines: the code switched PyTorch's recording itself",)
+    assert m.report.notes == ("no lines: the code switched PyTorch's recording on or off itself",)
 
 
 def test_reset_counters_are_noticed_if_positions_are_needed(gpu, monkeypatch):
