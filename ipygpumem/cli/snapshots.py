@@ -188,7 +188,7 @@ def _events(arguments: argparse.Namespace) -> int:
     if arguments.csv and arguments.parquet:
         raise OptionError("choose one of --csv and --parquet")
     several = len(arguments.files) > 1
-    written: list[str] = []
+    csv_names: list[str] = []
 
     def show(snapshot: Snapshot, name: str) -> None:
         if arguments.json:
@@ -200,8 +200,8 @@ def _events(arguments: argparse.Namespace) -> int:
             write_parquet(snapshot, target, arguments.device)
             print_lines(one_line(str(target)))
         else:
-            write_csv(snapshot, sys.stdout, arguments.device, label=name if several else None, names=not written)
-            written.append(name)
+            write_csv(snapshot, sys.stdout, arguments.device, label=name if several else None, names=not csv_names)
+            csv_names.append(name)
 
     return _for_each_snapshot(arguments, show)
 

@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 __all__ = ["check_ending", "check_path", "replacing"]
 
 
-def check_path(path: str | os.PathLike[str], what: str = "snapshot", example: str = "snapshot.pickle") -> Path:
+def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: str = "snapshot.pickle") -> Path:
     """Return the absolute path of a file to write, after creating a temporary file in its folder.
 
     Args:
         path: The file.
-        what: What will be written, for messages.
+        kind: What will be written, for messages.
         example: Name of such a file, for messages.
 
     Raises:
         OptionError: The path is empty, a folder or a device, or its folder does not exist or is not writable.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise OptionError(f"the path of the {what} must be a string or a path, not {path!r}")
+        raise OptionError(f"the path of the {kind} must be a string or a path, not {path!r}")
     text = os.fsdecode(path)
     if not text.strip():
-        raise OptionError(f"the path of the {what} is empty")
+        raise OptionError(f"the path of the {kind} is empty")
     try:
         return _checked(text, example)
     except OptionError:
@@ -40,7 +40,7 @@ def check_path(path: str | os.PathLike[str], what: str = "snapshot", example: st
         raise OptionError(f"{text!r} is not a valid path: {getattr(error, 'strerror', None) or error}") from error
 
 
-def check_ending(path: str | os.PathLike[str], what: str, *endings: str) -> None:
+def check_ending(path: str | os.PathLike[str], kind: str, *endings: str) -> None:
     """Check the extension of a file name.
 
     Raises:
@@ -48,7 +48,7 @@ def check_ending(path: str | os.PathLike[str], what: str, *endings: str) -> None
     """
     name = Path(os.fsdecode(path)).name
     if not name.lower().endswith(endings):
-        raise OptionError(f"the file name of the {what} must end in {' or '.join(endings[:2])}, not {name!r}")
+        raise OptionError(f"the file name of the {kind} must end in {' or '.join(endings[:2])}, not {name!r}")
 
 
 def _checked(text: str, example: str) -> Path:

@@ -18,7 +18,7 @@ from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
 from ipygpumem.core.report import RecordingFacts, Report
 from ipygpumem.core.samples import OutsidePeak
 from ipygpumem.features.limits.model import ExceededLimit
-from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, SourceListing
+from ipygpumem.features.lines.model import CodeLine, DeviceLines, LineUse, PeakLines, SourceLine, SourceListing
 from ipygpumem.features.modules.model import KindBytes, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory
 from ipygpumem.features.profile.model import CategoryPeak, ProfileFacts
@@ -37,6 +37,7 @@ LINES = DeviceLines(
     peak_pending=0,
     peak_allocated=7,
 )
+PEAK_LINES = PeakLines("cuda:0", (CodeLine("train.py:3", 512, 1),), CodeLine("3 more", 5, 6), 7, -8, 9)
 TREE = ModuleTree(
     device="cuda:0",
     phases=(StepPhase("forward", 2, 0.5, 10, 20, None),),
@@ -69,7 +70,7 @@ FULL = dataclasses.replace(
         sampled={"cuda:0": SAMPLED},
         notes=("one", "two"),
         cell_id="a1b",
-        recording=RecordingFacts("x.pickle", 5, 6, None, own=False, error="e"),
+        recording=RecordingFacts("x.pickle", 5, 6, None, own=False, error="e", peak_lines=(PEAK_LINES,)),
     ),
     lines=(LINES,),
     excesses=(ExceededLimit("cuda:0", "peak", 5, 4),),

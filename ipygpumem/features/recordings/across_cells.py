@@ -75,11 +75,8 @@ class AcrossCells(Collector):
             problem = self.recorder.history.lost
             return with_notes(report, f"the recording across cells has ended, because {problem}: %gpumem record stop")
         count = len(self.recorder.cells)
-        cells = f"{count} cell{'s' if count != 1 else ''}"
-        return with_notes(
-            report,
-            f"recording allocation history ({cells} so far): %gpumem record save PATH saves it, %gpumem record stop ends it",
-        )
+        note = f"recording allocation history ({count} cell{'' if count == 1 else 's'} so far): "
+        return with_notes(report, f"{note}%gpumem record save PATH saves it, %gpumem record stop ends it")
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingFacts:
         """Save the recording so far, which goes on. ``numbers`` are In numbers by file name.
