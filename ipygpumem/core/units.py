@@ -11,7 +11,6 @@ __all__ = [
     "KIB",
     "MIB",
     "VISIBLE",
-    "amount",
     "change_text",
     "difference",
     "duration",
@@ -19,6 +18,7 @@ __all__ = [
     "level_text",
     "pair",
     "parse_size",
+    "precise_size",
     "signed",
     "size",
 ]
@@ -48,7 +48,7 @@ def size(count: int) -> str:
     return f"{count / MIB:.1f} MiB"
 
 
-def amount(count: int) -> str:
+def precise_size(count: int) -> str:
     """Format bytes as `size` does, but small sizes in KiB or bytes, and zero as ``"0"``."""
     if count == 0 or abs(count) >= VISIBLE:
         return size(count) if count else "0"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.core.units import amount, duration, size
+from ipygpumem.core.units import duration, precise_size, size
 from ipygpumem.snapshot.export.text import clip, many
 from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.snapshot.queries.overview import overview
@@ -170,7 +170,7 @@ class _Drawing:
         event, level = self.timeline.requested.peak()
         x = chosen.center(event)
         axes.plot([x, x], [level, limit], color=INK, linewidth=0.8 * POINT, linestyle=(0, (1, 2)))
-        label = f"peak {amount(level)}" + (f" at event {event:,}" if event >= 0 else "")
+        label = f"peak {precise_size(level)}" + (f" at event {event:,}" if event >= 0 else "")
         mark_peak(axes, x, level, label)
 
     def _draw_heading(self, sheet: Sheet, limit: float, *, reserved: bool) -> None:
@@ -183,9 +183,9 @@ class _Drawing:
         if trace.timed and len(trace) > 1:
             length += f" in {duration(int(trace.time[-1] - trace.time[0]) / 1e6).replace('.0 ', ' ')}"
         sheet.title(RIGHT, 20, clip(snapshot.name, 48), clip(f"{length} · {device}"), size=14)
-        entries: list[LegendItem] = [(INK, f"requested, at the end {amount(facts.end_requested)}", "solid")]
+        entries: list[LegendItem] = [(INK, f"requested, at the end {precise_size(facts.end_requested)}", "solid")]
         if reserved and facts.reserved_peak is not None:
-            entries.append((_RESERVED, f"reserved, at most {amount(facts.reserved_peak)}", "solid"))
+            entries.append((_RESERVED, f"reserved, at most {precise_size(facts.reserved_peak)}", "solid"))
         if self.capacity:
             entries.append((SOFT, f"capacity {size(self.capacity)}", _DASHES))
         if facts.oom_events:
@@ -202,7 +202,9 @@ class _Drawing:
         y = self.top + _PLOT_HEIGHT + 32
         heading = "at the peak, by line"
         if len(small):
-            heading += f"; {many(len(small), 'block')} less than a pixel high ({amount(int(small.sum()))}) in bands"
+            heading += (
+                f"; {many(len(small), 'block')} less than a pixel high ({precise_size(int(small.sum()))}) in bands"
+            )
         sheet.text(RIGHT, y, heading, size=11 * POINT)
         sheet.text(WIDTH - RIGHT, y, "event", size=11 * POINT, ha="right")
         width = (WIDTH - 2 * RIGHT) / _LEGEND_COLUMNS
@@ -210,7 +212,7 @@ class _Drawing:
             x = RIGHT + width * (number // self.legend_rows)
             y = self.top + _PLOT_HEIGHT + 56 + _LEGEND_ROW * (number % self.legend_rows)
             sheet.swatch(x, y, entry.color)
-            sheet.text(x + 84, y, amount(entry.bytes), color=INK, ha="right")
+            sheet.text(x + 84, y, precise_size(entry.bytes), color=INK, ha="right")
             sheet.text(x + 130, y, entry.share, ha="right")
             sheet.text(x + 140, y, clip(entry.label), limit=width - 152, color=INK)
 

@@ -143,10 +143,7 @@ def test_taken_over_by_the_user(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
     ran = gpu_notebook.run(take(8))
-    assert (
-        "the recording across cells has ended, because the code switched"
-        in ran.text
-    )
+    assert "the recording across cells has ended, because the code switched" in ran.text
     assert gpu_notebook.run("%gpumem record stop").success
     assert recording()  # theirs
     assert "recording" not in gpu_notebook.run(take(8, "more")).text

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.units import VISIBLE, amount, size
+from ipygpumem.core.units import VISIBLE, precise_size, size
 from ipygpumem.display.html import template
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _rows(waterfall: Waterfall) -> Iterator[_Row]:
 def _size(kind: str, nbytes: int) -> str:
     if kind == "total":
         return size(nbytes)
-    text = size(abs(nbytes)) if abs(nbytes) >= VISIBLE else amount(abs(nbytes))
+    text = size(abs(nbytes)) if abs(nbytes) >= VISIBLE else precise_size(abs(nbytes))
     return f"{'+' if nbytes < 0 else '-'} {text}"
 
 

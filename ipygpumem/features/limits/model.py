@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.grade import Grade, grade
-from ipygpumem.core.units import MIB, in_bytes, parse_size, signed
-from ipygpumem.core.units import amount as amount_text
+from ipygpumem.core.units import MIB, in_bytes, parse_size, precise_size, signed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +35,7 @@ class ExceededLimit:
 
     def __str__(self) -> str:
         """Return a phrase like ``"cuda:0 peak +3.1 GiB, over the limit of 2.0 GiB"``."""
-        amount, limit = signed(self.amount), amount_text(self.limit)
+        amount, limit = signed(self.amount), precise_size(self.limit)
         if amount[1:] == limit or self.amount < MIB // 20:  # avoid "+2.0 GiB, over the limit of 2.0 GiB"
             amount, limit = in_bytes(self.amount, "+"), in_bytes(self.limit)
         figure = "memory outside PyTorch" if self.kind == "outside" else self.kind
@@ -85,14 +84,14 @@ class Limits:
             elif amount is None or accuracy.trust != "bound" or amount > limit:  # a bound within the limit is fine
                 figure = "outside PyTorch" if kind == "outside" else kind
                 notes.append(
-                    f"the limit of {amount_text(limit)} ({where}, {figure}) was not checked: {accuracy.reason}"
+                    f"the limit of {precise_size(limit)} ({where}, {figure}) was not checked: {accuracy.reason}"
                 )
         return tuple(excesses), tuple(notes)
 
     def unmeasured(self, reason: str) -> tuple[str, ...]:
         """Return the note that the limits on GPUs were not checked because no GPU was measured."""
         kinds = (("peak", self.peak), ("held", self.held), ("outside PyTorch", self.outside))
-        limits = ", ".join(f"{kind} {amount_text(limit)}" for kind, limit in kinds if limit is not None)
+        limits = ", ".join(f"{kind} {precise_size(limit)}" for kind, limit in kinds if limit is not None)
         return (f"the limit on GPUs ({limits}) was not checked, no GPU was measured: {reason}",) if limits else ()
 
     def _figures(self, report: Report) -> Iterator[tuple[str, str, int | None, int, Grade]]:

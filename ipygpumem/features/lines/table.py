@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.units import amount
+from ipygpumem.core.units import precise_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -69,7 +69,7 @@ def _text_listing(device: DeviceLines) -> str:
 
 
 def _title(device: DeviceLines) -> str:
-    return f"{device.device} by line of code: requested bytes, {amount(device.before)} in use before"
+    return f"{device.device} by line of code: requested bytes, {precise_size(device.before)} in use before"
 
 
 def _rows(device: DeviceLines) -> Iterator[_Row]:
@@ -89,7 +89,7 @@ def _rows(device: DeviceLines) -> Iterator[_Row]:
     ):
         total = label.startswith("allocated")
         if end or peak or total or (peak is None and "rounding" in label):
-            cells = (amount(end), "unknown" if peak is None else amount(peak), "", "", "")
+            cells = (precise_size(end), "unknown" if peak is None else precise_size(peak), "", "", "")
             yield _Row(None, cells, label, "total" if total else "sum")
 
 
@@ -110,11 +110,11 @@ def _use_row(number: int | None, text: str, use: LineUse | None, scale: int) -> 
     if use is None:
         return _Row(number, _EMPTY, text, "unused")
     cells = (
-        "" if use.after is None else amount(use.after),
-        "" if use.peak is None else amount(use.peak),
+        "" if use.after is None else precise_size(use.after),
+        "" if use.peak is None else precise_size(use.peak),
         _bytes_and_count(use.allocated, use.allocations),
         _bytes_and_count(use.freed, use.frees),
-        amount(use.kept) if use.kept else "",
+        precise_size(use.kept) if use.kept else "",
     )
     held = (use.after or 0) / scale
     return _Row(number, cells, text, "line" if number else "sum", held, max(held, (use.peak or 0) / scale))
@@ -123,7 +123,7 @@ def _use_row(number: int | None, text: str, use: LineUse | None, scale: int) -> 
 def _bytes_and_count(nbytes: int, count: int) -> str:
     if not count:
         return ""
-    return amount(nbytes) if count == 1 else f"{amount(nbytes)} ×{count:,}"  # noqa: RUF001 (multiplication sign)
+    return precise_size(nbytes) if count == 1 else f"{precise_size(nbytes)} ×{count:,}"  # noqa: RUF001 (multiplication sign)
 
 
 _HTML = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.units import amount, change_text, duration
+from ipygpumem.core.units import change_text, duration, precise_size
 from ipygpumem.display.table import Table, TableRow
 from ipygpumem.features.modules.fold import fold_modules
 
@@ -46,8 +46,8 @@ def _phase_table(tree: ModuleTree) -> Table:
                 f"{phase.times:,}",
                 duration(phase.seconds),
                 change_text(phase.change),
-                amount(phase.after),
-                _amount_or_unknown(phase.peak),
+                precise_size(phase.after),
+                _size_or_unknown(phase.peak),
             ),
             1,
             bar=(phase.peak or 0) / (peak or 1),
@@ -56,7 +56,7 @@ def _phase_table(tree: ModuleTree) -> Table:
     ]
     seconds = duration(sum(phase.seconds for phase in tree.phases))
     change = change_text(sum(phase.change for phase in tree.phases))
-    rows.append(TableRow("all", ("", seconds, change, "", _amount_or_unknown(peak)), 0))
+    rows.append(TableRow("all", ("", seconds, change, "", _size_or_unknown(peak)), 0))
     return Table(f"{tree.device} by phase", ("times", "time", "change", "after", "peak"), tuple(rows))
 
 
@@ -64,7 +64,10 @@ def _kind_table(tree: ModuleTree) -> Table:
     largest = max((part.peak for part in tree.parts), default=0) or 1
     rows = [
         TableRow(
-            _KIND_LABELS.get(part.kind, part.kind), (amount(part.peak), amount(part.end)), 1, bar=part.peak / largest
+            _KIND_LABELS.get(part.kind, part.kind),
+            (precise_size(part.peak), precise_size(part.end)),
+            1,
+            bar=part.peak / largest,
         )
         for part in tree.parts
         if part.peak or part.end
@@ -74,9 +77,9 @@ def _kind_table(tree: ModuleTree) -> Table:
         ("freed, waiting for a stream", tree.pending),
     ):
         if peak != 0 or end:
-            rows.append(TableRow(label, (_amount_or_unknown(peak), amount(end)), 1))
+            rows.append(TableRow(label, (_size_or_unknown(peak), precise_size(end)), 1))
     peak, end = tree.allocated
-    rows.append(TableRow("allocated", (_amount_or_unknown(peak), amount(end)), 0))
+    rows.append(TableRow("allocated", (_size_or_unknown(peak), precise_size(end)), 0))
     return Table(f"{tree.device} at its peak and at the end, by kind", ("peak", "end"), tuple(rows))
 
 
@@ -100,7 +103,7 @@ def _module_table(tree: ModuleTree) -> Table:
         unlisted = any(id(child) in shown_ids for child in module.children) and row.own != row.peak
         if unlisted and row.own and row.own >= whole / 100:
             empty = ("",) * (len(cells) - 1)
-            rows.append(TableRow("(itself)", (*empty, amount(row.own)), row.depth + 1, bar=row.own / whole))
+            rows.append(TableRow("(itself)", (*empty, precise_size(row.own)), row.depth + 1, bar=row.own / whole))
     remarks = [_REMARK, *tree.notes]
     left_out = len(tree.rows) - sum(module.count for module in shown)
     if left_out:
@@ -121,10 +124,10 @@ def _shown_modules(model: FoldedModule) -> list[FoldedModule]:
     return shown
 
 
-def _amount_or_unknown(nbytes: int | None) -> str:
-    return "unknown" if nbytes is None else amount(nbytes)
+def _size_or_unknown(nbytes: int | None) -> str:
+    return "unknown" if nbytes is None else precise_size(nbytes)
 
 
 def _amount_or_dash(nbytes: int | None) -> str:
     """Zeros as dashes: a large table is easier to read."""
-    return "-" if nbytes == 0 else _amount_or_unknown(nbytes)
+    return "-" if nbytes == 0 else _size_or_unknown(nbytes)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipygpumem.core.units import amount, duration, size
+from ipygpumem.core.units import duration, precise_size, size
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.snapshot.export.text import clip, many
 from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, POINT, RIGHT, mark_peak, steps, time_ticks
@@ -124,4 +124,4 @@ def _draw_legend(sheet: Sheet, timeline: CategoryTimeline, y: float) -> None:
         middle = y + _LEGEND_ROW * (number // _LEGEND_COLUMNS)
         sheet.swatch(x, middle, _COLORS[category])
         end = sheet.text(x + 18, middle, CATEGORIES[category], color=INK)
-        sheet.text(end + 6, middle, amount(int(timeline.levels[row, category])))
+        sheet.text(end + 6, middle, precise_size(int(timeline.levels[row, category])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.units import amount, duration
+from ipygpumem.core.units import duration, precise_size
 from ipygpumem.display.table import Table, TableRow
 
 if TYPE_CHECKING:
@@ -20,11 +20,13 @@ def category_tables(peaks: Sequence[CategoryPeak]) -> list[Table]:
     tables = []
     for peak in peaks:
         rows = [
-            TableRow(category, (amount(nbytes), f"{100 * nbytes / peak.bytes:.1f} %" if peak.bytes > 0 else ""), 1)
+            TableRow(
+                category, (precise_size(nbytes), f"{100 * nbytes / peak.bytes:.1f} %" if peak.bytes > 0 else ""), 1
+            )
             for category, nbytes in sorted(peak.categories, key=lambda entry: -entry[1])
             if nbytes
         ]
-        rows.append(TableRow("all categories", (amount(peak.bytes), ""), 0))
+        rows.append(TableRow("all categories", (precise_size(peak.bytes), ""), 0))
         title = f"{peak.device} at its peak, by category ({duration(peak.seconds)} after the profile began)"
         tables.append(Table(title, ("bytes", "share"), tuple(rows)))
     return tables
