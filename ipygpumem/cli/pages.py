@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.commands.command import Command, Option
 from ipygpumem.commands.output import BAD_FILE, print_error, print_json, print_lines
 from ipygpumem.commands.progress import progress
-from ipygpumem.core.errors import OptionError, SnapshotError
+from ipygpumem.core.errors import SnapshotError
 from ipygpumem.core.files import check_path
 from ipygpumem.core.units import size
 
@@ -21,12 +21,10 @@ __all__ = ["COMMANDS"]
 
 
 def _load(arguments: argparse.Namespace) -> list[Snapshot] | None:
-    """The snapshots to show; None if one cannot be read, after printing why."""
+    """Return the snapshots, or print an error and return None if one cannot be read."""
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.viewer.page import check_snapshot_count
 
-    if not arguments.files:
-        raise OptionError("name at least one snapshot FILE")
     check_snapshot_count(len(arguments.files))
     try:
         with progress("reading"):
@@ -46,7 +44,7 @@ def _html(arguments: argparse.Namespace) -> int:
 
     target = arguments.output
     if target is None:
-        name = Path(arguments.files[0]).name.split(".")[0] if arguments.files else ""
+        name = Path(arguments.files[0]).name.split(".")[0]
         target = f"{name or 'snapshot'}.html"
     check_path(target, "page", "snapshot.html")
     snapshots = _load(arguments)

@@ -37,8 +37,6 @@ def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, 
     Raises:
         OptionError: The only file does not contain what is requested.
     """
-    if not arguments.files:
-        raise OptionError("name at least one snapshot FILE")
     status = 0
     for name in arguments.files:
         try:

@@ -26,7 +26,7 @@ class Option:
         help: What it does.
         choices: The allowed values; empty for any.
         default: Value if it is omitted.
-        many: It may be repeated; as an argument, any number may be given.
+        many: It may be repeated; as an argument, any number may be given; in a shell at least one.
         path: Its value is a path, for completion.
         type: Converts the text of the value; raises `OptionError` if it is invalid.
         values: Number of values.

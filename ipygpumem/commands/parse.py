@@ -45,7 +45,7 @@ def parse_line(program: str, options: Iterable[Option], line: str) -> argparse.N
     """
     parser = _LineParser(prog=program, add_help=False, allow_abbrev=False)
     for option in options:
-        parser.add_argument(*option.flags, **_argparse_options(option))
+        parser.add_argument(*option.flags, **_argparse_options(option, "*"))
     arguments = parser.parse_args(split_line(line))
     _split_devices(arguments)
     variable = getattr(arguments, "var", None)
@@ -67,16 +67,16 @@ def add_shell_command(subparsers: Any, command: Command) -> None:
 
     parser.set_defaults(run=run)
     for option in command.options_of("shell"):
-        parser.add_argument(*option.flags, **_argparse_options(option))
+        parser.add_argument(*option.flags, **_argparse_options(option, "+"))
     parser.add_argument("--json", action="store_true", help="print JSON, one object per file and line")
 
 
-def _argparse_options(option: Option) -> dict[str, Any]:
+def _argparse_options(option: Option, many: str) -> dict[str, Any]:
     if option.metavar is None:
         return {"action": "store_true", "help": option.help}
     settings: dict[str, Any] = {"metavar": option.metavar, "help": option.help}
     if option.is_argument:
-        settings["nargs"] = "*" if option.many else None
+        settings["nargs"] = many if option.many else None
     elif option.many:
         settings |= {"action": "append", "default": []}
     else:

@@ -70,8 +70,6 @@ def _notebook(arguments: argparse.Namespace) -> int:
 
 def _show_files(arguments: argparse.Namespace, read: Callable[[str], ReportRows]) -> int:
     page, devices = _page(arguments), device_names(arguments.device or ())
-    if not arguments.files:
-        raise OptionError("name at least one FILE")
     if arguments.plot is not None:
         if len(arguments.files) > 1:
             raise OptionError("--plot draws one file")

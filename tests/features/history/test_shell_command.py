@@ -129,13 +129,9 @@ def test_compare_a_notebook_with_a_log(capsys, notebook, log):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["history", "x", "--by", "colour"], ["history", "x", "--top", "0"], ["compare", "x"]]
+    "arguments", [["history"], ["history", "x", "--by", "colour"], ["history", "x", "--top", "0"], ["compare", "x"]]
 )
 def test_invalid_arguments(capsys, arguments):
     with pytest.raises(SystemExit) as exit_info:
         run(capsys, *arguments)
     assert exit_info.value.code == 2
-
-
-def test_history_without_a_file(capsys):
-    assert run(capsys, "history") == (2, "", "ipygpumem: name at least one FILE\n")
