@@ -66,15 +66,9 @@ def frozen_imports():
 
 
 @pytest.fixture(autouse=True)
-def small_heap(request, monkeypatch):
-    """Make a heap walk skip frozen objects; ``@pytest.mark.whole_heap`` lets it visit everything."""
-    if request.node.get_closest_marker("whole_heap"):
-        gc.unfreeze()
-        yield
-        gc.freeze()
-    else:
-        monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
-        yield
+def small_heap(monkeypatch):
+    """Make a heap walk skip frozen objects."""
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
 
 
 @pytest.fixture

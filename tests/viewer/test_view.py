@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import sys
 import threading
@@ -33,6 +34,15 @@ def shown():
 @pytest.fixture
 def live(shown):
     return DisplayTarget("live", lambda data, metadata: shown.append((data, metadata)))
+
+
+draw_once = functools.cache(view.picture)
+
+
+@pytest.fixture(autouse=True)
+def pictures_are_drawn_once(monkeypatch):
+    """Draw one picture for each snapshot of this module: that takes half a second."""
+    monkeypatch.setattr(view, "picture", draw_once)
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +125,7 @@ def test_an_error_of_the_widget_is_displayed_as_a_line(snapshot, live, shown, mo
 
 
 def test_without_matplotlib(snapshot, live, shown, monkeypatch):
+    monkeypatch.setattr(view, "picture", draw_once.__wrapped__)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     snapshot.view().publish(live)
     (text, _), (viewer, _), (note, _) = shown

@@ -165,10 +165,10 @@ def steady(count, **more):
 def test_entries_with_the_same_keys_are_read_in_batches(more, fresh, optimized):
     if more == {"internal_metadata": [1, 2]}:
         more, fresh = {"internal_metadata": ["a"]}, False
-    trace = [{**entry, **({k: copied(v) for k, v in more.items()} if fresh else more)} for entry in steady(2500)]
+    trace = [{**entry, **({k: copied(v) for k, v in more.items()} if fresh else more)} for entry in steady(800)]
     data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
     data = pickletools.optimize(data) if optimized else data
-    assert sum(map(len, runs(data))) > 2400
+    assert sum(map(len, runs(data))) > 700
     assert rows(Snapshot.load(data), 0) == expected(trace)
 
 
@@ -491,7 +491,7 @@ def everything(source):
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("optimized", [False, True])
 def test_events_in_several_places(name, optimized):
-    events = [{**entry, "user_metadata": f"m{n % 9}"} for n, entry in enumerate(steady(600))]
+    events = [{**entry, "user_metadata": f"m{n % 9}"} for n, entry in enumerate(steady(300))]
     raw = {"segments": []} | VARIANTS[name](events)
     data = pickle.dumps(raw, 4)
     data = pickletools.optimize(data) if optimized else data
