@@ -189,7 +189,7 @@ def test_table_of_all_tests(pytester, run_on_gpu):
         ("gpumem_limit(peek='1 GiB')", "unknown limit 'peek': expected peak, held, outside, host"),
         ("gpumem_limit('1 GiB', '2 GiB')", "expected one positional argument, the peak, but got 2"),
         ("gpumem_limit('1 GiB', peak=3)", "the peak is given twice"),
-        ("gpumem_limit([1])", "no size"),
+        ("gpumem_limit([1])", "not a size"),
     ],
 )
 def test_invalid_marks_are_reported_before_any_test(pytester, run, mark, reason):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import gc
 import io
 import json
 import os
@@ -68,9 +69,11 @@ def test_memory_of_ten_thousand_reports_is_limited():
         whole = pickle.dumps(cell(1))
         for _ in range(1000):
             session_reports.append(pickle.loads(whole))
+        gc.collect()
         full = tracemalloc.get_traced_memory()[0] - start
         for _ in range(300):
             session_reports.append(pickle.loads(whole))
+        gc.collect()
         after = tracemalloc.get_traced_memory()[0] - start
     finally:
         tracemalloc.stop()
@@ -158,7 +161,7 @@ def test_missing_optional_packages(tmp_path, monkeypatch, module, message):
 
 @pytest.mark.parametrize("name", ["to_csv", "to_json", "to_parquet"])
 def test_invalid_path(name):
-    with pytest.raises(OptionError, match="the table is a path, not 5"):
+    with pytest.raises(OptionError, match="the path of the table must be a string or a path, not 5"):
         getattr(Reports(), name)(5)
 
 
