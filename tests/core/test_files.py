@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -105,8 +106,10 @@ for path in ({str(closed / "x.pickle")!r}, {str(locked)!r}):
     except OptionError as error:
         print(error)
 """
-    for folder in tmp_path.parents[:2]:  # closed to other users
-        folder.chmod(0o755)
+    for folder in tmp_path.parents:
+        if folder == Path(tempfile.gettempdir()):
+            break
+        folder.chmod(0o755)  # pytest closes its folders to other users
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert process.stdout.splitlines() == [
         f"cannot write into {closed}: Permission denied",

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import ipygpumem
+from fakes import workers
 from ipygpumem import OptionError, ReportError, measure, read_ranks
 from ipygpumem.features.ranks import peak_summary, rank_files
 from ipygpumem.features.ranks.rank_info import launch_ids, rank_and_world
@@ -265,14 +266,8 @@ def test_worker_processes_read_the_same(tmp_path):
     assert read_ranks(tmp_path, workers=2) == read_ranks(tmp_path)
 
 
-def path_or_crash(path):
-    if path.endswith("3"):
-        os._exit(1)  # as the kernel kills a process without memory
-    return path
-
-
 def test_killed_worker_is_reported_and_the_others_are_read(monkeypatch):
-    monkeypatch.setattr(peak_summary, "_summary", path_or_crash)
+    monkeypatch.setattr(peak_summary, "_summary", workers.path_or_crash)
     summaries = dict(peak_summary.summarize_files({str(number): Path(f"/{number}") for number in range(10)}, 2))
     assert summaries.pop("3") == "the process that read it was killed: not enough memory"
     assert summaries == {str(number): f"/{number}" for number in range(10) if number != 3}
