@@ -92,7 +92,7 @@ def test_preload_off_leaves_cuda_alone():
         "y = torch.ones(1 << 20, device='cuda')",
         "import ipygpumem\nipygpumem.measurement.runtime.current().baseline.device",
     ).cells
-    assert "CUDA is left alone" in printed(cells[0])
+    assert "CUDA was not started" in printed(cells[0])
     assert cells[1].outputs[0]["data"]["text/plain"] == "False"
     [line] = texts(cells[2])
     assert re.search(r"CUDA context and first kernels \+\d{3}\.\d MiB", line)

@@ -121,26 +121,25 @@ def test_a_run_without_cuda_events_starts_no_context(fresh, tmp_path):
     assert facts["devices"] == ["cpu"]
 
 
-def test_libraries_by_setting_step_aside_and_say_so(fresh, tmp_path):
+def test_libraries_by_setting_are_not_recorded_during_a_profile(fresh, tmp_path):
     facts = fresh(f"""
         import ipygpumem, torch
         ipygpumem.preload_pytorch()
         from ipygpumem.measurement.runtime import current
-        from ipygpumem.measurement.plan import Study
+        from ipygpumem.features.plan import make_plan
         from ipygpumem.features.profile.collect import profile_collector
-        from ipygpumem.measurement.measurement import Measurement
-        monitor = current().monitor
+        from ipygpumem.measurement.build_report import Label
+        from ipygpumem.measurement.measurement import MeasurementOptions
+        runtime = current()
         profile = profile_collector({str(tmp_path / "t.json")!r}, None)
-        study = Study(monitor, record=False, outside=True, profile=profile)
-        measurement = Measurement(monitor)
-        study.attach(measurement)
-        measurement.begin()
+        plan = make_plan(runtime, outside=True, every_cell=True, profile=profile)
+        measurement = plan.begin(runtime, MeasurementOptions())
         torch.ones(1000, 1000, device="cuda") @ torch.ones(1000, 1000, device="cuda")
         torch.cuda.synchronize()
-        report = study.finish(measurement.end(), measurement, cells={{}})
+        report = plan.finish(measurement, Label(), success=True).report
         text = open({str(tmp_path / "t.json")!r}).read()
         tell(notes=report.notes, errors=report.profile.errors, kernels=text.count('"kernel"'))
     """)
     assert facts["errors"] == []
-    assert facts["kernels"] > 0, "the profile goes first"
-    assert any("torch.profiler used CUPTI" in one or "by library" in one for one in facts["notes"])
+    assert facts["kernels"] > 0, "the profile has priority"
+    assert any("torch.profiler used CUPTI" in note or "by library" in note for note in facts["notes"])
