@@ -397,7 +397,7 @@ def test_snapshot(gpu_notebook, tmp_path):
     ]
     assert set(lines) == {2}  # as the cell was written
     assert torch._C._cuda_isHistoryEnabled() is False
-    again = gpu_notebook.run(cell.replace("30", "20"))  # a re-run overwrites
+    again = gpu_notebook.run(cell.replace(take(30), take(20)))  # a re-run overwrites
     assert again.success
     assert pickle.loads(path.read_bytes())["ipygpumem"]["cells"][0]["number"] == number + 1
     assert [one.name for one in tmp_path.iterdir()] == ["run.pickle"]
