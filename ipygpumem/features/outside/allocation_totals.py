@@ -124,6 +124,16 @@ class RecordingInterval:
         """Whether a library other than PyTorch's allocator has allocated device memory."""
         return any(owner.outside and totals.allocated for owner, totals in self.owners.items())
 
+    def move_free(self, before: Owner, after: Owner, nbytes: int) -> None:
+        """Move a free to another owner."""
+        for owner, sign in ((before, 1), (after, -1)):
+            affected = [self.owners.setdefault(owner, Totals())]
+            if owner.outside:
+                affected.append(self.devices.setdefault(owner.device, Totals()))
+            for totals in affected:
+                totals.level += sign * nbytes
+                totals.freed -= sign * nbytes
+
     def move_to_pytorch(self, owner: Owner, nbytes: int) -> None:
         """Move a live allocation of a library to PyTorch's allocator."""
         totals = self.owners.get(owner)
@@ -143,11 +153,13 @@ class LiveAllocations:
         self._numbers: dict[Owner, int] = {}
         self._live: dict[int, tuple[int, int]] = {}
         self._replaced: dict[int, list[int]] = {}
+        self._unmatched_frees: dict[int, tuple[int, int]] = {}
 
     def clear(self) -> None:
         """Forget all allocations, because frees were not recorded for some time."""
         self._live.clear()
         self._replaced.clear()
+        self._unmatched_frees.clear()
 
     def number(self, owner: Owner) -> int:
         """Return the number that stands for an owner in a table of records."""
@@ -181,13 +193,28 @@ class LiveAllocations:
 
     def apply(self, table: NDArray[Any], intervals: Iterable[RecordingInterval]) -> None:
         """Apply records in the order of time: find the owner of what is freed, and add up each interval."""
-        live, replaced = self._live, self._replaced
-        owners = table[:, OWNER].tolist()
-        rows = zip(
-            table[:, ALLOCATES].tolist(), table[:, ADDRESS].tolist(), table[:, BYTES].tolist(), owners, strict=True
-        )
-        for i, (allocates, address, nbytes, owner) in enumerate(rows):
+        owners, late = self._find_owners(table)
+        numbers = np.array(owners, dtype=np.int64)
+        changes = np.where(table[:, ALLOCATES] == 1, table[:, BYTES], -table[:, BYTES])
+        for interval in intervals:
+            inside = table[:, TIME] >= interval.start
+            if inside.any():
+                interval.add(self.owners, numbers[inside], changes[inside])
+            for freed_at, before, after, nbytes in late:
+                if freed_at >= interval.start:
+                    interval.move_free(self.owners[before], self.owners[after], nbytes)
+
+    def _find_owners(self, table: NDArray[Any]) -> tuple[list[int], list[tuple[int, int, int, int]]]:
+        """Return the owner of each record, and the earlier frees (time, previous owner, owner, bytes) that change."""
+        live, replaced, unmatched = self._live, self._replaced, self._unmatched_frees
+        owners, late = table[:, OWNER].tolist(), []
+        columns = [table[:, column].tolist() for column in (TIME, ALLOCATES, ADDRESS, BYTES)]
+        for i, (time, allocates, address, nbytes, owner) in enumerate(zip(*columns, owners, strict=True)):
             if allocates:
+                freed_at, freed_as = unmatched.pop(address, (0, owner)) if unmatched else (0, owner)
+                if time < freed_at:  # a slow call, whose record arrived after that of the free
+                    late.append((freed_at, freed_as, owner, nbytes))
+                    continue
                 previous = live.get(address)
                 if previous is not None:
                     # records carry the time when the call began: one that waited for the address began earlier than
@@ -200,12 +227,9 @@ class LiveAllocations:
                     del replaced[address]
             elif address in live:
                 owners[i] = live.pop(address)[0]
-        numbers = np.array(owners, dtype=np.int64)
-        changes = np.where(table[:, ALLOCATES] == 1, table[:, BYTES], -table[:, BYTES])
-        for interval in intervals:
-            inside = table[:, TIME] >= interval.start
-            if inside.any():
-                interval.add(self.owners, numbers[inside], changes[inside])
+            else:
+                unmatched[address] = time, owner
+        return owners, late
 
     def by_owner(self) -> dict[Owner, int]:
         """Return the live bytes of each owner, of what was allocated since recording began."""

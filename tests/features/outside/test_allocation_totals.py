@@ -88,6 +88,21 @@ def test_an_address_that_is_reused_before_the_record_of_its_free():
     assert owner("") not in interval.owners
 
 
+def test_an_allocation_whose_record_arrives_after_that_of_its_free():
+    """Another thread's buffer arrives late; the address is used again by other libraries afterwards."""
+    live, interval, later = LiveAllocations(), RecordingInterval(0), RecordingInterval(6)
+    live.apply(table(live, (2, 7, 0xB, NCCL), (3, -100, 0xA, "")), [interval])
+    live.apply(table(live, (1, 100, 0xA, NCCL), (4, 40, 0xA, CUPY), (5, -40, 0xA, "")), [interval])
+    live.apply(table(live, (6, 1, 0xA, CUBLAS)), [interval, later])
+    assert figures(interval.owners[owner()])[::2] == (7, 107, 2)
+    assert figures(interval.owners[owner(CUPY)]) == (0, 40, 40, 40, 1)
+    assert figures(interval.owners[owner("")])[::2] == (0, 0, 0)
+    assert interval.owners[owner(CUBLAS)].level == 1
+    assert (interval.devices[0].level, interval.devices[0].freed) == (8, 140)
+    assert owner() not in later.owners
+    assert live.by_owner() == {owner(): 7, owner(CUBLAS): 1}
+
+
 def test_listed_segments_are_moved_to_pytorch():
     live, interval, later = LiveAllocations(), RecordingInterval(0), RecordingInterval(10)
     live.apply(table(live, (1, 100, 0xA, NCCL), (2, 30, 0xB, NCCL)), [interval])
