@@ -36,15 +36,15 @@ def _begin_and_end():
     from ipygpumem.measurement.runtime import current
 
     ipygpumem.preload_pytorch()
-    monitor = current().monitor
+    runtime = current()
 
     def both():
-        measurement = Measurement(monitor)
+        measurement = Measurement(runtime)
         measurement.begin()
         measurement.end()
 
     both()
-    where = "one device" if monitor.devices else "host memory"
+    where = "one device" if runtime.monitor.devices else "host memory"
     cost = _median(both) * 1e6
     return [{"measure": f"begin + end, {where}, median", "value": f"{cost:.0f} us", "us": cost, "target": "<= 150 us"}]
 
