@@ -24,7 +24,7 @@ CUDA_TORCH := torch===2.13.0
 OLD_IPYTHONS := ipython7 ipython8
 PINS_ipython7 := ipython==7.34.0 ipykernel==6.17.1 ipywidgets==7.7.1 anywidget==0.9.21
 PINS_ipython8 := ipython==8.* ipykernel==6.29.* ipywidgets==8.*
-FAST := not gpu and not browser and not node and not kernel and not cluster
+FAST := --ignore=tests/gpu --ignore=tests/browser --ignore=tests/kernel -m "not node and not cluster"
 
 .PHONY: demo test fast test-cuda lint docs docs-links bench bench-viewer fuzz gpu viewer clean $(OLD_IPYTHONS:%=test-%)
 
@@ -36,7 +36,7 @@ test: $(VENV)/.browser $(VENV)/.node $(OLD_IPYTHONS:%=test-%)
 
 # What needs no browser, Node, kernel or cluster.
 fast: $(VENV)/.test
-	$(BIN)/python $(PYTEST) -m "$(FAST)"
+	$(BIN)/python $(PYTEST) $(FAST)
 
 # The tests that depend on the version of IPython.
 $(OLD_IPYTHONS:%=test-%): test-%: .venv-%/.ready
@@ -44,7 +44,7 @@ $(OLD_IPYTHONS:%=test-%): test-%: .venv-%/.ready
 
 # The fast tests with PyTorch's CUDA build, with or without a GPU.
 test-cuda: .venv-cuda/.ready
-	.venv-cuda/bin/python $(PYTEST) -m "$(FAST)"
+	.venv-cuda/bin/python $(PYTEST) $(FAST)
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
