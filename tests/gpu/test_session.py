@@ -47,20 +47,20 @@ def test_a_device_that_is_not_used_gets_no_context(fresh):
     assert facts["contexts"] == [True, False]
 
 
-def test_a_copy_brings_a_context_and_that_is_told(fresh):
+def test_a_copy_creates_a_context_and_a_note(fresh):
     facts = fresh_two(fresh, "with ipygpumem.measure(synchronize=True) as m:\n    y = x.to('cuda:1')\n" + FIGURES)
     assert facts["started"] is True
     assert facts["held"] == 64 * MIB
     assert facts["zero"] == 0
     assert facts["outside"] > 200 * MIB
-    assert "cuda:1: this process's CUDA context came with the first tensor there, and stays" in facts["text"]
+    assert "cuda:1: the first tensor there created a CUDA context, which stays until the process ends" in facts["text"]
 
 
-def test_a_context_without_a_tensor_is_told(fresh):
+def test_a_context_without_a_tensor_is_noted(fresh):
     facts = fresh_two(fresh, "with ipygpumem.measure() as m:\n    torch.cuda.synchronize(1)\n" + FIGURES)
     assert facts["started"] is True
     assert facts["held"] == 0
-    assert "cuda:1: a CUDA context of this process came without a tensor, and stays: " in facts["text"]
+    assert "cuda:1: a CUDA context was created without a tensor (by a copy between devices" in facts["text"]
 
 
 def test_each_device_has_its_row_and_nobody_adds_peaks(two):
