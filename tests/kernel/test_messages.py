@@ -128,7 +128,8 @@ def test_the_cell_id_of_the_front_end(kernel):
     client.shell_channel.send(message)
     kernel.answer(message["header"]["msg_id"])
     version = tuple(
-        int(part) for part in kernel.run("import ipygpumem, ipykernel; ipykernel.__version__").value.strip("'").split(".")
+        int(part)
+        for part in kernel.run("import ipygpumem, ipykernel; ipykernel.__version__").value.strip("'").split(".")
     )
     expected = "'abc-123'" if version[:2] >= (6, 17) else "None"
     assert kernel.run("ipygpumem.reports[-2].cell_id").value == expected
