@@ -1,4 +1,4 @@
-"""Two devices in one process: each has its own books and peaks, and sums of peaks are nobody's."""
+"""Two devices in one process: each has its own breakdown and peaks, and peaks are not added up."""
 
 import ipygpumem
 from ipygpumem.core.breakdown import imbalance

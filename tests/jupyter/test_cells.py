@@ -1,4 +1,4 @@
-"""What a cell does is what it would do without us; what is measured is told once."""
+"""Cells behave as they would without the extension, and each is reported once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong on the machine is told in one line, and the cell is what it would be without us."""
+"""Problems of the machine are reported in one line and do not affect the cell."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_a_bad_value_in_the_configuration_does_not_break_the_load(fake_gpu, conf
 
 
 def test_a_device_that_only_torch_can_deny(fake_gpu, make_notebook, monkeypatch):
-    """Before torch is imported nobody knows which devices there are: the line comes with the baseline."""
+    """Before torch is imported the devices are unknown: the line is printed with the baseline."""
     from ipygpumem.sources import pytorch
 
     notebook = make_notebook(GPUMem={"devices": "cuda:7"})

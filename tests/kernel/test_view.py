@@ -1,4 +1,4 @@
-"""The viewer in notebooks that run with nobody in front of them, and in kernels that somebody watches."""
+"""The viewer in notebooks that are executed without a front end, and in interactive kernels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_notebook_that_nobody_watches_has_the_picture_and_no_widget():
 
 @pytest.fixture
 def answering(kernel):
-    """A kernel whose front end can be asked for input: somebody watches."""
+    """A kernel whose front end allows input requests, so that a user is present."""
 
     def run(code):
         content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": True}
