@@ -65,6 +65,7 @@ def test_figures_of_two_sources_are_not_subtracted():
     }
     for label in ("outside PyTorch", "device used", "free"):
         assert "unknown" in changes[label]
+    assert any(line.split() == ["driver", "reserved", "unknown", "unknown"] for line in table.splitlines())
 
 
 def test_breakdown_tables():

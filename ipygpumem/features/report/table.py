@@ -63,7 +63,10 @@ def _device_table(device: DeviceReport) -> Table:
     rows = tuple(
         TableRow(label, (change_text(change), _peak(device, kind, peak), level_text(now)), level, grades.get(kind))
         for label, kind, change, peak, now, level in figures
-        if change or peak or now or (kind and grades[kind].trust == "unknown")
+        if change
+        or peak
+        or now
+        or (grades[kind].trust == "unknown" if kind else now is None and before.driver_reserved is not None)
     )
     remarks = [f"at most: {grades['peak'].reason}"] if grades["peak"].trust == "bound" else []
     if device.outside_peak is not None:
