@@ -41,6 +41,7 @@ def test_bars_of_the_waterfall_are_adjacent(lab, notebook, page):
     page.locator("dialog").get_by_role("button", name="No Kernel").click()
     assert page.evaluate("window.broken") is None
     rows = table.locator("tr")
+    rows.nth(len(fall().steps) - 1).wait_for()  # outputs are rendered one after another, not always in order
     assert rows.count() == len(fall().steps)
     boxes = rows.evaluate_all(
         """rows => rows.map(row => {
