@@ -125,7 +125,7 @@ def test_invalid_options(fake_gpu, tmp_path):
         {"max_entries": -1},
         {"max_entries": "abc"},
         {"max_entries": True},
-        {"snapshot": tmp_path / "x", "history": {"colour": "red"}},
+        {"snapshot": tmp_path / "x", "history": {"color": "red"}},
         {"snapshot": tmp_path / "x", "history": {"enabled": None}},
         {"snapshot": ""},
         {"snapshot": tmp_path},

@@ -1,7 +1,7 @@
 """Tables as HTML.
 
 Inline styles only, and no script, style, svg or iframe elements: untrusted notebooks, nbconvert and GitHub remove
-everything else. Text has the reader's own colours; the colours of bars are readable on white and on black.
+everything else. Text has the reader's own colors; the colors of bars are readable on white and on black.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from ipygpumem.display.table import Table
 
-__all__ = ["BAR_COLOURS", "BAR_PIXELS", "html_tables", "template"]
+__all__ = ["BAR_COLORS", "BAR_PIXELS", "html_tables", "template"]
 
 BAR_PIXELS = 96
-BAR_COLOURS = {"tensors": "#3b82f6", "cache": "#93c5fd", "outside PyTorch": "#f59e0b", "other processes": "#9ca3af"}
+BAR_COLORS = {"tensors": "#3b82f6", "cache": "#93c5fd", "outside PyTorch": "#f59e0b", "other processes": "#9ca3af"}
 _LONG_REMARK = 48
 """Longer remarks, in characters, are wrapped, as command lines are."""
 
@@ -35,7 +35,7 @@ _TABLES = """\
 {%- endfor -%}
 <td style="text-align:left;padding:1px 0;{% if row.remark|length > long %}overflow-wrap:anywhere;min-width:12em\
 {% else %}white-space:nowrap{% endif %}">\
-{%- if row.bar %}<span style="display:inline-block;height:7px;width:{{ row.bar }}px;background-color:{{ bar_colour }};\
+{%- if row.bar %}<span style="display:inline-block;height:7px;width:{{ row.bar }}px;background-color:{{ bar_color }};\
 margin-right:8px"></span>{% endif %}<span style="opacity:0.65">{{ row.remark }}</span></td></tr>
 {%- endfor %}
 </table>
@@ -74,5 +74,5 @@ def html_tables(tables: Iterable[Table]) -> str:
         }
         for table in tables
     ]
-    html: str = template(_TABLES).render(tables=shown, long=_LONG_REMARK, bar_colour=BAR_COLOURS["tensors"])
+    html: str = template(_TABLES).render(tables=shown, long=_LONG_REMARK, bar_color=BAR_COLORS["tensors"])
     return html

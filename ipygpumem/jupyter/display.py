@@ -34,7 +34,7 @@ __all__ = [
     "show_requested",
     "show_snapshots",
     "show_tables",
-    "uses_colour",
+    "uses_color",
 ]
 
 
@@ -43,8 +43,8 @@ def is_terminal(shell: Any) -> bool:
     return any(kind.__name__ == "TerminalInteractiveShell" for kind in type(shell).__mro__)
 
 
-def uses_colour(shell: Any) -> bool:
-    """Whether text goes to a terminal with colours."""
+def uses_color(shell: Any) -> bool:
+    """Whether text goes to a terminal with colors."""
     if not is_terminal(shell) or str(getattr(shell, "colors", "")).lower() == "nocolor":
         return False
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
@@ -54,14 +54,14 @@ def uses_colour(shell: Any) -> bool:
 
 def show_line(shell: Any, report: Report, display_id: str | None = None) -> None:
     """Display the short form of a report; ``display_id`` is that of a display to replace."""
-    colour = uses_colour(shell)
+    color = uses_color(shell)
     metadata = output_metadata(report)
-    _publish(shell, line_bundle(report, colour=colour), metadata, display_id)
+    _publish(shell, line_bundle(report, color=color), metadata, display_id)
 
 
 def show_requested(shell: Any, report: Report, display_id: str | None = None) -> None:
     """Display the requested sections of a report, followed by its short form."""
-    _publish(shell, requested_bundle(report, colour=uses_colour(shell)), output_metadata(report), display_id)
+    _publish(shell, requested_bundle(report, color=uses_color(shell)), output_metadata(report), display_id)
 
 
 def show_full(shell: Any, report: Report, new_holders: Holders | None = None, display_id: str | None = None) -> None:

@@ -24,7 +24,7 @@ from ipygpumem.commands import progress
         [],
         ["nonsense"],
         ["summary"],
-        ["peak", GPT, "--by", "colour"],
+        ["peak", GPT, "--by", "color"],
         ["peak", GPT, "--top", "0"],
         ["peak", GPT, "--device", "7"],
         ["leaks", GPT, "--first", "99999999"],

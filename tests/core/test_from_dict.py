@@ -172,7 +172,7 @@ def test_an_older_report_lacks_the_newer_fields():
 
 
 def test_a_later_schema_is_read_as_far_as_it_is_known():
-    data = plain() | {"schema": 2, "modules": {"all": "new"}, "colour": "red"}
+    data = plain() | {"schema": 2, "modules": {"all": "new"}, "color": "red"}
     data["devices"]["cuda:0"]["before"]["allocated"] = {"in": "another form"}
     result = Report.from_dict(data)
     assert result.modules == ()

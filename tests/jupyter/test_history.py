@@ -61,7 +61,7 @@ def test_sorted_and_paged(worked):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--by colour", "%gpumem history: argument --by: invalid choice: 'colour'"),
+        ("--by color", "%gpumem history: argument --by: invalid choice: 'color'"),
         ("-n none", "%gpumem history: argument -n/--top: must be a number, 1 or more, not 'none'"),
         ("--page 0", "%gpumem history: argument --page: must be a number, 1 or more, not '0'"),
         ("--page ²", "%gpumem history: argument --page: must be a number, 1 or more, not '²'"),

@@ -47,7 +47,7 @@ def test_tables_are_shown_if_the_picture_fails(notebook, tmp_path):
     assert isinstance(ran.error, UsageError) and "none has a snapshot with times" in ran.stderr
 
 
-@pytest.mark.parametrize("line", ["ranks", "ranks a b", "ranks nowhere", "ranks {run} -n 0", "ranks {run} --by colour"])
+@pytest.mark.parametrize("line", ["ranks", "ranks a b", "ranks nowhere", "ranks {run} -n 0", "ranks {run} --by color"])
 def test_invalid_arguments(notebook, run, line):
     notebook.load()
     ran = notebook.run(f"%gpumem {line.replace('{run}', str(run))}")

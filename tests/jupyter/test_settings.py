@@ -128,8 +128,8 @@ def test_asking_for_a_section_does_not_make_it():
 
 
 def test_an_unknown_name_is_told_by_traitlets(fake_gpu, configured):
-    with pytest.warns(UserWarning, match="Config option `colour` not recognized by `GPUMem`"):
-        assert configured(colour="red").said.success
+    with pytest.warns(UserWarning, match="Config option `color` not recognized by `GPUMem`"):
+        assert configured(color="red").said.success
 
 
 @pytest.mark.parametrize(("report", "reports"), [("changed", [1, 0, 1]), ("always", [1, 1, 1]), ("off", [0, 0, 0])])

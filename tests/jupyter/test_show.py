@@ -1,4 +1,4 @@
-"""One display per report; colours only where the terminal has them."""
+"""One display per report; colors only where the terminal has them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import pytest
 from IPython import version_info
 
-from ipygpumem.jupyter.display import is_terminal, uses_colour
+from ipygpumem.jupyter.display import is_terminal, uses_color
 
 pytestmark = pytest.mark.ipython
 
@@ -30,19 +30,19 @@ def terminal(fake_gpu, make_notebook):
 
 
 @pytest.mark.parametrize(
-    ("case", "coloured"),
-    [("terminal", True), ("pipe", False), ("no colours", False), ("NO_COLOR=1", False), ("TERM=dumb", False)],
+    ("case", "colored"),
+    [("terminal", True), ("pipe", False), ("no colors", False), ("NO_COLOR=1", False), ("TERM=dumb", False)],
 )
-def test_colour_in_a_terminal(terminal, monkeypatch, case, coloured):
+def test_color_in_a_terminal(terminal, monkeypatch, case, colored):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     if "=" in case:
         monkeypatch.setenv(*case.split("="))
     names = ("NoColor", "Linux") if version_info < (9,) else ("nocolor", "linux")
-    terminal.shell.colors = names[case != "no colours"]
+    terminal.shell.colors = names[case != "no colors"]
     monkeypatch.setattr(sys, "stdout", io.StringIO() if case == "pipe" else Tty())
     assert is_terminal(terminal.shell)
-    assert uses_colour(terminal.shell) is coloured
+    assert uses_color(terminal.shell) is colored
 
 
 def test_the_line_in_a_terminal(terminal, monkeypatch):
@@ -64,7 +64,7 @@ def test_the_line_in_a_terminal(terminal, monkeypatch):
 
 def test_a_notebook_is_no_terminal(loaded):
     assert not is_terminal(loaded.shell)
-    assert not uses_colour(loaded.shell)
+    assert not uses_color(loaded.shell)
 
 
 @pytest.mark.parametrize(("cell", "limit"), [(TAKE, 4096), (f"%%gpumem\n{TAKE}", 16384), ("%gpumem", 16384)])

@@ -111,8 +111,8 @@ def test_options_reach_torch(fake_gpu, tmp_path, options, arguments):
 
 
 def test_unsupported_option(fake_gpu):
-    with pytest.raises(OptionError, match=r"does not accept the recording option 'colour'; it accepts .*skip_actions"):
-        Recorder(current(), HistoryOptions(extra={"colour": "red"}))
+    with pytest.raises(OptionError, match=r"does not accept the recording option 'color'; it accepts .*skip_actions"):
+        Recorder(current(), HistoryOptions(extra={"color": "red"}))
 
 
 def test_dropped_allocations_are_counted(fake_gpu, tmp_path):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["LISTED_TWICE", "NVIDIA_SMI", "RETURNABLE", "Kind", "Step", "Waterfall", "host_waterfall"]
 
 Kind = Literal["total", "driver", "others", "unattributed", "outside", "cache", "tensors"]
-"""The kind of a step's memory, which decides the colour of its bar; ``total`` is not a part."""
+"""The kind of a step's memory, which decides the color of its bar; ``total`` is not a part."""
 
 NVIDIA_SMI = "nvidia-smi shows"
 LISTED_TWICE = "listed twice"

@@ -1,6 +1,6 @@
 """Waterfalls as text and as HTML, in which each bar begins where the one above it ends.
 
-HTML bars are coloured blocks instead of SVG, which untrusted notebooks and GitHub remove.
+HTML bars are colored blocks instead of SVG, which untrusted notebooks and GitHub remove.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BAR_CELLS = 30
 _MAX_LABEL = 44
 _MIN_BAR = 1
 """Width of the narrowest bar in percent."""
-_COLOURS = {
+_COLORS = {
     "total": "#6b7280",
     "driver": "#9ca3af",
     "others": "#a78bfa",
@@ -133,7 +133,7 @@ _HTML = """\
 title="{{ row.reason }}">{{ row.grade }}</td>\
 <td style="text-align:left;padding:0 12px 0 0;white-space:nowrap;width:20%;min-width:60px">\
 <span style="display:inline-block;height:11px;width:{{ row.before }}%"></span>\
-<span style="display:inline-block;height:11px;width:{{ row.bar }}%;background-color:{{ row.colour }}" \
+<span style="display:inline-block;height:11px;width:{{ row.bar }}%;background-color:{{ row.color }}" \
 title="{{ row.tooltip }}"></span></td>\
 <td style="text-align:left;padding:1px 0;opacity:0.8;font-weight:normal;overflow-wrap:anywhere;min-width:7em">\
 {{ row.todo }}</td></tr>
@@ -181,7 +181,7 @@ def _html_row(row: _Row) -> dict[str, Any]:
         "total": row.is_total,
         "bar": round(bar, 1),
         "before": round(before, 1),
-        "colour": _COLOURS["tensors" if row.last else step.kind],
+        "color": _COLORS["tensors" if row.last else step.kind],
         "tooltip": f"{step.label} {row.text}",
         "grade": row.grade,
         "reason": str(step.grade),

@@ -28,7 +28,7 @@ _LONG_LISTING = 40
 _CONTEXT_LINES = 3
 _BAR_CELLS = 10
 _BAR_PIXELS = 80
-_HELD_COLOUR, _PEAK_COLOUR = "#3b82f6", "#93c5fd"
+_HELD_COLOR, _PEAK_COLOR = "#3b82f6", "#93c5fd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +166,6 @@ def html_listings(devices: Iterable[DeviceLines]) -> str:
     """Return the listings as HTML tables, one per device."""
     tables = [{"title": _title(device), "rows": list(_rows(device))} for device in devices]
     html: str = _template().render(
-        devices=tables, header=_HEADER, width=_BAR_PIXELS, held=_HELD_COLOUR, peak=_PEAK_COLOUR, remark=_REMARK
+        devices=tables, header=_HEADER, width=_BAR_PIXELS, held=_HELD_COLOR, peak=_PEAK_COLOR, remark=_REMARK
     )
     return html

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["live_bundle"]
 
-_COLOURS = {"allocated": "#3b82f6", "cache": "#93c5fd", "outside": "#f59e0b", "others": "#9ca3af"}
-_UNDERLINES = {"allocated": _COLOURS["allocated"], "reserved": _COLOURS["cache"], "outside": _COLOURS["outside"]}
+_COLORS = {"allocated": "#3b82f6", "cache": "#93c5fd", "outside": "#f59e0b", "others": "#9ca3af"}
+_UNDERLINES = {"allocated": _COLORS["allocated"], "reserved": _COLORS["cache"], "outside": _COLORS["outside"]}
 _WIDTH, _HEIGHT = 220, 36
 _MAX_DEVICES = 4
 _MINUTE = 60
@@ -87,11 +87,11 @@ def _chart(rows: Sequence[tuple[float, list[int]]]) -> str:
         heights = [parts[part] / highest * _HEIGHT for _, parts in rows]
         edges.append([round(y - height, 1) for y, height in zip(edges[-1], heights, strict=True)])
     polygons = []
-    for (lower, upper), colour in zip(pairwise(edges), _COLOURS.values(), strict=False):
+    for (lower, upper), color in zip(pairwise(edges), _COLORS.values(), strict=False):
         if any(low - high >= _MIN_PIXELS for low, high in zip(lower, upper, strict=True)):
             outline = [*zip(xs, upper, strict=True), *reversed(list(zip(xs, lower, strict=True)))]
             points = " ".join(f"{x:g},{y:g}" for x, y in outline)
-            polygons.append(f'<polygon fill="{colour}" points="{points}"/>')
+            polygons.append(f'<polygon fill="{color}" points="{points}"/>')
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
         f'style="flex:none;margin-right:12px;border-bottom:1px solid #9ca3af" aria-hidden="true">'
@@ -116,7 +116,7 @@ def _html(rows: Sequence[tuple[str, list[str], str]], status: str, more: str) ->
 
 
 def _underlined(figure: str) -> str:
-    """A figure, underlined in its colour in the chart."""
-    colour = _UNDERLINES.get(figure.split(" ", 1)[0])
-    line = "" if colour is None else f";border-bottom:2px solid {colour}"
+    """A figure, underlined in its color in the chart."""
+    color = _UNDERLINES.get(figure.split(" ", 1)[0])
+    line = "" if color is None else f";border-bottom:2px solid {color}"
     return f'<span style="white-space:nowrap{line}">{html.escape(figure)}</span>'

@@ -30,10 +30,10 @@ def tables_bundle(tables: Sequence[Table]) -> dict[str, str]:
     return {"text/plain": text_tables(tables), "text/html": html_tables(tables)}
 
 
-def requested_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:
+def requested_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
     """The sections that were requested for a report, followed by its short form."""
     parts = _sections(report)
-    parts.append(line_bundle(report, colour=colour))
+    parts.append(line_bundle(report, color=color))
     return _join(parts)
 
 

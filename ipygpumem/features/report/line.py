@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.units import VISIBLE, duration, pair, signed
-from ipygpumem.display.html import BAR_COLOURS, BAR_PIXELS, template
+from ipygpumem.display.html import BAR_COLORS, BAR_PIXELS, template
 from ipygpumem.features.outside.table import outside_sentences
 from ipygpumem.features.processes.table import other_process_sentences
 from ipygpumem.features.report.notes import report_notes
@@ -24,7 +24,7 @@ _MAX_ROWS = 3
 _MINUTE = 60
 _ANSI = {"held": "1", "peak": "1", "outside": "33", "outside_peak": "33", "others": "35", "unattributed": "35"}
 _FAINT = "2"
-_HTML_COLOURS = {"held": "#3b82f6", "peak": "#3b82f6", "outside": "#d97706", "outside_peak": "#d97706"}
+_HTML_COLORS = {"held": "#3b82f6", "peak": "#3b82f6", "outside": "#d97706", "outside_peak": "#d97706"}
 _USED_TITLE = "device memory in use by all programs, without the driver's own: {}"
 
 _TEMPLATE = """\
@@ -34,10 +34,10 @@ _TEMPLATE = """\
 {%- if row.bar %}<span style="display:inline-block;width:{{ width }}px;height:9px;border:1px solid #9ca3af;\
 margin-right:8px;overflow:hidden;white-space:nowrap" title="{{ row.bar_title }}">
 {%- for part in row.bar %}<span style="display:inline-block;height:9px;width:{{ part.width }}px;\
-background-color:{{ part.colour }}"></span>{% endfor %}</span>{% endif -%}
+background-color:{{ part.color }}"></span>{% endfor %}</span>{% endif -%}
 <b>{{ row.name }}</b>&ensp;
 {%- for column in row.columns %}<span title="{{ column.title }}"
-{%- if column.colour %} style="border-bottom:2px solid {{ column.colour }}"{% endif %}>{{ column.text }}</span>\
+{%- if column.color %} style="border-bottom:2px solid {{ column.color }}"{% endif %}>{{ column.text }}</span>\
  &middot; \
 {% endfor %}<span title="{{ row.used_title }}">{{ row.used }}</span>\
 {% if loop.first %}&emsp;<span style="opacity:0.65">{{ footer }}</span>{% endif %}</div>
@@ -94,18 +94,18 @@ def report_line(report: Report) -> Line:
     return Line(tuple(rows), footer, tuple(outside), tuple(other_processes), tuple(report_notes(report)))
 
 
-def line_bundle(report: Report, *, colour: bool = False) -> dict[str, str]:
-    """The short form of a report as a MIME bundle; ``colour`` is for terminals."""
+def line_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
+    """The short form of a report as a MIME bundle; ``color`` is for terminals."""
     line = report_line(report)
-    return {"text/plain": text_line(line, colour=colour), "text/html": html_line(line)}
+    return {"text/plain": text_line(line, color=color), "text/html": html_line(line)}
 
 
-def text_line(report: Report | Line, *, colour: bool = False) -> str:
-    """The short form as text; ``colour`` adds ANSI escape sequences."""
+def text_line(report: Report | Line, *, color: bool = False) -> str:
+    """The short form as text; ``color`` adds ANSI escape sequences."""
     line = report if isinstance(report, Line) else report_line(report)
 
     def paint(text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if colour and code else text
+        return f"\x1b[{code}m{text}\x1b[0m" if color and code else text
 
     texts = []
     for row in line.rows:
@@ -129,7 +129,7 @@ def html_line(report: Report | Line) -> str:
             "used": " · ".join(filter(None, ["no change" if row.unchanged else "", row.used])),
             "used_title": "" if row.device is None else _USED_TITLE.format(row.device.grades["used"]),
             "columns": [
-                {"text": figure.text, "title": str(figure.grade), "colour": _HTML_COLOURS.get(figure.kind)}
+                {"text": figure.text, "title": str(figure.grade), "color": _HTML_COLORS.get(figure.kind)}
                 for figure in row.figures
             ],
             **({} if row.device is None else _bar(row.device.after)),
@@ -155,7 +155,7 @@ def _bar(reading: DeviceReading) -> dict[str, Any]:
     # figures read at two instants, or entries that share memory, can add up to more than the capacity
     whole = max(capacity, sum(sizes.values()))
     parts = [
-        {"width": round(BAR_PIXELS * nbytes / whole, 1), "colour": BAR_COLOURS[name]}
+        {"width": round(BAR_PIXELS * nbytes / whole, 1), "color": BAR_COLORS[name]}
         for name, nbytes in sizes.items()
         if nbytes > 0
     ]

@@ -129,7 +129,7 @@ def test_compare_a_notebook_with_a_log(capsys, notebook, log):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["history"], ["history", "x", "--by", "colour"], ["history", "x", "--top", "0"], ["compare", "x"]]
+    "arguments", [["history"], ["history", "x", "--by", "color"], ["history", "x", "--top", "0"], ["compare", "x"]]
 )
 def test_invalid_arguments(capsys, arguments):
     with pytest.raises(SystemExit) as exit_info:

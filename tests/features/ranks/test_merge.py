@@ -75,8 +75,8 @@ def test_spread():
     assert (found.highest, found.highest_of) == (900 * MIB, ("b", "cuda:0"))
     assert (found.lowest, found.lowest_of) == (5 * MIB, ("b", "cuda:1"))
     assert merged.lost == ("dead",)
-    with pytest.raises(OptionError, match="unknown figure 'colour'"):
-        merged.spread("colour")
+    with pytest.raises(OptionError, match="unknown figure 'color'"):
+        merged.spread("color")
 
 
 def test_lists_are_numbered():

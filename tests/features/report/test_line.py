@@ -130,9 +130,9 @@ def test_host_memory_without_a_gpu():
 
 def test_color():
     assert "\x1b" not in text_line(report())
-    coloured = text_line(report(), colour=True)
-    assert "\x1b[1m+400.0 MiB held\x1b[0m" in coloured
-    assert "\x1b[33moutside PyTorch +256.0 MiB\x1b[0m" in coloured
+    colored = text_line(report(), color=True)
+    assert "\x1b[1m+400.0 MiB held\x1b[0m" in colored
+    assert "\x1b[33moutside PyTorch +256.0 MiB\x1b[0m" in colored
 
 
 def baseline(**options):
