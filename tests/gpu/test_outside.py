@@ -385,7 +385,7 @@ def test_eight_threads_for_a_minute(fresh):
     assert facts["grade"].startswith("exact"), facts
     assert facts["notes"] == []
     change, peak, allocations = libraries["ctypes"]
-    assert (change, allocations) == (0, counts["raw"])
+    assert (change, allocations) == (0, counts["raw"]), facts
     assert 4 * MIB <= peak <= 12 * MIB
     if "cupy" in counts:
         assert libraries["CuPy"][0] == 0 and libraries["CuPy"][2] == counts["cupy"]

@@ -76,7 +76,6 @@ class Cupti:
 
     def __init__(self, library: Any | None = None) -> None:
         self._library = _loaded() if library is None else library
-        self._texts: dict[int, str] = {}
         for name in _NEEDED:
             if not hasattr(self._library, name):
                 raise CuptiError(f"this CUPTI is too old: it has no {name}, which CUDA 12.8 and later provide")
@@ -94,7 +93,6 @@ class Cupti:
 
     def start(self, buffers: Buffers) -> None:
         """Start recording every allocation and free into these buffers."""
-        self._texts.clear()  # a profiler may have shut CUPTI down meanwhile, and freed its texts
         functions = ctypes.c_void_p(buffers.request), ctypes.c_void_p(buffers.complete)
         self._call("cuptiActivityRegisterCallbacks", *functions)
         self._call("cuptiActivityEnable", ctypes.c_int(_MEMORY2))
@@ -142,12 +140,10 @@ class Cupti:
             return valid
         return (record.value or 0) - first
 
-    def text(self, pointer: int) -> str:
-        """Return the text at an address in a record. Cached."""
-        text = self._texts.get(pointer)
-        if text is None:
-            text = self._texts[pointer] = ctypes.string_at(pointer).decode(errors="replace") if pointer else ""
-        return text
+    @staticmethod
+    def text(pointer: int) -> str:
+        """Return the text at an address in a record, now: CUPTI may free it later and use the address for another."""
+        return ctypes.string_at(pointer).decode(errors="replace") if pointer else ""
 
 
 def _loaded() -> Any:

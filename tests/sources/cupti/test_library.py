@@ -164,3 +164,10 @@ def test_other_systems_than_linux(monkeypatch):
 
 def test_a_missing_text_is_empty(library):
     assert cupti.Cupti(library).text(0) == ""
+
+
+def test_an_address_that_cupti_reuses_for_another_text(library):
+    session, text = cupti.Cupti(library), ctypes.create_string_buffer(NCCL.encode(), 256)
+    assert session.text(ctypes.addressof(text)) == NCCL
+    text.value = CTYPES.encode()
+    assert session.text(ctypes.addressof(text)) == CTYPES
