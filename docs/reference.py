@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ipygpumem.commands.command import Command, Option
+    from ipygpumem.features.commands.command import Command, Option
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -10,12 +10,10 @@ PACKAGE = Path(__file__).parents[1] / "ipygpumem"
 BELOW = {
     "core": set(),
     "sources": {"core"},
-    "display": {"core"},
-    "commands": {"core", "display"},
     "snapshot": {"core"},
     "viewer": {"core", "snapshot"},
     "measurement": {"core", "sources", "snapshot"},
-    "features": {"core", "sources", "display", "commands", "snapshot", "viewer", "measurement"},
+    "features": {"core", "sources", "snapshot", "viewer", "measurement"},
 }
 """For each package the packages that it may import. Those not listed here may import every other one."""
 LIBRARIES = {
@@ -58,6 +56,13 @@ def test_imports_run_one_way():
         if root == "ipygpumem" and other != package and other not in BELOW.get(package, {other}):
             wrong.append((file, module))
     assert wrong == []
+
+
+def test_only_the_list_of_commands_knows_the_features():
+    modules = [(file, module) for file, module in imports() if file.startswith("features/commands/")]
+    assert {file for file, module in modules if module.startswith("ipygpumem.features.")} == {
+        "features/commands/registry.py"
+    }
 
 
 def test_each_library_is_imported_in_one_place():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipygpumem.cli import snapshots
-from ipygpumem.commands.command import Command
-from ipygpumem.commands.output import print_lines
+from ipygpumem.features.commands.command import Command
+from ipygpumem.features.commands.output import print_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -17,7 +17,7 @@ __all__ = ["DEMO"]
 def _demo(arguments: argparse.Namespace) -> int:
     import argparse as argparse_module
 
-    from ipygpumem.commands.parse import add_shell_command
+    from ipygpumem.features.commands.command import add_shell_command
     from ipygpumem.snapshot import sample
 
     parser = argparse_module.ArgumentParser(prog="ipygpumem")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.commands.command import Command, Option
-from ipygpumem.commands.output import BAD_FILE, print_error, print_json, print_lines
-from ipygpumem.commands.progress import progress
 from ipygpumem.core.errors import SnapshotError
 from ipygpumem.core.files import check_path
 from ipygpumem.core.units import size
+from ipygpumem.features.commands.command import Command, Option
+from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines
+from ipygpumem.features.commands.progress import progress
 
 if TYPE_CHECKING:
     import argparse

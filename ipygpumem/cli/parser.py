@@ -14,17 +14,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from ipygpumem.cli import demo, pages, snapshots
-from ipygpumem.commands.output import BAD_ARGUMENTS, BAD_FILE, INTERRUPTED, print_error
-from ipygpumem.commands.parse import add_shell_command
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.features import commands
+from ipygpumem.features.commands import registry
+from ipygpumem.features.commands.command import add_shell_command
+from ipygpumem.features.commands.output import BAD_ARGUMENTS, BAD_FILE, INTERRUPTED, print_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["COMMANDS", "main", "parser"]
 
-COMMANDS = (*snapshots.COMMANDS, *pages.COMMANDS, *(c for c in commands.COMMANDS if c.shell is not None), demo.DEMO)
+COMMANDS = (*snapshots.COMMANDS, *pages.COMMANDS, *(c for c in registry.COMMANDS if c.shell is not None), demo.DEMO)
 """The shell commands in the order of the help."""
 
 

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.stack_frames import frame_label
+from ipygpumem.core.interpreter import frame_label
 from ipygpumem.measurement.notebook_sources import notebook_sources
 
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from ipygpumem.commands.command import HELP, Command
-from ipygpumem.features import commands
+from ipygpumem.features.commands import registry
+from ipygpumem.features.commands.command import HELP, Command
 from ipygpumem.jupyter.options import CELL, STATEMENT
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Container, Iterable
 
-    from ipygpumem.commands.command import Option
-    from ipygpumem.commands.notebook import Notebook
+    from ipygpumem.features.commands.command import Option
+    from ipygpumem.features.commands.notebook import Notebook
 
 __all__ = ["COMMANDS", "command_help", "find_command", "help_text", "similar_command"]
 
@@ -35,7 +35,7 @@ def _off(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: AR
 COMMANDS = (
     Command("on", "report after every cell that changes memory", (HELP,), _on),
     Command("off", "report only cells with %%gpumem", (HELP,), _off),
-    *(command for command in commands.COMMANDS if command.magic is not None or command.subcommands),
+    *(command for command in registry.COMMANDS if command.magic is not None or command.subcommands),
 )
 
 

@@ -11,7 +11,7 @@ from ipygpumem.jupyter.commands import COMMANDS
 from ipygpumem.jupyter.options import CELL, STATEMENT
 
 if TYPE_CHECKING:
-    from ipygpumem.commands.command import Option
+    from ipygpumem.features.commands.command import Option
 
 __all__ = ["candidates", "matcher"]
 

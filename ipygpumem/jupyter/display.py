@@ -8,17 +8,17 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
-from ipygpumem.display.table import text_tables
+from ipygpumem.core.tables import tables_bundle, text_tables
 from ipygpumem.features.history.output_metadata import output_metadata
 from ipygpumem.features.profile.table import category_tables
-from ipygpumem.features.report.bundle import full_bundle, requested_bundle, tables_bundle
+from ipygpumem.features.report.bundle import full_bundle, requested_bundle
 from ipygpumem.features.report.line import line_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.core.report import Report
-    from ipygpumem.display.table import Table
+    from ipygpumem.core.tables import Table
     from ipygpumem.features.holders.model import Holders
     from ipygpumem.features.profile.model import CategoryPeak
     from ipygpumem.features.profile.timeline import Profile

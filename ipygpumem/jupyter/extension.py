@@ -10,8 +10,8 @@ from typing import Any
 
 from traitlets import TraitError
 
+from ipygpumem.core.interpreter import frame_label
 from ipygpumem.core.report import Report
-from ipygpumem.core.stack_frames import frame_label
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.roots import naming, notebook_roots, python_roots
 from ipygpumem.features.outside.setting import OutsideSetting

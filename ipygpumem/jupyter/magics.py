@@ -17,8 +17,8 @@ from IPython.core.magic import (
     no_var_expand,
 )
 
-from ipygpumem.commands.parse import parse_line, split_line
 from ipygpumem.core.errors import IpyGpuMemError, OptionError
+from ipygpumem.features.commands.command import parse_line, split_line
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source import resolve_name
 from ipygpumem.features.live.monitor import Monitor
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ipygpumem.commands.command import Command, Option
-    from ipygpumem.display.table import Table
+    from ipygpumem.core.tables import Table
+    from ipygpumem.features.commands.command import Command, Option
     from ipygpumem.measurement.plan import Plan
     from ipygpumem.measurement.runtime import Runtime
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.commands.command import DEVICE, HELP, Option
-from ipygpumem.commands.parse import parse_line
 from ipygpumem.core.errors import OptionError
+from ipygpumem.features.commands.command import DEVICE, HELP, Option, parse_line
 from ipygpumem.features.holders.roots import is_ipython_name
 from ipygpumem.features.recordings.options import RECORDING
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
-from ipygpumem.core.garbage_collection import collector_paused
+from ipygpumem.core.interpreter import collector_paused
 from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.files import replacing
-from ipygpumem.core.garbage_collection import collector_paused
+from ipygpumem.core.interpreter import collector_paused
 
 if TYPE_CHECKING:
     from pathlib import Path

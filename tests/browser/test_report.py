@@ -6,8 +6,8 @@ import pytest
 from browser.viewing import both_schemes
 from ipygpumem.core.reading import Counters, DeviceReading, HostReading
 from ipygpumem.core.report import DeviceReport, HostReport, Peak, RecordingFacts, Report
+from ipygpumem.core.tables import html_tables
 from ipygpumem.core.units import GIB, MIB
-from ipygpumem.display.html import html_tables
 from ipygpumem.features.report.line import html_line, text_line
 from ipygpumem.features.report.table import report_tables
 

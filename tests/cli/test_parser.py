@@ -15,7 +15,7 @@ import pytest
 
 from cli.commands import GPT, OOM, ROOT, run, shell
 from ipygpumem import cli
-from ipygpumem.commands import progress
+from ipygpumem.features.commands import progress
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_a_training_step(torch, gpt, autocast):
     inner = [tree.row(f"blocks.{number}").activations for number in (1, 2)]  # results of casts are blocks, too
     assert abs(inner[0] - inner[1]) <= MIB, "equal blocks keep equal activations"
     if not autocast:
-        from ipygpumem.display.table import text_tables
+        from ipygpumem.core.tables import text_tables
         from ipygpumem.features.modules.table import module_tables
 
         print(text_tables(module_tables(m.report.modules)))

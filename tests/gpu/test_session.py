@@ -5,8 +5,8 @@ import json
 import pytest
 
 import ipygpumem
+from ipygpumem.core.tables import text_tables
 from ipygpumem.core.units import MIB
-from ipygpumem.display.table import text_tables
 from ipygpumem.features.history.model import changed_rows, report_rows
 from ipygpumem.features.history.output_metadata import LIMIT, rows_from_summary, summary
 from ipygpumem.features.history.table import Page, history_tables

@@ -11,7 +11,7 @@ import ipygpumem
 from fakes.cuda import MIB
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem.core.report import Report
-from ipygpumem.display.table import text_tables
+from ipygpumem.core.tables import text_tables
 from ipygpumem.features.report.line import text_line
 from ipygpumem.features.report.table import report_tables
 

@@ -10,7 +10,7 @@ import pytest
 
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.files import check_path
-from ipygpumem.core.garbage_collection import collector_paused
+from ipygpumem.core.interpreter import collector_paused
 from ipygpumem.measurement.recording_file import write_snapshot
 
 

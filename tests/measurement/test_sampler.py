@@ -284,7 +284,7 @@ def test_device_that_keeps_failing_is_not_sampled_any_more(gpu):
 
 
 def test_process_that_started_and_ended_meanwhile(gpu):
-    from ipygpumem.display.table import text_tables
+    from ipygpumem.core.tables import text_tables
     from ipygpumem.features.report.line import text_line
     from ipygpumem.features.report.table import report_tables
 

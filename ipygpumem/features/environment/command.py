@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.commands.command import HELP, Command
-from ipygpumem.commands.output import print_json, print_lines
+from ipygpumem.features.commands.command import HELP, Command
+from ipygpumem.features.commands.output import print_json, print_lines
 
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.commands.notebook import Notebook
+    from ipygpumem.features.commands.notebook import Notebook
 
 __all__ = ["ENV"]
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.commands.command import Command, result_options
-from ipygpumem.commands.notebook import show_result
+from ipygpumem.features.commands.command import Command, result_options, show_result
 
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.commands.notebook import Notebook
+    from ipygpumem.features.commands.notebook import Notebook
 
 __all__ = ["EXPLAIN"]
 

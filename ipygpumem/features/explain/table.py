@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.tables import template
 from ipygpumem.core.units import VISIBLE, precise_size, size
-from ipygpumem.display.html import template
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

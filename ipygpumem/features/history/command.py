@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.commands.command import DEVICE, HELP, Command, Option
-from ipygpumem.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped
-from ipygpumem.commands.parse import positive
-from ipygpumem.commands.progress import progress
 from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import OptionError, ReportError
 from ipygpumem.core.files import check_ending, check_path
-from ipygpumem.display.table import text_tables
+from ipygpumem.core.tables import text_tables
+from ipygpumem.features.commands.command import DEVICE, HELP, Command, Option, positive
+from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped
+from ipygpumem.features.commands.progress import progress
 from ipygpumem.features.history.comparison import earlier_runs, pair_rows
 from ipygpumem.features.history.report_files import ReportRows, read_notebook, read_rows, short_names
 from ipygpumem.features.history.table import COLUMNS, PAGE, Page, comparison_tables, history_tables, select_devices
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from ipygpumem.commands.notebook import Notebook
+    from ipygpumem.features.commands.notebook import Notebook
     from ipygpumem.features.history.comparison import RowPair
 
 __all__ = ["COMPARE", "HISTORY", "NOTEBOOK"]

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.commands.command import Command, Option, result_options
-from ipygpumem.commands.notebook import show_result
-from ipygpumem.commands.parse import positive
 from ipygpumem.core.errors import OptionError
+from ipygpumem.features.commands.command import Command, Option, positive, result_options, show_result
 
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.commands.notebook import Notebook
+    from ipygpumem.features.commands.notebook import Notebook
     from ipygpumem.features.holders.model import Holders
 
 __all__ = ["WHO"]

@@ -8,7 +8,7 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.stack_frames import frame_label, is_library_file
+from ipygpumem.core.interpreter import frame_label, is_library_file
 from ipygpumem.features.holders.inspection import instance_dict, is_instance, running_frames
 from ipygpumem.measurement.runtime import current
 

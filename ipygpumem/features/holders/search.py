@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.garbage_collection import collector_paused
+from ipygpumem.core.interpreter import collector_paused
 from ipygpumem.features.holders.autograd_graph import AutogradGraph, graph_holders
 from ipygpumem.features.holders.heap import Heap
 from ipygpumem.features.holders.naming import PLACE_ORDER, ObjectNames

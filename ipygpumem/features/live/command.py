@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.commands.command import HELP, Command, Option
 from ipygpumem.core.errors import OptionError
+from ipygpumem.features.commands.command import HELP, Command, Option
 
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.commands.notebook import Notebook
+    from ipygpumem.features.commands.notebook import Notebook
 
 __all__ = ["MONITOR"]
 

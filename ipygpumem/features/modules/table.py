@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import change_text, duration, precise_size
-from ipygpumem.display.table import Table, TableRow
 from ipygpumem.features.modules.fold import fold_modules
 
 if TYPE_CHECKING:

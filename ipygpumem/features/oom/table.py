@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.breakdown import breakdown
+from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, signed, size
-from ipygpumem.display.table import Table, TableRow
 from ipygpumem.features.holders.table import holders_tables
 
 if TYPE_CHECKING:

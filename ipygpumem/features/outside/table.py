@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, change_text, signed, size
-from ipygpumem.display.table import Table, TableRow
 
 if TYPE_CHECKING:
     from ipygpumem.core.report import DeviceReport, Report

@@ -34,7 +34,7 @@ class Processes(tuple[DeviceProcesses, ...]):
 
     def __str__(self) -> str:
         """Return the tables as text."""
-        from ipygpumem.display.table import text_tables
+        from ipygpumem.core.tables import text_tables
         from ipygpumem.features.processes.table import processes_tables
 
         return text_tables(processes_tables(self))
@@ -44,7 +44,7 @@ class Processes(tuple[DeviceProcesses, ...]):
         return str(self)
 
     def _repr_html_(self) -> str:
-        from ipygpumem.display.html import html_tables
+        from ipygpumem.core.tables import html_tables
         from ipygpumem.features.processes.table import processes_tables
 
         return html_tables(processes_tables(self))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import RecordingError, first_line
 from ipygpumem.core.files import replacing
-from ipygpumem.core.garbage_collection import collector_paused
+from ipygpumem.core.interpreter import collector_paused
 from ipygpumem.features.profile.trace_file import write_trace
 from ipygpumem.measurement.profiler_handover import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current

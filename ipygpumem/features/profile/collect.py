@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.files import check_ending, check_path, replacing
-from ipygpumem.core.garbage_collection import collector_paused
+from ipygpumem.core.interpreter import collector_paused
 from ipygpumem.core.report import ProfiledHost
 from ipygpumem.features.profile.capture import Capture
 from ipygpumem.features.profile.categories import CATEGORIES

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.from_dict import printable
-from ipygpumem.display.html import html_tables
-from ipygpumem.display.table import text_tables
+from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.history.load import open_regular_file, parse_json
 from ipygpumem.features.ranks.model import RankResult, rank_result_from
 from ipygpumem.features.ranks.newest_run import is_older_snapshot, missing_ranks, newest_run

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ipygpumem.commands.command import HELP, Command, Option
-from ipygpumem.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped
-from ipygpumem.commands.parse import positive
-from ipygpumem.commands.progress import progress
 from ipygpumem.core.errors import OptionError, ReportError, SnapshotError
 from ipygpumem.core.files import check_ending, check_path
+from ipygpumem.core.tables import text_tables
 from ipygpumem.core.units import size
-from ipygpumem.display.table import text_tables
+from ipygpumem.features.commands.command import HELP, Command, Option, positive
+from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped
+from ipygpumem.features.commands.progress import progress
 from ipygpumem.features.ranks.collect import read_ranks
 from ipygpumem.features.ranks.table import DEFAULT_ROWS, ranks_tables
 
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.commands.notebook import Notebook
+    from ipygpumem.features.commands.notebook import Notebook
     from ipygpumem.features.ranks.collect import Ranks
 
 __all__ = ["RANKS"]

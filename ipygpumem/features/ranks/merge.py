@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.report import Report
+from ipygpumem.core.tables import Table, TableRow, html_tables, text_tables
 from ipygpumem.core.units import VISIBLE
-from ipygpumem.display.html import html_tables
-from ipygpumem.display.table import Table, TableRow, text_tables
 from ipygpumem.features.history import export
 from ipygpumem.features.history.model import ReportRow, changed_rows
 from ipygpumem.features.history.table import row_figures, row_outcome

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
+from ipygpumem.core.tables import Table
 from ipygpumem.core.units import duration
-from ipygpumem.display.table import Table
 from ipygpumem.features.outside.table import outside_sentences
 from ipygpumem.features.ranks.skew import slow_ranks
 

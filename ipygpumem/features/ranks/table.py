@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.device_names import HOST
+from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, change_text, duration, level_text, pair, size
-from ipygpumem.display.table import Table, TableRow
 from ipygpumem.features.ranks.remarks import join_names, notes_tables, rank_remarks
 from ipygpumem.features.ranks.skew import compare_ranks, device_usage, rank_rows, skews
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ipygpumem.commands.command import HELP, Command, Option
 from ipygpumem.core.errors import OptionError, RecordingError
+from ipygpumem.features.commands.command import HELP, Command, Option
 from ipygpumem.features.recordings.options import RECORDING, history_options
 from ipygpumem.features.report.notes import recording_text
 
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.commands.notebook import Notebook
+    from ipygpumem.features.commands.notebook import Notebook
 
 __all__ = ["RECORD", "VIEW"]
 

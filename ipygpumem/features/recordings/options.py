@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.commands.command import Option
-from ipygpumem.commands.parse import positive
 from ipygpumem.core.errors import OptionError
+from ipygpumem.features.commands.command import Option, positive
 from ipygpumem.measurement.allocation_history import HistoryOptions
 
 if TYPE_CHECKING:

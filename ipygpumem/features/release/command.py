@@ -6,14 +6,14 @@ import gc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipygpumem.commands.command import HELP, Command, Option
 from ipygpumem.core.units import MIB, size
+from ipygpumem.features.commands.command import HELP, Command, Option
 from ipygpumem.sources import allocator
 
 if TYPE_CHECKING:
     import argparse
 
-    from ipygpumem.commands.notebook import Notebook
+    from ipygpumem.features.commands.notebook import Notebook
     from ipygpumem.features.holders.model import Holders
     from ipygpumem.features.release.model import Release
 

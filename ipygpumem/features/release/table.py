@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, signed, size
-from ipygpumem.display.table import Table, TableRow
 
 if TYPE_CHECKING:
     from ipygpumem.core.reading import DeviceReading

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipygpumem.display.html import html_tables
-from ipygpumem.display.table import text_tables
+from ipygpumem.core.tables import tables_bundle
 from ipygpumem.features.holders.table import holders_tables
 from ipygpumem.features.lines.table import html_listings, text_listings
 from ipygpumem.features.modules.table import module_tables
@@ -17,17 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.core.report import Report
-    from ipygpumem.display.table import Table
     from ipygpumem.features.holders.model import Holders
 
-__all__ = ["full_bundle", "requested_bundle", "tables_bundle"]
+__all__ = ["full_bundle", "requested_bundle"]
 
 _NEW_HOLDERS = 5
-
-
-def tables_bundle(tables: Sequence[Table]) -> dict[str, str]:
-    """Tables as a MIME bundle."""
-    return {"text/plain": text_tables(tables), "text/html": html_tables(tables)}
 
 
 def requested_bundle(report: Report, *, color: bool = False) -> dict[str, str]:

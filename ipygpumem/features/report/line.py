@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.tables import BAR_COLORS, BAR_PIXELS, template
 from ipygpumem.core.units import VISIBLE, duration, pair, signed
-from ipygpumem.display.html import BAR_COLORS, BAR_PIXELS, template
 from ipygpumem.features.outside.table import outside_sentences
 from ipygpumem.features.processes.table import other_process_sentences
 from ipygpumem.features.report.notes import report_notes

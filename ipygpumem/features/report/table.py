@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.baseline import PRELOAD_OFF
 from ipygpumem.core.breakdown import breakdown
+from ipygpumem.core.tables import Table, TableRow, is_visible
 from ipygpumem.core.units import GIB, MIB, change_text, difference, duration, level_text, size
-from ipygpumem.display.table import Table, TableRow, is_visible
 from ipygpumem.features.outside.table import with_outside
 from ipygpumem.features.processes.table import with_change_rows
 from ipygpumem.features.report.line import report_line

@@ -4,8 +4,7 @@ import dataclasses
 
 from fakes.facts import before, report
 from fakes.sessions import cell, session
-from ipygpumem.display.html import html_tables
-from ipygpumem.display.table import text_tables
+from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.history.comparison import pair_rows
 from ipygpumem.features.history.model import changed_rows
 from ipygpumem.features.history.table import Page, comparison_tables, history_tables

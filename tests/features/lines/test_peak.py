@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipygpumem
 from ipygpumem import Snapshot
+from ipygpumem.core.tables import text_tables
 from ipygpumem.core.units import MIB
-from ipygpumem.display.table import text_tables
 from ipygpumem.features.lines.model import CodeLine
 from ipygpumem.features.lines.peak import largest_lines, lines_at_peak, lines_reaching_peak, peak_lines
 from ipygpumem.features.report.table import peak_lines_tables

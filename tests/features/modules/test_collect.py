@@ -401,7 +401,7 @@ def test_untouched_counters_give_bounds(traffic):
     tree = tree_of(m)
     assert all(phase.peak is None for phase in tree.phases)
     assert tree.allocated[0] is None
-    from ipygpumem.display.table import text_tables
+    from ipygpumem.core.tables import text_tables
     from ipygpumem.features.modules.table import module_tables
 
     assert "unknown" in text_tables(module_tables(m.report.modules))

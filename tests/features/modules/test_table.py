@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ipygpumem.display.html import html_tables
-from ipygpumem.display.table import text_tables
+from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.modules.model import KindBytes, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.features.modules.table import module_tables
 

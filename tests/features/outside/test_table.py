@@ -6,8 +6,7 @@ import dataclasses
 
 from fakes.facts import report
 from ipygpumem.core.grade import grade
-from ipygpumem.display.html import html_tables
-from ipygpumem.display.table import text_tables
+from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.outside.model import LibraryMemory, PoolMemory, balance
 from ipygpumem.features.outside.table import outside_sentences, outside_table
 from ipygpumem.features.report.line import html_line, text_line

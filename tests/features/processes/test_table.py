@@ -6,8 +6,7 @@ import dataclasses
 
 from fakes.facts import report
 from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
-from ipygpumem.display.html import html_tables
-from ipygpumem.display.table import text_tables
+from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.processes.model import DeviceProcesses
 from ipygpumem.features.processes.table import other_process_sentences, processes_tables, with_change_rows
 from ipygpumem.features.report.line import html_line, text_line

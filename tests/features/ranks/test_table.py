@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from fakes.sessions import cell
-from ipygpumem.display.html import html_tables
-from ipygpumem.display.table import text_tables
+from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.lines.model import CodeLine
 from ipygpumem.features.ranks.model import DeviceFacts, RankInfo, RankPeak, RankResult
 from ipygpumem.features.ranks.table import ranks_tables

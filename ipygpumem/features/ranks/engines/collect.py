@@ -8,9 +8,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.core.units import MIB
-from ipygpumem.display.html import html_tables
-from ipygpumem.display.table import text_tables
 from ipygpumem.features.ranks.collect import Ranks
 from ipygpumem.features.ranks.engines.client import client_and_targets, join_error, join_result, wait_for
 from ipygpumem.features.ranks.engines.status import status_text

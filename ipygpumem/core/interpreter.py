@@ -1,15 +1,17 @@
-"""Frames of recorded Python stacks, as (file name, line, function)."""
+"""The Python interpreter: its garbage collector, and frames of stacks as (file name, line, function)."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["frame_label", "is_library_file", "user_frame"]
+__all__ = ["collector_paused", "frame_label", "is_library_file", "user_frame"]
 
 _LIBRARY_FOLDERS = tuple(
     {path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_paths().get(name))}
@@ -29,3 +31,15 @@ def is_library_file(file: str) -> bool:
 def user_frame(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] | None:
     """The innermost frame of the user's own code in a stack; the innermost of all if there is none."""
     return next((frame for frame in frames if not is_library_file(frame[0])), frames[0] if frames else None)
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause the collector: while millions of containers are created, it would traverse them again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -9,7 +9,7 @@ import pytest
 from fakes.facts import MIB, after, before, report
 from ipygpumem.core.reading import HostReading, Reading
 from ipygpumem.core.report import RecordingFacts
-from ipygpumem.display.html import html_tables
+from ipygpumem.core.tables import html_tables
 from ipygpumem.features.report.line import html_line
 from ipygpumem.features.report.table import breakdown_tables, report_tables
 

@@ -7,7 +7,7 @@ from textwrap import dedent
 from fakes.facts import MIB, after, before, report
 from ipygpumem.core.baseline import Baseline
 from ipygpumem.core.reading import HostReading, Reading
-from ipygpumem.display.table import text_tables
+from ipygpumem.core.tables import text_tables
 from ipygpumem.features.report.table import breakdown_tables, report_tables
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from ipygpumem.display.table import Table
+    from ipygpumem.core.tables import Table
 
-__all__ = ["Notebook", "show_result"]
+__all__ = ["Notebook"]
 
 
 class Notebook(Protocol):
@@ -57,13 +56,3 @@ class Notebook(Protocol):
 
     def show_snapshots(self, files: Sequence[str]) -> None:
         """Display snapshots side by side."""
-
-
-def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, show: Callable[[], None]) -> Any:
-    """Store, show and return the result of a command according to its options. The cell then has no report."""
-    notebook.cells.claim()
-    if arguments.var is not None:
-        notebook.shell.user_ns[arguments.var] = value
-    if not arguments.quiet:
-        show()
-    return value if arguments.o else None

@@ -1,0 +1,170 @@
+"""Tables, and their text and HTML forms.
+
+HTML has inline styles only, and no script, style, svg or iframe elements: untrusted notebooks, nbconvert and GitHub
+remove everything else. Text has the reader's own colors; the colors of bars are readable on white and on black.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from ipygpumem.core.units import VISIBLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ipygpumem.core.grade import Grade
+
+__all__ = [
+    "BAR_COLORS",
+    "BAR_PIXELS",
+    "Table",
+    "TableRow",
+    "html_tables",
+    "is_visible",
+    "tables_bundle",
+    "template",
+    "text_tables",
+]
+
+_BAR_CELLS = 10
+BAR_PIXELS = 96
+BAR_COLORS = {"tensors": "#3b82f6", "cache": "#93c5fd", "outside PyTorch": "#f59e0b", "other processes": "#9ca3af"}
+_LONG_REMARK = 48
+"""Longer remarks, in characters, are wrapped, as command lines are."""
+
+_TABLES = """\
+<div style="font-family:monospace;font-size:90%;margin:4px 0;overflow-x:auto">
+{%- for table in tables %}
+<table style="border-collapse:collapse;margin:0 0 8px 0">
+<tr><th style="text-align:left;padding:1px 12px 1px 0">{{ table.title }}</th>
+{%- for name in table.header %}<th style="text-align:right;padding:1px 12px;font-weight:normal;opacity:0.65">\
+{{ name }}</th>{% endfor %}<th></th></tr>
+{%- for row in table.rows %}
+<tr{% if row.level == 0 %} style="border-top:1px solid #9ca3af"{% endif %}>\
+<td style="text-align:left;padding:1px 12px 1px {{ row.level * 14 }}px">{{ row.label }}</td>
+{%- for cell in row.cells %}<td style="text-align:right;padding:1px 12px;white-space:nowrap">{{ cell }}</td>
+{%- endfor -%}
+<td style="text-align:left;padding:1px 0;{% if row.remark|length > long %}overflow-wrap:anywhere;min-width:12em\
+{% else %}white-space:nowrap{% endif %}">\
+{%- if row.bar %}<span style="display:inline-block;height:7px;width:{{ row.bar }}px;background-color:{{ bar_color }};\
+margin-right:8px"></span>{% endif %}<span style="opacity:0.65">{{ row.remark }}</span></td></tr>
+{%- endfor %}
+</table>
+{%- for remark in table.remarks %}
+<div style="opacity:0.75{% if loop.last %};margin-bottom:8px{% endif %}">{{ remark }}</div>
+{%- endfor %}
+{%- endfor %}
+</div>"""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A row of a table.
+
+    Attributes:
+        label: Name of the row.
+        cells: Text of each column.
+        level: Depth of indentation.
+        grade: How accurate the figures are; None if that is not shown.
+        bar: Share of the whole, from 0 to 1, drawn as a bar.
+        remark: Text behind the columns.
+    """
+
+    label: str
+    cells: tuple[str, ...]
+    level: int
+    grade: Grade | None = None
+    bar: float | None = None
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: its title, the names of its columns, its rows and the sentences below it."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[TableRow, ...]
+    remarks: tuple[str, ...] = ()
+
+
+def is_visible(*changes: int | None) -> bool:
+    """Whether any of these changes in bytes is large enough to be printed."""
+    return any(change is not None and abs(change) >= VISIBLE for change in changes)
+
+
+def text_tables(tables: Iterable[Table]) -> str:
+    """Tables as aligned text. A figure that is not exact is marked with ``~``, and the reason is given below."""
+    return "\n\n".join(map(_text_table, tables))
+
+
+def _text_table(table: Table) -> str:
+    body = [("  " * row.level + row.label, *row.cells, _mark(row.grade)) for row in table.rows]
+    widths = [max((len(line[i]) for line in body), default=0) for i in range(len(table.header) + 1)]
+    widths = [widths[0], *(max(width, len(name)) for width, name in zip(widths[1:], table.header, strict=True))]
+    lines = [table.title]
+    if table.rows:
+        lines.append("  ".join(["".ljust(widths[0]), *_align_right(table.header, widths[1:])]).rstrip())
+    has_bars = any(row.bar for row in table.rows)
+    has_remarks = has_bars or any(row.remark for row in table.rows)
+    for line, row in zip(body, table.rows, strict=True):
+        text = "  ".join([line[0].ljust(widths[0]), *_align_right(line[1:-1], widths[1:])])
+        text = f"{text if has_remarks else text.rstrip()}{line[-1]}"
+        if has_bars:
+            bar = "█" * max(round(row.bar * _BAR_CELLS), 1) if row.bar else ""
+            text += f"  {bar.ljust(_BAR_CELLS)}"
+        lines.append(f"{text}  {row.remark}".rstrip())
+    return "\n".join([*lines, *_reasons(table.rows), *table.remarks])
+
+
+def _align_right(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    return [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+
+
+def _mark(grade: Grade | None) -> str:
+    return " ~" if grade is not None and grade.trust not in {"exact", "unknown"} else ""
+
+
+def _reasons(rows: Iterable[TableRow]) -> list[str]:
+    grades = [row.grade for row in rows if row.grade is not None and row.grade.trust != "exact"]
+    return list(dict.fromkeys(f"{'unknown:' if g.trust == 'unknown' else '~'} {g.reason}" for g in grades))
+
+
+@lru_cache(maxsize=8)
+def template(source: str) -> Any:
+    """Compile a Jinja template that escapes all values."""
+    from jinja2 import Environment
+
+    return Environment(autoescape=True).from_string(source)
+
+
+def html_tables(tables: Iterable[Table]) -> str:
+    """Tables as HTML. A figure that is not exact has the reason next to it."""
+    shown = [
+        {
+            "title": table.title,
+            "header": table.header,
+            "remarks": table.remarks,
+            "rows": [
+                {
+                    "label": row.label.replace("  ", " \u00a0"),  # HTML would collapse the spaces of aligned labels
+                    "cells": row.cells,
+                    "level": row.level,
+                    "remark": row.remark if row.grade is None or row.grade.trust == "exact" else str(row.grade),
+                    "bar": row.bar and max(round(BAR_PIXELS * min(row.bar, 1)), 1),
+                }
+                for row in table.rows
+            ],
+        }
+        for table in tables
+    ]
+    html: str = template(_TABLES).render(tables=shown, long=_LONG_REMARK, bar_color=BAR_COLORS["tensors"])
+    return html
+
+
+def tables_bundle(tables: Sequence[Table]) -> dict[str, str]:
+    """Tables as a MIME bundle."""
+    return {"text/plain": text_tables(tables), "text/html": html_tables(tables)}

@@ -1,1 +1,0 @@
-"""Tables and one-line summaries as text and HTML."""
