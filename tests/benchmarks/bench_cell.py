@@ -81,13 +81,13 @@ START = (
 
 def _kernel_cell(*setup):
     """Milliseconds of an empty cell through a real kernel."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", KERNEL, *setup], capture_output=True, text=True, timeout=300, check=False
     )
-    for line in done.stdout.splitlines():
+    for line in completed.stdout.splitlines():
         if line.startswith("MS "):
             return float(line[3:])
-    raise RuntimeError(done.stderr)
+    raise RuntimeError(completed.stderr)
 
 
 def _empty_cell():
@@ -137,11 +137,11 @@ print("S", statistics.median(out))
 
 def _loop(setup):
     code = LOOP.format(setup=setup)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
-    for line in done.stdout.splitlines():
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    for line in completed.stdout.splitlines():
         if line.startswith("S "):
             return float(line[2:])
-    raise RuntimeError(done.stdout + done.stderr)
+    raise RuntimeError(completed.stdout + completed.stderr)
 
 
 def _eager_loop():
@@ -177,8 +177,8 @@ print("S", time.perf_counter() - start)
 
 
 def _fresh_seconds(code):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
-    return float(next(line for line in done.stdout.splitlines() if line.startswith("S "))[2:])
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    return float(next(line for line in completed.stdout.splitlines() if line.startswith("S "))[2:])
 
 
 def _load():
@@ -232,7 +232,7 @@ print("JSON " + json.dumps(pairs))
 def _recording():
     if _gpu() is None:
         return [{"measure": "recording with snapshot against torch's own", "value": "needs a GPU"}]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(RECORDING)],
         capture_output=True,
         text=True,
@@ -240,11 +240,11 @@ def _recording():
         check=False,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )
-    if done.returncode:
-        raise RuntimeError(done.stderr)
+    if completed.returncode:
+        raise RuntimeError(completed.stderr)
     import json
 
-    pairs = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("JSON "))[5:])
+    pairs = json.loads(next(line for line in completed.stdout.splitlines() if line.startswith("JSON "))[5:])
     ratio = statistics.median(ours / theirs for theirs, ours in pairs)
     theirs, ours = (statistics.median(values) for values in zip(*pairs, strict=True))
     row = {

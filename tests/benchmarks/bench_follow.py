@@ -46,13 +46,13 @@ print("SHARE", (time.process_time() - begin) / 12)
 
 
 def _share(*cells):
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", CODE, *cells], capture_output=True, text=True, timeout=180, check=False
     )
-    for line in done.stdout.splitlines():
+    for line in completed.stdout.splitlines():
         if line.startswith("SHARE "):
             return float(line[6:])
-    raise RuntimeError(done.stdout + done.stderr)
+    raise RuntimeError(completed.stdout + completed.stderr)
 
 
 def run():

@@ -61,7 +61,7 @@ def _measured(torch):
                 times[launches, on].append(launches())
                 times[pairs, on].append(pairs())
             times[ends, on].append(ends(outside=on))
-    median = {key: statistics.median(found) for key, found in times.items()}
+    median = {key: statistics.median(values) for key, values in times.items()}
 
     def row(name, work, scale, unit, target=None):
         off, on = median[work, False], median[work, True]

@@ -59,10 +59,10 @@ def run():
             run_folder.mkdir()
             for rank in range(count):
                 os.link(source, run_folder / f"rank_{rank:05}.pickle")
-            done = subprocess.run(
+            completed = subprocess.run(
                 [sys.executable, "-c", _CODE, str(run_folder)], capture_output=True, text=True, check=True, timeout=600
             )
-            seconds, own, child, members, events, _ = done.stdout.split()
+            seconds, own, child, members, events, _ = completed.stdout.split()
             assert int(members) == count and int(events) == count * _EVENTS
             ratio = float(seconds) / count / plain
             value = (

@@ -76,7 +76,7 @@ def _measured(torch, device):
         samples.append(window.tracks[0].count / times[True])
     current().sampler.begin = opened
     ratio = statistics.median(ratios)
-    short = {on: statistics.median(found) * 1e6 for on, found in ends.items()}
+    short = {on: statistics.median(values) * 1e6 for on, values in ends.items()}
     where = "on a GPU" if device == "cuda" else "on the processor, NVML of the tests'"
     return [
         {

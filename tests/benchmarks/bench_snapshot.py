@@ -81,14 +81,14 @@ print(json.dumps({"size": size, "encoded": encoded, "state": max(times)}))
 
 
 def run_python(code, *arguments):
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         capture_output=True,
         text=True,
         check=True,
         cwd=ROOT,
     )
-    return json.loads(done.stdout)
+    return json.loads(completed.stdout)
 
 
 def wall_time(*arguments):

@@ -171,9 +171,9 @@ def test_the_list_of_design_decisions_is_complete():
 def test_commands_options_and_settings_exist(path):
     text = path.read_text(encoding="utf-8")
     options = {command.name: {flag for o in command.options_of("magic") for flag in o.flags} for command in COMMANDS}
-    for name, rest in re.findall(r"(?<!%)%gpumem ([a-z]+)(?=[`\s.,;])(?! =)([^`\n]*)", text):
+    for name, arguments in re.findall(r"(?<!%)%gpumem ([a-z]+)(?=[`\s.,;])(?! =)([^`\n]*)", text):
         assert name in {*options, "y"}, f"%gpumem {name}"
-        assert set(_flags(rest)) <= options.get(name, set()), f"%gpumem {name}{rest}"
+        assert set(_flags(arguments)) <= options.get(name, set()), f"%gpumem {name}{arguments}"
     cell_flags = {flag for option in (*CELL, *STATEMENT) for flag in option.flags}
     for line in re.findall(r"%%gpumem ([^`\n]+)", text):
         assert set(_flags(line)) <= cell_flags, f"%%gpumem {line}"
@@ -187,9 +187,9 @@ def _flags(text):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
 def test_shell_commands_exist(path):
     subparsers = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
-    for name, rest in re.findall(r"^ipygpumem ([a-z]+)(.*)", "\n".join(_code(path)), re.MULTILINE):
+    for name, words in re.findall(r"^ipygpumem ([a-z]+)(.*)", "\n".join(_code(path)), re.MULTILINE):
         assert name in subparsers.choices, f"ipygpumem {name}"
-        assert set(_flags(rest)) <= set(subparsers.choices[name]._option_string_actions), f"ipygpumem {name}{rest}"
+        assert set(_flags(words)) <= set(subparsers.choices[name]._option_string_actions), f"ipygpumem {name}{words}"
 
 
 def _code(path):

@@ -191,12 +191,12 @@ class Allocator:
         return block
 
     def _split(self, block, size):
-        rest, segment = block.size - size, block.segment
+        remainder_size, segment = block.size - size, block.segment
         was_split = len(segment.blocks) > 1
         if was_split:
             self._inactive(block, -1)
-        if rest >= (_ROUND if segment.small else _SMALL + 1):
-            remainder = Block(block.address + size, rest, segment)
+        if remainder_size >= (_ROUND if segment.small else _SMALL + 1):
+            remainder = Block(block.address + size, remainder_size, segment)
             block.size = size
             segment.blocks.insert(segment.blocks.index(block) + 1, remainder)
             self._inactive(remainder, 1)

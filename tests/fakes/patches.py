@@ -16,15 +16,15 @@ class Patches:
         setattr(owner, name, value)
 
     def item(self, mapping, key, value):
-        put, remove = type(mapping).__setitem__, type(mapping).__delitem__
-        self._undo.append((put, remove, mapping, key, mapping.get(key, _ABSENT)))
+        set_item, remove = type(mapping).__setitem__, type(mapping).__delitem__
+        self._undo.append((set_item, remove, mapping, key, mapping.get(key, _ABSENT)))
         mapping[key] = value
 
     def restore(self):
         while self._undo:
-            put, remove, owner, name, old = self._undo.pop()
+            set_value, remove, owner, name, old = self._undo.pop()
             if old is not _ABSENT:
-                put(owner, name, old)
+                set_value(owner, name, old)
             else:
                 with contextlib.suppress(AttributeError, KeyError):
                     remove(owner, name)

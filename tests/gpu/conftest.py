@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items):
 def run_fresh(code, timeout=240, **environment):
     """Run code in a new process; what it passes to ``tell(...)`` comes back."""
     head = "import json\ndef tell(**facts):\n    print('FACTS ' + json.dumps(facts), flush=True)\n"
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", head + textwrap.dedent(code)],
         capture_output=True,
         text=True,
@@ -42,11 +42,11 @@ def run_fresh(code, timeout=240, **environment):
         },
     )
     facts = {}
-    for line in done.stdout.splitlines():
+    for line in completed.stdout.splitlines():
         if line.startswith("FACTS "):
             facts.update(json.loads(line[6:]))
-    assert facts and done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    facts["stdout"], facts["stderr"], facts["returncode"] = done.stdout, done.stderr, done.returncode
+    assert facts and completed.returncode == 0, f"{completed.stdout}\n{completed.stderr}"
+    facts["stdout"], facts["stderr"], facts["returncode"] = completed.stdout, completed.stderr, completed.returncode
     return facts
 
 

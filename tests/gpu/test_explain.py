@@ -36,14 +36,14 @@ def test_memory_that_empty_cache_frees(fresh, settings):
     facts = fresh(
         HEAD
         + """
-kept = [torch.empty(size * MIB, dtype=torch.uint8, device="cuda") for size in (1, 3, 30, 7, 100, 1, 64)]
+tensors = [torch.empty(size * MIB, dtype=torch.uint8, device="cuda") for size in (1, 3, 30, 7, 100, 1, 64)]
 g, y = torch.cuda.CUDAGraph(), torch.ones(4 * MIB, device="cuda")
 with torch.cuda.graph(g):
     for _ in range(5):
         y = y * 2
 del y
 for i in (1, 2, 4):
-    kept[i] = None
+    tensors[i] = None
 gc.collect()
 torch.cuda.synchronize()
 before, trusts, summary = steps()
@@ -76,11 +76,11 @@ x = torch.empty(300 * MIB, dtype=torch.uint8, device="cuda")
 uuid = str(torch.cuda.get_device_properties(0).uuid)
 query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", f"GPU-{uuid}"]
 shown = subprocess.run(query, capture_output=True, text=True, check=True).stdout
-found, _, _ = steps()
-tell(shown=int(shown) * MIB, found=found["nvidia-smi shows"])
+sizes, _, _ = steps()
+tell(shown=int(shown) * MIB, sizes=sizes["nvidia-smi shows"])
 """
     )
-    assert abs(facts["shown"] - facts["found"]) <= GRAIN
+    assert abs(facts["shown"] - facts["sizes"]) <= GRAIN
 
 
 def test_libraries_and_managed_memory(fresh):
@@ -96,18 +96,18 @@ managed = ctypes.c_void_p()
 cudart.cudaMallocManaged(ctypes.byref(managed), ctypes.c_size_t(128 * MIB), 1)
 cudart.cudaMemset(managed, 1, ctypes.c_size_t(128 * MIB))
 torch.cuda.synchronize()
-found, trusts, _ = steps()
+sizes, trusts, _ = steps()
 cudart.cudaFree(pointer); cudart.cudaFree(managed)
-gone, _, _ = steps()
+sizes_after, _, _ = steps()
 outside_records().release()
-tell(base=base, found=found, gone=gone, trusts=trusts)
+tell(base=base, sizes=sizes, after=sizes_after, trusts=trusts)
 """
     )
-    assert facts["found"]["ctypes"] == 512 * MIB
-    assert abs(facts["found"]["managed memory"] - 128 * MIB) <= GRAIN
-    assert "ctypes" not in facts["gone"] and "managed memory" not in facts["gone"]
-    rest = "kernel code, stacks, graphs"
-    assert abs(facts["found"].get(rest, 0) - facts["base"].get(rest, 0)) <= GRAIN
+    assert facts["sizes"]["ctypes"] == 512 * MIB
+    assert abs(facts["sizes"]["managed memory"] - 128 * MIB) <= GRAIN
+    assert "ctypes" not in facts["after"] and "managed memory" not in facts["after"]
+    kernels = "kernel code, stacks, graphs"
+    assert abs(facts["sizes"].get(kernels, 0) - facts["base"].get(kernels, 0)) <= GRAIN
 
 
 def test_start_and_end_of_another_process(fresh):
@@ -117,7 +117,7 @@ def test_start_and_end_of_another_process(fresh):
 with ipygpumem.measure() as m:
     child = other(JPY_SESSION_NAME="/home/me/other.ipynb", JPY_PARENT_PID="1")
 (began,) = m.report.neighbours
-found, _, _ = steps()
+sizes, _, _ = steps()
 (device, *_) = ipygpumem.processes()
 from ipygpumem.features.report.line import text_line
 line = text_line(m.report)
@@ -127,7 +127,7 @@ with ipygpumem.measure() as m:
 ended = m.report.neighbours
 process = device.neighbours[0]
 tell(pid=child.pid, began=[began.neighbour.pid, began.neighbour.relation, began.change, began.event],
-     found=found, line=line, ended=[[e.neighbour.pid, e.event, e.change] for e in ended],
+     sizes=sizes, line=line, ended=[[e.neighbour.pid, e.event, e.change] for e in ended],
      process=[process.pid, process.relation, process.amount, process.why, process.command],
      own=[device.pid, device.why],
      sum=device.own + (device.unattributed or 0) + sum(n.amount or 0 for n in device.neighbours), used=device.used,
@@ -144,7 +144,7 @@ tell(pid=child.pid, began=[began.neighbour.pid, began.neighbour.relation, began.
     assert facts["ended"] == [[facts["pid"], "ended", -change]]
     assert f"pid {pid} (python" in facts["line"] and "child of this process) started" in facts["line"]
     assert facts["sum"] == facts["used"]
-    assert any(label.startswith(f"pid {pid} (") for label in facts["found"])
+    assert any(label.startswith(f"pid {pid} (") for label in facts["sizes"])
 
 
 def test_time_of_a_reading(fresh):

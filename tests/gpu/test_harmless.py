@@ -89,8 +89,8 @@ def test_compiled_code_that_reads_the_counters(fresh):
 def test_own_recording(torch, tmp_path):
     path = tmp_path / "cell.pickle"
     with ipygpumem.measure(snapshot=path) as m:
-        kept = [torch.empty(MIB, dtype=torch.uint8, device="cuda") for _ in range(10)]
-    del kept
+        tensors = [torch.empty(MIB, dtype=torch.uint8, device="cuda") for _ in range(10)]
+    del tensors
     facts = m.report.recording
     raw = path.read_bytes()
     assert raw[:2] == b"\x80\x04"
@@ -134,12 +134,12 @@ def test_dropped_events_are_counted(torch, tmp_path):
     assert facts.dropped == 50 - recorded
 
 
-def test_a_guest_in_the_users_recording(torch, tmp_path):
+def test_recording_within_the_users_recording(torch, tmp_path):
     torch.cuda.memory._record_memory_history(max_entries=5000, stacks="python")
     try:
         early = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
         with ipygpumem.measure(snapshot=tmp_path / "x.pickle") as m:
-            kept = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda")
+            tensors = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda")
         late = torch.empty(7 * MIB, dtype=torch.uint8, device="cuda")
         assert torch._C._cuda_isHistoryEnabled() is True
         theirs = [e["size"] for e in torch.cuda.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
@@ -150,7 +150,7 @@ def test_a_guest_in_the_users_recording(torch, tmp_path):
         assert m.report.recording.dropped == 0
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
-    del early, kept, late
+    del early, tensors, late
 
 
 def test_a_user_who_takes_the_recording_over(torch, tmp_path):
@@ -178,7 +178,7 @@ tell(held=device.held, used=device.after.used, mode=device.after.mode)
 """
 
 
-def test_after_a_failed_kernel_the_reports_go_on(fresh):
+def test_reports_after_a_failed_kernel(fresh):
     facts = fresh(AFTER_A_FAILED_KERNEL)
     assert facts["error"] in {"RuntimeError", "AcceleratorError"}
     assert facts["held"] == 0

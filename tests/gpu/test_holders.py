@@ -21,13 +21,13 @@ import gc, json, torch, ipygpumem
 def tell(**facts):
     print("FACTS " + json.dumps(facts))
 def who():
-    found = ipygpumem.holders()
-    first = found.largest(1)[0]
-    total = found.total("cuda:0")
+    holders = ipygpumem.holders()
+    first = holders.largest(1)[0]
+    total = holders.total("cuda:0")
     tell(
         first=first.name, amount=first.amount, note=first.note, kinds=dict(first.kinds), part=first.parts[0].name,
-        free=found.freeable("cuda:0", "traceback"), free_out=found.freeable("cuda:0", "traceback", "output"),
-        sum=total.held + total.unreached, allocated=total.allocated, seconds=found.seconds, complete=found.complete,
+        free=holders.freeable("cuda:0", "traceback"), free_out=holders.freeable("cuda:0", "traceback", "output"),
+        sum=total.held + total.unreached, allocated=total.allocated, seconds=holders.seconds, complete=holders.complete,
         rest={part.label: part.amount for part in total.rest}, now=torch.cuda.memory_allocated(),
     )
 def allocated():
@@ -82,7 +82,7 @@ def cases():
             losses.append(net(x).relu().square().mean())
         """,
         "who()",
-        "before = torch.cuda.memory_allocated(); del losses; tell(gone=before - torch.cuda.memory_allocated())",
+        "before = torch.cuda.memory_allocated(); del losses; tell(freed=before - torch.cuda.memory_allocated())",
         "del net, x",
     )
     case(
@@ -131,7 +131,7 @@ def cases():
         """,
         "who()",
         "before = torch.cuda.memory_allocated()\n%gpumem free predict",
-        "tell(gone=before - torch.cuda.memory_allocated())",
+        "tell(freed=before - torch.cuda.memory_allocated())",
     )
     case(
         "optimizer",
@@ -159,32 +159,32 @@ def test_holders_add_up_to_the_allocated_memory(cases):
 
 
 def test_a_list_of_losses(cases):
-    _, who, gone, *_ = cases["loss"]
-    assert who.first == "losses"
-    assert near(who.amount, gone.gone)
-    assert who.kinds.keys() == {"activation"}
-    assert "keep .item() instead" in who.note
+    _, search, deleted, *_ = cases["loss"]
+    assert search.first == "losses"
+    assert near(search.amount, deleted.freed)
+    assert search.kinds.keys() == {"activation"}
+    assert "keep .item() instead" in search.note
 
 
 def test_local_variables_of_a_failed_cell(cases):
-    failed, who, free, after, debug = cases["traceback"]
+    failed, search, free, after, debug = cases["traceback"]
     assert failed.error == "ValueError"
-    assert who.first == "last exception: fail() x"
-    assert near(who.amount, 2 * GIB)
-    assert near(who.free, 2 * GIB)
-    assert near(who.now - after.now, who.free), "free frees what was announced"
+    assert search.first == "last exception: fail() x"
+    assert near(search.amount, 2 * GIB)
+    assert near(search.free, 2 * GIB)
+    assert near(search.now - after.now, search.free), "free frees what was announced"
     assert "freed: the traceback of ValueError" in free.shown
     assert "-2.0 GiB" in free.shown
     assert debug.error is None
 
 
 def test_a_displayed_output(cases):
-    _, _, who, without, free, after = cases["output"]
-    assert who.first.startswith("Out[")
-    assert near(who.amount, 65536 * 4096 * 4)
-    assert without.first == who.first
+    _, _, search, without, free, after = cases["output"]
+    assert search.first.startswith("Out[")
+    assert near(search.amount, 65536 * 4096 * 4)
+    assert without.first == search.first
     assert near(without.now - after.now, without.free_out), "--out frees what was announced"
-    assert without.free_out > who.free_out, "the output's graph keeps its input, once the model has gone"
+    assert without.free_out > search.free_out, "the output's graph keeps its input, once the model has gone"
     assert "freed: 1 output" in free.shown
 
 
@@ -194,17 +194,17 @@ def test_a_cache_of_results(cases):
 
 
 def test_a_closure(cases):
-    _, who, _, gone = cases["closure"]
-    assert (who.first, who.part) == ("predict", "predict (closure batch)")
-    assert near(who.amount, GIB)
-    assert near(gone.gone, GIB)
+    _, search, _, deleted = cases["closure"]
+    assert (search.first, search.part) == ("predict", "predict (closure batch)")
+    assert near(search.amount, GIB)
+    assert near(deleted.freed, GIB)
 
 
 def test_parameters_that_only_the_optimizer_has(cases):
-    who = cases["optimizer"][1]
-    assert who.first == "optimizer"
-    assert near(who.amount, 8 * (4096 * 4096 + 4096) * 4)
-    assert who.part.startswith("optimizer.param_groups[0][")
+    search = cases["optimizer"][1]
+    assert search.first == "optimizer"
+    assert near(search.amount, 8 * (4096 * 4096 + 4096) * 4)
+    assert search.part.startswith("optimizer.param_groups[0][")
 
 
 def test_everything_was_freed(cases):
@@ -261,7 +261,7 @@ def test_another_process_fills_the_device():
     with subprocess.Popen(
         [sys.executable, "-c", OTHER_PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        taken = int(process.stdout.readline())
+        allocated_elsewhere = int(process.stdout.readline())
         try:
             output = run("x = torch.empty(40 << 30, dtype=torch.uint8, device='cuda')")[0]
         finally:
@@ -269,7 +269,7 @@ def test_another_process_fills_the_device():
     assert output.error == "OutOfMemoryError"
     line = next(line for line in output.shown.splitlines() if line.startswith("another process uses"))
     assert f"pid {process.pid}" in line
-    assert f"{taken / GIB:.0f}"[:2] in line
+    assert f"{allocated_elsewhere / GIB:.0f}"[:2] in line
     assert "fragmentation:" not in output.shown
 
 
@@ -349,10 +349,10 @@ def test_no_hook_is_called_and_no_checkpoint_is_recomputed(fresh):
             z = (x * 2).exp()
         before = list(calls)
         torch.cuda.synchronize()
-        found = ipygpumem.holders()
-        total = found.total("cuda:0")
+        holders = ipygpumem.holders()
+        total = holders.total("cuda:0")
         off = total.allocated - total.held - total.unreached
-        tell(same=calls == before, names=[holder.name for holder in found.holders], off=off)
+        tell(same=calls == before, names=[holder.name for holder in holders.holders], off=off)
         z.sum().backward()
         tell(ran="unpack" in calls)
         """
@@ -370,9 +370,9 @@ def test_ten_thousand_tensors_in_a_million_objects(fresh):
         keep = [{"a": [i], "b": str(i)} for i in range(500_000)]
         tensors = [torch.ones(100, device="cuda") for _ in range(10_000)]
         ipygpumem.holders()
-        found = ipygpumem.holders()
-        tell(seconds=found.seconds, objects=found.objects, name=found.holders[0].name, count=found.holders[0].count,
-             complete=found.complete)
+        holders = ipygpumem.holders()
+        tell(seconds=holders.seconds, objects=holders.objects, name=holders.holders[0].name,
+             count=holders.holders[0].count, complete=holders.complete)
         """
     )
     assert facts["objects"] > 1_000_000
@@ -397,10 +397,10 @@ def test_memory_of_another_process_is_reported_and_not_counted(fresh):
             process.start()
             shared = queue.get()
             own = torch.ones(8 << 20, dtype=torch.uint8, device="cuda")
-            found = ipygpumem.holders()
-            total = found.total("cuda:0")
-            names = [holder.name for holder in found.holders]
-            tell(names=names, notes=list(found.notes), sum=total.held + total.unreached,
+            holders = ipygpumem.holders()
+            total = holders.total("cuda:0")
+            names = [holder.name for holder in holders.holders]
+            tell(names=names, notes=list(holders.notes), sum=total.held + total.unreached,
                  allocated=torch.cuda.memory_allocated())
             del shared
             done.set()
@@ -416,7 +416,7 @@ def test_after_a_failed_kernel():
     outputs = run(
         "x = torch.zeros(64 << 20, dtype=torch.uint8, device='cuda')",
         "torch.zeros(10, device='cuda')[torch.tensor([100], device='cuda')]\ntorch.cuda.synchronize()",
-        "found = ipygpumem.holders(); tell(names=[holder.name for holder in found.holders])",
+        "holders = ipygpumem.holders(); tell(names=[holder.name for holder in holders.holders])",
         "%gpumem who",
         "%gpumem free",
     )
@@ -428,10 +428,10 @@ def test_after_a_failed_kernel():
 def test_a_storage_at_the_address_of_a_freed_one_is_new():
     """The caching allocator reuses an address at once."""
     outputs = run(
-        "kept = torch.ones(32 << 20, dtype=torch.uint8, device='cuda')\n"
+        "tensors = torch.ones(32 << 20, dtype=torch.uint8, device='cuda')\n"
         "old = torch.ones(64 << 20, dtype=torch.uint8, device='cuda'); place = old.data_ptr()",
-        "del old\nfresh = torch.ones(64 << 20, dtype=torch.uint8, device='cuda')\n%gpumem who --new -v found",
-        "tell(same=fresh.data_ptr() == place, names=[holder.name for holder in found.holders])",
+        "del old\nfresh = torch.ones(64 << 20, dtype=torch.uint8, device='cuda')\n%gpumem who --new -v holders",
+        "tell(same=fresh.data_ptr() == place, names=[holder.name for holder in holders.holders])",
     )
     assert outputs[2].same
     assert outputs[2].names == ["fresh"]
@@ -444,19 +444,19 @@ def test_a_thread_that_allocates_during_the_search(fresh):
         ipygpumem.preload_pytorch()
         keep = [[i] for i in range(400_000)]
         mine = torch.ones(64 << 20, dtype=torch.uint8, device="cuda")
-        stop, kept = threading.Event(), []
+        stop, tensors = threading.Event(), []
         def work():
             while not stop.wait(0.001):
-                kept.append(torch.ones(2 << 20, dtype=torch.uint8, device="cuda"))
-                del kept[:-200]
+                tensors.append(torch.ones(2 << 20, dtype=torch.uint8, device="cuda"))
+                del tensors[:-200]
         thread = threading.Thread(target=work)
         thread.start()
         sums, notes, labels = [], [], []
         for _ in range(5):
-            found = ipygpumem.holders()
-            total = found.total("cuda:0")
+            holders = ipygpumem.holders()
+            total = holders.total("cuda:0")
             sums.append(total.held + total.unreached == total.allocated)
-            notes += found.notes
+            notes += holders.notes
             labels += [(part.label, part.amount) for part in total.rest]
         stop.set()
         thread.join()

@@ -16,14 +16,14 @@ def uses(report, title):
 
 def work(torch, n, steps):
     x = torch.ones(n, n, device="cuda")
-    kept = []
+    pieces = []
     for i in range(steps):
         y = x @ x
         z = torch.relu(y) + i
-        kept.append(z[: n // 4].clone())
+        pieces.append(z[: n // 4].clone())
         del y
-    w = torch.cat(kept)
-    kept = None
+    w = torch.cat(pieces)
+    pieces = None
     w = w.sort(dim=0).values
     return w.sum()
 

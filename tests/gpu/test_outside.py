@@ -21,7 +21,7 @@ cudart, pointer = ctypes.CDLL(library), ctypes.c_void_p()
 steps = {}
 def step(name, work):
     with ipygpumem.measure(outside=True) as m:
-        kept = work()
+        tensors = work()
         torch.cuda.synchronize()
     device = m.report.devices["cuda:0"]
     (memory,) = [memory for memory in m.report.libraries if memory.device == "cuda:0"]  # JAX uses all devices
@@ -34,7 +34,7 @@ def step(name, work):
                    for l in memory.libraries],
         pools={pool.name: [pool.change, pool.used, pool.now, pool.peak] for pool in memory.pools},
     )
-    return kept
+    return tensors
 """
 
 
@@ -105,10 +105,10 @@ try:
 except ImportError:
     pass
 else:
-    kept = step("cupy", lambda: cupy.zeros(256 * MIB, dtype=cupy.uint8))
+    tensors = step("cupy", lambda: cupy.zeros(256 * MIB, dtype=cupy.uint8))
     def drop():
-        global kept
-        kept = None
+        global tensors
+        tensors = None
         cupy.get_default_memory_pool().free_all_blocks()
     step("cupy, freed", drop)
 tell(steps=steps, threads=[t.name for t in threading.enumerate() if t.name != "ipygpumem-sampler"])
@@ -129,16 +129,16 @@ def table(fresh):
 
 
 def test_matmul_is_cublas(table):
-    found = exact(table["matmul"])
-    assert set(found) <= {"cuBLAS", "cuBLASLt"}
-    assert 64 * MIB <= found["cuBLAS"] <= 65 * MIB
+    libraries = exact(table["matmul"])
+    assert set(libraries) <= {"cuBLAS", "cuBLASLt"}
+    assert 64 * MIB <= libraries["cuBLAS"] <= 65 * MIB
     assert 0 <= table["matmul"]["rest"] <= 8 * MIB  # kernel code
 
 
 def test_svd_is_cublas_and_cusolver(table):
-    found = exact(table["svd"])
-    assert 64 * MIB <= found["cuBLAS"] <= 65 * MIB
-    assert 32 * MIB <= found["cuSOLVER"] <= 33 * MIB
+    libraries = exact(table["svd"])
+    assert 64 * MIB <= libraries["cuBLAS"] <= 65 * MIB
+    assert 32 * MIB <= libraries["cuSOLVER"] <= 33 * MIB
 
 
 def test_conv_and_fft(table):
@@ -215,8 +215,8 @@ def test_nccl(fresh):
         """.replace("\n        ", "\n")
     )
     step = facts["steps"]["nccl"]
-    found = exact(step)
-    assert found["NCCL"] > 300 * MIB
+    libraries = exact(step)
+    assert libraries["NCCL"] > 300 * MIB
     assert step["libraries"][0][6] > 100
     assert 0 < step["rest"] < 300 * MIB  # its kernel code
 
@@ -227,14 +227,14 @@ def test_jax(fresh):
         HEAD
         + """
         import jax, jax.numpy as jnp
-        kept = step("jax", lambda: jnp.ones(64 * MIB, dtype=jnp.float32).block_until_ready())
+        tensors = step("jax", lambda: jnp.ones(64 * MIB, dtype=jnp.float32).block_until_ready())
         more = step("more", lambda: jnp.ones(16 * MIB, dtype=jnp.float32).block_until_ready())
         tell(steps=steps)
         """.replace("\n        ", "\n"),
         XLA_PYTHON_CLIENT_PREALLOCATE="false",
     )
-    found = exact(facts["steps"]["jax"])
-    assert found["JAX/XLA"] == 256 * MIB
+    libraries = exact(facts["steps"]["jax"])
+    assert libraries["JAX/XLA"] == 256 * MIB
     assert facts["steps"]["jax"]["pools"]["JAX's pool"][1] >= 256 * MIB
     assert exact(facts["steps"]["more"])["JAX/XLA"] >= 64 * MIB
 
@@ -248,7 +248,7 @@ cupy = None
 step("raw", lambda: cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB)))
 try:
     import cupy
-    kept = step("cupy", lambda: cupy.zeros(256 * MIB, dtype=cupy.uint8))
+    tensors = step("cupy", lambda: cupy.zeros(256 * MIB, dtype=cupy.uint8))
 except ImportError:
     pass
 tell(steps=steps)
@@ -269,7 +269,7 @@ def test_other_allocators(fresh, settings):
     facts = fresh(
         HEAD
         + """
-kept = step("tensors", lambda: torch.empty(100 * MIB, dtype=torch.uint8, device="cuda"))
+tensors = step("tensors", lambda: torch.empty(100 * MIB, dtype=torch.uint8, device="cuda"))
 step("raw", lambda: cudart.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(512 * MIB)))
 tell(steps=steps)
 """,
@@ -399,7 +399,7 @@ AT_THE_END = (
 import os
 m = ipygpumem.measure(outside=True)
 m.__enter__()
-kept = [torch.empty(30 * MIB, dtype=torch.uint8, device="cuda") for _ in range(10)]
+tensors = [torch.empty(30 * MIB, dtype=torch.uint8, device="cuda") for _ in range(10)]
 if os.fork() == 0:
     m.__exit__(None, None, None)
     sys.exit(0)

@@ -76,11 +76,11 @@ def test_with_a_snapshot_and_lines(torch, tmp_path):
     with ipygpumem.measure(
         snapshot=tmp_path / "s.pickle", lines=True, trace=tmp_path / "t.json", timeline=tmp_path / "t.html"
     ) as m:
-        kept = torch.ones(1 << 20, device="cuda").mul(2)
+        tensors = torch.ones(1 << 20, device="cuda").mul(2)
     assert m.report.recording.error == ""
     assert m.report.lines
     assert m.report.profile.errors == ()
-    del kept
+    del tensors
 
 
 def test_code_that_runs_out_of_memory_has_its_categories(torch, tmp_path):
@@ -114,7 +114,7 @@ def test_a_run_without_cuda_events_starts_no_context(fresh, tmp_path):
         with ipygpumem.measure(trace={str(tmp_path / "t.json")!r}, timeline={str(tmp_path / "t.html")!r}) as m:
             torch.ones(1000).mul(2)
         tell(started=torch.cuda.is_initialized(), errors=m.report.profile.errors,
-             devices=[one.device for one in m.report.profile.peaks])
+             devices=[peak.device for peak in m.report.profile.peaks])
     """)
     assert facts["started"] is False
     assert facts["errors"] == []

@@ -30,9 +30,9 @@ def usual(count):
 
 with ipygpumem.measure(rank_reports=sys.argv[1]):
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
-    kept = usual(64)
+    tensors = usual(64)
     for _ in range(3):
-        dist.all_reduce(kept)
+        dist.all_reduce(tensors)
     if rank == int(os.environ["WORLD_SIZE"]) - 1:
         more = own(128)
     torch.cuda.synchronize()
@@ -45,7 +45,7 @@ def torchrun(folder, ranks):
     script.write_text(TRAIN)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     paths = os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
+    completed = subprocess.run(
         [*command, str(script), str(folder / "run")],
         check=False,
         timeout=280,
@@ -53,7 +53,7 @@ def torchrun(folder, ranks):
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert completed.returncode == 0, f"{completed.stdout}\n{completed.stderr}"
     return folder / "run"
 
 
@@ -64,23 +64,23 @@ def test_torchrun_with_nccl(tmp_path, ranks):
     if torch.cuda.device_count() < ranks:
         pytest.skip(f"{torch.cuda.device_count()} GPU(s) here: this needs {ranks}")
     run = torchrun(tmp_path, ranks)
-    found = read_ranks(run, workers=2)
-    print(found)
-    assert found.faults == () and found.lost == ()
+    result = read_ranks(run, workers=2)
+    print(result)
+    assert result.faults == () and result.lost == ()
     last = str(ranks - 1)
-    for rank, member in enumerate(found.members):
+    for rank, member in enumerate(result.members):
         device = member.report.devices[f"cuda:{rank}"]
         assert device.held == (64 + (128 if member.name == last else 0)) * MIB
         assert member.origin.world == ranks
         if device.process_wide:  # NCCL's buffers and kernels are outside PyTorch: hundreds of MiB
             assert device.outside > 100 * MIB
-    assert len(device_usage(found.members)) >= ranks
-    assert len({one.uuid for one in device_usage(found.members)}) == len(device_usage(found.members))
-    difference = found.difference
+    assert len(device_usage(result.members)) >= ranks
+    assert len({usage.uuid for usage in device_usage(result.members)}) == len(device_usage(result.members))
+    difference = result.difference
     assert difference.odd == last and difference.odd_peak - difference.typical_peak == 128 * MIB
     assert difference.lines[0][0].count("own()") and difference.lines[0][1:] == (0, 128 * MIB)
     assert difference.alike == ranks - 1
-    assert all(member.highest.start_us for member in found.members) and found.clock(found.beside(ranks))
+    assert all(member.highest.start_us for member in result.members) and result.clock(result.beside(ranks))
 
 
 def cluster(fresh, engines, devices):
@@ -104,26 +104,26 @@ def cluster(fresh, engines, devices):
         def run(code):
             with capture_output() as shown:
                 result = shell.run_cell(code)
-            texts = [one.data["text/plain"] for one in shown.outputs]
+            texts = [output.data["text/plain"] for output in shown.outputs]
             return result.success, "\\n".join([shown.stdout, shown.stderr, *texts])
 
         ok, joined = run("%gpumem engines rc")
         body = (
             "from ipygpumem.features.ranks.rank_info import rank_and_world\\n"
             "import torch\\nnumber = rank_and_world()[0]\\n"
-            "kept = torch.ones((number + 1) * 64 << 18, device='cuda')"
+            "tensors = torch.ones((number + 1) * 64 << 18, device='cuda')"
         )
         ok, plain = run("%%px --no-stream\\n" + body)
         from ipygpumem.parallel import active
         from ipygpumem.features.ranks.skew import device_usage
         members = active().last.members
-        books = device_usage(members)
-        held = [one.report.devices["cuda:0"].held for one in members]
+        usages = device_usage(members)
+        held = [member.report.devices["cuda:0"].held for member in members]
         done, recorded = run("%%gpumem --engines --snapshot run_{{rank}}.pickle --collect here -v merged\\n" + body)
         merged = shell.user_ns["merged"]
         tell(
             joined=joined, plain=plain, recorded=recorded, ok=ok, done=done, held=held,
-            users=[len(one.users) for one in books], others=[one.others for one in books],
+            users=[len(usage.users) for usage in usages], others=[usage.others for usage in usages],
             odd=None if merged.difference is None else [merged.difference.odd, merged.difference.lines[:1]],
             files=sorted(os.listdir("here")),
         )

@@ -22,69 +22,70 @@ def passing(mib, before=0.1, stays=0.06):
     time.sleep(stays)
     cudart.cudaFree(pointer)
 def threads():
-    return [one.name for one in threading.enumerate() if one.name.startswith("ipygpumem")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ipygpumem")]
 def facts(device):
-    found = device.sampled
-    return None if found is None else dict(change=found.change, seconds=found.seconds, gap=found.gap, count=found.count)
+    sampled = device.sampled
+    if sampled is not None:
+        return dict(change=sampled.change, seconds=sampled.seconds, gap=sampled.gap, count=sampled.count)
 """
 
 
-def test_what_came_and_went(fresh):
-    told = fresh(
+def test_samples_of_allocations_and_frees(fresh):
+    facts = fresh(
         HEAD
         + """
 rows = []
 for torch_mib in (0, 256):
     with ipygpumem.measure() as m:
         passing(700)
-        kept = torch.ones(torch_mib * MIB, dtype=torch.uint8, device="cuda")
+        tensors = torch.ones(torch_mib * MIB, dtype=torch.uint8, device="cuda")
     rows.append([facts(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outside])
-    del kept
+    del tensors
 with ipygpumem.measure() as m:
-    time.sleep(0.06); kept = torch.ones(900 * MIB, dtype=torch.uint8, device="cuda"); time.sleep(0.06)
+    time.sleep(0.06); tensors = torch.ones(900 * MIB, dtype=torch.uint8, device="cuda"); time.sleep(0.06)
 rows.append([facts(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outside])
 with ipygpumem.measure() as m: pass
 rows.append([facts(m.report.devices["cuda:0"]), m.report.devices["cuda:0"].outside])
 before = threads(); current().sampler.close(); tell(rows=rows, before=before, after=threads())
 """
     )
-    alone, beside, torch_only, short = [row[0] for row in told["rows"]]
+    alone, beside, torch_only, short = [row[0] for row in facts["rows"]]
     assert abs(alone["change"] - 700 * MIB) <= 2 * MIB
     assert 0.09 < alone["seconds"] < 0.25
     assert alone["gap"] < 0.05
     assert abs(beside["change"] - (700 - 256) * MIB) <= 16 * MIB, "PyTorch may have had its 256 MiB by then"
     assert torch_only is None
     assert short is None
-    assert told["rows"][0][1] == 0
-    assert told["before"] == ["ipygpumem-sampler"]
-    assert told["after"] == []
+    assert facts["rows"][0][1] == 0
+    assert facts["before"] == ["ipygpumem-sampler"]
+    assert facts["after"] == []
 
 
 def test_a_recording_makes_it_exact_and_has_the_curves(fresh, tmp_path):
     path = str(tmp_path / "x.pickle")
-    told = fresh(
+    facts = fresh(
         HEAD
         + f"""
 torch.cuda.empty_cache()
 with ipygpumem.measure(snapshot={path!r}) as m:
     passing(700, stays=0.3)  # the cudaMalloc that comes next may have begun 0.1 s before it was noted
     for _ in range(20):
-        kept = torch.ones(400 * MIB, dtype=torch.uint8, device="cuda"); torch.cuda.synchronize()
-        time.sleep(0.01); del kept; torch.cuda.empty_cache(); time.sleep(0.01)
+        tensors = torch.ones(400 * MIB, dtype=torch.uint8, device="cuda"); torch.cuda.synchronize()
+        time.sleep(0.01); del tensors; torch.cuda.empty_cache(); time.sleep(0.01)
 from ipygpumem import Snapshot
 curves = Snapshot.load({path!r}).own.curves
 tell(sampled=facts(m.report.devices["cuda:0"]), curves=curves, base=m.report.devices["cuda:0"].before.outside)
 """
     )
-    assert abs(told["sampled"]["change"] - 700 * MIB) <= 2 * MIB
-    used, outside = told["curves"]["device used"], told["curves"]["outside PyTorch"]
+    assert abs(facts["sampled"]["change"] - 700 * MIB) <= 2 * MIB
+    used, outside = facts["curves"]["device used"], facts["curves"]["outside PyTorch"]
     assert max(used["bytes"]) - min(used["bytes"]) >= 690 * MIB
-    levels = {round((one - told["base"]) / (4 * MIB)) * 4 for one in outside["bytes"]}
+    levels = {round((level - facts["base"]) / (4 * MIB)) * 4 for level in outside["bytes"]}
     assert levels <= {0, 700, 4, 696, 704}, "PyTorch's own memory is in no sample: both clocks agree"
 
 
 def test_after_a_failed_kernel_it_goes_on(fresh):
-    told = fresh(
+    facts = fresh(
         HEAD
         + """
 with ipygpumem.measure() as m:
@@ -100,13 +101,13 @@ with ipygpumem.measure() as again:
 tell(failed=failed, trouble=window.tracks[0].problem, count=window.tracks[0].count, threads=threads())
 """
     )
-    assert told["trouble"] == ""
-    assert told["count"] >= 5
-    assert told["threads"] == ["ipygpumem-sampler"]
+    assert facts["trouble"] == ""
+    assert facts["count"] >= 5
+    assert facts["threads"] == ["ipygpumem-sampler"]
 
 
 def test_a_graph_is_captured_while_it_looks(fresh):
-    told = fresh(
+    facts = fresh(
         HEAD
         + """
 x = torch.ones(1 << 20, device="cuda")
@@ -120,12 +121,12 @@ with ipygpumem.measure() as m:
 tell(value=float(y[0]), count=0 if m.report.devices["cuda:0"].sampled is None else 1)
 """
     )
-    assert told["value"] == 2
+    assert facts["value"] == 2
 
 
 def test_threads_that_allocate_and_read_counters_beside_it(fresh):
     """A thread that holds the GIL and waits for the allocator must never wait for the sampler."""
-    told = fresh(
+    facts = fresh(
         HEAD
         + """
 end = time.monotonic() + 10
@@ -138,36 +139,36 @@ def raw_work():
 def poll():
     while time.monotonic() < end:
         torch.cuda.memory_stats()
-workers = [threading.Thread(target=one) for one in (torch_work, torch_work, torch_work, raw_work, raw_work, poll)]
-for one in workers: one.start()
+workers = [threading.Thread(target=work) for work in (torch_work, torch_work, torch_work, raw_work, raw_work, poll)]
+for thread in workers: thread.start()
 count = 0
 while time.monotonic() < end:
     with ipygpumem.measure():
         time.sleep(0.2)
         count += current().sampler.windows[0].tracks[0].count
-for one in workers: one.join()
+for thread in workers: thread.join()
 tell(count=count)
 """,
         timeout=60,
     )
-    assert told["count"] > 100
+    assert facts["count"] > 100
 
 
 def test_records_take_precedence(fresh):
     pytest.importorskip("llvmlite")
-    told = fresh(
+    facts = fresh(
         HEAD
         + """
 with ipygpumem.measure(outside=True) as m:
     passing(700)
-device, (told,) = m.report.devices["cuda:0"], m.report.libraries
-tell(sampled=facts(device), peak=told.peak, trust=told.grade.trust)
+device, (memory,) = m.report.devices["cuda:0"], m.report.libraries
+tell(sampled=facts(device), peak=memory.peak, trust=memory.grade.trust)
 """
     )
-    if told["trust"] != "exact":
+    if facts["trust"] != "exact":
         pytest.skip("no CUPTI here")
-    assert told["peak"] == 700 * MIB
-    assert told["sampled"] is None
+    assert facts["peak"] == 700 * MIB
+    assert facts["sampled"] is None
 
 
 LIVE = """
@@ -175,17 +176,18 @@ import json, sys, time
 from jupyter_client.manager import start_new_kernel
 manager, client = start_new_kernel()
 def cell(code, stdin=True):
-    asked = client.session.msg("execute_request", dict(code=code, silent=False, store_history=True, allow_stdin=stdin))
-    asked["metadata"] = {"cellId": "c1"}  # as a notebook does: a console gets nothing live
-    client.shell_channel.send(asked)
-    request, found = asked["header"]["msg_id"], []
+    content = dict(code=code, silent=False, store_history=True, allow_stdin=stdin)
+    message = client.session.msg("execute_request", content)
+    message["metadata"] = {"cellId": "c1"}  # as a notebook does: a console gets nothing live
+    client.shell_channel.send(message)
+    request, outputs = message["header"]["msg_id"], []
     while True:
         message = client.get_iopub_msg(timeout=120)
         if message["parent_header"].get("msg_id") != request: continue
         kind, content = message["msg_type"], message["content"]
-        if kind in ("display_data", "update_display_data"): found.append([kind, content["data"]["text/plain"]])
-        if kind == "error": found.append([kind, content["evalue"]])
-        if content.get("execution_state") == "idle": return found
+        if kind in ("display_data", "update_display_data"): outputs.append([kind, content["data"]["text/plain"]])
+        if kind == "error": outputs.append([kind, content["evalue"]])
+        if content.get("execution_state") == "idle": return outputs
 cell("%load_ext ipygpumem")
 cell("import torch, time")
 live = cell("x = torch.ones(900 << 20, dtype=torch.uint8, device='cuda'); time.sleep(4)")
@@ -197,22 +199,22 @@ tell(live=live, batch=batch)
 
 def test_the_live_display_in_a_kernel(fresh):
     pytest.importorskip("jupyter_client")
-    told = fresh(LIVE)
-    kinds = [kind for kind, _ in told["live"]]
+    facts = fresh(LIVE)
+    kinds = [kind for kind, _ in facts["live"]]
     assert kinds[0] == "display_data"
     assert set(kinds[1:]) == {"update_display_data"}
     assert 3 <= len(kinds) <= 10
-    assert told["live"][0][1].startswith("cuda:0  allocated 932.0 MiB · reserved 9")
-    assert "running for 2 s" in told["live"][0][1]
-    assert told["live"][-1][1].startswith("cuda:0  +900.0 MiB held")
-    assert [kind for kind, _ in told["batch"]] == ["display_data"]
+    assert facts["live"][0][1].startswith("cuda:0  allocated 932.0 MiB · reserved 9")
+    assert "running for 2 s" in facts["live"][0][1]
+    assert facts["live"][-1][1].startswith("cuda:0  +900.0 MiB held")
+    assert [kind for kind, _ in facts["batch"]] == ["display_data"]
 
 
 def test_polled_levels_equal_a_reading(torch):
     from ipygpumem.features.live.poller import Poller
     from ipygpumem.measurement.runtime import current
 
-    kept = torch.ones(300 * MIB, dtype=torch.uint8, device="cuda")
+    tensors = torch.ones(300 * MIB, dtype=torch.uint8, device="cuda")
     reading = current().reading().devices["cuda:0"]
     devices = {device.name: device for device in Poller(current().monitor).levels().devices}
     level = devices["cuda:0"]  # earlier tests may have used other devices
@@ -223,4 +225,4 @@ def test_polled_levels_equal_a_reading(torch):
     for _ in range(100):
         Poller(current().monitor).levels()
     print(json.dumps({"us for one poll, with the list of processes": (time.perf_counter() - start) * 1e4}))
-    del kept
+    del tensors

@@ -63,11 +63,11 @@ def test_a_context_without_a_tensor_is_noted(fresh):
     assert "cuda:1: a CUDA context was created without a tensor (by a copy between devices" in facts["text"]
 
 
-def test_each_device_has_its_row_and_nobody_adds_peaks(two):
-    kept = []
+def test_each_device_has_its_row_and_peaks_are_not_added(two):
+    tensors = []
     with ipygpumem.measure() as m:
         for index, mib in ((0, 100), (1, 300)):
-            kept.append(two.empty(mib * MIB, dtype=two.uint8, device=f"cuda:{index}"))
+            tensors.append(two.empty(mib * MIB, dtype=two.uint8, device=f"cuda:{index}"))
     rows = {row.device: row for row in changed_rows([m.report])}
     assert {name: (row.held, row.peak) for name, row in rows.items()} == {
         "cuda:0": (100 * MIB, 100 * MIB),
@@ -79,7 +79,7 @@ def test_each_device_has_its_row_and_nobody_adds_peaks(two):
     assert len(text_line(m.report).splitlines()) >= 2
 
 
-def test_the_figures_of_a_real_report_fit_and_come_back(torch, tmp_path):
+def test_a_real_report_fits_into_metadata_and_is_read_back(torch, tmp_path):
     ipygpumem.reports.log = tmp_path / "s.jsonl"
     try:
         with ipygpumem.measure() as m:

@@ -28,7 +28,7 @@ def record(work, devices=1):
     torch.cuda.memory._record_memory_history(enabled="all", stacks="python", max_entries=1_000_000)
     for index in range(devices):
         torch.cuda.reset_peak_memory_stats(index)
-    kept = work()
+    tensors = work()
     for index in range(devices):
         torch.cuda.synchronize(index)
     stats = [torch.cuda.memory_stats(index) for index in range(devices)]
@@ -39,7 +39,7 @@ def record(work, devices=1):
         snapshot = Snapshot.load(path)
     for index in range(devices):
         compare(snapshot, index, stats[index])
-    del kept, old
+    del tensors, old
     return snapshot
 
 def compare(snapshot, index, stats):
@@ -77,43 +77,43 @@ def compare(snapshot, index, stats):
 
 
 def agree(facts, device=0):
-    found = facts[f"device{device}"]
-    assert found["events"] > 0
-    for name, (ours, theirs) in found["pairs"].items():
+    device_facts = facts[f"device{device}"]
+    assert device_facts["events"] > 0
+    for name, (ours, theirs) in device_facts["pairs"].items():
         assert ours == theirs, name
-    return found
+    return device_facts
 
 
 def test_training_with_the_default_allocator(fresh):
-    found = agree(fresh(PRELUDE + "record(train)\n"))
-    assert not found["expandable"] and not found["waited"] and not found["private"]
+    device_facts = agree(fresh(PRELUDE + "record(train)\n"))
+    assert not device_facts["expandable"] and not device_facts["waited"] and not device_facts["private"]
 
 
 def test_training_with_expandable_segments(fresh):
     code = (
         PRELUDE
-        + "def work():\n    kept = train()\n    torch.cuda.empty_cache()\n    return kept, train()\nrecord(work)\n"
+        + "def work():\n    first = train()\n    torch.cuda.empty_cache()\n    return first, train()\nrecord(work)\n"
     )
-    found = agree(fresh(code, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"))
-    assert found["expandable"]
-    assert found["actions"]["segment_map"] > 0 and found["actions"]["segment_unmap"] > 0
+    device_facts = agree(fresh(code, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"))
+    assert device_facts["expandable"]
+    assert device_facts["actions"]["segment_map"] > 0 and device_facts["actions"]["segment_unmap"] > 0
 
 
 def test_two_streams_with_record_stream(fresh):
     code = """
 def work():
     side = torch.cuda.Stream()
-    kept = []
+    tensors = []
     for step in range(20):
         with torch.cuda.stream(side):
             x = torch.randn(1 << 20, device="cuda")
             y = x * step
         torch.cuda.current_stream().wait_stream(side)
         y.record_stream(torch.cuda.current_stream())
-        kept.append((y * 2)[:10].clone())
+        tensors.append((y * 2)[:10].clone())
         torch.cuda._sleep(20_000_000)  # so that the free has to wait
         del x, y
-    return kept, train()
+    return tensors, train()
 record(work)
 """
     assert agree(fresh(PRELUDE + code))["waited"] > 0
@@ -140,9 +140,9 @@ def work():
     return graph, y, model
 record(work)
 """
-    found = agree(fresh(PRELUDE + code))
-    assert found["private"] > 0
-    assert any(label.startswith("private pool") for label in found["pools"])
+    device_facts = agree(fresh(PRELUDE + code))
+    assert device_facts["private"] > 0
+    assert any(label.startswith("private pool") for label in device_facts["pools"])
 
 
 def test_an_out_of_memory(fresh):
@@ -150,20 +150,20 @@ def test_an_out_of_memory(fresh):
 def work():
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + 200 * MIB) / total))
-    kept = [torch.empty(9 * MIB, dtype=torch.uint8, device="cuda") for _ in range(12)]
-    del kept[::2]
+    tensors = [torch.empty(9 * MIB, dtype=torch.uint8, device="cuda") for _ in range(12)]
+    del tensors[::2]
     try:
         torch.empty(150 * MIB, dtype=torch.uint8, device="cuda")
     except torch.cuda.OutOfMemoryError:
-        kept.append(torch.empty(5, device="cuda"))
+        tensors.append(torch.empty(5, device="cuda"))
     torch.cuda.set_per_process_memory_fraction(1.0)
-    return kept
+    return tensors
 record(work)
 """
-    found = agree(fresh(PRELUDE + code))
-    assert found["ooms"]
-    asked, free, reason = found["ooms"][-1]
-    assert asked == 150 << 20
+    device_facts = agree(fresh(PRELUDE + code))
+    assert device_facts["ooms"]
+    requested, free, reason = device_facts["ooms"][-1]
+    assert requested == 150 << 20
     assert free > 0
     assert reason[0] == "150.0 MiB were requested."
 
@@ -171,9 +171,9 @@ record(work)
 def test_two_devices(fresh, two):
     code = """
 def work():
-    kept = train("cuda:0"), train("cuda:1", steps=2)
+    tensors = train("cuda:0"), train("cuda:1", steps=2)
     x = torch.randn(1 << 20, device="cuda:0").to("cuda:1")
-    return kept, x
+    return tensors, x
 record(work, devices=2)
 """
     facts = fresh(PRELUDE + code)
@@ -181,11 +181,11 @@ record(work, devices=2)
     agree(facts, 1)
 
 
-def test_a_ring_that_wrapped(fresh):
+def test_a_history_that_dropped_events(fresh):
     code = """
 torch.cuda.init()
 torch.cuda.memory._record_memory_history(enabled="all", stacks="python", max_entries=100)
-kept = train(steps=5)
+tensors = train(steps=5)
 torch.cuda.synchronize()
 stats = torch.cuda.memory_stats()
 snapshot = Snapshot.load(torch.cuda.memory._snapshot())
@@ -213,7 +213,7 @@ def test_every_depth_of_recording(fresh, context):
 torch.cuda.init()
 torch.cuda.memory._record_memory_history(enabled="all", context={context!r}, stacks="python", max_entries=100_000)
 torch.cuda.reset_peak_memory_stats()
-kept = train()
+tensors = train()
 torch.cuda.synchronize()
 stats = torch.cuda.memory_stats()
 snapshot = Snapshot.load(torch.cuda.memory._snapshot())

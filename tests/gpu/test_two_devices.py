@@ -10,10 +10,10 @@ def tensor(torch, mib, index):
     return torch.empty(mib * MIB, dtype=torch.uint8, device=f"cuda:{index}")
 
 
-def test_each_device_has_its_own_books(two):
-    kept = [tensor(two, 1, 0), tensor(two, 1, 1)]
+def test_each_device_has_its_own_breakdown(two):
+    tensors = [tensor(two, 1, 0), tensor(two, 1, 1)]
     with ipygpumem.measure() as m:
-        kept.append(tensor(two, 100, 0))
+        tensors.append(tensor(two, 100, 0))
         for _ in range(3):
             tensor(two, 200, 1)
     first, second = m.report.devices["cuda:0"], m.report.devices["cuda:1"]
@@ -28,13 +28,13 @@ def test_each_device_has_its_own_books(two):
 
 
 def test_the_report_of_one_device(two):
-    kept = tensor(two, 1, 1)
+    tensors = tensor(two, 1, 1)
     with ipygpumem.measure(devices=["cuda:1"]) as m:
-        others = tensor(two, 50, 0)
-        kept = tensor(two, 30, 1)
+        inner = tensor(two, 50, 0)
+        tensors = tensor(two, 30, 1)
     assert list(m.report.devices) == ["cuda:1"]
     assert m.report.devices["cuda:1"].peak == 30 * MIB
-    del kept, others
+    del tensors, inner
 
 
 def test_nested_peaks_on_two_devices(two):

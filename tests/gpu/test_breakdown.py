@@ -36,14 +36,14 @@ def test_own_entry_is_verified(torch):
 def test_held_to_the_byte(torch):
     before = torch.cuda.memory_allocated()
     with ipygpumem.measure() as m:
-        kept = torch.empty(100 * MIB + 1, dtype=torch.uint8, device="cuda")
+        tensors = torch.empty(100 * MIB + 1, dtype=torch.uint8, device="cuda")
     device = m.report.devices["cuda:0"]
     assert device.held == torch.cuda.memory_allocated() - before == 100 * MIB + 512
     assert device.peak == device.held
     assert device.grades["held"].trust == device.grades["peak"].trust == "exact"
     assert abs(device.outside) <= GRAIN
     balanced(m.report)
-    del kept
+    del tensors
 
 
 def test_peak_is_the_counter(torch):
@@ -55,13 +55,13 @@ def test_peak_is_the_counter(torch):
 
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    kept = work()
+    tensors = work()
     expected = torch.cuda.max_memory_allocated() - before
-    del kept
+    del tensors
     with ipygpumem.measure() as outer:
         with ipygpumem.measure() as first:
-            kept = work()
-        del kept
+            tensors = work()
+        del tensors
         with ipygpumem.measure() as second:
             small = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
     assert first.report.devices["cuda:0"].peak == expected == 350 * MIB
@@ -72,8 +72,8 @@ def test_peak_is_the_counter(torch):
 
 def test_cache_and_its_return(torch):
     with ipygpumem.measure() as fill:
-        kept = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
-        del kept
+        tensors = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+        del tensors
     device = fill.report.devices["cuda:0"]
     assert (device.held, device.peak, device.cached) == (0, 64 * MIB, 64 * MIB)
     with ipygpumem.measure() as drain:
@@ -98,7 +98,7 @@ def test_pending_is_not_cache(torch):
     balanced(m.report)
 
 
-def test_work_in_flight_is_told(torch):
+def test_work_in_flight_is_noted(torch):
     with ipygpumem.measure() as m:
         torch.cuda._sleep(1_000_000_000)
     assert m.report.devices["cuda:0"].after.busy is True
@@ -128,9 +128,9 @@ def test_cupy_is_outside(torch):
     cupy = pytest.importorskip("cupy")
     cupy.cuda.runtime.getDeviceCount()
     with ipygpumem.measure() as m:
-        kept = cupy.empty(256 * MIB, dtype=cupy.uint8)
+        tensors = cupy.empty(256 * MIB, dtype=cupy.uint8)
     assert abs(m.report.devices["cuda:0"].outside - 256 * MIB) <= GRAIN
-    del kept
+    del tensors
     cupy.get_default_memory_pool().free_all_blocks()
 
 
@@ -162,16 +162,16 @@ def test_another_process_is_not_ours(torch):
         sys.stdin.readline()
     """
     with ipygpumem.measure() as m:
-        other = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert other.stdout.readline().strip() == "there"
+        assert process.stdout.readline().strip() == "there"
     device = m.report.devices["cuda:0"]
     assert device.others > 256 * MIB
     assert abs(device.outside) <= GRAIN
     assert device.held == 0
     balanced(m.report)
-    other.communicate("\n", timeout=60)
+    process.communicate("\n", timeout=60)
 
 
 def test_out_of_memory_is_the_users_error(torch, tmp_path):
@@ -229,9 +229,9 @@ def test_across_a_capture_on_another_stream(fresh):
 
 def test_pinned_host_memory_is_counted(torch):
     with ipygpumem.measure() as m:
-        kept = torch.empty(32 * MIB, dtype=torch.uint8, pin_memory=True)
+        tensors = torch.empty(32 * MIB, dtype=torch.uint8, pin_memory=True)
     assert m.report.host.pinned >= 32 * MIB
-    del kept
+    del tensors
 
 
 def test_drop_in_memory_functions(torch):
@@ -240,23 +240,23 @@ def test_drop_in_memory_functions(torch):
     total, free, used = mem.gpu_mem_get_mbs()
     assert abs(total - free - used) <= 1
     free_before = mem.gpu_mem_get_free_no_cache_mbs()
-    kept = mem.gpu_mem_allocate_mbs(500)
+    tensors = mem.gpu_mem_allocate_mbs(500)
     assert abs(free_before - mem.gpu_mem_get_free_mbs() - 500) <= 2
-    del kept
+    del tensors
     assert mem.gpu_mem_allocate_mbs(total * 2) is None
     with pytest.raises(torch.cuda.OutOfMemoryError):
         mem.gpu_mem_allocate_mbs(total * 2, fatal=True)
-    kept = mem.gpu_mem_leave_free_mbs(2000)
+    tensors = mem.gpu_mem_leave_free_mbs(2000)
     assert abs(mem.gpu_mem_get_free_mbs() - 2000) <= 2
-    del kept
+    del tensors
     assert abs(mem.gpu_mem_get_free_no_cache_mbs() - free_before) <= 2
 
 
 def test_zeta_drop_ins(torch, tmp_path, capsys):
     with ipygpumem.print_cuda_memory_usage():
-        kept = torch.empty(400 * MIB, dtype=torch.uint8, device="cuda")
+        tensors = torch.empty(400 * MIB, dtype=torch.uint8, device="cuda")
     assert capsys.readouterr().out == "CUDA memory usage: 0.39 GB\n"
-    del kept
+    del tensors
     with ipygpumem.save_memory_snapshot(tmp_path / "run"):
         torch.empty(MIB, dtype=torch.uint8, device="cuda")
     assert (tmp_path / "run" / "snapshot.pickle").stat().st_size > 0
