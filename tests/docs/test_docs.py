@@ -187,9 +187,9 @@ def _flags(text):
 @pytest.mark.parametrize("path", DOCUMENTS, ids=relative)
 def test_shell_commands_exist(path):
     subparsers = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
-    for name, words in re.findall(r"^ipygpumem ([a-z]+)(.*)", "\n".join(_code(path)), re.MULTILINE):
+    for name, usage in re.findall(r"^ipygpumem ([a-z]+)(.*)", "\n".join(_code(path)), re.MULTILINE):
         assert name in subparsers.choices, f"ipygpumem {name}"
-        assert set(_flags(words)) <= set(subparsers.choices[name]._option_string_actions), f"ipygpumem {name}{words}"
+        assert set(_flags(usage)) <= set(subparsers.choices[name]._option_string_actions), f"ipygpumem {name}{usage}"
 
 
 def _code(path):
