@@ -11,10 +11,10 @@ from ipygpumem.core.interpreter import frame_label
 from ipygpumem.measurement.notebook_sources import notebook_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Container
     from types import FrameType
 
-__all__ = ["CellNumbers", "calling_cell", "cell_labeller"]
+__all__ = ["CellNumbers", "calling_cell"]
 
 _TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 
@@ -51,6 +51,16 @@ class CellNumbers:
         names = (name for name in reversed(linecache.cache) if name.startswith(prefix))
         return next((name for name in names if name not in statements), None)
 
+    def label(self, file: str, line: int, function: str) -> str:
+        """A recorded line by its cell, ``In [3]:5 make()``, or by its file."""
+        number = getattr(self._compile, "_filename_map", {}).get(file)
+        match = _TERMINAL.match(file)
+        if number is None and match is not None:
+            number = int(match[1])
+        if number is None:
+            return frame_label(file, line, function)
+        return f"In [{number}]:{line}{'' if function == '<module>' else f' {function}()'}"
+
 
 def calling_cell() -> str | None:
     """File name of the cell whose code calls this function; None outside of cells."""
@@ -59,18 +69,3 @@ def calling_cell() -> str | None:
     while frame is not None and frame.f_code.co_filename not in cells:
         frame = frame.f_back
     return None if frame is None else frame.f_code.co_filename
-
-
-def cell_labeller(shell: Any) -> Callable[[str, int, str], str]:
-    """A function that labels a recorded line by file name, line number and function: ``In [3]:5 make()``."""
-
-    def label(file: str, line: int, function: str) -> str:
-        number = getattr(shell.compile, "_filename_map", {}).get(file)
-        match = _TERMINAL.match(file)
-        if number is None and match is not None:
-            number = int(match[1])
-        if number is None:
-            return frame_label(file, line, function)
-        return f"In [{number}]:{line}{'' if function == '<module>' else f' {function}()'}"
-
-    return label

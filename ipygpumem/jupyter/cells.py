@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -66,7 +67,7 @@ class Cells:
     @property
     def text(self) -> str:
         """Text of the cell that is running; empty if there is none."""
-        stack = self._open.stack
+        stack = self._open.stacks[threading.get_ident()]
         return stack[-1].raw if stack else ""
 
     @guarded
@@ -105,7 +106,7 @@ class Cells:
         Raises:
             UsageError: The measurement cannot begin. The cell does not run.
         """
-        stack, plan = self._open.stack, options.plan
+        plan = options.plan
         cell = self._open.whole_cell()
         if cell is None:  # a silent run has no events and no output
             return
@@ -117,7 +118,7 @@ class Cells:
         if not options.quiet:
             self.baselines.record_blocks()
         plan.collectors += self.presenter.collectors(requested=True)
-        cell.code = (calling_cell(), stack[-1].raw)
+        cell.code = (calling_cell(), self.text)
         cell.options, cell.plan = options, plan
         try:
             cell.measurement = plan.begin(self._runtime, self._measurement_options())
@@ -216,8 +217,7 @@ class Cells:
 
     def claim(self) -> OpenCell | None:
         """Return the open cell. If it consists of one ``%gpumem`` line, it needs no report of its own."""
-        stack = self._open.stack
-        outer = stack[0] if stack else None
+        outer = next(iter(self._open.stacks[threading.get_ident()]), None)
         if outer is not None and outer.options is None and outer.is_single_magic:
             outer.reported = True
         return outer

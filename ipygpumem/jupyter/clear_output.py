@@ -48,14 +48,12 @@ class Clearing:
         self.listeners: list[Callable[[str | None], None]] = []
         self.waiting = False
         self._waiting_request: str | None = None
-        self._restore_streams: list[Callable[[], None]] = []
-        self._wrappers: dict[str, Any] = {}
-        self._originals: dict[str, Any] = {}
+        self._restore_outputs: list[Callable[[], None]] = []
+        self._restore: Callable[[], None] = lambda: None
 
     def install(self) -> None:
-        """Wrap the publisher's methods ``clear_output`` and ``publish``."""
-        publisher = self._publisher
-        clear, publish = publisher.clear_output, publisher.publish
+        """Wrap the publisher's method ``clear_output``."""
+        clear = self._publisher.clear_output
 
         def clear_output(wait: bool = False, **options: Any) -> Any:
             request = self._request()
@@ -68,26 +66,12 @@ class Clearing:
             self._set(waiting=bool(wait))  # last: without a kernel, clearing itself prints text
             return result
 
-        def tracked_publish(*arguments: Any, **options: Any) -> Any:
-            if self.waiting and not options.get("update"):  # an update of a display clears nothing
-                self._set(waiting=False)
-            return publish(*arguments, **options)
-
-        self._wrappers = {"clear_output": clear_output, "publish": tracked_publish}
-        self._originals = {name: vars(publisher)[name] for name in self._wrappers if name in vars(publisher)}
-        for name, wrapper in self._wrappers.items():
-            setattr(publisher, name, wrapper)
+        self._restore = _replace(self._publisher, "clear_output", clear_output)
 
     def remove(self) -> None:
-        """Restore the publisher's methods, unless other code has wrapped ours since."""
+        """Restore the publisher's method, unless other code has wrapped ours since."""
         self._set(waiting=False)
-        for name, wrapper in self._wrappers.items():
-            if vars(self._publisher).get(name) is not wrapper:
-                continue
-            if name in self._originals:
-                setattr(self._publisher, name, self._originals[name])
-            else:
-                delattr(self._publisher, name)
+        self._restore()
 
     def waits(self, result: Any) -> bool:
         """Whether a clearing still waits after the cell with this result, whose value or error would be an output."""
@@ -103,29 +87,37 @@ class Clearing:
 
     def _set(self, *, waiting: bool) -> None:
         self.waiting = waiting
-        for restore in self._restore_streams:
+        for restore in self._restore_outputs:
             restore()
-        self._restore_streams.clear()
+        self._restore_outputs.clear()
         if waiting:
-            for stream in (sys.stdout, sys.stderr):
+            for owner, name in ((self._publisher, "publish"), (sys.stdout, "write"), (sys.stderr, "write")):
                 with contextlib.suppress(AttributeError):
-                    self._track(stream)
+                    self._track(owner, name)
 
-    def _track(self, stream: Any) -> None:
-        """Notice the next text that is written to a stream; its own ``write`` is restored at once."""
-        write, original = stream.write, vars(stream).get("write")  # IPython 9 wraps it while a cell runs
+    def _track(self, owner: Any, name: str) -> None:
+        """Notice the next output that goes through a method; the method itself is restored at once."""
+        method = getattr(owner, name)
 
-        def tracked_write(text: str) -> Any:
-            self._set(waiting=False)
-            return write(text)
+        def tracked(*arguments: Any, **options: Any) -> Any:
+            if not options.get("update"):  # an update of a display clears nothing
+                self._set(waiting=False)
+            return method(*arguments, **options)
 
-        def restore() -> None:
-            if vars(stream).get("write") is not tracked_write:
-                return
-            if original is None:
-                del stream.write
-            else:
-                stream.write = original
+        self._restore_outputs.append(_replace(owner, name, tracked))
 
-        stream.write = tracked_write
-        self._restore_streams.append(restore)
+
+def _replace(owner: Any, name: str, wrapper: Any) -> Callable[[], None]:
+    """Replace a method of an object; returns a function that restores it, unless other code has wrapped it since."""
+    original = vars(owner).get(name)  # IPython 9 itself wraps ``write`` while a cell runs
+    setattr(owner, name, wrapper)
+
+    def restore() -> None:
+        if vars(owner).get(name) is not wrapper:
+            return
+        if original is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+    return restore

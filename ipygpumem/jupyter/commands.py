@@ -8,7 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from ipygpumem.features.commands import registry
-from ipygpumem.features.commands.command import HELP, Command
+from ipygpumem.features.commands.command import ASSIGNMENT, HELP, Command
 from ipygpumem.jupyter.options import CELL, STATEMENT
 
 if TYPE_CHECKING:
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from ipygpumem.features.commands.command import Option
     from ipygpumem.features.commands.notebook import Notebook
 
-__all__ = ["COMMANDS", "command_help", "find_command", "help_text", "similar_command"]
+__all__ = ["COMMANDS", "command_help", "help_text", "similar_command"]
 
-_ASSIGNMENT = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
 _NAME = re.compile(r"[A-Za-z_]\w*(?=\s|$)")
 
 
@@ -39,14 +38,6 @@ COMMANDS = (
 )
 
 
-def find_command(line: str) -> tuple[Command, str] | None:
-    """Split a line into a command and its arguments; None for a statement, such as ``history = fit(x)``."""
-    name, _, rest = line.strip().partition(" ")
-    command = next((command for command in COMMANDS if command.name == name), None)
-    rest = rest.strip()
-    return None if command is None or _ASSIGNMENT.match(rest) else (command, rest)
-
-
 def similar_command(statement: str, names: Container[str]) -> tuple[str, str] | None:
     """The undefined name that a statement begins with, and a command with a similar name; None if there is none.
 
@@ -55,7 +46,7 @@ def similar_command(statement: str, names: Container[str]) -> tuple[str, str] | 
         names: The names that are defined.
     """
     match = _NAME.match(statement)
-    if match is None or match[0] in names or _ASSIGNMENT.match(statement[match.end() :].lstrip()):
+    if match is None or match[0] in names or ASSIGNMENT.match(statement[match.end() :].lstrip()):
         return None
     similar = difflib.get_close_matches(match[0], [command.name for command in COMMANDS], n=1)
     return (match[0], similar[0]) if similar else None

@@ -17,7 +17,6 @@ from ipygpumem.features.holders.roots import naming, notebook_roots, python_root
 from ipygpumem.features.outside.setting import OutsideSetting
 from ipygpumem.features.report.line import html_line, text_line
 from ipygpumem.features.report.table import baseline_line
-from ipygpumem.jupyter.cell_numbers import cell_labeller
 from ipygpumem.jupyter.completion import matcher
 from ipygpumem.jupyter.input_transformer import rewrite
 from ipygpumem.jupyter.magics import GPUMem
@@ -59,7 +58,7 @@ class _Extension:
             self._formatters[kind] = shell.display_formatter.formatters[kind].for_type(Report, draw)
         magics.observe(self._changed, names=["preload", "devices", "oom_snapshot", "log"])
         names = naming()
-        names.roots, names.label = functools.partial(notebook_roots, shell), cell_labeller(shell)
+        names.roots, names.label = functools.partial(notebook_roots, shell), magics.cells.numbers.label
         if magics.log is not None:
             session_reports().log = magics.log
         magics.cells.ooms.install()

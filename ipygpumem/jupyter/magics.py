@@ -18,7 +18,7 @@ from IPython.core.magic import (
 )
 
 from ipygpumem.core.errors import IpyGpuMemError, OptionError
-from ipygpumem.features.commands.command import parse_line, split_line
+from ipygpumem.features.commands.command import parse_line, split_command, split_line
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source import resolve_name
 from ipygpumem.features.live.monitor import Monitor
@@ -34,8 +34,8 @@ from ipygpumem.features.report.table import breakdown_tables
 from ipygpumem.jupyter import display
 from ipygpumem.jupyter.cell_report import CellOptions
 from ipygpumem.jupyter.cells import Cells
-from ipygpumem.jupyter.commands import command_help, find_command, help_text, similar_command
-from ipygpumem.jupyter.options import CELL, STATEMENT, check_variable, parse_options, split_statement
+from ipygpumem.jupyter.commands import COMMANDS, command_help, help_text, similar_command
+from ipygpumem.jupyter.options import CELL, STATEMENT, parse_options, split_statement
 from ipygpumem.jupyter.paths import expanded, filled
 from ipygpumem.jupyter.settings import Settings
 from ipygpumem.jupyter.statements import compile_statement, run_statement
@@ -132,7 +132,7 @@ class GPUMem(Magics, Settings):
             return self._run_unmeasured(line, cell, local_ns)
         if cell is not None:
             return self._cell(line, cell)
-        command = find_command(line)
+        command = split_command(COMMANDS, line)
         if command is not None:
             return self._command(*command)
         options, statement = split_statement(STATEMENT, line)
@@ -165,7 +165,6 @@ class GPUMem(Magics, Settings):
             name = f"{name} {subcommand}"
         try:
             arguments = parse_line(f"%gpumem {name}", command.options_of("magic"), rest)
-            check_variable(getattr(arguments, "var", None))
             return None if command.magic is None else command.magic(self, arguments)
         except IpyGpuMemError as error:
             raise UsageError(f"%gpumem {name}: {error}") from error
@@ -192,7 +191,7 @@ class GPUMem(Magics, Settings):
         if cell is not None:
             return self.shell.run_cell(cell).raise_error()
         statement = split_statement(STATEMENT, line)[1]
-        if statement and find_command(line) is None:
+        if statement and split_command(COMMANDS, line) is None:
             return run_statement(self.shell, compile_statement(self.shell, statement), local_ns)
         self.print("ipygpumem: this process was forked from the one that loaded the extension, and is not measured")
         return None

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.commands.command import DEVICE, HELP, Option, parse_line
-from ipygpumem.features.holders.roots import is_ipython_name
 from ipygpumem.features.recordings.options import RECORDING
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["CELL", "STATEMENT", "check_variable", "parse_options", "split_statement"]
+__all__ = ["CELL", "STATEMENT", "parse_options", "split_statement"]
 
 _QUIET = Option(("-q", "--quiet"), None, "show nothing; the report is in ipygpumem.last")
 _VAR = Option(("-v", "--var"), "NAME", "store the report in this variable")
@@ -108,19 +107,7 @@ def parse_options(program: str, options: tuple[Option, ...], line: str) -> argpa
         raise OptionError("--view shows a recording: add --snapshot PATH")
     if getattr(arguments, "collect", None) is not None and (arguments.snapshot is None or not arguments.engines):
         raise OptionError("--collect copies the engines' snapshots: add --engines --snapshot run_{rank}.pickle")
-    check_variable(arguments.var)
     return arguments
-
-
-def check_variable(name: str | None) -> None:
-    """Check the name of a variable for a result.
-
-    Raises:
-        OptionError: The name belongs to Python or IPython.
-    """
-    if name is not None and (is_ipython_name(name) or (name.startswith("__") and name.endswith("__"))):
-        owner = "IPython" if is_ipython_name(name) else "Python"
-        raise OptionError(f"{owner} uses the name {name!r} itself: choose another variable")
 
 
 def split_statement(options: tuple[Option, ...], line: str) -> tuple[str, str]:

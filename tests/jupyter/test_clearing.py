@@ -26,10 +26,12 @@ def test_the_last_picture_stays(loaded, tail, reports):
     assert sum("RSS" in text for text in ran.texts) == reports, ran.texts
 
 
-def test_the_shell_gets_its_ways_back(loaded):
+def test_the_methods_of_the_publisher_are_restored(loaded):
     publisher = loaded.shell.display_pub
+    assert "clear_output" in vars(publisher)
+    assert "publish" not in vars(publisher), "wrapped only until the next output"
+    publisher.clear_output(wait=True)
     assert "publish" in vars(publisher)
-    loaded.run("from IPython.display import clear_output; clear_output(wait=True)")
     loaded.run("%unload_ext ipygpumem")
     assert "publish" not in vars(publisher)
     assert "clear_output" not in vars(publisher)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import keyword
 import os
+import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.units import parse_size
+from ipygpumem.features.commands.notebook import is_ipython_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.commands.notebook import Notebook
 
 __all__ = [
+    "ASSIGNMENT",
     "DEVICE",
     "HELP",
     "Command",
@@ -29,6 +32,7 @@ __all__ = [
     "positive",
     "result_options",
     "show_result",
+    "split_command",
     "split_line",
 ]
 
@@ -121,6 +125,20 @@ def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, s
     return value if arguments.o else None
 
 
+ASSIGNMENT = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")
+"""The operator of an assignment."""
+
+
+def split_command(commands: Iterable[Command], line: str) -> tuple[Command, str] | None:
+    """Split a line into a command and its arguments; None for a statement, such as ``history = fit(x)``."""
+    name, _, arguments = line.strip().partition(" ")
+    arguments = arguments.strip()
+    for command in commands:
+        if command.name == name and not ASSIGNMENT.match(arguments):
+            return command, arguments
+    return None
+
+
 class _LineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise OptionError(message)
@@ -150,10 +168,17 @@ def parse_line(program: str, options: Iterable[Option], line: str) -> argparse.N
         parser.add_argument(*option.flags, **_argparse_options(option, "*"))
     arguments = parser.parse_args(split_line(line))
     _split_devices(arguments)
-    variable = getattr(arguments, "var", None)
-    if variable is not None and (not variable.isidentifier() or keyword.iskeyword(variable)):
-        raise OptionError(f"{variable!r} is not a valid variable name")
+    if getattr(arguments, "var", None) is not None:
+        _check_variable(arguments.var)
     return arguments
+
+
+def _check_variable(name: str) -> None:
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise OptionError(f"{name!r} is not a valid variable name")
+    if is_ipython_name(name) or (name.startswith("__") and name.endswith("__")):
+        owner = "IPython" if is_ipython_name(name) else "Python"
+        raise OptionError(f"{owner} uses the name {name!r} itself: choose another variable")
 
 
 def add_shell_command(subparsers: Any, command: Command) -> None:

@@ -30,6 +30,7 @@ def _run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
 
 def _holders(notebook: Notebook, arguments: argparse.Namespace) -> Holders:
     from ipygpumem.features.holders.collect import find_holders
+    from ipygpumem.features.holders.roots import notebook_roots
 
     session, baselines = notebook.session, notebook.cells.baselines
     device = None if not arguments.device else session.monitor.parse_devices(arguments.device)
@@ -39,7 +40,14 @@ def _holders(notebook: Notebook, arguments: argparse.Namespace) -> Holders:
             "--new: there is nothing to compare with yet. Use it in the cell that creates the tensors, or run "
             "%gpumem who first"
         )
-    result, baselines.reported = find_holders(session, device=device, host=arguments.host or None, since=since)
+    result, baselines.reported = find_holders(
+        session,
+        notebook_roots(notebook.shell),
+        device=device,
+        host=arguments.host or None,
+        since=since,
+        label=notebook.cells.numbers.label,
+    )
     if arguments.names:
         selected = tuple(holder for holder in result.holders if holder.name in arguments.names)
         missing = set(arguments.names) - {holder.name for holder in selected}

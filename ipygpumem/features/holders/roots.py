@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.interpreter import frame_label, is_library_file
+from ipygpumem.features.commands.notebook import LATEST_OUTPUTS, is_ipython_name, output_number
 from ipygpumem.features.holders.inspection import instance_dict, is_instance, running_frames
 from ipygpumem.measurement.runtime import current
 
@@ -20,26 +20,17 @@ if TYPE_CHECKING:
     from ipygpumem.features.holders.referrers import ReferrerGraph
 
 __all__ = [
-    "LATEST_OUTPUTS",
     "Naming",
     "Root",
     "exception_roots",
-    "is_ipython_name",
     "is_output",
     "module_roots",
     "naming",
     "notebook_roots",
-    "output_number",
     "python_roots",
     "thread_roots",
 ]
 
-LATEST_OUTPUTS = ("_", "__", "___")
-_IPYTHON_NAMES = frozenset(
-    {"In", "Out", "_oh", "_ih", "_dh", "_i", "_ii", "_iii", "get_ipython", "exit", "quit", "_exit_code"}
-)
-_OUTPUT = re.compile(r"_([1-9][0-9]{0,8}|0)")
-_INPUT = re.compile(r"_i[0-9]+")
 _MISSING = object()
 
 
@@ -164,19 +155,3 @@ def is_output(shell: Any, name: str) -> bool:
         history = shell.user_ns.get("_oh")
         return is_instance(history, dict) and value is dict.get(history, number, _MISSING)
     return hidden[name] is value if name in hidden else is_ipython_name(name)
-
-
-def output_number(name: str) -> int | None:
-    """The execution count of the output that a name like ``_3`` refers to."""
-    match = _OUTPUT.fullmatch(name)
-    return None if match is None else int(match[1])
-
-
-def is_ipython_name(name: str) -> bool:
-    """Whether IPython itself assigns a variable of this name."""
-    return (
-        name in LATEST_OUTPUTS
-        or name in _IPYTHON_NAMES
-        or output_number(name) is not None
-        or _INPUT.fullmatch(name) is not None
-    )
