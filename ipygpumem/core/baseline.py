@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ipygpumem.core.to_dict import PlainData
 
 if TYPE_CHECKING:
     from ipygpumem.core.reading import Reading
@@ -15,7 +17,7 @@ PRELOAD_OFF = "preload is off"
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(PlainData):
     """Memory in use before the first cell, after PyTorch and its first kernels were preloaded.
 
     Attributes:
@@ -36,12 +38,10 @@ class Baseline:
     workspace: int | None = None
     note: str = ""
 
+    derived = ("outside",)
+
     @property
     def outside(self) -> int | None:
         """Memory outside PyTorch on the preloaded device, in bytes; None if unknown."""
         device = self.reading.devices.get(self.device or "")
         return None if device is None else device.outside
-
-    def to_dict(self) -> dict[str, Any]:
-        """The baseline as plain data."""
-        return {**asdict(self), "reading": self.reading.to_dict(), "outside": self.outside}

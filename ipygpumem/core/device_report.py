@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.reading import Counters
 from ipygpumem.core.samples import NOISE
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import difference, duration
 
 if TYPE_CHECKING:
-    from ipygpumem.core.reading import Counters, DeviceReading
+    from ipygpumem.core.reading import DeviceReading
     from ipygpumem.core.samples import OutsidePeak
 
 __all__ = ["DeviceReport", "Peak"]
@@ -19,32 +21,25 @@ _COUNTER = "allocator counter"
 _DIFFERENT_SOURCES = "the device could not be read from the same source at both ends"
 _UNATTRIBUTED = "not in the entry of any process: page tables, managed memory or hidden processes"
 _PROPERTIES = "CUDA's device properties"
-_FIGURES = (
-    *("held", "peak", "cached", "pending", "outside", "outside_peak", "others", "unattributed", "process"),
-    *("used", "total"),
-)
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(Counters):
     """The highest value of each allocator counter during a measurement, in bytes.
 
     Attributes:
-        counters: The peaks.
         exact: Whether the peak of ``allocated`` is exact. Otherwise it is an upper bound: the counters were not reset,
             and an earlier peak was higher. The other three may be upper bounds in either case if there was no reset.
     """
 
-    counters: Counters
     exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceReport:
+class DeviceReport(PlainData):
     """What one measurement changed on one device. Figures are changes in bytes; None if unknown (see `grades`).
 
     Attributes:
-        name: Name of the device, such as ``cuda:0``.
         before: The reading at the beginning.
         after: The reading at the end.
         high: Peaks of the allocator counters; None if they could not be read.
@@ -52,12 +47,21 @@ class DeviceReport:
         unsampled: Why samples are missing for some or all of the time; empty if none are.
     """
 
-    name: str
     before: DeviceReading
     after: DeviceReading
-    high: Peak | None = None
+    high: Peak | None = field(default=None, metadata={"key": "peaks"})
     sampled: OutsidePeak | None = None
     unsampled: str = ""
+
+    derived = (
+        *("held", "peak", "cached", "pending", "outside", "outside_peak", "others", "unattributed", "process"),
+        *("used", "total", "started", "ooms", "retries", "grades"),
+    )
+
+    @property
+    def name(self) -> str:
+        """Name of the device, such as ``cuda:0``."""
+        return self.after.name
 
     @property
     def held(self) -> int | None:
@@ -69,7 +73,7 @@ class DeviceReport:
         """Highest allocated memory minus that at the beginning."""
         if self.high is None or self.before.allocated is None:
             return None
-        return self.high.counters.allocated - self.before.allocated
+        return self.high.allocated - self.before.allocated
 
     @property
     def pending(self) -> int | None:
@@ -114,7 +118,7 @@ class DeviceReport:
         before, after, at_start = self.before.highest, self.after.highest, self.before.outside
         if before is None or after is None or after <= before or at_start is None or self.high is None:
             return None
-        peak = after - self.high.counters.reserved - at_start
+        peak = after - self.high.reserved - at_start
         return peak if peak > max(self.outside or 0, 0) + NOISE else None
 
     @property
@@ -236,18 +240,3 @@ class DeviceReport:
             f"{sampled.count:,} samples of the device from {duration(sampled.since)} on, largest gap "
             f"{duration(sampled.gap)}{missing}, minus the most that PyTorch can have reserved; {owner}",
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Every figure, both readings, the peaks and the grades, as plain data."""
-        return {
-            **{name: getattr(self, name) for name in _FIGURES},
-            "started": self.started,
-            "ooms": self.ooms,
-            "retries": self.retries,
-            "peaks": None if self.high is None else {**asdict(self.high.counters), "exact": self.high.exact},
-            "sampled": None if self.sampled is None else asdict(self.sampled),
-            "unsampled": self.unsampled,
-            "before": self.before.to_dict(),
-            "after": self.after.to_dict(),
-            "grades": {name: asdict(accuracy) for name, accuracy in self.grades.items()},
-        }

@@ -11,9 +11,10 @@ import math
 import re
 import types
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from ipygpumem.core.errors import ReportError
+from ipygpumem.core.to_dict import written_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,7 @@ def mapping(value: Any, path: str) -> dict[str, Any]:
 
 
 class DataReader:
-    """Builds dataclasses from dicts.
+    """Builds dataclasses from what `ipygpumem.core.to_dict` wrote.
 
     A missing field gets its default; a key that is not a field is ignored, as a later version may write it.
 
@@ -66,82 +67,69 @@ class DataReader:
         Raises:
             ReportError: A value is missing or invalid; the message has its path.
         """
-        facts: _Facts = self._reader(kind)(value, path)
-        return facts
+        return kind(**self.fields(kind, value, path))
 
-    def fields(self, kind: Any, value: Any, path: str = "", skip: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Read the fields of a dataclass except those in ``skip``, by name.
+    def fields(self, kind: Any, value: Any, path: str = "") -> dict[str, Any]:
+        """Read the fields of a dataclass that are written, by name.
 
         Raises:
             ReportError: As for `read`.
         """
         data = mapping(value, path)
         values = {}
-        for name, reader, required in self._field_readers(kind, skip):
-            field_path = f"{path}.{name}" if path else name
-            if name not in data:
-                if required:
-                    raise ReportError(f"{field_path} is missing")
-                continue
-            try:
-                values[name] = reader(data[name], field_path)
-            except ReportError:
-                if required or not self._lenient:
-                    raise
+        for field, key, reader in self._field_readers(kind):
+            field_path = f"{path}.{key}" if path else key
+            required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+            if key in data:
+                try:
+                    values[field.name] = reader(data[key], field_path)
+                except ReportError:
+                    if required or not self._lenient:
+                        raise
+            elif required:
+                raise ReportError(f"{field_path} is missing")
         return values
 
-    def _make_field_readers(self, kind: Any, skip: tuple[str, ...]) -> list[tuple[str, _Reader, bool]]:
+    def _make_field_readers(self, kind: Any) -> list[tuple[dataclasses.Field[Any], str, _Reader]]:
         hints = get_type_hints(kind, localns=self._names)
-        fields = (field for field in dataclasses.fields(kind) if field.name not in skip)
-        return [(field.name, self._reader(hints[field.name]), _is_required(field)) for field in fields]
+        return [(field, key, self._reader(hints[field.name])) for field, key in written_fields(kind)]
 
     def _make_reader(self, kind: Any) -> _Reader:
         origin, arguments = get_origin(kind), get_args(kind)
         if dataclasses.is_dataclass(kind):
-            build: Any = kind
-            return lambda value, path: build(**self.fields(kind, value, path))
+            return lambda value, path: self.read(kind, value, path)
         if origin is Literal:
-            return _choice_reader(arguments)
-        if origin in {Union, types.UnionType}:
-            (inner,) = [self._reader(argument) for argument in arguments if argument is not type(None)]
-            return lambda value, path: None if value is None else inner(value, path)
-        if origin is tuple and arguments[1:] == (...,):
-            item = self._reader(arguments[0])
-            return lambda value, path: tuple(item(part, f"{path}[{i}]") for i, part in enumerate(_list(value, path)))
+            return lambda value, path: _choice(arguments, value, path)
+        if origin is None:
+            return _SCALARS[kind]
+        readers = [self._reader(argument) for argument in arguments if argument not in {types.NoneType, ...}]
+        if origin is dict:
+            return lambda value, path: _dict(readers[1], value, path)
         if origin is tuple:
-            return self._fixed_tuple_reader(arguments)
-        return _SCALARS[kind]
-
-    def _fixed_tuple_reader(self, kinds: tuple[Any, ...]) -> _Reader:
-        readers = [self._reader(kind) for kind in kinds]
-
-        def read(value: Any, path: str) -> Any:
-            parts = _list(value, path)
-            if len(parts) != len(readers):
-                raise ReportError(f"{path} has {len(parts)} parts, not {len(readers)}")
-            pairs = enumerate(zip(readers, parts, strict=True))
-            return tuple(reader(part, f"{path}[{i}]") for i, (reader, part) in pairs)
-
-        return read
+            return lambda value, path: _tuple(readers, value, path)
+        return lambda value, path: None if value is None else readers[0](value, path)
 
 
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+def _dict(reader: _Reader, value: Any, path: str) -> dict[str, Any]:
+    items = [(printable(key), part) for key, part in mapping(value, path).items()]
+    return {key: reader(part, f"{path}.{key}") for key, part in items}
 
 
-def _list(value: Any, path: str) -> list[Any]:
+def _tuple(readers: list[_Reader], value: Any, path: str) -> tuple[Any, ...]:
+    """Read a tuple of any length with one reader, or of fixed length with a reader for each part."""
     if not isinstance(value, (list, tuple)):  # a tuple if the data was never JSON
         raise _type_error(value, path, "a list")
-    return list(value)
+    if len(readers) == 1:
+        readers = readers * len(value)
+    if len(value) != len(readers):
+        raise ReportError(f"{path} has {len(value)} parts, not {len(readers)}")
+    return tuple(reader(part, f"{path}[{i}]") for i, (reader, part) in enumerate(zip(readers, value, strict=True)))
 
 
-def _choice_reader(choices: tuple[Any, ...]) -> _Reader:
-    def read(value: Any, path: str) -> Any:
-        if not isinstance(value, str) or value not in choices:
-            raise ReportError(f"{path} must be one of {', '.join(choices)}")
-        return value
-
-    return read
+def _choice(choices: tuple[str, ...], value: Any, path: str) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise ReportError(f"{path} must be one of {', '.join(choices)}")
+    return value
 
 
 def _int(value: Any, path: str) -> int:

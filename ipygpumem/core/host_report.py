@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import difference
 
 if TYPE_CHECKING:
     from ipygpumem.core.reading import HostReading
 
-__all__ = ["HostReport", "ProfiledHost"]
+__all__ = ["HostReport"]
 
 _EARLIER_PEAK = "the kernel's record of peak resident memory is older than this measurement"
 _PROFILED = "includes the records of torch.profiler"
 
 
 @dataclass(frozen=True, slots=True)
-class HostReport:
+class HostReport(PlainData):
     """What one measurement changed in this process's main memory, in bytes.
 
     Attributes:
@@ -29,7 +30,9 @@ class HostReport:
 
     before: HostReading
     after: HostReading
-    profiled: ClassVar[bool] = False
+    profiled: bool = False
+
+    derived = ("held", "peak", "pinned", "grades")
 
     @property
     def held(self) -> int | None:
@@ -71,22 +74,3 @@ class HostReport:
         else:
             pinned = grade("unknown", "CUDA has not started, or this PyTorch does not count pinned memory")
         return {"held": held, "peak": peak, "pinned": pinned}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Every figure, both readings and the grades, as plain data."""
-        return {
-            "held": self.held,
-            "peak": self.peak,
-            "pinned": self.pinned,
-            "profiled": self.profiled,
-            "before": self.before.to_dict(),
-            "after": self.after.to_dict(),
-            "grades": {name: asdict(accuracy) for name, accuracy in self.grades.items()},
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class ProfiledHost(HostReport):
-    """The same with torch.profiler running. A class instead of a field, which would use memory in every report."""
-
-    profiled: ClassVar[bool] = True

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Literal
+
+from ipygpumem.core.to_dict import PlainData
 
 __all__ = ["Counters", "DeviceMemory", "DeviceReading", "HostReading", "Mode", "Reading", "shared"]
 
@@ -46,7 +48,7 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceReading:
+class DeviceReading(PlainData):
     """One device at one instant. Sizes are in bytes.
 
     Attributes:
@@ -90,8 +92,11 @@ class DeviceReading:
     source: str | None = None
     busy: bool | None = None
     torch_why: str = ""
-    listed: tuple[tuple[int, int | None], ...] = field(default=(), compare=False)
+    # not written to files: process ids of other users do not belong there
+    listed: tuple[tuple[int, int | None], ...] = field(default=(), compare=False, metadata={"key": None})
     highest: int | None = None
+
+    derived = ("pending", "cached", "outside", "unattributed", "capacity", "in_use", "free")
 
     @property
     def pending(self) -> int | None:
@@ -143,16 +148,9 @@ class DeviceReading:
         """Memory that is not in use."""
         return None if self.total is None or self.used is None else self.total - self.used
 
-    def to_dict(self) -> dict[str, Any]:
-        """All counters and derived figures by name."""
-        counters = asdict(self)
-        del counters["listed"]  # process ids of other users do not belong into files
-        derived = ("pending", "cached", "outside", "unattributed", "capacity", "in_use", "free")
-        return counters | {name: getattr(self, name) for name in derived}
-
 
 @dataclass(frozen=True, slots=True)
-class HostReading:
+class HostReading(PlainData):
     """Main memory, in bytes.
 
     Attributes:
@@ -169,13 +167,9 @@ class HostReading:
     total: int | None = None
     available: int | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """All counters by name."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(PlainData):
     """All counters of all monitored devices and of the host, at ``time`` in seconds since 1970."""
 
     time: float
@@ -185,14 +179,6 @@ class Reading:
     def only(self, names: tuple[str, ...]) -> Reading:
         """Return the same reading with these devices only."""
         return Reading(self.time, {name: self.devices[name] for name in names if name in self.devices}, self.host)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The reading as plain data."""
-        return {
-            "time": self.time,
-            "devices": {name: device.to_dict() for name, device in self.devices.items()},
-            "host": self.host.to_dict(),
-        }
 
 
 _all_fields = attrgetter(*(attribute.name for attribute in fields(DeviceReading)))

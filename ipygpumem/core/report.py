@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_report import DeviceReport, Peak
 from ipygpumem.core.errors import ReportError
-from ipygpumem.core.from_dict import DataReader, mapping, printable
+from ipygpumem.core.from_dict import DataReader, mapping
 from ipygpumem.core.grade import Grade
-from ipygpumem.core.host_report import HostReport, ProfiledHost
+from ipygpumem.core.host_report import HostReport
 from ipygpumem.core.other_process import OtherProcessChange
-from ipygpumem.core.reading import Counters, DeviceReading, HostReading
+from ipygpumem.core.reading import DeviceReading, HostReading
 from ipygpumem.core.samples import OutsidePeak
 from ipygpumem.core.schema import SCHEMA, check_ranges, check_schema
 from ipygpumem.core.sections import section_classes
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import duration, signed
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.outside.model import OutsideMemory
     from ipygpumem.features.profile.model import ProfileFacts
 
-__all__ = ["DeviceReport", "HostReport", "Peak", "ProfiledHost", "RecordingFacts", "Report"]
+__all__ = ["DeviceReport", "HostReport", "Peak", "RecordingFacts", "Report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class RecordingFacts:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report:
+class Report(PlainData):
     """The report of one measurement. It keeps no value, error or traceback of the measured code.
 
     Attributes:
@@ -100,34 +101,18 @@ class Report:
             ReportError: The data is not a report. Of a later schema, everything that is understood is read.
         """
         schema = check_schema(mapping(data, ""))
-        if schema <= SCHEMA:
-            return _read_report(_reader(lenient=False), data)
         try:
-            return _read_report(_reader(lenient=True), data)
+            report = _reader(lenient=schema > SCHEMA).read(cls, data)
+            check_ranges(report)
         except ReportError as error:
+            if schema <= SCHEMA:
+                raise
             raise ReportError(f"written by a later version (schema {schema}): {error}") from None
+        return report
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data: bytes as int, unknown as None."""
-        return {
-            "schema": SCHEMA,
-            "code": self.code,
-            "cell": self.cell,
-            "cell_id": self.cell_id,
-            "seconds": self.seconds,
-            "success": self.success,
-            "time": self.time,
-            "notes": list(self.notes),
-            "recording": None if self.recording is None else asdict(self.recording),
-            "lines": [lines.to_dict() for lines in self.lines],
-            "excesses": [asdict(excess) for excess in self.excesses],
-            "modules": [tree.to_dict() for tree in self.modules],
-            "libraries": [library.to_dict() for library in self.libraries],
-            "profile": None if self.profile is None else asdict(self.profile),
-            "neighbours": [asdict(change) for change in self.neighbours],
-            "devices": {name: device.to_dict() for name, device in self.devices.items()},
-            "host": self.host.to_dict(),
-        }
+        return {"schema": SCHEMA, "code": self.code, **PlainData.to_dict(self)}
 
     def to_json(self) -> str:
         """`to_dict` as JSON text."""
@@ -148,7 +133,6 @@ def _held_and_peak(part: DeviceReport | HostReport) -> str:
 @cache
 def _reader(*, lenient: bool) -> DataReader:
     names = {
-        "Counters": Counters,
         "DeviceReading": DeviceReading,
         "Grade": Grade,
         "HostReading": HostReading,
@@ -157,36 +141,3 @@ def _reader(*, lenient: bool) -> DataReader:
         **section_classes(),
     }
     return DataReader(names, lenient=lenient)
-
-
-def _read_report(reader: DataReader, data: dict[str, Any]) -> Report:
-    fields = reader.fields(Report, data, skip=("devices", "host"))
-    check_ranges(fields)
-    devices = mapping(data.get("devices"), "devices")
-    host = mapping(data.get("host"), "host")
-    host_class = ProfiledHost if host.get("profiled") is True else HostReport
-    return Report(
-        devices={printable(name): _read_device(reader, printable(name), device) for name, device in devices.items()},
-        host=host_class(
-            before=reader.read(HostReading, host.get("before"), "host.before"),
-            after=reader.read(HostReading, host.get("after"), "host.after"),
-        ),
-        **fields,
-    )
-
-
-def _read_device(reader: DataReader, name: str, data: Any) -> DeviceReport:
-    path = f"devices.{name}"
-    data = mapping(data, path)
-    peaks = data.get("peaks")
-    high = None
-    if peaks is not None:
-        exact = mapping(peaks, f"{path}.peaks").get("exact")
-        high = Peak(reader.read(Counters, peaks, f"{path}.peaks"), exact=exact is True)
-    return DeviceReport(
-        name=name,
-        before=reader.read(DeviceReading, data.get("before"), f"{path}.before"),
-        after=reader.read(DeviceReading, data.get("after"), f"{path}.after"),
-        high=high,
-        **reader.fields(DeviceReport, data, path, skip=("name", "before", "after", "high")),
-    )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipygpumem.core.errors import ReportError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["SCHEMA", "check_ranges", "check_schema"]
 
@@ -37,14 +34,14 @@ def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
     return schema
 
 
-def check_ranges(fields: Mapping[str, Any]) -> None:
-    """Check the figures of a report that can be wrong by themselves.
+def check_ranges(report: Any) -> None:
+    """Check the figures of a report, or of a row of it, that do not depend on other figures.
 
     Raises:
         ReportError: A time that is out of range, or a negative duration or cell number.
     """
-    if not 0 <= fields.get("time", 0) < _LATEST_TIME:
+    if not 0 <= report.time < _LATEST_TIME:
         raise ReportError("time is out of range: it must be in seconds since 1970")
     for name in ("seconds", "cell"):
-        if (fields.get(name) or 0) < 0:
+        if (getattr(report, name) or 0) < 0:
             raise ReportError(f"{name} must not be negative")

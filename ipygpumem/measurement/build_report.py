@@ -94,7 +94,6 @@ def build_report(
         if name not in devices if devices is not None else not (start.context or end.context):
             continue
         reports[name] = DeviceReport(
-            name=name,
             before=start,
             after=shared(start, end),
             high=peaks.get(name),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.reading import Counters
@@ -66,9 +67,9 @@ class PeakScope:
     def _peak(self, index: int) -> Peak:
         reached, bound = self.reached[index], self.bounds.get(index)
         if bound is None:
-            return Peak(reached)
+            return Peak(*astuple(reached))
         highest = _maximum(reached, bound)
-        return Peak(highest, exact=highest.allocated == reached.allocated)
+        return Peak(*astuple(highest), exact=highest.allocated == reached.allocated)
 
 
 class PeakTracker:

@@ -4,7 +4,7 @@ import nbformat
 import pytest
 
 from browser.viewing import both_schemes
-from ipygpumem.core.reading import Counters, DeviceReading, HostReading
+from ipygpumem.core.reading import DeviceReading, HostReading
 from ipygpumem.core.report import DeviceReport, HostReport, Peak, RecordingFacts, Report
 from ipygpumem.core.tables import html_tables
 from ipygpumem.core.units import GIB, MIB
@@ -34,8 +34,8 @@ def report():
             source="NVML memory info v2",
         )
 
-    high = Peak(Counters(3 * GIB, 3 * GIB, 3 * GIB, 3 * GIB))
-    device = DeviceReport("cuda:0", reading(100 * MIB, GIB), reading(2 * GIB, 5 * GIB), high)
+    high = Peak(3 * GIB, 3 * GIB, 3 * GIB, 3 * GIB)
+    device = DeviceReport(reading(100 * MIB, GIB), reading(2 * GIB, 5 * GIB), high)
     host = HostReport(
         HostReading(rss=GIB, peak=GIB, total=64 * GIB), HostReading(rss=2 * GIB, peak=2 * GIB, total=64 * GIB)
     )

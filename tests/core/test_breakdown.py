@@ -70,7 +70,7 @@ def test_every_reading_balances(reading):
 @settings(max_examples=300)
 @given(readings(), readings())
 def test_every_report_balances(before, after):
-    report = DeviceReport("cuda:0", before, after)
+    report = DeviceReport(before, after)
     reserved = _minus(after.reserved, before.reserved)
     if reserved is None:
         assert report.held is report.pending is report.cached is report.outside is None
@@ -95,7 +95,7 @@ def test_every_report_balances(before, after):
 
 @given(readings(), readings())
 def test_values_are_none_exactly_if_their_grade_is_unknown(before, after):
-    report = DeviceReport("cuda:0", before, after)
+    report = DeviceReport(before, after)
     for name, grade in report.grades.items():
         assert (getattr(report, name) is None) == (grade.trust == "unknown"), name
 

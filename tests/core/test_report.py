@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipygpumem.core.grade import Grade, grade
-from ipygpumem.core.reading import Counters, DeviceReading, HostReading, Reading, shared
+from ipygpumem.core.reading import DeviceReading, HostReading, Reading, shared
 from ipygpumem.core.report import DeviceReport, HostReport, Peak, RecordingFacts
 from ipygpumem.measurement.build_report import Label, build_report
 
@@ -24,13 +24,13 @@ START = DeviceReading(
 
 
 def report(after, high=None, before=START):
-    return DeviceReport("cuda:0", before, dataclasses.replace(before, **after), high)
+    return DeviceReport(before, dataclasses.replace(before, **after), high)
 
 
 def test_figures_are_changes_in_bytes():
     result = report(
         {"allocated": 150 * MIB, "active": 155 * MIB, "reserved": 200 * MIB, "process": 1000 * MIB, "used": 2300 * MIB},
-        Peak(Counters(180 * MIB, 200 * MIB, 180 * MIB, 179 * MIB)),
+        Peak(180 * MIB, 200 * MIB, 180 * MIB, 179 * MIB),
     )
     assert (result.held, result.peak, result.pending, result.cached) == (50 * MIB, 80 * MIB, -5 * MIB, 35 * MIB)
     assert (result.outside, result.others, result.unattributed) == (120 * MIB, 0, 100 * MIB)
@@ -38,7 +38,7 @@ def test_figures_are_changes_in_bytes():
 
 
 def test_peak_that_is_a_bound():
-    result = report({}, Peak(Counters(180 * MIB, 0, 0, 0), exact=False))
+    result = report({}, Peak(180 * MIB, 0, 0, 0, exact=False))
     assert (result.peak, result.grades["peak"].trust) == (80 * MIB, "bound")
     assert "untouched" in result.grades["peak"].reason
 
@@ -82,9 +82,9 @@ def test_changes_above_the_threshold(after, changed):
 
 
 def test_exact_peak_is_a_change_and_a_bound_is_not():
-    high = Counters(200 * MIB, 0, 0, 0)
-    assert report({}, Peak(high)).moved(MIB)
-    assert not report({}, Peak(high, exact=False)).moved(MIB)
+    high = Peak(200 * MIB, 0, 0, 0)
+    assert report({}, high).moved(MIB)
+    assert not report({}, dataclasses.replace(high, exact=False)).moved(MIB)
 
 
 def test_to_json_round_trips():
@@ -93,7 +93,7 @@ def test_to_json_round_trips():
     report = build_report(
         Reading(1.5, {"cuda:0": START}, HostReading(5, 6)),
         Reading(2.5, {"cuda:0": after}, HostReading(7, 8)),
-        {"cuda:0": Peak(Counters(1, 2, 3, 4))},
+        {"cuda:0": Peak(1, 2, 3, 4)},
         seconds=1.0,
         label=Label(cell=7, cell_id="a1b"),
         success=False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ipygpumem.core.reading import Counters, DeviceReading, HostReading, Reading
+from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 from ipygpumem.core.report import Peak
 from ipygpumem.measurement.build_report import Label, build_report
 
@@ -48,7 +48,7 @@ def report(start=None, end=None, *, peak=1300 * MIB, exact=True, host=None, **op
     """The report of a cell on one device; ``peak`` is the allocator's highest level."""
     start, end = start or before(), end or after()
     low, high = host or (HostReading(200 * MIB, 300 * MIB, total=24_000 * MIB),) * 2
-    peaks = {} if peak is None else {end.name: Peak(Counters(peak, peak, peak, peak), exact=exact)}
+    peaks = {} if peak is None else {end.name: Peak(peak, peak, peak, peak, exact=exact)}
     options = {"seconds": 2.31, "cell": 7, **options}
     label = Label(*(options.pop(name, default) for name, default in (("code", ""), ("cell", None), ("cell_id", None))))
     start, end = Reading(1.0, {start.name: start}, low), Reading(3.0, {end.name: end}, high)

@@ -43,8 +43,8 @@ def check_sums(report):
     assert device.end_requested + device.end_rounding + device.end_pending == device.end_allocated
     assert device.end_requested == facts.after.requested, "the history and the counter agree"
     assert device.end_allocated == facts.after.allocated
-    assert device.peak_requested == facts.high.counters.requested
-    assert device.peak_requested + device.peak_rounding + device.peak_pending == facts.high.counters.allocated
+    assert device.peak_requested == facts.high.requested
+    assert device.peak_requested + device.peak_rounding + device.peak_pending == facts.high.allocated
 
 
 def measured(function, *arguments):

@@ -212,9 +212,9 @@ def test_scopes_without_reset(steps):
                 entry = machines.scopes.pop(arguments[0] % len(machines.scopes))
                 peak = closed(entry["scope"], [0])[0]
                 truth = entry["peak"].allocated
-                assert peak.counters.allocated >= truth
+                assert peak.allocated >= truth
                 if peak.exact:
-                    assert peak.counters.allocated == truth
+                    assert peak.allocated == truth
                 else:
                     assert truth <= entry["earlier"], "a peak above the earlier one is exact"
             machines.update_model()
@@ -237,11 +237,11 @@ def test_nested_scopes(fake_gpu):
     torch.cuda.reset_peak_memory_stats()
     inner = opened([0], reset=True)
     spike(20)
-    assert closed(inner, [0])[0].counters.allocated == 21 * MIB
+    assert closed(inner, [0])[0].allocated == 21 * MIB
     spike(30)
     torch.accelerator.reset_peak_memory_stats()
-    assert closed(middle, [0])[0].counters.allocated == 101 * MIB
-    assert closed(outer, [0])[0].counters.allocated == 101 * MIB
+    assert closed(middle, [0])[0].allocated == 101 * MIB
+    assert closed(outer, [0])[0].allocated == 101 * MIB
     assert torch.cuda.max_memory_allocated() == 1 * MIB
 
 
@@ -250,8 +250,8 @@ def test_peak_before_an_inner_scope(fake_gpu):
     outer = opened([0], reset=True)
     fake_gpu.free(fake_gpu.alloc(50 * MIB))
     inner = opened([0], reset=True)
-    assert closed(inner, [0])[0].counters.allocated == 0
-    assert closed(outer, [0])[0].counters.allocated == 50 * MIB
+    assert closed(inner, [0])[0].allocated == 0
+    assert closed(outer, [0])[0].allocated == 50 * MIB
 
 
 def test_memory_summary_and_functions_imported_before(fake_gpu):
@@ -307,7 +307,7 @@ def test_reset_by_the_program_after_removal_with_an_open_scope(fake_gpu):
     fake_gpu.free(fake_gpu.alloc(40 * MIB))
     current().peaks.remove()
     torch.cuda.reset_peak_memory_stats()
-    assert closed(scope, [0])[0].counters.allocated == 40 * MIB
+    assert closed(scope, [0])[0].allocated == 40 * MIB
     assert torch._C._cuda_resetPeakMemoryStats is original
 
 
@@ -336,8 +336,8 @@ def test_two_devices(two_gpus):
     two_gpus.free(two_gpus.alloc(90 * MIB, 1), used_by=None)
     torch.cuda.reset_peak_memory_stats(1)
     peaks = closed(scope, [0, 1])
-    assert peaks[0].counters.allocated == 41 * MIB
-    assert peaks[1].counters.allocated == 91 * MIB
+    assert peaks[0].allocated == 41 * MIB
+    assert peaks[1].allocated == 91 * MIB
 
 
 def test_device_that_is_first_used_during_the_scope(two_gpus):
@@ -345,7 +345,7 @@ def test_device_that_is_first_used_during_the_scope(two_gpus):
     current().peaks.install()
     scope = opened([0], reset=True)
     two_gpus.free(two_gpus.alloc(50 * MIB, 1))
-    assert closed(scope, [0, 1])[1].counters.allocated == 50 * MIB
+    assert closed(scope, [0, 1])[1].allocated == 50 * MIB
 
 
 def test_invalid_reset_by_the_program(fake_gpu):
@@ -386,7 +386,7 @@ def test_peak_at_the_start_is_exact_without_reset(fake_gpu):
     scope = opened([0], reset=False)
     fake_gpu.free(block)
     peak = closed(scope, [0])[0]
-    assert (peak.counters.allocated, peak.exact) == (100 * MIB, True)
+    assert (peak.allocated, peak.exact) == (100 * MIB, True)
 
 
 def test_new_peak_is_exact_without_reset(fake_gpu):
@@ -397,7 +397,7 @@ def test_new_peak_is_exact_without_reset(fake_gpu):
     scope = opened([0], reset=False)
     fake_gpu.alloc(150 * MIB)
     peak = closed(scope, [0])[0]
-    assert (peak.counters.allocated, peak.exact) == (150 * MIB, True)
+    assert (peak.allocated, peak.exact) == (150 * MIB, True)
 
 
 def test_first_kernels_are_not_in_any_peak(fake_gpu):
@@ -409,7 +409,7 @@ def test_first_kernels_are_not_in_any_peak(fake_gpu):
     current().peaks.drop(inner)
     current().peaks.discard(0)
     assert torch.cuda.max_memory_allocated() == 10 * MIB
-    assert closed(outer, [0])[0].counters.allocated == 10 * MIB
+    assert closed(outer, [0])[0].allocated == 10 * MIB
 
 
 def test_counters_of_later_versions_of_torch(fake_gpu):

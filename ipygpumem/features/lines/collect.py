@@ -120,7 +120,7 @@ def _with_counters(
 ) -> DeviceLines:
     after, curve = report.after, timeline.requested
     peak = curve.peak()[1]
-    high = report.high.counters if report.high is not None and report.high.exact else None
+    high = report.high if report.high is not None and report.high.exact else None
     requested = int(curve.bytes[-1])
     active, allocated = after.active or 0, after.allocated or 0
     return DeviceLines(

@@ -61,7 +61,7 @@ def _peak_of_device(snapshot: Snapshot, device: DeviceReport) -> PeakLines | Non
     index = int(device.name.rpartition(":")[2])
     if device.high is None or not device.high.exact or index >= len(snapshot.timelines):
         return None
-    counters = device.high.counters
+    counters = device.high
     lines = lines_at_peak(snapshot, index)
     if not any(line.known for line in lines):
         return None

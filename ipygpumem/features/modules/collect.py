@@ -53,7 +53,7 @@ def module_tree(
     for kind in KIND_CODES:
         rows = allocations.of_kind(kind)
         parts.append(KindBytes(kind, allocations.total(at_peak & rows), allocations.total(at_end & rows)))
-    high = report.high.counters if report.high is not None and report.high.exact else None
+    high = report.high if report.high is not None and report.high.exact else None
     active, allocated = report.after.active or 0, report.after.allocated or 0
     return ModuleTree(
         device=report.name,

@@ -136,7 +136,7 @@ class PhaseTracker:
             sums.change += after - self._allocated_before.get(index, 0)
             sums.after = after
             peak = peaks[index]
-            sums.peak = max(sums.peak, peak.counters.allocated) if peak.exact and sums.peak is not None else None
+            sums.peak = max(sums.peak, peak.allocated) if peak.exact and sums.peak is not None else None
 
 
 def _devices_in_use() -> list[int]:

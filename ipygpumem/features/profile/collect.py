@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import IpyGpuMemError, OptionError, first_line
 from ipygpumem.core.files import check_ending, check_path, replacing
 from ipygpumem.core.interpreter import collector_paused
-from ipygpumem.core.report import ProfiledHost
 from ipygpumem.features.profile.capture import Capture
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.model import CategoryPeak, ProfileFacts
@@ -108,8 +107,7 @@ class ProfileCollector(Collector):
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
         """Write the files and add the section to the report."""
-        host = ProfiledHost(report.host.before, report.host.after)
-        return replace(report, profile=self.write(), host=host)
+        return replace(report, profile=self.write(), host=replace(report.host, profiled=True))
 
     def write(self) -> ProfileFacts:
         """Write the files. Failures are reported in the result."""

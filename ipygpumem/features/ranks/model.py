@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.from_dict import DataReader, mapping
 from ipygpumem.core.report import Report
 from ipygpumem.core.schema import check_schema
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.features.lines.model import CodeLine
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class RankInfo:
+class RankInfo(PlainData):
     """The process that a report comes from.
 
     Attributes:
@@ -57,7 +58,7 @@ class RankInfo:
     host: str = ""
     pid: int = 0
     version: str = ""
-    devices: tuple[DeviceFacts, ...] = ()
+    devices: tuple[DeviceFacts, ...] = field(default=(), metadata={"key": "cards"})
     clock: float | None = None
     began: float = 0.0
     launch: tuple[tuple[str, str], ...] = ()
@@ -95,7 +96,7 @@ class RankPeak:
 
 
 @dataclass(frozen=True, slots=True)
-class RankResult:
+class RankResult(PlainData):
     """One process of several, with what it measured.
 
     Attributes:
@@ -106,10 +107,10 @@ class RankResult:
         snapshot: Path of its recording, on its own machine; None without a recording.
     """
 
-    name: str
+    name: str = field(metadata={"key": None})
     state: State
     origin: RankInfo | None = None
-    report: Report | None = None
+    report: Report | None = field(default=None, metadata={"key": None})
     peaks: tuple[RankPeak, ...] = ()
     note: str = ""
     snapshot: str | None = None
@@ -137,18 +138,8 @@ class RankResult:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, without the report's lines and modules, which can be large."""
-        origin = None if self.origin is None else asdict(self.origin)
-        if origin is not None:
-            origin["cards"] = origin.pop("devices")  # the name of the key in files
-        return {
-            "schema": SCHEMA,
-            "state": self.state,
-            "origin": origin,
-            "report": None if self.report is None else replace(self.report, lines=(), modules=()).to_dict(),
-            "peaks": [asdict(peak) for peak in self.peaks],
-            "note": self.note,
-            "snapshot": self.snapshot,
-        }
+        report = None if self.report is None else replace(self.report, lines=(), modules=()).to_dict()
+        return {"schema": SCHEMA, "report": report, **PlainData.to_dict(self)}
 
     def to_json(self) -> str:
         """`to_dict` as JSON text."""
@@ -163,18 +154,16 @@ def rank_result_from(data: Any, name: str) -> RankResult:
     check_schema(mapping(data, ""))
     if "state" not in data:
         raise ReportError("not the report of a rank: it has no state")
-    origin = data.get("origin")
-    if isinstance(origin, dict):
-        data = {**data, "origin": {**origin, "devices": origin.get("cards", [])}}
-    result = RankResult(name, **_READER.fields(RankResult, data, skip=("name", "report")))
     report = data.get("report")
+    result = RankResult(
+        name,
+        report=None if report is None else Report.from_dict(report),
+        **_READER.fields(RankResult, data),
+    )
     if result.state == "done" and report is None:
         raise ReportError("report is missing")
     return replace(
-        result,
-        origin=None if result.origin is None else _checked(result.origin),
-        report=None if report is None else Report.from_dict(report),
-        note=result.note[:_MAX_TEXT],
+        result, origin=None if result.origin is None else _checked(result.origin), note=result.note[:_MAX_TEXT]
     )
 
 

@@ -80,7 +80,7 @@ def _context(report: Report, device: DeviceReport) -> list[str]:
     """How an additional device got a CUDA context, which the user may not have intended."""
     if not any(other.before.context for other in report.devices.values() if other is not device):
         return []
-    if (device.high is not None and device.high.counters.allocated > 0) or device.held:
+    if (device.high is not None and device.high.allocated > 0) or device.held:
         return [f"{device.name}: the first tensor there created a CUDA context, which stays until the process ends"]
     cause = "by a copy between devices, NCCL, or a call on that device"
     return [f"{device.name}: a CUDA context was created without a tensor ({cause}), and stays until the process ends"]

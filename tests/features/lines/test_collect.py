@@ -57,7 +57,7 @@ def test_each_line_of_a_block_and_of_a_function(gpu):
     assert device.end_requested + device.end_rounding + device.end_pending == device.end_allocated
     assert device.end_allocated == m.report.devices["cuda:0"].after.allocated
     assert device.end_rounding == 412
-    high = m.report.devices["cuda:0"].high.counters.allocated
+    high = m.report.devices["cuda:0"].high.allocated
     assert device.peak_requested + device.peak_rounding + device.peak_pending == device.peak_allocated == high
     gpu.free(before)
 

@@ -30,7 +30,7 @@ def test_lines_add_up_to_the_counter(fake_gpu, tmp_path):
     report, snapshot = record(tmp_path / "x.pickle", fake_gpu)
     [peak] = peak_lines(snapshot, report)
     assert peak.device == "cuda:0"
-    assert peak.allocated == report.devices["cuda:0"].high.counters.allocated == 28 * MIB + 512
+    assert peak.allocated == report.devices["cuda:0"].high.allocated == 28 * MIB + 512
     assert sum(line.amount for line in (*peak.lines, peak.rest)) + peak.rounding + peak.pending == peak.allocated
     assert peak.rounding == 412
     assert [line.amount for line in peak.lines[:2]] == [20 * MIB, 5 * MIB]

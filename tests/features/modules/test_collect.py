@@ -68,7 +68,7 @@ def check_sums(m):
     """Check every sum of the tables."""
     tree = tree_of(m)
     device = m.report.devices[tree.device]
-    high, after = device.high.counters, device.after
+    high, after = device.high, device.after
     assert sum(part.peak for part in tree.parts) + tree.rounding[0] + tree.pending[0] == high.allocated
     assert sum(part.end for part in tree.parts) + tree.rounding[1] + tree.pending[1] == after.allocated
     assert tree.allocated == (high.allocated, after.allocated)
@@ -482,7 +482,7 @@ def test_tensors_and_modules_that_a_step_replaces_are_freed(traffic):
     tree = check_sums(m)
     device, without = m.report.devices["cuda:0"], bare.report.devices["cuda:0"]
     model_size = 50_000 * 4 + 32 * 1000 * 4  # the first measurement includes the model itself
-    assert abs(device.high.counters.allocated - device.before.allocated - (without.peak - model_size)) < 4 * KIB
+    assert abs(device.high.allocated - device.before.allocated - (without.peak - model_size)) < 4 * KIB
     assert tree.row("").buffers == 2 * 50_000 * 4, "the old and the new one exist at the same time"
     assert tree.row("head").parameters == 32 * 1000 * 4, "of one module at a time"
     assert tree.row("head").calls == 3

@@ -1,0 +1,46 @@
+"""Converts dataclasses to plain data, which JSON can store. `ipygpumem.core.from_dict` is the way back."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from typing import Any, ClassVar
+
+__all__ = ["PlainData", "plain", "written_fields"]
+
+
+class PlainData:
+    """Base class of dataclasses that are written to files.
+
+    The metadata of a field can name its key: ``field(metadata={"key": "peaks"})``; None leaves the field out.
+    """
+
+    __slots__ = ()
+    derived: ClassVar[tuple[str, ...]] = ()
+    """Properties that are written, too. They are computed again when the data is read."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The attributes as plain data: sizes in bytes, None for what is unknown."""
+        return _fields(self) | {name: plain(getattr(self, name)) for name in self.derived}
+
+
+def plain(value: Any) -> Any:
+    """Convert dataclasses to dicts and tuples to lists, also inside of dicts, lists and tuples."""
+    if isinstance(value, PlainData):
+        return value.to_dict()
+    if isinstance(value, (tuple, list)):
+        return [plain(part) for part in value]
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    return _fields(value) if dataclasses.is_dataclass(value) else value
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {key: plain(getattr(value, field.name)) for field, key in written_fields(type(value))}
+
+
+@cache
+def written_fields(kind: Any) -> list[tuple[dataclasses.Field[Any], str]]:
+    """The fields of a dataclass that are written, with their keys."""
+    keys = [(field, field.metadata.get("key", field.name)) for field in dataclasses.fields(kind)]
+    return [(field, key) for field, key in keys if key is not None]
