@@ -38,7 +38,7 @@ class Baseline(PlainData):
     workspace: int | None = None
     note: str = ""
 
-    derived = ("outside",)
+    written_properties = ("outside",)
 
     @property
     def outside(self) -> int | None:

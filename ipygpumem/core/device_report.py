@@ -53,7 +53,7 @@ class DeviceReport(PlainData):
     sampled: OutsidePeak | None = None
     unsampled: str = ""
 
-    derived = (
+    written_properties = (
         *("held", "peak", "cached", "pending", "outside", "outside_peak", "others", "unattributed", "process"),
         *("used", "total", "started", "ooms", "retries", "grades"),
     )

@@ -97,7 +97,8 @@ class DataReader:
     def _make_reader(self, kind: Any) -> _Reader:
         origin, arguments = get_origin(kind), get_args(kind)
         if dataclasses.is_dataclass(kind):
-            return lambda value, path: self.read(kind, value, path)
+            build: Any = kind
+            return lambda value, path: self.read(build, value, path)
         if origin is Literal:
             return lambda value, path: _choice(arguments, value, path)
         if origin is None:

@@ -32,7 +32,7 @@ class HostReport(PlainData):
     after: HostReading
     profiled: bool = False
 
-    derived = ("held", "peak", "pinned", "grades")
+    written_properties = ("held", "peak", "pinned", "grades")
 
     @property
     def held(self) -> int | None:

@@ -96,7 +96,7 @@ class DeviceReading(PlainData):
     listed: tuple[tuple[int, int | None], ...] = field(default=(), compare=False, metadata={"key": None})
     highest: int | None = None
 
-    derived = ("pending", "cached", "outside", "unattributed", "capacity", "in_use", "free")
+    written_properties = ("pending", "cached", "outside", "unattributed", "capacity", "in_use", "free")
 
     @property
     def pending(self) -> int | None:

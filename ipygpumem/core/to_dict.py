@@ -16,12 +16,12 @@ class PlainData:
     """
 
     __slots__ = ()
-    derived: ClassVar[tuple[str, ...]] = ()
+    written_properties: ClassVar[tuple[str, ...]] = ()
     """Properties that are written, too. They are computed again when the data is read."""
 
     def to_dict(self) -> dict[str, Any]:
         """The attributes as plain data: sizes in bytes, None for what is unknown."""
-        return _fields(self) | {name: plain(getattr(self, name)) for name in self.derived}
+        return _fields(self) | {name: plain(getattr(self, name)) for name in self.written_properties}
 
 
 def plain(value: Any) -> Any:
@@ -36,11 +36,11 @@ def plain(value: Any) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    return {key: plain(getattr(value, field.name)) for field, key in written_fields(type(value))}
+    return {key: plain(getattr(value, field.name)) for field, key in written_fields(value.__class__)}
 
 
 @cache
-def written_fields(kind: Any) -> list[tuple[dataclasses.Field[Any], str]]:
+def written_fields(kind: type[Any]) -> list[tuple[dataclasses.Field[Any], str]]:
     """The fields of a dataclass that are written, with their keys."""
     keys = [(field, field.metadata.get("key", field.name)) for field in dataclasses.fields(kind)]
     return [(field, key) for field, key in keys if key is not None]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from dataclasses import astuple
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.reading import Counters
@@ -67,9 +67,9 @@ class PeakScope:
     def _peak(self, index: int) -> Peak:
         reached, bound = self.reached[index], self.bounds.get(index)
         if bound is None:
-            return Peak(*astuple(reached))
+            return Peak(**asdict(reached))
         highest = _maximum(reached, bound)
-        return Peak(*astuple(highest), exact=highest.allocated == reached.allocated)
+        return Peak(**asdict(highest), exact=highest.allocated == reached.allocated)
 
 
 class PeakTracker:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.breakdown import breakdown
 from ipygpumem.core.errors import NvmlError
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import size
 from ipygpumem.features.outside.cupti_records import outside_records
 from ipygpumem.measurement.allocation_history import recording_problem
@@ -38,7 +39,7 @@ _ATTRIBUTION = {"process": "by process", "device": "whole device only", "torch-o
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(PlainData):
     """Versions, devices and the accuracy of values on this machine.
 
     Attributes:
@@ -67,10 +68,6 @@ class Environment:
     devices: tuple[tuple[str, int], ...]
     mode: tuple[str, str] | None
     accuracy: dict[str, tuple[str, str]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
 
 
 def environment(runtime: Runtime | None = None) -> Environment:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import grade
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import VISIBLE
 from ipygpumem.features.explain.cache import cache_of
 from ipygpumem.features.explain.model import Waterfall, host_waterfall
@@ -41,7 +42,7 @@ _TRIES = 3
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Explanation:
+class Explanation(PlainData):
     """The waterfalls of all devices that this process uses, or of main memory. Displayed as tables with bars.
 
     ``note``: shown first if there is no GPU or CUDA is not initialized.
@@ -64,10 +65,6 @@ class Explanation:
     def __repr__(self) -> str:
         """Return the same as `str`, for the end of a cell."""
         return str(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {"note": self.note, "devices": [device.to_dict() for device in self.devices]}
 
 
 def explain(*, device: Iterable[str | int] | None = None) -> Explanation:

@@ -6,11 +6,12 @@ attributed is a part of its own, and so is memory counted twice, which is negati
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import VISIBLE, size
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Waterfall:
+class Waterfall(PlainData):
     """One device at one instant.
 
     Attributes:
@@ -74,6 +75,8 @@ class Waterfall:
     label: str
     steps: tuple[Step, ...]
     notes: tuple[str, ...] = ()
+
+    written_properties = ("summary",)
 
     @property
     def totals(self) -> list[Step]:
@@ -113,10 +116,6 @@ class Waterfall:
         if kind == "outside" and any(step.grade.trust == "device" for step in self.steps):
             return f"{size(nbytes)} outside PyTorch in this or other processes"
         return f"{size(nbytes)} {_HOST_NAMES.get(kind, '') if self.device == 'host' else _NAMES[kind]}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {**asdict(self), "summary": self.summary}
 
 
 def _nbytes(step: Step) -> int:

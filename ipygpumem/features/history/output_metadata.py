@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,7 @@ _DEVICE_FIELDS = (
     "ooms",
     "started",
 )
-_plain = DataReader({"Trust": Trust})
+_READER = DataReader({"Trust": Trust})
 
 
 def output_metadata(report: Report) -> dict[str, Any]:
@@ -94,7 +93,7 @@ def rows_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") 
     devices = mapping(data.get("devices"), "devices")
     if not devices:
         raise ReportError("devices is empty")
-    other_fields = tuple(field.name for field in dataclasses.fields(ReportRow) if field.name not in _REPORT_FIELDS)
+    common = {name: data[name] for name in _REPORT_FIELDS if name in data}
     rows = []
     for name, device in devices.items():
         where = f"devices.{printable(name)}"
@@ -102,8 +101,9 @@ def rows_from_summary(data: Any, *, cell_id: str | None = None, code: str = "") 
         for figure in ("peak", "outside"):
             if figures.get(figure) is None:
                 figures[f"{figure}_trust"] = "unknown"
-        fields = _plain.fields(ReportRow, figures, where, skip=("device", *_REPORT_FIELDS, "cell_id", "code"))
-        fields |= _plain.fields(ReportRow, data, skip=other_fields)
-        check_ranges(fields)
-        rows.append(ReportRow(device=printable(name) or HOST, cell_id=cell_id, code=code, **fields))
+        row = _READER.read(
+            ReportRow, {**figures, **common, "device": name or HOST, "cell_id": cell_id, "code": code}, where
+        )
+        check_ranges(row)
+        rows.append(row)
     return rows

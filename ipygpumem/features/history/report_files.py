@@ -95,7 +95,7 @@ def _cell_rows(cell: dict[str, Any], summary: Any) -> Iterator[ReportRow]:
         source = "".join(line for line in source if isinstance(line, str))
     rows = rows_from_summary(
         summary,
-        cell_id=printable(cell_id) if isinstance(cell_id, str) else None,
+        cell_id=cell_id if isinstance(cell_id, str) else None,
         code=code_label(source) if isinstance(source, str) else "",
     )
     rows.sort(key=lambda row: (len(row.device), row.device))

@@ -6,9 +6,10 @@ ordered: variables of the notebook, the user's modules, other modules, outputs, 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import size
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Holders:
+class Holders(PlainData):
     """All holders on all devices, the largest first.
 
     Attributes:
@@ -155,10 +156,6 @@ class Holders:
         removed = {"garbage", *places}
         parts = (part for holder in self.holders if holder.device == device for part in holder.parts)
         return sum(part.amount for part in parts if removed.issuperset(part.places))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The facts as plain data: sizes in bytes, None for what is unknown."""
-        return asdict(self)
 
     def to_text(self, count: int = 10) -> str:
         """The largest holders, one per line: size, name, device."""

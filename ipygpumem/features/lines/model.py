@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+
+from ipygpumem.core.to_dict import PlainData
 
 __all__ = ["CodeLine", "DeviceLines", "LineUse", "PeakLines", "SourceLine", "SourceListing"]
 
@@ -47,7 +48,7 @@ class SourceListing:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceLines:
+class DeviceLines(PlainData):
     """The listings of one device. In bytes; requested + rounding + pending = allocated, at the end and at the peak.
 
     Attributes:
@@ -83,10 +84,6 @@ class DeviceLines:
         """Whether anything was allocated or freed on the device."""
         listed = any(line.use is not None for listing in self.listings for line in listing.lines)
         return listed or self.elsewhere is not None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the attributes as plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

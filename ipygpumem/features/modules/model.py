@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ipygpumem.core.to_dict import PlainData
 
 __all__ = ["MEMORY_KINDS", "KindBytes", "MemoryKind", "ModuleRow", "ModuleTree", "StepPhase"]
 
@@ -98,7 +100,7 @@ class ModuleRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleTree:
+class ModuleTree(PlainData):
     """A model's memory on one device.
 
     Attributes:
@@ -136,7 +138,3 @@ class ModuleTree:
             if row.path == path:
                 return row
         raise KeyError(f"no module {path!r}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the attributes as plain data."""
-        return asdict(self)

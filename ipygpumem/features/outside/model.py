@@ -10,8 +10,10 @@ mapped by cuMemCreate, which the tested versions of CUPTI do not record. Pinned 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ipygpumem.core.to_dict import PlainData
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,7 +81,7 @@ class PoolMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class OutsideMemory:
+class OutsideMemory(PlainData):
     """Memory outside PyTorch on one device during a measurement, in bytes.
 
     Attributes:
@@ -102,14 +104,12 @@ class OutsideMemory:
     seconds: float
     grade: Grade
 
+    written_properties = ("named",)
+
     @property
     def named(self) -> int:
         """The change of the libraries' device memory."""
         return sum(library.change for library in self.libraries if library.memory in DEVICE_MEMORY)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {**asdict(self), "named": self.named}
 
 
 def balance(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.other_process import Event, OtherProcess, OtherProcessChange
+from ipygpumem.core.to_dict import PlainData
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +18,7 @@ __all__ = ["DeviceProcesses", "other_process_changes"]
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceProcesses:
+class DeviceProcesses(PlainData):
     """All processes on one device at one instant; sizes in bytes.
 
     Attributes:
@@ -41,10 +42,6 @@ class DeviceProcesses:
     why: str = ""
     label: str = ""
     source: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
 
 
 def other_process_changes(

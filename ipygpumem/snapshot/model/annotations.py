@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.snapshot.model.intervals import Intervals
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _FOREVER = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Annotation:
+class Annotation(PlainData):
     """One region.
 
     Attributes:
@@ -37,10 +38,6 @@ class Annotation:
     end_us: int | None
     depth: int
     ambiguous: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """The annotation as plain values."""
-        return asdict(self)
 
 
 def innermost(annotations: tuple[Annotation, ...], times: NDArray[np.int64]) -> NDArray[np.int64]:

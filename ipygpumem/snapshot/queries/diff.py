@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.snapshot.queries.live_set import LiveSet
 from ipygpumem.snapshot.snapshot import Snapshot
 
@@ -22,7 +23,7 @@ _KERNEL = re.compile(r"ipykernel_\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Change(PlainData):
     """The live allocations of one line, stack or other group at two moments.
 
     Attributes:
@@ -41,6 +42,8 @@ class Change:
     line: int | None = None
     name: str | None = None
 
+    written_properties = ("bytes", "count")
+
     @property
     def bytes(self) -> int:
         """The change in bytes."""
@@ -51,13 +54,9 @@ class Change:
         """The change in the number of allocations."""
         return self.count_after - self.count_before
 
-    def to_dict(self) -> dict[str, Any]:
-        """The change as plain values."""
-        return {**asdict(self), "bytes": self.bytes, "count": self.count}
-
 
 @dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(PlainData):
     """The difference between two moments.
 
     Attributes:
@@ -68,10 +67,6 @@ class Diff:
     before: int
     after: int
     changes: tuple[Change, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The difference as plain values."""
-        return {"before": self.before, "after": self.after, "changes": [change.to_dict() for change in self.changes]}
 
 
 def diff(before: Snapshot | LiveSet, after: Snapshot | LiveSet, key: str = "line") -> Diff:

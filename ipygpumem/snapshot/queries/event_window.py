@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.snapshot.queries.groups import check_key, label_rows
@@ -32,7 +33,7 @@ SHORT_LIVED = np.dtype(
 
 
 @dataclass(frozen=True, slots=True)
-class Churn:
+class Churn(PlainData):
     """Allocations made in a window, added up by a common property.
 
     Attributes:
@@ -49,13 +50,9 @@ class Churn:
     byte_seconds: float | None
     median_us: int | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The sums as plain values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class DeviceCalls:
+class DeviceCalls(PlainData):
     """Memory requested from the driver and released in a window.
 
     Attributes:
@@ -83,13 +80,9 @@ class DeviceCalls:
     retries: int
     ooms: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """The calls as plain values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(PlainData):
     """One repetition of an annotated region.
 
     Attributes:
@@ -110,14 +103,12 @@ class Step:
     after: int
     peak: int
 
+    written_properties = ("growth",)
+
     @property
     def growth(self) -> int:
         """The bytes that it left allocated."""
         return self.after - self.before
-
-    def to_dict(self) -> dict[str, Any]:
-        """The step as plain values."""
-        return {**asdict(self), "growth": self.growth}
 
 
 def _allocated(timeline: Timeline, first: int, last: int) -> Ints:

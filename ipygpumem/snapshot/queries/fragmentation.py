@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import MIB
 from ipygpumem.snapshot.model.segment_history import SMALL_SEGMENT
 
@@ -49,7 +50,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True)
-class Fragmentation:
+class Fragmentation(PlainData):
     """Free memory inside the segments at one event. All sizes in bytes.
 
     Attributes:
@@ -80,10 +81,6 @@ class Fragmentation:
     private: int
     derived: bool
     fit: Fit | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The free memory as plain values."""
-        return asdict(self)
 
 
 def round_request(requested: int) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import size
 from ipygpumem.snapshot.export.text import many
 from ipygpumem.snapshot.model.trace import Action
@@ -19,7 +20,7 @@ __all__ = ["Oom", "explain_oom"]
 
 
 @dataclass(frozen=True, slots=True)
-class Oom:
+class Oom(PlainData):
     """Why an allocation failed.
 
     Attributes:
@@ -39,10 +40,6 @@ class Oom:
     device_free: int | None
     memory: Fragmentation
     reason: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The failure as plain values."""
-        return asdict(self)
 
 
 def explain_oom(snapshot: Snapshot, state: AllocatorState) -> Oom:

@@ -90,7 +90,7 @@ def test_mime_type():
         ({"schema": 99}, "written by a later version of ipygpumem (schema 99): this version reads up to schema 1"),
         ({"schema": 1, "seconds": -1, "devices": {"cuda:0": {}}}, "seconds must not be negative"),
         ({"schema": 1, "cell": -1, "devices": {"cuda:0": {}}}, "cell must not be negative"),
-        ({"schema": 1, "seconds": None, "devices": {"cuda:0": {}}}, "seconds is null, not a number"),
+        ({"schema": 1, "seconds": None, "devices": {"cuda:0": {}}}, "devices.cuda:0.seconds is null, not a number"),
     ],
 )
 def test_invalid_summaries(data, message):

@@ -90,7 +90,7 @@ def test_a_pool_holds_what_its_users_gave_back():
 def test_an_unknown_change_leaves_an_unknown_rest():
     unknown = report(peak=None).devices["cuda:0"]
     blind = balance(
-        type(unknown)(unknown.name, unknown.before, type(unknown.after)(unknown.name, context=True)),
+        type(unknown)(unknown.before, type(unknown.after)(unknown.name, context=True)),
         [library("NCCL", 5)],
         (),
         peak=5,
