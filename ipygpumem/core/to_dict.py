@@ -13,11 +13,11 @@ class PlainData:
     """Base class of dataclasses that are written to files.
 
     The metadata of a field can name its key: ``field(metadata={"key": "peaks"})``; None leaves the field out.
+    ``written_properties`` are written, too, and computed again when the data is read.
     """
 
     __slots__ = ()
     written_properties: ClassVar[tuple[str, ...]] = ()
-    """Properties that are written, too. They are computed again when the data is read."""
 
     def to_dict(self) -> dict[str, Any]:
         """The attributes as plain data: sizes in bytes, None for what is unknown."""
