@@ -1,17 +1,216 @@
-"""The Python interpreter: its garbage collector, and frames of stacks as (file name, line, function)."""
+"""The Python interpreter and IPython: objects and frames read without side effects, the garbage collector, names.
+
+No code of a class runs: no ``__getattr__``, no property, no ``__instancecheck__``. No reference to a value is left
+behind.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import inspect
+import operator
+import re
+import sys
 import sysconfig
+import threading
+import types
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from types import FrameType
 
-__all__ = ["collector_paused", "frame_label", "is_library_file", "user_frame"]
+__all__ = [
+    "LATEST_OUTPUTS",
+    "collector_paused",
+    "frame_label",
+    "frame_locals",
+    "instance_dict",
+    "is_exactly",
+    "is_instance",
+    "is_ipython_name",
+    "is_library_file",
+    "is_own_frame",
+    "mro",
+    "output_number",
+    "running_frames",
+    "slot_values",
+    "thread_name",
+    "type_dict",
+    "type_name",
+    "user_frame",
+]
+
+# Objects
+
+mro = type.__dict__["__mro__"].__get__
+"""The base classes of a class, without calling its metaclass."""
+type_dict = type.__dict__["__dict__"].__get__
+"""The attributes of a class itself, without calling its metaclass."""
+type_name = type.__dict__["__name__"].__get__
+"""The name of a class, even if its metaclass overrides ``__name__``."""
+_module_dict: Any = vars(types.ModuleType)["__dict__"].__get__
+
+
+def is_instance(obj: Any, cls: type) -> bool:
+    """Like ``isinstance``, but by the actual type: ``__class__`` and ``__instancecheck__`` are ignored."""
+    actual = type(obj)
+    return actual is cls or any(base is cls for base in mro(actual))
+
+
+def is_exactly(obj: Any, classes: tuple[type, ...]) -> bool:
+    """Whether an object's type is one of these classes. Comparing by identity does not call the metaclass."""
+    actual = type(obj)
+    return any(actual is cls for cls in classes)
+
+
+def instance_dict(obj: Any) -> dict[Any, Any] | None:
+    """An object's own ``__dict__``; None if it has none or its class overrides it."""
+    if is_instance(obj, types.ModuleType):
+        namespace: dict[Any, Any] = _module_dict(obj)
+        return namespace
+    for base in mro(type(obj)):
+        descriptor = type_dict(base).get("__dict__")
+        if descriptor is not None:
+            if not is_exactly(descriptor, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+                return None
+            try:
+                namespace = descriptor.__get__(obj)
+            except Exception:
+                return None
+            return namespace if is_instance(namespace, dict) else None
+    return None
+
+
+def slot_values(obj: Any, cls: type) -> Iterator[tuple[str, Any]]:
+    """Names and values of the filled slots that one of an object's classes defines."""
+    for name, slot in list(type_dict(cls).items()):
+        if type(slot) is types.MemberDescriptorType and type(name) is str:
+            try:
+                yield name, slot.__get__(obj)
+            except Exception:  # noqa: S112 (an empty slot)
+                continue
+
+
+# Frames of running code
+
+_PACKAGE = f"{__name__.partition('.')[0]}."
+_LAZY = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_thread_dict = vars(threading.Thread)["__dict__"].__get__
+
+
+def frame_locals(frame: FrameType) -> list[tuple[str, Any]]:
+    """Names and values of a function's local variables; empty for a module's frame.
+
+    Variables of enclosing functions are included, except on Python 3.12.
+    """
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        # a class body, or code executed in a dict of its own: ``f_locals`` is that dict and not a copy
+        namespace = frame.f_locals
+        return list(namespace.items()) if type(namespace) is dict and namespace is not frame.f_globals else []
+    if sys.version_info >= (3, 13):
+        return [] if _is_cleared(frame) else list(frame.f_locals.items())  # a view, not a copy (PEP 667)
+    # ``f_locals`` would write to the dict that ``locals()`` has returned in this function, and keep the values alive
+    return _locals_by_name(frame) if sys.version_info >= (3, 12) else _locals_in_slots(frame)
+
+
+def _is_cleared(frame: FrameType) -> bool:
+    """Whether this is the frame of a finished generator: Python 3.13 crashes on its locals (CPython #125723)."""
+    referents = gc.get_referents(frame) if frame.f_code.co_flags & _LAZY else ()
+    return bool(referents) and all(type(referent) in {types.FunctionType, types.CodeType} for referent in referents)
+
+
+def _locals_by_name(frame: FrameType) -> list[tuple[str, Any]]:
+    """The local variables on Python 3.12, without those of enclosing functions.
+
+    In a cleared frame these would be read from freed memory; the function itself refers to them, too.
+    """
+    import ctypes
+
+    get = ctypes.pythonapi.PyFrame_GetVarString
+    get.restype, get.argtypes = ctypes.py_object, (ctypes.py_object, ctypes.c_char_p)
+    variables = []
+    for name in dict.fromkeys((*frame.f_code.co_varnames, *frame.f_code.co_cellvars)):
+        with contextlib.suppress(NameError):  # unbound
+            variables.append((name, get(frame, name.encode())))
+    return variables
+
+
+def _locals_in_slots(frame: FrameType) -> list[tuple[str, Any]]:
+    """The local variables on Python 3.10 and 3.11, read from the frame's slots in memory."""
+    if sys.implementation.name != "cpython" or hasattr(sys, "getobjects"):
+        return []  # objects have another layout
+    code = frame.f_code
+    names: Sequence[str] = (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+    if sys.version_info >= (3, 11):
+        names = tuple(dict.fromkeys(names))  # an argument and its cell have the same slot
+    structure, getters = _frame_structure(max(len(names), 1).bit_length())
+    memory = structure.from_address(id(frame))
+    variables = []
+    for name, get in zip(names, getters, strict=False):
+        with contextlib.suppress(ValueError):  # unbound
+            value = get(memory)
+            is_cell = name in code.co_cellvars or name in code.co_freevars
+            variables.append((name, value.cell_contents if is_cell and type(value) is types.CellType else value))
+    return variables
+
+
+@functools.cache
+def _frame_structure(bits: int) -> tuple[Any, list[Any]]:
+    """A ctypes structure for frames with up to ``2**bits`` slots, and a function for each slot that returns its value.
+
+    Each function follows all pointers in a single call of C. Between two calls another thread may run, and end the
+    function whose frame is read.
+    """
+    import ctypes
+
+    slots = [(f"slot{i}", ctypes.py_object) for i in range(1 << bits)]
+    words = ctypes.c_size_t
+    if sys.version_info >= (3, 11):  # the slots follow the nine words of the interpreter's own frame
+        inner = type("InterpreterFrame", (ctypes.Structure,), {"_fields_": [("header", words * 9), *slots]})
+        fields: list[Any] = [("header", words * 3), ("inner", ctypes.POINTER(inner))]
+    else:
+        fields = [("header", words * (types.FrameType.__basicsize__ // ctypes.sizeof(words) - 1)), *slots]
+    prefix = "inner.contents." if sys.version_info >= (3, 11) else ""
+    structure = type("Frame", (ctypes.Structure,), {"_fields_": fields})
+    return structure, [operator.attrgetter(f"{prefix}{name}") for name, _ in slots]
+
+
+def running_frames() -> list[tuple[str, FrameType]]:
+    """Thread name and frame of all running code except this package's own, innermost first within each thread.
+
+    Own frames are left out here rather than by the caller: a list with the frame that refers to it would be a cycle,
+    and keep everything alive that a search looks at.
+    """
+    names = {_thread_dict(thread).get("_ident"): thread_name(thread) for thread in threading.enumerate()}
+    innermost = sys._current_frames()  # noqa: SLF001 (the only way to them)
+    frames = []
+    for thread_id in list(innermost):
+        frame: FrameType | None = innermost.pop(thread_id)
+        name = names.get(thread_id) or f"thread {thread_id}"
+        while frame is not None and is_own_frame(frame):
+            frame = frame.f_back
+        while frame is not None:
+            frames.append((name, frame))
+            frame = frame.f_back
+    return frames
+
+
+def thread_name(thread: threading.Thread) -> str:
+    """A thread's name, even if a subclass overrides the property; empty if it is not a string."""
+    name = _thread_dict(thread).get("_name")
+    return name if type(name) is str else ""
+
+
+def is_own_frame(frame: FrameType) -> bool:
+    """Whether a frame belongs to this package."""
+    return str(frame.f_globals.get("__name__", "")).startswith(_PACKAGE)
+
+
+# Frames of recorded stacks, as (file name, line, function)
 
 _LIBRARY_FOLDERS = tuple(
     {path for name in ("stdlib", "platstdlib", "purelib", "platlib") if (path := sysconfig.get_paths().get(name))}
@@ -33,6 +232,9 @@ def user_frame(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] |
     return next((frame for frame in frames if not is_library_file(frame[0])), frames[0] if frames else None)
 
 
+# The garbage collector
+
+
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
     """Pause the collector: while millions of containers are created, it would traverse them again and again."""
@@ -43,3 +245,25 @@ def collector_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+# Names of variables that IPython itself assigns
+
+LATEST_OUTPUTS = ("_", "__", "___")
+_IPYTHON_NAMES = frozenset(
+    {"In", "Out", "_oh", "_ih", "_dh", "_i", "_ii", "_iii", "get_ipython", "exit", "quit", "_exit_code"}
+)
+_OUTPUT = re.compile(r"_([1-9][0-9]{0,8}|0)")
+_INPUT = re.compile(r"_i[0-9]+")
+
+
+def output_number(name: str) -> int | None:
+    """The execution count of the output that a name like ``_3`` refers to."""
+    match = _OUTPUT.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def is_ipython_name(name: str) -> bool:
+    """Whether IPython itself assigns a variable of this name."""
+    is_ipythons = name in LATEST_OUTPUTS or name in _IPYTHON_NAMES or output_number(name) is not None
+    return is_ipythons or _INPUT.fullmatch(name) is not None

@@ -11,17 +11,14 @@ import math
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ipygpumem.core.interpreter import mro, type_dict
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     Role = Literal["tensor", "storage", "module", "optimizer"]
 
-__all__ = ["StorageLocation", "TorchTypes", "is_saved_tensor", "mro", "type_dict"]
-
-mro = type.__dict__["__mro__"].__get__
-"""The base classes of a class, without calling its metaclass."""
-type_dict = type.__dict__["__dict__"].__get__
-"""The attributes of a class itself, without calling its metaclass."""
+__all__ = ["StorageLocation", "TorchTypes", "is_saved_tensor"]
 
 
 def is_saved_tensor(value: Any) -> bool:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.core.interpreter import is_ipython_name
 from ipygpumem.core.units import parse_size
-from ipygpumem.features.commands.notebook import is_ipython_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

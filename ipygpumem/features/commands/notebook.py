@@ -1,8 +1,7 @@
-"""What commands need of the notebook in which they run, and the names that IPython itself uses there."""
+"""What commands need of the notebook in which they run."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -11,14 +10,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.tables import Table
 
-__all__ = ["LATEST_OUTPUTS", "Notebook", "is_ipython_name", "output_number"]
-
-LATEST_OUTPUTS = ("_", "__", "___")
-_IPYTHON_NAMES = frozenset(
-    {"In", "Out", "_oh", "_ih", "_dh", "_i", "_ii", "_iii", "get_ipython", "exit", "quit", "_exit_code"}
-)
-_OUTPUT = re.compile(r"_([1-9][0-9]{0,8}|0)")
-_INPUT = re.compile(r"_i[0-9]+")
+__all__ = ["Notebook"]
 
 
 class Notebook(Protocol):
@@ -64,15 +56,3 @@ class Notebook(Protocol):
 
     def show_snapshots(self, files: Sequence[str]) -> None:
         """Display snapshots side by side."""
-
-
-def output_number(name: str) -> int | None:
-    """The execution count of the output that a name like ``_3`` refers to."""
-    match = _OUTPUT.fullmatch(name)
-    return None if match is None else int(match[1])
-
-
-def is_ipython_name(name: str) -> bool:
-    """Whether IPython itself assigns a variable of this name."""
-    is_ipythons = name in LATEST_OUTPUTS or name in _IPYTHON_NAMES or output_number(name) is not None
-    return is_ipythons or _INPUT.fullmatch(name) is not None

@@ -10,7 +10,7 @@ import time
 import types
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.inspection import is_exactly, is_instance
+from ipygpumem.core.interpreter import is_exactly, is_instance
 from ipygpumem.sources.storages import is_saved_tensor
 
 if TYPE_CHECKING:

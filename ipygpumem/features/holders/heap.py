@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.features.holders.inspection import frame_locals, running_frames
+from ipygpumem.core.interpreter import frame_locals, running_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

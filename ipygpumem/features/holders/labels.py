@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ipygpumem.features.holders.inspection import (
-    array_base,
-    array_items,
+from ipygpumem.core.interpreter import (
     frame_locals,
-    has_objects,
     instance_dict,
     is_exactly,
     is_instance,
+    mro,
     slot_values,
+    type_dict,
     type_name,
 )
-from ipygpumem.sources.storages import mro, type_dict
+from ipygpumem.features.holders.untracked import array_base, array_items, has_objects
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -7,7 +7,7 @@ import time
 import types
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.inspection import is_exactly, is_instance, type_name
+from ipygpumem.core.interpreter import is_exactly, is_instance, type_name
 from ipygpumem.features.holders.labels import global_namespaces, reference_labels
 from ipygpumem.features.holders.roots import Root
 

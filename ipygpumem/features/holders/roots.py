@@ -7,9 +7,16 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.interpreter import frame_label, is_library_file
-from ipygpumem.features.commands.notebook import LATEST_OUTPUTS, is_ipython_name, output_number
-from ipygpumem.features.holders.inspection import instance_dict, is_instance, running_frames
+from ipygpumem.core.interpreter import (
+    LATEST_OUTPUTS,
+    frame_label,
+    instance_dict,
+    is_instance,
+    is_ipython_name,
+    is_library_file,
+    output_number,
+    running_frames,
+)
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from itertools import chain
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.inspection import instance_dict, is_exactly, is_instance, slot_values
+from ipygpumem.core.interpreter import instance_dict, is_exactly, is_instance, mro, slot_values, type_dict
 from ipygpumem.features.holders.model import KINDS, Kind
-from ipygpumem.sources.storages import mro, type_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,20 +12,61 @@ import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.inspection import array_base, array_items, has_objects, is_array, is_instance
+import numpy as np
+
+from ipygpumem.core.interpreter import is_instance, mro
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from ipygpumem.features.holders.heap import Heap
     from ipygpumem.features.holders.referrers import ReferrerGraph
 
-__all__ = ["add_array_referrers", "add_class_referrers"]
+__all__ = ["add_array_referrers", "add_class_referrers", "array_base", "array_items", "has_objects"]
 
 _CHUNK = 8192
 _PLAIN_TYPE_IDS = frozenset(map(id, (str, int, float, bool, bytes, complex, type(None))))
 _MAX_CLASS_REFERRERS = 50
 """Instances of one class to consider: there may be millions, and one name is as good as another."""
+_MAX_ARRAY_SIZE = 1_000_000
+"""Elements of an array of objects: each becomes a temporary Python reference when it is read."""
+_dtype, _size, _ndim, _base = (vars(np.ndarray)[name].__get__ for name in ("dtype", "size", "ndim", "base"))
+
+
+def is_array(cls: type) -> bool:
+    """Whether a class is ``numpy.ndarray`` or derived from it."""
+    return any(base is np.ndarray for base in mro(cls))
+
+
+def has_objects(obj: Any) -> bool:
+    """Whether this is an array whose elements are Python objects."""
+    return is_array(type(obj)) and bool(_dtype(obj).hasobject)
+
+
+def array_base(array: Any) -> Any:
+    """The object whose memory an array uses; None if it has its own."""
+    return _base(array)
+
+
+def array_items(array: Any) -> Iterator[tuple[str, Any]]:
+    """Index and value of each object in an array: ``[0, 3]``, or ``[0]["name"]`` for a field."""
+    if _size(array) > _MAX_ARRAY_SIZE:
+        return
+    fields = _dtype(array).names
+    for position, value in _flatten(np.ndarray.tolist(array), _ndim(array), ()):
+        index = f"[{', '.join(map(str, position))}]" if position else "[()]"
+        if fields is None:
+            yield index, value
+        else:
+            yield from ((f'{index}["{field}"]', part) for field, part in zip(fields, value, strict=False))
+
+
+def _flatten(values: Any, depth: int, position: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
+    if not depth:
+        yield position, values
+        return
+    for i, value in enumerate(values):
+        yield from _flatten(value, depth - 1, (*position, i))
 
 
 def add_array_referrers(

@@ -10,8 +10,8 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.inspection import instance_dict, slot_values
-from ipygpumem.sources.storages import TorchTypes, mro
+from ipygpumem.core.interpreter import instance_dict, mro, slot_values
+from ipygpumem.sources.storages import TorchTypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -12,7 +12,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.inspection import is_own_frame, thread_name
+from ipygpumem.core.interpreter import is_own_frame, thread_name
 from ipygpumem.features.oom.model import Failure, free_blocks
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch

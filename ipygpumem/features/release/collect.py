@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.commands.notebook import LATEST_OUTPUTS, output_number
-from ipygpumem.features.holders.inspection import is_exactly, is_instance
+from ipygpumem.core.interpreter import LATEST_OUTPUTS, is_exactly, is_instance, output_number
 from ipygpumem.features.holders.roots import is_output
 from ipygpumem.features.release.exceptions import forget_exception, last_exception_refers_to
 

@@ -12,7 +12,7 @@ import sys
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.features.holders.inspection import frame_locals, is_exactly, is_instance, type_name
+from ipygpumem.core.interpreter import frame_locals, is_exactly, is_instance, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
