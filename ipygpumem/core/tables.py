@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BAR_COLORS",
     "BAR_PIXELS",
+    "ShownAsTables",
     "Table",
     "TableRow",
     "html_tables",
@@ -168,3 +169,22 @@ def html_tables(tables: Iterable[Table]) -> str:
 def tables_bundle(tables: Sequence[Table]) -> dict[str, str]:
     """Tables as a MIME bundle."""
     return {"text/plain": text_tables(tables), "text/html": html_tables(tables)}
+
+
+class ShownAsTables:
+    """Base class of objects that are displayed as tables."""
+
+    __slots__ = ()
+
+    def tables(self) -> list[Table]:
+        """The tables to display."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return text_tables(self.tables())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 (IPython's signature)
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        return html_tables(self.tables())

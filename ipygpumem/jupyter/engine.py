@@ -15,8 +15,9 @@ from IPython import get_ipython
 from ipygpumem.core.errors import SnapshotError, first_line
 from ipygpumem.features.ranks.engines.submission import KEY
 from ipygpumem.features.ranks.model import RankResult
-from ipygpumem.features.ranks.rank_info import current_rank_info, set_fallback_rank
+from ipygpumem.features.ranks.rank_info import FallbackRank, current_rank_info
 from ipygpumem.jupyter.extension import load, unload
+from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
     from ipygpumem.core.report import Report
@@ -53,7 +54,10 @@ def _with_peaks(result: RankResult, path: str) -> RankResult:
         return replace(result, note=f"no lines of code: {first_line(error)}")
 
 
-_sender: _ReportSender | None = None
+class _EngineState:
+    """State of the runtime: the sender; None before `join`."""
+
+    sender: _ReportSender | None = None
 
 
 def join(number: int) -> None:
@@ -62,24 +66,24 @@ def join(number: int) -> None:
     Args:
         number: Number of this engine in the cluster, which is its rank if no launcher has set one.
     """
-    global _sender  # noqa: PLW0603 (an engine has one sender)
     shell = get_ipython()
     loaded_before = "GPUMem" in shell.magics_manager.registry
     load(shell)
-    if _sender is None:
-        _sender = _ReportSender(shell, loaded_here=not loaded_before)
-    set_fallback_rank(number)
-    shell.magics_manager.registry["GPUMem"].cells.presenter.send = _sender
-    _sender.send(KEY, RankResult("", "running", current_rank_info()).to_dict())
+    state = current().state(_EngineState)
+    if state.sender is None:
+        state.sender = _ReportSender(shell, loaded_here=not loaded_before)
+    current().state(FallbackRank).number = number
+    shell.magics_manager.registry["GPUMem"].cells.presenter.send = state.sender
+    state.sender.send(KEY, RankResult("", "running", current_rank_info()).to_dict())
 
 
 def leave() -> None:
     """Undo `join`."""
-    global _sender
-    sender, _sender = _sender, None
+    state = current().state(_EngineState)
+    sender, state.sender = state.sender, None
     if sender is None:
         return
-    set_fallback_rank(None)
+    current().state(FallbackRank).number = None
     magics = sender.shell.magics_manager.registry.get("GPUMem")
     if magics is not None:
         magics.cells.presenter.send = None

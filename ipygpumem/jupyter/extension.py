@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import weakref
 from typing import Any
 
@@ -15,6 +14,7 @@ from ipygpumem.core.report import Report
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.roots import naming, notebook_roots, python_roots
 from ipygpumem.features.outside.setting import OutsideSetting
+from ipygpumem.features.ranks.engines.enable import active, disable
 from ipygpumem.features.report.line import html_line, text_line
 from ipygpumem.features.report.table import baseline_line
 from ipygpumem.jupyter.completion import matcher
@@ -131,11 +131,8 @@ class _Extension:
         names.roots, names.label = python_roots, frame_label
         session.sampler.close()
         session.peaks.remove()
-        if "ipygpumem.features.ranks.engines" in sys.modules:
-            from ipygpumem.features.ranks.engines import active, disable
-
-            if active() is not None:
-                print("ipygpumem: engines are no longer monitored: use %gpumem engines CLIENT to monitor them again")  # noqa: T201 (a reload ends it, too)
+        if active() is not None:
+            print("ipygpumem: engines are no longer monitored: use %gpumem engines CLIENT to monitor them again")  # noqa: T201 (a reload ends it, too)
             disable()
 
     def _remove_magics(self) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from IPython.core.error import UsageError
 
-from ipygpumem.features.ranks import rank_info
+from ipygpumem.features.ranks.rank_info import FallbackRank
+from ipygpumem.measurement.runtime import current
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -54,12 +55,12 @@ def test_invalid_arguments(notebook, run, line):
     assert isinstance(ran.error, UsageError) and ran.stderr.count("\n") == 1
 
 
-def test_the_rank_in_a_path(notebook, tmp_path, monkeypatch):
+def test_the_rank_in_a_path(notebook):
     from ipygpumem.jupyter.paths import filled
 
     notebook.load()
     assert isinstance(notebook.run("%gpumem view x_{rank}.pickle").error, UsageError)
-    monkeypatch.setattr(rank_info, "_fallback_rank", 7)
+    current().state(FallbackRank).number = 7
     assert filled(notebook.shell, "x_{rank}.pickle") == "x_7.pickle"
     notebook.shell.user_ns["rank"] = "mine"
     assert filled(notebook.shell, "x_{rank}.pickle") == "x_mine.pickle"

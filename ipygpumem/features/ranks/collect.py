@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.from_dict import printable
-from ipygpumem.core.tables import html_tables, text_tables
+from ipygpumem.core.tables import ShownAsTables
 from ipygpumem.features.history.load import open_regular_file, parse_json
 from ipygpumem.features.ranks.model import RankResult, rank_result_from
 from ipygpumem.features.ranks.newest_run import is_older_snapshot, missing_ranks, newest_run
@@ -19,7 +19,9 @@ from ipygpumem.features.ranks.skew import Difference, compare_ranks
 from ipygpumem.features.ranks.table import ranks_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator
+
+    from ipygpumem.core.tables import Table
 
 __all__ = ["Ranks", "read_ranks"]
 
@@ -31,7 +33,7 @@ _NUMBERED_STEM = re.compile(r"(.*?)(\d{1,8})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class Ranks(ShownAsTables):
     """Several processes with their reports. Peaks are never added up: they occur at different times.
 
     Attributes:
@@ -45,7 +47,7 @@ class Ranks:
     members: tuple[RankResult, ...]
     what: str = "rank"
     faults: tuple[str, ...] = ()
-    snapshots: dict[str, str] | None = None
+    snapshots: dict[str, str] = field(default_factory=dict)
     code: str = ""
 
     @property
@@ -60,7 +62,7 @@ class Ranks:
 
     def pair(self) -> tuple[str, str] | None:
         """Paths of the recordings of a typical process and of the one that differs most; None without both."""
-        difference, paths = self.difference, self.snapshots or {}
+        difference, paths = self.difference, self.snapshots
         if difference is None or difference.typical not in paths or difference.odd not in paths:
             return None
         return paths[difference.typical], paths[difference.odd]
@@ -70,14 +72,12 @@ class Ranks:
         pair = self.pair()
         if pair is None:
             return ()
-        paths = self.snapshots or {}
-        in_order = [paths[result.name] for result in self.members if result.name in paths]
+        in_order = [self.snapshots[result.name] for result in self.members if result.name in self.snapshots]
         return tuple(dict.fromkeys((*pair, *in_order)))[:most]
 
     def clock(self, files: Collection[str]) -> str:
         """Describe the origin of the time axis when these recordings are shown together."""
-        paths = self.snapshots or {}
-        peaks = [result.highest for result in self.members if paths.get(result.name) in files]
+        peaks = [result.highest for result in self.members if self.snapshots.get(result.name) in files]
         if all(peak is not None and peak.start_us for peak in peaks):
             return "times are relative to the start of each measurement, so the clocks need not agree"
         return "times are relative to the first event of each recording: the start of a measurement is unknown"
@@ -92,14 +92,9 @@ class Ranks:
             "faults": list(self.faults),
         }
 
-    def __str__(self) -> str:
-        return text_tables(ranks_tables(self.members, self.what, code=self.code))
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 (IPython's signature)
-        printer.text(str(self))
-
-    def _repr_html_(self) -> str:
-        return html_tables(ranks_tables(self.members, self.what, code=self.code))
+    def tables(self) -> list[Table]:
+        """The figures of each process, their spread, the devices, and the process that differs most."""
+        return ranks_tables(self.members, self.what, code=self.code)
 
 
 def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
@@ -117,8 +112,8 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
     """
     name = printable(os.fsdecode(folder))
     faults: list[str] = []
-    results = dict(_read_reports(_files(folder, REPORT), faults))
-    files = {_stem(path): path for path in _files(folder, *_SNAPSHOTS)}
+    reports, files = _files(folder, name)
+    results = dict(_read_reports(reports, faults))
     if results:  # other snapshots do not belong to the run
         files = {stem: path for stem, path in files.items() if stem in results or _RANK_STEM.search(stem)}
     if not results and not files:
@@ -131,21 +126,23 @@ def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
     return Ranks(tuple(sorted(members, key=_sort_key)), faults=tuple(faults), snapshots=paths)
 
 
-def _files(folder: str | os.PathLike[str], *extensions: str) -> list[Path]:
-    """The files of a folder by extension; a name that starts with a dot is still being written."""
+def _files(folder: str | os.PathLike[str], printable_name: str) -> tuple[dict[str, Path], dict[str, Path]]:
+    """The reports and the snapshots of a folder, each by file name without the extension."""
     try:
         path = Path(os.fsdecode(folder)).expanduser()
-        names = [entry.name for entry in os.scandir(path)]
+        names = sorted(entry.name for entry in os.scandir(path))
     except (OSError, RuntimeError, ValueError) as error:
-        raise ReportError(f"{printable(os.fsdecode(folder))}: {getattr(error, 'strerror', None) or error}") from None
+        raise ReportError(f"{printable_name}: {getattr(error, 'strerror', None) or error}") from None
     if len(names) > _MAX_FILES:
-        raise ReportError(f"{printable(os.fsdecode(folder))}: more than {_MAX_FILES:,} files")
-    return [path / name for name in sorted(names) if name.endswith(extensions) and not name.startswith(".")]
-
-
-def _stem(path: Path) -> str:
-    extensions = (extension for extension in (REPORT, *_SNAPSHOTS) if path.name.endswith(extension))
-    return path.name.removesuffix(next(extensions, ""))
+        raise ReportError(f"{printable_name}: more than {_MAX_FILES:,} files")
+    reports: dict[str, Path] = {}
+    snapshots: dict[str, Path] = {}
+    for name in names:
+        extension = next((ending for ending in (REPORT, *_SNAPSHOTS) if name.endswith(ending)), "")
+        if extension and not name.startswith("."):  # such a file is still being written
+            files = reports if extension == REPORT else snapshots
+            files[name.removesuffix(extension)] = path / name
+    return reports, snapshots
 
 
 def _rank_name(stem: str) -> str:
@@ -163,9 +160,8 @@ def _snapshot_names(stems: Iterable[str]) -> dict[str, str]:
     return {stem: _rank_name(stem) for stem in matches}
 
 
-def _read_reports(files: Sequence[Path], faults: list[str]) -> Iterator[tuple[str, RankResult]]:
-    for path in files:
-        stem = _stem(path)
+def _read_reports(files: dict[str, Path], faults: list[str]) -> Iterator[tuple[str, RankResult]]:
+    for stem, path in files.items():
         if not stem.startswith("rank_"):
             continue
         try:

@@ -25,7 +25,7 @@ __all__ = ["RANKS"]
 
 _COLUMNS = ("rank", "held", "peak", "outside", "time")
 _WORKERS = min(os.cpu_count() or 1, 8)
-_NO_PAGE = "these ranks cannot be shown side by side: fewer than two have a snapshot"
+_ENDINGS = {"plot": ("picture", ".png"), "html": ("page", ".html", ".htm")}
 
 
 def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
@@ -36,36 +36,35 @@ def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
         from ipygpumem.features.ranks.plot import ranks_picture
 
         try:
-            notebook.show_picture(ranks_picture(ranks.members, ranks.what), str(ranks))
+            notebook.show_picture(ranks_picture(ranks.members), str(ranks))
         except OptionError as error:
             problem = error
     if not arguments.plot or problem is not None:
-        notebook.show_tables(ranks_tables(ranks.members, ranks.what, by=arguments.by, limit=arguments.top))
+        notebook.show_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top))
     notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in ranks.faults))
     if problem is not None:
         raise problem
     if arguments.view:
-        files = _chosen(ranks)
+        files = _viewer_files(ranks)
         notebook.show_snapshots(files)
         notebook.print(f"ipygpumem: {ranks.clock(files)}")
 
 
-def _chosen(ranks: Ranks) -> tuple[str, ...]:
+def _viewer_files(ranks: Ranks) -> tuple[str, ...]:
     from ipygpumem.viewer.page import MAX_SNAPSHOTS
 
     files = ranks.beside(MAX_SNAPSHOTS)
     if not files:
-        raise OptionError(_NO_PAGE)
+        raise OptionError("these ranks cannot be shown side by side: fewer than two have a snapshot")
     return files
 
 
 def _shell(arguments: argparse.Namespace) -> int:
-    if arguments.html is not None:
-        check_path(arguments.html, "page", "ranks.html")
-        check_ending(arguments.html, "page", ".html", ".htm")
-    if arguments.plot is not None:
-        check_path(arguments.plot, "picture", "ranks.png")
-        check_ending(arguments.plot, "picture", ".png")
+    for option, (kind, *endings) in _ENDINGS.items():
+        path = getattr(arguments, option)
+        if path is not None:
+            check_path(path, kind, f"ranks{endings[0]}")
+            check_ending(path, kind, *endings)
     try:
         with progress(f"reading {arguments.folder}"):
             ranks = read_ranks(arguments.folder, workers=_WORKERS)
@@ -76,13 +75,13 @@ def _shell(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"folder": arguments.folder, **ranks.to_dict()})
     else:
-        print_lines(text_tables(ranks_tables(ranks.members, ranks.what, by=arguments.by, limit=arguments.top)))
+        print_lines(text_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top)))
     status = BAD_FILE if ranks.faults else 0
     if arguments.plot is not None:
         from ipygpumem.features.ranks.plot import ranks_picture
         from ipygpumem.viewer.write import write_file
 
-        write_file(check_path(arguments.plot, "picture", "ranks.png"), ranks_picture(ranks.members).png)
+        write_file(check_path(arguments.plot), ranks_picture(ranks.members).png)
         print_lines(f"{arguments.plot}: the level of each rank over time")
     if arguments.html is not None:
         status = _write_page(arguments.html, ranks) or status
@@ -93,15 +92,15 @@ def _write_page(target: str, ranks: Ranks) -> int:
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.viewer import write_page
 
-    files = _chosen(ranks)
+    files = _viewer_files(ranks)
     try:
         with progress("writing"):
             path = write_page(target, [Snapshot.load(file) for file in files])
     except SnapshotError as error:
         print_error(error)
         return BAD_FILE
-    count = len(ranks.snapshots or {})
-    selection = f", {len(files)} of {count} {ranks.what}s" if count > len(files) else ""
+    count = len(ranks.snapshots)
+    selection = f", {len(files)} of {count} ranks" if count > len(files) else ""
     print_lines(f"{target}: {size(path.stat().st_size)}{selection}", ranks.clock(files))
     return 0
 
@@ -111,13 +110,7 @@ RANKS = Command(
     "the ranks of a run side by side, from the folder that measure(rank_reports=FOLDER) wrote",
     (
         Option(("folder",), "FOLDER", "reports and snapshots of the ranks, or snapshots alone", path=True),
-        Option(
-            ("--by",),
-            f"{{{','.join(_COLUMNS)}}}",
-            "the highest first (default: rank)",
-            choices=_COLUMNS,
-            default="rank",
-        ),
+        Option(("--by",), f"{{{','.join(_COLUMNS)}}}", "the highest first (default: rank)", _COLUMNS, default="rank"),
         Option(
             ("-n", "--top"), "N", f"rows of each table (default {DEFAULT_ROWS})", default=DEFAULT_ROWS, type=positive
         ),

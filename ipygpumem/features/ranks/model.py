@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.from_dict import DataReader, mapping
@@ -12,9 +11,6 @@ from ipygpumem.core.report import Report
 from ipygpumem.core.schema import check_schema
 from ipygpumem.core.to_dict import PlainData
 from ipygpumem.features.lines.model import CodeLine
-
-if TYPE_CHECKING:
-    from ipygpumem.core.report import DeviceReport
 
 __all__ = ["MAX_RANKS", "SCHEMA", "DeviceFacts", "RankInfo", "RankPeak", "RankResult", "State", "rank_result_from"]
 
@@ -62,10 +58,6 @@ class RankInfo(PlainData):
     clock: float | None = None
     began: float = 0.0
     launch: tuple[tuple[str, str], ...] = ()
-
-    def device(self, name: str) -> DeviceFacts | None:
-        """The device of this name; None if it is unknown."""
-        return next((device for device in self.devices if device.name == name), None)
 
     @property
     def start(self) -> float:
@@ -116,13 +108,6 @@ class RankResult(PlainData):
     snapshot: str | None = None
 
     @property
-    def devices(self) -> list[DeviceReport]:
-        """The devices that the process uses."""
-        if self.report is None:
-            return []
-        return [device for device in self.report.devices.values() if device.before.context or device.after.context]
-
-    @property
     def host(self) -> str:
         """Name of its machine; empty if unknown."""
         return "" if self.origin is None else self.origin.host
@@ -134,19 +119,16 @@ class RankResult(PlainData):
 
     def device_facts(self, name: str) -> DeviceFacts | None:
         """The device of this name; None if it is unknown."""
-        return None if self.origin is None else self.origin.device(name)
+        devices = () if self.origin is None else self.origin.devices
+        return next((device for device in devices if device.name == name), None)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, without the report's lines and modules, which can be large."""
         report = None if self.report is None else replace(self.report, lines=(), modules=()).to_dict()
         return {"schema": SCHEMA, "report": report, **PlainData.to_dict(self)}
 
-    def to_json(self) -> str:
-        """`to_dict` as JSON text."""
-        return json.dumps(self.to_dict())
 
-
-_READER = DataReader({"CodeLine": CodeLine, "RankInfo": RankInfo, "DeviceFacts": DeviceFacts, "RankPeak": RankPeak})
+_READER = DataReader({"CodeLine": CodeLine})
 
 
 def rank_result_from(data: Any, name: str) -> RankResult:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+import contextlib
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,38 +68,40 @@ def _curve(timeline: Timeline, start: int | None) -> tuple[tuple[float, int], ..
     levels = timeline.requested.bytes
     zero = int(time[0]) if start is None else start
     edges = np.linspace(int(time[0]), int(time[-1]) + 1, _INTERVALS + 1)
-    first = np.searchsorted(time, edges[:-1], side="left")
-    last = np.searchsorted(time, edges[1:], side="left")
-    points = []
-    for left, right, edge in zip(first.tolist(), last.tolist(), edges[:-1].tolist(), strict=True):
-        # levels[n] is the level before event n, so levels[left] is the level at the start of the interval
-        points.append((round((edge - zero) / 1e6, 6), int(levels[left : right + 1].max())))
-    points.append((round((int(time[-1]) - zero) / 1e6, 6), int(levels[-1])))
-    return tuple(points)
+    events = np.searchsorted(time, edges, side="left").tolist()
+    # levels[n] is the level before event n, so levels[first] is the level at the start of the interval
+    highest = [int(levels[first : last + 1].max()) for first, last in pairwise(events)]
+    seconds = [(moment - zero) / 1e6 for moment in (*edges[:-1].tolist(), int(time[-1]))]
+    points = zip(seconds, [*highest, int(levels[-1])], strict=True)
+    return tuple((round(second, 6), level) for second, level in points)
 
 
 def summarize_files(files: Mapping[str, Path], workers: int) -> Iterator[tuple[str, _Summary]]:
-    """Summarize several recordings, a few at a time; for a file that cannot be read, the reason as text."""
+    """Summarize several recordings; for a file that cannot be read, the reason as text."""
     if workers <= 1 or len(files) < _MIN_POOL_FILES:
         yield from ((name, _summary(str(path))) for name, path in files.items())
         return
-    waiting, failed = deque(files.items()), []
-    while waiting:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            while waiting:
-                batch = [waiting.popleft() for _ in range(min(4 * workers, len(waiting)))]
-                try:
-                    summaries = list(pool.map(_summary, [str(path) for _, path in batch]))
-                except BrokenProcessPool:  # one of the files has brought its reader down: which one is unknown
-                    failed += batch
-                    break
-                yield from zip((name for name, _ in batch), summaries, strict=True)
-    for name, path in failed:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            try:
-                yield name, pool.submit(_summary, str(path)).result()
-            except BrokenProcessPool:
-                yield name, "the process that read it was killed: not enough memory"
+    futures = {}
+    with _process_pool(workers) as pool, contextlib.suppress(BrokenProcessPool):
+        for name, path in files.items():
+            futures[name] = pool.submit(_summary, str(path))
+    for name, path in files.items():
+        try:
+            yield name, futures[name].result()
+        except (BrokenProcessPool, KeyError):  # a file has brought its reader down: which one is unknown
+            yield name, _summary_alone(path)
+
+
+def _process_pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+
+
+def _summary_alone(path: Path) -> _Summary:
+    with _process_pool(1) as pool:
+        try:
+            return pool.submit(_summary, str(path)).result()
+        except BrokenProcessPool:
+            return "the process that read it was killed: not enough memory"
 
 
 def _summary(path: str) -> _Summary:

@@ -26,42 +26,38 @@ _DEFAULT_COLOR = "#9db8d9"
 _TYPICAL, _DIFFERENT = ("typical", "#1d4ed8"), ("differs most", "#c2410c")
 
 
-def ranks_picture(members: Sequence[RankResult], what: str = "rank") -> Picture:
+def ranks_picture(results: Sequence[RankResult]) -> Picture:
     """Draw each rank's requested bytes over the seconds since its measurement began.
 
     The rank that differs most and a typical one have their own colors. Each point is the highest level in an interval.
 
-    Args:
-        members: Results of the ranks.
-        what: What a member is called: ``"rank"`` or ``"engine"``.
-
     Raises:
         OptionError: No rank has a recording with times, or matplotlib is not installed.
     """
-    curves = {member.name: peak for member in members if (peak := member.highest) is not None and peak.curve}
+    curves = {result.name: peak for result in results if (peak := result.highest) is not None and peak.curve}
     if not curves:
-        raise OptionError(f"cannot draw the {what}s: none has a snapshot with times")
-    comparison = compare_ranks(members)
+        raise OptionError("cannot draw the ranks: none has a snapshot with times")
+    comparison = compare_ranks(results)
     marked = {}
     if comparison is not None and comparison.lines:
         marked = {comparison.typical: _TYPICAL, comparison.odd: _DIFFERENT}
-    text = f"{many(len(curves), what)}, highest level {size(max(peak.requested for peak in curves.values()))}"
-    return render(_TOP + _PLOT_HEIGHT + _FOOT, lambda sheet: _draw(sheet, curves, marked, what), text)
+    text = f"{many(len(curves), 'rank')}, highest level {size(max(peak.requested for peak in curves.values()))}"
+    return render(_TOP + _PLOT_HEIGHT + _FOOT, lambda sheet: _draw(sheet, curves, marked), text)
 
 
-def _draw(sheet: Sheet, curves: dict[str, RankPeak], marked: dict[str, tuple[str, str]], what: str) -> None:
+def _draw(sheet: Sheet, curves: dict[str, RankPeak], marked: dict[str, tuple[str, str]]) -> None:
     first = min(0.0, *(peak.curve[0][0] for peak in curves.values()))
     last = max(peak.curve[-1][0] for peak in curves.values())
     highest = max(level for peak in curves.values() for _, level in peak.curve)
     started = "measurement began" if all(peak.start_us is not None for peak in curves.values()) else "first event"
-    title = f"Requested memory of {many(len(curves), what)}"
-    sheet.title(RIGHT, 20, title, f"over the time since each {what}'s {started}", size=14)
+    title = f"Requested memory of {many(len(curves), 'rank')}"
+    sheet.title(RIGHT, 20, title, f"over the time since each rank's {started}", size=14)
     axes = sheet.plot(_TOP, _PLOT_HEIGHT, (first, last if last > first else first + 1), highest * _HEADROOM or 1.0)
     sheet.label_x(axes, time_ticks(*axes.get_xlim()))
     for name, peak in curves.items():
         _, color = marked.get(name, ("", _DEFAULT_COLOR))
         style = {"linewidth": 2 * POINT, "zorder": 3} if name in marked else {"linewidth": POINT}
         axes.plot(*zip(*peak.curve, strict=True), color=color, **style)
-    labels = [(color, f"{what} {clip(name, 40)}, {label}", "solid") for name, (label, color) in marked.items()]
+    labels = [(color, f"rank {clip(name, 40)}, {label}", "solid") for name, (label, color) in marked.items()]
     if labels:
         sheet.legend(LEFT, 40, labels)

@@ -6,6 +6,7 @@ A first report is written when the rank starts. This distinguishes a rank that w
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import time
@@ -39,10 +40,8 @@ class RankFiles:
     """
 
     def __init__(self, folder: str | os.PathLike[str], rank: int | None = None, *, record: bool = True) -> None:
-        if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or rank < 0):
-            raise OptionError(f"rank must be an integer of at least 0, not {rank!r}")
-        if rank is not None and rank >= MAX_RANKS:
-            raise OptionError(f"rank must be less than {MAX_RANKS:,}, not {rank:,}")
+        if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < MAX_RANKS):
+            raise OptionError(f"rank must be an integer from 0 to {MAX_RANKS - 1:,}, not {rank!r}")
         if not isinstance(folder, (str, bytes, os.PathLike)):
             raise OptionError(f"rank_reports must be the path of a folder, not {folder!r}")
         if not os.fsdecode(folder).strip():
@@ -66,11 +65,7 @@ class RankFiles:
         return self._folder / f"rank_{process if info.rank is None else f'{info.rank:0{_DIGITS}}'}{extension}"
 
     def write_start(self) -> None:
-        """Write a first report, which says that this rank has started.
-
-        Raises:
-            OptionError: The file cannot be written.
-        """
+        """Write a first report, which says that this rank has started; `OptionError` if that is not possible."""
         self._info = current_rank_info(rank=self._rank, clock=self._clock_difference(), began=time.time())
         try:
             self._write(RankResult("", "running", self._info))
@@ -90,10 +85,9 @@ class RankFiles:
         return round(difference, 3) if abs(difference) >= _CLOCK_TOLERANCE else 0.0
 
     def update_rank(self) -> bool:
-        """Look up the rank again, because torch.distributed may have started. Call this before saving the snapshot.
+        """Look up the rank again before the snapshot is saved, because torch.distributed may have started.
 
-        Returns:
-            False in a process that was forked in the meantime: the files belong to its parent.
+        Returns False in a process that was forked in the meantime: the files belong to its parent.
         """
         before = self._info
         if os.getpid() != before.pid:
@@ -120,7 +114,7 @@ class RankFiles:
 
     def _write(self, result: RankResult) -> None:
         with replacing(self._path(REPORT)) as temporary:
-            temporary.write_bytes(f"{result.to_json()}\n".encode())
+            temporary.write_bytes(f"{json.dumps(result.to_dict())}\n".encode())
 
 
 def make_folder(name: str) -> Path:

@@ -17,7 +17,7 @@ from ipygpumem.sources.host import process_start
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["current_rank_info", "launch_ids", "rank_and_world", "set_fallback_rank"]
+__all__ = ["FallbackRank", "current_rank_info", "launch_ids", "rank_and_world"]
 
 _VARIABLES = (
     ("RANK", "WORLD_SIZE"),  # torchrun, accelerate
@@ -25,13 +25,12 @@ _VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
-_fallback_rank: int | None = None
 
 
-def set_fallback_rank(number: int | None) -> None:
-    """Set the rank for a process without a launcher, such as an engine; None removes it."""
-    global _fallback_rank  # noqa: PLW0603 (a process has one rank)
-    _fallback_rank = number
+class FallbackRank:
+    """State of the runtime: ``number`` is the rank of a process without a launcher, such as an engine."""
+
+    number: int | None = None
 
 
 def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
@@ -44,15 +43,15 @@ def rank_and_world(environment: Mapping[str, str] = os.environ) -> tuple[int | N
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return int(distributed.get_rank()), int(distributed.get_world_size())
     for rank, world in _VARIABLES:
-        number = _number(environment.get(rank))
+        number = _number(environment.get(rank, ""))
         if number is not None:
-            return number, _number(environment.get(world))
-    return _fallback_rank, None
+            return number, _number(environment.get(world, ""))
+    return current().state(FallbackRank).number, None
 
 
-def _number(text: str | None) -> int | None:
-    valid = text is not None and text.isascii() and text.isdecimal() and len(text) < len("16777216")
-    return int(text) if text is not None and valid else None
+def _number(text: str) -> int | None:
+    valid = text.isascii() and text.isdecimal() and len(text) < len("16777216")
+    return int(text) if valid else None
 
 
 def current_rank_info(*, rank: int | None = None, clock: float | None = None, began: float = 0.0) -> RankInfo:
@@ -77,17 +76,17 @@ def current_rank_info(*, rank: int | None = None, clock: float | None = None, be
 
 def launch_ids(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, str], ...]:
     """What distinguishes this launch of the ranks from others, as (kind, value); see `newest_run`."""
-    ids = [("process", f"{os.getpid()} {process_start(os.getpid())}")]
-    elastic = environment.get("TORCHELASTIC_RUN_ID", "")
+    ids = {"process": f"{os.getpid()} {process_start(os.getpid())}"}
+    elastic = environment.get("TORCHELASTIC_RUN_ID")
     if elastic and elastic != "none":  # torchrun's default if no run id is given
-        ids.append(("elastic", elastic))
-    job = environment.get("SLURM_JOB_ID", "")
+        ids["elastic"] = elastic
+    job = environment.get("SLURM_JOB_ID")
     if job:
-        ids.append(("job", f"{job}.{environment.get('SLURM_STEP_ID', '')}".rstrip(".")))
-    address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+        ids["job"] = f"{job}.{environment.get('SLURM_STEP_ID', '')}".rstrip(".")
+    address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
     if address and port:
-        ids.append(("master", f"{address}:{port}"))
+        ids["master"] = f"{address}:{port}"
     # ranks started by hand, or by srun, have different parents
     if elastic or multiprocessing.parent_process() is not None:
-        ids.append(("parent", f"{os.getppid()} {process_start(os.getppid())}"))
-    return tuple(ids)
+        ids["parent"] = f"{os.getppid()} {process_start(os.getppid())}"
+    return tuple(ids.items())

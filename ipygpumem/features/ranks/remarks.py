@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ipygpumem.core.report import Report
-    from ipygpumem.features.history.model import ReportRow
     from ipygpumem.features.ranks.model import RankInfo, RankResult
+    from ipygpumem.features.ranks.skew import RankRow
 
 __all__ = ["join_names", "notes_tables", "rank_remarks"]
 
@@ -32,13 +32,19 @@ def join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_MAX_NAMES])}{more}"
 
 
+def _names_by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The joined names that belong to each text."""
+    names: dict[str, list[str]] = {}
+    for text, name in pairs:
+        names.setdefault(text, []).append(name)
+    return {text: join_names(names_of_text) for text, names_of_text in names.items()}
+
+
 def notes_tables(results: Iterable[RankResult], role: str, limit: int) -> list[Table]:
     """A table of the notes in the reports, each with the ranks that it applies to; empty without notes."""
-    names_by_note: dict[str, list[str]] = {}
-    for result in results:
-        for note in () if result.report is None else _notes(result.report):
-            names_by_note.setdefault(note, []).append(result.name)
-    lines = [f"{role} {join_names(names)}: {note}" for note, names in names_by_note.items()]
+    reports = ((result.name, result.report) for result in results if result.report is not None)
+    names = _names_by_text((note, name) for name, report in reports for note in _notes(report))
+    lines = [f"{role} {joined}: {note}" for note, joined in names.items()]
     if len(lines) > limit:
         lines = [*lines[:limit], f"{len(lines) - limit:,} more notes not shown"]
     return [Table(f"notes by {role}", (), (), tuple(lines))] if lines else []
@@ -53,9 +59,7 @@ def _notes(report: Report) -> Iterator[str]:
         yield from report.profile.sentences()
 
 
-def rank_remarks(
-    results: Sequence[RankResult], rows: Sequence[tuple[RankResult, ReportRow | None]], role: str
-) -> Iterator[str]:
+def rank_remarks(results: Sequence[RankResult], rows: Sequence[RankRow], role: str) -> Iterator[str]:
     """The remarks below the table of figures."""
     lost = [result.name for result in results if result.report is None]
     if lost and not (len(lost) == len(results) and all(result.peaks for result in results)):
@@ -64,47 +68,38 @@ def rank_remarks(
     if slow:
         worst = [f"{result.name} ({duration(result.report.seconds)})" for result, _ in slow if result.report]
         yield f"much slower than the median of {duration(slow[0][1])}: {role} {', '.join(worst[:_MAX_NAMES])}"
-    yield from _version_remarks(results, role)
-    yield from _clock_remarks(results, role)
+    origins = [(result.name, result.origin) for result in results if result.origin is not None]
+    versions = _names_by_text((origin.version, name) for name, origin in origins if origin.version)
+    if len(versions) > 1:
+        parts = [f"{version} on {role} {names}" for version, names in versions.items()]
+        yield f"different versions of ipygpumem: {'; '.join(parts)}"
+    started = [(name, origin) for name, origin in origins if origin.began]
+    yield from _clock_remarks([origin for _, origin in started])
+    yield from _late_remarks(started, role)
     if any(row is not None and row.device == HOST for _, row in rows):
         yield "without a GPU: held and peak are the process's resident memory"
     yield from dict.fromkeys(result.note for result in results if result.report is not None and result.note)
 
 
-def _version_remarks(results: Sequence[RankResult], role: str) -> Iterator[str]:
-    versions: dict[str, list[str]] = {}
-    for result in results:
-        if result.origin is not None and result.origin.version:
-            versions.setdefault(result.origin.version, []).append(result.name)
-    if len(versions) > 1:
-        parts = [f"{version} on {role} {join_names(names)}" for version, names in versions.items()]
-        yield f"different versions of ipygpumem: {'; '.join(parts)}"
-
-
-def _clock_remarks(results: Sequence[RankResult], role: str) -> Iterator[str]:
-    """Machines whose clock differs from the shared folder's, and ranks that started late by the folder's clock."""
-    origins = [(result.name, result.origin) for result in results if result.origin is not None and result.origin.began]
-    clocks = {info.host: info.clock for _, info in origins if info.clock is not None and abs(info.clock) >= _SAME_TIME}
+def _clock_remarks(origins: Iterable[RankInfo]) -> Iterator[str]:
+    """Machines whose clock differs from the shared folder's."""
+    clocks = {info.host: info.clock for info in origins if info.clock is not None and abs(info.clock) >= _SAME_TIME}
     if len(clocks) > _MAX_CLOCKS:
         host = max(clocks, key=lambda host: abs(clocks[host]))
         largest = f"{duration(abs(clocks[host]))} ({host})"
         yield f"the clocks of {len(clocks):,} hosts differ from the shared folder's by up to {largest}: {_FOLDER_CLOCK}"
-    else:
-        for host, clock in clocks.items():
-            offset = f"{duration(abs(clock))} {'behind' if clock > 0 else 'ahead of'}"
-            yield f"the clock of {host} is {offset} the shared folder's: {_FOLDER_CLOCK}"
-    yield from _late_remarks(origins, role)
+        return
+    for host, clock in clocks.items():
+        offset = f"{duration(abs(clock))} {'behind' if clock > 0 else 'ahead of'}"
+        yield f"the clock of {host} is {offset} the shared folder's: {_FOLDER_CLOCK}"
 
 
 def _late_remarks(origins: Sequence[tuple[str, RankInfo]], role: str) -> Iterator[str]:
-    if not origins:
-        return
-    first = min(info.start for _, info in origins)
-    late = sorted(
-        ((info.start - first, name) for name, info in origins if info.start - first >= _SAME_TIME), reverse=True
-    )
+    """Ranks that started late, by the folder's clock if there is one."""
+    first = min((info.start for _, info in origins), default=0.0)
+    delays = sorted(((info.start - first, name) for name, info in origins), reverse=True)
+    late = [f"{name} by {duration(seconds)}" for seconds, name in delays if seconds >= _SAME_TIME]
     if late:
         several_clocks = len({info.host for _, info in origins}) > 1 and all(info.clock is None for _, info in origins)
         doubt = ", if the clocks of the hosts agree" if several_clocks else ""
-        delays = ", ".join(f"{name} by {duration(seconds)}" for seconds, name in late[:_MAX_NAMES])
-        yield f"started after the first{doubt}: {role} {delays}"
+        yield f"started after the first{doubt}: {role} {', '.join(late[:_MAX_NAMES])}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -16,30 +17,35 @@ from ipygpumem.features.history.model import ReportRow, report_rows
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ipygpumem.core.report import DeviceReport
     from ipygpumem.features.lines.model import CodeLine
     from ipygpumem.features.ranks.model import RankResult
+
+    RankRow = tuple[RankResult, ReportRow | None]
 
 __all__ = [
     "FIGURES",
     "DeviceUsage",
     "Difference",
-    "Skew",
+    "Spread",
     "compare_ranks",
     "device_usage",
     "rank_rows",
-    "skews",
     "slow_ranks",
+    "spread_of",
+    "spreads",
 ]
 
-FIGURES = ("held", "peak", "outside", "host_peak", "seconds")
+FIGURES = {"held": "held", "peak": "peak", "outside": "outside PyTorch", "host_peak": "host peak", "seconds": "time"}
+"""The figures that are compared, fields of `ReportRow`, with their labels."""
 _SLOW_FACTOR, _SLOW_SECONDS = 1.5, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Skew:
-    """The spread of one figure over all rows that have it: bytes, except for ``seconds``.
+class Spread:
+    """The spread of a figure over all processes and devices that have it: bytes, except for ``seconds``.
 
-    ``highest_of`` and ``lowest_of`` are (rank, device).
+    ``highest_of`` and ``lowest_of`` are (process, device).
     """
 
     figure: str
@@ -48,7 +54,6 @@ class Skew:
     median: float
     highest: float
     highest_of: tuple[str, str]
-    known: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,6 @@ class DeviceUsage:
 
     host: str
     uuid: str
-    label: str
     users: tuple[tuple[str, str, int | None], ...]
     used: int | None
     total: int | None
@@ -91,31 +95,29 @@ class Difference:
     alike: int
 
 
-def rank_rows(results: Iterable[RankResult]) -> list[tuple[RankResult, ReportRow | None]]:
+def rank_rows(results: Iterable[RankResult]) -> list[RankRow]:
     """A row for each rank and each of its devices; None for a rank without a report."""
-    rows: list[tuple[RankResult, ReportRow | None]] = []
+    rows: list[RankRow] = []
     for result in results:
         rows += [(result, row) for row in ([None] if result.report is None else report_rows(result.report))]
     return rows
 
 
-def skews(rows: Sequence[tuple[RankResult, ReportRow | None]]) -> list[Skew]:
+def spread_of(figure: str, rows: Iterable[tuple[str, ReportRow]], at_least: int = 1) -> Spread | None:
+    """The spread of a figure over (process, row); None if fewer than ``at_least`` rows have it."""
+    values = [(value, (name, row.device)) for name, row in rows if (value := getattr(row, figure)) is not None]
+    if len(values) < at_least:
+        return None
+    middle = median(value for value, _ in values)
+    return Spread(figure, *min(values, key=itemgetter(0)), middle, *max(values, key=itemgetter(0)))
+
+
+def spreads(rows: Iterable[RankRow]) -> list[Spread]:
     """The spread of each figure that at least two rows have."""
-    spreads = []
-    host_only = all(row is None or row.device == HOST for _, row in rows)
-    for figure in FIGURES:
-        if host_only and figure == "host_peak":  # the same as peak
-            continue
-        values = [
-            (value, (result.name, row.device))
-            for result, row in rows
-            if row is not None and (value := getattr(row, figure)) is not None
-        ]
-        if len(values) > 1:
-            lowest, highest = min(values, key=lambda pair: pair[0]), max(values, key=lambda pair: pair[0])
-            middle = median(value for value, _ in values)
-            spreads.append(Skew(figure, lowest[0], lowest[1], middle, highest[0], highest[1], len(values)))
-    return spreads
+    reported = [(result.name, row) for result, row in rows if row is not None]
+    host_only = all(row.device == HOST for _, row in reported)
+    figures = [figure for figure in FIGURES if not (host_only and figure == "host_peak")]  # the same as peak
+    return [spread for figure in figures if (spread := spread_of(figure, reported, at_least=2)) is not None]
 
 
 def slow_ranks(results: Iterable[RankResult]) -> list[tuple[RankResult, float]]:
@@ -130,30 +132,28 @@ def slow_ranks(results: Iterable[RankResult]) -> list[tuple[RankResult, float]]:
 
 def device_usage(results: Iterable[RankResult]) -> list[DeviceUsage]:
     """The devices that the processes have a context on. The same UUID on the same machine is the same device."""
-    users: dict[tuple[str, str], list[tuple[RankResult, str]]] = defaultdict(list)
+    users: dict[tuple[str, str], list[tuple[float, str, DeviceReport]]] = defaultdict(list)
     for result in results:
-        for device in result.devices:
+        if result.report is None:
+            continue
+        end = result.report.time + result.report.seconds
+        for device in result.report.devices.values():
             facts = result.device_facts(device.name)
-            if facts is not None and facts.uuid:
-                users[result.host, facts.uuid].append((result, device.name))
+            if facts is not None and facts.uuid and (device.before.context or device.after.context):
+                users[result.host, facts.uuid].append((end, result.name, device))
     return [_usage(host, uuid, of_device) for (host, uuid), of_device in users.items()]
 
 
-def _usage(host: str, uuid: str, users: list[tuple[RankResult, str]]) -> DeviceUsage:
-    ends = [
-        (result.report.time + result.report.seconds, result.name, name, result.report.devices[name].after)
-        for result, name in users
-        if result.report is not None
-    ]
-    newest = max(ends, key=lambda end: end[0])[3]
-    sizes = [after.process for _, _, _, after in ends]
+def _usage(host: str, uuid: str, users: Sequence[tuple[float, str, DeviceReport]]) -> DeviceUsage:
+    newest = max(users, key=itemgetter(0))[2].after
+    own = tuple((rank, device.name, device.after.process) for _, rank, device in users)
+    sizes = [device.after.process for _, _, device in users]
     others = None
     if newest.used is not None and None not in sizes:
-        rest = newest.used - (newest.driver_reserved or 0) - sum(size or 0 for size in sizes)
-        others = rest if rest >= 0 else None  # one process freed memory before the other was read
-    facts = users[0][0].device_facts(users[0][1])
-    own = tuple((rank, name, after.process) for _, rank, name, after in ends)
-    return DeviceUsage(host, uuid, "" if facts is None else facts.label, own, newest.used, newest.total, others)
+        others = newest.used - (newest.driver_reserved or 0) - sum(nbytes or 0 for nbytes in sizes)
+        if others < 0:  # one process freed memory before the other was read
+            others = None
+    return DeviceUsage(host, uuid, own, newest.used, newest.total, others)
 
 
 def compare_ranks(results: Iterable[RankResult], limit: int = 20) -> Difference | None:
@@ -161,25 +161,21 @@ def compare_ranks(results: Iterable[RankResult], limit: int = 20) -> Difference 
 
     Returns None if fewer than two ranks have a recording. Of two ranks, the second is compared with the first.
     """
-    peaks = {result.name: result.highest for result in results}
-    sums = {name: _by_line((*peak.lines, peak.rest)) for name, peak in peaks.items() if peak is not None}
-    requested = {name: peak.requested for name, peak in peaks.items() if peak is not None}
-    if len(sums) <= 1:
+    peaks = {result.name: peak for result in results if (peak := result.highest) is not None}
+    if len(peaks) <= 1:
         return None
+    sums = {name: _by_line((*peak.lines, peak.rest)) for name, peak in peaks.items()}
     labels = sorted({label for lines in sums.values() for label in lines})
     middle = {label: median(lines.get(label, 0) for lines in sums.values()) for label in labels}
     distance = {name: sum(abs(lines.get(label, 0) - middle[label]) for label in labels) for name, lines in sums.items()}
     typical = min(distance, key=lambda name: distance[name])
     odd = max((name for name in distance if name != typical), key=lambda name: distance[name])
     usual, unusual = sums[typical], sums[odd]
-    lines = [
-        (label, usual.get(label, 0), unusual.get(label, 0))
-        for label in labels
-        if usual.get(label) != unusual.get(label)
-    ]
-    lines.sort(key=lambda line: (-abs(line[2] - line[1]), line[0]))
+    pairs = [(label, usual.get(label, 0), unusual.get(label, 0)) for label in labels]
+    lines = sorted((line for line in pairs if line[1] != line[2]), key=lambda line: (-abs(line[2] - line[1]), line[0]))
     alike = sum(lines_of_rank == usual for lines_of_rank in sums.values())
-    return Difference(odd, typical, requested[odd], requested[typical], tuple(lines[:limit]), len(sums), alike)
+    requested = peaks[odd].requested, peaks[typical].requested
+    return Difference(odd, typical, *requested, tuple(lines[:limit]), len(sums), alike)
 
 
 def _by_line(lines: Iterable[CodeLine]) -> dict[str, int]:

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.tables import Table, TableRow
 from ipygpumem.core.units import VISIBLE, change_text, duration, level_text, pair, size
+from ipygpumem.features.history.table import row_figures, row_outcome
 from ipygpumem.features.ranks.remarks import join_names, notes_tables, rank_remarks
-from ipygpumem.features.ranks.skew import compare_ranks, device_usage, rank_rows, skews
+from ipygpumem.features.ranks.skew import FIGURES, compare_ranks, device_usage, rank_rows, spreads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.features.history.model import ReportRow
     from ipygpumem.features.ranks.model import RankResult
-    from ipygpumem.features.ranks.skew import DeviceUsage, Difference, Skew
-
-    _Row = tuple[RankResult, ReportRow | None]
+    from ipygpumem.features.ranks.skew import DeviceUsage, Difference, RankRow, Spread
 
 __all__ = ["DEFAULT_ROWS", "ranks_tables"]
 
@@ -26,17 +25,8 @@ DEFAULT_ROWS = 32
 """Rows of each table, unless the user asks for another number."""
 _UUID_DIGITS = 8
 _MAX_LINES = 8
-_FIGURES = {"held": "held", "peak": "peak", "outside": "outside PyTorch", "host_peak": "host peak", "seconds": "time"}
-_COLUMNS = {
-    "device": "device",
-    "held": "held",
-    "peak": "peak",
-    "allocated": "allocated",
-    "cache": "cached",
-    "outside": "outside",
-    "seconds": "time",
-}
-_HOST_COLUMNS = {"device": "device", "held": "held", "peak": "peak", "allocated": "resident", "seconds": "time"}
+_HEADER = ("device", "held", "peak", "allocated", "cached", "outside", "time")
+_HOST_HEADER = ("device", "held", "peak", "resident", "time")
 _STATES = {
     "running": "started, but left no report: killed, or still running",
     "late": "still running",
@@ -53,15 +43,15 @@ def ranks_tables(
 ) -> list[Table]:
     """All tables about several processes, each with at most ``limit`` rows.
 
-    ``role`` is ``rank`` or ``engine``. ``by`` is ``rank``, which keeps the order, or ``held``, ``peak``, ``outside`` or
-    ``time``, highest first. ``code`` is the code that they ran, if it has to be shown.
+    ``role`` is what a process is called, such as ``rank``. ``by`` is ``rank``, which keeps the order, or ``held``,
+    ``peak``, ``outside`` or ``time``, highest first. ``code`` is the code that they ran, if it has to be shown.
     """
     rows = rank_rows(results)
     figures = _figures_table(results, rows, role, by, limit)
     tables = [replace(figures, title=f"{figures.title} ran: {code}") if code else figures]
-    spreads = [spread for spread in skews(rows) if not _is_negligible(spread)]
-    if spreads:
-        tables.append(_skew_table(spreads, role))
+    visible_spreads = [spread for spread in spreads(rows) if not _is_negligible(spread)]
+    if visible_spreads:
+        tables.append(_spread_table(visible_spreads, role))
     devices = device_usage(results)
     if devices:
         tables.append(_device_table(devices, role, limit))
@@ -71,65 +61,57 @@ def ranks_tables(
     return [*tables, *notes_tables(results, role, limit)]
 
 
-def _figures_table(results: Sequence[RankResult], rows: Sequence[_Row], role: str, by: str, limit: int) -> Table:
+def _figures_table(results: Sequence[RankResult], rows: Sequence[RankRow], role: str, by: str, limit: int) -> Table:
     hosts = list(dict.fromkeys(result.host for result in results if result.host))
-    several = len(hosts) > 1
-    largest = max((row.peak or 0 for _, row in rows if row is not None), default=0) or 1
-    columns = _COLUMNS if any(row is not None and row.device != HOST for _, row in rows) else _HOST_COLUMNS
-    if all(row is None for _, row in rows):
-        columns = {}
+    reported = [row for _, row in rows if row is not None]
+    largest = max((row.peak or 0 for row in reported), default=0) or 1
+    header = () if not reported else _HOST_HEADER if all(row.device == HOST for row in reported) else _HEADER
     body = tuple(
         TableRow(
             result.name,
-            (*((result.host,) if several else ()), *(_cell(column, result, row) for column in columns)),
+            (*([result.host] if len(hosts) > 1 else ()), *_cells(result, row, len(header))),
             1,
             bar=None if row is None else max(row.peak or 0, 0) / largest,
-            remark=_outcome(result, row),
+            remark=_missing_reason(result) if row is None else row_outcome(row),
         )
         for result, row in _sorted(rows, by)[:limit]
     )
     title = f"{len(results):,} {role}{'' if len(results) == 1 else 's'}"
-    where = f" on {len(hosts):,} hosts" if several else f" on {hosts[0]}" if hosts else ""
-    header = (*(("host",) if several else ()), *columns.values())
+    where = f" on {len(hosts):,} hosts" if len(hosts) > 1 else f" on {hosts[0]}" if hosts else ""
     remarks = (f"{len(rows) - limit:,} more rows not shown",) if len(rows) > limit else ()
+    header = ("host", *header) if len(hosts) > 1 else header
     return Table(title + where, header, body, (*remarks, *rank_remarks(results, rows, role)))
 
 
-def _sorted(rows: Sequence[_Row], by: str) -> Sequence[_Row]:
+def _sorted(rows: Sequence[RankRow], by: str) -> Sequence[RankRow]:
     if by == "rank":
         return rows
     figure = "seconds" if by == "time" else by
 
-    def descending(pair: _Row) -> float:
-        value = None if pair[1] is None else getattr(pair[1], figure)
+    def descending(rank_row: RankRow) -> float:
+        value = getattr(rank_row[1], figure, None)
         return float("inf") if value is None else -value
 
     return sorted(rows, key=descending)
 
 
-def _cell(column: str, result: RankResult, row: ReportRow | None) -> str:
-    if row is None or (row.device == HOST and column in {"cache", "outside"}):
-        return ""
-    if column == "device":
-        facts = result.device_facts(row.device)
-        return row.device if facts is None or not facts.uuid else f"{row.device} {_short_uuid(facts.uuid)}"
-    if column == "seconds":
-        return duration(row.seconds)
-    value = getattr(row, column)
-    if column in {"allocated", "cache"}:
-        return level_text(value)
-    at_most = "at most " if column == "peak" and row.peak_trust == "bound" else ""
-    whole_device = "~" if column == "outside" and row.outside_trust == "device" else ""
-    return f"{at_most}{whole_device}{change_text(value)}"
+def _cells(result: RankResult, row: ReportRow | None, columns: int) -> Sequence[str]:
+    if row is None:
+        return ("",) * columns
+    facts = result.device_facts(row.device)
+    device = row.device if facts is None or not facts.uuid else f"{row.device} {_short_uuid(facts.uuid)}"
+    held, peak, outside, time = row_figures(row)
+    if columns == len(_HOST_HEADER):
+        return (device, held, peak, level_text(row.allocated), time)
+    cached = "" if row.device == HOST else level_text(row.cache)
+    return (device, held, peak, level_text(row.allocated), cached, outside, time)
 
 
 def _short_uuid(uuid: str) -> str:
     return uuid.removeprefix("GPU-")[:_UUID_DIGITS]
 
 
-def _outcome(result: RankResult, row: ReportRow | None) -> str:
-    if row is not None:
-        return "out of memory" if row.ooms else "failed" if row.success is False else ""
+def _missing_reason(result: RankResult) -> str:
     parts = [] if result.note and result.state == "missing" else [_STATES.get(result.state, result.state)]
     if result.note:
         parts.append(result.note)
@@ -138,51 +120,50 @@ def _outcome(result: RankResult, row: ReportRow | None) -> str:
     return ", ".join(parts)
 
 
-def _skew_table(spreads: Sequence[Skew], role: str) -> Table:
-    several = len({device for spread in spreads for _, device in (spread.lowest_of, spread.highest_of)}) > 1
+def _spread_table(listed: Sequence[Spread], role: str) -> Table:
+    several = len({device for spread in listed for _, device in (spread.lowest_of, spread.highest_of)}) > 1
+
+    def figure(spread: Spread, value: float) -> str:
+        return duration(value) if spread.figure == "seconds" else change_text(round(value))
 
     def name(rank_and_device: tuple[str, str]) -> str:
         return ", ".join(rank_and_device) if several else rank_and_device[0]
 
     body = tuple(
         TableRow(
-            _FIGURES[spread.figure],
+            FIGURES[spread.figure],
             (
-                _figure(spread.figure, spread.lowest),
+                figure(spread, spread.lowest),
                 name(spread.lowest_of),
-                _figure(spread.figure, spread.median),
-                _figure(spread.figure, spread.highest),
+                figure(spread, spread.median),
+                figure(spread, spread.highest),
                 name(spread.highest_of),
             ),
             1,
             remark=_ratio(spread),
         )
-        for spread in spreads
+        for spread in listed
         if not _is_equal(spread)
     )
-    equal = [_FIGURES[spread.figure] for spread in spreads if _is_equal(spread)]
+    equal = [FIGURES[spread.figure] for spread in listed if _is_equal(spread)]
     remarks = (f"equal on all: {', '.join(equal)}",) if equal else ()
     return Table("imbalance", ("lowest", role, "median", "highest", role) if body else (), body, remarks)
 
 
-def _is_equal(spread: Skew) -> bool:
+def _is_equal(spread: Spread) -> bool:
     if spread.figure == "seconds":
         return spread.highest <= spread.median * _EQUAL_TIMES
     return spread.highest - spread.lowest < VISIBLE
 
 
-def _is_negligible(spread: Skew) -> bool:
+def _is_negligible(spread: Spread) -> bool:
     """Whether times differ, but by too little to mention."""
     return spread.figure == "seconds" and spread.highest - spread.lowest < _SHORT_TIME and not _is_equal(spread)
 
 
-def _ratio(spread: Skew) -> str:
+def _ratio(spread: Spread) -> str:
     ratio = "" if spread.median <= 0 else f"{spread.highest / spread.median:.1f}"
     return "" if ratio in {"", "1.0"} else f"highest is {ratio} times the median"
-
-
-def _figure(figure: str, value: float) -> str:
-    return duration(value) if figure == "seconds" else change_text(round(value))
 
 
 def _device_table(devices: Sequence[DeviceUsage], role: str, limit: int) -> Table:
@@ -190,7 +171,7 @@ def _device_table(devices: Sequence[DeviceUsage], role: str, limit: int) -> Tabl
     body = tuple(
         TableRow(
             f"{device.host}  {_short_uuid(device.uuid)}" if several else _short_uuid(device.uuid),
-            (join_names([name for name, _, _ in device.users]), _used(device), _own(device), level_text(device.others)),
+            (join_names([name for name, _, _ in device.users]), *_usage_cells(device)),
             1,
             bar=None if device.used is None or not device.total else device.used / device.total,
             remark=f"shared by {len(device.users)} processes, counted once" if len(device.users) > 1 else "",
@@ -202,15 +183,12 @@ def _device_table(devices: Sequence[DeviceUsage], role: str, limit: int) -> Tabl
     return Table("devices at the end of the measurements", header, body, remarks)
 
 
-def _used(device: DeviceUsage) -> str:
-    if device.used is None or device.total is None:
-        return level_text(device.used)
-    return pair(device.used, device.total)
-
-
-def _own(device: DeviceUsage) -> str:
+def _usage_cells(device: DeviceUsage) -> tuple[str, str, str]:
+    known_total = device.used is not None and device.total is not None
+    used = pair(device.used or 0, device.total or 0) if known_total else level_text(device.used)
     sizes = [nbytes for _, _, nbytes in device.users]
-    return "unknown" if None in sizes else size(sum(nbytes or 0 for nbytes in sizes))
+    by_these = "unknown" if None in sizes else size(sum(nbytes or 0 for nbytes in sizes))
+    return used, by_these, level_text(device.others)
 
 
 def _difference_table(difference: Difference, role: str) -> Table:
@@ -218,20 +196,16 @@ def _difference_table(difference: Difference, role: str) -> Table:
     if not difference.lines:
         return Table(f"{title}: all {difference.compared:,} recordings are equal", (), ())
     odd, typical = f"{role} {difference.odd}", f"{role} {difference.typical}"
-    only_two = difference.compared == len((odd, typical))
     body = [
-        TableRow(label, (_size(typical_bytes), _size(odd_bytes), change_text(odd_bytes - typical_bytes)), 1)
-        for label, typical_bytes, odd_bytes in difference.lines[:_MAX_LINES]
+        TableRow(label, (*(size(nbytes) if nbytes else "0" for nbytes in both), change_text(both[1] - both[0])), 1)
+        for label, *both in difference.lines[:_MAX_LINES]
     ]
     peaks = difference.typical_peak, difference.odd_peak
     body.append(TableRow("peak, requested", (*map(size, peaks), change_text(peaks[1] - peaks[0])), 0))
     more = len(difference.lines) - _MAX_LINES
     remarks = [f"{more:,} more lines differ"] if more > 0 else []
-    if not only_two:
+    comparison = f"{odd} compared with {typical}"
+    if difference.compared > len(peaks):
+        comparison = f"{odd} differs most, {typical} is the most typical"
         remarks.append(f"{difference.alike:,} of {difference.compared:,} recordings are equal to that of {typical}")
-    comparison = f"{odd} compared with {typical}" if only_two else f"{odd} differs most, {typical} is the most typical"
     return Table(f"{title}: {comparison}", (typical, odd, "change"), tuple(body), tuple(remarks))
-
-
-def _size(count: int) -> str:
-    return size(count) if count else "0"

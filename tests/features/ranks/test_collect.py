@@ -23,7 +23,7 @@ from fakes import workers
 from ipygpumem import OptionError, ReportError, measure, read_ranks
 from ipygpumem.features.ranks import peak_summary, rank_files
 from ipygpumem.features.ranks.rank_info import launch_ids, rank_and_world
-from ipygpumem.features.ranks.skew import rank_rows, skews
+from ipygpumem.features.ranks.skew import rank_rows, spreads
 
 DATA = Path(__file__).parents[2] / "data"
 MIB = 1 << 20
@@ -315,9 +315,9 @@ def test_full_disk_keeps_the_report_in_memory(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rank": -1}, "an integer of at least 0"),
-        ({"rank": "0"}, "an integer of at least 0"),
-        ({"rank": 10**9}, "rank must be less than 16,777,216, not 1,000,000,000"),
+        ({"rank": -1}, "an integer from 0 to 16,777,215, not "),
+        ({"rank": "0"}, "an integer from 0 to 16,777,215, not "),
+        ({"rank": 10**9}, "an integer from 0 to 16,777,215, not 1000000000"),
         ({"rank_reports": 5}, "rank_reports must be the path of a folder, not 5"),
         ({"snapshot": "x.pickle"}, "omit snapshot"),
         ({"rank_reports": ""}, "is empty: give the path of a folder"),
@@ -369,7 +369,7 @@ def test_torchrun(tmp_path, ranks):
     assert [member.name for member in found.members] == [str(rank) for rank in range(ranks)]
     assert {member.origin.world for member in found.members} == {ranks}
     assert found.members[-1].report.host.held >= ranks * 16 * MIB
-    (peak,) = [one for one in skews(rank_rows(found.members)) if one.figure == "peak"]
+    (peak,) = [one for one in spreads(rank_rows(found.members)) if one.figure == "peak"]
     assert peak.highest_of == (str(ranks - 1), "host")
 
 

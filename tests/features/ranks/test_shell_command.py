@@ -24,7 +24,7 @@ def run(tmp_path):
         device = DeviceFacts("cuda:0", f"GPU-{rank}234567-89", "H200", 1 << 37)
         info = RankInfo(rank, 3, "node", 100 + rank, "0.1.0", (device,))
         result = RankResult("", "done", info, cell(None, held=10, peak=100 * (rank + 1)))
-        (folder / f"rank_0000{rank}.json").write_text(result.to_json())
+        (folder / f"rank_0000{rank}.json").write_text(json.dumps(result.to_dict()))
     for rank in range(3):
         source = "gpt_small" if rank < 2 else "resnet50"
         (folder / f"rank_0000{rank}.pickle.xz").write_bytes((DATA / f"{source}.pickle.xz").read_bytes())

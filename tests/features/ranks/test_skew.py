@@ -11,7 +11,7 @@ from fakes.sessions import cell
 from ipygpumem.core.errors import ReportError
 from ipygpumem.features.lines.model import CodeLine
 from ipygpumem.features.ranks.model import DeviceFacts, RankInfo, RankPeak, RankResult, rank_result_from
-from ipygpumem.features.ranks.skew import compare_ranks, device_usage, rank_rows, skews, slow_ranks
+from ipygpumem.features.ranks.skew import compare_ranks, device_usage, rank_rows, slow_ranks, spreads
 
 MIB = 1 << 20
 
@@ -26,21 +26,21 @@ def member(name, report=None, *, uuid=None, host="a", lines=None, **options):
     return RankResult(name, "missing" if report is None else "done", origin, report, peaks, **options)
 
 
-def test_skew_names_ranks():
+def test_spread_names_ranks():
     found = [
         member("0", cell(1, peak=100)),
         member("1", cell(1, peak=900)),
         member("2", cell(1, peak=200)),
         member("3"),
     ]
-    (peak,) = [one for one in skews(rank_rows(found)) if one.figure == "peak"]
+    (peak,) = [one for one in spreads(rank_rows(found)) if one.figure == "peak"]
     assert (peak.lowest, peak.lowest_of) == (100 * MIB, ("0", "cuda:0"))
     assert (peak.highest, peak.highest_of) == (900 * MIB, ("1", "cuda:0"))
-    assert (peak.median, peak.known) == (200 * MIB, 3)
+    assert peak.median == 200 * MIB
 
 
-def test_no_skew_of_a_single_rank():
-    assert skews(rank_rows([member("0", cell(1)), member("1")])) == []
+def test_no_spread_of_a_single_rank():
+    assert spreads(rank_rows([member("0", cell(1)), member("1")])) == []
     assert slow_ranks([member("0", cell(1))]) == []
 
 
@@ -106,7 +106,7 @@ def test_two_ranks_are_compared_in_order():
 
 def test_json_round_trip():
     one = member("3", cell(2, held=5), uuid="GPU-x", lines={"a.py:1": 5}, snapshot="/x/y.pickle")
-    again = rank_result_from(json.loads(one.to_json()), "3")
+    again = rank_result_from(json.loads(json.dumps(one.to_dict())), "3")
     assert again == one
     assert again.report.devices["cuda:0"].held == 5 * MIB
 

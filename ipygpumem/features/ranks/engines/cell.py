@@ -13,7 +13,7 @@ from ipygpumem.core.files import check_path, replacing
 from ipygpumem.core.from_dict import printable
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.profile.collect import check_profile_paths
-from ipygpumem.features.ranks.engines.collect import active
+from ipygpumem.features.ranks.engines.enable import active
 from ipygpumem.features.ranks.rank_files import make_folder
 
 if TYPE_CHECKING:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.core.units import MIB
+from ipygpumem.core.version import __version__
 from ipygpumem.features.ranks.collect import Ranks
-from ipygpumem.features.ranks.engines.client import client_and_targets, join_error, join_result, wait_for
-from ipygpumem.features.ranks.engines.status import status_text
-from ipygpumem.features.ranks.engines.submission import Submission, engine_result
-from ipygpumem.features.ranks.table import ranks_tables
+from ipygpumem.features.ranks.engines.submission import Submission, engine_result, joined_engine
+from ipygpumem.features.ranks.remarks import join_names
 from ipygpumem.measurement.build_report import code_label
+from ipygpumem.snapshot.export.text import many
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipygpumem.features.ranks.model import RankInfo
 
-__all__ = ["Engines", "active", "disable", "enable"]
+__all__ = ["Engines"]
 
 _JOIN = "from ipygpumem.jupyter.engine import join as _gpumem_join; _gpumem_join({}); del _gpumem_join"
 _LEAVE = "from ipygpumem.jupyter.engine import leave as _gpumem_leave; _gpumem_leave(); del _gpumem_leave"
@@ -38,9 +37,10 @@ class Engines:
         notes: Why an engine is not monitored, by its number.
     """
 
-    def __init__(self, target: Any, shell: Any = None) -> None:
-        self.client, self._targets = client_and_targets(target)
-        self.view = self.client.direct_view(self._targets if self._targets is not None else "all")
+    def __init__(self, client: Any, targets: list[int] | None, shell: Any = None) -> None:
+        self.client = client
+        self._targets = targets
+        self.view = client.direct_view("all" if targets is None else targets)
         self.last: Ranks | None = None
         self.origins: dict[int, RankInfo] = {}
         self.notes: dict[int, str] = {}
@@ -50,13 +50,13 @@ class Engines:
         self._outer_cell: weakref.ref[Any] | None = None
         self._original_send: Callable[..., Any] | None = None
 
+    def _is_selected(self, number: int) -> bool:
+        return self._targets is None or number in self._targets
+
     @property
     def numbers(self) -> list[int]:
         """The selected engines that are running."""
-        running = list(self.client.ids)
-        if self.closed:
-            return []
-        return running if self._targets is None else [number for number in self._targets if number in running]
+        return [] if self.closed else [number for number in self.client.ids if self._is_selected(number)]
 
     @property
     def joined(self) -> list[int]:
@@ -67,9 +67,6 @@ class Engines:
     def lost(self) -> list[int]:
         """Engines that were monitored and are no longer running."""
         return [number for number in sorted(self.origins.keys() - set(self.client.ids)) if self._is_selected(number)]
-
-    def _is_selected(self, number: int) -> bool:
-        return self._targets is None or number in self._targets
 
     @property
     def closed(self) -> bool:
@@ -102,10 +99,10 @@ class Engines:
         """Unload ipygpumem from the engines, and restore the client."""
         self.detach()
         with contextlib.suppress(Exception):  # the client may be closed, or the hub may have stopped
-            wait_for([self.client[number].execute(_LEAVE, silent=True, block=False) for number in self.joined], timeout)
+            self._execute(dict.fromkeys(self.joined, _LEAVE), timeout)
 
     def detach(self) -> None:
-        """Stop monitoring, without contacting the engines."""
+        """Restore the client, without contacting the engines."""
         if self._original_send is not None:
             del self.client.send_execute_request
             self._original_send = None
@@ -114,25 +111,22 @@ class Engines:
                 with contextlib.suppress(ValueError):
                     self._shell.events.unregister(event, callback)
 
+    def _execute(self, code: dict[int, str], timeout: float) -> dict[int, Any]:
+        """Run code on engines, and wait at most ``timeout`` seconds in total for the replies."""
+        end = time.monotonic() + timeout
+        replies = {number: self.client[number].execute(text, silent=True, block=False) for number, text in code.items()}
+        for reply in replies.values():
+            reply.wait(max(end - time.monotonic(), 0))
+        return replies
+
     def _join(self, numbers: list[int], timeout: float) -> None:
-        replies = {
-            number: self.client[number].execute(_JOIN.format(number), silent=True, block=False) for number in numbers
-        }
-        wait_for(replies.values(), timeout)
-        for number, reply in replies.items():
+        for number, reply in self._execute({number: _JOIN.format(number) for number in numbers}, timeout).items():
             self.notes.pop(number, None)
-            if not reply.done():
-                self.notes[number] = "busy: it joins once it is idle"
-                continue
-            reply.wait_for_output(1)
-            try:
-                reply.get(0)
-                result = join_result(reply)
-            except Exception as error:
-                self.notes[number] = join_error(error)
-                continue
-            if result.origin is not None:
-                self.origins[number] = result.origin
+            outcome = joined_engine(reply)
+            if isinstance(outcome, str):
+                self.notes[number] = outcome
+            else:
+                self.origins[number] = outcome
 
     def _recording_send(self, send: Callable[..., Any]) -> Callable[..., Any]:
         def send_execute_request(socket: Any, code: str, *arguments: Any, **options: Any) -> Any:
@@ -178,14 +172,16 @@ class Engines:
             submission.wait_for_output()
             if done:
                 self._submissions.remove(submission)
-            if submission.has_report and not submission.refused and submission.update():
+            if submission.has_report and submission.update():
                 reports.append(self._merge(submission, self._cell if cell is None else cell))
         if reports:
             self.last = reports[-1]
         return reports
 
     def _merge(self, submission: Submission, cell: int) -> Ranks:
-        self._join_new_engines()
+        new = [number for number in self.numbers if number not in self.origins and number not in self.notes]
+        if new and self._original_send is not None:
+            self._join(new, timeout=5)
         results = tuple(
             engine_result(number, reply, self.origins, self.notes)
             for number, reply in sorted(submission.replies.items())
@@ -196,11 +192,6 @@ class Engines:
                 self.origins[int(result.name)] = result.origin
                 self.notes.pop(int(result.name), None)
         return Ranks(results, "engine", code=code_label(submission.code) if submission.cell != cell else "")
-
-    def _join_new_engines(self) -> None:
-        new = [number for number in self.numbers if number not in self.origins and number not in self.notes]
-        if new and self._original_send is not None:
-            self._join(new, timeout=5)
 
     def _pre_run_cell(self, info: Any) -> None:
         """Remember the outermost cell: a nested one, as of ``%%px --local``, is part of it."""
@@ -231,14 +222,27 @@ class Engines:
 
     def show(self, ranks: Ranks) -> None:
         """Display a merged report in the notebook; without a notebook, print it."""
-        tables = ranks_tables(ranks.members, ranks.what, code=ranks.code)
         if self._shell is None:
-            print(text_tables(tables))  # noqa: T201 (its purpose)
-            return
-        self._shell.display_pub.publish(data={"text/plain": text_tables(tables), "text/html": html_tables(tables)})
+            print(ranks)  # noqa: T201 (its purpose)
+        else:
+            self._shell.display_pub.publish({"text/plain": str(ranks), "text/html": ranks._repr_html_()})
 
     def __str__(self) -> str:
-        return status_text(self)
+        if self.closed:
+            return self.gone
+        origins = self.origins
+        hosts = {info.host for info in origins.values()}
+        devices = {(info.host, device.uuid) for info in origins.values() for device in info.devices if device.uuid}
+        gpus = f", {many(len(devices), 'GPU')}" if devices else ""
+        lines = [f"{many(len(self.joined), 'engine')} monitored on {many(len(hosts), 'host')}{gpus}"]
+        lines += [f"engine {number} is not monitored: {note}" for number, note in sorted(self.notes.items())]
+        if self.lost:
+            lines.append(f"stopped or died: engine {join_names([str(number) for number in self.lost])}")
+        versions = {number: info.version for number, info in origins.items() if info.version != __version__}
+        if versions:
+            differing = ", ".join(f"engine {number} has {version}" for number, version in versions.items())
+            lines.append(f"this notebook has ipygpumem {__version__}, but {differing}")
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         return f"<{str(self).splitlines()[0]}>"
@@ -257,43 +261,3 @@ def _should_show(ranks: Ranks, settings: Any) -> bool:
         or (not result.report.devices and abs(result.report.host.held or 0) >= threshold)
         for result in ranks.members
     )
-
-
-_active: list[Engines] = []
-
-
-def active() -> Engines | None:
-    """The monitored engines; None if there are none."""
-    return _active[0] if _active else None
-
-
-def enable(target: Any, *, timeout: float = 60) -> Engines:
-    """Load ipygpumem on every engine, so that each ``%%px`` cell gets one merged report.
-
-    This includes cells under ``%autopx``, but not code sent through a broadcast view, which does not reveal the engine
-    that a reply comes from.
-
-    Args:
-        target: An ``ipyparallel.Client``, or a direct view of some of its engines. With a client, engines that start
-            later join as well.
-        timeout: Seconds to wait for busy engines.
-
-    Returns:
-        The engines. Printing them shows which are monitored, and why others are not. In a script, `Engines.collect`
-        returns the merged reports.
-
-    Raises:
-        OptionError: ipyparallel is not installed, the target is neither a client nor a view, or it has no engines.
-    """
-    disable()
-    ipython = sys.modules.get("IPython")
-    engines = Engines(target, None if ipython is None else ipython.get_ipython())
-    engines.start(timeout)
-    _active.append(engines)
-    return engines
-
-
-def disable() -> None:
-    """Stop monitoring engines, if there are any."""
-    while _active:
-        _active.pop().stop()

@@ -16,7 +16,7 @@ __all__ = ["ENGINES"]
 
 
 def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
-    from ipygpumem.features.ranks.engines import active, disable, enable
+    from ipygpumem.features.ranks.engines.enable import active, disable, enable
 
     clients = arguments.client
     if len(clients) > 1:

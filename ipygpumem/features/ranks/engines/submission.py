@@ -13,7 +13,7 @@ from ipygpumem.features.ranks.model import RankInfo, RankResult, rank_result_fro
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["KEY", "Submission", "engine_result"]
+__all__ = ["KEY", "Submission", "engine_result", "joined_engine"]
 
 KEY = "ipygpumem"
 """Key of the data that an engine publishes; a number follows for each further measurement in a cell."""
@@ -39,13 +39,9 @@ class Submission:
 
     @property
     def has_report(self) -> bool:
-        """Whether any engine has sent a report."""
-        return any(_messages(reply) for reply in self.replies.values())
-
-    @property
-    def refused(self) -> bool:
-        """Whether all engines refused the options of the cell, so that nothing ran."""
-        return bool(self.replies) and all(_is_refusal(reply) for reply in self.replies.values())
+        """Whether any engine has sent a report, and not all refused the options of the cell, so that nothing ran."""
+        replies = self.replies.values()
+        return any(map(_messages, replies)) and not all(map(_is_refusal, replies))
 
     def update(self) -> bool:
         """Mark all finished engines as reported. Returns whether any of them was not."""
@@ -82,6 +78,31 @@ def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], note
     return RankResult(name, "missing", origin, note="ran the cell, but sent no report")
 
 
+def joined_engine(reply: Any) -> RankInfo | str:
+    """The process of an engine that was asked to join, or why it has not joined."""
+    if not reply.done():
+        return "busy: it joins once it is idle"
+    reply.wait_for_output(1)
+    try:
+        reply.get(0)
+        message = (reply.metadata["data"] or {}).get(KEY)
+        origin = None if message is None else rank_result_from(json.loads(message), "").origin
+    except Exception as error:
+        return _join_error(error)
+    return "it did not identify itself when it joined" if origin is None else origin
+
+
+def _join_error(error: Exception) -> str:
+    name, value = getattr(error, "ename", type(error).__name__), str(getattr(error, "evalue", error))
+    if name == "ModuleNotFoundError" and value.partition("'")[2].startswith("ipygpumem'"):
+        return "ipygpumem is not installed there"
+    if name in {"ModuleNotFoundError", "ImportError"} and "ipygpumem" in value:
+        return "its version of ipygpumem does not support engines"
+    if name == "EngineError":
+        return "it died"
+    return f"{name}: {value.splitlines()[0] if value else ''}".rstrip(": ")
+
+
 def _messages(reply: Any) -> list[str]:
     """The reports among the data of an engine, oldest first."""
     data = reply.output.metadata.get("data") or {}
@@ -103,9 +124,4 @@ def _is_refusal(reply: Any) -> bool:
 
 def _result(reply: Any) -> Any:
     """The result or the exception of a reply; None if it is not done."""
-    if not reply.done():
-        return None
-    try:
-        return reply.result()
-    except Exception as error:
-        return error
+    return (reply.exception() or reply.result()) if reply.done() else None

@@ -101,8 +101,8 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     # other versions and invalid reports do not affect the other engines
     client[1].execute("from ipygpumem.features.ranks import rank_info; rank_info.__version__ = '9.9'", block=True)
     client[2].execute(
-        "import ipygpumem.jupyter.engine as e; e._sender.send = "
-        'lambda key, value: e._sender.shell.data_pub.publish_data({key: \'{"schema": 1, "sta\'})',
+        "shell = get_ipython(); shell.magics_manager.registry['GPUMem'].cells.presenter.send.send = "
+        'lambda key, value: shell.data_pub.publish_data({key: \'{"schema": 1, "sta\'})',
         block=True,
     )
     _, text = run(shell, "%%px --no-stream\nv = os.urandom(8 << 20)")
