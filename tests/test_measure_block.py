@@ -20,9 +20,9 @@ import ipygpumem
 from conftest import close_runtime
 from fakes.builds import NO_GPU
 from fakes.cuda import CONTEXT
+from fakes.facts import imbalance
 from fakes.nvml import FakeNvmlDevice
 from ipygpumem import DeviceError, OptionError, RecordingError, measure
-from ipygpumem.core.breakdown import imbalance
 from ipygpumem.measurement.runtime import current
 
 MIB = 1 << 20

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.baseline import Baseline
     from ipygpumem.core.reading import DeviceReading
 
-__all__ = ["BreakdownLine", "breakdown", "imbalance"]
+__all__ = ["BreakdownLine", "breakdown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +33,6 @@ class BreakdownLine:
     nbytes: int | None
     level: int
     grade: Grade
-
-
-def imbalance(reading: DeviceReading) -> int | None:
-    """Memory in use minus the sum of its parts: 0 in every reading, None if a part is unknown."""
-    if reading.used is None or reading.reserved is None or reading.outside is None:
-        return None
-    if reading.process is not None and reading.others is None:
-        return None
-    parts = (
-        reading.driver_reserved,
-        reading.allocated,
-        reading.pending,
-        reading.cached,
-        reading.outside,
-        reading.others,
-        reading.unattributed,
-    )
-    return reading.used - sum(part or 0 for part in parts)
 
 
 def breakdown(reading: DeviceReading, baseline: Baseline | None = None) -> list[BreakdownLine]:

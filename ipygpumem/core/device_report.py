@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceReport", "Peak"]
 
-_COUNTER = "allocator counter"
 _DIFFERENT_SOURCES = "the device could not be read from the same source at both ends"
 _UNATTRIBUTED = "not in the entry of any process: page tables, managed memory or hidden processes"
 _PROPERTIES = "CUDA's device properties"
@@ -188,30 +187,21 @@ class DeviceReport(PlainData):
     def grades(self) -> dict[str, Grade]:
         """How accurate each figure is, by name."""
         torch_grade = self._torch_grade()
-        grades = dict.fromkeys(("held", "pending", "cached"), torch_grade)
-        grades["peak"] = self._peak_grade(torch_grade)
-        grades["outside"] = self._outside_grade()
-        grades["outside_peak"] = self._outside_peak_grade()
-        no_processes = grade("unknown", f"no attribution by process: {self.after.why}")
-        if self.process_wide:
-            no_processes = grade("unknown", _DIFFERENT_SOURCES)
-        grades["others"] = grades["unattributed"] = no_processes
-        if self.others is not None:
-            grades["others"] = grade("exact", "NVML's process list, as far as this container can see it")
-        if self.unattributed is not None:
-            grades["unattributed"] = grade("exact", _UNATTRIBUTED)
-        for name, level in (("used", self.used), ("total", self.total)):
-            if level is None:
-                grades[name] = grade("unknown", self.after.why)
-            else:
-                grades[name] = grade("exact", self.after.source or _PROPERTIES)
-        return grades
+        problem = _DIFFERENT_SOURCES if self.process_wide else f"no attribution by process: {self.after.why}"
+        return {
+            **dict.fromkeys(("held", "pending", "cached"), torch_grade),
+            "peak": self._peak_grade(torch_grade),
+            "outside": self._outside_grade(),
+            "outside_peak": self._outside_peak_grade(),
+            "others": _exact(self.others, "NVML's process list, as far as this container can see it", problem),
+            "unattributed": _exact(self.unattributed, _UNATTRIBUTED, problem),
+            "used": _exact(self.used, self.after.source or _PROPERTIES, self.after.why),
+            "total": _exact(self.total, self.after.source or _PROPERTIES, self.after.why),
+        }
 
     def _torch_grade(self) -> Grade:
-        if self.held is None:
-            problem = self.after.torch_why or self.before.torch_why
-            return grade("unknown", problem or "PyTorch's counters are not available")
-        return grade("exact", self.after.torch_why or _COUNTER)
+        problem = self.after.torch_why or self.before.torch_why or "PyTorch's counters are not available"
+        return _exact(self.held, self.after.torch_why or "allocator counter", problem)
 
     def _peak_grade(self, torch_grade: Grade) -> Grade:
         if self.high is None or self.peak is None:
@@ -240,3 +230,7 @@ class DeviceReport(PlainData):
             f"{sampled.count:,} samples of the device from {duration(sampled.since)} on, largest gap "
             f"{duration(sampled.gap)}{missing}, minus the most that PyTorch can have reserved; {owner}",
         )
+
+
+def _exact(figure: int | None, source: str, problem: str) -> Grade:
+    return grade("unknown", problem) if figure is None else grade("exact", source)

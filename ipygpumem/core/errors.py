@@ -1,22 +1,4 @@
-"""The exceptions of this package.
-
-::
-
-    IpyGpuMemError                 base class of all exceptions of this package
-    ├── OptionError                an invalid option, argument or size (also a ValueError)
-    │   └── DeviceError            a device that does not exist
-    ├── GPUMemLimitExceeded        a cell or block exceeded a memory limit
-    ├── RecordingError             allocation history cannot be recorded or saved
-    ├── SnapshotError              a file cannot be read as a snapshot (the message says why, and where)
-    │   ├── SnapshotFormatError    it does not have the format of a snapshot
-    │   ├── SnapshotUnsafeError    it is a pickle that would run code or create objects no snapshot contains
-    │   └── SnapshotLimitError     it exceeds the limits on size, nesting or time
-    ├── ReportError                a file cannot be read as reports (the message says which line)
-    ├── NvmlError                  NVML is not available; readings continue without it
-    └── CuptiError                 CUPTI is not available; memory outside PyTorch is not split by library
-
-Each message is one line. Notebooks show it as a ``UsageError``, without a traceback.
-"""
+"""The exceptions of this package. Each message is one line, which notebooks show as a ``UsageError``."""
 
 from typing import Any
 
@@ -66,11 +48,11 @@ class RecordingError(IpyGpuMemError):
 
 
 class ReportError(IpyGpuMemError):
-    """A file cannot be read as reports."""
+    """A file cannot be read as reports; the message names the line."""
 
 
 class SnapshotError(IpyGpuMemError):
-    """A file cannot be read as a snapshot."""
+    """A file cannot be read as a snapshot; the message says why, and where."""
 
 
 class SnapshotFormatError(SnapshotError):
@@ -86,11 +68,11 @@ class SnapshotLimitError(SnapshotError):
 
 
 class NvmlError(IpyGpuMemError):
-    """NVML is not available, or a query failed."""
+    """NVML is not available, or a query failed. Readings continue without it."""
 
 
 class CuptiError(IpyGpuMemError):
-    """CUPTI is not available, or a call failed."""
+    """CUPTI is not available, or a call failed. Memory outside PyTorch is not split by library."""
 
 
 def first_line(error: BaseException) -> str:

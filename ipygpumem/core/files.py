@@ -19,10 +19,7 @@ __all__ = ["check_ending", "check_path", "replacing"]
 def check_path(path: str | os.PathLike[str], kind: str = "snapshot", example: str = "snapshot.pickle") -> Path:
     """Return the absolute path of a file to write, after creating a temporary file in its folder.
 
-    Args:
-        path: The file.
-        kind: What will be written, for messages.
-        example: Name of such a file, for messages.
+    ``kind`` and ``example`` are what will be written and the name of such a file, for messages.
 
     Raises:
         OptionError: The path is empty, a folder or a device, or its folder does not exist or is not writable.

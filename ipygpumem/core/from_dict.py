@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 
     _Reader = Callable[[Any, str], Any]
 
-__all__ = ["DataReader", "mapping", "printable"]
+__all__ = ["SCHEMA", "DataReader", "check_ranges", "check_schema", "mapping", "printable"]
+
+SCHEMA = 1
+"""Version of the format that core/FORMAT.md describes. It rises when a key changes its meaning."""
 
 _Facts = TypeVar("_Facts")
 _LIMIT = 1 << 63
+_LATEST_TIME = 1 << 33
+"""In the year 2242; a time must not be later."""
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters except the tab, line ends, changes of writing direction, and surrogates."""
 
@@ -43,6 +48,35 @@ def mapping(value: Any, path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _type_error(value, path, "an object")
     return value
+
+
+def check_schema(data: dict[str, Any], maximum: int | None = None) -> int:
+    """Return the schema that data was written with.
+
+    Raises:
+        ReportError: There is no schema, or one above ``maximum``, in which figures may have another meaning.
+    """
+    schema = data.get("schema")
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise ReportError("it has no schema, so it was not written by ipygpumem")
+    if maximum is not None and schema > maximum:
+        raise ReportError(
+            f"written by a later version of ipygpumem (schema {schema}): this version reads up to schema {maximum}"
+        )
+    return schema
+
+
+def check_ranges(report: Any) -> None:
+    """Check the figures of a report, or of a row of it, that do not depend on other figures.
+
+    Raises:
+        ReportError: A time that is out of range, or a negative duration or cell number.
+    """
+    if not 0 <= report.time < _LATEST_TIME:
+        raise ReportError("time is out of range: it must be in seconds since 1970")
+    for name in ("seconds", "cell"):
+        if (getattr(report, name) or 0) < 0:
+            raise ReportError(f"{name} must not be negative")
 
 
 class DataReader:

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Literal
 
 from ipygpumem.core.to_dict import PlainData
+from ipygpumem.core.units import difference
 
 __all__ = ["Counters", "DeviceMemory", "DeviceReading", "HostReading", "Mode", "Reading", "shared"]
 
@@ -101,52 +102,44 @@ class DeviceReading(PlainData):
     @property
     def pending(self) -> int | None:
         """Freed blocks that wait for a stream."""
-        if self.active is None or self.allocated is None:
-            return None
-        return self.active - self.allocated
+        return difference(self.allocated, self.active)
 
     @property
     def cached(self) -> int | None:
         """Memory that PyTorch reserves for later allocations: neither allocated nor pending."""
-        if self.reserved is None or self.active is None:
-            return None
-        return self.reserved - self.active
+        return difference(self.active, self.reserved)
 
     @property
     def outside(self) -> int | None:
         """Memory outside PyTorch: of this process, or in mode ``device`` of all processes on the device."""
-        if self.reserved is not None and self.process is not None:
-            return self.process - self.reserved
-        return self.device_outside if self.mode == "device" else None
+        if self.process is None and self.mode == "device":
+            return self.device_outside
+        return difference(self.reserved, self.process)
 
     @property
     def device_outside(self) -> int | None:
         """Memory in use on the device outside PyTorch and the driver, by any process."""
-        if self.reserved is None or self.used is None:
-            return None
-        return self.used - (self.driver_reserved or 0) - self.reserved
+        return difference(self.reserved, self.in_use)
 
     @property
     def unattributed(self) -> int | None:
         """Memory in use that is in no process's entry: page tables, managed memory, hidden processes."""
-        if self.used is None or self.process is None or self.others is None:
-            return None
-        return self.used - (self.driver_reserved or 0) - self.process - self.others
+        return difference(self.others, difference(self.process, self.in_use))
 
     @property
     def capacity(self) -> int | None:
         """Memory that programs can use: the total without the driver's."""
-        return None if self.total is None else self.total - (self.driver_reserved or 0)
+        return difference(self.driver_reserved or 0, self.total)
 
     @property
     def in_use(self) -> int | None:
         """Memory in use by programs, without the driver's, as nvidia-smi shows it."""
-        return None if self.used is None else self.used - (self.driver_reserved or 0)
+        return difference(self.driver_reserved or 0, self.used)
 
     @property
     def free(self) -> int | None:
         """Memory that is not in use."""
-        return None if self.total is None or self.used is None else self.total - self.used
+        return difference(self.used, self.total)
 
 
 @dataclass(frozen=True, slots=True)

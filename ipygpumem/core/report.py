@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import dataclass
 from functools import cache
@@ -9,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_report import DeviceReport, Peak
 from ipygpumem.core.errors import ReportError
-from ipygpumem.core.from_dict import DataReader, mapping
+from ipygpumem.core.from_dict import SCHEMA, DataReader, check_ranges, check_schema, mapping
 from ipygpumem.core.grade import Grade
 from ipygpumem.core.host_report import HostReport
 from ipygpumem.core.other_process import OtherProcessChange
 from ipygpumem.core.reading import DeviceReading, HostReading
 from ipygpumem.core.samples import OutsidePeak
-from ipygpumem.core.schema import SCHEMA, check_ranges, check_schema
-from ipygpumem.core.sections import section_classes
 from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import duration, signed
 
@@ -28,6 +27,16 @@ if TYPE_CHECKING:
     from ipygpumem.features.profile.model import ProfileFacts
 
 __all__ = ["DeviceReport", "HostReport", "Peak", "RecordingFacts", "Report"]
+
+_SECTIONS = {
+    "DeviceLines": "lines",
+    "PeakLines": "lines",
+    "ExceededLimit": "limits",
+    "ModuleTree": "modules",
+    "OutsideMemory": "outside",
+    "ProfileFacts": "profile",
+}
+"""The classes of sections and the features that define them, which are imported when a report is read from a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +147,7 @@ def _reader(*, lenient: bool) -> DataReader:
         "HostReading": HostReading,
         "OtherProcessChange": OtherProcessChange,
         "OutsidePeak": OutsidePeak,
-        **section_classes(),
     }
+    for name, module in _SECTIONS.items():
+        names[name] = getattr(importlib.import_module(f"ipygpumem.features.{module}.model"), name)
     return DataReader(names, lenient=lenient)

@@ -7,8 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.facts import imbalance
 from ipygpumem.core.baseline import Baseline
-from ipygpumem.core.breakdown import breakdown, imbalance
+from ipygpumem.core.breakdown import breakdown
 from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 from ipygpumem.core.report import DeviceReport
 from ipygpumem.measurement.build_report import build_report

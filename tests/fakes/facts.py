@@ -53,3 +53,21 @@ def report(start=None, end=None, *, peak=1300 * MIB, exact=True, host=None, **op
     label = Label(*(options.pop(name, default) for name, default in (("code", ""), ("cell", None), ("cell_id", None))))
     start, end = Reading(1.0, {start.name: start}, low), Reading(3.0, {end.name: end}, high)
     return build_report(start, end, peaks, label=label, **options)
+
+
+def imbalance(reading):
+    """Memory in use minus the sum of its parts: 0 in every reading, None if a part is unknown."""
+    if reading.used is None or reading.reserved is None or reading.outside is None:
+        return None
+    if reading.process is not None and reading.others is None:
+        return None
+    parts = (
+        reading.driver_reserved,
+        reading.allocated,
+        reading.pending,
+        reading.cached,
+        reading.outside,
+        reading.others,
+        reading.unattributed,
+    )
+    return reading.used - sum(part or 0 for part in parts)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ipygpumem
-from ipygpumem.core.breakdown import imbalance
+from fakes.facts import imbalance
 from ipygpumem.core.units import MIB
 
 GRAIN = 2 * MIB

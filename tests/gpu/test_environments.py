@@ -11,7 +11,7 @@ import torch, ipygpumem
 baseline = ipygpumem.preload_pytorch()
 with ipygpumem.measure() as m:
     x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
-from ipygpumem.core.breakdown import imbalance
+from fakes.facts import imbalance
 from ipygpumem.features.report.line import text_line
 from ipygpumem.features.report.table import baseline_line
 device = m.report.devices["cuda:0"]

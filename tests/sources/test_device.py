@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fakes.cuda import CONTEXT
+from fakes.facts import imbalance
 from fakes.nvml import FakeNvmlDevice
-from ipygpumem.core.breakdown import imbalance
 from ipygpumem.sources.device_monitor import DeviceMonitor
 
 MIB = 1 << 20

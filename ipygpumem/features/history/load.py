@@ -8,9 +8,8 @@ import stat
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.core.errors import ReportError, first_line
-from ipygpumem.core.from_dict import mapping, printable
+from ipygpumem.core.from_dict import SCHEMA, check_schema, mapping, printable
 from ipygpumem.core.report import Report
-from ipygpumem.core.schema import SCHEMA, check_schema
 from ipygpumem.core.units import size
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import ReportError
-from ipygpumem.core.from_dict import DataReader, mapping, printable
+from ipygpumem.core.from_dict import DataReader, check_ranges, check_schema, mapping, printable
 from ipygpumem.core.grade import Trust
-from ipygpumem.core.schema import check_ranges, check_schema
 from ipygpumem.features.history.model import ReportRow, report_rows
 
 if TYPE_CHECKING:
