@@ -6,7 +6,6 @@ is used and continues; if the program starts one while ours is running, ours end
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.interpreter import collector_paused
+from ipygpumem.measurement.wrapped_functions import WrappedFunctions
 from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class ActiveRecording:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._history: History | None = None
-        self._wrapper: Callable[..., Any] | None = None
+        self._functions = WrappedFunctions("torch._C")
 
     def start(self, history: History, arguments: Mapping[str, Any]) -> bool:
         """Switch recording on for a history. Returns False if the program is recording already."""
@@ -98,7 +98,7 @@ class ActiveRecording:
                 return False
             torch.cuda.memory._record_memory_history(**arguments)
             self._history = history
-            pytorch.wrap(_RECORD, self._wrapper, self._wrap)
+            self._functions.wrap(_RECORD, self._program_records)
             return True
 
     def stop(self, history: History) -> None:
@@ -118,22 +118,17 @@ class ActiveRecording:
         """Whether PyTorch is running one of our recordings."""
         return self._history is not None
 
-    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def wrapper(*arguments: Any, **options: Any) -> Any:
-            with self._lock:
-                if self._history is not None:  # the program starts or stops a recording itself
-                    self._history.lost = "the code switched PyTorch's recording on or off itself"
-                    self._release()
-            return original(*arguments, **options)
-
-        self._wrapper = wrapper
-        return wrapper
+    def _program_records(self, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Let the program start or stop a recording itself."""
+        with self._lock:
+            if self._history is not None:
+                self._history.lost = "the code switched PyTorch's recording on or off itself"
+                self._release()
+        return original(*arguments, **options)
 
     def _release(self) -> None:
         self._history = None
-        if self._wrapper is not None and pytorch.unwrap(_RECORD, self._wrapper):
-            self._wrapper = None
+        self._functions.unwrap(_RECORD)
 
 
 class History:

@@ -1,114 +1,43 @@
 """Backward passes of PyTorch, and the code that waits for them.
 
 PyTorch runs backward passes on its own threads, whose Python stacks do not show the code that called ``backward``. All
-calls pass through one Python function of PyTorch, which is wrapped while there are observers.
+calls pass through one Python function of PyTorch.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.runtime import current
-from ipygpumem.sources import pytorch
+from ipygpumem.measurement.wrapped_functions import CallObservers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["BackwardObserver", "BackwardPass", "BackwardPasses", "BackwardWrapper"]
-
-_FUNCTION = "_engine_run_backward"
+__all__ = ["BackwardObservers", "BackwardPass", "BackwardPasses"]
 
 
-class BackwardObserver(Protocol):
-    """An object that is called around each backward pass. Its errors are ignored."""
+class BackwardObservers(CallObservers):
+    """Observers of backward passes, one object per runtime: ``current().state(BackwardObservers)``.
 
-    def backward_begins(self) -> None:
-        """Called before a backward pass."""
-
-    def backward_ends(self) -> None:
-        """Called after a backward pass, also if it failed."""
-
-
-class BackwardWrapper:
-    """The wrapper of PyTorch's function; one per runtime: ``current().state(BackwardWrapper)``."""
+    Their errors are ignored, as they must not replace the result or the error of the user's backward pass.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._observers: list[BackwardObserver] = []
-        self._original: Callable[..., Any] | None = None
-        self._wrapper: Callable[..., Any] | None = None
-
-    def add(self, observer: BackwardObserver) -> None:
-        """Call an observer around each backward pass from now on."""
-        torch = pytorch.module()
-        if torch is None:
-            return
-        with self._lock:
-            self._observers.append(observer)
-            if self._original is None and hasattr(torch.autograd, _FUNCTION):
-                self._original = getattr(torch.autograd, _FUNCTION)
-                self._wrapper = self._wrap(self._original)
-                setattr(torch.autograd, _FUNCTION, self._wrapper)
-
-    def remove(self, observer: BackwardObserver) -> None:
-        """Do not call an observer any more."""
-        with self._lock:
-            if observer in self._observers:
-                self._observers.remove(observer)
-            if not self._observers:
-                self._unwrap()
-
-    def close(self) -> None:
-        """Remove all observers."""
-        with self._lock:
-            self._observers.clear()
-            self._unwrap()
-
-    def _unwrap(self) -> None:
-        torch = pytorch.module()
-        # if another library has wrapped our wrapper since, ours stays, and does nothing
-        if self._original is not None and getattr(getattr(torch, "autograd", None), _FUNCTION, None) is self._wrapper:
-            setattr(torch.autograd, _FUNCTION, self._original)  # type: ignore[union-attr]
-            self._original = self._wrapper = None
-
-    def _wrap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def wrapper(*arguments: Any, **options: Any) -> Any:
-            observers = tuple(self._observers)
-            for observer in observers:
-                _call(observer.backward_begins)
-            try:
-                return original(*arguments, **options)
-            finally:
-                for observer in observers:
-                    _call(observer.backward_ends)
-
-        wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
-        return wrapper
-
-
-def _call(function: Callable[[], None]) -> None:
-    try:
-        function()
-    except Exception:  # must not replace the result or the error of the user's backward pass
-        return
+        function = ("_engine_run_backward",)
+        super().__init__("torch.autograd", before=function, after=function, ignored=(Exception,))
 
 
 @dataclass(frozen=True, slots=True)
 class BackwardPass:
-    """One backward pass.
+    """One backward pass, between two positions in the allocation events.
 
-    Attributes:
-        begin: Position in the allocation events before it.
-        end: Position after it.
-        stack: The Python stack of the caller, innermost frame first, as (file, line).
-        root: The outermost file of that stack, which differs between threads.
+    ``stack`` is the Python stack of the caller as (file, line), innermost frame first. ``root`` is the outermost file
+    of that stack, which differs between threads.
     """
 
     begin: EventPosition
@@ -123,24 +52,19 @@ class BackwardPasses:
     def __init__(self) -> None:
         self.passes: list[BackwardPass] = []
         self._running = threading.local()
-        self._wrapper: BackwardWrapper | None = None
 
     def start(self) -> None:
         """Begin to collect."""
-        self._wrapper = current().state(BackwardWrapper)
-        self._wrapper.add(self)
+        current().state(BackwardObservers).add(self._begin_pass, self._end_pass)
 
     def stop(self) -> None:
         """Stop collecting."""
-        if self._wrapper is not None:
-            self._wrapper.remove(self)
+        current().state(BackwardObservers).remove(self._begin_pass)
 
-    def backward_begins(self) -> None:
-        """Store the position and the caller's stack."""
+    def _begin_pass(self) -> None:
         vars(self._running).setdefault("passes", []).append((event_position(), *_caller_stack()))
 
-    def backward_ends(self) -> None:
-        """Add the pass that ended."""
+    def _end_pass(self) -> None:
         begin, stack, root = self._running.passes.pop()
         self.passes.append(BackwardPass(begin, event_position(), stack, root))
 

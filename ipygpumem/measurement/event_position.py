@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from ipygpumem.sources import allocator, pytorch
+from ipygpumem.measurement.runtime import current
+from ipygpumem.sources import pytorch
 
 __all__ = ["EventPosition", "event_position"]
 
@@ -22,11 +23,12 @@ def event_position() -> EventPosition:
     if torch is None:
         return {}
     position = {}
+    stats = current().peaks.stats
     for index in range(torch.cuda.device_count()):
         if not pytorch.has_context(torch, index):
             continue
         try:
-            counts = allocator.stats(index)["allocation"]["all"]
+            counts = stats(index)["allocation"]["all"]
         except RuntimeError:  # a pluggable allocator
             continue
         position[index] = counts["allocated"] + counts["freed"]

@@ -10,13 +10,13 @@ from the peak: the only known exception.
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.report import Peak
+from ipygpumem.measurement.wrapped_functions import WrappedFunctions
 from ipygpumem.sources import allocator, pytorch
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class PeakTracker:
         self._scopes: list[PeakScope] = []
         self._user_peaks: dict[int, _PeaksByPath] = {}
         self._lock = threading.RLock()
-        self._wrappers: dict[str, Callable[..., Any]] = {}
+        self._functions = WrappedFunctions("torch._C")
         self._removing = False
         self._paths: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {}
 
@@ -88,8 +88,19 @@ class PeakTracker:
         if pytorch.module() is None:
             return
         self._removing = False
-        for name in (*_READERS, *_RESETS):
-            pytorch.wrap(name, self._wrappers.get(name), functools.partial(self._wrapper, name))
+        for name in _READERS:
+            self._functions.wrap(name, self._read)
+        for name in _RESETS:
+            self._functions.wrap(name, self._reset)
+
+    def stats(self, index: int) -> dict[str, Any]:
+        """Return the allocator's nested counters, with its own peaks instead of the user's.
+
+        Raises:
+            RuntimeError: A pluggable allocator keeps no counters.
+        """
+        counters: dict[str, Any] = self._functions.original(_READERS[0])(index)
+        return counters
 
     def remove(self) -> None:
         """Remove the wrappers as soon as no scope is open and the user's peaks are the counters' own again."""
@@ -108,7 +119,7 @@ class PeakTracker:
         if self._scopes:  # a reset by the user must still reach them
             return
         for index in list(self._user_peaks):
-            current = self._peaks_by_path(allocator.stats(index))
+            current = self._peaks_by_path(self.stats(index))
             higher = {path: peak for path, peak in self._user_peaks[index].items() if peak > current.get(path, peak)}
             if higher:
                 self._user_peaks[index] = higher
@@ -118,9 +129,8 @@ class PeakTracker:
             self._unwrap()
 
     def _unwrap(self) -> None:
-        for name, wrapper in list(self._wrappers.items()):
-            if pytorch.unwrap(name, wrapper):
-                del self._wrappers[name]
+        for name in (*_READERS, *_RESETS):
+            self._functions.unwrap(name)
 
     def scope(self) -> PeakScope:
         """Open a scope. On a device that it never enters, memory use began at zero, so its peak is exact too."""
@@ -144,14 +154,14 @@ class PeakTracker:
             RuntimeError: The allocator is a pluggable one that has no counters.
         """
         with self._lock:
-            stats = allocator.stats(index)
+            stats = self.stats(index)
             state = allocator.allocator_state(stats)
             if reset:
                 for other in self._scopes:
                     if other is not scope:
                         other.add(index, state)
                 self._user_peaks[index] = _highest(self._user_peaks.get(index), self._peaks_by_path(stats))
-                pytorch.original(_RESETS[0])(index)
+                self._functions.original(_RESETS[0])(index)
                 self._forget_earlier(index)
             else:
                 scope.earlier[index] = state.peak
@@ -165,7 +175,7 @@ class PeakTracker:
             RuntimeError: The allocator is a pluggable one that has no counters.
         """
         with self._lock:
-            state = allocator.state(index)
+            state = allocator.allocator_state(self.stats(index))
             scope.add(index, state)
             scope.finished.add(index)
         return state
@@ -181,24 +191,12 @@ class PeakTracker:
     def discard(self, index: int) -> None:
         """Exclude what happened since the last scope opened from all peaks, as for the preload's own kernels."""
         with self._lock:
-            pytorch.original(_RESETS[0])(index)
+            self._functions.original(_RESETS[0])(index)
             self._forget_earlier(index)
 
     def _forget_earlier(self, index: int) -> None:
         for scope in self._scopes:
             scope.earlier.pop(index, None)
-
-    def _wrapper(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        method = self._read if name in _READERS else self._reset
-
-        @functools.wraps(original)
-        def wrapper(*arguments: Any) -> Any:
-            return method(original, *arguments)
-
-        # compiled code must see one opaque call, as it does without the wrapper
-        wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
-        self._wrappers[name] = wrapper
-        return wrapper
 
     def _read(self, original: Callable[..., Any], *arguments: Any) -> Any:
         stats = original(*arguments)
@@ -213,7 +211,7 @@ class PeakTracker:
             if index is not None and self._scopes:
                 # an invalid argument gets its error message from the original function
                 with contextlib.suppress(Exception):
-                    state = allocator.state(index)
+                    state = allocator.allocator_state(self.stats(index))
                     for scope in self._scopes:
                         scope.add(index, state)
             result = original(*arguments)

@@ -74,7 +74,7 @@ class Runtime:
         self.active_recording.close()
         self.sampler.close()
         self.peaks.close()
-        pytorch.restore()
+        pytorch.listen_for_ooms(None)
 
     @property
     def host_only(self) -> bool:

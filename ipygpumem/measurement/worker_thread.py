@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
 from typing import TYPE_CHECKING
-
-from ipygpumem.measurement.interval_timer import IntervalTimer, make_timer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,16 +14,17 @@ __all__ = ["WorkerThread"]
 
 IDLE_SECONDS = 5.0
 """The thread outlives short breaks between cells, but must end: some programs join all threads at exit."""
-_TOLERANCE = 0.1
+_POLL = 0.05
+"""Interval at which a paused thread looks for a new start. Waking it would take longer, as it competes for the GIL."""
 _JOIN_TIMEOUT = 2.0
 
 
 class WorkerThread:
-    """A thread that calls ``work`` each time its timer expires.
+    """A thread that calls ``work`` periodically.
 
     The first `start` creates the thread. It ends some seconds after the last `pause`, or with `close`. After an error
-    in ``work`` it is paused until the next `start`. A forked child does not have the thread, and shares the timer with
-    its parent: there all methods do nothing.
+    in ``work`` it is paused until the next `start`. A forked child does not have the thread: there all methods do
+    nothing.
     """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
@@ -34,10 +32,12 @@ class WorkerThread:
         self._work = work
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._timer: IntervalTimer | None = None
         self._thread: threading.Thread | None = None
-        self._closing: threading.Event | None = None
-        self._idle_since: float | None = None
+        self._wake = threading.Lock()
+        self._next: float | None = None
+        self._interval = 0.0
+        self._idle_since = 0.0
+        self._sleeps_until = 0.0
 
     @property
     def alive(self) -> bool:
@@ -48,76 +48,76 @@ class WorkerThread:
         """Work after ``first`` seconds, then every ``interval`` seconds.
 
         Raises:
-            RuntimeError, OSError: The thread or its timer cannot be created.
+            RuntimeError: The thread cannot be created.
         """
         if os.getpid() != self._pid:
             return
         with self._lock:
+            self._next, self._interval = time.monotonic() + first, interval
             if self._thread is None:
                 self._create()
-            self._idle_since = None
-            if self._timer is not None:
-                self._timer.start(first, interval)
+            elif self._next < self._sleeps_until:
+                _release(self._wake)
 
     def _create(self) -> None:
-        timer, closing = make_timer(), threading.Event()
-        thread = threading.Thread(target=self._run, args=(timer, closing), name=self._name, daemon=True)
-        self._idle_since = time.monotonic()
+        wake = threading.Lock()
+        wake.acquire()
+        thread = threading.Thread(target=self._run, args=(wake,), name=self._name, daemon=True)
+        self._thread, self._wake = thread, wake
         try:
             thread.start()
-        except RuntimeError:
-            timer.close()
+        except BaseException:  # after an interrupt the thread may be running
+            self._thread = None
+            wake.release()
             raise
-        except BaseException:  # interrupted: the thread may be running
-            closing.set()
-            timer.start(0, 1)
-            raise
-        self._timer, self._closing, self._thread = timer, closing, thread
 
     def pause(self) -> None:
         """Do not work until the next `start`."""
         if os.getpid() != self._pid:
             return
         with self._lock:
-            if self._timer is not None:
-                self._idle_since = time.monotonic()
-                self._timer.start(IDLE_SECONDS, 0)
+            self._next, self._idle_since = None, time.monotonic()
 
     def close(self) -> None:
         """End the thread, and wait until it has ended."""
         if os.getpid() != self._pid:
             return
         with self._lock:
-            thread, timer, closing = self._thread, self._timer, self._closing
-            self._thread = self._timer = self._closing = None
-        if thread is None or timer is None or closing is None:
-            return
-        closing.set()
-        timer.start(0, 1)
-        if thread is not threading.current_thread():
+            thread, self._thread = self._thread, None
+            _release(self._wake)
+        if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=_JOIN_TIMEOUT)
 
-    def _run(self, timer: IntervalTimer, closing: threading.Event) -> None:
-        try:
-            while True:
-                with contextlib.suppress(InterruptedError):
-                    timer.wait()
-                if closing.is_set() or self._ends_idle(timer):
-                    return
-                if self._idle_since is not None:
-                    continue
+    def _run(self, wake: threading.Lock) -> None:
+        delay: float | None = 0.0
+        while delay is not None:
+            wake.acquire(timeout=delay)
+            delay = self._delay(wake)
+            if delay == 0.0:
                 try:
                     self._work()
                 except Exception:
                     self.pause()
-        finally:
-            timer.close()
 
-    def _ends_idle(self, timer: IntervalTimer) -> bool:
+    def _delay(self, wake: threading.Lock) -> float | None:
+        """Seconds until the next work; 0 if it is due, and None if the thread is to end."""
         with self._lock:
-            if self._timer is not timer or self._idle_since is None:
-                return False
-            if time.monotonic() - self._idle_since < IDLE_SECONDS - _TOLERANCE:
-                return False
-            self._thread = self._timer = self._closing = None
-            return True
+            now = time.monotonic()
+            if self._thread is None or self._wake is not wake:
+                return None
+            if self._next is None:
+                if now - self._idle_since >= IDLE_SECONDS:
+                    self._thread = None
+                    return None
+                delay = _POLL
+            elif self._next <= now:
+                self._next, delay = max(self._next + self._interval, now), 0.0
+            else:
+                delay = min(self._next - now, IDLE_SECONDS)
+            self._sleeps_until = now + delay
+            return delay
+
+
+def _release(lock: threading.Lock) -> None:
+    if lock.locked():
+        lock.release()

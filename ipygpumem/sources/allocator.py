@@ -46,12 +46,12 @@ class AllocatorState:
 
 
 def stats(index: int) -> dict[str, Any]:
-    """Return the allocator's nested counters, without calling any wrapper of this package.
+    """Return the allocator's nested counters.
 
     Raises:
         RuntimeError: A pluggable allocator keeps no counters.
     """
-    counters: dict[str, Any] = pytorch.original("_cuda_memoryStats")(index)
+    counters: dict[str, Any] = sys.modules["torch"]._C._cuda_memoryStats(index)
     return counters
 
 

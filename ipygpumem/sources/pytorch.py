@@ -1,4 +1,4 @@
-"""PyTorch: its availability, devices and streams, and wrappers of functions in torch._C.
+"""PyTorch: its availability, devices, streams and out-of-memory errors.
 
 Only `start` initializes CUDA.
 """
@@ -29,21 +29,14 @@ __all__ = [
     "importable",
     "listen_for_ooms",
     "module",
-    "original",
     "problem",
-    "restore",
     "start",
     "started",
     "synchronize",
-    "unwrap",
-    "wrap",
 ]
 
 MINIMUM_VERSION = (2, 4)
 _OOM_LISTENERS = "_ipygpumem_oom_listeners"
-
-_originals: dict[str, Callable[..., Any]] = {}
-"""The functions of torch._C that `wrap` has replaced."""
 
 
 def module() -> Any | None:
@@ -152,49 +145,6 @@ def device_memory(torch: Any, index: int) -> DeviceMemory | None:
     return DeviceMemory(total=int(total), used=int(total - free), reserved=None, source="cudaMemGetInfo")
 
 
-def original(name: str) -> Callable[..., Any]:
-    """Return the function torch._C.NAME without this package's wrapper."""
-    return _originals.get(name) or getattr(sys.modules["torch"]._C, name)
-
-
-def wrap(name: str, wrapper: Callable[..., Any] | None, make: Callable[[Any], Callable[..., Any]]) -> None:
-    """Replace torch._C.NAME by a wrapper, if this torch has that function and it is not wrapped yet.
-
-    Args:
-        name: The function's name.
-        wrapper: The wrapper of an earlier call; None before the first.
-        make: Makes the wrapper from the original function.
-    """
-    c_module = sys.modules["torch"]._C
-    current = getattr(c_module, name, None)
-    if current is None:
-        return
-    # if another library has wrapped our wrapper since, current is neither
-    if current is _originals.setdefault(name, current):
-        setattr(c_module, name, wrapper or make(current))
-
-
-def unwrap(name: str, wrapper: Callable[..., Any]) -> bool:
-    """Restore the original function, unless another library has wrapped our wrapper: its wrapper must keep working."""
-    c_module = sys.modules["torch"]._C
-    if getattr(c_module, name, None) is not wrapper:
-        return False
-    setattr(c_module, name, _originals.pop(name))
-    return True
-
-
-def restore() -> None:
-    """Undo `wrap` and `listen_for_ooms`."""
-    torch = module()
-    if torch is None:
-        return
-    for name, function in _originals.items():
-        if hasattr(torch._C, name):
-            setattr(torch._C, name, function)
-    _originals.clear()
-    vars(torch).get(_OOM_LISTENERS, []).clear()
-
-
 def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bool:
     """Call a callback when an allocation fails, with the device and the bytes requested, allowed and free.
 
@@ -206,6 +156,8 @@ def listen_for_ooms(callback: Callable[[int, int, int, int], None] | None) -> bo
     if torch is None or attach is None:
         return False
     listeners = vars(torch).get(_OOM_LISTENERS)
+    if listeners is None and callback is None:
+        return False
     if listeners is None:
         listeners = []
 

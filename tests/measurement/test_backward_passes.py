@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from ipygpumem.measurement.backward_passes import BackwardPasses, BackwardWrapper
+from ipygpumem.measurement.backward_passes import BackwardObservers, BackwardPasses
 from ipygpumem.measurement.event_position import event_position
 from ipygpumem.measurement.runtime import current
 
@@ -79,23 +79,20 @@ def test_wrapper_of_another_library_on_top(original):
 
 
 def test_failing_observer_and_failing_pass(original):
-    class Fails:
-        def backward_begins(self):
-            raise ZeroDivisionError
+    def fail():
+        raise ZeroDivisionError
 
-        backward_ends = backward_begins
-
-    failing, passes = Fails(), BackwardPasses()
-    wrapper = current().state(BackwardWrapper)
-    wrapper.add(failing)
+    passes = BackwardPasses()
+    observers = current().state(BackwardObservers)
+    observers.add(fail, fail)
     passes.start()
     run_backward()
     with pytest.raises(RuntimeError, match="does not require grad"):
         torch.ones(1).backward()
     assert len(passes.passes) == 2, "the failed pass has an end, too"
     passes.stop()
-    wrapper.remove(failing)
-    wrapper.remove(failing)
+    observers.remove(fail)
+    observers.remove(fail)
 
 
 def test_nested_passes_and_passes_in_threads(original):

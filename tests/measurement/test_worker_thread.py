@@ -1,4 +1,4 @@
-"""The worker thread with both kinds of timers."""
+"""The worker thread."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from ipygpumem.measurement import interval_timer
 from ipygpumem.measurement import worker_thread as module
 from ipygpumem.measurement.worker_thread import WorkerThread
 
 NAME = "ipygpumem-test"
 
 
-@pytest.fixture(params=["file", "condition"])
-def make(request, monkeypatch):
-    if request.param == "file" and sys.platform != "linux":
-        pytest.skip("timer files need Linux")
-    kind = {"file": "_FileTimer", "condition": "_ConditionTimer"}[request.param]
-    monkeypatch.setattr(module, "make_timer", getattr(interval_timer, kind))
+@pytest.fixture
+def make():
     workers = []
 
     def build(work):
@@ -39,20 +33,11 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == NAME]
 
 
-def files_open():
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
 def wait_until(condition, seconds=5):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.002)
-
-
-def test_linux_has_timer_files():
-    if sys.platform == "linux":
-        assert isinstance(interval_timer.make_timer(), interval_timer._FileTimer)
 
 
 def test_work_repeats_until_pause(make):
@@ -118,7 +103,7 @@ def test_worker_can_close_itself(make):
     worker.close()
 
 
-def test_forked_child_does_not_change_the_timer(make):
+def test_forked_child_does_not_change_the_thread(make):
     calls = []
     worker = make(lambda: calls.append(1))
     worker.start(10, 10)
@@ -149,10 +134,8 @@ def test_process_ends_while_the_worker_runs():
 def test_idle_worker_ends_and_can_start_again(make, monkeypatch):
     """Programs that join all threads at exit must end."""
     monkeypatch.setattr(module, "IDLE_SECONDS", 0.2)
-    monkeypatch.setattr(module, "_TOLERANCE", 0.01)
     calls = []
     worker = make(lambda: calls.append(1))
-    files = files_open()
     worker.start(0, 0.005)
     wait_until(lambda: calls)
     (thread,) = threads()
@@ -167,7 +150,6 @@ def test_idle_worker_ends_and_can_start_again(make, monkeypatch):
     thread.join(timeout=3)
     assert not thread.is_alive()
     assert not worker.alive
-    assert files_open() == files
     worker.pause()
     count = len(calls)
     worker.start(0, 0.005)
@@ -179,10 +161,8 @@ def test_thread_that_cannot_start(make, monkeypatch):
         raise RuntimeError("no more")
 
     worker = make(list)
-    files = files_open()
     monkeypatch.setattr(threading.Thread, "start", start)
     for _ in range(3):
         with pytest.raises(RuntimeError):
             worker.start(0, 1)
-    assert files_open() == files
     assert not worker.alive

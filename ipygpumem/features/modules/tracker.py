@@ -18,7 +18,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.features.modules.hooks import GlobalHooks, unwrap_compiled_call, wrap_compiled_call
 from ipygpumem.features.modules.phases import PhaseTracker
 from ipygpumem.features.modules.storages import ModelStorages, ModuleFacts, StorageAddress, is_module_class
-from ipygpumem.measurement.backward_passes import BackwardWrapper
+from ipygpumem.measurement.backward_passes import BackwardObservers
 from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
@@ -89,7 +89,7 @@ class ModuleTracker:
         self._torch = torch
         self._storages = ModelStorages(torch, model)
         self._hooks: GlobalHooks | None = None
-        self._backward: BackwardWrapper | None = None
+        self._backward: BackwardObservers | None = None
         self._handles: list[Any] = []
         self._optimizer_handles: list[Any] = []
         self._wrappers: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
@@ -125,8 +125,8 @@ class ModuleTracker:
                 self._wrappers.append((weakref.ref(module), weakref.ref(wrapper)))
                 self._wrapped.add(number)
         self.phases.begin()
-        self._backward = current().state(BackwardWrapper)
-        self._backward.add(self)
+        self._backward = current().state(BackwardObservers)
+        self._backward.add(self._begin_backward, self._end_backward)
 
     def stop(self) -> None:
         """Remove all hooks, and scan once more. Further calls do nothing."""
@@ -136,7 +136,7 @@ class ModuleTracker:
         with contextlib.suppress(Exception):
             self._end_raised_steps()
         if self._backward is not None:
-            self._backward.remove(self)
+            self._backward.remove(self._begin_backward)
         if self._hooks is not None:
             self._hooks.remove(self._handles)
         for handle in self._optimizer_handles:
@@ -207,14 +207,14 @@ class ModuleTracker:
 
     # Backward passes and optimizer steps
 
-    def backward_begins(self) -> None:
+    def _begin_backward(self) -> None:
         """Begin the phase of a backward pass."""
         self._end_raised_steps()
         with self._lock:
             self._open_spans.append(("backward", event_position()))
             self.phases.enter("backward")
 
-    def backward_ends(self) -> None:
+    def _end_backward(self) -> None:
         """End the phase, and scan: the gradients have been stored."""
         with self._lock:
             self.phases.leave("backward")
