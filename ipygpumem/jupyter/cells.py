@@ -192,7 +192,7 @@ class Cells:
         if plan.recorder is not None or self._record.recorder is not None:
             label, code = self._recorded_code(cell, raw)
         if self._record.recorder is not None:
-            span = measurement.span(label, success=success)
+            span = measurement.cell_facts(label, success=success)
             self._record.add(span, label.filename, code.sources.get(label.filename or "", raw), measurement.samples)
         if cell.reported:
             cell.abandon()
@@ -297,4 +297,4 @@ class Cells:
             return None
         self._open.find_number(cell)
         filename = self.numbers.filename(cell.raw, cell.number, self.statements)
-        return cell.measurement.span(Label(cell=cell.number, filename=filename), success=False)
+        return cell.measurement.cell_facts(Label(cell=cell.number, filename=filename), success=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.from_dict import printable
 from ipygpumem.core.reading import DeviceReading, shared
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Peak, RecordingFacts
     from ipygpumem.core.samples import OutsidePeak
 
-__all__ = ["CODE_WIDTH", "Label", "build_report", "code_label"]
+__all__ = ["CODE_WIDTH", "Code", "Label", "build_report", "code_label"]
 
 
 CODE_WIDTH = 80
@@ -28,15 +28,24 @@ _SEARCHED = 2_000
 def code_label(code: str) -> str:
     """The first line of the code that is not a comment or a cell magic, clipped to 80 characters."""
     lines = [line.strip() for line in code[:_SEARCHED].splitlines() if line.strip()]
-    label = lines[0] if lines else ""
-    for line in lines:
-        if not line.startswith(("#", "%%")):
-            label = line
-            break
-    label = label.replace("\t", " ")
-    if not label.isprintable():
-        label = printable(label)
+    statements = (line for line in lines if not line.startswith(("#", "%%")))
+    label = printable(next(statements, lines[0] if lines else "").replace("\t", " "))
     return label if len(label) <= CODE_WIDTH else label[: CODE_WIDTH - 1] + "…"
+
+
+@dataclass(frozen=True)
+class Code:
+    """The code that was measured, as far as collectors need it.
+
+    Attributes:
+        sources: Text of notebook cells by file name.
+        numbers: In numbers of notebook cells by file name.
+        block: File name, first line, last line and name of the measured code; None if it is not known.
+    """
+
+    sources: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    block: tuple[str, int, int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +65,13 @@ class Label:
     filename: str | None = None
 
 
-_NO_LABEL = Label()
-
-
 def build_report(
     before: Reading,
     after: Reading,
     peaks: Mapping[str, Peak],
     *,
     seconds: float,
-    label: Label = _NO_LABEL,
+    label: Label = Label(),
     success: bool | None = True,
     devices: Collection[str] | None = None,
     sampled: Mapping[str, OutsidePeak] | None = None,
@@ -116,19 +122,6 @@ def build_report(
 
 def _before_context(end: DeviceReading) -> DeviceReading:
     """The reading before CUDA started in this process: its own figures were 0, those of the device are unknown."""
-    zero = None if end.reserved is None else 0
-    return DeviceReading(
-        name=end.name,
-        context=False,
-        allocated=zero,
-        reserved=zero,
-        active=zero,
-        requested=zero,
-        inactive_split=zero,
-        retries=zero,
-        ooms=zero,
-        process=None if end.process is None else 0,
-        mode=end.mode,
-        why=end.why,
-        torch_why=end.torch_why,
-    )
+    own = ("allocated", "reserved", "active", "requested", "inactive_split", "retries", "ooms", "process")
+    zeros: dict[str, Any] = {name: 0 for name in own if getattr(end, name) is not None}
+    return DeviceReading(name=end.name, context=False, mode=end.mode, why=end.why, torch_why=end.torch_why, **zeros)

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ipygpumem.measurement.build_report import Label, build_report
+from ipygpumem.measurement.build_report import Code, Label, build_report
 from ipygpumem.measurement.recording_keys import CellFacts
 from ipygpumem.sources import host, pytorch
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ipygpumem.core.reading import Reading
     from ipygpumem.core.report import RecordingFacts, Report
     from ipygpumem.measurement.peaks import PeakScope
-    from ipygpumem.measurement.plan import Code
     from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
@@ -31,11 +30,7 @@ _ADDED = "{} was added to the monitored devices during this measurement: it is r
 
 
 class Span:
-    """One open measurement of one thread.
-
-    Attributes:
-        open_before: The measurements that were open when it began.
-    """
+    """One open measurement of one thread; ``open_before`` are those that were open when it began."""
 
     __slots__ = ("in_main_thread", "open_before", "thread")
 
@@ -73,13 +68,13 @@ class OpenSpans:
 
 
 class Observer(Protocol):
-    """An object that observes the code while a measurement is open. `stop` may be called twice, or without `start`."""
+    """An object that observes the code while a measurement is open."""
 
     def start(self) -> None:
         """Begin to observe. An exception ends the measurement before the code runs."""
 
     def stop(self) -> None:
-        """Stop observing. Must not raise."""
+        """Stop observing. Must not raise, and may be called twice or without `start`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +150,7 @@ class Measurement:
         if options.reset_host_peak and not host.reset_peak():
             self._notes.append("this system cannot reset the peak of resident memory")
         if options.synchronize:
-            pytorch.synchronize(self._contexts())
+            pytorch.synchronize()
         self._scope = scope = peaks.scope()
         peaks.install()
         self._before = before = monitor.read(
@@ -180,18 +175,11 @@ class Measurement:
         return sum(overhead() for overhead in self.overheads)
 
     def end(
-        self,
-        label: Label | None = None,
-        *,
-        success: bool | None = True,
-        code: Code | None = None,
+        self, label: Label | None = None, *, success: bool | None = True, code: Code | None = None
     ) -> Report | None:
         """Stop the clock, take the second reading, save the recording and build the report.
 
-        Args:
-            label: What was measured.
-            success: Whether the code ended without an error; None if it was interrupted by us.
-            code: The measured code, for a recording.
+        ``success`` is None if the code was interrupted by us; ``code`` is needed for a recording.
 
         Returns:
             The report, without the sections that collectors add; None in a process that was forked in the meantime.
@@ -199,7 +187,7 @@ class Measurement:
         seconds = max(time.perf_counter() - self._start - (self._overhead() - self._overhead_before), 0.0)
         self._stop_observers()
         label = label or Label()
-        facts = self.span(label, success=success)
+        cell = self.cell_facts(label, success=success)
         if self.runtime.spans.end(self._span):
             self._notes.append(_OVERLAPPED)
         before, scope, peaks = self._before, self._scope, self.runtime.peaks
@@ -207,13 +195,15 @@ class Measurement:
             return None
         try:
             if self.options.synchronize:
-                pytorch.synchronize(self._contexts())
+                pytorch.synchronize()
             self.after = after = self.runtime.monitor.read(read_allocator=lambda index: peaks.leave(scope, index))
-            recording = None if self._recorder is None else self._save(self._recorder, facts, after, code)
+            recording = None if self._recorder is None else self._save(self._recorder, cell, after, code or Code())
         finally:
             self.abandon()
-        if self._unmonitored:
-            after = self._without_unmonitored(after)
+        added = [name for name in self._unmonitored if name in after.devices]
+        if added:
+            self._notes += map(_ADDED.format, added)
+            after = after.only(tuple(name for name in after.devices if name not in added))
         peak_by_name = {f"cuda:{index}": peak for index, peak in scope.peaks().items()}
         return build_report(
             before,
@@ -229,16 +219,10 @@ class Measurement:
             recording=recording,
         )
 
-    def _without_unmonitored(self, after: Reading) -> Reading:
-        added = [name for name in self._unmonitored if name in after.devices]
-        self._notes += map(_ADDED.format, added)
-        return after.only(tuple(name for name in after.devices if name not in added))
-
-    def _save(self, recorder: Recorder, facts: CellFacts, after: Reading, code: Code | None) -> RecordingFacts | None:
+    def _save(self, recorder: Recorder, cell: CellFacts, after: Reading, code: Code) -> RecordingFacts | None:
         if self.samples is not None:
             recorder.windows = [self.samples]
-        sources, numbers = ({}, {}) if code is None else (code.sources, code.numbers)
-        self.recorded = recorder.save(self._path, sources=sources, numbers=numbers, cell=facts, after=after)
+        self.recorded = recorder.save(self._path, sources=code.sources, numbers=code.numbers, cell=cell, after=after)
         return None if self._path is None else self.recorded
 
     def _unused(self, before: Reading, after: Reading) -> list[str]:
@@ -253,7 +237,7 @@ class Measurement:
                 notes.append(f"{name}: not used by this process")
         return notes
 
-    def span(self, label: Label, *, success: bool | None) -> CellFacts:
+    def cell_facts(self, label: Label, *, success: bool | None) -> CellFacts:
         """This measurement as one cell of a recording."""
         return CellFacts(label.cell, label.filename, self._start_us, time.time_ns() // 1000, success)
 
@@ -272,9 +256,3 @@ class Measurement:
             self.runtime.sampler.end(self.samples)
         for observer in reversed(self.observers):
             observer.stop()
-
-    def _contexts(self) -> list[int]:
-        """Indexes of the devices on which this process has a context."""
-        monitor = self.runtime.monitor
-        torch = monitor.find_devices()
-        return [] if torch is None else [index for index in monitor.devices if pytorch.has_context(torch, index)]

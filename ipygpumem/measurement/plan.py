@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import IpyGpuMemError, first_line
 from ipygpumem.core.interpreter import collector_paused
+from ipygpumem.measurement.build_report import Code
 from ipygpumem.measurement.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -22,21 +23,6 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot import Snapshot
 
 __all__ = ["Code", "Collector", "Finished", "Outcome", "Plan", "with_notes"]
-
-
-@dataclass(frozen=True)
-class Code:
-    """The code that was measured, as far as collectors need it.
-
-    Attributes:
-        sources: Text of notebook cells by file name.
-        numbers: In numbers of notebook cells by file name.
-        block: File name, first line, last line and name of the measured code; None if it is not known.
-    """
-
-    sources: Mapping[str, str] = field(default_factory=dict)
-    numbers: Mapping[str, int] = field(default_factory=dict)
-    block: tuple[str, int, int, str] | None = None
 
 
 @dataclass
@@ -69,17 +55,12 @@ class Finished:
 
 
 class Collector:
-    """Collects one section of a report.
-
-    Attributes:
-        section: What notes call the section.
-        reads_recording: Whether `collect` reads the recording.
-        needs_devices: Whether there is nothing to collect without a device.
-    """
+    """Collects one section of a report, which notes call ``section``."""
 
     section = ""
     reads_recording = False
     needs_devices = False
+    """Whether there is nothing to collect without a device."""
 
     def attach(self, measurement: Measurement) -> None:
         """Add observers to a measurement before it begins."""
@@ -129,14 +110,8 @@ class Plan:
     ) -> Finished | None:
         """End a measurement and build its report with everything that was planned.
 
-        Args:
-            measurement: The open measurement.
-            label: What was measured.
-            success: Whether the code ended without an error; None if it was interrupted by us.
-            code: Returns the measured code; called only if there is a recording.
-
-        Returns:
-            None in a process that was forked during the measurement.
+        ``success`` is None if the code was interrupted by us; ``code`` is called only if there is a recording. Returns
+        None in a process that was forked during the measurement.
         """
         try:
             measured_code = code() if self.recorder is not None else Code()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+import platform
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import RecordingError, first_line
+from ipygpumem.core.files import replacing
+from ipygpumem.core.interpreter import collector_paused
 from ipygpumem.core.report import RecordingFacts
+from ipygpumem.core.version import __version__
 from ipygpumem.measurement.allocation_history import History, HistoryOptions
 from ipygpumem.measurement.curves import add_reserved_levels, sampled_curves
 from ipygpumem.measurement.event_position import EventPosition, event_position
-from ipygpumem.measurement.recording_file import write_snapshot
-from ipygpumem.measurement.recording_keys import CellFacts, add_keys
+from ipygpumem.measurement.recording_keys import SCHEMA, CellFacts, recorded_file_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +26,10 @@ if TYPE_CHECKING:
     from ipygpumem.measurement.runtime import Runtime
     from ipygpumem.measurement.sampler import SampleWindow
 
-__all__ = ["Recorder"]
+__all__ = ["Recorder", "write_snapshot"]
+
+_PICKLE_PROTOCOL = 4
+"""pytorch.org/memory_viz cannot read protocol 5, the default since Python 3.14 (pytorch#183842)."""
 
 
 class Recorder:
@@ -61,7 +69,7 @@ class Recorder:
         path: Path | None,
         *,
         sources: Mapping[str, str],
-        numbers: Mapping[str, int] | None = None,
+        numbers: Mapping[str, int],
         cell: CellFacts | None = None,
         after: Reading | None = None,
     ) -> RecordingFacts:
@@ -74,55 +82,75 @@ class Recorder:
             cell: The cell that is ending, which is not yet in `cells`.
             after: The current reading, if it is available.
         """
-        cells = [*self.cells, *([cell] if cell else [])]
         try:
-            return self._save(path, sources, numbers or {}, cells, after or self._runtime.monitor.read())
+            snapshot, dropped = self._snapshot(sources, numbers, cell, after or self._runtime.monitor.read())
+            if self.keep_snapshot or path is None:
+                self.snapshot = snapshot
+            size = 0 if path is None else write_snapshot(path, snapshot)
         except RecordingError as error:
-            problem = str(error)
+            return RecordingFacts(path=None, own=self.history.own, error=str(error))
         except Exception as error:
-            problem = f"the snapshot was not taken: {first_line(error)}"
-        return RecordingFacts(path=None, own=self.history.own, error=problem)
+            reason = f"the snapshot was not taken: {first_line(error)}"
+            return RecordingFacts(path=None, own=self.history.own, error=reason)
+        events = sum(map(len, snapshot.get("device_traces", ())))
+        all_dropped = None if None in dropped else sum(count or 0 for count in dropped)
+        name = None if path is None else str(path)
+        return RecordingFacts(name, size, events, all_dropped, own=self.history.own, error=self.history.lost)
 
-    def _save(
-        self,
-        path: Path | None,
-        sources: Mapping[str, str],
-        numbers: Mapping[str, int],
-        cells: list[CellFacts],
-        after: Reading,
-    ) -> RecordingFacts:
-        history = self.history
+    def _snapshot(
+        self, sources: Mapping[str, str], numbers: Mapping[str, int], cell: CellFacts | None, after: Reading
+    ) -> tuple[dict[str, Any], list[int | None]]:
+        """PyTorch's snapshot with our own keys, and the number of dropped allocations per device."""
+        history, before = self.history, self._before or after
+        options = history.options
         ended_us = time.time_ns() // 1000
         self.end_position = event_position()
         snapshot = history.take()
         dropped = history.dropped(snapshot)
-        before = self._before or after
         if self.windows:
             add_reserved_levels(snapshot, self.windows, history.started_us, dropped)
-        add_keys(
-            snapshot,
-            history,
-            ended_us=ended_us,
-            dropped=dropped,
-            cells=cells,
-            before=before,
-            after=after,
-            curves=sampled_curves(self.windows, before.devices, after.devices),
-            sources=sources,
-            numbers=numbers,
-            devices=[
+        names = recorded_file_names(snapshot)
+        snapshot["ipygpumem"] = {
+            "schema": SCHEMA,
+            "version": __version__,
+            "torch": str(history.torch.__version__),
+            "host": platform.node(),
+            "started_us": history.started_us,
+            "ended_us": ended_us,
+            "recording": {
+                "own": history.own,
+                "stacks": options.stacks if history.own else None,
+                "context": "all" if history.own and options.stacks != "none" else None,
+                "max_entries": options.max_entries if history.own else None,
+                "dropped": dropped,
+            },
+            "cells": [asdict(recorded_cell) for recorded_cell in (*self.cells, cell) if recorded_cell is not None],
+            "numbers": {name: numbers[name] for name in sorted(names & numbers.keys())},
+            "devices": [
                 {"index": device.index, "name": device.label, "uuid": device.uuid, "total": device.total}
                 for device in self._runtime.monitor.devices.values()
             ],
-        )
-        events = sum(len(trace) for trace in snapshot.get("device_traces", ()))
-        if self.keep_snapshot or path is None:
-            self.snapshot = snapshot
-        size = 0 if path is None else write_snapshot(path, snapshot)
-        all_dropped = None if None in dropped else sum(count or 0 for count in dropped)
-        name = None if path is None else str(path)
-        return RecordingFacts(name, size, events, all_dropped, own=history.own, error=history.lost)
+            "readings": {"before": before.to_dict()["devices"], "after": after.to_dict()["devices"]},
+            "curves": sampled_curves(self.windows, before.devices, after.devices),
+        }
+        snapshot["source_code"] = {name: sources[name] for name in sorted(names & sources.keys())}
+        return snapshot, dropped
 
     def stop(self) -> None:
         """Switch recording off if it is ours."""
         self.history.stop()
+
+
+def write_snapshot(path: Path, snapshot: dict[str, Any]) -> int:
+    """Write a snapshot, and return the size of the file in bytes. An existing file is replaced at the end.
+
+    Raises:
+        RecordingError: The file cannot be written; an existing file is unchanged.
+    """
+    try:
+        with replacing(path) as temporary:
+            with collector_paused(), temporary.open("wb") as file:
+                pickle.dump(snapshot, file, protocol=_PICKLE_PROTOCOL)
+            return temporary.stat().st_size
+    except OSError as error:
+        raise RecordingError(f"the snapshot {path} was not written: {error.strerror or error}") from error

@@ -21,21 +21,15 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.version import __version__
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from ipygpumem.core.reading import Reading
-    from ipygpumem.measurement.allocation_history import History
-
-__all__ = ["SCHEMA", "CellFacts", "add_keys"]
+__all__ = ["SCHEMA", "CellFacts", "recorded_file_names"]
 
 SCHEMA = 1
 
@@ -50,55 +44,8 @@ class CellFacts:
     end_us: int
     success: bool | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the cell as it is saved."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
-
-def add_keys(
-    snapshot: dict[str, Any],
-    history: History,
-    *,
-    ended_us: int,
-    dropped: Sequence[int | None],
-    cells: Iterable[CellFacts],
-    before: Reading,
-    after: Reading,
-    curves: Mapping[str, Any],
-    sources: Mapping[str, str],
-    numbers: Mapping[str, int],
-    devices: list[dict[str, Any]],
-) -> None:
-    """Add both keys to a snapshot of PyTorch. Cells that are not in the stacks are left out."""
-    options = history.options
-    names = _file_names(snapshot)
-    snapshot["ipygpumem"] = {
-        "schema": SCHEMA,
-        "version": __version__,
-        "torch": str(history.torch.__version__),
-        "host": platform.node(),
-        "started_us": history.started_us,
-        "ended_us": ended_us,
-        "recording": {
-            "own": history.own,
-            "stacks": options.stacks if history.own else None,
-            "context": (None if options.stacks == "none" else "all") if history.own else None,
-            "max_entries": options.max_entries if history.own else None,
-            "dropped": list(dropped),
-        },
-        "cells": [cell.to_dict() for cell in cells],
-        "numbers": {name: numbers[name] for name in sorted(names & numbers.keys())},
-        "devices": devices,
-        "readings": {
-            "before": {name: device.to_dict() for name, device in before.devices.items()},
-            "after": {name: device.to_dict() for name, device in after.devices.items()},
-        },
-        "curves": dict(curves),
-    }
-    snapshot["source_code"] = {name: sources[name] for name in sorted(names & sources.keys())}
-
-
-def _file_names(snapshot: Mapping[str, Any]) -> set[str]:
+def recorded_file_names(snapshot: Mapping[str, Any]) -> set[str]:
     """All files in the stacks of allocations and live blocks. Without Python loops: there may be ten million frames."""
     events = chain.from_iterable(snapshot.get("device_traces", ()))
     allocated = (event["frames"] for event in events if event["action"] == "alloc" and "frames" in event)

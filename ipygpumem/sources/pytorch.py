@@ -17,7 +17,7 @@ from ipygpumem.core.reading import DeviceMemory
 from ipygpumem.sources.cuda import RelaxedCaptureMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 __all__ = [
     "MINIMUM_VERSION",
@@ -116,8 +116,8 @@ def busy(torch: Any, index: int) -> bool | None:
         return None
 
 
-def synchronize(indexes: Iterable[int]) -> None:
-    """Wait for the current stream of each device, except during capture into a CUDA graph.
+def synchronize() -> None:
+    """Wait for the current stream of each device with a context, except during capture into a CUDA graph.
 
     Does not wait for the whole device, which would invalidate a capture on another stream that PyTorch does not know.
     """
@@ -125,9 +125,10 @@ def synchronize(indexes: Iterable[int]) -> None:
     if torch is None or capturing(torch):
         return
     with RelaxedCaptureMode() as relaxed:
-        for index in indexes if relaxed else ():
-            with contextlib.suppress(Exception):  # a kernel has failed
-                torch.cuda.current_stream(index).synchronize()
+        for index in range(torch.cuda.device_count()) if relaxed else ():
+            if has_context(torch, index):
+                with contextlib.suppress(Exception):  # a kernel has failed
+                    torch.cuda.current_stream(index).synchronize()
 
 
 def device_memory(torch: Any, index: int) -> DeviceMemory | None:

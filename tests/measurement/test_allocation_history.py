@@ -224,9 +224,9 @@ def test_recording_can_be_saved_several_times(fake_gpu, tmp_path):
     recorder.start()
     fake_gpu.alloc(MIB)
     recorder.cells.append(CellFacts(3, "/kernel/ipykernel_1/3.py", 10, 20, True))
-    first = recorder.save(tmp_path / "x.pickle", sources={})
+    first = recorder.save(tmp_path / "x.pickle", sources={}, numbers={})
     recorder.cells.append(CellFacts(4, None, 30, 40, False))
-    second = recorder.save(tmp_path / "x.pickle", sources={})
+    second = recorder.save(tmp_path / "x.pickle", sources={}, numbers={})
     assert second.events > first.events
     assert [cell["number"] for cell in load(tmp_path / "x.pickle")["ipygpumem"]["cells"]] == [3, 4]
     assert torch._C._cuda_isHistoryEnabled()

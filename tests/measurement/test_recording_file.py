@@ -11,7 +11,7 @@ import pytest
 from ipygpumem.core.errors import RecordingError
 from ipygpumem.core.files import check_path
 from ipygpumem.core.interpreter import collector_paused
-from ipygpumem.measurement.recording_file import write_snapshot
+from ipygpumem.measurement.recorder import write_snapshot
 
 
 def test_file_is_a_pickle_of_protocol_4(tmp_path):
