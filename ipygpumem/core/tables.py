@@ -31,10 +31,9 @@ __all__ = [
 ]
 
 _BAR_CELLS = 10
+_CODE_WIDTH = 100
 BAR_PIXELS = 96
 BAR_COLORS = {"tensors": "#3b82f6", "cache": "#93c5fd", "outside PyTorch": "#f59e0b", "other processes": "#9ca3af"}
-_LONG_REMARK = 48
-"""Longer remarks, in characters, are wrapped, as command lines are."""
 
 _TABLES = """\
 <div style="font-family:monospace;font-size:90%;margin:4px 0;overflow-x:auto">
@@ -42,16 +41,18 @@ _TABLES = """\
 <table style="border-collapse:collapse;margin:0 0 8px 0">
 <tr><th style="text-align:left;padding:1px 12px 1px 0">{{ table.title }}</th>
 {%- for name in table.header %}<th style="text-align:right;padding:1px 12px;font-weight:normal;opacity:0.65">\
-{{ name }}</th>{% endfor %}<th></th></tr>
+{{ name }}</th>{% endfor %}<th></th><th></th></tr>
 {%- for row in table.rows %}
 <tr{% if row.level == 0 %} style="border-top:1px solid #9ca3af"{% endif %}>\
-<td style="text-align:left;padding:1px 12px 1px {{ row.level * 14 }}px">{{ row.label }}</td>
+<td style="text-align:left;padding:1px 12px 1px {{ row.level * 14 }}px;white-space:pre-wrap">{{ row.label }}</td>
 {%- for cell in row.cells %}<td style="text-align:right;padding:1px 12px;white-space:nowrap">{{ cell }}</td>
 {%- endfor -%}
-<td style="text-align:left;padding:1px 0;{% if row.remark|length > long %}overflow-wrap:anywhere;min-width:12em\
-{% else %}white-space:nowrap{% endif %}">\
-{%- if row.bar %}<span style="display:inline-block;height:7px;width:{{ row.bar }}px;background-color:{{ bar_color }};\
-margin-right:8px"></span>{% endif %}<span style="opacity:0.65">{{ row.remark }}</span></td></tr>
+<td style="text-align:left;padding:1px 8px 1px 0;white-space:nowrap">
+{%- for width, color in row | bars if width %}<span style="display:inline-block;height:7px;width:{{ width }}px;\
+background-color:{{ color }}"></span>{% endfor -%}
+</td><td style="text-align:left;padding:1px 0;opacity:{{ 1 if table.code and row.bar is not none else 0.65 }};\
+{% if table.code or (row | remark | length) <= 48 %}white-space:pre{% else %}overflow-wrap:anywhere;min-width:12em\
+{% endif %}">{{ row | remark }}</td></tr>
 {%- endfor %}
 </table>
 {%- for remark in table.remarks %}
@@ -70,8 +71,9 @@ class TableRow:
         cells: Text of each column.
         level: Depth of indentation.
         grade: How accurate the figures are; None if that is not shown.
-        bar: Share of the whole, from 0 to 1, drawn as a bar.
+        bar: Share of the whole, from 0 to 1, drawn as a bar; None draws none.
         remark: Text behind the columns.
+        light_bar: Share up to which a lighter bar continues.
     """
 
     label: str
@@ -80,16 +82,21 @@ class TableRow:
     grade: Grade | None = None
     bar: float | None = None
     remark: str = ""
+    light_bar: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: its title, the names of its columns, its rows and the sentences below it."""
+    """A table: its title, the names of its columns, its rows and the sentences below it.
+
+    ``code``: the remarks of its rows are lines of source code, which are not wrapped.
+    """
 
     title: str
     header: tuple[str, ...]
     rows: tuple[TableRow, ...]
     remarks: tuple[str, ...] = ()
+    code: bool = False
 
 
 def is_visible(*changes: int | None) -> bool:
@@ -116,8 +123,10 @@ def _text_table(table: Table) -> str:
         text = f"{text if has_remarks else text.rstrip()}{line[-1]}"
         if has_bars:
             bar = "█" * max(round(row.bar * _BAR_CELLS), 1) if row.bar else ""
-            text += f"  {bar.ljust(_BAR_CELLS)}"
-        lines.append(f"{text}  {row.remark}".rstrip())
+            text += f"  {bar.ljust(round(row.light_bar * _BAR_CELLS), '░').ljust(_BAR_CELLS)}"
+        clipped = table.code and len(row.remark) > _CODE_WIDTH
+        remark = f"{row.remark[: _CODE_WIDTH - 1]}…" if clipped else row.remark
+        lines.append(f"{text}  {remark}".rstrip())
     return "\n".join([*lines, *_reasons(table.rows), *table.remarks])
 
 
@@ -139,31 +148,26 @@ def template(source: str) -> Any:
     """Compile a Jinja template that escapes all values."""
     from jinja2 import Environment
 
-    return Environment(autoescape=True).from_string(source)
+    environment = Environment(autoescape=True)
+    environment.filters |= {"bars": _bars, "remark": _remark}
+    return environment.from_string(source)
 
 
 def html_tables(tables: Iterable[Table]) -> str:
     """Tables as HTML. A figure that is not exact has the reason next to it."""
-    shown = [
-        {
-            "title": table.title,
-            "header": table.header,
-            "remarks": table.remarks,
-            "rows": [
-                {
-                    "label": row.label.replace("  ", " \u00a0"),  # HTML would collapse the spaces of aligned labels
-                    "cells": row.cells,
-                    "level": row.level,
-                    "remark": row.remark if row.grade is None or row.grade.trust == "exact" else str(row.grade),
-                    "bar": row.bar and max(round(BAR_PIXELS * min(row.bar, 1)), 1),
-                }
-                for row in table.rows
-            ],
-        }
-        for table in tables
-    ]
-    html: str = template(_TABLES).render(tables=shown, long=_LONG_REMARK, bar_color=BAR_COLORS["tensors"])
+    html: str = template(_TABLES).render(tables=tables)
     return html
+
+
+def _remark(row: TableRow) -> str:
+    return row.remark if row.grade is None or row.grade.trust == "exact" else str(row.grade)
+
+
+def _bars(row: TableRow) -> list[tuple[int, str]]:
+    """Width in pixels and color of the parts of a row's bar."""
+    dark = max(round(BAR_PIXELS * min(row.bar, 1)), 1) if row.bar else 0
+    light = max(round(BAR_PIXELS * min(row.light_bar, 1)) - dark, 0)
+    return [(dark, BAR_COLORS["tensors"]), (light, BAR_COLORS["cache"])]
 
 
 def tables_bundle(tables: Sequence[Table]) -> dict[str, str]:

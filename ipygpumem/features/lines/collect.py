@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, SourceListing
+from ipygpumem.features.lines.recording import THREAD_FILE, allocator_bytes, device_timeline, outermost_files
 from ipygpumem.features.lines.source import SourceRegion, SourceTexts, enclosing_functions
-from ipygpumem.features.lines.stack_roots import THREAD_FILE, outermost_files
 from ipygpumem.measurement.snapshot_events import EventLookup
 from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.snapshot.model.unique_values import Numbering
@@ -48,29 +48,22 @@ def device_lines(
 ) -> DeviceLines | None:
     """Return the listings of one device; None if nothing was recorded there.
 
-    Args:
-        snapshot: The recording.
-        report: The device's report.
-        texts: Source code.
-        regions: What to list: the measured code first, then the functions that the user named.
-        all_functions: List all functions of the notebook that ran, too.
-        recorder: The recorder.
-        passes: The backward passes.
+    ``regions`` are the measured code, and then the functions that the user named; with ``all_functions``, all functions
+    of the notebook that ran are listed, too.
 
     Raises:
         RecordingError: The positions of the backward passes do not fit the recorded events.
     """
-    index = int(report.name.rpartition(":")[2])
-    if index >= len(snapshot.timelines):
+    timeline = device_timeline(snapshot, report)
+    if timeline is None:
         return None
-    timeline = snapshot.timelines[index]
     files = {region.file for region in regions} | (set(texts.cells) if all_functions else set())
     events = _LineEvents(snapshot, timeline, files, _time_magic_offset(regions, texts))
     if passes:
         events.add_backward(passes, EventLookup(timeline, recorder))
     if all_functions:
         regions = [*regions, *_regions_that_ran(events.lines(), regions, texts)]
-    listed = {(region.file, number) for region in regions for number in range(region.first, region.last + 1)}
+    listed = {(region.file, number) for region in regions for number in region.lines}
     uses, elsewhere = events.uses(listed)
     listings = []
     for region in regions:
@@ -78,7 +71,10 @@ def device_lines(
         lines = tuple(SourceLine(number, text, uses.get((region.file, number))) for number, text in numbered)
         if lines:
             listings.append(SourceListing(texts.title(region), lines))
-    return _with_counters(report, timeline, tuple(listings), elsewhere)
+    peak_bytes, end_bytes = allocator_bytes(report, timeline)
+    return DeviceLines(
+        report.name, tuple(listings), int(timeline.requested.bytes[0]), elsewhere, *end_bytes, *peak_bytes
+    )
 
 
 def _time_magic_offset(regions: Sequence[SourceRegion], texts: SourceTexts) -> dict[str, Line]:
@@ -108,42 +104,17 @@ def _regions_that_ran(lines: Iterable[Line], listed: Sequence[SourceRegion], tex
     for file in texts.cells:
         numbers = lines_by_file.get(file, ())
         functions = enclosing_functions(file, numbers, texts)
-        if all(any(function.first <= number <= function.last for function in functions) for number in numbers):
+        if all(any(number in function.lines for function in functions) for number in numbers):
             regions += functions
         else:
             regions.append(SourceRegion(file, 1, len(texts.lines(file))))
     return [region for region in regions if region not in listed]
 
 
-def _with_counters(
-    report: DeviceReport, timeline: Timeline, listings: tuple[SourceListing, ...], elsewhere: LineUse | None
-) -> DeviceLines:
-    after, curve = report.after, timeline.requested
-    peak = curve.peak()[1]
-    high = report.high if report.high is not None and report.high.exact else None
-    requested = int(curve.bytes[-1])
-    active, allocated = after.active or 0, after.allocated or 0
-    return DeviceLines(
-        device=report.name,
-        listings=listings,
-        before=int(curve.bytes[0]),
-        elsewhere=elsewhere,
-        end_requested=requested,
-        end_rounding=active - requested,
-        end_pending=allocated - active,
-        end_allocated=allocated,
-        peak_requested=peak,
-        peak_rounding=None if high is None else high.active - peak,
-        peak_pending=None if high is None else high.allocated - high.active,
-        peak_allocated=None if high is None else high.allocated,
-    )
-
-
 class _LineEvents:
-    """The events of a device by line, for the lines of some files.
+    """The events of a device by line set: the lines of the listed files in an event's stack.
 
-    Each event belongs to a line set: the lines of these files in its stack. There are far fewer sets than events, so
-    events are added up by set, and then sets by line.
+    There are far fewer sets than events, so events are added up by set, and then sets by line.
     """
 
     def __init__(self, snapshot: Snapshot, timeline: Timeline, files: set[str], offsets: Mapping[str, Line]) -> None:
@@ -213,11 +184,14 @@ class _LineEvents:
         size = trace.size[events]
         # by line set: allocated, allocations, freed, frees, kept, then the highest level and the last event
         sums = np.zeros((len(self._sets), 5), np.int64)
-        np.add.at(sums[:, 0], sets[allocates], size[allocates])
-        np.add.at(sums[:, 1], sets[allocates], 1)
-        np.add.at(sums[:, 2], sets[frees], size[frees])
-        np.add.at(sums[:, 3], sets[frees], 1)
-        np.add.at(sums[:, 4], allocated_by, allocations.size[alive])
+        for column, line_sets, amounts in (
+            (0, sets[allocates], size[allocates]),
+            (1, sets[allocates], 1),
+            (2, sets[frees], size[frees]),
+            (3, sets[frees], 1),
+            (4, allocated_by, allocations.size[alive]),
+        ):
+            np.add.at(sums[:, column], line_sets, amounts)
         highest = np.full((len(self._sets), 2), -1, np.int64)
         np.maximum.at(highest[:, 0], sets, np.maximum(level[events], level[events + 1]))
         np.maximum.at(highest[:, 1], sets, events)

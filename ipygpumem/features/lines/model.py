@@ -56,14 +56,11 @@ class DeviceLines(PlainData):
         listings: The listed cells and functions.
         before: Requested bytes at the start.
         elsewhere: Memory use outside the listed lines (other threads, other functions); None if there was none.
-        end_requested: Requested bytes at the end, including blocks that wait for a stream.
+        end_requested: Requested bytes, including blocks that wait for a stream.
         end_rounding: Bytes that the allocator added by rounding up.
         end_pending: Minus the bytes of freed blocks that wait for a stream: the counter no longer includes them.
-        end_allocated: The allocator's counter at the end.
-        peak_requested: Requested bytes at the peak.
-        peak_rounding: As at the end. This and the next two are None if only an upper bound of the peak is known.
-        peak_pending: As at the end.
-        peak_allocated: The allocator's peak counter.
+        end_allocated: The allocator's counter.
+        peak_rounding: As at the end; this, pending and allocated are None if only an upper bound is known.
     """
 
     device: str
@@ -107,15 +104,8 @@ class CodeLine:
 class PeakLines:
     """The lines of code that allocated the memory in use at the peak of a device, the largest first.
 
-    In bytes: the sum of ``lines``, ``rest``, ``rounding`` and ``pending`` is ``allocated``, the allocator's counter.
-
-    Attributes:
-        device: Name, as in ``"cuda:0"``.
-        lines: The largest lines.
-        rest: All other lines together.
-        rounding: Bytes that the allocator added by rounding up.
-        pending: Minus the bytes of freed blocks that waited for a stream.
-        allocated: The allocator's peak counter.
+    In bytes: the sum of ``lines``, ``rest`` (all other lines), ``rounding`` by the allocator and ``pending`` (minus the
+    bytes of freed blocks that waited for a stream) is ``allocated``, the allocator's counter.
     """
 
     device: str

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ipygpumem.features.lines.model import CodeLine, PeakLines
+from ipygpumem.features.lines.recording import allocator_bytes, device_timeline
 from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.queries.live_set import LiveSet
 
@@ -48,41 +49,30 @@ def largest_lines(lines: Sequence[CodeLine], limit: int) -> tuple[tuple[CodeLine
 
 
 def peak_lines(snapshot: Snapshot, report: Report) -> tuple[PeakLines, ...]:
-    """Return the lines at the peak of each device, with the difference to the allocator's counters.
+    """Return the lines at the peak of each device that has an exact peak and recorded stacks.
 
-    The snapshot is the complete recording of the measurement, without dropped events. Devices without an exact peak or
-    without recorded stacks are left out.
+    The snapshot is the complete recording of the measurement, without dropped events.
     """
     peaks = (_peak_of_device(snapshot, device) for device in report.devices.values())
     return tuple(peak for peak in peaks if peak is not None)
 
 
-def _peak_of_device(snapshot: Snapshot, device: DeviceReport) -> PeakLines | None:
-    index = int(device.name.rpartition(":")[2])
-    if device.high is None or not device.high.exact or index >= len(snapshot.timelines):
+def _peak_of_device(snapshot: Snapshot, report: DeviceReport) -> PeakLines | None:
+    timeline = device_timeline(snapshot, report)
+    if timeline is None:
         return None
-    counters = device.high
-    lines = lines_at_peak(snapshot, index)
-    if not any(line.known for line in lines):
+    _, rounding, pending, allocated = allocator_bytes(report, timeline)[0]
+    lines = lines_at_peak(snapshot, timeline.device)
+    if rounding is None or pending is None or allocated is None or not any(line.known for line in lines):
         return None
-    largest, rest = largest_lines(lines, _LINES_SHOWN)
-    return PeakLines(
-        device.name,
-        largest,
-        rest,
-        rounding=counters.active - snapshot.timelines[index].requested.peak()[1],
-        pending=counters.allocated - counters.active,
-        allocated=counters.allocated,
-    )
+    return PeakLines(report.name, *largest_lines(lines, _LINES_SHOWN), rounding, pending, allocated)
 
 
 def _label(group: Group) -> str:
     if group.line is None:
         return group.label
     place = re.sub(r"\bIn\[(\d+)\]", r"In [\1]", group.label.removesuffix(f" {group.name}"))
-    function = "" if _is_top_level(group.name or "") else f" {group.name}()"
-    return clip(f"{place}{function}: {group.source}" if group.source else f"{place}{function}", _LABEL_WIDTH)
-
-
-def _is_top_level(name: str) -> bool:
-    return name == "<module>" or name.startswith("<cell line:")  # the latter in IPython 7.34 and 8
+    name = group.name or ""
+    if name != "<module>" and not name.startswith("<cell line:"):  # so IPython 7.34 and 8 name the code of a cell
+        place += f" {name}()"
+    return clip(f"{place}: {group.source}" if group.source else place, _LABEL_WIDTH)

@@ -43,6 +43,11 @@ class SourceRegion:
     last: int
     name: str = ""
 
+    @property
+    def lines(self) -> range:
+        """The line numbers."""
+        return range(self.first, self.last + 1)
+
 
 class SourceTexts:
     """Source code by file name: of notebook cells from ``cells``, of all other files from `linecache`.
@@ -142,7 +147,7 @@ def enclosing_functions(file: str, lines: Iterable[int], texts: SourceTexts) -> 
     """Return the outermost functions and methods of a file that contain any of these lines."""
     lines = set(lines)
     functions = _outermost_functions(texts.tree(file), file, "")
-    return [function for function in functions if any(function.first <= line <= function.last for line in lines)]
+    return [function for function in functions if not lines.isdisjoint(function.lines)]
 
 
 def _outermost_functions(node: ast.AST, file: str, prefix: str) -> Iterator[SourceRegion]:
@@ -156,15 +161,11 @@ def _outermost_functions(node: ast.AST, file: str, prefix: str) -> Iterator[Sour
 
 def with_statement_region(file: str, line: int, texts: SourceTexts, name: str) -> SourceRegion:
     """Return the innermost with statement whose header includes a line; only that line if there is none."""
-    statements = [
-        node
-        for node in ast.walk(texts.tree(file))
-        if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= line <= node.body[0].lineno
-    ]
-    if not statements:
-        return SourceRegion(file, line, line, name)
-    inner = max(statements, key=lambda node: node.lineno)
-    return SourceRegion(file, inner.lineno, inner.end_lineno or line, name)
+    region = SourceRegion(file, line, line, name)
+    for node in ast.walk(texts.tree(file)):  # outer statements first
+        if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= line <= node.body[0].lineno:
+            region = SourceRegion(file, node.lineno, node.end_lineno or line, name)
+    return region
 
 
 def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
@@ -180,13 +181,13 @@ def resolve_name(name: str, look_up: Callable[[str], Any]) -> Any:
         if first is None:
             raise KeyError(name)
         value = look_up(first[0])
-        rest = name[first.end() :]
-        while rest:
-            part = _NEXT_PART.match(rest)
+        position = first.end()
+        while position < len(name):
+            part = _NEXT_PART.match(name, position)
             if part is None:
-                raise KeyError(rest)
+                raise KeyError(name)
             value = _static_attribute(value, part[1]) if part[1] else _item(value, part[2])
-            rest = rest[part.end() :]
+            position = part.end()
     except (LookupError, TypeError, AttributeError):
         raise OptionError(f"{name!r} is not defined") from None
     return value

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.features.lines.stack_roots import THREAD_FILE, outermost_files
+from ipygpumem.features.lines.recording import THREAD_FILE, outermost_files
 from ipygpumem.features.modules.model import MEMORY_KINDS
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.modules.tracker import ModuleCall, ModuleTracker
     from ipygpumem.measurement.snapshot_events import EventLookup
     from ipygpumem.snapshot import Snapshot
+    from ipygpumem.snapshot.model.timeline import Timeline
 
     Ints = NDArray[np.int64]
     Mask = NDArray[np.bool_]
@@ -36,8 +37,8 @@ class AttributedAllocations:
         module: For each allocation the number of a module, -1 for none.
     """
 
-    def __init__(self, snapshot: Snapshot, index: int, places: EventLookup, tracker: ModuleTracker) -> None:
-        self._timeline = timeline = snapshot.timelines[index]
+    def __init__(self, snapshot: Snapshot, timeline: Timeline, places: EventLookup, tracker: ModuleTracker) -> None:
+        self._timeline = timeline
         self._places = places
         self._tracker = tracker
         allocations = timeline.allocations
@@ -50,14 +51,13 @@ class AttributedAllocations:
         outlives_call = np.zeros(len(allocations), np.bool_)
         outlives_call[recorded] = allocations.end[recorded] > call_end[start]
         forward = self.kind == _FORWARD
-        self.kind[forward] = np.where(outlives_call, KIND_CODES["activations"], KIND_CODES["forward, temporary"])[
-            forward
-        ]
+        self.kind[forward] = KIND_CODES["forward, temporary"]
+        self.kind[forward & outlives_call] = KIND_CODES["activations"]
         # DistributedDataParallel itself keeps buckets for gradients
         wrappers = [number for number, module in enumerate(tracker.modules) if module.type == DDP]
         buckets = forward & outlives_call & np.isin(self.module, wrappers)
         self.kind[buckets], self.module[buckets] = _OTHER_CODE, -1
-        self._attribute_by_address(f"cuda:{index}")
+        self._attribute_by_address(f"cuda:{timeline.device}")
 
     def _attribute_events(self, roots: NDArray[Any]) -> tuple[Ints, Ints, Ints]:
         """The kind and module of an allocation at each event, and the end of the outermost module call around it."""
@@ -73,11 +73,22 @@ class AttributedAllocations:
             kind[span] = KIND_CODES["backward" if name == "backward" else "optimizer"]
             if not model_in_thread:
                 kind[span][in_thread[span]] = KIND_CODES["other threads"]
-        sweep = _CallSweep(kind, module, call_end, roots)
+        stacks: dict[int, list[ModuleCall]] = {}  # by thread
+        outermost_start: dict[int, int] = {}  # by thread
         starts = self._places.events([call.at for call in calls]) + 1
         for call, first, last in zip(calls, starts.tolist(), [*starts[1:].tolist(), count], strict=False):
-            sweep.step(call, first, last)
-        sweep.close()
+            stack = stacks.setdefault(call.thread, [])
+            if call.enter:
+                if not stack:
+                    outermost_start[call.thread] = first
+                stack.append(call)
+            elif stack:
+                stack.pop()
+                if not stack:
+                    during = slice(outermost_start[call.thread], first)
+                    call_end[during][(module[during] >= 0) & (roots[during] == call.root)] = first - 1
+            running = [thread_stack[-1] for thread_stack in stacks.values() if thread_stack]
+            _attribute_between(running, slice(first, last), roots, kind, module)
         return kind, module, call_end
 
     def _attribute_by_address(self, device: str) -> None:
@@ -91,12 +102,10 @@ class AttributedAllocations:
         stride = len(self._timeline.trace) + 2
         keys = rank * stride + allocations.start[order] + 1
         owners: dict[int, tuple[int, int]] = {}
-        for scan in self._tracker.scans:
-            storages = [storage for storage in scan.addresses if storage.device == device]
-            if not storages:
-                continue
+        for position, scanned in self._tracker.scans:
+            storages = [storage for storage in scanned if storage.device == device]
             address = np.asarray([storage.address for storage in storages], np.int64)
-            event = self._places.event(scan.at)
+            event = self._places.event(position)
             place = np.minimum(np.searchsorted(addresses, address), len(addresses) - 1)
             row = order[np.searchsorted(keys, place * stride + event + 1, side="right") - 1]
             valid = (allocations.address[row] == address) & (allocations.end[row] > event)
@@ -114,14 +123,9 @@ class AttributedAllocations:
 
     def _common_parent(self, first: int, second: int) -> int:
         """The innermost module that contains both."""
-        modules = self._tracker.modules
-        ancestors = {first}
-        while modules[first].parent >= 0:
-            first = modules[first].parent
-            ancestors.add(first)
-        while second not in ancestors:
-            second = modules[second].parent
-        return second
+        while first != second:  # a parent has a lower number than its submodules
+            first, second = min(first, second), self._tracker.modules[max(first, second)].parent
+        return first
 
     def of_kind(self, *kinds: MemoryKind) -> Mask:
         """Return which allocations are of these kinds."""
@@ -141,7 +145,8 @@ class AttributedAllocations:
         sums = np.zeros(len(self._tracker.modules), np.int64)
         owned = rows & (self.module >= 0)
         np.add.at(sums, self.module[owned], self._timeline.allocations.size[owned])
-        return [int(total) for total in sums]
+        totals: list[int] = sums.tolist()
+        return totals
 
     def highest(self, rows: Mask) -> tuple[int, int]:
         """Return the first event after which some allocations together are largest, and their bytes then."""
@@ -157,47 +162,16 @@ class AttributedAllocations:
         return int(events[top]), int(level[top])
 
 
-class _CallSweep:
-    """Goes through module calls in order, and attributes the events between them to the module that is running."""
-
-    def __init__(self, kind: Ints, module: Ints, call_end: Ints, roots: NDArray[Any]) -> None:
-        self._kind, self._module, self._call_end, self._roots = kind, module, call_end, roots
-        self._stacks: dict[int, list[ModuleCall]] = {}  # by thread
-        self._ranges: dict[int, list[tuple[int, int]]] = {}  # by thread: events during the outermost call
-
-    def step(self, call: ModuleCall, first: int, last: int) -> None:
-        """Apply the beginning or end of a call, and attribute the events from ``first`` to before ``last``."""
-        stack = self._stacks.setdefault(call.thread, [])
-        if call.enter:
-            stack.append(call)
-        elif stack:
-            stack.pop()
-            if not stack:
-                self._end_outermost(call.thread, first - 1)
-        running = [stack for stack in self._stacks.values() if stack]
-        if running and first < last:
-            self._attribute(running, first, last)
-
-    def close(self) -> None:
-        """End calls that did not return."""
-        for thread in list(self._ranges):
-            self._end_outermost(thread, len(self._kind))
-
-    def _end_outermost(self, thread: int, event: int) -> None:
-        for first, last in self._ranges.pop(thread, ()):
-            self._call_end[first:last][self._module[first:last] >= 0] = event
-
-    def _attribute(self, running: list[list[ModuleCall]], first: int, last: int) -> None:
-        roots = self._roots[first:last]
-        innermost = [stack[-1] for stack in running]
-        if not any("backward" in call.phases for call in innermost):
-            # a forward runs in one thread; beside a recomputed forward PyTorch's backward threads are active
-            self._kind[first:last] = KIND_CODES["other threads"]
-        thread_roots = [call.root for call in innermost]
-        for call in innermost:
-            if thread_roots.count(call.root) > 1:
-                continue  # the events of these threads cannot be distinguished
-            events = np.flatnonzero(roots == call.root) + first
-            self._kind[events] = KIND_CODES["recomputed"] if "backward" in call.phases else _FORWARD
-            self._module[events] = call.module
-            self._ranges.setdefault(call.thread, []).append((first, last))
+def _attribute_between(
+    running: list[ModuleCall], between: slice, roots: NDArray[Any], kind: Ints, module: Ints
+) -> None:
+    """Attribute some events to the innermost modules that are running in each thread."""
+    if running and not any("backward" in call.phases for call in running):
+        # a forward runs in one thread; beside a recomputed forward PyTorch's backward threads are active
+        kind[between] = KIND_CODES["other threads"]
+    thread_roots = [call.root for call in running]
+    for call in running:
+        if thread_roots.count(call.root) == 1:  # or else the events of these threads cannot be distinguished
+            events = np.flatnonzero(roots[between] == call.root) + between.start
+            kind[events] = KIND_CODES["recomputed"] if "backward" in call.phases else _FORWARD
+            module[events] = call.module

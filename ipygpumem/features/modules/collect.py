@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ipygpumem.features.lines.recording import allocator_bytes, device_timeline
 from ipygpumem.features.modules.attribution import DDP, KIND_CODES, AttributedAllocations
 from ipygpumem.features.modules.model import KindBytes, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.measurement.snapshot_events import EventLookup
@@ -42,28 +45,27 @@ def module_tree(
     Raises:
         RecordingError: The tracked positions do not fit the recorded events.
     """
-    index = int(report.name.rpartition(":")[2])
-    if index >= len(snapshot.timelines):
+    timeline = device_timeline(snapshot, report)
+    if timeline is None:
         return None
-    timeline = snapshot.timelines[index]
-    allocations = AttributedAllocations(snapshot, index, EventLookup(timeline, recorder), tracker)
-    peak_event, peak = timeline.requested.peak()
-    at_peak, at_end = allocations.alive(peak_event), allocations.alive(len(timeline.trace) - 1)
+    allocations = AttributedAllocations(snapshot, timeline, EventLookup(timeline, recorder), tracker)
+    at_peak = allocations.alive(timeline.requested.peak()[0])
+    at_end = allocations.alive(len(timeline.trace) - 1)
     parts = []
     for kind in KIND_CODES:
         rows = allocations.of_kind(kind)
         parts.append(KindBytes(kind, allocations.total(at_peak & rows), allocations.total(at_end & rows)))
-    high = report.high if report.high is not None and report.high.exact else None
-    active, allocated = report.after.active or 0, report.after.allocated or 0
+    peak_bytes, end_bytes = allocator_bytes(report, timeline)
+    _, rounding, pending, allocated = zip(peak_bytes, end_bytes, strict=True)
     return ModuleTree(
-        device=report.name,
-        phases=_phases(tracker, index),
-        parts=tuple(parts),
-        rows=tuple(_module_rows(tracker, allocations, at_peak)),
-        rounding=(None if high is None else high.active - peak, active - int(timeline.requested.bytes[-1])),
-        pending=(None if high is None else high.allocated - high.active, allocated - active),
-        allocated=(None if high is None else high.allocated, allocated),
-        notes=_notes(tracker),
+        report.name,
+        _phases(tracker, timeline.device),
+        tuple(parts),
+        tuple(_module_rows(tracker, allocations, at_peak)),
+        rounding,
+        pending,
+        allocated,
+        _notes(tracker),
     )
 
 
@@ -91,42 +93,38 @@ def _notes(tracker: ModuleTracker) -> tuple[str, ...]:
 
 def _module_rows(tracker: ModuleTracker, allocations: AttributedAllocations, at_peak: Mask) -> Iterator[ModuleRow]:
     modules = tracker.modules
-    sizes: dict[str, list[int]] = {}
+    columns: dict[str, list[int]] = {}
     for column, kind in _COLUMNS:
         rows = allocations.of_kind(kind)
         when_largest = allocations.alive(allocations.highest(rows)[0])
-        sizes[column] = _with_submodules(modules, allocations.by_module(rows & when_largest))
+        columns[column] = _with_submodules(modules, allocations.by_module(rows & when_largest))
     own = allocations.by_module(at_peak)
-    peak = _with_submodules(modules, own.copy())
+    peak = _with_submodules(modules, own)
     temporary = allocations.of_kind("forward, temporary", "recomputed")
-    forward_calls, recomputed_calls = [0] * len(modules), [0] * len(modules)
-    for call in tracker.calls:
-        if call.enter:
-            (recomputed_calls if "backward" in call.phases else forward_calls)[call.module] += 1
-    depths: list[int] = []
+    recomputed_calls = Counter(call.module for call in tracker.calls if call.enter and "backward" in call.phases)
+    calls = Counter(call.module for call in tracker.calls if call.enter)
+    # submodules have the numbers that follow their parent's
     last_inside = list(range(len(modules)))
     for number in range(len(modules) - 1, 0, -1):
         parent = modules[number].parent
         last_inside[parent] = max(last_inside[parent], last_inside[number])
+    depths: list[int] = []
     for number, module in enumerate(modules):
         depths.append(depths[module.parent] + 1 if module.parent >= 0 else 0)
         inside = (allocations.module >= number) & (allocations.module <= last_inside[number])
-        unknown = module.compiled == "inside"
-        yield ModuleRow(
+        row = ModuleRow(
             path=module.path,
             type=module.type,
             depth=depths[number],
-            calls=forward_calls[number],
-            parameters=sizes["parameters"][number],
-            buffers=sizes["buffers"][number],
-            gradients=sizes["gradients"][number],
-            optimizer=sizes["optimizer"][number],
-            activations=None if unknown else sizes["activations"][number],
-            temporary=None if unknown else allocations.highest(temporary & inside)[1],
-            peak=None if unknown else peak[number],
-            own=None if unknown else own[number],
+            calls=calls[number] - recomputed_calls[number],
+            **{column: sizes[number] for column, sizes in columns.items()},
+            temporary=allocations.highest(temporary & inside)[1],
+            peak=peak[number],
+            own=own[number],
             note=_note(module, recomputed_calls[number]),
         )
+        unknown = module.compiled == "inside"
+        yield replace(row, activations=None, temporary=None, peak=None, own=None) if unknown else row
 
 
 def _note(module: ModuleFacts, recomputed: int) -> str:
@@ -141,7 +139,8 @@ def _note(module: ModuleFacts, recomputed: int) -> str:
 
 
 def _with_submodules(modules: list[ModuleFacts], sizes: list[int]) -> list[int]:
-    """Add each module's bytes to its parents: submodules have higher numbers than their parents."""
+    """Each module's bytes with those of its submodules, which have higher numbers."""
+    sizes = sizes.copy()
     for number in range(len(sizes) - 1, 0, -1):
         sizes[modules[number].parent] += sizes[number]
     return sizes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FoldedModule", "fold_modules"]
 
-_SUMMED = ("parameters", "buffers", "gradients", "optimizer", "activations", "peak", "own")
-_FIGURES = (*_SUMMED, "temporary")
+_FIGURES = ("parameters", "buffers", "gradients", "optimizer", "activations", "peak", "own", "temporary")
 _TOLERANCE = MIB // 20  # smaller differences are not visible in a table that shows MiB
 
 
@@ -48,33 +48,24 @@ class FoldedModule:
 
 
 def fold_modules(rows: Sequence[ModuleRow]) -> FoldedModule:
-    """Build the tree of a model's modules, with identical neighbours folded.
-
-    Args:
-        rows: Every module before its submodules; the first is the model itself.
-    """
-    return _build(rows, 0)[0]
+    """Build the tree of a model's modules, each listed before its submodules, with identical neighbors folded."""
+    queue = deque(rows)
+    return _build(queue.popleft(), queue)
 
 
-def _build(rows: Sequence[ModuleRow], index: int) -> tuple[FoldedModule, int]:
-    """The module at an index, and the index behind its last submodule."""
-    row = rows[index]
+def _build(row: ModuleRow, following: deque[ModuleRow]) -> FoldedModule:
     groups: list[list[FoldedModule]] = []
-    index += 1
-    while index < len(rows) and rows[index].depth > row.depth:
-        child, index = _build(rows, index)
-        if groups and _continues(groups[-1], child):
+    while following and following[0].depth > row.depth:
+        child = _build(following.popleft(), following)
+        if groups and _follows(groups[-1][-1].name, child.name) and _alike(groups[-1][0], child):
             groups[-1].append(child)
         else:
             groups.append([child])
-    return FoldedModule(row.path.rpartition(".")[2], 1, row, tuple(map(_merge, groups))), index
+    return FoldedModule(row.path.rpartition(".")[2], 1, row, tuple(map(_merge, groups)))
 
 
-def _continues(group: list[FoldedModule], module: FoldedModule) -> bool:
-    previous = group[-1].name
-    if not (previous.isdecimal() and module.name.isdecimal() and int(module.name) == int(previous) + 1):
-        return False
-    return _alike(group[0], module)
+def _follows(previous: str, name: str) -> bool:
+    return previous.isdecimal() and name.isdecimal() and int(name) == int(previous) + 1
 
 
 def _alike(first: FoldedModule, second: FoldedModule) -> bool:
@@ -96,10 +87,11 @@ def _merge(group: Sequence[FoldedModule]) -> FoldedModule:
     first, last = group[0], group[-1]
     if first is last:
         return first
-    figures = {name: [getattr(module.row, name) for module in group] for name in _FIGURES}
-    totals: dict[str, Any] = {name: None if None in values else sum(values) for name, values in figures.items()}
-    temporary = figures["temporary"]
-    totals["temporary"] = None if None in temporary else max(temporary)
+    totals: dict[str, Any] = {}
+    for name in _FIGURES:
+        values = [getattr(module.row, name) for module in group]
+        total = max if name == "temporary" else sum
+        totals[name] = None if None in values else total(values)
     return FoldedModule(
         first.name if first.name == last.name else f"{first.name}-{last.name}",
         sum(module.count for module in group),

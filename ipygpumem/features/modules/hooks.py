@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Callable
 
 __all__ = ["GlobalHooks", "unwrap_compiled_call", "wrap_compiled_call"]
@@ -30,7 +31,7 @@ class GlobalHooks:
     """
 
     def __init__(self) -> None:
-        self._handles: dict[int, Any] = {}
+        self._handles: dict[int, Any] = {}  # by id
         self._original_check: Any = None
         self._compile_callbacks: Any = None
         self._hidden: list[tuple[Any, int, Any]] = []
@@ -117,7 +118,8 @@ def wrap_compiled_call(module: Any, enter: Callable[[], None], leave: Callable[[
     return wrapper
 
 
-def unwrap_compiled_call(module: Any, wrapper: Any) -> None:
-    """Restore the compiled code of a module, unless it was replaced in the meantime. Both may be None: freed."""
+def unwrap_compiled_call(module_ref: weakref.ref[Any], wrapper_ref: weakref.ref[Any]) -> None:
+    """Restore the compiled code of a module, unless it was replaced in the meantime or the module was freed."""
+    module, wrapper = module_ref(), wrapper_ref()
     if module is not None and wrapper is not None and vars(module).get(_COMPILED_CALL) is wrapper:
         setattr(module, _COMPILED_CALL, wrapper.__wrapped__)

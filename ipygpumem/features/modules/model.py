@@ -34,11 +34,10 @@ MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 
 @dataclass(frozen=True, slots=True)
 class StepPhase:
-    """All runs of one phase of a training step. Bytes are allocated memory by the allocator's counter.
+    """All runs (``times``) of one phase of a training step. Bytes are allocated memory by the allocator's counter.
 
     Attributes:
         name: ``forward``, ``backward``, ``optimizer`` or ``other`` (everything between these).
-        times: Number of runs.
         seconds: Total time on the host.
         change: Total change. The changes of all phases add up to what the measurement held.
         after: Allocated memory at the end of the last run.
@@ -66,18 +65,14 @@ class KindBytes:
 class ModuleRow:
     """A module including its submodules. Requested bytes; None if they are unknown.
 
-    ``parameters`` to ``optimizer`` are each taken when the whole model's are largest, as is ``activations``.
+    ``parameters`` to ``activations`` are each taken when the whole model's are largest; ``optimizer`` is the state of
+    optimizers.
 
     Attributes:
         path: Name in the model; empty for the model itself.
         type: Class name.
         depth: Level of nesting; 0 for the model itself.
         calls: Number of forward calls outside backward passes.
-        parameters: Parameters.
-        buffers: Buffers.
-        gradients: Gradients of the parameters.
-        optimizer: State of optimizers for the parameters.
-        activations: Activations.
         temporary: The most that its forward used at one time and freed. Modules reach this at different times.
         peak: Its part of the device's peak, of all kinds.
         own: The part of ``peak`` that belongs to none of its submodules.
@@ -104,14 +99,11 @@ class ModuleTree(PlainData):
     """A model's memory on one device.
 
     Attributes:
-        device: Name, as in ``"cuda:0"``.
-        phases: The phases that ran.
         parts: Memory by kind; together with rounding and pending it adds up to the allocator's counters.
         rows: The modules, each before its submodules.
         rounding: Bytes that the allocator added, at the peak (None if only an upper bound is known) and at the end.
-        pending: Minus the bytes of freed blocks that wait for a stream, at the peak and at the end.
-        allocated: The allocator's counter, at the peak and at the end.
-        notes: Sentences for the reader.
+        pending: Minus the bytes of freed blocks that wait for a stream; as for rounding.
+        allocated: The allocator's counter; as for rounding.
     """
 
     device: str

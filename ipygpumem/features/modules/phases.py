@@ -44,22 +44,17 @@ class PhaseTracker:
     Attributes:
         totals: Sums by name of the phase; time outside all phases is ``other``.
         cost: Seconds that tracking itself took; they belong to no phase.
+        inside: The phases that are running, the outermost first.
     """
 
     def __init__(self, *, reset: bool) -> None:
         self.totals: dict[str, PhaseTotal] = {}
         self.cost = 0.0
+        self.inside: tuple[str, ...] = ()
         self._reset_peaks = reset
-        self._stack: list[str] = []
         self._scope: PeakScope | None = None
-        self._name = ""
         self._started = 0.0
         self._allocated_before: dict[int, int] = {}
-
-    @property
-    def inside(self) -> tuple[str, ...]:
-        """The phases that are running, the outermost first."""
-        return tuple(self._stack)
 
     @contextmanager
     def not_counted(self) -> Iterator[None]:
@@ -74,45 +69,6 @@ class PhaseTracker:
 
     def begin(self) -> None:
         """Begin with the phase ``other``."""
-        self._open("other")
-
-    def enter(self, name: str) -> None:
-        """Begin a phase."""
-        previous = self._innermost()
-        self._stack.append(name)
-        if self._innermost() != previous:
-            self._switch()
-
-    def leave(self, name: str) -> None:
-        """End the innermost phase of this name, and any phase still open inside it."""
-        if name not in self._stack:
-            return
-        previous = self._innermost()
-        while self._stack.pop() != name:
-            pass
-        if self._innermost() != previous:
-            self._switch()
-
-    def end(self) -> None:
-        """End all phases. Further calls do nothing."""
-        self._close()
-        self._stack.clear()
-
-    def _innermost(self) -> str:
-        if not self._stack:
-            return "other"
-        if "backward" in self._stack and set(self._stack[self._stack.index("backward") :]) <= {"backward", "forward"}:
-            return "backward"
-        return self._stack[-1]
-
-    def _switch(self) -> None:
-        begun = time.perf_counter()
-        self._close()
-        self._open(self._innermost())
-        self.cost += self._started - begun
-
-    def _open(self, name: str) -> None:
-        self._name = name
         tracker = current().peaks
         self._scope = scope = tracker.scope()
         self._allocated_before = {
@@ -120,11 +76,32 @@ class PhaseTracker:
         }
         self._started = time.perf_counter()
 
-    def _close(self) -> None:
+    def enter(self, name: str) -> None:
+        """Begin a phase."""
+        self._switch((*self.inside, name))
+
+    def leave(self, name: str) -> None:
+        """End the innermost phase of this name, and any phase still open inside it."""
+        if name in self.inside:
+            self._switch(self.inside[: -1 - self.inside[::-1].index(name)])
+
+    def _switch(self, phases: tuple[str, ...]) -> None:
+        begun = time.perf_counter()
+        if _innermost(phases) == _innermost(self.inside):
+            self.inside = phases
+            return
+        self.end()
+        self.inside = phases
+        self.begin()
+        self.cost += self._started - begun
+
+    def end(self) -> None:
+        """End all phases. Further calls do nothing."""
         scope, self._scope = self._scope, None
         if scope is None:
             return
-        total = self.totals.setdefault(self._name, PhaseTotal())
+        total = self.totals.setdefault(_innermost(self.inside), PhaseTotal())
+        self.inside = ()
         total.times += 1
         total.seconds += time.perf_counter() - self._started
         tracker = current().peaks
@@ -137,6 +114,13 @@ class PhaseTracker:
             sums.after = after
             peak = peaks[index]
             sums.peak = max(sums.peak, peak.allocated) if peak.exact and sums.peak is not None else None
+
+
+def _innermost(phases: tuple[str, ...]) -> str:
+    """The phase that counts: the innermost, or the backward pass in which a forward is recomputed."""
+    if "backward" in phases and set(phases[phases.index("backward") :]) <= {"backward", "forward"}:
+        return "backward"
+    return phases[-1] if phases else "other"
 
 
 def _devices_in_use() -> list[int]:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ipygpumem.core.interpreter import instance_dict, mro, slot_values
+from ipygpumem.core.interpreter import instance_dict, is_instance, mro, slot_values
 from ipygpumem.sources.storages import TorchTypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["ModelStorages", "ModuleFacts", "StorageAddress", "is_module_class"]
+__all__ = ["ModelStorages", "ModuleFacts", "StorageAddress"]
 
-_MAX_DEPTH = 4
+_MAX_DEPTH = 5
 _TENSOR_TABLES = (("parameters", "_parameters"), ("buffers", "_buffers"))
 
 
@@ -39,8 +39,7 @@ class ModuleFacts:
     compiled: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StorageAddress:
+class StorageAddress(NamedTuple):
     """The address of a storage, with its memory kind, its device and the number of the module that owns it."""
 
     kind: str
@@ -67,7 +66,6 @@ class ModelStorages:
         self._tensor_refs: dict[int, tuple[weakref.ref[Any], str, int]] = {}
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._other_modules: dict[int, weakref.ref[Any]] = {}
-        self._is_module_class: dict[int, bool] = {}
         self._update(first=True)
 
     def _update(self, *, first: bool = False) -> None:
@@ -77,7 +75,7 @@ class ModelStorages:
         pending = [(self._model(), "", -1, False)]
         while pending:
             module, path, parent, inside_compiled = pending.pop()
-            if module is None or id(module) in seen or not self._is_module(module):
+            if id(module) in seen or not is_instance(module, self._torch.nn.Module):
                 continue
             seen.add(id(module))
             members = object.__getattribute__(module, "__dict__")
@@ -113,12 +111,6 @@ class ModelStorages:
         self._module_refs[id(module)] = weakref.ref(module), number
         return number
 
-    def _is_module(self, value: Any) -> bool:
-        cls = type(value)
-        if id(cls) not in self._is_module_class:
-            self._is_module_class[id(cls)] = is_module_class(self._torch, cls)
-        return self._is_module_class[id(cls)]
-
     def number(self, module: Any) -> int | None:
         """Return the number of a module; None if it is not part of the model."""
         entry = self._module_refs.get(id(module))
@@ -147,12 +139,11 @@ class ModelStorages:
 
     def find_optimizers(self) -> None:
         """Add all optimizers of this process, also those that made no step."""
-        optimizer_class = self._torch.optim.Optimizer
         is_optimizer: dict[type, bool] = {}
         for value in gc.get_objects():
             cls = type(value)
             if cls not in is_optimizer:
-                is_optimizer[cls] = any(base is optimizer_class for base in mro(cls))
+                is_optimizer[cls] = is_instance(value, self._torch.optim.Optimizer)
             if is_optimizer[cls]:
                 self.add_optimizer(value)
 
@@ -165,44 +156,37 @@ class ModelStorages:
     def _addresses(self, *, states: bool) -> Iterator[StorageAddress]:
         for reference, kind, number in list(self._tensor_refs.values()):
             tensor = reference()
-            if tensor is None:
-                continue
-            yield from self._addresses_of(kind, tensor, number)
-            gradient = self.types.gradient(tensor) if kind == "parameters" else None
-            if gradient is not None:
-                yield from self._addresses_of("gradients", gradient, number)
+            if tensor is not None:
+                yield from self._addresses_of(kind, tensor, number)
+                if kind == "parameters":
+                    yield from self._addresses_of("gradients", self.types.gradient(tensor), number)
         for optimizer in [reference() for reference in self._optimizers.values()] if states else ():
             if optimizer is None:
                 continue
             for parameter, state in list(object.__getattribute__(optimizer, "__dict__").get("state", {}).items()):
                 entry = self._tensor_refs.get(id(parameter))
                 if entry is not None and entry[0]() is parameter and isinstance(state, dict):
-                    for tensor in self._tensors_in(state.values(), _MAX_DEPTH):
-                        yield from self._addresses_of("optimizer state", tensor, entry[2])
+                    yield from self._addresses_of("optimizer state", state, entry[2])
 
-    def _addresses_of(self, kind: str, tensor: Any, number: int) -> Iterator[StorageAddress]:
-        for inner in self._tensors_in([tensor], _MAX_DEPTH):
-            for memory in self.types.locations(inner):
-                if memory.device.startswith("cuda"):
-                    yield StorageAddress(kind, memory.device, memory.address, number)
+    def _addresses_of(self, kind: str, value: Any, number: int) -> Iterator[StorageAddress]:
+        for tensor in self._tensors_in(value, _MAX_DEPTH):
+            for location in self.types.locations(tensor):
+                if location.device.startswith("cuda"):
+                    yield StorageAddress(kind, location.device, location.address, number)
 
-    def _tensors_in(self, values: Iterable[Any], depth: int) -> Iterator[Any]:
-        """The tensors among values, in lists and dicts, and inside wrapper tensors such as DTensor."""
-        for value in values:
-            cls = type(value)
-            if self.types.role(cls) == "tensor":
-                yield value
-                if depth and self.types.dispatches(value):
-                    yield from self._tensors_in(_attribute_values(value), depth - 1)
-            elif depth and cls in {list, tuple}:
-                yield from self._tensors_in(value, depth - 1)
-            elif depth and cls is dict:
-                yield from self._tensors_in(value.values(), depth - 1)
-
-
-def is_module_class(torch: Any, cls: type) -> bool:
-    """Whether a class is `torch.nn.Module` or derived from it."""
-    return any(base is torch.nn.Module for base in mro(cls))
+    def _tensors_in(self, value: Any, depth: int) -> Iterator[Any]:
+        """A tensor, or the tensors in lists, dicts and wrapper tensors such as DTensor."""
+        cls = type(value)
+        parts: Iterable[Any] = ()
+        if self.types.role(cls) == "tensor":
+            yield value
+            parts = _attribute_values(value) if self.types.dispatches(value) else ()
+        elif cls in {list, tuple}:
+            parts = value
+        elif is_instance(value, dict):
+            parts = dict.values(value)
+        for part in parts if depth else ():
+            yield from self._tensors_in(part, depth - 1)
 
 
 def _compiled(module: Any, members: dict[str, Any]) -> str:

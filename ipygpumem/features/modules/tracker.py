@@ -15,9 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
+from ipygpumem.core.interpreter import is_instance
 from ipygpumem.features.modules.hooks import GlobalHooks, unwrap_compiled_call, wrap_compiled_call
 from ipygpumem.features.modules.phases import PhaseTracker
-from ipygpumem.features.modules.storages import ModelStorages, ModuleFacts, StorageAddress, is_module_class
+from ipygpumem.features.modules.storages import ModelStorages, ModuleFacts, StorageAddress
 from ipygpumem.measurement.backward_passes import BackwardObservers
 from ipygpumem.measurement.event_position import EventPosition, event_position
 from ipygpumem.measurement.runtime import current
@@ -27,19 +28,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["ModuleCall", "ModuleTracker", "StorageScan"]
+__all__ = ["ModuleCall", "ModuleTracker"]
 
 _MAX_ADDRESSES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """The beginning or the end of a module's forward.
+    """The beginning (``enter``) or the end of a module's forward.
 
     Attributes:
         module: Number of the module.
-        enter: True at the beginning.
-        thread: Identifier of the thread.
         root: Outermost file of the thread's stack, which identifies the thread in a recording.
         at: Position in the recorded events.
         phases: The phases that are running, the outermost first.
@@ -53,20 +52,12 @@ class ModuleCall:
     phases: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StorageScan:
-    """The addresses of the model's storages at one position in the recorded events."""
-
-    at: EventPosition
-    addresses: tuple[StorageAddress, ...]
-
-
 class ModuleTracker:
     """An observer of a measurement that tracks a model.
 
     Attributes:
         calls: Calls of modules, in order.
-        scans: Addresses of storages, in order.
+        scans: Positions in the recorded events, with the addresses of the model's storages there.
         spans: Name, begin and end of each backward pass and optimizer step.
         phases: Memory and time by phase.
         problem: Why addresses are missing; empty if none are.
@@ -78,21 +69,17 @@ class ModuleTracker:
 
     def __init__(self, model: Any, *, reset: bool = True) -> None:
         torch = pytorch.module()
-        if torch is None or not is_module_class(torch, type(model)):
+        if torch is None or not is_instance(model, torch.nn.Module):
             raise OptionError(f"modules must be a torch.nn.Module, not {type(model).__name__}")
         self.calls: list[ModuleCall] = []
-        self.scans: list[StorageScan] = []
+        self.scans: list[tuple[EventPosition, list[StorageAddress]]] = []
         self.spans: list[tuple[str, EventPosition, EventPosition]] = []
         self.phases = PhaseTracker(reset=reset)
         self.problem = ""
         self.raised_steps = 0
         self._torch = torch
         self._storages = ModelStorages(torch, model)
-        self._hooks: GlobalHooks | None = None
-        self._backward: BackwardObservers | None = None
-        self._handles: list[Any] = []
-        self._optimizer_handles: list[Any] = []
-        self._wrappers: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
+        self._undo = contextlib.ExitStack()
         self._wrapped: set[int] = set()
         self._thread_state = threading.local()
         self._open_spans: list[tuple[str, EventPosition]] = []
@@ -110,23 +97,25 @@ class ModuleTracker:
         """Add all hooks, and scan the storages."""
         self._running = True
         self._scan()
-        self._hooks = current().state(GlobalHooks)
-        self._handles = self._hooks.add(self._before_forward, self._after_forward)
+        hooks = current().state(GlobalHooks)
+        handles = hooks.add(partial(self._on_forward, self._enter), partial(self._on_forward, self._leave))
+        self._undo.callback(hooks.remove, handles)
         optimizers = sys.modules.get("torch.optim.optimizer")
         for name, hook in (
             ("register_optimizer_step_pre_hook", self._before_step),
             ("register_optimizer_step_post_hook", self._after_step),
         ):
             if hasattr(optimizers, name):
-                self._optimizer_handles.append(getattr(optimizers, name)(hook))
+                self._undo.callback(getattr(optimizers, name)(hook).remove)
         for module, number in self._storages.live_modules():
             wrapper = wrap_compiled_call(module, partial(self._enter, number), partial(self._leave, number))
             if wrapper is not None:
-                self._wrappers.append((weakref.ref(module), weakref.ref(wrapper)))
+                self._undo.callback(unwrap_compiled_call, weakref.ref(module), weakref.ref(wrapper))
                 self._wrapped.add(number)
         self.phases.begin()
-        self._backward = current().state(BackwardObservers)
-        self._backward.add(self._begin_backward, self._end_backward)
+        backward = current().state(BackwardObservers)
+        backward.add(self._begin_backward, self._end_backward)
+        self._undo.callback(backward.remove, self._begin_backward)
 
     def stop(self) -> None:
         """Remove all hooks, and scan once more. Further calls do nothing."""
@@ -135,16 +124,7 @@ class ModuleTracker:
         self._running = False
         with contextlib.suppress(Exception):
             self._end_raised_steps()
-        if self._backward is not None:
-            self._backward.remove(self._begin_backward)
-        if self._hooks is not None:
-            self._hooks.remove(self._handles)
-        for handle in self._optimizer_handles:
-            handle.remove()
-        self._optimizer_handles.clear()
-        for module, wrapper in ((module_ref(), wrapper_ref()) for module_ref, wrapper_ref in self._wrappers):
-            unwrap_compiled_call(module, wrapper)
-        self._wrappers.clear()
+        self._undo.close()
         with contextlib.suppress(Exception), self._lock:
             self.phases.end()
             self._storages.find_optimizers()
@@ -152,15 +132,9 @@ class ModuleTracker:
 
     # Calls of modules. The hooks must never disturb the model: their own errors are suppressed.
 
-    def _before_forward(self, module: Any, arguments: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
-        if not self._torch.compiler.is_compiling():
-            self._called(self._enter, module)
-
-    def _after_forward(self, module: Any, arguments: Any, result: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
-        if not self._torch.compiler.is_compiling():
-            self._called(self._leave, module)
-
-    def _called(self, record: Callable[[int], None], module: Any) -> None:
+    def _on_forward(self, record: Callable[[int], None], module: Any, *_: Any) -> None:
+        if self._torch.compiler.is_compiling():
+            return
         with contextlib.suppress(Exception):
             number = self._storages.number(module)
             if number is None and self._stack():
@@ -211,15 +185,12 @@ class ModuleTracker:
         """Begin the phase of a backward pass."""
         self._end_raised_steps()
         with self._lock:
-            self._open_spans.append(("backward", event_position()))
-            self.phases.enter("backward")
+            self._begin_phase("backward")
 
     def _end_backward(self) -> None:
         """End the phase, and scan: the gradients have been stored."""
         with self._lock:
-            self.phases.leave("backward")
-            self._close_span("backward")
-            self._scan(states=False)
+            self._end_phase("backward", states=False)
 
     def _before_step(self, optimizer: Any, arguments: Any, options: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
         with contextlib.suppress(Exception), self._lock:
@@ -227,20 +198,14 @@ class ModuleTracker:
             self._running_steps.append((threading.get_ident(), id(sys._getframe(1))))
             self._storages.add_optimizer(optimizer)
             self._scan(states=False)
-            self._open_spans.append(("optimizer", event_position()))
-            self.phases.enter("optimizer")
+            self._begin_phase("optimizer")
 
     def _after_step(self, optimizer: Any, arguments: Any, options: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
         with contextlib.suppress(Exception), self._lock:
             step = threading.get_ident(), id(sys._getframe(1))
             if step in self._running_steps:
                 self._running_steps.remove(step)
-            self._end_step()
-
-    def _end_step(self) -> None:
-        self.phases.leave("optimizer")
-        self._close_span("optimizer")
-        self._scan()
+            self._end_phase("optimizer")
 
     def _end_raised_steps(self) -> None:
         """End the steps whose frame has returned: PyTorch runs no hook after a step that raises."""
@@ -252,14 +217,20 @@ class ModuleTracker:
                 if step[0] == thread and step[1] not in frames:
                     self._running_steps.remove(step)
                     self.raised_steps += 1
-                    self._end_step()
+                    self._end_phase("optimizer")
 
-    def _close_span(self, name: str) -> None:
+    def _begin_phase(self, name: str) -> None:
+        self._open_spans.append((name, event_position()))
+        self.phases.enter(name)
+
+    def _end_phase(self, name: str, *, states: bool = True) -> None:
+        self.phases.leave(name)
         while self._open_spans:
             opened, begin = self._open_spans.pop()
             if opened == name:
                 self.spans.append((name, begin, event_position()))
-                return
+                break
+        self._scan(states=states)
 
     def _scan(self, *, states: bool = True) -> None:
         """Record the addresses of the storages; those of optimizer state only if ``states`` is true."""
@@ -267,9 +238,9 @@ class ModuleTracker:
             self.problem = f"more than {_MAX_ADDRESSES:,} addresses of storages were recorded: measure fewer steps"
             return
         with self.phases.not_counted():
-            addresses = tuple(self._storages.addresses(states=states))
+            addresses = self._storages.addresses(states=states)
             self._address_count += len(addresses)
-            self.scans.append(StorageScan(event_position(), addresses))
+            self.scans.append((event_position(), addresses))
 
 
 def _running_frames() -> tuple[set[int], str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import tables_bundle
 from ipygpumem.features.holders.table import holders_tables
-from ipygpumem.features.lines.table import html_listings, text_listings
+from ipygpumem.features.lines.table import line_table
 from ipygpumem.features.modules.table import module_tables
 from ipygpumem.features.outside.table import outside_table
 from ipygpumem.features.report.line import line_bundle
@@ -25,9 +25,7 @@ _NEW_HOLDERS = 5
 
 def requested_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
     """The sections that were requested for a report, followed by its short form."""
-    parts = _sections(report)
-    parts.append(line_bundle(report, color=color))
-    return _join(parts)
+    return _join([*_sections(report), line_bundle(report, color=color)])
 
 
 def full_bundle(report: Report, new_holders: Holders | None = None) -> dict[str, str]:
@@ -39,10 +37,7 @@ def full_bundle(report: Report, new_holders: Holders | None = None) -> dict[str,
 
 
 def _sections(report: Report, *, with_outside: bool = True) -> list[dict[str, str]]:
-    sections = []
-    if report.lines:
-        sections.append({"text/plain": text_listings(report.lines), "text/html": html_listings(report.lines)})
-    tables = module_tables(report.modules) if report.modules else []
+    tables = [*map(line_table, report.lines), *module_tables(report.modules)]
     if with_outside:
         tables += [
             outside_table(outside, report.devices[outside.device])
@@ -50,9 +45,7 @@ def _sections(report: Report, *, with_outside: bool = True) -> list[dict[str, st
             if outside.libraries or outside.pools or outside.grade.trust != "unknown"
         ]
     tables += [] if report.recording is None else peak_lines_tables(report.recording.peak_lines)
-    if tables:
-        sections.append(tables_bundle(tables))
-    return sections
+    return [tables_bundle(tables)] if tables else []
 
 
 def _join(parts: Sequence[dict[str, str]]) -> dict[str, str]:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, SourceListing
-from ipygpumem.features.lines.table import html_listings, text_listings
+from ipygpumem.features.lines.table import line_table
 
 MIB = 1 << 20
 DEVICE = DeviceLines(
@@ -36,40 +37,40 @@ DEVICE = DeviceLines(
 )
 TEXT = """\
 cuda:0 by line of code: requested bytes, 0 in use before
-line  held after      peak    allocated        freed      kept
-In [5]
-   1                                                                        %%gpumem --lines
-   2                                                                        for x in '<b>':
-   3    30.0 MiB  40.0 MiB  60.0 MiB ×6  30.0 MiB ×3  20.0 MiB  ████████░░      y = f(x)
-f, In [3]
-  12    20.0 MiB                               512 B            █████       del big
-elsewhere
-        10.0 MiB  10.0 MiB     10.0 MiB                         ██          other code and threads
-device at the end, and at its peak
-        20.0 MiB  40.0 MiB                                                  requested
-           412 B   unknown                                                  rounding by the allocator
-        20.0 MiB   unknown                                                  allocated (allocator's counter)
+       held after      peak    allocated        freed      kept
+                                                                             In [5]
+    1                                                                        %%gpumem --lines
+    2                                                                        for x in '<b>':
+    3    30.0 MiB  40.0 MiB  60.0 MiB ×6  30.0 MiB ×3  20.0 MiB  ████████░░      y = f(x)
+                                                                             f, In [3]
+   12    20.0 MiB                               512 B            █████       del big
+                                                                             elsewhere
+         10.0 MiB  10.0 MiB     10.0 MiB                         ██          other code and threads
+                                                                             device at the end, and at its peak
+         20.0 MiB  40.0 MiB                                                  requested
+            412 B   unknown                                                  rounding by the allocator
+         20.0 MiB   unknown                                                  allocated (allocator's counter)
 held after, peak: memory in use on the device after and while the line ran; allocated, freed, kept (still in use at \
 the end): by the line and the functions it calls"""
 
 
 def test_text():
-    assert text_listings([DEVICE]) == TEXT
+    assert text_tables([line_table(DEVICE)]) == TEXT
 
 
 def test_html_has_inline_style_only_and_escapes_the_source():
-    html = html_listings([DEVICE])
+    html = html_tables([line_table(DEVICE)])
     assert not re.search(r"<(script|style|svg|iframe|img|link)\b|\bclass=|\bon\w+=", html)
     assert "for x in &#39;&lt;b&gt;&#39;:" in html
     assert "white-space:pre" in html
     assert html.count("60.0 MiB ×6") == 1
-    assert "width:60.0px" in html
-    assert "width:20.0px" in html
+    assert "width:72px" in html, "30 of 40 MiB of a bar of 96 pixels"
+    assert "width:24px" in html, "from there to the peak"
 
 
 def test_an_empty_listing():
     empty = DeviceLines("cuda:0", (), 0, None, 0, 0, 0, 0, 0, 0, 0, 0)
-    text = text_listings([empty])
+    text = text_tables([line_table(empty)])
     assert "allocated (allocator's counter)" in text
     assert "rounding" not in text
     assert "waiting" not in text
@@ -81,8 +82,8 @@ def listing_of(count, used):
     lines = [
         SourceLine(number, f"    line {number}", use if number in used else None) for number in range(1, count + 1)
     ]
-    text = text_listings([replace(DEVICE, listings=(SourceListing("In [1]", tuple(lines)),), elsewhere=None)])
-    return text.splitlines()[3:-5]
+    device = replace(DEVICE, listings=(SourceListing("In [1]", tuple(lines)),), elsewhere=None)
+    return text_tables([line_table(device)]).splitlines()[3:-5]
 
 
 def test_a_short_listing_is_complete():

@@ -1,0 +1,55 @@
+"""What the reports by line and by module both read from a recording."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ipygpumem.core.report import DeviceReport
+    from ipygpumem.snapshot import Snapshot
+    from ipygpumem.snapshot.model.timeline import Timeline
+
+__all__ = ["THREAD_FILE", "allocator_bytes", "device_timeline", "outermost_files"]
+
+THREAD_FILE = "threading.py"
+"""The outermost file of a thread started from Python ends with this name."""
+
+
+def device_timeline(snapshot: Snapshot, report: DeviceReport) -> Timeline | None:
+    """Return the recorded events of a device; None if nothing was recorded there."""
+    index = int(report.name.rpartition(":")[2])
+    return snapshot.timelines[index] if index < len(snapshot.timelines) else None
+
+
+def allocator_bytes(
+    report: DeviceReport, timeline: Timeline
+) -> tuple[tuple[int, int | None, int | None, int | None], tuple[int, int, int, int]]:
+    """Return what leads from recorded requests to the allocator's counter, at the peak and at the end.
+
+    Each is requested + rounding + pending = allocated bytes, where pending is minus the bytes of freed blocks that wait
+    for a stream. Values are None if only an upper bound of the peak is known.
+    """
+    peak, end = timeline.requested.peak()[1], int(timeline.requested.bytes[-1])
+    active, allocated = report.after.active or 0, report.after.allocated or 0
+    at_end = end, active - end, allocated - active, allocated
+    if report.high is None or not report.high.exact:
+        return (peak, None, None, None), at_end
+    high = report.high
+    return (peak, high.active - peak, high.allocated - high.active, high.allocated), at_end
+
+
+def outermost_files(snapshot: Snapshot) -> NDArray[Any]:
+    """Return the outermost file of each stack, None for empty stacks; the last element (index -1) is for no stack.
+
+    It identifies the thread that allocated or freed.
+    """
+    stacks = snapshot.stacks
+    roots: list[str | None] = []
+    for frame, parent in zip(stacks.node_frame.tolist(), stacks.node_parent.tolist(), strict=True):
+        # a parent comes before its children
+        roots.append(roots[parent] if parent >= 0 else stacks.frames[frame].file)
+    return np.array([*(roots[leaf] if leaf >= 0 else None for leaf in stacks.leaf.tolist()), None], object)
