@@ -36,7 +36,7 @@ _EXACT = 1 << 53
 
 
 def pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
-    """The description and the bytes of a column of integers, in the coding that needs the fewest bytes."""
+    """Return the description and the bytes of a column of integers, in the coding that needs the fewest bytes."""
     values = column.astype(np.int64)
     first = int(values[0]) if len(values) else 0
     candidates: list[tuple[dict[str, Any], NDArray[np.int64]]] = [
@@ -57,11 +57,11 @@ def pack(column: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
 
 
 def _cost(description: dict[str, Any], numbers: NDArray[np.int64]) -> float:
-    """An estimate of the bytes that a coding needs."""
+    """Estimate the bytes that a coding needs."""
     count = len(numbers)
+    middle = count // 2
     sample = numbers
     if count > 4 * _SAMPLE:
-        middle = count // 2
         sample = np.concatenate([numbers[:_SAMPLE], numbers[middle : middle + _SAMPLE], numbers[-_SAMPLE:]])
     packed = len(zlib.compress(_planes(sample), _SAMPLE_LEVEL)) * (count / max(len(sample), 1))
     return len(str(description)) + packed
@@ -73,7 +73,7 @@ def _planes(values: NDArray[np.int64]) -> bytes:
 
 
 def unpack(description: dict[str, Any], packed: bytes) -> NDArray[np.int64]:
-    """The column from the description and the bytes that `pack` returned."""
+    """Return the column from the description and the bytes that `pack` returned."""
     planes = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(description["width"], description["count"])
     values = np.ascontiguousarray(planes.T).view(f"<i{description['width']}").reshape(-1).astype(np.int64)
     if description["coding"] == "delta":

@@ -75,7 +75,7 @@ def encode_columns(header: dict[str, Any], columns: Iterable[tuple[str, NDArray[
 
 
 def decode(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]]:
-    """The header and the columns of an encoded snapshot.
+    """Return the header and the columns of an encoded snapshot.
 
     Raises:
         SnapshotFormatError: The bytes are not an encoded snapshot.

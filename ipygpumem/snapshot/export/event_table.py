@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
+    from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["COLUMNS", "event_rows", "events_columns", "events_frame", "to_frame", "write_csv", "write_parquet"]
+__all__ = ["COLUMNS", "event_rows", "events_frame", "to_frame", "write_csv", "write_parquet"]
 
 COLUMNS = (
     "device",
@@ -43,50 +44,44 @@ _FORMULA = ("=", "+", "-", "@")
 _CHUNK = 1 << 14
 
 
-def events_columns(snapshot: Snapshot, device: int, clean: Callable[[str], str] = str) -> dict[str, Any]:
-    """The events of a device, one numpy array per column of `COLUMNS`. ``clean`` is applied to every text."""
-    timeline = snapshot.timeline(device)
+def _columns(snapshot: Snapshot, timeline: Timeline, clean: Callable[[str], str]) -> dict[str, Any]:
+    """Return the events of a device, one numpy array per column of `COLUMNS`. ``clean`` is applied to every text."""
     trace = timeline.trace
-    count = len(trace)
-    frames = np.append(snapshot.stacks.user_frame, -1)[trace.stack]
+    frames = snapshot.stacks.frames
+    user_frame = np.append(snapshot.stacks.user_frame, -1)[trace.stack]
     texts = np.array([*map(clean, snapshot.texts), ""], object)
-    parts = [(clean(frame.file), frame.line, clean(frame.name)) for frame in snapshot.stacks.frames]
-    file, line, name = (
-        np.array([part[place] for part in parts] + [empty], object) for place, empty in enumerate(("", 0, ""))
-    )
     return {
-        "device": np.full(count, device),
-        "event": np.arange(count),
+        "device": np.full(len(trace), timeline.device),
+        "event": np.arange(len(trace)),
         "action": np.array(ACTIONS, object)[trace.action],
         "address": trace.address,
         "size": trace.size,
         "stream": trace.stream,
         "time_us": trace.time,
         "requested_after": timeline.requested.bytes[1:],
-        "file": file[frames],
-        "line": line[frames].astype(np.int64),
-        "name": name[frames],
+        "file": np.array([*(clean(frame.file) for frame in frames), ""], object)[user_frame],
+        "line": np.array([*(frame.line for frame in frames), 0], np.int64)[user_frame],
+        "name": np.array([*(clean(frame.name) for frame in frames), ""], object)[user_frame],
         "compile_context": texts[trace.context],
         "user_metadata": texts[trace.metadata],
     }
 
 
-def _devices(snapshot: Snapshot, device: int | None) -> list[int]:
-    timelines = snapshot.timelines if device is None else [snapshot.timeline(device)]
-    return [timeline.device for timeline in timelines]
+def _tables(snapshot: Snapshot, device: int | None, clean: Callable[[str], str]) -> Iterator[dict[str, Any]]:
+    for timeline in snapshot.timelines if device is None else [snapshot.timeline(device)]:
+        yield _columns(snapshot, timeline, clean)
 
 
 def _all_columns(snapshot: Snapshot, device: int | None, clean: Callable[[str], str] = str) -> dict[str, Any]:
-    tables = [events_columns(snapshot, number, clean) for number in _devices(snapshot, device)]
+    tables = list(_tables(snapshot, device, clean))
     return {name: np.concatenate([table[name] for table in tables]) if tables else np.zeros(0) for name in COLUMNS}
 
 
 def event_rows(
     snapshot: Snapshot, device: int | None = None, clean: Callable[[str], str] = str
 ) -> Iterator[tuple[Any, ...]]:
-    """The events of a device, or of all, row by row as plain values in the order of `COLUMNS`."""
-    for number in _devices(snapshot, device):
-        columns = events_columns(snapshot, number, clean)
+    """Yield the events of a device, or of all, as plain values in the order of `COLUMNS`."""
+    for columns in _tables(snapshot, device, clean):
         for start in range(0, len(columns["event"]), _CHUNK):
             yield from zip(*(columns[name][start : start + _CHUNK].tolist() for name in COLUMNS), strict=True)
 
@@ -96,12 +91,8 @@ def write_csv(
 ) -> None:
     """Write the events of a device, or of all, as CSV. Control characters and formulas in texts are made harmless.
 
-    Args:
-        snapshot: The snapshot.
-        file: A text file.
-        device: The device's index; None for all.
-        label: Value of an additional first column ``snapshot``, for several files in one table.
-        names: Whether to start with a line of column names.
+    ``label`` is the value of an additional first column ``snapshot``, for several files in one table. ``names`` selects
+    whether the first line has the names of the columns.
     """
     writer = csv.writer(file, lineterminator="\n")
     first = () if label is None else (label,)
@@ -121,18 +112,18 @@ def write_parquet(snapshot: Snapshot, file: str | os.PathLike[str] | IO[bytes], 
 
 
 def _valid_utf8(text: str) -> str:
-    """The text without lone surrogates, which cannot be encoded."""
+    """Replace unpaired surrogates, which cannot be encoded."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _safe_text(text: str) -> str:
-    """The text without control characters for terminals, and without formulas for spreadsheets."""
+    """Replace control characters, which terminals interpret, and quote formulas of spreadsheets."""
     plain = _CONTROL.sub(" ", text)
     return f"'{plain}" if plain.startswith(_FORMULA) else plain
 
 
 def events_frame(snapshot: Snapshot, device: int | None = None) -> Any:
-    """The events of a device, or of all, as a pandas DataFrame.
+    """Return the events of a device, or of all, as a pandas DataFrame.
 
     Raises:
         OptionError: pandas is not installed.
@@ -141,7 +132,7 @@ def events_frame(snapshot: Snapshot, device: int | None = None) -> Any:
 
 
 def to_frame(result: Any) -> Any:
-    """Any result of a snapshot's methods as a pandas DataFrame: a curve, a sequence of groups, a structured array.
+    """Convert a result of a snapshot's methods (a curve, groups, a structured array, ...) to a pandas DataFrame.
 
     Raises:
         OptionError: pandas is not installed, or the argument is not such a result.

@@ -35,7 +35,7 @@ _CURVE = re.compile(r"(?:device used|outside PyTorch(?: and other processes)?)(?
 
 
 def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) -> Snapshot:
-    """A copy of the snapshot without private data; the snapshot itself if nothing is to be removed.
+    """Copy a snapshot without private data, or return the snapshot itself if nothing is to be removed.
 
     Args:
         snapshot: The snapshot. It is not changed.
@@ -64,7 +64,7 @@ def shareable(snapshot: Snapshot, *, source: bool = True, paths: bool = True) ->
 
 
 def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Copies of snapshots for showing them side by side, with times relative to the start of each measurement.
+    """Copy snapshots for showing them side by side, with times relative to the start of each measurement.
 
     Measurements are comparable from their start, even if the clocks of their machines differ. If one of the snapshots
     does not contain it, all times are relative to the first event.
@@ -80,7 +80,7 @@ def align_start_times(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
 
 
 def _readings(readings: dict[str, Any]) -> dict[str, Any]:
-    """The known counters, if they are numbers. Anything else under these keys is removed."""
+    """Return the known counters that are numbers."""
     return {
         when: {
             device: {name: value for name, value in _items(counters) if name in _COUNTERS and _is_number(value)}
@@ -93,7 +93,7 @@ def _readings(readings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curves(curves: dict[str, Any]) -> dict[str, Any]:
-    """The curves with known names, numbers only."""
+    """Return the curves with known names that consist of numbers."""
     result = {}
     for name, curve in curves.items():
         columns = dict(_items(curve))
@@ -113,7 +113,7 @@ def _is_number(value: Any) -> bool:
 
 
 def strip_folders(files: list[str]) -> dict[str, str]:
-    """File names without folders. Different files keep different names, library files their path in the library."""
+    """Shorten file names. Different files keep different names, and library files their path within the library."""
     names: dict[str, str] = {}
     used: set[str] = set()
     for file in files:

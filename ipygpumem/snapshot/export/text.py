@@ -34,23 +34,23 @@ _INDENT = "  "
 
 
 def clip(text: str, width: int = _LABEL) -> str:
-    """The text on one line of at most ``width`` characters, without control characters."""
+    """Return the text on one line of at most ``width`` characters, without control characters."""
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def many(count: int, noun: str) -> str:
-    """A count with its noun: ``"1 block"``, ``"2,000 blocks"``."""
+    """Format a count with its noun: ``"1 block"``, ``"2,000 blocks"``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def share(part: int, whole: int) -> str:
-    """A part in percent, five characters wide."""
+    """Format a part in percent, five characters wide."""
     return f"{_PERCENT * part / whole:3.0f} %" if whole else "     "
 
 
 def peak_line(snapshot: Snapshot, peak: Peak) -> str:
-    """The peak of a device and when it was."""
+    """Describe the peak of a device and when it was."""
     start = f"GPU {peak.device}: peak {size(peak.requested)} requested, "
     if peak.event < 0:
         return start + "before the first event"
@@ -64,28 +64,27 @@ def peak_line(snapshot: Snapshot, peak: Peak) -> str:
 
 
 def group_lines(groups: Sequence[Group], whole: int, top: int) -> list[str]:
-    """The first ``top`` groups with their share of the whole, and the sum of the others."""
+    """List the first ``top`` groups with their share of the whole, and the sum of the others."""
     lines = []
     for group in groups[:top]:
         label = f"{group.label}: {group.source}" if group.source else group.label
         columns = f"{size(group.bytes):>10} {share(group.bytes, whole)}"
         lines.append(f"{_INDENT}{columns}  {clip(label)}  ({many(group.count, 'block')})")
-    rest = groups[top:]
-    if rest:
-        total = sum(group.bytes for group in rest)
-        lines.append(f"{_INDENT}{size(total):>10} {share(total, whole)}  in {len(rest):,} more")
+    if len(groups) > top:
+        total = sum(group.bytes for group in groups[top:])
+        lines.append(f"{_INDENT}{size(total):>10} {share(total, whole)}  in {len(groups) - top:,} more")
     return lines
 
 
 def leak_lines(live: LiveSet, key: str, top: int) -> list[str]:
-    """The allocations of a window that are still alive."""
+    """List the allocations of a window that are alive at its end."""
     blocks = many(len(live), "block")
     head = f"GPU {live.timeline.device}: {size(live.bytes)} in {blocks} allocated in the window and alive at its end"
     return [head, *group_lines(live.by(key), live.bytes, top)]
 
 
 def fragmentation_lines(memory: Fragmentation) -> list[str]:
-    """Free memory inside the segments."""
+    """Describe the free memory inside the segments."""
     estimate = " (upper bounds: block sizes are estimated from the requested sizes)" if memory.derived else ""
     pieces = f"in {many(memory.pieces, 'piece')}, the largest {size(memory.largest)}{estimate}"
     start = f"GPU {memory.device} after event {memory.event:,}"
@@ -100,28 +99,25 @@ def fragmentation_lines(memory: Fragmentation) -> list[str]:
     if fit is not None and fit.block is not None:
         lines.append(f"{_INDENT}{size(fit.requested)} would fit into a free piece of {size(fit.block)}")
     elif fit is not None:
-        lines.append(
-            f"{_INDENT}{size(fit.requested)} would not fit into any free piece: it needs a new segment of"
-            f" {size(fit.segment)}"
-        )
+        request = f"{size(fit.requested)} would not fit into any free piece"
+        lines.append(f"{_INDENT}{request}: it needs a new segment of {size(fit.segment)}")
     return lines
 
 
 def oom_lines(oom: Oom) -> list[str]:
-    """Why an allocation failed."""
+    """Explain why an allocation failed."""
     head = f"GPU {oom.device}: out of memory at event {oom.event:,}, {size(oom.asked)} requested"
     return [head, *(f"{_INDENT}{sentence}" for sentence in oom.reason), *fragmentation_lines(oom.memory)]
 
 
 def diff_lines(difference: Diff, top: int) -> list[str]:
-    """What changed between two moments."""
+    """List what changed between two moments."""
     before, after = difference.before, difference.after
     lines = [f"{signed(after - before)}: from {size(before)} to {size(after)} requested"]
     for change in difference.changes[:top]:
         count = f"{change.count:+,} blocks" if change.count else "same number of blocks"
         lines.append(f"{_INDENT}{signed(change.bytes):>11}  {clip(change.label)}  ({count})")
-    rest = difference.changes[top:]
-    if rest:
-        total = sum(change.bytes for change in rest)
-        lines.append(f"{_INDENT}{signed(total):>11}  in {len(rest):,} more")
+    if len(difference.changes) > top:
+        total = sum(change.bytes for change in difference.changes[top:])
+        lines.append(f"{_INDENT}{signed(total):>11}  in {len(difference.changes) - top:,} more")
     return lines

@@ -12,7 +12,7 @@ from ipygpumem.snapshot.queries.live_set import LiveSet
 from ipygpumem.snapshot.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Hashable
 
     from ipygpumem.snapshot.queries.groups import Group
 
@@ -24,14 +24,7 @@ _KERNEL = re.compile(r"ipykernel_\d+")
 
 @dataclass(frozen=True, slots=True)
 class Change(PlainData):
-    """The live allocations of one line, stack or other group at two moments.
-
-    Attributes:
-        label: The group.
-        before, after: Requested bytes.
-        count_before, count_after: Number of allocations.
-        file, line, name: The line, in groups by line.
-    """
+    """Requested bytes and number of live allocations of one group at two moments; the line only in groups by line."""
 
     label: str
     before: int
@@ -46,23 +39,18 @@ class Change(PlainData):
 
     @property
     def bytes(self) -> int:
-        """The change in bytes."""
+        """Change in requested bytes."""
         return self.after - self.before
 
     @property
     def count(self) -> int:
-        """The change in the number of allocations."""
+        """Change in the number of allocations."""
         return self.count_after - self.count_before
 
 
 @dataclass(frozen=True, slots=True)
 class Diff(PlainData):
-    """The difference between two moments.
-
-    Attributes:
-        before, after: Requested bytes.
-        changes: The groups that differ, the largest change in bytes first.
-    """
+    """Requested bytes at two moments, and the groups that differ, the largest change in bytes first."""
 
     before: int
     after: int
@@ -81,14 +69,20 @@ def diff(before: Snapshot | LiveSet, after: Snapshot | LiveSet, key: str = "line
         OptionError: The key does not exist, or an argument is neither a snapshot nor a live set.
     """
     before, after = _live(before), _live(after)
-    old, new = _sums(before.by(key)), _sums(after.by(key))
-    changes = []
-    for identity, (group, _, _) in {**old, **new}.items():
-        _, bytes_before, count_before = old.get(identity, (group, 0, 0))
-        _, bytes_after, count_after = new.get(identity, (group, 0, 0))
-        if (bytes_before, count_before) != (bytes_after, count_after):
-            place = (group.file, group.line, group.name)
-            changes.append(Change(group.label, bytes_before, bytes_after, count_before, count_after, *place))
+    groups: dict[Hashable, Group] = {}
+    sums: dict[Hashable, list[int]] = {}
+    for live, column in ((after, 1), (before, 0)):
+        for group in live.by(key):
+            identity = _identity(group)
+            groups.setdefault(identity, group)
+            columns = sums.setdefault(identity, [0, 0, 0, 0])
+            columns[column] += group.bytes
+            columns[2 + column] += group.count
+    changes = [
+        Change(group.label, *sums[identity], file=group.file, line=group.line, name=group.name)
+        for identity, group in groups.items()
+    ]
+    changes = [change for change in changes if change.bytes or change.count]
     changes.sort(key=lambda change: (-abs(change.bytes), -abs(change.count), change.label))
     return Diff(before.bytes, after.bytes, tuple(changes))
 
@@ -101,18 +95,8 @@ def _live(moment: Snapshot | LiveSet) -> LiveSet:
     return moment.live()
 
 
-def _sums(groups: Iterable[Group]) -> dict[Hashable, tuple[Group, int, int]]:
-    """The bytes and the count of all groups that are the same in another run."""
-    sums: dict[Hashable, tuple[Group, int, int]] = {}
-    for group in groups:
-        key = _identity(group)
-        first, total, count = sums.get(key, (group, 0, 0))
-        sums[key] = (first, total + group.bytes, count + group.count)
-    return sums
-
-
 def _identity(group: Group) -> Hashable:
-    """The parts of a group that are the same in another run."""
+    """Return the properties of a group that are the same in another run."""
     if group.frames:
         return tuple((_KERNEL.sub("", frame.file), frame.line, frame.name) for frame in group.frames)
     if group.file is not None:

@@ -11,7 +11,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.core.to_dict import PlainData
 from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.model.trace import Action
-from ipygpumem.snapshot.queries.groups import check_key, label_rows
+from ipygpumem.snapshot.queries.groups import label_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,6 @@ class Churn(PlainData):
 
     Attributes:
         label: The property.
-        count: Number of allocations.
         bytes: Requested bytes.
         byte_seconds: Bytes times the seconds that they were alive in the window; None without times.
         median_us: Median lifetime of those that ended in the window; None if none did, or without times.
@@ -56,17 +55,12 @@ class DeviceCalls(PlainData):
     """Memory requested from the driver and released in a window.
 
     Attributes:
-        mallocs: Calls of cudaMalloc, one per segment.
-        malloc_bytes: Their bytes.
-        frees: Calls of cudaFree.
-        free_bytes: Their bytes.
-        maps: Ranges mapped into expandable segments.
-        map_bytes: Their bytes.
-        unmaps: Ranges unmapped.
-        unmap_bytes: Their bytes.
+        mallocs, malloc_bytes: Calls of cudaMalloc, one per segment.
+        frees, free_bytes: Calls of cudaFree.
+        maps, map_bytes: Ranges mapped into expandable segments.
+        unmaps, unmap_bytes: Ranges unmapped.
         retries: Segments released right before a new one was allocated or memory ran out: the allocator released its
             cache and tried again. A program's own ``empty_cache`` looks the same, so this is an upper bound.
-        ooms: Out-of-memory events.
     """
 
     mallocs: int
@@ -86,13 +80,9 @@ class Step(PlainData):
     """One repetition of an annotated region.
 
     Attributes:
-        name: The region's name.
-        repetition: Its number, starting at 0.
-        first: The last event before it.
-        last: The last event inside it.
-        before: Requested bytes alive before it.
-        after: Requested bytes alive after it.
-        peak: The maximum in between.
+        repetition: Number of the repetition, starting at 0.
+        first, last: The last event before the region, and the last event inside it.
+        before, after, peak: Requested bytes before and after the region, and their maximum in between.
     """
 
     name: str
@@ -107,53 +97,48 @@ class Step(PlainData):
 
     @property
     def growth(self) -> int:
-        """The bytes that it left allocated."""
+        """Bytes that the region left allocated."""
         return self.after - self.before
 
 
 def _allocated(timeline: Timeline, first: int, last: int) -> Ints:
-    """Rows of the allocations made after event ``first`` up to ``last``."""
+    """Return the rows of the allocations made after event ``first`` up to ``last``."""
     start = timeline.allocations.start
     return np.flatnonzero((start > first) & (start <= last))
 
 
 def _lifetimes(timeline: Timeline, rows: Ints, last: int) -> Ints:
-    """Microseconds from the allocation to its end, or to event ``last`` if that is earlier."""
+    """Return the microseconds from each allocation to its end, or to event ``last`` if that is earlier."""
     allocations, time = timeline.allocations, timeline.trace.time
     return time[np.minimum(allocations.end[rows], last)] - time[allocations.start[rows]]
 
 
 def churn(snapshot: Snapshot, timeline: Timeline, first: int, last: int, key: str) -> tuple[Churn, ...]:
-    """Allocations made after event ``first`` up to ``last``, grouped by a key, the most bytes first."""
-    check_key(key)
+    """Group the allocations made after event ``first`` up to ``last`` by a key, the most bytes first."""
     rows = _allocated(timeline, first, last)
+    labels, group = label_rows(snapshot, timeline, rows, key)
     if not len(rows):
         return ()
-    labels, group = label_rows(snapshot, timeline, rows, key)
-    allocations = timeline.allocations
-    lifetime = _lifetimes(timeline, rows, last)
-    ended = allocations.end[rows] <= last
-    timed = timeline.trace.timed
     order = np.argsort(group, kind="stable")
-    members = np.split(order, np.searchsorted(group[order], np.arange(1, len(labels))))
-    sums = []
-    for label, places in zip(labels, members, strict=True):
-        lifetimes = lifetime[places][ended[places]]
-        sizes = allocations.size[rows[places]]
-        sums.append(
-            Churn(
-                label=label,
-                count=len(places),
-                bytes=int(sizes.sum()),
-                byte_seconds=float((sizes * (lifetime[places] / _MICROSECONDS)).sum()) if timed else None,
-                median_us=int(np.median(lifetimes)) if timed and len(lifetimes) else None,
-            )
-        )
+    members = np.split(rows[order], np.searchsorted(group[order], np.arange(1, len(labels))))
+    sums = [_churn(timeline, label, group_rows, last) for label, group_rows in zip(labels, members, strict=True)]
     return tuple(sorted(sums, key=lambda churn: (-churn.bytes, churn.label)))
 
 
+def _churn(timeline: Timeline, label: str, rows: Ints, last: int) -> Churn:
+    allocations = timeline.allocations
+    sizes = allocations.size[rows]
+    byte_seconds = median = None
+    if timeline.trace.timed:
+        lifetimes = _lifetimes(timeline, rows, last)
+        ended = lifetimes[allocations.end[rows] <= last]
+        byte_seconds = float((sizes * (lifetimes / _MICROSECONDS)).sum())
+        median = int(np.median(ended)) if len(ended) else None
+    return Churn(label, len(rows), int(sizes.sum()), byte_seconds, median)
+
+
 def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_most_us: int) -> NDArray[Any]:
-    """Allocations of ``at_least`` bytes that lived and ended within the window in ``at_most_us``, the largest first."""
+    """Return allocations of ``at_least`` bytes made and freed within the window in ``at_most_us``, the largest first."""
     rows = _allocated(timeline, first, last)
     allocations = timeline.allocations
     if len(rows) and not timeline.trace.timed:
@@ -170,33 +155,27 @@ def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_mos
 
 
 def leaks(timeline: Timeline, first: int, last: int) -> Ints:
-    """Rows of the allocations made after event ``first`` that are alive after event ``last``."""
+    """Return the rows of the allocations made after event ``first`` that are alive after event ``last``."""
     rows = _allocated(timeline, first, last)
     return rows[timeline.allocations.end[rows] > last]
 
 
 def device_calls(timeline: Timeline, first: int, last: int) -> DeviceCalls:
-    """Calls to the driver after event ``first`` up to ``last``."""
+    """Count the calls to the driver after event ``first`` up to ``last``."""
     action = timeline.trace.action[first + 1 : last + 1]
     size = timeline.trace.size[first + 1 : last + 1]
-    totals = {}
-    for name, code in (
-        ("malloc", Action.SEGMENT_ALLOC),
-        ("free", Action.SEGMENT_FREE),
-        ("map", Action.MAP),
-        ("unmap", Action.UNMAP),
-    ):
+    totals = []
+    for code in (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.MAP, Action.UNMAP):
         selected = action == code
-        totals[f"{name}s"] = int(np.count_nonzero(selected))
-        totals[f"{name}_bytes"] = int(size[selected].sum())
+        totals += [int(np.count_nonzero(selected)), int(size[selected].sum())]
     released = np.isin(action[:-1], (Action.SEGMENT_FREE, Action.UNMAP))
     requested = np.isin(action[1:], (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM))
     ooms = int(np.count_nonzero(action == Action.OOM))
-    return DeviceCalls(**totals, retries=int(np.count_nonzero(released & requested)), ooms=ooms)
+    return DeviceCalls(*totals, retries=int(np.count_nonzero(released & requested)), ooms=ooms)
 
 
 def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[Step, ...]:
-    """What each repetition of an annotated region left allocated."""
+    """Measure what each repetition of an annotated region left allocated."""
     time, curve = timeline.trace.time, timeline.requested.bytes
     annotations = snapshot.annotations(timeline.device)
     regions = [region for region in annotations if region.name == name]
@@ -205,8 +184,8 @@ def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[Step, ...
         hint = f": choose from {names}" if names else ": it has none"
         raise OptionError(f"no annotated region {name!r} on device {timeline.device}{hint}")
     steps: list[Step] = []
-    for region in regions:
-        if region.start_us is None or region.end_us is None or not timeline.trace.timed:
+    for region in regions if timeline.trace.timed else ():
+        if region.start_us is None or region.end_us is None:
             continue
         first = int(np.searchsorted(time, region.start_us, side="left")) - 1
         last = int(np.searchsorted(time, region.end_us, side="right")) - 1

@@ -1,4 +1,4 @@
-"""Free memory inside the segments: how much, in which pieces, and who can use it."""
+"""Free memory inside the segments: its size, its pieces, and whether an allocation would fit."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ class Fit:
     """Whether an allocation of a given size would have succeeded, and what it would have needed.
 
     Attributes:
-        requested: Requested bytes.
-        rounded: Bytes as the allocator rounds them.
+        rounded: Requested bytes as the allocator rounds them.
         small: Whether the small pool serves it (up to 1 MiB).
         block: Bytes of the smallest free piece that is large enough; None if there is none.
         segment: Bytes of the new segment that it needs otherwise.
@@ -54,19 +53,12 @@ class Fragmentation(PlainData):
     """Free memory inside the segments at one event. All sizes in bytes.
 
     Attributes:
-        device: The device's index.
-        event: The event.
-        reserved: All segments.
-        requested: Requested sizes of all blocks in use.
-        free: All free pieces.
-        largest: The largest free piece.
-        pieces: Number of free pieces.
+        free, largest, pieces: Sum, largest size and number of the free pieces.
         empty: Free bytes in segments without a block in use: ``torch.cuda.empty_cache`` would release them.
         partly: Free bytes in partly used segments: only PyTorch can use them.
         private: Free bytes in segments of private pools: only the CUDA graphs that own the pools can use them.
         derived: Whether block sizes are estimated, as the requests rounded up to 512 bytes. Free pieces are then upper
             bounds, as a block may include the rest of a piece (up to 1 MiB). At the end the file has the real sizes.
-        fit: Whether an allocation of the given size would have succeeded, if a size was given.
     """
 
     device: int
@@ -89,7 +81,7 @@ def round_request(requested: int) -> int:
 
 
 def segment_size(rounded: int) -> int:
-    """The bytes of the segment that the allocator allocates by default for a rounded request."""
+    """Return the bytes of the segment that the allocator allocates by default for a rounded request."""
     if rounded <= _SMALL:
         return SMALL_SEGMENT
     if rounded < _MIDDLE:
@@ -100,24 +92,21 @@ def segment_size(rounded: int) -> int:
 def fragmentation(
     snapshot: Snapshot, state: AllocatorState, need: int | None = None, stream: int | None = None
 ) -> Fragmentation:
-    """Free memory inside the segments.
+    """Measure the free memory inside the segments of a state.
 
     Args:
         snapshot: The snapshot.
         state: Its state at an event.
-        need: Bytes of an allocation to fit in.
-        stream: The stream of that allocation, as a free piece serves only its own stream; None for any.
+        need: Bytes of an allocation for which `Fragmentation.fit` is computed.
+        stream: The stream of that allocation: a free piece serves only its own stream. None for any.
     """
     timeline = snapshot.timeline(state.device)
     at_end = state.event == len(timeline.trace) - 1
     exact = at_end and not timeline.gaps.only_in_segments and not timeline.gaps.only_in_events
     length, owner = _recorded_pieces(snapshot, state) if exact else _derived_pieces(state)
-    inside = _owner(state, state.blocks["address"])
-    used = np.zeros(len(state.segments), np.bool_)
-    used[inside[inside >= 0]] = True
+    used = np.isin(owner, _owner(state, state.blocks["address"]))
     private_pools = [number for number, pool in enumerate(snapshot.pools) if pool != _DEFAULT_POOL]
-    private = np.isin(state.segments["pool"], private_pools)
-    shared = ~private[owner]
+    private = np.isin(state.segments["pool"][owner], private_pools)
     return Fragmentation(
         device=state.device,
         event=state.event,
@@ -126,9 +115,9 @@ def fragmentation(
         free=int(length.sum()),
         largest=int(length.max(initial=0)),
         pieces=len(length),
-        empty=int(length[shared & ~used[owner]].sum()),
-        partly=int(length[shared & used[owner]].sum()),
-        private=int(length[~shared].sum()),
+        empty=int(length[~private & ~used].sum()),
+        partly=int(length[~private & used].sum()),
+        private=int(length[private].sum()),
         derived=not exact,
         fit=None if need is None else _fit(need, stream, length, state.segments[owner]),
     )
@@ -145,7 +134,7 @@ def _fit(need: int, stream: int | None, length: Ints, segments: NDArray[Any]) ->
 
 
 def _owner(state: AllocatorState, address: Ints) -> Ints:
-    """The row of the segment that contains each address, or -1."""
+    """Return the row of the segment that contains each address, or -1."""
     if not len(state.segments):
         return np.full(len(address), -1, np.int64)
     place = np.searchsorted(state.segments["address"], address, side="right") - 1
@@ -154,7 +143,7 @@ def _owner(state: AllocatorState, address: Ints) -> Ints:
 
 
 def _recorded_pieces(snapshot: Snapshot, state: AllocatorState) -> tuple[Ints, Ints]:
-    """The size and the segment of each free piece at the end, as recorded in the file."""
+    """Return the size and the segment of each free piece at the end, as recorded in the file."""
     blocks = snapshot.blocks
     free = np.flatnonzero((blocks.device == state.device) & ~blocks.active)
     owner = _owner(state, blocks.address[free])
@@ -162,7 +151,7 @@ def _recorded_pieces(snapshot: Snapshot, state: AllocatorState) -> tuple[Ints, I
 
 
 def _derived_pieces(state: AllocatorState) -> tuple[Ints, Ints]:
-    """The size and the segment of each free piece between blocks in use, whose sizes are rounded up to 512 bytes."""
+    """Return the size and the segment of each piece between blocks in use, whose sizes are rounded up to 512 bytes."""
     segments, blocks = state.segments, state.blocks
     owner = _owner(state, blocks["address"])
     blocks, owner = blocks[owner >= 0], owner[owner >= 0]

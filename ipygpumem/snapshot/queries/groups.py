@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Grouping = tuple[NDArray[Any], Callable[[int], dict[str, Any]]]
     """A code for each row, and a function that describes the group with a code."""
 
-__all__ = ["KEYS", "Group", "add_up", "check_key", "group_rows", "label_rows"]
+__all__ = ["KEYS", "Group", "add_up", "group_rows", "label_rows"]
 
 UNKNOWN = "(unknown)"
 _KIB_BITS = 10
@@ -44,14 +44,10 @@ class Group:
     """Allocations with a common property.
 
     Attributes:
-        label: The property.
         bytes: Requested bytes.
-        count: Number of allocations.
-        file: The file, in groups by line, function or file.
-        line: The line number, in groups by line.
-        name: The function, in groups by line or function.
-        source: The text of the line, in groups by line, if the snapshot contains it.
-        frames: The stack, innermost frame first, in groups by stack.
+        file, line, name: The line of code, in groups by line; only the file and the name in groups by function.
+        source: Text of the line, in groups by line, if the snapshot contains it.
+        frames: Stack, innermost frame first, in groups by stack.
     """
 
     label: str
@@ -64,14 +60,14 @@ class Group:
     frames: tuple[Frame, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The group as plain values, ``frames`` as texts."""
+        """Return plain values, with ``frames`` as texts."""
         names = ("label", "file", "line", "name", "source", "bytes", "count")
         frames = {"frames": [str(frame) for frame in self.frames]} if self.frames else {}
         return {name: getattr(self, name) for name in names} | frames
 
 
 def add_up(codes: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """The code, bytes and count of each group, the largest first; of equal ones the smaller code first."""
+    """Return the code, bytes and count of each group, the largest first; of equal ones the smaller code first."""
     unique, group, counts = np.unique(codes, return_inverse=True, return_counts=True)
     totals = np.zeros(len(unique), np.int64)
     np.add.at(totals, group, sizes)
@@ -85,32 +81,30 @@ def group_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> 
     Raises:
         OptionError: The key does not exist.
     """
-    check_key(key)
-    codes, describe = KEYS[key](snapshot, timeline, rows)
+    codes, describe = _grouping(snapshot, timeline, rows, key)
     sums = add_up(codes, timeline.allocations.size[rows])
     return tuple(Group(bytes=total, count=count, **describe(code)) for code, total, count in sums)
 
 
 def label_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[list[str], Ints]:
-    """The labels of the groups by a key of `KEYS`, and for each row the number of its label.
+    """Return the labels of the groups by a key of `KEYS`, and for each row the number of its label.
 
     Raises:
         OptionError: The key does not exist.
     """
-    check_key(key)
-    codes, describe = KEYS[key](snapshot, timeline, rows)
+    codes, describe = _grouping(snapshot, timeline, rows, key)
     unique, group = np.unique(codes, return_inverse=True)
     return [describe(int(code))["label"] for code in unique], group
 
 
-def check_key(key: str) -> None:
-    """Raise `OptionError` for a key that does not exist."""
+def _grouping(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> Grouping:
     if not isinstance(key, str) or key not in KEYS:
         raise OptionError(f"cannot group by {key!r}: choose from {', '.join(KEYS)}")
+    return KEYS[key](snapshot, timeline, rows)
 
 
 def _user_frames(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
-    """The number of the innermost frame of the user's own code, or a code of `_WITHOUT_FRAME`."""
+    """Return the number of the innermost frame of the user's own code, or a code of `_WITHOUT_FRAME`, for each row."""
     stacks, allocations = snapshot.stacks, timeline.allocations
     table = np.append(np.where(stacks.leaf < 0, _EMPTY, stacks.user_frame), _NO_STACK).astype(np.int64)
     frames = table[allocations.stack[rows]]
@@ -119,7 +113,7 @@ def _user_frames(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
 
 
 def _short_names(snapshot: Snapshot, timeline: Timeline, rows: Ints, codes: Ints) -> Callable[[int, str], str]:
-    """A function that shortens the file name of a group. The times of its events select the run of a cell."""
+    """Return a function that shortens the file name of a group. The times of its events select the run of a cell."""
     times = _times(timeline, rows)
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
@@ -131,51 +125,48 @@ def _short_names(snapshot: Snapshot, timeline: Timeline, rows: Ints, codes: Ints
     return short
 
 
+def _or_without_frame(codes: Ints, describe: Callable[[int], dict[str, Any]]) -> Grouping:
+    """Describe codes of `_WITHOUT_FRAME` by their text, and others by ``describe``."""
+    return codes, lambda code: describe(code) if code >= 0 else {"label": _WITHOUT_FRAME[code]}
+
+
 def _by_line(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
     codes = _user_frames(snapshot, timeline, rows)
     short = _short_names(snapshot, timeline, rows, codes)
 
     def describe(code: int) -> dict[str, Any]:
-        if code < 0:
-            return {"label": _WITHOUT_FRAME[code]}
         frame = snapshot.stacks.frames[code]
         label = f"{short(code, frame.file)}:{frame.line} {frame.name}"
         source = snapshot.source_line(frame.file, frame.line)
         return {"label": label, "file": frame.file, "line": frame.line, "name": frame.name, "source": source}
 
-    return codes, describe
+    return _or_without_frame(codes, describe)
 
 
 def _by_function(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
-    functions = Numbering()
-    table = [functions.number((frame.file, frame.name)) for frame in snapshot.stacks.frames]
-    names = list(functions)
-    codes = _look_up(table, _user_frames(snapshot, timeline, rows))
+    codes, functions = _by_frame(snapshot, timeline, rows, lambda frame: (frame.file, frame.name))
     short = _short_names(snapshot, timeline, rows, codes)
 
     def describe(code: int) -> dict[str, Any]:
-        if code < 0:
-            return {"label": _WITHOUT_FRAME[code]}
-        file, name = names[code]
+        file, name = functions[code]
         return {"label": f"{short(code, file)} {name}", "file": file, "name": name}
 
-    return codes, describe
+    return _or_without_frame(codes, describe)
 
 
 def _by_file(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
-    files = Numbering()
-    table = [files.number(frame.file) for frame in snapshot.stacks.frames]
-    names = list(files)
-
-    def describe(code: int) -> dict[str, Any]:
-        return {"label": names[code], "file": names[code]} if code >= 0 else {"label": _WITHOUT_FRAME[code]}
-
-    return _look_up(table, _user_frames(snapshot, timeline, rows)), describe
+    codes, files = _by_frame(snapshot, timeline, rows, lambda frame: frame.file)
+    return _or_without_frame(codes, lambda code: {"label": files[code], "file": files[code]})
 
 
-def _look_up(table: list[int], numbers: Ints) -> Ints:
-    """Look up numbers in a table; negative numbers stay as they are."""
-    return np.where(numbers < 0, numbers, np.asarray([*table, 0], np.int64)[np.maximum(numbers, 0)])
+def _by_frame(
+    snapshot: Snapshot, timeline: Timeline, rows: Ints, key: Callable[[Frame], Any]
+) -> tuple[Ints, list[Any]]:
+    """Return the number of each row's key, or a code of `_WITHOUT_FRAME`, and the keys by number."""
+    numbers = Numbering()
+    table = np.asarray([*(numbers.number(key(frame)) for frame in snapshot.stacks.frames), 0], np.int64)
+    frames = _user_frames(snapshot, timeline, rows)
+    return np.where(frames < 0, frames, table[np.maximum(frames, 0)]), list(numbers)
 
 
 def _by_stack(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
@@ -184,14 +175,12 @@ def _by_stack(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
     short = _short_names(snapshot, timeline, rows, codes)
 
     def describe(code: int) -> dict[str, Any]:
-        if code < 0:
-            return {"label": _WITHOUT_FRAME[code]}
         stack = snapshot.stacks.stack(code)
         user_frame = int(snapshot.stacks.user_frame[code])
         frame = snapshot.stacks.frames[user_frame] if user_frame >= 0 else stack[0]
         return {"label": f"{short(code, frame.file)}:{frame.line} {frame.name}", "frames": stack}
 
-    return codes, describe
+    return _or_without_frame(codes, describe)
 
 
 def _by_label(labels: Iterable[str]) -> Grouping:
@@ -232,10 +221,8 @@ def _by_stream(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
         np.append(snapshot.segments.stream, -1)[segment],
     )
 
-    def describe(code: int) -> dict[str, Any]:
-        return {"label": UNKNOWN if code == -1 else "default stream" if code == 0 else f"stream {code:#x}"}
-
-    return streams, describe
+    names = {-1: UNKNOWN, 0: "default stream"}
+    return streams, lambda code: {"label": names.get(code) or f"stream {code:#x}"}
 
 
 def _by_annotation(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:

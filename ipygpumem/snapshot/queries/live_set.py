@@ -21,13 +21,9 @@ ROUNDING = "(the allocator's rounding)"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveSet:
-    """The allocations alive right after an event.
+    """The allocations alive right after an event: int64 rows of ``timeline.allocations``.
 
-    Attributes:
-        snapshot: The snapshot.
-        timeline: The device's history.
-        event: The event; -1 is the moment before the first.
-        rows: int64, rows of ``timeline.allocations``.
+    Event -1 is the moment before the first event.
     """
 
     snapshot: Snapshot
@@ -44,12 +40,10 @@ class LiveSet:
         return int(self.timeline.allocations.size[self.rows].sum())
 
     def by(self, key: str, allocated: int | None = None) -> tuple[Group, ...]:
-        """Groups by a key of `ipygpumem.snapshot.KEYS`, the largest first.
+        """Group by a key of `ipygpumem.snapshot.KEYS`, the largest group first.
 
-        Args:
-            key: ``"line"``, ``"function"``, ``"cell"``, ``"stack"``, ...
-            allocated: The allocator's own counter at that moment, in rounded bytes. A last group then holds the
-                difference, so that the sum of all groups is the counter.
+        If ``allocated``, the allocator's own counter at that moment in rounded bytes, is given, a last group has the
+        difference, so that the sum of all groups equals the counter.
 
         Raises:
             OptionError: The key does not exist.
@@ -60,7 +54,7 @@ class LiveSet:
         return (*groups, Group(label=ROUNDING, bytes=allocated - self.bytes, count=0))
 
     def to_dict(self, key: str = "line", top: int | None = None) -> dict[str, Any]:
-        """Plain values with the ``top`` groups by a key."""
+        """Return plain values with the ``top`` groups by a key."""
         return {
             "device": self.timeline.device,
             "event": self.event,
@@ -76,12 +70,10 @@ class Peak:
     """The maximum of a device's requested bytes.
 
     Attributes:
-        device: The device's index.
         requested: Bytes that the program requested. Blocks that wait for a stream after their free count, as in
             PyTorch's ``requested_bytes.all.peak``.
         event: The first event after which it is reached; -1 is the moment before the first event.
         time_us: Microseconds since 1970; None for -1 and for events without times.
-        live: The allocations alive at that moment.
     """
 
     device: int
@@ -91,5 +83,5 @@ class Peak:
     live: LiveSet
 
     def to_dict(self) -> dict[str, Any]:
-        """The peak as plain values, without the live set."""
+        """Return plain values, without the live set."""
         return {"requested": self.requested, "event": self.event, "time_us": self.time_us}

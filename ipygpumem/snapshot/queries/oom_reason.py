@@ -24,13 +24,10 @@ class Oom(PlainData):
     """Why an allocation failed.
 
     Attributes:
-        device: The device's index.
-        event: The oom event.
-        time_us: Microseconds since 1970, or None.
         asked: Requested bytes, rounded by the allocator.
         device_free: Free bytes on the device at that time; None if not recorded.
         memory: The free memory inside the segments.
-        reason: Why it failed, one sentence each.
+        reason: Sentences that explain the failure.
     """
 
     device: int
@@ -68,21 +65,16 @@ def _reason(memory: Fragmentation, requested: int, device_free: int | None, *, e
         sentences.append(f"PyTorch had {size(memory.free)} free in {pieces}: none was large enough.")
     elif memory.fit is not None and memory.fit.block is None:
         blocks = "larger" if memory.fit.small else "smaller"
-        sentences.append(
-            f"PyTorch had a free piece of {size(memory.largest)}, but for another stream or in the pool for {blocks}"
-            " blocks."
-        )
+        where = f"but for another stream or in the pool for {blocks} blocks"
+        sentences.append(f"PyTorch had a free piece of {size(memory.largest)}, {where}.")
     else:
-        sentences.append(
-            f"PyTorch had a free piece of up to {size(memory.largest)}, possibly in the private pool of a CUDA graph."
-        )
+        where = "possibly in the private pool of a CUDA graph"
+        sentences.append(f"PyTorch had a free piece of up to {size(memory.largest)}, {where}.")
     if device_free is not None and device_free < segment:
         sentences.append(f"A new segment needs {size(segment)}, but the device had only {size(device_free)} left.")
     elif device_free is not None:
-        sentences.append(
-            f"A new segment needs {size(segment)}, and the device had {size(device_free)} left: a limit"
-            " (torch.cuda.set_per_process_memory_fraction) may have prevented it."
-        )
+        limit = "a limit (torch.cuda.set_per_process_memory_fraction) may have prevented it"
+        sentences.append(f"A new segment needs {size(segment)}, and the device had {size(device_free)} left: {limit}.")
     if memory.partly:
         advice = "." if expandable else "; expandable_segments:True avoids most of this."
         sentences.append(f"{size(memory.partly)} are in partly used segments, where only PyTorch can use them{advice}")

@@ -27,18 +27,14 @@ class Overview:
     """The main numbers of one device. Bytes are requested bytes unless stated otherwise.
 
     Attributes:
-        device: The device's index.
-        events: Events in its trace.
-        peak: The peak.
+        events: Events in the device's trace.
         end_requested: Bytes of the blocks alive at the end.
         end_rounded: The same as rounded by the allocator; None for a file without segments.
         reserved_end: Bytes of all segments at the end; None for a file without segments.
         reserved_peak: Their maximum; None also if events and segments contradict each other.
-        before_recording: Blocks older than the first event.
-        before_recording_bytes: Their bytes.
+        before_recording, before_recording_bytes: Blocks older than the first event.
         dropped: Allocations dropped from the ring buffer; None if unknown.
         out_of_order: Events that had to be sorted by time.
-        oom_events: Out-of-memory events.
         notes: Sentences about missing or inconsistent data.
     """
 
@@ -57,7 +53,7 @@ class Overview:
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The overview as plain values."""
+        """Return plain values."""
         names = ("before_recording", "before_recording_bytes", "dropped", "out_of_order", "oom_events")
         return {
             "device": self.device,
@@ -71,7 +67,7 @@ class Overview:
 
 
 def overview(snapshot: Snapshot, device: int) -> Overview:
-    """The main numbers of one device."""
+    """Compute the main numbers of one device."""
     timeline = snapshot.timeline(device)
     reserved = timeline.reserved
     gaps = timeline.gaps
@@ -93,7 +89,7 @@ def overview(snapshot: Snapshot, device: int) -> Overview:
 
 
 def summary_text(snapshot: Snapshot, device: int | None = None) -> str:
-    """The peak, when it was, and the lines that used most of it, on one screen."""
+    """Describe the peak, when it was, and the lines that used most of it, on one screen."""
     timelines = snapshot.timelines if device is None else [snapshot.timeline(device)]
     used = [timeline for timeline in timelines if len(timeline.trace) or timeline.end_reserved]
     used.sort(key=lambda timeline: -timeline.requested.peak()[1])
@@ -127,78 +123,41 @@ def _device_lines(snapshot: Snapshot, device: int, *, short: bool) -> list[str]:
 
 
 def _notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
-    """Sentences about what limits the accuracy of a device's numbers."""
-    host = [f"a list of host events was skipped: {trace.trouble}" for trace in snapshot.host if trace.trouble]
-    return [*_missing(snapshot, timeline), *_inconsistent(snapshot, timeline), *host]
-
-
-def _missing(snapshot: Snapshot, timeline: Timeline) -> list[str]:
-    """What the events do not cover."""
-    gaps, trace = timeline.gaps, timeline.trace
+    """Return sentences about missing or inconsistent data of a device."""
+    gaps, trace, blocks, reserved = timeline.gaps, timeline.trace, snapshot.blocks, timeline.reserved
     dropped = snapshot.own.dropped_of(trace.device)
-    sentences = []
-    if not len(trace):
-        sentences.append("no events were recorded: only the state at the end is known")
-    if gaps.before_recording:
-        unknown = "" if dropped is not None else "; the file does not say whether events were dropped"
-        older = f"{many(gaps.before_recording, 'block')} ({size(gaps.before_recording_bytes)})"
-        sentences.append(f"{older} {_is(gaps.before_recording)} older than the first event{unknown}")
-    if dropped:
-        sentences.append(
-            f"{many(dropped, 'allocation')} {_was(dropped)} dropped from the ring buffer before the first event"
-        )
-    if gaps.frees_without_allocation:
-        frees = many(gaps.frees_without_allocation, "free")
-        sentences.append(f"{frees} without an allocation {_was(gaps.frees_without_allocation)} ignored")
-    if gaps.missing_frees:
-        blocks = many(gaps.missing_frees, "block")
-        sentences.append(
-            f"{blocks} {_was(gaps.missing_frees)} allocated again without a free: the earlier one ends there"
-        )
-    if gaps.ended_by_request:
-        sentences.append("completed frees were not recorded: blocks end when their free was requested")
-    if gaps.only_in_segments:
-        blocks = many(gaps.only_in_segments, "block")
-        sentences.append(f"{blocks} at the end {_was(gaps.only_in_segments)} allocated after the events were copied")
-    if gaps.only_in_events:
-        blocks = many(gaps.only_in_events, "block")
-        sentences.append(f"{blocks} that the events leave alive {_is(gaps.only_in_events)} missing at the end")
-    return sentences
-
-
-def _inconsistent(snapshot: Snapshot, timeline: Timeline) -> list[str]:
-    """What is out of order or contradictory."""
-    trace, blocks, reserved = timeline.trace, snapshot.blocks, timeline.reserved
-    sentences = []
-    if trace.out_of_order:
-        events = many(trace.out_of_order, "event")
-        sentences.append(
-            f"{events} {_was(trace.out_of_order)} out of order and {_was(trace.out_of_order)} sorted by time"
-        )
-    if 0 < trace.untimed < len(trace):
-        events = many(trace.untimed, "event")
-        sentences.append(f"{events} {_has(trace.untimed)} no time: the times of the others are not used")
     used = np.flatnonzero(blocks.active & (blocks.device == timeline.device))
-    unknown = int(np.count_nonzero(~blocks.requested_known[used]))
-    if unknown:
-        at_end = f"{many(unknown, 'block')} at the end {_has(unknown)}"
-        sentences.append(f"{at_end} no requested size: the rounded size is used instead")
+    without_request = int(np.count_nonzero(~blocks.requested_known[used]))
     address = blocks.address[used]
     overlapping = int(np.count_nonzero(address[1:] < (address + blocks.size[used])[:-1]))
-    if overlapping:
-        sentences.append(f"{many(overlapping, 'block')} at the end {_is(overlapping)} inside another: sums count both")
+    notes = []
+
+    def add(count: int, noun: str, singular: str, plural: str, text: str) -> None:
+        if count:
+            notes.append(f"{many(count, noun)} {singular if count == 1 else plural} {text}")
+
+    if not len(trace):
+        notes.append("no events were recorded: only the state at the end is known")
+    if gaps.before_recording:
+        unknown = "" if dropped is not None else "; the file does not say whether events were dropped"
+        verb = "is" if gaps.before_recording == 1 else "are"
+        older = f"{many(gaps.before_recording, 'block')} ({size(gaps.before_recording_bytes)})"
+        notes.append(f"{older} {verb} older than the first event{unknown}")
+    add(dropped or 0, "allocation", "was", "were", "dropped from the ring buffer before the first event")
+    add(gaps.frees_without_allocation, "free", "without an allocation was", "without an allocation were", "ignored")
+    add(gaps.missing_frees, "block", "was", "were", "allocated again without a free: the earlier one ends there")
+    if gaps.ended_by_request:
+        notes.append("completed frees were not recorded: blocks end when their free was requested")
+    add(gaps.only_in_segments, "block", "at the end was", "at the end were", "allocated after the events were copied")
+    alive = "that the events leave alive"
+    add(gaps.only_in_events, "block", f"{alive} is", f"{alive} are", "missing at the end")
+    add(trace.out_of_order, "event", "was out of order and was", "were out of order and were", "sorted by time")
+    untimed = trace.untimed if trace.untimed < len(trace) else 0
+    add(untimed, "event", "has", "have", "no time: the times of the others are not used")
+    text = "no requested size: the rounded size is used instead"
+    add(without_request, "block", "at the end has", "at the end have", text)
+    add(overlapping, "block", "at the end is", "at the end are", "inside another: sums count both")
     if reserved is not None and (reserved.bytes < 0).any():
-        sentences.append("the segments at the end contradict the events: reserved bytes are only known at the end")
-    return sentences
-
-
-def _has(count: int) -> str:
-    return "has" if count == 1 else "have"
-
-
-def _is(count: int) -> str:
-    return "is" if count == 1 else "are"
-
-
-def _was(count: int) -> str:
-    return "was" if count == 1 else "were"
+        notes.append("the segments at the end contradict the events: reserved bytes are only known at the end")
+    notes += [f"a list of host events was skipped: {host.trouble}" for host in snapshot.host if host.trouble]
+    return notes
