@@ -13,12 +13,13 @@ import numpy as np
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
     Ticks = list[tuple[float, str]]
     LegendItem = tuple[str, str, Any]
+    """Color, label, and matplotlib's style of the line; None for a filled area."""
 
 __all__ = ["Sheet", "byte_ticks", "event_ticks", "mark_peak", "printable", "steps", "style", "time_ticks"]
 
@@ -34,17 +35,12 @@ POINT = 72 / _DPI
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _MAX_BYTE_INTERVALS = 6
 _MAX_TICKS = 9
-_NICE_STEPS = (1, 2, 5, 10)
 _TIME_UNITS = ((7200.0, 3600.0, "h"), (180.0, 60.0, "min"), (1.0, 1.0, "s"), (0.0, 1e-3, "ms"))
 """For each unit: the shortest span that uses it, its seconds, its symbol."""
 
 
 def style() -> contextlib.AbstractContextManager[None]:
-    """Return a context with the settings of all pictures, whatever the user has set.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
+    """Return a context with the settings of all pictures, whatever the user has set."""
     from matplotlib import style as styles
 
     return styles.context(["default", str(files("ipygpumem") / "data" / "picture.mplstyle")])
@@ -53,9 +49,7 @@ def style() -> contextlib.AbstractContextManager[None]:
 class Sheet:
     """A white figure whose texts, legends and plots are placed in CSS pixels from the upper left corner.
 
-    Args:
-        height: Height in CSS pixels.
-        scale: Pixels of the image per CSS pixel.
+    ``scale`` is the number of image pixels per CSS pixel.
     """
 
     def __init__(self, height: int, scale: float) -> None:
@@ -64,53 +58,37 @@ class Sheet:
         from matplotlib.transforms import Affine2D
 
         self.height, self.scale = height, scale
+        self.columns = round(PLOT_WIDTH * scale)
+        """Width of a plot in pixels of the image."""
         self.figure: Any = Figure(figsize=(WIDTH / _DPI, height / _DPI), dpi=_DPI * scale, facecolor="white")
         self._canvas: Any = FigureCanvasAgg(self.figure)
         self._css = Affine2D().scale(1 / WIDTH, -1 / height).translate(0, 1) + self.figure.transFigure
-
-    @property
-    def columns(self) -> int:
-        """Width of a plot in pixels of the image."""
-        return round(PLOT_WIDTH * self.scale)
 
     def pixels(self) -> NDArray[np.uint8]:
         """Draw the figure: uint8, shape (height, width, 4)."""
         self._canvas.draw()
         return np.asarray(self._canvas.buffer_rgba())
 
-    def _extent(self, artist: Any) -> Any:
-        return artist.get_window_extent(self._canvas.get_renderer())
+    def _right_edge(self, artist: Any) -> float:
+        return float(artist.get_window_extent(self._canvas.get_renderer()).x1) / self.scale
 
-    def text(self, x: float, y: float, text: str, *, limit: float | None = None, **options: Any) -> float:
+    def text(self, x: float, y: float, text: str, *, limit: float = WIDTH, **options: Any) -> float:
         """Write one line with its middle at ``y``, shortened to ``limit`` pixels, and return where it ends."""
         text = printable(text)
-        artist = self.figure.text(
-            x, y, text, transform=self._css, **{"color": SOFT, "va": "center_baseline", **options}
-        )
-        while limit is not None and text and (width := self._extent(artist).width / self.scale) > limit:
-            text = text[: min(len(text) - 1, int(len(text) * limit / width))]
+        options = {"color": SOFT, "va": "center_baseline", "transform": self._css, **options}
+        artist = self.figure.text(x, y, text, **options)
+        while text and self._right_edge(artist) - x > limit:
+            text = text[:-1]
             artist.set_text(f"{text.rstrip()}…")
-        return float(self._extent(artist).x1) / self.scale
+        return self._right_edge(artist)
 
     def title(self, x: float, y: float, name: str, facts: str, *, size: float = 12) -> None:
         """Write a name in bold, followed by facts about it."""
         end = self.text(x, y, name, color=INK, weight="bold", size=size * POINT)
         self.text(end + size, y, facts, limit=WIDTH - RIGHT - end - size)
 
-    def swatch(self, x: float, y: float, color: str) -> None:
-        """Draw a small square with its middle at ``y``."""
-        from matplotlib.patches import Rectangle
-
-        self.figure.add_artist(Rectangle((x, y - 6), 12, 12, facecolor=color, linewidth=0, transform=self._css))
-
-    def legend(self, x: float, y: float, items: Iterable[LegendItem]) -> None:
-        """Write a legend on one line.
-
-        Args:
-            x: Where it begins.
-            y: Its middle.
-            items: For each entry its color, its label and matplotlib's style of its line; None for a filled area.
-        """
+    def legend(self, x: float, y: float, items: Iterable[LegendItem], columns: int = 0, **options: Any) -> None:
+        """Draw matplotlib's legend with its upper left corner at ``x``, ``y``; by default on one line."""
         from matplotlib.lines import Line2D
         from matplotlib.patches import Patch
 
@@ -120,14 +98,17 @@ class Sheet:
             else Line2D([], [], color=color, label=printable(label), linestyle=style, linewidth=1.8 * POINT)
             for color, label, style in items
         ]
-        self.figure.legend(
+        legend = self.figure.legend(
             handles=handles,
-            ncols=len(handles),
-            loc="center left",
+            ncols=columns or len(handles),
+            loc="upper left",
+            alignment="left",
             bbox_to_anchor=(x, y),
             bbox_transform=self._css,
             handlelength=1.5 if any(isinstance(handle, Line2D) for handle in handles) else 1,
+            **options,
         )
+        legend.get_title().set_color(SOFT)
 
     def strip(self, top: float, height: float, x_limits: tuple[float, float]) -> Any:
         """Add axes as wide as a plot and from 0 to 1 high, without frame and ticks."""
@@ -152,9 +133,8 @@ class Sheet:
     def label_x(self, axes: Any, ticks: Ticks, **options: Any) -> None:
         """Set the ticks of the horizontal axis; a last label that would cross the sheet's edge ends at its tick."""
         axes.set_xticks([value for value, _ in ticks], [label for _, label in ticks], **options)
-        if ticks:
-            label = axes.xaxis.get_ticklabels()[-1]
-            if self._extent(label).x1 > WIDTH * self.scale:
+        for label in axes.xaxis.get_ticklabels()[-1:]:
+            if self._right_edge(label) > WIDTH:
                 label.set_horizontalalignment("right")
 
 
@@ -162,13 +142,10 @@ def steps(axes: Any, edges: Any, values: Any, color: str, *, baseline: Any = Non
     """Draw a step curve ``width`` CSS pixels wide, or fill the area above ``baseline``; NaN leaves a gap."""
     from matplotlib.patches import StepPatch
 
-    filled = baseline is not None
+    fill = baseline is not None
+    options = {"fill": fill, "antialiased": not fill, "color": color, "linewidth": width * POINT}
     # not axes.stairs, which spends most of its time on data limits
-    axes.add_artist(
-        StepPatch(
-            values, edges, baseline=baseline, fill=filled, antialiased=not filled, color=color, linewidth=width * POINT
-        )
-    )
+    axes.add_artist(StepPatch(values, edges, baseline=baseline, **options))
 
 
 def mark_peak(axes: Any, x: float, level: float, label: str) -> None:
@@ -191,25 +168,22 @@ def mark_peak(axes: Any, x: float, level: float, label: str) -> None:
 
 
 def byte_ticks(limit: float) -> Ticks:
-    """Multiples of a power of two from 0 up to ``limit`` bytes, at most seven."""
+    """Return multiples of a power of two from 0 up to ``limit`` bytes, at most seven, in the unit of ``limit``."""
     step = 1
     while limit / step > _MAX_BYTE_INTERVALS:
         step *= 2
-    power = min((step.bit_length() - 1) // 10, len(_BYTE_UNITS) - 1)
-    if limit >= 1 << (power + 1) * 10 and power + 1 < len(_BYTE_UNITS):
-        power += 1  # 0.5 GiB beside 1.5 GiB, not 512 MiB
-    unit = 1 << power * 10
-    values = range(0, int(limit) + 1, step)
-    return [(value, f"{value / unit:g} {_BYTE_UNITS[power]}" if value else "0") for value in values]
+    power = min((int(limit).bit_length() - 1) // 10, len(_BYTE_UNITS) - 1)
+    unit, symbol = 1 << power * 10, _BYTE_UNITS[power]
+    return [(value, f"{value / unit:g} {symbol}" if value else "0") for value in range(0, int(limit) + 1, step)]
 
 
 def event_ticks(count: int) -> Ticks:
-    """Round event numbers below ``count``."""
+    """Return round event numbers below ``count``."""
     return [(value, f"{value:,.0f}") for value in _round_values(0, count - 1, integer=True)] if count else []
 
 
 def time_ticks(first: float, last: float) -> Ticks:
-    """Round times from ``first`` to ``last`` seconds, all in one unit."""
+    """Return round times from ``first`` to ``last`` seconds, all in one unit."""
     unit, symbol = next((unit, symbol) for shortest, unit, symbol in _TIME_UNITS if last - first >= shortest)
     values = _round_values(first / unit, last / unit)
     return [(value * unit, f"{value:g} {symbol}" if value else "0") for value in values]
@@ -218,7 +192,7 @@ def time_ticks(first: float, last: float) -> Ticks:
 def _round_values(first: float, last: float, *, integer: bool = False) -> list[float]:
     from matplotlib.ticker import MaxNLocator
 
-    values: Sequence[float] = MaxNLocator(_MAX_TICKS, integer=integer, steps=_NICE_STEPS).tick_values(first, last)
+    values = MaxNLocator(_MAX_TICKS, integer=integer, steps=(1, 2, 5, 10)).tick_values(first, last)
     return [float(value) for value in values if first <= value <= last]
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.model.timeline import Timeline
 
     Ints = NDArray[np.int64]
+    Pixels = NDArray[np.uint8]
 
 __all__ = ["EMPTY", "SMALL", "Columns", "columns", "strata"]
 
@@ -89,15 +90,7 @@ def columns(timeline: Timeline, width: int) -> Columns:
     )
 
 
-def strata(
-    timeline: Timeline,
-    chosen: Columns,
-    height: int,
-    unit: float,
-    *,
-    single: NDArray[np.uint8],
-    band: NDArray[np.uint8],
-) -> NDArray[np.uint8]:
+def strata(timeline: Timeline, chosen: Columns, height: int, unit: float, *, single: Pixels, band: Pixels) -> Pixels:
     """Compute what each pixel shows.
 
     Args:

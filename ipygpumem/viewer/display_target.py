@@ -23,8 +23,7 @@ class DisplayTarget:
         kind: ``live``: a front end that shows widgets. ``batch``: a notebook that runs unattended (nbclient, papermill,
             ``jupyter execute``). ``text``: a terminal. ``none``: no IPython.
         publish: Displays a MIME bundle with its metadata.
-        cell: The front end's id of the running cell, if it sends one.
-        request: Message id of the cell's execution.
+        cell, request: The front end's id of the running cell, if it sends one, and message id of its execution.
         updates: Whether displays can certainly be updated. A console without updates would show the first state
             forever, so this requires a cell id, which notebooks send, or Colab.
     """
@@ -38,11 +37,8 @@ class DisplayTarget:
 
 def current_target() -> DisplayTarget:
     """Return the target of displays in the current process."""
-    if sys.modules.get("IPython") is None:
-        return DisplayTarget("none", _print)
-    from IPython import get_ipython
-
-    shell = get_ipython()
+    ipython = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
     return DisplayTarget("none", _print) if shell is None else shell_target(shell)
 
 
@@ -59,14 +55,9 @@ def shell_target(shell: Any) -> DisplayTarget:
     # Voila shows widgets without input
     allows_input = parent.get("content", {}).get("allow_stdin", True)
     live = allows_input or "voila" in os.environ.get("SERVER_SOFTWARE", "")
-    cell = parent.get("metadata", {}).get("cellId")
-    return DisplayTarget(
-        "live" if live else "batch",
-        publish,
-        cell,
-        parent.get("header", {}).get("msg_id"),
-        updates=bool(live and (cell or type(shell).__module__.startswith("google.colab"))),
-    )
+    cell, request = parent.get("metadata", {}).get("cellId"), parent.get("header", {}).get("msg_id")
+    updates = bool(live and (cell or type(shell).__module__.startswith("google.colab")))
+    return DisplayTarget("live" if live else "batch", publish, cell, request, updates)
 
 
 def _print(data: dict[str, Any], metadata: dict[str, Any]) -> None:

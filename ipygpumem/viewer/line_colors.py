@@ -20,42 +20,25 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.queries.groups import Group
     from ipygpumem.snapshot.snapshot import Snapshot
 
-    Color = tuple[int, int, int]
-
 __all__ = ["LegendEntry", "LineColors", "line_colors"]
 
 # the same colors as in the viewer (js/snapshot/palette.js): distinguishable with any color vision
-_LINE_COLORS: tuple[Color, ...] = (
-    (119, 170, 221),
-    (238, 136, 102),
-    (68, 187, 153),
-    (238, 221, 136),
-    (185, 160, 220),
-    (153, 221, 255),
-    (170, 170, 0),
-    (255, 170, 187),
-    (143, 183, 168),
-)
+_LINE_COLORS = ("#77aadd", "#ee8866", "#44bb99", "#eedd88", "#b9a0dc", "#99ddff", "#aaaa00", "#ffaabb", "#8fb7a8")
 # for allocations without a line of code, by the start of their label
-_LABEL_COLORS: dict[str, Color] = {
-    "(older": (180, 191, 204),
-    "(no stack": (201, 194, 180),
-    "(no frame": (191, 200, 210),
-    "(no Python": (216, 207, 180),
-}
-_REST_COLOR: Color = (196, 201, 208)
-_SMALL_COLOR: Color = (154, 161, 171)
+_LABEL_COLORS = {"(older": "#b4bfcc", "(no stack": "#c9c2b4", "(no frame": "#bfc8d2", "(no Python": "#d8cfb4"}
+_OTHER_LINES_COLOR = "#c4c9d0"
+_SMALL_COLOR = (154, 161, 171, 255)
 _SHADES = (0.0, 0.14, 0.28, 0.5)
 """Share of white: allocations of one line alternate between all but the last, which is for bands."""
 _ALTERNATING = len(_SHADES) - 1
 
 
 class LegendEntry(NamedTuple):
-    """A line of code, its percentage of the peak, its requested bytes at the peak, and its color (``#rrggbb``)."""
+    """A line of code, its requested bytes at the peak, its percentage of the peak, and its color (``#rrggbb``)."""
 
     label: str
-    share: str
     bytes: int
+    share: str
     color: str
 
 
@@ -92,28 +75,21 @@ def line_colors(snapshot: Snapshot, timeline: Timeline) -> LineColors:
     order = np.empty(len(allocations), np.int64)
     order[np.argsort(allocations.start, kind="stable")] = rows
     base = SMALL + 1 + rank[line] * len(_SHADES)
-    legend = [
-        LegendEntry(group.label, _percentage(group.bytes, live.bytes), group.bytes, _hexadecimal(color))
-        for group, color in zip(groups, colors, strict=False)
-    ]
-    rest = groups[len(colors) :]
-    if rest:
-        size = sum(group.bytes for group in rest)
-        label = many(len(rest), "other line")
-        legend.append(LegendEntry(label, _percentage(size, live.bytes), size, _hexadecimal(_REST_COLOR)))
+    entries = [(group.label, group.bytes, color) for group, color in zip(groups, colors, strict=False)]
+    other_groups = groups[len(colors) :]
+    if other_groups:
+        total = sum(group.bytes for group in other_groups)
+        entries.append((many(len(other_groups), "other line"), total, _OTHER_LINES_COLOR))
+    legend = [LegendEntry(label, size, _percentage(size, live.bytes), color) for label, size, color in entries]
     freed = len(np.unique(line)) - len(groups)
     if freed > 0:
-        label = f"{many(freed, 'line')} not alive at the peak"
-        legend.append(LegendEntry(label, "", 0, _hexadecimal(_REST_COLOR)))
-    return LineColors(
-        (base + order % _ALTERNATING).astype(np.uint8),
-        (base + _ALTERNATING).astype(np.uint8),
-        _palette([*colors, _REST_COLOR]),
-        tuple(legend),
-    )
+        legend.append(LegendEntry(f"{many(freed, 'line')} not alive at the peak", 0, "", _OTHER_LINES_COLOR))
+    single, band = base + order % _ALTERNATING, base + _ALTERNATING
+    palette = _palette([*colors, _OTHER_LINES_COLOR])
+    return LineColors(single.astype(np.uint8), band.astype(np.uint8), palette, tuple(legend))
 
 
-def _group_colors(groups: Sequence[Group]) -> list[Color]:
+def _group_colors(groups: Sequence[Group]) -> list[str]:
     """Give lines of code strong colors in their order, and allocations without a line their own muted color."""
     strong = iter(_LINE_COLORS)
     colors = []
@@ -123,18 +99,15 @@ def _group_colors(groups: Sequence[Group]) -> list[Color]:
     return colors
 
 
-def _palette(colors: list[Color]) -> NDArray[np.uint8]:
+def _palette(colors: list[str]) -> NDArray[np.uint8]:
     palette = np.zeros((256, 4), np.uint8)
-    palette[SMALL] = (*_SMALL_COLOR, 255)
-    shades = [[part + (255 - part) * white for part in color] for color in colors for white in _SHADES]
-    palette[SMALL + 1 : SMALL + 1 + len(shades), :3] = np.rint(shades)
-    palette[SMALL + 1 : SMALL + 1 + len(shades), 3] = 255
+    palette[SMALL] = _SMALL_COLOR
+    channels = np.array([[*bytes.fromhex(color[1:]), 255] for color in colors], np.float64)[:, np.newaxis]
+    white = np.array(_SHADES)[:, np.newaxis]
+    shades = np.rint(channels + (255 - channels) * white).reshape(-1, 4)
+    palette[SMALL + 1 :][: len(shades)] = shades
     return palette
 
 
 def _percentage(part: int, whole: int) -> str:
     return "< 1 %" if 0 < part < whole // 100 else share(part, whole).strip()
-
-
-def _hexadecimal(color: Color) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*color)

@@ -53,12 +53,7 @@ from any network.</noscript>
 
 @dataclass(frozen=True, slots=True)
 class PageData:
-    """Data for a page.
-
-    Attributes:
-        name: The name that the page shows.
-        data: A snapshot as encoded by `ipygpumem.snapshot.export.encode.encode`, or another bundle's data.
-    """
+    """The name that a page shows, and a snapshot as `ipygpumem.snapshot.export.encode` encodes it, or other data."""
 
     name: str
     data: bytes
@@ -71,13 +66,9 @@ def script(name: str) -> str:
 
 
 def page(snapshots: Sequence[PageData], *, title: str | None = None, theme: str = "auto", state: str = "") -> str:
-    """Return the HTML of the viewer.
+    """Return the HTML of the viewer of one to eight snapshots, by default with their names as title.
 
-    Args:
-        snapshots: One snapshot, or up to eight to show side by side.
-        title: Title of the page, by default the names of the snapshots.
-        theme: ``"auto"`` (follows the system), ``"light"`` or ``"dark"``.
-        state: Initial view, as the page itself writes it after the ``#`` of its address.
+    ``state`` is the initial view, as the page itself writes it after the ``#`` of its address.
 
     Raises:
         OptionError: There is no snapshot or more than eight, or the theme is unknown.
@@ -88,11 +79,7 @@ def page(snapshots: Sequence[PageData], *, title: str | None = None, theme: str 
 
 
 def check_snapshot_count(count: int) -> None:
-    """Check that the viewer can show so many snapshots.
-
-    Raises:
-        OptionError: There is none, or there are more than eight.
-    """
+    """Raise `OptionError` if the viewer cannot show so many snapshots."""
     if not 1 <= count <= MAX_SNAPSHOTS:
         raise OptionError(f"the viewer shows 1 to {MAX_SNAPSHOTS} snapshots side by side, got {count}")
 
@@ -105,10 +92,10 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def document(bundle: str, what: str, data: Sequence[PageData], *, title: str, theme: str, state: str = "") -> str:
-    """Return the HTML of a page with a bundle and its data; readers without JavaScript learn ``what`` it shows.
+    """Return the HTML of a page with a bundle and its data. Without JavaScript, it says ``what`` it would show.
 
     Raises:
-        OptionError: The theme is not ``"auto"``, ``"light"`` or ``"dark"``.
+        OptionError: The theme is not ``"auto"`` (follows the system), ``"light"`` or ``"dark"``.
     """
     if theme not in {"auto", "light", "dark"}:
         raise OptionError(f"unknown theme {theme!r}: choose auto, light or dark")

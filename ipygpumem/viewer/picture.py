@@ -24,12 +24,10 @@ from ipygpumem.viewer.still import SCALES, Picture, render
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.model.recorder_metadata import Cell
     from ipygpumem.snapshot.model.timeline import Timeline
     from ipygpumem.snapshot.snapshot import Snapshot
     from ipygpumem.viewer.axes import LegendItem, Sheet
     from ipygpumem.viewer.detail import Columns
-    from ipygpumem.viewer.line_colors import LineColors
 
 __all__ = ["SampledCurve", "picture", "sampled_curves"]
 
@@ -42,7 +40,6 @@ _CAPACITY_SHARE = 0.35
 _MAX_SAMPLED_RATIO = 4
 """Sampled curves scale the picture up to this multiple of the reserved bytes: a device that is full because of other
 processes must not flatten it."""
-_INT_LIMIT = 1 << 62
 _TOP, _PLOT_HEIGHT, _SAMPLED_HEIGHT, _CELLS_HEIGHT, _LEGEND_ROW = 62, 300, 18, 16, 20
 _LEGEND_COLUMNS = 2
 _CELL_COLORS = ("#dbe4ee", "#e9eef4")
@@ -53,10 +50,9 @@ _DASHES: Any = (0, (3, 2))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledCurve:
-    """Bytes that were sampled beside the allocator's own counters.
+    """Bytes that were sampled in addition to the allocator's own counters.
 
     Attributes:
-        name: What was counted.
         event: int64, last event before each sample; -1 before the first event.
         bytes: int64, the samples.
     """
@@ -80,7 +76,8 @@ def picture(snapshot: Snapshot, device: int | None = None) -> Picture:
     """
     text = snapshot.summary(device)
     if device is None and not snapshot.timelines:
-        return render(80, lambda sheet: _draw_blank(sheet, snapshot.name), text)
+        title = clip(snapshot.name, 48)
+        return render(40, lambda sheet: sheet.title(RIGHT, 20, title, "no device used memory", size=14), text)
     drawing = _Drawing(snapshot, snapshot.timeline(device))
     return render(drawing.height, drawing.draw, text, SCALES[-1:] if _has_many_live(drawing.timeline) else SCALES)
 
@@ -90,24 +87,19 @@ def _has_many_live(timeline: Timeline) -> bool:
     return float(lifetimes.sum(dtype=np.float64)) / len(timeline.requested) > _MANY_LIVE
 
 
-def _draw_blank(sheet: Sheet, name: str) -> None:
-    sheet.title(16, 30, clip(name), "", size=14)
-    sheet.text(16, 56, "no device used memory")
-
-
 class _Drawing:
     """The history of one device."""
 
     def __init__(self, snapshot: Snapshot, timeline: Timeline) -> None:
         self.snapshot, self.timeline = snapshot, timeline
-        self.colors: LineColors = line_colors(snapshot, timeline)
-        self.sampled: list[SampledCurve] = sampled_curves(snapshot, timeline)
+        self.colors = line_colors(snapshot, timeline)
+        self.sampled = sampled_curves(snapshot, timeline)
         self.cells = snapshot.own.cells if timeline.trace.timed else ()
         self.capacity = snapshot.own.device_totals.get(timeline.device)
         self.facts = overview(snapshot, timeline.device)
         self.top = _TOP + (_CELLS_HEIGHT if self.cells else 0) + (_SAMPLED_HEIGHT if self.sampled else 0)
         self.legend_rows = -(-len(self.colors.legend) // _LEGEND_COLUMNS)
-        self.height = self.top + _PLOT_HEIGHT + 58 + self.legend_rows * _LEGEND_ROW
+        self.height = self.top + _PLOT_HEIGHT + 56 + self.legend_rows * _LEGEND_ROW
 
     def draw(self, sheet: Sheet) -> None:
         timeline, colors = self.timeline, self.colors
@@ -115,13 +107,13 @@ class _Drawing:
         limit = self._bytes_limit(chosen)
         axes = sheet.plot(self.top, _PLOT_HEIGHT, chosen.limits, limit, _TICK_LIMIT)
         sheet.label_x(axes, event_ticks(len(timeline.trace)))
+        axes.set_xlabel("event", loc="right")
         rows = round(_PLOT_HEIGHT * sheet.scale)
         pixels = strata(timeline, chosen, rows, limit / rows, single=colors.single, band=colors.band)
         extent = (*axes.get_xlim(), *axes.get_ylim())
         axes.imshow(colors.palette[pixels], extent=extent, aspect="auto", interpolation="nearest", zorder=1)
         self._draw_curves(axes, chosen, limit)
-        if self.cells:
-            self._draw_cells(sheet, chosen)
+        self._draw_cells(sheet, chosen)
         self._draw_peak(axes, chosen, limit)
         self._draw_heading(sheet, limit, reserved=chosen.reserved is not None)
         self._draw_legend(sheet, limit / rows)
@@ -130,8 +122,8 @@ class _Drawing:
         level = max(self.timeline.requested.peak()[1], 1)
         if chosen.reserved is not None:
             level = max(level, int(chosen.reserved.max()))
-        peaks = [int(curve.bytes.max()) for curve in self.sampled]
-        level = max([level, *(peak for peak in peaks if peak < _MAX_SAMPLED_RATIO * level)])
+        sampled = [int(curve.bytes.max()) for curve in self.sampled]
+        level = max([level, *(peak for peak in sampled if peak < _MAX_SAMPLED_RATIO * level)])
         if self.capacity and level >= _CAPACITY_SHARE * self.capacity:
             level = max(level, self.capacity)
         return level * _HEADROOM
@@ -160,10 +152,12 @@ class _Drawing:
             strip.axvspan(begin, end, color=_CELL_COLORS[number % 2], linewidth=0, antialiased=False)
             if labels and labels[-1][1] > begin:
                 labels.pop()  # covered by this cell's band
-            labels.append((begin, end, printable(clip(_cell_label(cell), _CELL_LABEL))))
+            # a cell without a number has the name of its file
+            label = cell.label if cell.number is not None else re.split(r"[/\\]", cell.label)[-1]
+            labels.append((begin, end, printable(clip(label, _CELL_LABEL))))
+        options = {"size": 10 * POINT, "color": SOFT, "ha": "center", "va": "center_baseline"}
         for begin, end, label in labels:
             if (end - begin) / sheet.scale >= _LETTER_WIDTH * len(label) + 4:
-                options = {"size": 10 * POINT, "color": SOFT, "ha": "center", "va": "center_baseline"}
                 strip.text((begin + end) / 2, 0.5, label, **options)
 
     def _draw_peak(self, axes: Any, chosen: Columns, limit: float) -> None:
@@ -190,28 +184,24 @@ class _Drawing:
             entries.append((SOFT, f"capacity {size(self.capacity)}", _DASHES))
         if facts.oom_events:
             entries.append((_OOM, "out of memory", _DASHES))
-        sheet.legend(RIGHT, 44, entries)
+        sheet.legend(RIGHT, 37, entries)
         if self.sampled:
-            sheet.legend(RIGHT, 62, [(_SAMPLED, _sampled_label(curve, limit), curve.style) for curve in self.sampled])
+            sheet.legend(RIGHT, 55, [(_SAMPLED, _sampled_label(curve, limit), curve.style) for curve in self.sampled])
 
     def _draw_legend(self, sheet: Sheet, unit: float) -> None:
         """List the lines of code with their bytes at the peak."""
         allocations = self.timeline.allocations
         sizes = allocations.size[allocations.live(self.timeline.requested.peak()[0])]
         small = sizes[sizes < unit]
-        y = self.top + _PLOT_HEIGHT + 32
-        heading = "at the peak, by line"
+        title = "at the peak, by line"
         if len(small):
-            heading += (
-                f"; {many(len(small), 'block')} less than a pixel high ({precise_size(int(small.sum()))}) in bands"
-            )
-        sheet.text(RIGHT, y, heading, size=11 * POINT)
-        sheet.text(WIDTH - RIGHT, y, "event", size=11 * POINT, ha="right")
+            title += f"; {many(len(small), 'block')} less than a pixel high ({precise_size(int(small.sum()))}) in bands"
+        top = self.top + _PLOT_HEIGHT
+        sheet.text(RIGHT, top + 30, title, size=11 * POINT)
         width = (WIDTH - 2 * RIGHT) / _LEGEND_COLUMNS
         for number, entry in enumerate(self.colors.legend):
-            x = RIGHT + width * (number // self.legend_rows)
-            y = self.top + _PLOT_HEIGHT + 56 + _LEGEND_ROW * (number % self.legend_rows)
-            sheet.swatch(x, y, entry.color)
+            x, y = RIGHT + width * (number // self.legend_rows), top + 54 + _LEGEND_ROW * (number % self.legend_rows)
+            sheet.text(x, y, "■", color=entry.color, size=16 * POINT)
             sheet.text(x + 84, y, precise_size(entry.bytes), color=INK, ha="right")
             sheet.text(x + 130, y, entry.share, ha="right")
             sheet.text(x + 140, y, clip(entry.label), limit=width - 152, color=INK)
@@ -232,15 +222,10 @@ def sampled_curves(snapshot: Snapshot, timeline: Timeline) -> list[SampledCurve]
 
 def _integers(values: Any) -> list[int]:
     """Return a list of integers unchanged, and an empty list for anything else."""
-    valid = isinstance(values, list) and all(type(value) is int and abs(value) < _INT_LIMIT for value in values)
+    valid = isinstance(values, list) and all(type(value) is int and abs(value) < 1 << 62 for value in values)
     return values if valid else []
 
 
 def _sampled_label(curve: SampledCurve, limit: float) -> str:
     label = f"{clip(curve.name, 30)}, at most {size(int(curve.bytes.max()))} (sampled)"
     return f"{label}, above the picture" if curve.bytes.min() > limit else label
-
-
-def _cell_label(cell: Cell) -> str:
-    """Label a cell; one without a number by the name of its file."""
-    return cell.label if cell.number is not None else re.split(r"[/\\]", cell.label)[-1]

@@ -12,9 +12,6 @@ from ipygpumem.viewer.axes import WIDTH, Sheet, style
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
 __all__ = ["MAX_BYTES", "SCALES", "Picture", "render"]
 
 MAX_BYTES = 60_000
@@ -30,8 +27,7 @@ class Picture:
 
     Attributes:
         png: Content of the file, usually at most `MAX_BYTES`.
-        width: Width in CSS pixels; the image itself may have twice as many pixels.
-        height: Height in CSS pixels.
+        width, height: Size in CSS pixels; the image itself may have twice as many pixels.
         text: Description for displays without images.
     """
 
@@ -52,7 +48,7 @@ def render(height: int, draw: Callable[[Sheet], None], text: str, scales: Sequen
             for scale in scales:
                 sheet = Sheet(height, scale)
                 draw(sheet)
-                png = _compressed(sheet.pixels())
+                png = _compressed(sheet)
                 if len(png) <= MAX_BYTES:
                     break
     except ImportError as error:
@@ -61,11 +57,12 @@ def render(height: int, draw: Callable[[Sheet], None], text: str, scales: Sequen
     return Picture(png, WIDTH, height, text)
 
 
-def _compressed(pixels: NDArray[np.uint8]) -> bytes:
+def _compressed(sheet: Sheet) -> bytes:
     """Encode as a PNG with a palette, which takes a fraction of the space."""
     from PIL import Image
 
-    image = Image.fromarray(pixels[:, :, :3]).quantize(_COLORS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    pixels = sheet.pixels()[:, :, :3]
     file = io.BytesIO()
+    image = Image.fromarray(pixels).quantize(_COLORS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     image.save(file, "PNG", optimize=True)
     return file.getvalue()

@@ -7,14 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
-from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.snapshot.export.sharing import align_start_times, shareable
 from ipygpumem.viewer.display_target import DisplayTarget, current_target
 from ipygpumem.viewer.page import check_snapshot_count, join_names
 from ipygpumem.viewer.picture import picture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ipygpumem.snapshot.snapshot import Snapshot
     from ipygpumem.viewer.still import Picture
@@ -64,32 +63,25 @@ class View:
     def text(self) -> str:
         """Summaries of the snapshots."""
         summaries = [snapshot.summary(self._device) for snapshot in self._snapshots[:_MAX_STILLS]]
-        rest = len(self._snapshots) - len(summaries)
-        return "\n\n".join([*summaries, *([f"({rest} more in the viewer)"] if rest else [])])
+        if len(self._snapshots) > len(summaries):
+            summaries.append(f"({len(self._snapshots) - len(summaries)} more in the viewer)")
+        return "\n\n".join(summaries)
 
     @cached_property
     def pictures(self) -> tuple[Picture, ...]:
-        """The still pictures of the first two snapshots.
-
-        Raises:
-            OptionError: matplotlib is not installed.
-        """
+        """The still pictures of the first two snapshots; `OptionError` without matplotlib."""
         return tuple(picture(snapshot, self._device) for snapshot in self._snapshots[:_MAX_STILLS])
 
     @property
     def widget(self) -> Widget:
-        """The widget, for layouts with other widgets; created on first use.
-
-        Raises:
-            OptionError: anywidget is not installed.
-        """
+        """The widget, for layouts with other widgets; `OptionError` without anywidget."""
         if self._widget is None or self._widget.comm is None:
             try:
                 from ipygpumem.viewer.widget import Widget
             except ImportError as error:
                 message = f"the live viewer requires anywidget: install it with pip install anywidget ({error})"
                 raise OptionError(message) from error
-            sources = [(snapshot.name, _encoder(snapshot)) for snapshot in self._snapshots]
+            sources = [(snapshot.name, snapshot.encode) for snapshot in self._snapshots]
             try:
                 stills = [_base64(still)[-_STILL_END:] for still in self.pictures]
             except OptionError:  # the viewer does not depend on matplotlib
@@ -137,13 +129,11 @@ class View:
         if target.cell is None:
             return
         request, views = _displayed.pop(target.cell, (None, []))
-        _displayed[target.cell] = (target.request, [self])
-        if request == target.request:
-            _displayed[target.cell][1].extend(views)
-            return
-        elsewhere = [view for _, cell_views in _displayed.values() for view in cell_views]
+        kept_views = views if request == target.request else []
+        _displayed[target.cell] = (target.request, [self, *kept_views])
+        visible = [view for _, cell_views in _displayed.values() for view in cell_views]
         for view in views:
-            if view not in elsewhere:
+            if view not in visible:
                 view.close()
 
     def _ipython_display_(self) -> None:
@@ -152,7 +142,3 @@ class View:
 
 def _base64(still: Picture) -> str:
     return base64.b64encode(still.png).decode()
-
-
-def _encoder(snapshot: Snapshot) -> Callable[[], bytes]:
-    return lambda: encode(snapshot)

@@ -1,7 +1,7 @@
-"""The viewer in a notebook: an anywidget whose page requests its script and its data (see `messages`).
+"""The viewer in a notebook: an anywidget whose page requests its script and its data by custom messages.
 
-Front ends may send requests in a separate thread while a cell runs (ipykernel's subshells). Answers are therefore
-encoded once, under a lock, and use neither CUDA nor the shell.
+What a widget synchronizes is saved in notebooks, including its script. Widgets therefore synchronize only a loader of
+two kilobytes; the loader requests everything else by custom messages, which are not saved.
 """
 
 from __future__ import annotations
@@ -13,23 +13,48 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import traitlets
 
-from ipygpumem.core.errors import OptionError
-from ipygpumem.viewer.messages import answer_request, slice_of
-from ipygpumem.viewer.page import script
+from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.viewer.page import join_names, script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ipygpumem.viewer.messages import Answer
+    Answer = tuple[dict[str, Any], list[memoryview]]
 
-__all__ = ["Widget"]
+__all__ = ["MAX_BYTES", "Widget", "answer_request", "slice_of"]
+
+MAX_BYTES = 4_000_000
+"""Limit of one message: some servers reject messages of more than 5 MB."""
+
+
+def answer_request(widget: Any, request: Any, buffers: Any, answer: Callable[[dict[str, Any]], Answer]) -> None:
+    """Send the answer to a request with the request's id, or an ``"error"`` if it cannot be answered."""
+    del buffers
+    request = request if isinstance(request, dict) else {}
+    try:
+        content, parts = answer(request)
+    except Exception as error:
+        content, parts = {"error": first_line(error)}, []
+    widget.send({"id": request.get("id"), **content}, buffers=parts)
+
+
+def slice_of(name: str, data: bytes, start: Any) -> Answer:
+    """Return the total size of the data and at most `MAX_BYTES` of it from ``start`` on.
+
+    Raises:
+        OptionError: ``start`` is not a position in the data.
+    """
+    if not isinstance(start, int) or not 0 <= start <= len(data):
+        raise OptionError(f"{name!r} has no byte {start!r}: its size is {len(data)} bytes")
+    return {"size": len(data)}, [memoryview(data)[start : start + MAX_BYTES]]
 
 
 class Widget(anywidget.AnyWidget):
     """The viewer of one or more snapshots.
 
     A request is ``{"id": ..., "get": "about"}``; instead of ``"about"`` it can name ``"script"`` or a snapshot's
-    number, with ``"from"``, the first byte.
+    number, with ``"from"``, the first byte. Front ends may send requests in a separate thread while a cell runs
+    (ipykernel's subshells). Snapshots are therefore encoded under a lock, and answers use neither CUDA nor the shell.
 
     Args:
         sources: Name of each snapshot and a function that encodes it.
@@ -51,7 +76,7 @@ class Widget(anywidget.AnyWidget):
         self.on_msg(partial(answer_request, answer=self._answer))
 
     def __repr__(self) -> str:
-        return f"<viewer of {' and '.join(self._names)}>"
+        return f"<viewer of {join_names(self._names)}>"
 
     def _answer(self, request: dict[str, Any]) -> Answer:
         name = request.get("get")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import webbrowser
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["open_page", "write_file", "write_page", "write_picture"]
 
-
 _TEXT_BROWSERS = {"www-browser", "links", "elinks", "lynx", "w3m"}
 _MAX_STEM = 60
 
@@ -36,14 +36,7 @@ def write_page(
     paths: bool = True,
     theme: str = "auto",
 ) -> Path:
-    """Write the viewer's page of one snapshot, or of up to eight side by side.
-
-    Args:
-        path: File to write.
-        snapshots: One to eight snapshots.
-        source: Whether to include the source code of the recorded cells.
-        paths: Whether file names keep their folders.
-        theme: ``"auto"``, ``"light"`` or ``"dark"``.
+    """Write the viewer's page of one to eight snapshots; for the options see `Snapshot.to_html`.
 
     Raises:
         OptionError: The file cannot be written, or an argument is invalid.
@@ -83,10 +76,7 @@ def write_file(target: Path, data: bytes) -> Path:
 def open_page(
     snapshots: Sequence[Snapshot], *, source: bool = True, paths: bool = True, theme: str = "auto"
 ) -> tuple[Path, bool]:
-    """Write the page of up to eight snapshots to a new temporary folder and open it.
-
-    Returns:
-        The path of the page, and whether a browser was opened.
+    """Write the page of up to eight snapshots to a new temporary folder, and return whether a browser opened it.
 
     Raises:
         OptionError: The page cannot be written.
@@ -95,9 +85,8 @@ def open_page(
         folder = Path(tempfile.mkdtemp(prefix="ipygpumem-"))
     except OSError as error:
         raise OptionError(f"cannot create a temporary folder for the page: {error.strerror or error}") from error
-    name = snapshots[0].name.split(".")[0]
-    stem = "".join(character if character.isalnum() or character in "-_" else "-" for character in name)[:_MAX_STEM]
-    path = write_page(folder / f"{stem or 'snapshot'}.html", snapshots, source=source, paths=paths, theme=theme)
+    stem = re.sub(r"[^\w-]", "-", snapshots[0].name.split(".")[0])[:_MAX_STEM] or "snapshot"
+    path = write_page(folder / f"{stem}.html", snapshots, source=source, paths=paths, theme=theme)
     return path, _open(path.as_uri())
 
 

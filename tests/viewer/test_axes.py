@@ -67,10 +67,12 @@ def test_time_ticks(first, last, expected):
 def test_texts_and_the_last_tick_label_stay_on_the_sheet():
     with style():
         sheet = Sheet(200, 2.0)
-        assert sheet.text(10, 20, "a long name " * 50, limit=300) <= 310
+        sheet.title(10, 20, "name", "a long list of facts " * 50)
         axes = sheet.plot(50, 100, (0, 10_000_000), 1.0)
         sheet.label_x(axes, [(0, "0"), (10_000_000, "10,000,000")])
         sheet.pixels()
+        name, facts = (text.get_window_extent() for text in sheet.figure.texts)
+        assert 0 < name.x1 < facts.x0 < 2.0 * 700 < facts.x1 <= 2.0 * 880
         first, last = (label.get_window_extent() for label in axes.xaxis.get_ticklabels())
         assert last.x1 <= 2.0 * 880
         assert first.x0 + first.x1 == pytest.approx(2 * 2.0 * 70, abs=2), "other labels are centered at their ticks"

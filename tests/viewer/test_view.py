@@ -12,8 +12,8 @@ import pytest
 
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
-from ipygpumem.snapshot.export.encode import decode
-from ipygpumem.viewer import View, messages, view, widget
+from ipygpumem.snapshot.export.encode import decode, encode
+from ipygpumem.viewer import View, view, widget
 from ipygpumem.viewer.display_target import DisplayTarget, current_target, shell_target
 from ipygpumem.viewer.page import script
 from snapshot import files
@@ -240,7 +240,7 @@ def test_about(ask, snapshot):
 
 
 def test_data_is_sent_in_parts(ask, snapshot, monkeypatch):
-    monkeypatch.setattr(messages, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(widget, "MAX_BYTES", 10_000)
     whole = b""
     while True:
         content, (part,) = ask({"id": 7, "get": "0", "from": len(whole)})
@@ -282,19 +282,18 @@ def test_an_error_while_encoding_is_answered(ask, monkeypatch):
     def broken(snapshot):
         raise MemoryError
 
-    monkeypatch.setattr(view, "encode", broken)
+    monkeypatch.setattr("ipygpumem.snapshot.snapshot.encode", broken)
     assert ask({"id": 1, "get": "0"}) == ({"id": 1, "error": "MemoryError"}, [])
 
 
 def test_concurrent_requests_encode_once(snapshot, monkeypatch):
     calls = []
-    real = view.encode
 
     def counted(snapshot):
         calls.append(threading.get_ident())
-        return real(snapshot)
+        return encode(snapshot)
 
-    monkeypatch.setattr(view, "encode", counted)
+    monkeypatch.setattr("ipygpumem.snapshot.snapshot.encode", counted)
     viewer = View([snapshot]).widget
     answers = []
     threads = [threading.Thread(target=lambda: answers.append(viewer._answer({"get": "0"})[0])) for _ in range(8)]

@@ -91,7 +91,7 @@ def _draw(sheet: Sheet, panels: list[_Panel], title: str) -> None:
     for number, panel in enumerate(panels):
         _draw_panel(sheet, panel, _TOP + _PANEL_HEIGHT * number + _PANEL_TOP)
     if panels:
-        _draw_legend(sheet, panels, _TOP + _PANEL_HEIGHT * len(panels) + 10)
+        _draw_legend(sheet, panels, _TOP + _PANEL_HEIGHT * len(panels) + 3)
 
 
 def _draw_panel(sheet: Sheet, panel: _Panel, top: float) -> None:

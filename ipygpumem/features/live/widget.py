@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.viewer.messages import answer_request, slice_of
 from ipygpumem.viewer.page import script
+from ipygpumem.viewer.widget import answer_request, slice_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipygpumem.viewer.messages import Answer
+    from ipygpumem.viewer.widget import Answer
 
 __all__ = ["MonitorWidget"]
 

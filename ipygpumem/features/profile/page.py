@@ -32,7 +32,7 @@ def encode_profile(profile: Profile, notes: Sequence[str] = ()) -> bytes:
             "start": 0,
             "end": timeline.end - origin,
             "count": len(timeline),
-            "told": timeline.allocated is not None,
+            "has_counters": timeline.allocated is not None,
         }
         for timeline in profile.timelines
     ]

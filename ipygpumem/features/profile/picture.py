@@ -9,21 +9,21 @@ import numpy as np
 from ipygpumem.core.units import duration, precise_size, size
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.snapshot.export.text import clip, many
-from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, POINT, RIGHT, mark_peak, steps, time_ticks
+from ipygpumem.viewer.axes import INK, LEFT, RIGHT, mark_peak, steps, time_ticks
 from ipygpumem.viewer.still import render
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.features.profile.timeline import CategoryTimeline, Profile
-    from ipygpumem.viewer.axes import Sheet
+    from ipygpumem.viewer.axes import LegendItem, Sheet
     from ipygpumem.viewer.still import Picture
 
 __all__ = ["profile_picture"]
 
 _MAX_DEVICES = 4
 _HEADROOM, _TICK_LIMIT = 1.14, 0.92
-_TOP, _PANEL_TOP, _PLOT_HEIGHT, _PANEL_HEIGHT, _LEGEND_ROW = 36, 26, 230, 298, 20
+_TOP, _PANEL_TOP, _PLOT_HEIGHT, _PANEL_HEIGHT, _LEGEND_ROW = 36, 26, 230, 310, 20
 _LEGEND_COLUMNS = 4
 _RESERVED = "#c2410c"
 _ORDER = (0, 1, 5, 2, 4, 6, 3, 7)
@@ -87,7 +87,7 @@ def _draw_panel(sheet: Sheet, timeline: CategoryTimeline, top: float) -> None:
     row, level = timeline.peak
     column = int((rows == row).argmax())
     mark_peak(axes, (edges[column] + edges[column + 1]) / 2, level, _peak_label(timeline))
-    _draw_legend(sheet, timeline, top + _PLOT_HEIGHT + 32)
+    _draw_legend(sheet, timeline, top + _PLOT_HEIGHT + 25)
 
 
 def _columns(timeline: CategoryTimeline, columns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -116,12 +116,9 @@ def _highest_reserved(reserved: NDArray[np.int64] | None, spans: NDArray[np.int6
 
 def _draw_legend(sheet: Sheet, timeline: CategoryTimeline, y: float) -> None:
     """List the categories with their bytes at the peak."""
-    sheet.text(RIGHT, y, "at the peak:", size=11 * POINT)
-    row, _ = timeline.peak
-    left = LEFT + 20
-    for number, category in enumerate(_legend_categories(timeline)):
-        x = left + (PLOT_WIDTH - 20) / _LEGEND_COLUMNS * (number % _LEGEND_COLUMNS)
-        middle = y + _LEGEND_ROW * (number // _LEGEND_COLUMNS)
-        sheet.swatch(x, middle, _COLORS[category])
-        end = sheet.text(x + 18, middle, CATEGORIES[category], color=INK)
-        sheet.text(end + 6, middle, precise_size(int(timeline.levels[row, category])))
+    levels = timeline.levels[timeline.peak[0]].tolist()
+    items: list[LegendItem] = [
+        (_COLORS[category], f"{CATEGORIES[category]}  {precise_size(levels[category])}", None)
+        for category in _legend_categories(timeline)
+    ]
+    sheet.legend(LEFT, y, items, _LEGEND_COLUMNS, title="at the peak", labelcolor=INK)

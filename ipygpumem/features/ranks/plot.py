@@ -60,4 +60,4 @@ def _draw(sheet: Sheet, curves: dict[str, RankPeak], marked: dict[str, tuple[str
         axes.plot(*zip(*peak.curve, strict=True), color=color, **style)
     labels = [(color, f"rank {clip(name, 40)}, {label}", "solid") for name, (label, color) in marked.items()]
     if labels:
-        sheet.legend(LEFT, 40, labels)
+        sheet.legend(LEFT, 33, labels)

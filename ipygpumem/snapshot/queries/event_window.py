@@ -138,7 +138,7 @@ def _churn(timeline: Timeline, label: str, rows: Ints, last: int) -> Churn:
 
 
 def short_lived(timeline: Timeline, first: int, last: int, at_least: int, at_most_us: int) -> NDArray[Any]:
-    """Return allocations of ``at_least`` bytes made and freed within the window in ``at_most_us``, the largest first."""
+    """Return allocations of ``at_least`` bytes made and freed in the window within ``at_most_us``, largest first."""
     rows = _allocated(timeline, first, last)
     allocations = timeline.allocations
     if len(rows) and not timeline.trace.timed:

@@ -31,7 +31,7 @@ def test_the_encoded_columns_can_be_decoded():
     header, columns = decode(encode_profile(profile, ["a note"]))
     assert header["notes"] == ["a note"]
     assert [device["name"] for device in header["devices"]] == ["cuda:0", "cpu"]
-    assert [device["told"] for device in header["devices"]] == [True, False]
+    assert [device["has_counters"] for device in header["devices"]] == [True, False]
     origin = min(timeline.start for timeline in profile.timelines)
     for number, timeline in enumerate(profile.timelines):
         device = header["devices"][number]

@@ -1,4 +1,4 @@
-/** Callers that tell groups by stack apart. */
+/** Callers that distinguish groups by stack. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

@@ -11,7 +11,7 @@ function create(facts, columns) {
   const column = (/** @type {string} */ name) =>
     columns[name] && /** @type {any} */ ({ into: () => Float64Array.from(columns[name]) });
   return new DeviceTimeline(
-    { name: "cuda:0", start: 0, end: 100, base: [0, 0, 0, 0, 0, 0, 0, 0], told: false, ...facts },
+    { name: "cuda:0", start: 0, end: 100, base: [0, 0, 0, 0, 0, 0, 0, 0], has_counters: false, ...facts },
     column,
   );
 }
@@ -50,7 +50,10 @@ test("the category at a height", () => {
 });
 
 test("unknown allocator counters are not 0", () => {
-  const device = create({ count: 4, told: true }, { ...SMALL, allocated: [-1, 9, 8, 7], reserved: [-1, 20, 20, 20] });
+  const device = create(
+    { count: 4, has_counters: true },
+    { ...SMALL, allocated: [-1, 9, 8, 7], reserved: [-1, 20, 20, 20] },
+  );
   assert.deepEqual(
     [1, 2, 4].map((row) => device.counter("allocated", row)),
     [Number.NaN, 9, 7],

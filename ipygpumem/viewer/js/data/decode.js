@@ -126,8 +126,8 @@ const LATER = /^trace\/\d+\/(address|stream|stack|context|metadata|pool)$/;
 /**
  * @param {ArrayBuffer} data
  * @param {() => Promise<void>} [pause] called in between, so that a page without workers stays responsive
- * @returns {Promise<{header: Header, column: (name: string) => Column|undefined, rest: () => Promise<void>}>}
- *   column: each one can be read once; rest: decompresses those that the first picture does not need
+ * @returns {Promise<{header: Header, column: (name: string) => Column|undefined, decompressLater: () => Promise<void>}>}
+ *   column: each one can be read once; decompressLater: decompresses those that the first picture does not need
  */
 export async function decode(data, pause) {
   const bytes = new Uint8Array(data);
@@ -160,6 +160,6 @@ export async function decode(data, pause) {
       columns.delete(name); // frees its memory
       return result;
     },
-    rest: () => decompress(parts.filter(({ facts }) => LATER.test(facts.name))),
+    decompressLater: () => decompress(parts.filter(({ facts }) => LATER.test(facts.name))),
   };
 }

@@ -84,9 +84,9 @@ export function oneLine(text) {
   return text.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]+/g, " ");
 }
 
-/** The step between ticks of a byte axis: a round number of B, KiB, MiB or GiB. @param {number} low @param {number} high @param {number} wanted */
-export function byteStep(low, high, wanted) {
-  const rough = Math.max((high - low) / Math.max(wanted, 1), 1);
+/** The step between ticks of a byte axis: a round number of B, KiB, MiB or GiB. @param {number} low @param {number} high @param {number} count of ticks, approximately */
+export function byteStep(low, high, count) {
+  const rough = Math.max((high - low) / Math.max(count, 1), 1);
   const power = 2 ** (10 * Math.floor(Math.log2(rough) / 10));
   return power * (STEPS.find((factor) => factor * power >= rough) ?? KIB);
 }

@@ -82,14 +82,14 @@ export class Card {
   /** @param {string|undefined} label @param {number|null} used @param {number|null} capacity @param {string} time */
   drawHead(label, used, capacity, time) {
     const host = this.name === "host";
-    const known = used !== null && capacity !== null;
-    const free = known && !host ? ` used, ${size(capacity - used)} free` : "";
+    const hasLevels = used !== null && capacity !== null;
+    const free = hasLevels && !host ? ` used, ${size(capacity - used)} free` : "";
     this.head.replaceChildren(
       h("b", {}, host ? "host memory" : this.name),
       h("span", { class: "soft" }, label ?? ""),
       h("span", { class: "space" }),
       h("span", { class: "time" }, time),
-      h("span", {}, known ? `${size(used)} of ${size(capacity)}${free}` : ""),
+      h("span", {}, hasLevels ? `${size(used)} of ${size(capacity)}${free}` : ""),
     );
   }
 }

@@ -51,9 +51,9 @@ export function maximum(values, first, last) {
 /** The upper end of the byte axis: a round number above what is visible, at most the capacity. @param {number} visible @param {number|null} capacity @param {boolean} whole show the whole capacity */
 export function axisTop(visible, capacity, whole) {
   if (whole && capacity) return capacity * 1.02;
-  const wanted = Math.max(visible * 1.12, 1 << 20);
-  const step = byteStep(0, wanted, 4);
-  const round = Math.ceil(wanted / step) * step;
+  const top = Math.max(visible * 1.12, 1 << 20);
+  const step = byteStep(0, top, 4);
+  const round = Math.ceil(top / step) * step;
   return capacity ? Math.min(round, capacity * 1.02) : round;
 }
 
@@ -183,8 +183,8 @@ function drawCells({ context, history, begin: from, end: to, box, colors, x }) {
 
 /** @param {Chart} chart @returns {import("../ui/axes.js").Tick[]} */
 function timeTicks({ begin, end, box, x }) {
-  const wanted = ((end - begin) / box.width) * TICK_SPACING;
-  const step = TIME_STEPS.find((seconds) => seconds >= wanted) ?? 3600;
+  const spacing = ((end - begin) / box.width) * TICK_SPACING;
+  const step = TIME_STEPS.find((seconds) => seconds >= spacing) ?? 3600;
   const ticks = [];
   for (let time = Math.ceil(begin / step) * step; time <= end; time += step)
     ticks.push({ x: x(time), label: clockTime(time, step) });

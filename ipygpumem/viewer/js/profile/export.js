@@ -53,6 +53,6 @@ export function exportCsv({ state: { device }, source, root }) {
     ...device.levels.map((values) => values[row]),
     ...counters.map((name) => (row ? device.counter(name, row) : null)),
   ]);
-  // The byte order mark tells spreadsheets that the file is UTF-8
+  // The byte order mark marks the file as UTF-8 for spreadsheets
   download(source.name, "csv", ["\ufeff", toCsv([["change", "ns", ...CATEGORIES, ...counters], ...rows])], root);
 }

@@ -23,8 +23,8 @@ export const COUNTERS = /** @type {const} */ (["allocated", "reserved"]);
 /** @typedef {"allocated"|"reserved"} Counter */
 /** @typedef {{first: Int32Array, last: Int32Array}} Columns the first and last state inside each pixel column */
 /**
- * @typedef {{name: string, base: number[], start: number, end: number, count: number, told: boolean}} DeviceFacts
- *   `start` and `end` in nanoseconds since the first event of the profile; told: the allocator's counters were recorded
+ * @typedef {{name: string, base: number[], start: number, end: number, count: number, has_counters: boolean}} DeviceFacts
+ *   `start` and `end` in nanoseconds since the first event of the profile; has_counters: whether it contains the allocator's own counters
  */
 
 /** States of one device. State 0 precedes the first change, state n follows change n. */
@@ -46,7 +46,7 @@ export class DeviceTimeline {
     this.span = Math.max(facts.end - facts.start, this.time[this.count - 1] ?? 0, 1);
     /** Bytes after each change; NaN where the profile does not contain the counter. @type {Record<Counter, Float64Array|null>} */
     this.counters = { allocated: null, reserved: null };
-    if (facts.told)
+    if (facts.has_counters)
       for (const name of COUNTERS) this.counters[name] = read(name).map((value) => (value < 0 ? NaN : value));
     this.levels = accumulate(facts.base, read("source"), read("target"), read("size"));
     this.shown = CATEGORIES.map(() => true);

@@ -1,4 +1,4 @@
-// The static picture that the kernel publishes above the viewer, in an output of its own. It is hidden while the viewer works.
+// The static picture that the kernel publishes above the viewer, in its own output. It is hidden while the viewer works.
 
 const AREA = ".jp-OutputArea, .output_wrapper";
 const OUTPUT = ".jp-OutputArea-child, .output_area, .output";

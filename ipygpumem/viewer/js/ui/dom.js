@@ -85,7 +85,7 @@ export function frameScheduler(callback) {
 export function handleKey(event, actions) {
   if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(actions, event.key)) return;
   event.preventDefault();
-  event.stopPropagation(); // a notebook has shortcuts of its own
+  event.stopPropagation(); // a notebook has its own shortcuts
   actions[event.key]();
 }
 

@@ -60,7 +60,7 @@ export class OverviewStrip {
       [0, 0],
       [width, HEIGHT],
     ]);
-    // d3-brush would add keys and focus of its own
+    // d3-brush would add its own keys and focus
     select(this.svg).call(this.brush);
   }
 

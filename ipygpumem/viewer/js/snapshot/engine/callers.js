@@ -1,4 +1,4 @@
-/** Tells groups by stack apart if their innermost lines are the same. */
+/** Distinguishes groups by stack whose innermost lines are the same. */
 
 import { getOrCreate } from "../../data/collections.js";
 
@@ -30,7 +30,7 @@ export function distinguishingCallers(groups) {
       getOrCreate(byFrame, frame, () => []).push(i);
       if (callers[i].length < MAX_CALLERS) callers[i].push(frame);
     }
-    for (const rest of byFrame.values()) pending.push({ same: rest, depth: depth + 1 });
+    for (const group of byFrame.values()) pending.push({ same: group, depth: depth + 1 });
   }
   return callers.map((texts) => texts.join(" ← "));
 }

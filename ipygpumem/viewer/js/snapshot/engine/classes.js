@@ -168,11 +168,11 @@ function byBytes(a, b) {
   return b.peak - a.peak || b.all - a.all;
 }
 
-/** The largest groups of several files: a label that is large in one of them has its color in all. @param {Leader[][]} each @returns {Leader[]} */
-function mergeLeaders(each) {
+/** The largest groups of several files: a label that is large in one of them has its color in all. @param {Leader[][]} leadersOfFiles @returns {Leader[]} */
+function mergeLeaders(leadersOfFiles) {
   /** @type {Map<string, Leader>} */
   const leaders = new Map();
-  for (const leader of each.flat()) {
+  for (const leader of leadersOfFiles.flat()) {
     const largest = leaders.get(leader.label);
     if (!largest || byBytes(leader, largest) < 0) leaders.set(leader.label, leader);
   }
@@ -187,15 +187,15 @@ function mergeLeaders(each) {
 function byKey(side, key, of, beside) {
   const { codes, minimum, maximum, groups, label, leaders } = rankGroups(side, key);
   const alone = !beside.length;
-  const first = alone ? leaders : mergeLeaders([leaders, ...beside.map((other) => rankGroups(other, key).leaders)]);
+  const first = alone ? leaders : mergeLeaders([leaders, ...beside.map((file) => rankGroups(file, key).leaders)]);
   const full = first.length > CLASSES;
   const shown = first.slice(0, full ? CLASSES - 1 : CLASSES);
   const classOf = new Uint8Array(maximum - minimum + 1).fill(shown.length);
   const numbers = new Map(shown.map((group, number) => [alone ? group.code : group.label, number]));
-  let others = 0;
+  let otherGroups = 0;
   for (const { code } of groups) {
     const number = numbers.get(alone ? code : label(code));
-    if (number === undefined) others++;
+    if (number === undefined) otherGroups++;
     else classOf[code - minimum] = number;
   }
   for (let row = 0; row < codes.length; row++) of[row] = classOf[codes[row] - minimum];
@@ -207,7 +207,7 @@ function byKey(side, key, of, beside) {
     ...empty,
   }));
   // Several files share one legend: if one has other groups, all have that entry
-  if (full) classes.push({ label: plural(others, "other"), place: OTHERS, ...empty });
+  if (full) classes.push({ label: plural(otherGroups, "other"), place: OTHERS, ...empty });
   return addSums(side.device, { mode: key, ordered: false, classes, of });
 }
 

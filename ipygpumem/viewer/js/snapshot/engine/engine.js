@@ -26,7 +26,7 @@ import { HIDDEN, rasterize, THIN } from "./rasterize.js";
 const FIRST = ["hello", "open", "classes", "frame", "curves", "places", "times"];
 
 export class Engine {
-  /** @param {() => Promise<void>} [pause] lets the page respond, if the engine has no thread of its own */
+  /** @param {() => Promise<void>} [pause] lets the page respond, if the engine runs in the page's thread */
   constructor(pause) {
     this.pause = pause;
     /** @type {Snapshot[]} */
@@ -46,7 +46,7 @@ export class Engine {
       const shown = snapshot?.devices[device];
       if (!shown) throw new ViewerError(`There is no device ${device} in this snapshot.`);
       const beside = this.snapshots
-        .map((other, number) => ({ snapshot: other, device: other.devices[devices[number]] }))
+        .map((file, number) => ({ snapshot: file, device: file.devices[devices[number]] }))
         .filter((side) => side.snapshot !== snapshot && side.device);
       return new Pane(snapshot, shown, beside);
     });
@@ -59,11 +59,11 @@ export class Engine {
 
   /** @param {{bytes: ArrayBuffer, name: string}} request */
   async open({ bytes, name }) {
-    const { header, column, rest } = await decode(bytes, this.pause);
+    const { header, column, decompressLater } = await decode(bytes, this.pause);
     const snapshot = new Snapshot(header, column, name || header.name);
     if (snapshot.devices.length) {
       this.snapshots.push(snapshot);
-      this.remaining.push(rest);
+      this.remaining.push(decompressLater);
       await this.pause?.();
     }
     return overviewOf(snapshot);
@@ -73,7 +73,7 @@ export class Engine {
   async ready(name, request) {
     if (FIRST.includes(name) && (request.mode ?? request.look?.mode ?? "line") === "line") return;
     while (this.remaining.length) {
-      this.decompressing ??= Promise.all(this.remaining.map((rest) => rest()));
+      this.decompressing ??= Promise.all(this.remaining.map((decompress) => decompress()));
       await this.decompressing;
       this.remaining = [];
       this.decompressing = undefined;
@@ -226,8 +226,8 @@ export class Engine {
     const state = pane.history().at(Math.min(Math.max(request.event, -1), length - 1));
     return {
       ...state,
-      segments: state.segments.map(({ segment, blocks, ...rest }) => ({
-        ...rest,
+      segments: state.segments.map(({ segment, blocks, ...facts }) => ({
+        ...facts,
         segment: {
           ...segment,
           text: `0x${(BigInt(segment.address) + base).toString(16)}`,

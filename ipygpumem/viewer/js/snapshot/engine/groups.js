@@ -5,8 +5,8 @@ import { getOrCreate } from "../../data/collections.js";
 const SAMPLE = 1000; // rows that help to describe a group
 
 /**
- * @typedef {import("../model/keys.js").Description & {code: number, bytes: number, count: number, byteTime: number|null, kept: number, open: boolean}} Group
- * `kept`: bytes still alive at the end of the range; `open`: some began before the range or outlived it, so that `byteTime`
+ * @typedef {import("../model/keys.js").Description & {code: number, bytes: number, count: number, byteTime: number|null, aliveAtEnd: number, open: boolean}} Group
+ * `aliveAtEnd`: bytes still alive at the end of the range; `open`: some began before the range or outlived it, so that `byteTime`
  * is a lower bound
  */
 
@@ -44,16 +44,16 @@ export function groups(snapshot, device, rows, key, first, last, limit = Number.
   const { codes, describe } = snapshot.key(device, key);
   const { start, size, end } = device.allocations;
   const until = Math.min(last, device.trace.length - 1);
-  /** @type {Map<number, {bytes: number, count: number, byteTime: number, kept: number, open: boolean, rows: number[]}>} */
+  /** @type {Map<number, {bytes: number, count: number, byteTime: number, aliveAtEnd: number, open: boolean, rows: number[]}>} */
   const sums = new Map();
   for (const row of rows) {
-    const empty = () => ({ bytes: 0, count: 0, byteTime: 0, kept: 0, open: false, rows: [] });
+    const empty = () => ({ bytes: 0, count: 0, byteTime: 0, aliveAtEnd: 0, open: false, rows: [] });
     const sum = getOrCreate(sums, codes[row], empty);
     sum.bytes += size[row];
     sum.count++;
     sum.byteTime += byteTime(device, row, first, last);
     sum.open ||= start[row] < Math.max(first, 0) || end[row] > until;
-    if (end[row] > last) sum.kept += size[row];
+    if (end[row] > last) sum.aliveAtEnd += size[row];
     if (sum.rows.length < SAMPLE) sum.rows.push(row);
   }
   const sorted = [...sums].sort(([a, first], [b, second]) => second.bytes - first.bytes || a - b);

@@ -107,14 +107,14 @@ function layout(tree, root, threshold) {
     const below = [];
     for (const { parent, depth, x0, at } of level) {
       let x = x0;
-      const rest = { value: 0, count: 0 };
+      const narrowSum = { value: 0, count: 0 };
       let narrow = 0;
       for (const [id, child] of [...parent.inner].sort(([, a], [, b]) => b.value - a.value)) {
         const width = total > 0 ? child.value / total : 0;
         if (width < threshold || boxes.length >= MAX_BOXES) {
           narrow++;
-          rest.value += child.value;
-          rest.count += child.count;
+          narrowSum.value += child.value;
+          narrowSum.count += child.count;
         } else {
           const here = at ? `${at}/${id}` : id;
           boxes.push(box(child, depth, x, x + width, here));
@@ -124,9 +124,9 @@ function layout(tree, root, threshold) {
       }
       left += narrow;
       // Narrow calls are the smallest ones, so their sum is drawn after the others
-      const width = total > 0 ? rest.value / total : 0;
+      const width = total > 0 ? narrowSum.value / total : 0;
       if (width >= threshold) {
-        const merged = { label: `${count(narrow)} narrower`, own: false, inner: new Map(), ...rest };
+        const merged = { label: `${count(narrow)} narrower`, own: false, inner: new Map(), ...narrowSum };
         boxes.push({ ...box(merged, depth, x, x + width, at), rest: narrow });
       }
     }

@@ -49,19 +49,19 @@ export function search(snapshot, device, text) {
  * @param {Uint8Array} events @param {Uint8Array} rows
  */
 function byAddress({ trace, allocations }, { address, nth }, events, rows) {
-  const wanted = Number(address - trace.base);
+  const target = Number(address - trace.base);
   const within = new Uint8Array(events.length);
   for (let i = 0; i < rows.length; i++) {
     const inside =
-      nth === null && allocations.address[i] < wanted && wanted < allocations.address[i] + allocations.size[i];
-    const same = allocations.address[i] === wanted && (nth === null || allocations.countAddresses()[i] === nth);
+      nth === null && allocations.address[i] < target && target < allocations.address[i] + allocations.size[i];
+    const same = allocations.address[i] === target && (nth === null || allocations.countAddresses()[i] === nth);
     if (!same && !inside) rows[i] = 0;
     else
       for (const event of [allocations.start[i], allocations.freeRequested[i], allocations.end[i]])
         if (event >= 0 && event < within.length) within[event] = 1;
   }
   for (let i = 0; i < events.length; i++) {
-    if (!within[i] && (nth !== null || trace.address[i] !== wanted)) events[i] = 0;
+    if (!within[i] && (nth !== null || trace.address[i] !== target)) events[i] = 0;
   }
 }
 

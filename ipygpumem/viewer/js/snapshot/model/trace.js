@@ -170,7 +170,7 @@ export class Allocations {
   before(row) {
     const { address } = this;
     let count = 0;
-    for (let other = 0; other < row; other++) if (address[other] === address[row]) count++;
+    for (let previous = 0; previous < row; previous++) if (address[previous] === address[row]) count++;
     return count;
   }
 

@@ -28,7 +28,7 @@ export class Labels {
   isFree(text, x, y, align) {
     const [left, right] = this.extent(text, x, align);
     return this.placed.every(
-      (other) => right + GAP < other.from || other.to + GAP < left || Math.abs(other.y - y) >= HEIGHT,
+      (placed) => right + GAP < placed.from || placed.to + GAP < left || Math.abs(placed.y - y) >= HEIGHT,
     );
   }
 

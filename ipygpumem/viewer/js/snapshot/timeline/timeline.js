@@ -7,7 +7,7 @@ import { NOTHING } from "../engine/rasterize.js";
 import { bandsHeight } from "./bands.js";
 import { drawOverlay } from "./overlay.js";
 
-/** Space around the plot, in CSS pixels. The strip of brief allocations lies below it. */
+/** Space around the plot, in CSS pixels. The strip of brief allocations is below it. */
 export const MARGIN = { left: 78, right: 14, strip: 20, axis: 26 };
 
 /**

@@ -93,7 +93,7 @@ export class Details {
       event === null
         ? none
         : linkButton(`event ${count(event)}`, () => this.actions.goTo(event, this.context.now.source));
-    const known = (/** @type {string|null} */ text, /** @type {string} */ none) => (text === none ? null : text);
+    const omit = (/** @type {string|null} */ text, /** @type {string} */ none) => (text === none ? null : text);
     const begin = facts.startTime === null ? "" : ` at ${duration(facts.startTime - origin)}`;
     const waited =
       freeRequested !== null && end !== null && (end - freeRequested > 1 || pendingTime >= LONG_PENDING_US);
@@ -103,14 +103,14 @@ export class Details {
       ["free requested", waited ? h("span", {}, link(freeRequested, ""), wait) : null],
       ["freed", link(end, "alive at the end")],
       ["lifetime", `${lifetime(facts)}${end === null ? ", to the end" : ""}`],
-      ["cell", known(facts.cell, NO_CELL)],
-      ["region", known(facts.annotation, NO_REGION)],
+      ["cell", omit(facts.cell, NO_CELL)],
+      ["region", omit(facts.annotation, NO_REGION)],
       ["stream", facts.stream],
       ["pool", facts.pool],
       ["address", h("code", {}, facts.address)],
       ["name", h("code", {}, facts.name)],
       ["rounded", facts.rounded === null || facts.rounded === facts.size ? null : fine(facts.rounded)],
-      ["compile context", known(facts.context, "N/A")],
+      ["compile context", omit(facts.context, "N/A")],
       ["metadata", facts.metadata || null],
     ];
   }

@@ -59,7 +59,7 @@ export class EventsView {
       this.scroll,
     );
     this.total = 0;
-    /** The index of the first visible row, if the scroll bar is too coarse to tell. */
+    /** The index of the first visible row, if the scroll bar is too coarse to show it. */
     this.top = 0;
     this.turn = 0;
     this.schedule = frameScheduler(() => this.draw());

@@ -41,7 +41,7 @@ export class Exporter {
     let y = bottom + 12;
     const entries = [];
     for (const [number, { label, place }] of legend.classes.entries()) {
-      const classes = legends.map((other) => other.classes[number] ?? { bytes: 0, count: 0 });
+      const classes = legends.map((legend) => legend.classes[number] ?? { bytes: 0, count: 0 });
       if (context.now.hidden.includes(number) || !classes.some((entry) => entry.count)) continue;
       // With many files there is no room for the bytes of each
       const bytes = context.crowded ? "" : classes.map((entry) => fine(entry.bytes)).join(" · ");
@@ -114,7 +114,7 @@ export class Exporter {
 
   async csv() {
     const text = (await this.table()?.csv()) ?? "";
-    // The byte order mark tells spreadsheets that the file is UTF-8
+    // The byte order mark marks the file as UTF-8 for spreadsheets
     this.save("csv", ["\ufeff", ...[text].flat()]);
   }
 

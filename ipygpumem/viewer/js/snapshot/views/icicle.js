@@ -93,7 +93,7 @@ export class Icicle {
     const moves = {
       ArrowRight: () => row[row.indexOf(box) + 1],
       ArrowLeft: () => row[row.indexOf(box) - 1],
-      ArrowDown: () => boxes.find((other) => other.depth === box.depth + 1 && inside(other)),
+      ArrowDown: () => boxes.find((inner) => inner.depth === box.depth + 1 && inside(inner)),
       ArrowUp: () => boxes.find(({ depth, x0, x1 }) => depth === box.depth - 1 && x0 <= middle && middle <= x1),
     };
     if (!Object.hasOwn(moves, event.key)) return;
@@ -112,7 +112,7 @@ export class Icicle {
   }
 }
 
-/** A shade for a text, to tell neighboring boxes apart. @param {string} text */
+/** A shade for a text, which distinguishes neighboring boxes. @param {string} text */
 function shade(text) {
   let sum = 0;
   for (let i = 0; i < text.length; i++) sum = (sum * 33 + text.charCodeAt(i)) >>> 0;

@@ -84,7 +84,7 @@ export class LegendView {
     for (const chip of chips) chip.hidden = false;
     const row = (/** @type {HTMLElement} */ item) =>
       Math.round((middleOf(item) - middleOf(chips[0])) / chips[0].offsetHeight);
-    // The heading is left out if it would take a row of its own
+    // The heading is omitted if it would take a separate row
     const heading = /** @type {HTMLElement} */ (element.firstElementChild);
     heading.hidden = false;
     heading.hidden = row(heading) < 0;
@@ -104,14 +104,14 @@ export class LegendView {
   /** @param {number} number */
   toggle(number) {
     const { hidden } = this.context.now;
-    const others = hidden.filter((other) => other !== number);
-    const next = others.length < hidden.length ? others : [...hidden, number].sort((a, b) => a - b);
+    const stillHidden = hidden.filter((index) => index !== number);
+    const next = stillHidden.length < hidden.length ? stillHidden : [...hidden, number].sort((a, b) => a - b);
     this.context.store.set({ hidden: next });
   }
 
   /** @param {number} number @param {number} count */
   showOnly(number, count) {
-    this.context.store.set({ hidden: [...Array(count).keys()].filter((other) => other !== number) });
+    this.context.store.set({ hidden: [...Array(count).keys()].filter((index) => index !== number) });
   }
 }
 

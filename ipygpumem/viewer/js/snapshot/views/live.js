@@ -88,10 +88,10 @@ export class LiveView {
   table({ groups, more, bytes, count: allocations, timed }) {
     const { key, range } = this.context.now;
     // A range has an end at which allocations may still be alive; a moment has lifetimes
-    const last = range ? "kept" : timed ? "lifetime" : "";
+    const last = range ? "alive at end" : timed ? "lifetime" : "";
     this.head.replaceChildren(...headerCells([GROUP_LABELS[key], "bytes", "share", "count", ...(last ? [last] : [])]));
-    const lastText = (/** @type {any} */ { kept, open, byteTime, bytes: groupBytes }) =>
-      range ? fine(kept) : `${open ? "≥ " : ""}${duration(groupBytes ? byteTime / groupBytes : 0)}`;
+    const lastText = (/** @type {any} */ { aliveAtEnd, open, byteTime, bytes: groupBytes }) =>
+      range ? fine(aliveAtEnd) : `${open ? "≥ " : ""}${duration(groupBytes ? byteTime / groupBytes : 0)}`;
     replaceChildren(
       this.body,
       groups.map((/** @type {any} */ group) => {
@@ -159,7 +159,7 @@ export class LiveView {
         group.bytes,
         group.count,
         group.byteTime,
-        range ? group.kept : null,
+        range ? group.aliveAtEnd : null,
         group.text,
       ]),
     ]);

@@ -98,12 +98,12 @@ export class Toolbar {
     const wrapped = event < 0 || (event - from) * step <= 0;
     const { length } = context.files;
     for (let turn = 1; wrapped && turn < length; turn++) {
-      const other = (current + step * turn + length * turn) % length;
-      const start = step > 0 ? -1 : context.facts(other).events;
-      const match = await context.request("next", { text, event: start, step }, other);
+      const candidate = (current + step * turn + length * turn) % length;
+      const start = step > 0 ? -1 : context.facts(candidate).events;
+      const match = await context.request("next", { text, event: start, step }, candidate);
       if (match < 0) continue;
       event = match;
-      source = other;
+      source = candidate;
       break;
     }
     if (event < 0) return;
@@ -163,8 +163,8 @@ export class Toolbar {
     else if (files.length > 1)
       result.textContent = answers.map((answer, i) => `${shortName(names[i])}: ${count(answer.events)}`).join(" · ");
     else result.textContent = facts[0];
-    const each = files.length > 1 ? facts.map((text, i) => `${names[i]}: ${text}`) : [];
-    result.title = [answers[0].how && `Searched for ${answers[0].how}`, ...each].filter(Boolean).join("\n");
+    const perFile = files.length > 1 ? facts.map((text, i) => `${names[i]}: ${text}`) : [];
+    result.title = [answers[0].how && `Searched for ${answers[0].how}`, ...perFile].filter(Boolean).join("\n");
   }
 }
 
