@@ -17,6 +17,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ipygpumem.core.errors import first_line
+from ipygpumem.jupyter.replaced_method import replace_method
+from ipygpumem.measurement.runtime import current
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -28,21 +32,25 @@ if TYPE_CHECKING:
 __all__ = ["OpenCell", "OpenCells", "TracebackHook", "guarded"]
 
 _Result = TypeVar("_Result")
-_printed: set[str] = set()
+
+
+class _PrintedErrors(set[str]):
+    """The errors that have been printed in this process."""
 
 
 def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
     """Make a callback of IPython print its exceptions, once each, instead of raising them into the user's cell."""
 
     @functools.wraps(callback)
-    def safe(*arguments: Any) -> _Result | None:
+    def safe(*arguments: Any, **options: Any) -> _Result | None:
         try:
-            return callback(*arguments)
+            return callback(*arguments, **options)
         except Exception as error:
-            text = str(error).strip().splitlines()
-            line = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-            if line not in _printed:
-                _printed.add(line)
+            name, message = type(error).__name__, first_line(error)
+            line = name if message == name else f"{name}: {message}"
+            printed = current().state(_PrintedErrors)
+            if line not in printed:
+                printed.add(line)
                 print(f"ipygpumem: this cell has no report ({line}); this is printed once", file=sys.stderr)  # noqa: T201
             return None
 
@@ -57,16 +65,15 @@ class OpenCell:
         info: IPython's ExecutionInfo.
         stored: Whether the cell is stored in the history: front ends also run code of their own.
         cell_id: Id of the cell in its notebook.
-        number: In number, once it is known.
         began: Start time in seconds since 1970.
         reported: Whether the report of a statement in the cell replaces the cell's own.
         code: File name and text of the measured code, if that is not the whole cell, as under another cell magic.
     """
 
+    shell: Any
     info: weakref.ref[Any]
     stored: bool
     cell_id: str | None
-    number: int | None = None
     measurement: Measurement | None = None
     plan: Plan | None = None
     options: CellOptions | None = None
@@ -75,6 +82,19 @@ class OpenCell:
     began: float = field(default_factory=time.time)
     reported: bool = False
     code: tuple[str | None, str] | None = None
+    _number: int | None = None
+
+    @property
+    def number(self) -> int | None:
+        """In number, once it is known: the cell's result has it, which the display hook holds while the cell runs."""
+        self.find_number(getattr(self.shell.displayhook, "exec_result", None))
+        return self._number
+
+    def find_number(self, result: Any) -> None:
+        """Take the In number from a result, if it is the result of this cell."""
+        info = self.info()
+        if self.stored and self._number is None and info is not None and getattr(result, "info", None) is info:
+            self._number = result.execution_count
 
     @property
     def raw(self) -> str:
@@ -98,10 +118,7 @@ class OpenCell:
 
 
 class OpenCells:
-    """The open cells of one shell.
-
-    Attributes:
-        stacks: The open cells of each thread by its identifier, the outermost first.
+    """The open cells of one shell, a stack for each thread.
 
     Args:
         shell: The shell.
@@ -111,23 +128,28 @@ class OpenCells:
     def __init__(self, shell: Any, drop: Callable[[OpenCell], None]) -> None:
         self._shell = shell
         self._drop = drop
-        self.stacks: defaultdict[int, list[OpenCell]] = defaultdict(list)
+        self._stacks: defaultdict[int, list[OpenCell]] = defaultdict(list)
 
     def __iter__(self) -> Iterator[OpenCell]:
-        return iter([cell for stack in self.stacks.values() for cell in stack])
+        return iter([cell for stack in self._stacks.values() for cell in stack])
 
     def clear(self) -> None:
         """Forget all cells."""
-        self.stacks.clear()
+        self._stacks.clear()
+
+    @property
+    def stack(self) -> list[OpenCell]:
+        """The open cells of this thread, the outermost first."""
+        return self._stacks[threading.get_ident()]
 
     def outermost(self) -> OpenCell | None:
         """The outermost cell of this thread or, if it runs none, of another thread."""
-        stack = self.stacks[threading.get_ident()] or next((stack for stack in self.stacks.values() if stack), [])
+        stack = self.stack or next((stack for stack in self._stacks.values() if stack), [])
         return stack[0] if stack else None
 
     def whole_cell(self) -> OpenCell | None:
         """The cell that the user wrote: another cell magic above ours (%%capture) runs the rest of it as a cell."""
-        stack = self.stacks[threading.get_ident()]
+        stack = self.stack
         position = len(stack) - 1
         while position > 0 and stack[position - 1].raw.rstrip().endswith(stack[position].raw.rstrip()):
             position -= 1
@@ -135,16 +157,16 @@ class OpenCells:
 
     def push(self, info: Any) -> tuple[OpenCell, bool]:
         """Begin a cell; returns whether it is an outermost one, too."""
-        stack = self.stacks[threading.get_ident()]
+        stack = self.stack
         while stack and stack[-1].info() is None:
             self._drop(stack.pop())
-        cell = OpenCell(weakref.ref(info), bool(info.store_history), getattr(info, "cell_id", None))
+        cell = OpenCell(self._shell, weakref.ref(info), bool(info.store_history), getattr(info, "cell_id", None))
         stack.append(cell)
         return cell, len(stack) == 1
 
     def pop(self, result: Any) -> tuple[OpenCell | None, bool]:
         """End the cell with this result and all cells inside it; returns whether no cell is open any more, too."""
-        stack = self.stacks[threading.get_ident()]
+        stack = self.stack
         index = self._index(stack, result)
         if index is None:
             return None, not stack
@@ -152,7 +174,7 @@ class OpenCells:
             self._drop(inner)
         cell = stack[index]
         del stack[index:]
-        self.find_number(cell, result)
+        cell.find_number(result)
         return cell, not stack
 
     @staticmethod
@@ -160,22 +182,11 @@ class OpenCells:
         if result is None:  # ipykernel ends a cell so if run_cell itself failed, as in a cancelled async cell
             return 0 if stack else None
         info = getattr(result, "info", None)
-        for index in range(len(stack) - 1, -1, -1):
-            if stack[index].info() is info:
-                return index
         raw = getattr(info, "raw_cell", None)
-        for index in range(len(stack) - 1, -1, -1):  # an interrupted event loop leads to another ExecutionInfo
-            if raw and stack[index].raw == raw:
-                return index
-        return None
-
-    def find_number(self, cell: OpenCell, result: Any = None) -> None:
-        """Find the In number: the cell's result has it, which the display hook holds while the cell runs."""
-        info = cell.info()
-        candidates: tuple[Any, ...] = (result, getattr(self._shell.displayhook, "exec_result", None))
-        for candidate in candidates:
-            if cell.stored and cell.number is None and info is not None and getattr(candidate, "info", None) is info:
-                cell.number = candidate.execution_count
+        matches = [index for index, cell in enumerate(stack) if cell.info() is info]
+        if not matches and raw:  # an interrupted event loop leads to another ExecutionInfo
+            matches = [index for index, cell in enumerate(stack) if cell.raw == raw]
+        return matches[-1] if matches else None
 
 
 class TracebackHook:
@@ -185,29 +196,19 @@ class TracebackHook:
     """
 
     def __init__(self, shell: Any, callback: Callable[[], None]) -> None:
-        self._shell, self._callback = shell, callback
+        self._callback: Callable[[], None] | None = callback
         show = shell.showtraceback
-        self._original = vars(shell).get("showtraceback")
 
         def showtraceback(*arguments: Any, **options: Any) -> Any:
             callback = self._callback
             self.remove()
-            callback()
+            if callback is not None:  # other code that has wrapped this method may still call it
+                callback()
             return show(*arguments, **options)
 
-        self._wrapper: Any = showtraceback
-        shell.showtraceback = showtraceback
+        self._restore = replace_method(shell, "showtraceback", showtraceback)
 
     def remove(self) -> None:
         """Restore the shell's method; if other code has wrapped it since, it stays and calls nothing of ours."""
-        self._callback = _nothing
-        if vars(self._shell).get("showtraceback") is not self._wrapper:
-            return
-        if self._original is None:
-            del self._shell.showtraceback
-        else:
-            self._shell.showtraceback = self._original
-
-
-def _nothing() -> None:
-    pass
+        self._callback = None
+        self._restore()

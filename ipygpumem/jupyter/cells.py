@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -28,12 +26,10 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.errors import GPUMemLimitExceeded
     from ipygpumem.core.report import Report
-    from ipygpumem.features.recordings.across_cells import AcrossCells
-    from ipygpumem.jupyter.settings import Settings
+    from ipygpumem.jupyter.magics import GPUMem
     from ipygpumem.measurement.measurement import Measurement
-    from ipygpumem.measurement.plan import Plan
+    from ipygpumem.measurement.plan import Finished, Plan
     from ipygpumem.measurement.recording_keys import CellFacts
-    from ipygpumem.measurement.runtime import Runtime
 
 __all__ = ["Cells"]
 
@@ -41,63 +37,53 @@ __all__ = ["Cells"]
 class Cells:
     """The cells of one shell while the extension is loaded."""
 
-    def __init__(self, shell: Any, runtime: Runtime, settings: Settings, record: AcrossCells) -> None:
+    def __init__(self, magics: GPUMem) -> None:
+        shell, runtime = magics.shell, magics.session
         self._shell = shell
         self._runtime = runtime
-        self._settings = settings
-        self._record = record
-        self._pid = os.getpid()
+        self._magics = magics
         self._open = OpenCells(shell, self._drop)
         self.clearing = Clearing(shell)
         self.live = LiveDisplays(shell, runtime, self.clearing)
         self.numbers = CellNumbers(shell)
         self.baselines = CellBaselines(runtime)
-        self.ooms = OomPanel(shell, runtime, OomHistory(runtime, self._running_cell, self.numbers.known))
-        self.presenter = ReportPresenter(
-            shell, runtime, settings, record=record, ooms=self.ooms, baselines=self.baselines
-        )
+        self.ooms = OomPanel(magics, OomHistory(runtime, self._running_cell, self.numbers.known))
+        self.presenter = ReportPresenter(magics, self.ooms, self.baselines)
         self.statements: set[str] = set()
         """File names of statements that were measured by ``%gpumem STATEMENT``."""
 
     @property
-    def forked(self) -> bool:
-        """Whether this process was forked from the one that loaded the extension."""
-        return os.getpid() != self._pid
-
-    @property
     def text(self) -> str:
         """Text of the cell that is running; empty if there is none."""
-        stack = self._open.stacks[threading.get_ident()]
+        stack = self._open.stack
         return stack[-1].raw if stack else ""
 
     @guarded
     def pre_run_cell(self, info: Any) -> None:
         """Begin a cell. The outermost cell that the user wrote is measured."""
-        if os.getpid() != self._pid:
+        if self._runtime.forked:
             return
         cell, outermost = self._open.push(info)
         if not outermost:
             return
-        raw, settings = info.raw_cell or "", self._settings
+        raw, magics = info.raw_cell or "", self._magics
         if "gpumem" in raw:
             self.baselines.start_cell(raw)
         self.ooms.report = None
         if self.ooms.history.template is not None:
             self.ooms.history.resume()
-        measured = settings.report != "off" or settings.limit is not None or self._record.recorder is not None
+        measured = magics.report != "off" or magics.limit is not None or magics.record.recorder is not None
         # %%gpumem begins the measurement of its cell itself
         if cell.stored and measured and not raw.lstrip().startswith("%%gpumem"):
             cell.plan = self.presenter.standing_plan()
             cell.measurement = cell.plan.begin(self._runtime, self._measurement_options())
-            if settings.live == "auto" and self.live.available:
-                self._begin_live(cell)
+            self._begin_live(cell)
 
     def _measurement_options(self) -> MeasurementOptions:
-        settings = self._settings
         return MeasurementOptions(
-            reset_peaks=settings.peaks == "exact",
-            reset_host_peak=settings.host_peak == "reset",
-            synchronize=settings.synchronize,
+            reset_peaks=self._magics.peaks == "exact",
+            reset_host_peak=self._magics.host_peak == "reset",
+            synchronize=self._magics.synchronize,
         )
 
     def begin(self, options: CellOptions) -> None:
@@ -130,19 +116,14 @@ class Cells:
                 cell.traceback_hook = TracebackHook(self._shell, collector.stop)
         if options.quiet:
             self._end_live(cell)
-        elif cell.live is None and cell.stored and self._settings.live == "auto" and self.live.available:
+        elif cell.live is None:
             self._begin_live(cell)
 
     def _begin_live(self, cell: OpenCell) -> None:
         """Show the memory breakdown below the cell while it runs, if it runs for long and its report is shown."""
-        if self._settings.report == "off" and cell.options is None:
-            return
-
-        def number() -> int | None:
-            self._open.find_number(cell)
-            return cell.number
-
-        cell.live = self.live.begin(number)
+        shown = self._magics.report != "off" or cell.options is not None
+        if shown and cell.stored and self._magics.live == "auto":
+            cell.live = self.live.begin(lambda: cell.number)
 
     def _end_live(self, cell: OpenCell) -> None:
         if cell.live is not None:
@@ -157,7 +138,7 @@ class Cells:
     @guarded
     def post_run_cell(self, result: Any) -> None:
         """End a cell, whether it succeeded or not."""
-        if os.getpid() != self._pid:
+        if self._runtime.forked:
             return
         cell, last = self._open.pop(result)
         if cell is None or cell.measurement is None or cell.plan is None:
@@ -182,18 +163,18 @@ class Cells:
     def _end(
         self, cell: OpenCell, measurement: Measurement, plan: Plan, result: Any, *, muted: bool
     ) -> GPUMemLimitExceeded | None:
-        raw = getattr(cell.info(), "raw_cell", None) or ""
+        raw, record = cell.raw, self._magics.record
         success = bool(result is not None and result.success)
         if cell.live is not None:
             self.live.end(cell.live)
         if self.numbers.needed:
             self.numbers.note(raw, cell.number)
         label, code = Label(raw, cell.number, cell.cell_id), Code()
-        if plan.recorder is not None or self._record.recorder is not None:
+        if plan.recorder is not None or record.recorder is not None:
             label, code = self._recorded_code(cell, raw)
-        if self._record.recorder is not None:
-            span = measurement.cell_facts(label, success=success)
-            self._record.add(span, label.filename, code.sources.get(label.filename or "", raw), measurement.samples)
+        if record.recorder is not None:
+            facts = measurement.cell_facts(label, success=success)
+            record.add(facts, label.filename, code.sources.get(label.filename or "", raw), measurement.samples)
         if cell.reported:
             cell.abandon()
             return None
@@ -217,7 +198,7 @@ class Cells:
 
     def claim(self) -> OpenCell | None:
         """Return the open cell. If it consists of one ``%gpumem`` line, it needs no report of its own."""
-        outer = next(iter(self._open.stacks[threading.get_ident()]), None)
+        outer = next(iter(self._open.stack), None)
         if outer is not None and outer.options is None and outer.is_single_magic:
             outer.reported = True
         return outer
@@ -226,28 +207,25 @@ class Cells:
         """Run a statement inside a cell, measure it and show its report. Its error is raised here."""
         __tracebackhide__ = True
         outer = self.claim()
-        if outer is not None:
-            self._open.find_number(outer)
         options.plan.collectors += self.presenter.collectors(requested=True)
         try:
             measurement = options.plan.begin(self._runtime, self._measurement_options())
         except Exception as error:
             raise UsageError(f"%gpumem: {error}") from error
-        outcome: list[Any] = []
-        success = False
+        finished, success = None, False
         try:
             value = run()
             success = True
         finally:
-            self._end_statement(measurement, options, outer, outcome, success)
-        if outcome and outcome[0].error is not None:
-            raise one_line_traceback(outcome[0].error)
-        return value, outcome[0].report if outcome else None
+            finished = self._end_statement(measurement, options, outer, success)
+        if finished is not None and finished.error is not None:
+            raise one_line_traceback(finished.error)
+        return value, None if finished is None else finished.report
 
     @guarded
     def _end_statement(
-        self, measurement: Measurement, options: CellOptions, outer: OpenCell | None, outcome: list[Any], success: bool
-    ) -> None:
+        self, measurement: Measurement, options: CellOptions, outer: OpenCell | None, success: bool
+    ) -> Finished | None:
         def code() -> Code:
             sources = notebook_sources()
             if outer is not None and outer.reported:  # the statement has a file of its own
@@ -258,10 +236,10 @@ class Cells:
         label = Label(options.code, number, cell_id)
         finished = options.plan.finish(measurement, label, success=success, code=code)
         if finished is not None:
-            outcome.append(finished)
             live = outer.live if outer is not None and outer.reported else None
             self.live.end(live)
             self.presenter.present(finished.report, measurement, options, live=live)
+        return finished
 
     def close(self) -> None:
         """End all open cells and save their recordings: the extension is unloaded while a cell runs."""
@@ -285,16 +263,12 @@ class Cells:
     def open_cell(self) -> tuple[int | None, float] | None:
         """In number and start time (seconds since 1970) of the cell that runs in any thread; None if none does."""
         cell = self._open.outermost()
-        if cell is None:
-            return None
-        self._open.find_number(cell)
-        return cell.number, cell.began
+        return None if cell is None else (cell.number, cell.began)
 
     def _running_cell(self) -> CellFacts | None:
         """The open cell, for a recording that is saved while it runs."""
         cell = self._open.outermost()
         if cell is None or cell.measurement is None:
             return None
-        self._open.find_number(cell)
         filename = self.numbers.filename(cell.raw, cell.number, self.statements)
         return cell.measurement.cell_facts(Label(cell=cell.number, filename=filename), success=False)

@@ -10,6 +10,8 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.jupyter.replaced_method import replace_method
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -66,7 +68,7 @@ class Clearing:
             self._set(waiting=bool(wait))  # last: without a kernel, clearing itself prints text
             return result
 
-        self._restore = _replace(self._publisher, "clear_output", clear_output)
+        self._restore = replace_method(self._publisher, "clear_output", clear_output)
 
     def remove(self) -> None:
         """Restore the publisher's method, unless other code has wrapped ours since."""
@@ -86,6 +88,7 @@ class Clearing:
         return header.get("msg_id") if isinstance(header, dict) else None
 
     def _set(self, *, waiting: bool) -> None:
+        """Set `waiting`. While it is true, the next text that is written to a stream ends it."""
         self.waiting = waiting
         for restore in self._restore_outputs:
             restore()
@@ -104,20 +107,4 @@ class Clearing:
                 self._set(waiting=False)
             return method(*arguments, **options)
 
-        self._restore_outputs.append(_replace(owner, name, tracked))
-
-
-def _replace(owner: Any, name: str, wrapper: Any) -> Callable[[], None]:
-    """Replace a method of an object; returns a function that restores it, unless other code has wrapped it since."""
-    original = vars(owner).get(name)  # IPython 9 itself wraps ``write`` while a cell runs
-    setattr(owner, name, wrapper)
-
-    def restore() -> None:
-        if vars(owner).get(name) is not wrapper:
-            return
-        if original is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-
-    return restore
+        self._restore_outputs.append(replace_method(owner, name, tracked))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from traitlets import TraitError
 
@@ -23,10 +23,14 @@ from ipygpumem.jupyter.magics import GPUMem
 from ipygpumem.jupyter.settings import without_faults
 from ipygpumem.measurement.runtime import close, current
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = ["load", "unload"]
 
 _MAGICS = (("line", "gpumem"), ("cell", "gpumem"), ("line", "_gpumem_begin"))
 _NAME = "GPUMem"
+_OBSERVED = ["preload", "devices", "oom_snapshot", "log"]
 
 
 class _Extension:
@@ -36,33 +40,69 @@ class _Extension:
         self.shell = shell
         config, self._faults = without_faults(shell.config, _NAME)
         self.magics = GPUMem(shell, current(), config)
-        self.outside_setting = OutsideSetting(self.magics)
-        self.matcher = matcher()
-        self._before: dict[tuple[str, str], Any] = {}
-        self._registered: Any = None
-        self._formatters: dict[str, Any] = {}
+        self._outside_setting = OutsideSetting(self.magics)
+        self._installed = contextlib.ExitStack()
 
     def install(self) -> None:
-        shell, magics = self.shell, self.magics
-        tables = shell.magics_manager.magics
-        self._before = {(kind, name): tables[kind].get(name) for kind, name in _MAGICS}
-        self._registered = shell.magics_manager.registry.get(_NAME)
-        shell.register_magics(magics)
-        magics.cells.clearing.install()
-        shell.input_transformers_cleanup.append(rewrite)
-        shell.events.register("pre_run_cell", magics.cells.pre_run_cell)
-        shell.events.register("post_run_cell", magics.cells.post_run_cell)
-        if self.matcher is not None and getattr(shell, "Completer", None) is not None:
-            shell.Completer.custom_matchers.append(self.matcher)
+        shell, magics, cells = self.shell, self.magics, self.magics.cells
+        self._finally(self._end_session)
+        self._register_magics()
         for kind, draw in (("text/plain", _plain), ("text/html", html_line)):
-            self._formatters[kind] = shell.display_formatter.formatters[kind].for_type(Report, draw)
-        magics.observe(self._changed, names=["preload", "devices", "oom_snapshot", "log"])
+            self._register_formatter(shell.display_formatter.formatters[kind], draw)
+        completer, completions = getattr(shell, "Completer", None), matcher()
+        if completions is not None and completer is not None:
+            completer.custom_matchers.append(completions)
+            self._finally(lambda: completer.custom_matchers.remove(completions))
+        shell.input_transformers_cleanup.append(rewrite)
+        self._finally(lambda: shell.input_transformers_cleanup.remove(rewrite))
+        for event, callback in (("pre_run_cell", cells.pre_run_cell), ("post_run_cell", cells.post_run_cell)):
+            shell.events.register(event, callback)
+            self._finally(functools.partial(shell.events.unregister, event, callback))
+        magics.observe(self._changed, names=_OBSERVED)
+        self._finally(lambda: magics.unobserve(self._changed, names=_OBSERVED))
         names = naming()
         names.roots, names.label = functools.partial(notebook_roots, shell), magics.cells.numbers.label
         if magics.log is not None:
             session_reports().log = magics.log
-        magics.cells.ooms.install()
-        self.outside_setting.install()
+        cells.ooms.install()
+        self._finally(cells.ooms.remove)
+        self._outside_setting.install()
+        self._finally(self._outside_setting.remove)
+        cells.clearing.install()
+        self._finally(cells.clearing.remove)
+        self._finally(self._close_recording)
+        self._finally(magics.monitoring.close)
+        self._finally(cells.close)
+
+    def _finally(self, undo: Callable[[], Any]) -> None:
+        """Call a function when the extension is unloaded. What it removes may no longer be there."""
+
+        def call() -> None:
+            with contextlib.suppress(ValueError, AttributeError):
+                undo()
+
+        self._installed.callback(call)
+
+    def _register_magics(self) -> None:
+        shell, magics = self.shell, self.magics
+        tables, registry = shell.magics_manager.magics, shell.magics_manager.registry
+        replaced = {(kind, name): tables[kind].get(name) for kind, name in _MAGICS}
+        replaced_class = registry.get(_NAME)
+
+        def unregister() -> None:
+            for (kind, name), earlier in replaced.items():
+                if getattr(tables[kind].get(name), "__self__", None) is magics:  # no other code has replaced it since
+                    _restore(tables[kind], name, earlier)
+            if registry.get(_NAME) is magics:
+                _restore(registry, _NAME, replaced_class)
+            shell.configurables.remove(magics)
+
+        shell.register_magics(magics)
+        self._finally(unregister)
+
+    def _register_formatter(self, formatter: Any, draw: Callable[..., Any]) -> None:
+        earlier = formatter.for_type(Report, draw)
+        self._finally(lambda: formatter.pop(Report, None) if earlier is None else formatter.for_type(Report, earlier))
 
     def start(self) -> None:
         """Preload, take the baseline and print it."""
@@ -78,7 +118,7 @@ class _Extension:
         session.monitor.selected = magics.devices
         if magics.oom_snapshot is not None:
             self._changed({"name": "oom_snapshot", "new": magics.oom_snapshot})
-        self.outside_setting.apply()
+        self._outside_setting.apply()
         for fault in self._faults:
             print(f"ipygpumem: {fault}")  # noqa: T201 (printed once, at load)
         self._faults.clear()
@@ -95,39 +135,18 @@ class _Extension:
         elif change["new"] != "off":
             self.start()
 
-    def remove(self) -> None:
-        shell, magics = self.shell, self.magics
-        magics.cells.close()
-        magics.monitoring.close()
-        if magics.record.recorder is not None:
+    def _close_recording(self) -> None:
+        record = self.magics.record
+        if record.recorder is not None:
             print("ipygpumem: the recording across cells was stopped; what was not saved is lost")  # noqa: T201 (the only place to say it)
-            magics.record.close()
-        magics.cells.clearing.remove()
-        self.outside_setting.remove()
-        magics.cells.ooms.remove()
-        for event, callback in (
-            ("pre_run_cell", magics.cells.pre_run_cell),
-            ("post_run_cell", magics.cells.post_run_cell),
-        ):
-            with contextlib.suppress(ValueError):
-                shell.events.unregister(event, callback)
-        with contextlib.suppress(ValueError):
-            shell.input_transformers_cleanup.remove(rewrite)
-        with contextlib.suppress(ValueError, AttributeError):
-            shell.Completer.custom_matchers.remove(self.matcher)
-        self._remove_magics()
-        for kind, earlier in self._formatters.items():
-            formatter = shell.display_formatter.formatters[kind]
-            if earlier is not None:
-                formatter.for_type(Report, earlier)
-            else:
-                with contextlib.suppress(KeyError):
-                    formatter.pop(Report)
-        session = current()
-        if magics.log is not None:
+            record.close()
+
+    def _end_session(self) -> None:
+        """End what serves all cells of the process."""
+        session, names = current(), naming()
+        if self.magics.log is not None:
             session_reports().log = None
         session.monitor.selected = None
-        names = naming()
         names.roots, names.label = python_roots, frame_label
         session.sampler.close()
         session.peaks.remove()
@@ -135,28 +154,24 @@ class _Extension:
             print("ipygpumem: engines are no longer monitored: use %gpumem engines CLIENT to monitor them again")  # noqa: T201 (a reload ends it, too)
             disable()
 
-    def _remove_magics(self) -> None:
-        shell, magics = self.shell, self.magics
-        tables = shell.magics_manager.magics
-        for kind, name in _MAGICS:
-            if getattr(tables[kind].get(name), "__self__", None) is not magics:
-                continue  # other code has replaced it since
-            earlier = self._before[kind, name]
-            if earlier is None:
-                del tables[kind][name]
-            else:
-                tables[kind][name] = earlier
-        registry = shell.magics_manager.registry
-        if registry.get(_NAME) is magics:
-            del registry[_NAME]
-            if self._registered is not None:
-                registry[_NAME] = self._registered
-        with contextlib.suppress(ValueError):
-            shell.configurables.remove(magics)
-        magics.unobserve(self._changed, names=["preload", "devices", "oom_snapshot", "log"])
+    def remove(self) -> None:
+        self._installed.close()
 
 
-_extensions: weakref.WeakKeyDictionary[Any, _Extension] = weakref.WeakKeyDictionary()
+class _Extensions(weakref.WeakKeyDictionary[Any, _Extension]):
+    """The loaded extensions by shell."""
+
+    def close(self) -> None:
+        """Unload all of them, unless they belong to the process that forked this one."""
+        for shell in () if current().forked else tuple(self):
+            self.pop(shell).remove()
+
+
+def _restore(table: dict[str, Any], name: str, earlier: Any) -> None:
+    if earlier is None:
+        del table[name]
+    else:
+        table[name] = earlier
 
 
 def _plain(report: Report, printer: Any, cycle: bool) -> None:  # noqa: ARG001 (IPython's signature)
@@ -167,11 +182,11 @@ def load(shell: Any) -> None:
     """Load the extension into a shell, unless it is loaded."""
     if current().forked:  # the parent process used the package before it forked this one
         close()
-    if shell not in _extensions:
-        extension = _Extension(shell)
-        extension.install()
-        _extensions[shell] = extension
+    extensions = current().state(_Extensions)
+    if shell not in extensions:
+        extension = extensions[shell] = _Extension(shell)
         try:
+            extension.install()
             extension.start()
         except BaseException:  # interrupted: a partly loaded extension must not remain
             unload(shell)
@@ -180,6 +195,6 @@ def load(shell: Any) -> None:
 
 def unload(shell: Any) -> None:
     """Undo everything that `load` did."""
-    extension = _extensions.pop(shell, None)
+    extension = current().state(_Extensions).pop(shell, None)
     if extension is not None:
         extension.remove()

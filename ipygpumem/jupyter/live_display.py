@@ -6,17 +6,17 @@ carry the cell's own header, so that they belong to the cell whatever else is ru
 
 from __future__ import annotations
 
-import os
+import contextlib
 import sys
 import threading
 import time
 import uuid
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.features.live.poller import Poller
 from ipygpumem.features.live.table import live_bundle
 from ipygpumem.jupyter.clear_output import captured
+from ipygpumem.jupyter.replaced_method import replace_method
 from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.viewer.display_target import shell_target
 
@@ -43,7 +43,7 @@ class StreamTail:
 
     def __init__(self) -> None:
         self._last_characters: dict[int, str] = {}
-        self._patches: list[tuple[Any, Callable[..., Any], Any]] = []
+        self._restore: list[Callable[[], None]] = []
 
     @property
     def open(self) -> bool:
@@ -51,35 +51,26 @@ class StreamTail:
         return any(character not in {"", "\n"} for character in self._last_characters.values())
 
     def install(self) -> None:
-        """Start tracking."""
+        """Start tracking. Streams that cannot be patched are never open."""
         for index, stream in enumerate((sys.stdout, sys.stderr)):
-            if hasattr(stream, "__dict__") and not self._patches[index:]:
-                self._patch(index, stream)
+            with contextlib.suppress(AttributeError):
+                self._restore.append(replace_method(stream, "write", self._tracked(index, stream.write)))
 
-    def _patch(self, index: int, stream: Any) -> None:
-        original, write, last_characters = vars(stream).get("write"), stream.write, self._last_characters
+    def _tracked(self, index: int, write: Callable[..., Any]) -> Callable[..., Any]:
+        last_characters = self._last_characters
 
         def tracked_write(text: Any, *arguments: Any) -> Any:
             if isinstance(text, str) and text:
                 last_characters[index] = text[-1]
             return write(text, *arguments)
 
-        try:
-            stream.write = tracked_write
-        except AttributeError:  # a stream that cannot be patched is never open
-            return
-        self._patches.append((stream, tracked_write, original))
+        return tracked_write
 
     def remove(self) -> None:
         """Stop tracking, and restore the streams unless they have been patched again since."""
-        for stream, tracked_write, original in self._patches:
-            if vars(stream).get("write") is not tracked_write:
-                continue
-            if original is None:
-                del stream.write
-            else:
-                stream.write = original
-        self._patches.clear()
+        for restore in self._restore:
+            restore()
+        self._restore.clear()
 
 
 class LiveCell:
@@ -93,9 +84,9 @@ class LiveCell:
         self.request: str | None = self._parent.get("header", {}).get("msg_id")
         self._number = number
         self._lock = threading.Lock()
-        self._history: deque[Levels] = deque(maxlen=_CHART_POINTS)
+        self._history: list[Levels] = []
         self._readings_per_point = 1
-        self._merged_readings = 0
+        self._readings = 0
         self._display_id = ""
         self._misplaced = False
         self._cleared = False
@@ -107,11 +98,6 @@ class LiveCell:
         """Track what the cell writes and clears."""
         self.stream_tail.install()
         self._clearing.listeners.append(self._on_clear)
-
-    @property
-    def shown(self) -> bool:
-        """Whether a display has been sent and not yet been replaced."""
-        return bool(self._display_id)
 
     def update(self, levels: Levels) -> None:
         """Show the newest levels. The first display is sent only where it splits no line and clears no output.
@@ -141,16 +127,13 @@ class LiveCell:
         """Add a reading to the chart; once it is full, every second point is removed and points cover more readings."""
         history = self._history
         if len(history) == _CHART_POINTS:
-            thinned = [*list(history)[:-1:2], history[-1]]
-            history.clear()
-            history.extend(thinned)
+            history[:] = [*history[:-1:2], history[-1]]
             self._readings_per_point *= 2
-        self._merged_readings += 1
-        if len(history) > 1 and self._merged_readings < self._readings_per_point:
+        if len(history) > 1 and self._readings % self._readings_per_point:
             history[-1] = levels
-            return
-        self._merged_readings = 0
-        history.append(levels)
+        else:
+            history.append(levels)
+        self._readings += 1
 
     def _send(self, kind: str, bundle: dict[str, str], display_id: str) -> bool:
         """Send a display or its update; False if an output widget would have captured it."""
@@ -200,20 +183,18 @@ class LiveCell:
 class LiveDisplays:
     """The running cells of one shell, and the thread that updates their displays."""
 
-    def __init__(self, shell: Any, session: Runtime, clearing: Clearing) -> None:
+    def __init__(self, shell: Any, runtime: Runtime, clearing: Clearing) -> None:
         self._shell = shell
-        publisher = shell.display_pub
-        self.available = all(hasattr(publisher, name) for name in ("session", "pub_socket", "topic"))
+        self._available = all(hasattr(shell.display_pub, name) for name in ("session", "pub_socket", "topic"))
         self._clearing = clearing
-        self._poller = Poller(session.monitor)
+        self._poller = Poller(runtime.monitor)
         self._cells: tuple[LiveCell, ...] = ()
         self._lock = threading.Lock()
         self._thread = WorkerThread("ipygpumem-live", self._update)
-        self._pid = os.getpid()
 
     def begin(self, number: Callable[[], int | None]) -> LiveCell | None:
         """Start a cell; None where its display would not be visible. ``number`` returns its In number, once known."""
-        if not self.available or os.getpid() != self._pid or not shell_target(self._shell).updates:
+        if not self._available or not shell_target(self._shell).updates:
             return None
         cell = LiveCell(self._shell, self._clearing, number)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 from collections import ChainMap
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from IPython.core.magic import (
     no_var_expand,
 )
 
-from ipygpumem.core.errors import IpyGpuMemError, OptionError
+from ipygpumem.core.errors import IpyGpuMemError
+from ipygpumem.core.files import check_path
 from ipygpumem.features.commands.command import parse_line, split_command, split_line
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source import resolve_name
@@ -31,22 +33,21 @@ from ipygpumem.features.ranks.engines.cell import engines_for_cell, run_on_engin
 from ipygpumem.features.recordings.across_cells import AcrossCells
 from ipygpumem.features.recordings.options import history_options
 from ipygpumem.features.report.table import breakdown_tables
-from ipygpumem.jupyter import display
 from ipygpumem.jupyter.cell_report import CellOptions
 from ipygpumem.jupyter.cells import Cells
 from ipygpumem.jupyter.commands import COMMANDS, command_help, help_text, similar_command
+from ipygpumem.jupyter.display import Display
 from ipygpumem.jupyter.options import CELL, STATEMENT, parse_options, split_statement
-from ipygpumem.jupyter.paths import expanded, filled
+from ipygpumem.jupyter.paths import filled
 from ipygpumem.jupyter.settings import Settings
 from ipygpumem.jupyter.statements import compile_statement, run_statement
 from ipygpumem.jupyter.user_functions import functions
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from ipygpumem.core.tables import Table
     from ipygpumem.features.commands.command import Command, Option
     from ipygpumem.measurement.plan import Plan
     from ipygpumem.measurement.runtime import Runtime
@@ -55,14 +56,14 @@ __all__ = ["GPUMem"]
 
 
 @magics_class
-class GPUMem(Magics, Settings):
+class GPUMem(Magics, Settings, Display):
     """GPU memory of each cell: settings of the extension ipygpumem."""
 
     def __init__(self, shell: Any, runtime: Runtime, config: Any = None) -> None:
         super().__init__(shell=shell, parent=shell, config=config)
         self.session = runtime
         self.record = AcrossCells(runtime)
-        self.cells = Cells(shell, runtime, self, self.record)
+        self.cells = Cells(self)
         self.monitoring = Monitor(shell, runtime, self.cells.open_cell)
         self._report_when_on = "changed"
 
@@ -72,32 +73,11 @@ class GPUMem(Magics, Settings):
 
     def output_path(self, text: str) -> Path:
         """The same for a path to write to, which is checked."""
-        return expanded(self.shell, text)
+        return check_path(self.expand(text))
 
     def evaluate(self, name: str) -> Any:
         """The object with this name in the notebook."""
         return resolve_name(name, self.shell.user_ns.__getitem__)
-
-    def print(self, *lines: str) -> None:
-        """Print lines."""
-        for line in lines:
-            print(line)  # noqa: T201 (its purpose)
-
-    def show_tables(self, tables: list[Table]) -> None:
-        """Display tables."""
-        display.show_tables(self.shell, tables)
-
-    def show_object(self, value: Any) -> None:
-        """Display an object that has a text form and an HTML form."""
-        display.show_object(self.shell, value)
-
-    def show_picture(self, picture: Any, text: str) -> None:
-        """Display a picture, with a text for front ends that show no pictures."""
-        display.show_picture(self.shell, picture, text)
-
-    def show_snapshots(self, files: Sequence[str]) -> None:
-        """Display snapshots side by side."""
-        display.show_snapshots(self.shell, files)
 
     def set_reports(self, *, on: bool) -> None:
         """Switch the report after every cell on or off."""
@@ -111,7 +91,7 @@ class GPUMem(Magics, Settings):
     @line_magic("_gpumem_begin")
     def begin(self, line: str) -> None:
         """Begin a ``%%gpumem`` cell: its first line becomes this call, and its body runs after it."""
-        if self.cells.forked:
+        if self.session.forked:
             return
         arguments = _parse("%%gpumem", CELL, line)
         if arguments.help:
@@ -128,7 +108,7 @@ class GPUMem(Magics, Settings):
     def gpumem(self, line: str, cell: str | None = None, local_ns: Any = None) -> Any:
         """Measure the GPU memory of a cell or a statement, or show where GPU memory is used now."""
         __tracebackhide__ = True  # an error in the statement is the user's own, and so is its traceback
-        if self.cells.forked:
+        if self.session.forked:
             return self._run_unmeasured(line, cell, local_ns)
         if cell is not None:
             return self._cell(line, cell)
@@ -163,20 +143,16 @@ class GPUMem(Magics, Settings):
                 raise UsageError(f"%gpumem {name}: name one of {', '.join(names)}")
             command = command.subcommands[names.index(subcommand)]
             name = f"{name} {subcommand}"
-        try:
+        with _usage_errors(f"%gpumem {name}"):
             arguments = parse_line(f"%gpumem {name}", command.options_of("magic"), rest)
             return None if command.magic is None else command.magic(self, arguments)
-        except IpyGpuMemError as error:
-            raise UsageError(f"%gpumem {name}: {error}") from error
 
     def _breakdown(self, arguments: argparse.Namespace) -> Any:
         """Show the memory breakdown of now."""
         reading = self.session.reading()
         if arguments.device:
-            try:
+            with _usage_errors("%gpumem"):
                 reading = reading.only(self.session.monitor.parse_devices(arguments.device))
-            except IpyGpuMemError as error:
-                raise UsageError(f"%gpumem: {error}") from error
         self.cells.claim()
         if arguments.var is not None:
             self.shell.user_ns[arguments.var] = reading
@@ -214,25 +190,18 @@ class GPUMem(Magics, Settings):
             self.print(help_text())
             return None
         if arguments.engines:
-            return self._on_engines(arguments, line, cell)
+            with _usage_errors("%%gpumem --engines"):
+                engines = engines_for_cell(arguments)
+            return run_on_engines(engines, self.shell, arguments, split_line(line), cell)
         options = self._cell_options("%%gpumem", arguments, cell)
         result, _ = self.cells.measure(options, lambda: self.shell.run_cell(cell))
         result.raise_error()
         return None
 
-    def _on_engines(self, arguments: argparse.Namespace, line: str, cell: str) -> Any:
-        try:
-            engines = engines_for_cell(arguments)
-        except IpyGpuMemError as error:
-            raise UsageError(f"%%gpumem --engines: {error}") from error
-        return run_on_engines(engines, self.shell, arguments, split_line(line), cell)
-
     def _cell_options(self, program: str, arguments: argparse.Namespace, text: str) -> CellOptions:
         """Validate the options before any code runs; ``text`` is the code that will run."""
-        try:
+        with _usage_errors(program):
             plan = self._plan(arguments, text)
-        except IpyGpuMemError as error:
-            raise UsageError(f"{program}: {error}") from error
         # without options the full breakdown is what was requested
         sections = arguments.lines or arguments.function or arguments.modules or arguments.outside
         full = program == "%%gpumem" and not sections and arguments.snapshot is None and self.style != "line"
@@ -273,7 +242,14 @@ GPUMem.gpumem.__doc__ = f"{GPUMem.gpumem.__doc__}\n\n{help_text()}"
 
 
 def _parse(program: str, options: tuple[Option, ...], line: str) -> argparse.Namespace:
-    try:
+    with _usage_errors(program):
         return parse_options(program, options, line)
-    except OptionError as error:
+
+
+@contextlib.contextmanager
+def _usage_errors(program: str) -> Iterator[None]:
+    """Raise errors of this package as IPython's ``UsageError``, which is shown without a traceback."""
+    try:
+        yield
+    except IpyGpuMemError as error:
         raise UsageError(f"{program}: {error}") from error

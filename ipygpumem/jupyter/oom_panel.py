@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.tables import tables_bundle
 from ipygpumem.features.oom import collect as oom
 from ipygpumem.features.oom.observer import failed_allocations
 from ipygpumem.features.oom.table import oom_tables
-from ipygpumem.jupyter import display
 
 if TYPE_CHECKING:
     from ipygpumem.core.report import Report
     from ipygpumem.features.oom.history import OomHistory
-    from ipygpumem.measurement.runtime import Runtime
+    from ipygpumem.jupyter.magics import GPUMem
 
 __all__ = ["OomPanel"]
 
@@ -26,16 +26,16 @@ class OomPanel:
         report: The report of the cell, if the panel is to show it.
     """
 
-    def __init__(self, shell: Any, runtime: Runtime, history: OomHistory) -> None:
-        self._shell = shell
-        self._runtime = runtime
+    def __init__(self, magics: GPUMem, history: OomHistory) -> None:
+        self._magics = magics
+        self._monitor = magics.session.monitor
         self.observer = failed_allocations()
         self.history = history
         self.report: Report | None = None
 
     def install(self) -> None:
         """Observe failed allocations as soon as CUDA has started."""
-        self._runtime.monitor.call_when_started(self._listen)
+        self._monitor.call_when_started(self._listen)
 
     def _listen(self) -> None:
         oom.listen(self.history.save)
@@ -47,9 +47,10 @@ class OomPanel:
         # a cell that failed did not catch the error, whatever its own error is
         panel = oom.explain(failures, count, caught=result is None or bool(result.success))
         if panel is not None:
-            display.show_tables(self._shell, oom_tables(panel, self._runtime.baseline), self.report)
+            tables = oom_tables(panel, self._magics.session.baseline)
+            self._magics.publish(tables_bundle(tables), self.report)
         elif self.report is not None:
-            display.show_line(self._shell, self.report)
+            self._magics.show_line(self.report)
 
     def discard(self) -> None:
         """Discard failed allocations of a cell that has no report."""
@@ -58,6 +59,6 @@ class OomPanel:
 
     def remove(self) -> None:
         """Stop observing."""
-        self._runtime.monitor.cancel_when_started(self._listen)
+        self._monitor.cancel_when_started(self._listen)
         self.history.configure(None)
         self.observer.stop()

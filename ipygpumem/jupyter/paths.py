@@ -5,30 +5,16 @@ from __future__ import annotations
 import platform
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.utils.text import EvalFormatter
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.files import check_path
 from ipygpumem.features.ranks.rank_info import rank_and_world
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["expanded", "filled"]
+__all__ = ["filled"]
 
 _DOLLAR = re.compile(r"\$([A-Za-z_]\w*)")
-
-
-def expanded(shell: Any, text: str) -> Path:
-    """A path to write to, checked, with its variables filled in as by `filled`.
-
-    Raises:
-        OptionError: A name cannot be filled in.
-        RecordingError: The path cannot be written to.
-    """
-    return check_path(filled(shell, text))
 
 
 def filled(shell: Any, text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from traitlets import Bool, Enum, TraitError, TraitType
 from traitlets.config import Config, Configurable
 
-from ipygpumem.core.errors import DeviceError, OptionError, RecordingError
+from ipygpumem.core.errors import OptionError, RecordingError
 from ipygpumem.core.units import MIB, parse_size
 from ipygpumem.features.history.log import ReportLog
 from ipygpumem.features.oom.history import oom_path
@@ -17,108 +17,88 @@ from ipygpumem.measurement.runtime import current
 __all__ = ["Devices", "LogPath", "Settings", "Size", "SnapshotPath", "without_faults"]
 
 
-class Size(TraitType[int, Any]):
-    """A number of bytes, also written as text: ``"4 MiB"``."""
+class _Converted(TraitType[Any, Any]):
+    """A setting whose values are checked and converted by `convert`, or None."""
 
-    info_text = "a size, such as '4 MiB' or a number of bytes"
+    default_value = None
+    allow_none = True
 
-    def validate(self, obj: Any, value: Any) -> int:  # noqa: ARG002 (traitlets' signature)
-        """Return the size in bytes.
+    def convert(self, value: Any) -> Any:
+        """Convert a value other than None.
 
         Raises:
-            TraitError: The value is not a size, or is negative.
+            OptionError, RecordingError: The value is invalid.
         """
-        try:
-            count = parse_size(value)
-        except OptionError as error:
-            raise TraitError(str(error)) from error
-        if count < 0:
-            raise TraitError(f"a size must not be negative: {value!r}")
-        return count
+        raise NotImplementedError
 
-    def from_string(self, s: str) -> int | None:
-        """Validate a value from the command line."""
+    def validate(self, obj: Any, value: Any) -> Any:  # noqa: ARG002 (traitlets' signature)
+        """Return the converted value, or raise TraitError."""
+        try:
+            return self.convert(value)
+        except (OptionError, RecordingError) as error:
+            raise TraitError(str(error)) from error
+
+    def from_string(self, s: str) -> Any:
+        """Convert a value from the command line."""
         return None if self.allow_none and s == "None" else self.validate(None, s)
 
 
-class Devices(TraitType[Any, Any]):
+class Size(_Converted):
+    """A number of bytes, also written as text: ``"4 MiB"``; not None unless ``allow_none`` is given."""
+
+    info_text = "a size, such as '4 MiB' or a number of bytes"
+    allow_none = False
+
+    def convert(self, value: Any) -> int:
+        """Return the size in bytes."""
+        count = parse_size(value)
+        if count < 0:
+            raise OptionError(f"a size must not be negative: {value!r}")
+        return count
+
+
+class Devices(_Converted):
     """Devices by name, also written as ``"0,1"`` or ``0``; None for all."""
 
-    default_value = None
     info_text = "devices, such as ['cuda:0'] or '0,1', or None for all"
 
-    def validate(self, obj: Any, value: Any) -> tuple[str, ...] | None:  # noqa: ARG002 (traitlets' signature)
-        """Return the names of the devices.
-
-        Raises:
-            TraitError: The value is not a device, or this process has no such device.
-        """
-        if value is None:
-            return None
+    def convert(self, value: Any) -> tuple[str, ...]:
+        """Return the names of the devices, which this process must have."""
         names = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
         if not names:
-            raise TraitError("devices must not be empty: None monitors all devices")
-        try:
-            return current().monitor.parse_devices(str(name) for name in names)
-        except DeviceError as error:
-            raise TraitError(str(error)) from error
-
-    def from_string(self, s: str) -> Any:
-        """Validate a value from the command line."""
-        return self.validate(None, None if s == "None" else s)
+            raise OptionError("devices must not be empty: None monitors all devices")
+        return current().monitor.parse_devices(str(name) for name in names)
 
 
-class SnapshotPath(TraitType[Any, Any]):
+class SnapshotPath(_Converted):
     """The file for snapshots of out-of-memory errors; None for no snapshots."""
 
-    default_value = None
     info_text = "a file name, such as 'oom_{n}.pickle', or None"
 
-    def validate(self, obj: Any, value: Any) -> str | None:  # noqa: ARG002 (traitlets' signature)
-        """Check that the file can be written.
-
-        Raises:
-            TraitError: A name in braces is unknown, or the file cannot be written.
-        """
-        if value is None:
-            return None
+    def convert(self, value: Any) -> str:
+        """Check that names in braces are known and the file can be written."""
         if not isinstance(value, str) or not value:
-            raise TraitError(f"{value!r} is not a file name: use one such as 'oom_{{n}}.pickle', or None")
+            raise OptionError(f"{value!r} is not a file name: use one such as 'oom_{{n}}.pickle', or None")
         try:
             oom_path(value, 1)
         except (OptionError, RecordingError) as error:
-            raise TraitError(f"{value!r}: {error}") from error
+            raise OptionError(f"{value!r}: {error}") from error
         return value
 
-    def from_string(self, s: str) -> Any:
-        """Validate a value from the command line."""
-        return self.validate(None, None if s == "None" else s)
 
-
-class LogPath(TraitType[Any, Any]):
+class LogPath(_Converted):
     """A file to which reports are appended; None for no file."""
 
-    default_value = None
     info_text = "a path, such as 'session.jsonl', or None"
 
-    def validate(self, obj: Any, value: Any) -> str | None:  # noqa: ARG002 (traitlets' signature)
-        """Return the absolute path.
-
-        Raises:
-            TraitError: The file cannot be written, or contains something else.
-        """
-        if value is None:
-            return None
+    def convert(self, value: Any) -> str:
+        """Return the absolute path of the file, which must be writable and contain nothing but reports."""
         if not isinstance(value, (str, os.PathLike)):
-            raise TraitError(f"log must be a path or None, not {value!r}")
+            raise OptionError(f"log must be a path or None, not {value!r}")
         try:
             return str(ReportLog(value).path)
         except OptionError as error:
-            raise TraitError(f"{os.fsdecode(value)!r}: {error}") from error
-
-    def from_string(self, s: str) -> str | None:
-        """Validate a value from the command line."""
-        return self.validate(None, None if s == "None" else s)
+            raise OptionError(f"{os.fsdecode(value)!r}: {error}") from error
 
 
 class Settings(Configurable):
@@ -126,47 +106,46 @@ class Settings(Configurable):
 
     preload = Enum(
         ["kernels", "context", "off"],
-        default_value="kernels",
+        "kernels",
         help="What %load_ext starts on the current device, so that no cell is charged with it: the CUDA context and "
         "the first kernels, the context alone, or nothing (CUDA is not started before a cell starts it).",
     ).tag(config=True)
     report = Enum(
         ["changed", "always", "off"],
-        default_value="changed",
+        "changed",
         help="Report after cells that changed memory, after every cell, or only for cells with %%gpumem.",
     ).tag(config=True)
     min_change = Size(MIB, help="The smallest change that is reported, in bytes or as text ('4 MiB').").tag(config=True)
     style = Enum(
         ["auto", "line", "table"],
-        default_value="auto",
+        "auto",
         help="The form of reports. auto: a line after each cell, and what was requested below %%gpumem. line, table: "
         "always this form.",
     ).tag(config=True)
     devices = Devices(
-        allow_none=True,
         help="The devices to monitor, such as ['cuda:0'] or '0,1'; None for all that this process uses.",
     ).tag(config=True)
     outside = Enum(
         ["off", "library"],
-        default_value="off",
+        "off",
         help="library: report memory outside PyTorch by library after every cell, as %%gpumem --outside does for one. "
         "Needs ipygpumem[outside]; CUPTI then records allocations all the time, except while torch.profiler runs.",
     ).tag(config=True)
     live = Enum(
         ["auto", "off"],
-        default_value="auto",
+        "auto",
         help="auto: show the memory breakdown below a cell that runs longer than 2 s in a notebook, until its report "
         "replaces it. off: show nothing before the report.",
     ).tag(config=True)
     peaks = Enum(
         ["exact", "untouched"],
-        default_value="exact",
+        "exact",
         help="exact: reset PyTorch's peak counters for each cell; the values that your code reads do not change. "
         "untouched: never reset them; a cell's peak is then exact if it is a new maximum, else an upper bound.",
     ).tag(config=True)
     host_peak = Enum(
         ["bound", "reset"],
-        default_value="bound",
+        "bound",
         help="bound: the host's peak is exact if the kernel's record of it rose, else an upper bound. reset: reset "
         "that record for each cell (Linux), which lowers what resource.getrusage returns.",
     ).tag(config=True)
@@ -177,7 +156,6 @@ class Settings(Configurable):
         "GPUMemLimitExceeded. None: no limit. %%gpumem --limit sets one for its cell.",
     ).tag(config=True)
     log = LogPath(
-        allow_none=True,
         help="A file to which each report is appended as a line of JSON, with the first line of the cell's code; "
         "ipygpumem.load_reports reads it. None: no file.",
     ).tag(config=True)
@@ -185,7 +163,6 @@ class Settings(Configurable):
         config=True
     )
     oom_snapshot = SnapshotPath(
-        allow_none=True,
         help="Record PyTorch's allocation history all the time, with a maximum number of events, and write it to this "
         "file when an allocation fails, as in 'oom_{n}.pickle' ({n} is a counter; {host} and {time} are replaced). "
         "None: record nothing.",

@@ -67,10 +67,10 @@ class Runtime:
 
     def close(self) -> None:
         """Stop threads and recordings and restore everything that was replaced in PyTorch."""
-        for state in reversed(self._states.values()):
+        while self._states:  # closing one may use another
+            state = self._states.popitem()[1]
             if hasattr(state, "close"):
                 state.close()
-        self._states.clear()
         self.active_recording.close()
         self.sampler.close()
         self.peaks.close()
@@ -177,7 +177,9 @@ def current() -> Runtime:
 
 def close() -> None:
     """Close the runtime of this process; the next `current` creates a new one."""
-    global _runtime
-    runtime, _runtime = _runtime, None
-    if runtime is not None:
-        runtime.close()
+    global _runtime  # noqa: PLW0603 (as above)
+    if _runtime is not None:
+        try:
+            _runtime.close()
+        finally:
+            _runtime = None

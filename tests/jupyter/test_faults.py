@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from fakes.builds import NO_GPU
-from ipygpumem.jupyter import cell_events
 from ipygpumem.measurement.runtime import current
 
 pytestmark = pytest.mark.ipython
@@ -25,11 +24,6 @@ MIB = 1 << 20
 
 def take(mib, name="kept"):
     return f"{name} = torch.ones({mib} << 20, dtype=torch.uint8, device='cuda')"
-
-
-@pytest.fixture(autouse=True)
-def untold():
-    cell_events._printed.clear()
 
 
 # snapshots that cannot be written

@@ -278,8 +278,8 @@ def test_no_display_with_reports_off(run):
 def test_cell_runs_if_the_thread_cannot_start(run):
     """And the streams are the user's again."""
     run(
-        "import sys, threading\nfrom ipygpumem.jupyter import extension\n"
-        "live = extension._extensions[get_ipython()].magics.cells.live\nlive._thread.close()\n"
+        "import sys, threading\n"
+        "live = get_ipython().magics_manager.registry['GPUMem'].cells.live\nlive._thread.close()\n"
         "start, wrote = threading.Thread.start, vars(sys.stdout).get('write')\n"
         "def bad(self): raise RuntimeError('no more threads')\nthreading.Thread.start = bad"
     )

@@ -30,6 +30,7 @@ __all__ = [
     "byte_count",
     "parse_line",
     "positive",
+    "result_command",
     "result_options",
     "show_result",
     "split_command",
@@ -123,6 +124,19 @@ def show_result(notebook: Notebook, arguments: argparse.Namespace, value: Any, s
     if not arguments.quiet:
         show()
     return value if arguments.o else None
+
+
+def result_command(name: str, description: str, noun: str, read: Callable[[list[str] | None], Any]) -> Command:
+    """A magic that shows what ``read(devices)`` returns, an object that has a text form and an HTML form.
+
+    The result is called ``noun`` in the help.
+    """
+
+    def run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
+        value = read(arguments.device)
+        return show_result(notebook, arguments, value, lambda: notebook.show_object(value))
+
+    return Command(name, description, result_options(noun), magic=run)
 
 
 ASSIGNMENT = re.compile(r"(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)")

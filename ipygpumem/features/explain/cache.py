@@ -21,10 +21,7 @@ class Cache:
         returnable: Freed by ``torch.cuda.empty_cache()``.
         pinned: Not freed, because a block in the same segment is in use.
         private: In private pools, of CUDA graphs that may be replayed and of the user's ``MemPool``.
-        pieces: Number of pinned free blocks.
-        segments: Number of their segments.
-        blocks: Number of blocks in use in these segments.
-        used: Bytes of the blocks in use.
+        pieces: Number of pinned free blocks, which are in ``segments`` with ``blocks`` of ``used`` bytes in use.
         pools: Number of private pools.
         expandable: Whether there are expandable segments, which are freed page by page.
     """

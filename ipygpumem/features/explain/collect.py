@@ -39,6 +39,7 @@ _LIBRARY_OF_POOL = {
     "RMM's allocations": "RMM",
 }
 _TRIES = 3
+_NO_DEVICE = "this process uses no GPU; %gpumem processes lists the processes that do"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,12 +85,13 @@ def explain(*, device: Iterable[str | int] | None = None) -> Explanation:
     names = None if device is None else runtime.monitor.parse_devices(str(name) for name in device)
     if runtime.monitor.find_devices() is None:
         return _without_cuda(runtime)
-    state = _read_state(runtime)
-    readings = state.reading.devices.values()
-    selected = [reading for reading in readings if (reading.context if names is None else reading.name in names)]
-    if not selected:
-        return Explanation((), "this process uses no GPU; %gpumem processes lists the processes that do")
-    return Explanation(tuple(_device(runtime, state, reading) for reading in selected))
+    reading, state = _read_state(runtime)
+    devices = [
+        _device(runtime, state, device)
+        for device in reading.devices.values()
+        if (device.context if names is None else device.name in names)
+    ]
+    return Explanation(tuple(devices), "" if devices else _NO_DEVICE)
 
 
 def _without_cuda(runtime: Runtime) -> Explanation:
@@ -100,9 +102,9 @@ def _without_cuda(runtime: Runtime) -> Explanation:
     from ipygpumem.features.holders.collect import holders
 
     reading = runtime.reading().host
-    found = holders(host=True)
-    tensors = sum(holder.amount for holder in found.holders if holder.device == "cpu")
-    waterfall = host_waterfall(reading, tensors, () if found.complete else found.notes)
+    cpu = holders(host=True)
+    tensors = sum(holder.amount for holder in cpu.holders if holder.device == "cpu")
+    waterfall = host_waterfall(reading, tensors, () if cpu.complete else cpu.notes)
     return Explanation((waterfall,), f"no GPU ({problem}); this is main memory")
 
 
@@ -110,7 +112,6 @@ def _without_cuda(runtime: Runtime) -> Explanation:
 class _State:
     """What was read at nearly the same instant. ``since`` is when CUPTI began to record, None if it does not."""
 
-    reading: Reading
     processes: dict[str, tuple[OtherProcess, ...]]
     caches: dict[str, Cache]
     cache_problem: str
@@ -119,20 +120,18 @@ class _State:
     note: str
 
 
-def _read_state(runtime: Runtime) -> _State:
+def _read_state(runtime: Runtime) -> tuple[Reading, _State]:
     reading, caches, cache_problem = _read_caches(runtime)
     note = "for the names of libraries: %config GPUMem.outside = 'library', for later allocations"
-    since: float | None = None
-    owners: dict[Owner, int] = {}
+    records = None
     try:
         records = outside_records().live_by_owner()
     except CuptiError as error:
         note = f"libraries cannot be identified: {error}"
-    else:
-        if records is not None:
-            since, owners = records
-            note = f"libraries: memory allocated since {time.strftime('%H:%M:%S', time.localtime(since))}"
-    return _State(reading, other_processes_by_device(reading), caches, cache_problem, owners, since, note)
+    since, owners = records or (None, {})
+    if since is not None:
+        note = f"libraries: memory allocated since {time.strftime('%H:%M:%S', time.localtime(since))}"
+    return reading, _State(other_processes_by_device(reading), caches, cache_problem, owners, since, note)
 
 
 def _read_caches(runtime: Runtime) -> tuple[Reading, dict[str, Cache], str]:

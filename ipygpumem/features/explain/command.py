@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ipygpumem.features.commands.command import Command, result_options, show_result
+from ipygpumem.features.commands.command import result_command
 
 if TYPE_CHECKING:
-    import argparse
-
-    from ipygpumem.features.commands.notebook import Notebook
+    from ipygpumem.features.explain.collect import Explanation
 
 __all__ = ["EXPLAIN"]
 
 
-def _run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
+def _explain(device: list[str] | None) -> Explanation:
     from ipygpumem.features.explain.collect import explain
 
-    explanation = explain(device=arguments.device)
-    return show_result(notebook, arguments, explanation, lambda: notebook.show_object(explanation))
+    return explain(device=device)
 
 
-EXPLAIN = Command(
+EXPLAIN = result_command(
     "explain",
     "the difference between nvidia-smi and memory_allocated(), and what can be done about it",
-    result_options("the explanation"),
-    magic=_run,
+    "the explanation",
+    _explain,
 )

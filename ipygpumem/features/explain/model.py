@@ -41,16 +41,7 @@ _HOST_NAMES: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One line of a waterfall.
-
-    Attributes:
-        label: The name of the memory.
-        kind: Its kind.
-        amount: Its bytes; None if unknown.
-        grade: The confidence in them.
-        todo: What can be done about it; empty if nothing.
-        remark: Further information.
-    """
+    """One line of a waterfall: ``amount`` bytes, None if unknown, and ``todo``, what can be done about them."""
 
     label: str
     kind: Kind
@@ -62,13 +53,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall(PlainData):
-    """One device at one instant.
+    """One device at one instant, or the main memory of ``host``; ``label`` is the product name.
 
-    Attributes:
-        device: Its name; ``host`` for main memory.
-        label: The product name.
-        steps: Totals from the largest to the smallest, with the parts between them.
-        notes: Further information.
+    The steps are totals from the largest to the smallest, with the parts between them.
     """
 
     device: str
@@ -77,6 +64,11 @@ class Waterfall(PlainData):
     notes: tuple[str, ...] = ()
 
     written_properties = ("summary",)
+
+    @property
+    def title(self) -> str:
+        """Device and product name."""
+        return f"{self.device}, {self.label}" if self.label else self.device
 
     @property
     def totals(self) -> list[Step]:
@@ -104,11 +96,11 @@ class Waterfall(PlainData):
         text = f"{self.device}: {start.label} {size(_nbytes(start))}, of which {size(_nbytes(end))} are {end.label}."
         parts = self.steps[self.steps.index(start) + 1 :]
         sums = {kind: sum(_nbytes(step) for step in parts if step.kind == kind) for kind in _NAMES}
-        rest = [self._part(kind, nbytes) for kind, nbytes in sums.items() if abs(nbytes) >= VISIBLE]
+        phrases = [self._part(kind, nbytes) for kind, nbytes in sums.items() if abs(nbytes) >= VISIBLE]
         returnable = next((step for step in parts if step.label == RETURNABLE), None)
-        if returnable is not None and rest:
-            rest[-1] += f", of which torch.cuda.empty_cache() frees {size(_nbytes(returnable))}"
-        return f"{text} The rest: {'; '.join(rest)}." if rest else text
+        if returnable is not None and phrases:
+            phrases[-1] += f", of which torch.cuda.empty_cache() frees {size(_nbytes(returnable))}"
+        return f"{text} The rest: {'; '.join(phrases)}." if phrases else text
 
     def _part(self, kind: Kind, nbytes: int) -> str:
         if kind == "unattributed" and nbytes < 0:
@@ -123,13 +115,7 @@ def _nbytes(step: Step) -> int:
 
 
 def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()) -> Waterfall:
-    """Return the waterfall of main memory, for machines without a GPU.
-
-    Args:
-        reading: The host's reading, with its available memory.
-        tensors: Bytes of the storages of CPU tensors.
-        notes: Further information.
-    """
+    """Return the waterfall of main memory, for machines without a GPU; ``tensors``: bytes of CPU tensors."""
     steps = []
     resident = grade("exact", "resident memory of this process")
     if reading.total is not None and reading.available is not None:
@@ -141,13 +127,12 @@ def host_waterfall(reading: HostReading, tensors: int, notes: Iterable[str] = ()
     accuracy = resident if reading.rss is not None else grade("unknown", "this system does not report it")
     steps.append(Step("this process (RSS)", "total", reading.rss, accuracy))
     if reading.rss is not None:
-        rest = reading.rss - tensors
-        if rest >= 0:
-            accuracy = grade("derived", "the difference: the interpreter, libraries, NumPy arrays, Python objects")
-            steps.append(Step("everything else in it", "outside", rest, accuracy))
-        else:
-            accuracy = grade("derived", "pages of tensors that have not been written yet are not resident")
-            steps.append(Step("not resident", "outside", rest, accuracy))
+        difference = reading.rss - tensors
+        label = "everything else in it"
+        reason = "the difference: the interpreter, libraries, NumPy arrays, Python objects"
+        if difference < 0:
+            label, reason = "not resident", "pages of tensors that have not been written yet are not resident"
+        steps.append(Step(label, "outside", difference, grade("derived", reason)))
     bound = grade("bound", "whole storages of the tensors that were found; unwritten pages use no memory")
     todo = "%gpumem who --host names the holders"
     steps.append(Step("tensors in main memory", "total", tensors, bound if tensors else resident, todo))

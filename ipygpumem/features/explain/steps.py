@@ -64,23 +64,16 @@ def device_waterfall(
 ) -> Waterfall:
     """Return a device's waterfall.
 
-    Args:
-        reading: The device now.
-        label: The product name.
-        baseline: The baseline; it is used if it is of this device.
-        kernels: Whether to list the first kernels as measured at the baseline; otherwise ``named`` includes them.
-        recorded: Whether CUPTI records the allocations of libraries.
-        processes: The other processes.
-        named: Memory outside PyTorch of known libraries and pools.
-        cache: PyTorch's free blocks.
-        cache_problem: Why they are unknown.
-        notes: Further information.
+    The baseline is used if it is of this device. ``kernels``: list the first kernels as measured at the baseline;
+    otherwise ``named``, the memory of known libraries and pools, includes them. ``recorded``: CUPTI records the
+    allocations of libraries. ``cache_problem``: why the cache is unknown.
     """
-    own_baseline = baseline if baseline is not None and baseline.device == reading.name else None
+    if baseline is not None and baseline.device != reading.name:
+        baseline = None
     steps = [
         *_device_steps(reading),
         *_process_steps(reading, processes, named),
-        *_outside_steps(reading, own_baseline, named, kernels=kernels, recorded=recorded),
+        *_outside_steps(reading, baseline, named, kernels=kernels, recorded=recorded),
         *_pytorch_steps(reading, cache, cache_problem),
     ]
     return Waterfall(reading.name, label, tuple(steps), tuple(notes))
@@ -119,10 +112,11 @@ def _process_steps(
 
 def _unattributed_steps(reading: DeviceReading, unattributed: int, named: Sequence[NamedMemory]) -> list[Step]:
     steps = []
-    managed = sum(memory.amount for memory in named if memory.managed)
+    managed_memory = [memory for memory in named if memory.managed]
+    managed = sum(memory.amount for memory in managed_memory)
     on_device = min(managed, max(unattributed, 0))
     if on_device:
-        names = ", ".join(dict.fromkeys(memory.name for memory in named if memory.managed))
+        names = ", ".join(dict.fromkeys(memory.name for memory in managed_memory))
         reason = f"{names} has {size(managed)} of managed memory; how much of it is on the device is unknown"
         steps.append(Step("managed memory", "unattributed", on_device, grade("bound", reason), "freed with its arrays"))
     rest = unattributed - on_device
@@ -208,9 +202,10 @@ def _cache_steps(cached: int, cache: Cache) -> list[Step]:
         todo = "torch.cuda.empty_cache(), or %gpumem free --cache"
         steps.append(Step(RETURNABLE, "cache", cache.returnable, accuracy, todo))
     if cache.pinned:
+        verb = "is" if cache.blocks == 1 else "are"
         remark = (
             f"{_plural(cache.pieces, 'free block')} in {_plural(cache.segments, 'segment')}, because "
-            f"{_plural(cache.blocks, 'block')} of {size(cache.used)} in the same segments {_are(cache.blocks)} in use"
+            f"{_plural(cache.blocks, 'block')} of {size(cache.used)} in the same segments {verb} in use"
         )
         setting = "" if cache.expandable else ", or expandable_segments:True"
         todo = f"free the tensors in these segments (%gpumem who){setting}"
@@ -227,7 +222,3 @@ def _cache_steps(cached: int, cache: Cache) -> list[Step]:
 
 def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"

@@ -6,7 +6,7 @@ HTML bars are colored blocks instead of SVG, which untrusted notebooks and GitHu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import template
 from ipygpumem.core.units import VISIBLE, precise_size, size
@@ -36,47 +36,45 @@ _GRADES = {"bound": "at most", "device": "whole device", "sampled": "at least"}
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A step with its bar from ``start`` to ``end``, as fractions of the largest total; None for no bar."""
+    """A step with its bar, from ``start`` to ``end`` as fractions of the largest total; both are 0 for no bar."""
 
     step: Step
+    label: str
     text: str
-    start: float | None
-    end: float | None
-    last: bool
+    color: str
+    start: float
+    end: float
 
     @property
     def is_total(self) -> bool:
         return self.step.kind == "total"
 
     @property
-    def label(self) -> str:
-        label = self.step.label
-        return label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…"
-
-    @property
     def grade(self) -> str:
         return _GRADES.get(self.step.grade.trust, self.step.grade.trust)
+
+    @property
+    def percent(self) -> float:
+        """Width of the bar in HTML."""
+        return max((self.end - self.start) * 100, _MIN_BAR) if self.end > self.start else 0.0
 
 
 def _rows(waterfall: Waterfall) -> Iterator[_Row]:
     maximum = max((step.amount or 0 for step in waterfall.totals), default=0)
     level: int | None = None
-    for i, step in enumerate(waterfall.steps):
-        last = i == len(waterfall.steps) - 1
-        if step.amount is None:
-            level = None if step.kind == "total" else level
-            yield _Row(step, "unknown", None, None, last)
-            continue
+    for step in waterfall.steps:
+        ends = (0, 0)
         if step.kind == "total":
             level = step.amount
-            ends = (0, level)
-        elif level is None:
-            ends = (0, 0)
-        else:
+            ends = (0, level or 0)
+        elif level is not None and step.amount is not None:
             level -= step.amount
-            ends = (max(level, 0), max(level + step.amount, 0))
-        start, end = (min(nbytes / maximum, 1) if maximum else 0 for nbytes in ends)
-        yield _Row(step, _size(step.kind, step.amount), start, end, last)
+            ends = (level, level + step.amount)
+        start, end = (min(max(nbytes / maximum, 0), 1) if maximum else 0 for nbytes in ends)
+        label = step.label if len(step.label) <= _MAX_LABEL else f"{step.label[: _MAX_LABEL - 1]}…"
+        text = "unknown" if step.amount is None else _size(step.kind, step.amount)
+        color = _COLORS["tensors" if step is waterfall.steps[-1] else step.kind]
+        yield _Row(step, label, text, color, start, end)
 
 
 def _size(kind: str, nbytes: int) -> str:
@@ -84,10 +82,6 @@ def _size(kind: str, nbytes: int) -> str:
         return size(nbytes)
     text = size(abs(nbytes)) if abs(nbytes) >= VISIBLE else precise_size(abs(nbytes))
     return f"{'+' if nbytes < 0 else '-'} {text}"
-
-
-def _title(waterfall: Waterfall) -> str:
-    return f"{waterfall.device}, {waterfall.label}" if waterfall.label else waterfall.device
 
 
 def text_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
@@ -100,7 +94,7 @@ def _text(waterfall: Waterfall) -> str:
     labels = [row.label if row.is_total else f"  {row.label}" for row in rows]
     label_width, size_width = max(map(len, labels)), max(len(row.text) for row in rows)
     grade_width = max(len(row.grade) for row in rows)
-    lines = [_title(waterfall), waterfall.summary, ""]
+    lines = [waterfall.title, waterfall.summary, ""]
     for label, row in zip(labels, rows, strict=True):
         columns = (label.ljust(label_width), row.text.rjust(size_width), _bar(row), row.grade.ljust(grade_width))
         lines.append("  ".join([*columns, row.step.todo]).rstrip())
@@ -110,7 +104,7 @@ def _text(waterfall: Waterfall) -> str:
 
 
 def _bar(row: _Row) -> str:
-    if row.start is None or row.end is None or row.start == row.end:
+    if row.start == row.end:
         return " " * _BAR_CELLS
     first = min(round(row.start * _BAR_CELLS), _BAR_CELLS - 1)
     count = max(round(row.end * _BAR_CELLS) - first, 1)
@@ -120,26 +114,26 @@ def _bar(row: _Row) -> str:
 _HTML = """\
 <div style="font-family:monospace;font-size:90%;margin:4px 0;overflow-x:auto">
 {%- if note %}<div style="margin:0 0 4px 0">{{ note }}</div>{% endif %}
-{%- for waterfall in waterfalls %}
+{%- for waterfall, rows, notes in waterfalls %}
 <div style="margin:0 0 2px 0"><b>{{ waterfall.title }}</b></div>
 <div style="margin:0 0 6px 0;white-space:normal">{{ waterfall.summary }}</div>
 <table style="border-collapse:collapse;margin:0 0 6px 0">
-{%- for row in waterfall.rows %}
-<tr{% if row.total %} style="border-top:1px solid #9ca3af;font-weight:bold"{% endif %}>\
-<td style="text-align:left;padding:1px 12px 1px {{ 0 if row.total else 14 }}px;overflow-wrap:anywhere;min-width:8em">\
-{{ row.label }}</td>\
+{%- for row in rows %}
+<tr{% if row.is_total %} style="border-top:1px solid #9ca3af;font-weight:bold"{% endif %}>\
+<td style="text-align:left;padding:1px 12px 1px {{ 0 if row.is_total else 14 }}px;overflow-wrap:anywhere;\
+min-width:8em">{{ row.label }}</td>\
 <td style="text-align:right;padding:1px 12px 1px 0;white-space:nowrap">{{ row.text }}</td>\
 <td style="text-align:left;padding:1px 12px 1px 0;white-space:nowrap;opacity:0.65;font-weight:normal" \
-title="{{ row.reason }}">{{ row.grade }}</td>\
+title="{{ row.step.grade }}">{{ row.grade }}</td>\
 <td style="text-align:left;padding:0 12px 0 0;white-space:nowrap;width:20%;min-width:60px">\
-<span style="display:inline-block;height:11px;width:{{ row.before }}%"></span>\
-<span style="display:inline-block;height:11px;width:{{ row.bar }}%;background-color:{{ row.color }}" \
-title="{{ row.tooltip }}"></span></td>\
+<span style="display:inline-block;height:11px;width:{{ [row.start * 100, 100 - row.percent]|min|round(1) }}%"></span>\
+<span style="display:inline-block;height:11px;width:{{ row.percent|round(1) }}%;background-color:{{ row.color }}" \
+title="{{ row.step.label }} {{ row.text }}"></span></td>\
 <td style="text-align:left;padding:1px 0;opacity:0.8;font-weight:normal;overflow-wrap:anywhere;min-width:7em">\
-{{ row.todo }}</td></tr>
+{{ row.step.todo }}</td></tr>
 {%- endfor %}
 </table>
-{%- for line in waterfall.notes %}
+{%- for line in notes %}
 <div style="opacity:0.75{% if loop.last %};margin-bottom:8px{% endif %}">{{ line }}</div>
 {%- endfor %}
 {%- endfor %}
@@ -149,16 +143,11 @@ title="{{ row.tooltip }}"></span></td>\
 def html_waterfalls(waterfalls: Iterable[Waterfall], note: str = "") -> str:
     """Return each waterfall as a table; the reason of an accuracy is its tooltip."""
     values = [
-        {
-            "title": _title(waterfall),
-            "summary": waterfall.summary,
-            "rows": [_html_row(row) for row in _rows(waterfall)],
-            "notes": [*dict.fromkeys(_html_notes(waterfall)), *waterfall.notes],
-        }
+        (waterfall, list(_rows(waterfall)), [*dict.fromkeys(_html_notes(waterfall)), *waterfall.notes])
         for waterfall in waterfalls
     ]
-    text: str = template(_HTML).render(waterfalls=values, note=note)
-    return text
+    html: str = template(_HTML).render(waterfalls=values, note=note)
+    return html
 
 
 def _html_notes(waterfall: Waterfall) -> Iterator[str]:
@@ -168,22 +157,3 @@ def _html_notes(waterfall: Waterfall) -> Iterator[str]:
             yield f"{step.label}: {step.grade}"
         if step.remark:
             yield f"{step.label}: {step.remark}"
-
-
-def _html_row(row: _Row) -> dict[str, Any]:
-    step, bar, before = row.step, 0.0, 0.0
-    if row.start is not None and row.end is not None and row.end > row.start:
-        bar = max((row.end - row.start) * 100, _MIN_BAR)
-        before = min(row.start * 100, 100 - bar)
-    return {
-        "label": row.label,
-        "text": row.text,
-        "total": row.is_total,
-        "bar": round(bar, 1),
-        "before": round(before, 1),
-        "color": _COLORS["tensors" if row.last else step.kind],
-        "tooltip": f"{step.label} {row.text}",
-        "grade": row.grade,
-        "reason": str(step.grade),
-        "todo": step.todo,
-    }

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ipygpumem.features.commands.command import Command, result_options, show_result
+from ipygpumem.features.commands.command import result_command
 
 if TYPE_CHECKING:
-    import argparse
-
-    from ipygpumem.features.commands.notebook import Notebook
+    from ipygpumem.features.processes.collect import Processes
 
 __all__ = ["PROCESSES"]
 
 
-def _run(notebook: Notebook, arguments: argparse.Namespace) -> Any:
+def _processes(device: list[str] | None) -> Processes:
     from ipygpumem.features.processes.collect import processes
 
-    listed = processes(device=arguments.device)
-    return show_result(notebook, arguments, listed, lambda: notebook.show_object(listed))
+    return processes(device=device)
 
 
-PROCESSES = Command(
-    "processes",
-    "all processes on the devices: owner, memory and command line",
-    result_options("the processes"),
-    magic=_run,
+PROCESSES = result_command(
+    "processes", "all processes on the devices: owner, memory and command line", "the processes", _processes
 )
