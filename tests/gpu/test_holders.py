@@ -429,12 +429,13 @@ def test_a_storage_at_the_address_of_a_freed_one_is_new():
     """The caching allocator reuses an address at once."""
     outputs = run(
         "tensors = torch.ones(32 << 20, dtype=torch.uint8, device='cuda')\n"
-        "old = torch.ones(64 << 20, dtype=torch.uint8, device='cuda'); place = old.data_ptr()",
-        "del old\nfresh = torch.ones(64 << 20, dtype=torch.uint8, device='cuda')\n%gpumem who --new -v holders",
+        "old = torch.ones(64 << 20, dtype=torch.uint8, device='cuda'); place = old.data_ptr()\n%gpumem who",
+        "del old\nfresh = torch.ones(64 << 20, dtype=torch.uint8, device='cuda')",
+        "%gpumem who --new -v holders",
         "tell(same=fresh.data_ptr() == place, names=[holder.name for holder in holders.holders])",
     )
-    assert outputs[2].same
-    assert outputs[2].names == ["fresh"]
+    assert outputs[3].same
+    assert outputs[3].names == ["fresh"]
 
 
 def test_a_thread_that_allocates_during_the_search(fresh):

@@ -90,16 +90,19 @@ def test_holders_of_what_a_cell_added(gpu_notebook):
 
 
 def test_who_searches_the_heap_once(gpu_notebook, monkeypatch):
-    from ipygpumem.features.holders import heap
+    from ipygpumem.features.holders import referrers
 
     searches, get_objects = [], gc.get_objects
-    monkeypatch.setattr(heap.gc, "get_objects", lambda: searches.append(1) or get_objects())
+    monkeypatch.setattr(referrers.gc, "get_objects", lambda: searches.append(1) or get_objects())
     gpu_notebook.run(f"old = torch.ones(9 << 20, {GPU}")
     gpu_notebook.run("%gpumem who")
     assert len(searches) == 1
     gpu_notebook.run(f"new = torch.ones(3 << 20, {GPU}")
     assert rows(gpu_notebook.run("%gpumem who --new").text) == {"new"}
     assert len(searches) == 2
+    ran = gpu_notebook.run(f"newer = torch.ones(4 << 20, {GPU}\n%gpumem who --new")
+    assert rows(ran.texts[0]) == {"newer"}
+    assert len(searches) == 3
 
 
 def test_the_full_report_of_a_cell_lists_new_holders(gpu_notebook):

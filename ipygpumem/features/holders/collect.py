@@ -10,7 +10,8 @@ from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.interpreter import user_frame
 from ipygpumem.core.units import MIB, in_bytes, size
-from ipygpumem.features.holders.model import KINDS, PLACES, Holder, Holders, Rest, Storage, StorageBaseline, Total
+from ipygpumem.features.holders.baseline import StorageBaseline
+from ipygpumem.features.holders.model import KINDS, PLACES, Holder, Holders, Rest, Storage, Total
 from ipygpumem.features.holders.roots import Root, module_roots, naming
 from ipygpumem.features.holders.search import search_holders
 from ipygpumem.measurement.runtime import current
@@ -168,7 +169,7 @@ class _BlockAssignment:
     def _by_block(self, named_storages: list[NamedStorage]) -> dict[tuple[str, int], list[NamedStorage]]:
         """Group storages by their block, which several may share; those with the best names first."""
         groups: dict[tuple[str, int], list[NamedStorage]] = defaultdict(list)
-        for named in sorted(named_storages, key=lambda named: (named.graph, PLACES.index(named.place))):
+        for named in sorted(named_storages, key=lambda named: (named.facts.graph, PLACES.index(named.place))):
             block = self._block(named)
             groups[named.memory.device, named.memory.address if block is None else block.address].append(named)
         return groups
@@ -190,20 +191,17 @@ class _BlockAssignment:
                 return None
             nbytes = -(-nbytes // _ROUNDING) * _ROUNDING
         self._assigned.add((device, address))
-        names = [*first.other_names, *(name for named in group[1:] for name in (named.name, *named.other_names))]
+        facts = [named.facts for named in group]
+        names = dict.fromkeys(name for storage in facts for name in (storage.name, *storage.also))
         storage_ids = [named.memory.storage for named in group]
-        return Storage(
-            device,
-            nbytes,
-            min((named.kind for named in group), key=KINDS.index),
-            first.name,
-            tuple(dict.fromkeys(name for name in names if name != first.name)),
-            tuple(place for place in PLACES if any(place in named.places for named in group)),
-            first.graph,
-            first.tensor,
-            made,
-            first.view,
-            self._since is None or not self._since.contains(device, address, storage_ids),
+        return replace(
+            facts[0],
+            amount=nbytes,
+            kind=min((storage.kind for storage in facts), key=KINDS.index),
+            also=tuple(name for name in names if name != facts[0].name),
+            places=tuple(place for place in PLACES if any(place in storage.places for storage in facts)),
+            made=made,
+            new=self._since is None or not self._since.contains(device, address, storage_ids),
         )
 
     def devices(self, torch: Any, is_wanted: Callable[[str], bool]) -> list[str]:

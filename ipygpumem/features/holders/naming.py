@@ -17,7 +17,7 @@ from ipygpumem.features.holders.labels import Label, fallback_label, is_labelled
 from ipygpumem.features.holders.model import PLACES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from ipygpumem.features.holders.model import Place
     from ipygpumem.features.holders.referrers import ReferrerGraph
@@ -74,10 +74,10 @@ class ObjectNames:
         complete: Whether all names were found.
     """
 
-    def __init__(self, referrers: ReferrerGraph, targets: Targets, node_ids: Collection[int], deadline: float) -> None:
+    def __init__(self, referrers: ReferrerGraph, targets: Targets, deadline: float) -> None:
         self._referrers = referrers
         self._targets = targets
-        self._node_ids = node_ids
+        self._node_ids = targets.graph.nodes.keys()
         self._deadline = deadline
         self._order = itertools.count()
         self._graph_edges: list[tuple[int, int]] = []

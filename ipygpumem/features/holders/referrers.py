@@ -1,27 +1,170 @@
-"""The objects that lead to the tensors: found by following references upwards, from each object to its referrers."""
+"""All objects that Python's garbage collector tracks, and those among them that lead to the tensors.
+
+`gc.get_referents` runs an object's ``tp_traverse`` in C and no code of the user. Every object is asked once, in chunks;
+the answers become two columns, child and parent, sorted by child, so that finding an object's referrers is a binary
+search.
+"""
 
 from __future__ import annotations
 
+import bisect
+import gc
+import itertools
 import sys
 import time
 import types
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.interpreter import is_exactly, is_instance, type_name
+import numpy as np
+
+from ipygpumem.core.interpreter import frame_locals, is_exactly, is_instance, running_frames, type_name
 from ipygpumem.features.holders.labels import global_namespaces, reference_labels
 from ipygpumem.features.holders.roots import Root
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
-    from ipygpumem.features.holders.heap import Heap
+    from numpy.typing import NDArray
 
-__all__ = ["ReferrerGraph", "held_from_outside", "outermost_first"]
+    Ids = NDArray[np.int64]
 
+__all__ = ["Heap", "ReferrerGraph"]
+
+_CHUNK = 8192
+_MAX_SINGLE_LOOKUPS = 32
+"""Number of ids up to which single lookups are faster than NumPy."""
+_BITS = 24
+_MASK = (1 << _BITS) - 1
 _MAX_OBJECTS = 400_000
 _DEFINED_IN_NAMESPACE = (types.FunctionType, types.FrameType)
 _LAZY = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _CONTAINERS = (dict, list, tuple, types.CellType, types.TracebackType)
+
+
+class Heap:
+    """The tracked objects at one instant, kept alive until `release`. The caller pauses the collector meanwhile.
+
+    Reading stops at the deadline, in seconds of `time.perf_counter`.
+
+    Attributes:
+        objects: The objects.
+        complete: Whether everything was read before the deadline.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self.complete = True
+        self.objects: list[Any] = gc.get_objects()
+        _remove_asyncio(self.objects)
+        if gc.get_freeze_count():
+            self._find_frozen()
+        if self._out_of_time():
+            self.objects.clear()
+        count = len(self.objects)
+        self._ids: Ids = np.fromiter(map(id, self.objects), np.int64, count)
+        self._type_ids: Ids = np.fromiter(map(id, map(type, self.objects)), np.int64, count)
+        self._children: Ids = np.empty(0, np.int64)
+        self._parents: NDArray[np.int32] = np.empty(0, np.int32)
+
+    def _out_of_time(self) -> bool:
+        if time.perf_counter() > self._deadline:
+            self.complete = False
+        return not self.complete
+
+    def _find_frozen(self) -> None:
+        """Add what ``gc.freeze`` hides from the collector's list, as far as it is reachable."""
+        objects = self.objects
+        seeds = [sys.modules, *(value for _, frame in running_frames() for _, value in frame_locals(frame))]
+        seen = set(map(id, objects))
+        seen.update(map(id, (objects, seeds)))  # our own lists refer to everything
+        self._add(seeds, seen)
+        start = 0
+        while start < len(objects) and not self._out_of_time():  # the list grows meanwhile
+            end = min(start + _CHUNK, len(objects))
+            self._add(gc.get_referents(*objects[start:end]), seen)
+            start = end
+
+    def _add(self, candidates: list[Any], seen: set[int]) -> None:
+        new = {key: obj for key, obj in zip(map(id, candidates), candidates, strict=True) if key not in seen}
+        tracked = list(itertools.compress(new.values(), map(gc.is_tracked, new.values())))
+        seen.update(map(id, tracked))
+        _remove_asyncio(tracked)
+        self.objects += tracked
+
+    def release(self) -> None:
+        """Drop the objects: the list contains this heap, and would keep everything until the next collection."""
+        self.objects.clear()
+
+    def by_role(self, role: Callable[[type], str | None]) -> dict[str, list[Any]]:
+        """The objects whose class has a role, by role."""
+        objects = self.objects
+        first_of_type = dict(zip(self._type_ids.tolist(), range(len(objects)), strict=True))
+        roles = {type_id: role(type(objects[index])) for type_id, index in first_of_type.items()}
+        type_ids = [type_id for type_id, name in roles.items() if name is not None]
+        by_role: dict[str, list[Any]] = {}
+        for index in np.flatnonzero(_maybe_among(self._type_ids, _bitmap(type_ids))):
+            name = roles.get(int(self._type_ids[index]))
+            if name is not None:
+                by_role.setdefault(name, []).append(objects[index])
+        return by_role
+
+    def connect(self) -> None:
+        """Read the references of all objects. At the deadline none of them is kept: partial ones give wrong names."""
+        id_bitmap = _bitmap(self._ids)
+        objects = self.objects
+        children, parents = [self._children], [self._parents]
+        for start in range(0, len(objects), _CHUNK):
+            if self._out_of_time():
+                return
+            referents = list(map(gc.get_referents, objects[start : start + _CHUNK]))
+            lengths = np.fromiter(map(len, referents), np.int64, len(referents))
+            ids = np.fromiter(map(id, itertools.chain.from_iterable(referents)), np.int64, int(lengths.sum()))
+            del referents
+            tracked = np.flatnonzero(_maybe_among(ids, id_bitmap))
+            children.append(ids[tracked])
+            parents.append(np.repeat(np.arange(start, start + len(lengths), dtype=np.int32), lengths)[tracked])
+        column = np.concatenate(children)
+        order = np.argsort(column, kind="stable")
+        self._children, self._parents = column[order], np.concatenate(parents)[order]
+
+    def parents(self, ids: Collection[int]) -> list[list[Any]]:
+        """For each id the objects that refer to it, one for each reference."""
+        if len(ids) < _MAX_SINGLE_LOOKUPS:
+            column = self._children.data
+            starts = [bisect.bisect_left(column, object_id) for object_id in ids]
+            ends = [bisect.bisect_right(column, object_id, start) for object_id, start in zip(ids, starts, strict=True)]
+        else:
+            wanted = np.fromiter(ids, np.int64, len(ids))
+            starts = np.searchsorted(self._children, wanted, "left").tolist()
+            ends = np.searchsorted(self._children, wanted, "right").tolist()
+        objects, parents = self.objects, self._parents
+        return [[objects[i] for i in parents[start:end].tolist()] for start, end in zip(starts, ends, strict=True)]
+
+
+def _remove_asyncio(objects: list[Any]) -> None:
+    """Remove the module ``_asyncio``, which must not be asked for its referents.
+
+    Up to Python 3.12.5 and 3.13.0rc1 it answers with freed iterators (CPython #122695). Releasing those again turns its
+    free list into a ring, and traversing that never ends.
+    """
+    type_ids = np.fromiter(map(id, map(type, objects)), np.int64, len(objects))
+    modules = np.flatnonzero(type_ids == id(types.ModuleType)).tolist()
+    for index in reversed(modules):
+        name = vars(objects[index]).get("__name__")
+        if type(name) is str and name == "_asyncio":
+            del objects[index]
+
+
+def _bitmap(ids: Ids | list[int]) -> NDArray[np.bool_]:
+    bitmap = np.zeros(1 << _BITS, np.bool_)
+    bitmap[(np.asarray(ids, np.int64) >> 4) & _MASK] = True
+    return bitmap
+
+
+def _maybe_among(ids: Ids, bitmap: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether each id may be in the bitmap. There are false positives, but no false negatives."""
+    result: NDArray[np.bool_] = bitmap[(ids >> 4) & _MASK]
+    return result
 
 
 class ReferrerGraph:
@@ -67,7 +210,7 @@ class ReferrerGraph:
                         continue
                     if is_dict and is_exactly(parent, _DEFINED_IN_NAMESPACE) and _is_global_namespace(child, parent):
                         continue  # a namespace is not kept by the functions defined in it
-                    if is_class and not _may_name_class(parent):
+                    if is_class and not (is_instance(parent, dict) or is_exactly(parent, (list, types.CellType))):
                         continue  # a class is kept by what names it, not by its instances and subclasses
                     parent_id = id(parent)
                     if parent_id not in objects:
@@ -85,64 +228,55 @@ class ReferrerGraph:
             self.children[id(frame)] = list(dict.fromkeys([*self.children.get(id(frame), ()), *variables]))
         return bool(variables)
 
+    def held_from_outside(self, ids: Collection[int], own_references: Mapping[int, int]) -> set[int]:
+        """Those of some objects that something outside of them keeps alive. The others are unreachable cycles.
+
+        This is the collector's own computation, without a collection: an object is held from outside if it has more
+        references than the other objects account for. Everything that such an object refers to is held, too.
+
+        Args:
+            ids: Objects that no root leads to.
+            own_references: This package's references to each object, besides those of the heap and of this graph.
+        """
+        inner_references: dict[int, int] = {}
+        for object_id in ids:
+            for child_id in self.children.get(object_id, ()):
+                inner_references[child_id] = inner_references.get(child_id, 0) + 1
+        held = set()
+        base_count = _reference_count_of_unheld()
+        for object_id in ids:
+            obj = self.objects[object_id]
+            count = sys.getrefcount(obj)
+            # C++ objects hold a single reference, which the collector does not know, however many of them share it
+            extra_inside = [id(referrer) in ids for referrer in self.extra.get(object_id, ())]
+            uncounted = sum(extra_inside) - bool(extra_inside)
+            inner = inner_references.get(object_id, 0) - uncounted
+            if not all(extra_inside) or count - base_count - own_references.get(object_id, 0) > inner:
+                held.add(object_id)
+        pending = list(held)
+        while pending:
+            new = {child_id for child_id in self.children.get(pending.pop(), ()) if child_id in ids} - held
+            held |= new
+            pending += new
+        return held
+
+    def outermost_first(self, ids: Collection[int]) -> list[tuple[int, str]]:
+        """Ids and labels of some objects: first those that no other refers to; the objects of a cycle in any order."""
+        inner = {child_id for key in ids for child_id in self.children.get(key, ()) if child_id != key}
+        ordered = sorted(ids, key=lambda key: (key in inner, _label_rank(self.objects[key])))
+        return [(key, f"<{_description(self.objects[key])}>") for key in ordered]
+
 
 def _is_global_namespace(namespace: dict[Any, Any], obj: Any) -> bool:
     return any(namespace is candidate for candidate in global_namespaces(obj))
 
 
-def _may_name_class(parent: Any) -> bool:
-    return is_instance(parent, dict) or is_exactly(parent, (list, types.CellType))
-
-
-def held_from_outside(ids: Collection[int], referrers: ReferrerGraph, own_references: Mapping[int, int]) -> set[int]:
-    """Those of some objects that something outside of them keeps alive. The others are unreachable cycles.
-
-    This is the collector's own computation, without a collection: an object is held from outside if it has more
-    references than the other objects account for. Everything that such an object refers to is held, too.
-
-    Args:
-        ids: Objects that no root leads to.
-        referrers: The references between them.
-        own_references: This package's references to each object, besides those of the heap and of ``referrers``.
-    """
-    inner_references: dict[int, int] = {}
-    for object_id in ids:
-        for child_id in referrers.children.get(object_id, ()):
-            inner_references[child_id] = inner_references.get(child_id, 0) + 1
-    held = set()
-    base_count = _reference_count_of_unheld()
-    for object_id in ids:
-        obj = referrers.objects[object_id]
-        count = sys.getrefcount(obj)
-        # C++ objects hold a single reference, which the collector does not know, however many of them share the object
-        extra_inside = [id(referrer) in ids for referrer in referrers.extra.get(object_id, ())]
-        uncounted = sum(extra_inside) - bool(extra_inside)
-        inner = inner_references.get(object_id, 0) - uncounted
-        if not all(extra_inside) or count - base_count - own_references.get(object_id, 0) > inner:
-            held.add(object_id)
-    frontier = list(held)
-    while frontier:
-        for child_id in referrers.children.get(frontier.pop(), ()):
-            if child_id in ids and child_id not in held:
-                held.add(child_id)
-                frontier.append(child_id)
-    return held
-
-
 def _reference_count_of_unheld() -> int:
-    """The reference count that the loop above sees of an object which only the heap and the referrer graph have."""
+    """The reference count that `held_from_outside` sees of an object which only the heap and the graph have."""
     heap_objects: list[Any] = [object()]
     graph_objects = {0: heap_objects[0]}
     obj = graph_objects[0]
     return sys.getrefcount(obj)
-
-
-def outermost_first(ids: Collection[int], referrers: ReferrerGraph) -> list[tuple[int, str]]:
-    """Ids and labels of some objects: those that no other refers to first, then the rest, as cycles have no first."""
-    inner = {child_id for key in ids for child_id in referrers.children.get(key, ()) if child_id != key}
-    objects = referrers.objects
-    ordered = sorted(ids, key=lambda key: (key in inner, _label_rank(objects[key])))
-    return [(key, f"<{_description(objects[key])}>") for key in ordered]
 
 
 def _label_rank(obj: Any) -> int:

@@ -7,31 +7,28 @@ collected, and no GPU is asked.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.interpreter import collector_paused
-from ipygpumem.features.holders.autograd_graph import AutogradGraph, graph_holders
-from ipygpumem.features.holders.heap import Heap
+from ipygpumem.features.holders.model import Storage
 from ipygpumem.features.holders.naming import PLACE_ORDER, ObjectNames
-from ipygpumem.features.holders.referrers import ReferrerGraph, held_from_outside, outermost_first
+from ipygpumem.features.holders.referrers import Heap, ReferrerGraph
 from ipygpumem.features.holders.roots import thread_roots
 from ipygpumem.features.holders.targets import Targets
 from ipygpumem.features.holders.untracked import add_array_referrers, add_class_referrers
 from ipygpumem.sources.storages import TorchTypes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from ipygpumem.features.holders.model import Kind, Place
+    from ipygpumem.features.holders.model import Place
     from ipygpumem.features.holders.roots import Root
     from ipygpumem.sources.storages import StorageLocation
 
-__all__ = ["NO_NAME", "NamedStorage", "SearchResult", "find_storages", "search_holders"]
+__all__ = ["NO_NAME", "NamedStorage", "SearchResult", "search_holders"]
 
 NO_NAME = "no name in Python"
 """The holder of objects that are alive, although no name leads to them."""
@@ -41,6 +38,7 @@ _MIN_UNNAMED_BYTES = 4096
 """Unnamed bytes that are worth a second look: PyTorch itself keeps some small tensors."""
 _SECOND_LOOK_SHARE = 0.4
 """Share of the time limit after which there is no second look; one may take until twice that share."""
+_MAX_GRAPH_HOLDERS = 4
 _UNREADABLE = (
     "this version of PyTorch does not show all tensors that autograd graphs saved: the others are counted as not"
     " reachable from Python"
@@ -49,22 +47,20 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class NamedStorage:
-    """One storage and its names; see `ipygpumem.features.holders.model.Storage`.
+    """One storage, as far as it is known without the allocator's blocks.
 
     Attributes:
+        memory: Where it is.
+        facts: Its names and its use; its size is that of the storage, not of the block.
+        holder: The name of its holder.
+        place: Where that name belongs.
         graph_holders: If only an autograd graph keeps it: every holder of a tensor with such a graph.
     """
 
     memory: StorageLocation
-    kind: Kind
-    name: str
+    facts: Storage
     holder: str
     place: Place
-    other_names: tuple[str, ...]
-    places: tuple[Place, ...]
-    graph: bool
-    tensor: str
-    view: int | None
     graph_holders: tuple[str, ...] = ()
 
 
@@ -103,24 +99,11 @@ def search_holders(
         limit: Time limit in seconds.
         threads: Whether to look into the local variables of running code, too.
     """
-    with _search(torch, is_wanted, limit) as search:
-        return search.run(list(roots), threads=threads)
-
-
-def find_storages(torch: Any, is_wanted: Callable[[str], bool], *, limit: float = 5.0) -> dict[StorageLocation, Any]:
-    """A weak reference to every storage, without searching for its names."""
-    with _search(torch, is_wanted, limit) as search:
-        search.read_targets()
-        return search.targets.references
-
-
-@contextlib.contextmanager
-def _search(torch: Any, is_wanted: Callable[[str], bool], limit: float) -> Iterator[_HolderSearch]:
     with collector_paused():
         search = _HolderSearch(torch, is_wanted, limit)
         try:
             with search.types.without_overrides():
-                yield search
+                return search.run(list(roots), threads=threads)
         finally:
             search.heap.release()
 
@@ -133,48 +116,33 @@ class _HolderSearch:
         self.types = TorchTypes(torch)
         self.is_wanted = is_wanted
         self.heap = Heap(self.deadline)
-        self.by_role = self.heap.by_role(self.types.role)
         self.complete = True
         self.arrays_searched = False
-        self.notes: list[str] = []
 
     def run(self, roots: list[Root], *, threads: bool) -> SearchResult:
         storages: list[NamedStorage] = []
         references: dict[StorageLocation, Any] = {}
-        if self.by_role.get("tensor") or self.by_role.get("storage"):
+        notes = []
+        by_role = self.heap.by_role(self.types.role)
+        if by_role.get("tensor") or by_role.get("storage"):
             self.heap.connect()  # first, because reading an object may create its ``__dict__``
-            self.read_targets()
+            self.targets = Targets(self.types, self.is_wanted, by_role, self.deadline)
             references = self.targets.references
+            if self.targets.graph.unreadable:
+                notes.append(_UNREADABLE)
+            self.complete = self.targets.graph.complete
             if self.targets.by_id:
                 storages = self._named_storages(self._find_names(roots, threads=threads))
         complete = self.complete and self.heap.complete
         seconds = time.perf_counter() - self.start
-        return SearchResult(storages, references, len(self.heap.objects), seconds, complete, tuple(self.notes))
-
-    def read_targets(self) -> None:
-        self.targets = Targets(self.types, self.is_wanted, self.by_role)
-        self.graph = self._read_graph(self.by_role.get("tensor", []))
-
-    def _read_graph(self, tensors: list[Any]) -> AutogradGraph:
-        graph = AutogradGraph(self.types, tensors, self.deadline)
-        objects = {id(tensor): tensor for tensor in tensors} | graph.hook_objects
-        for object_id, obj in graph.saved.items():
-            if self.types.role(type(obj)) == "tensor":
-                self.targets.add(obj)
-                objects[object_id] = obj
-        for child_id, parent_id in graph.edges:
-            self.targets.extra.setdefault(child_id, []).append(graph.nodes.get(parent_id) or objects[parent_id])
-        if graph.unreadable:
-            self.notes.append(_UNREADABLE)
-        self.complete = self.complete and graph.complete
-        return graph
+        return SearchResult(storages, references, len(self.heap.objects), seconds, complete, tuple(notes))
 
     def _find_names(self, roots: list[Root], *, threads: bool) -> ObjectNames:
-        targets, nodes = self.targets, self.graph.nodes
+        targets = self.targets
         self.referrers = referrers = ReferrerGraph(
             {key: target.obj for key, target in targets.by_id.items()}, targets.extra
         )
-        referrers.objects.update(nodes)
+        referrers.objects.update(targets.graph.nodes)
         terminal_ids = {id(root.value) for root in roots if root.terminal}
         referrers.add_referrers(self.heap, terminal_ids, self.deadline)
         if threads:
@@ -190,7 +158,7 @@ class _HolderSearch:
         return names
 
     def _name_objects(self, roots: list[Root]) -> ObjectNames:
-        names = ObjectNames(self.referrers, self.targets, self.graph.nodes, self.deadline)
+        names = ObjectNames(self.referrers, self.targets, self.deadline)
         names.name_from_roots(roots)
         self.complete = self.complete and self.heap.complete and self.referrers.complete and names.complete
         return names
@@ -212,7 +180,8 @@ class _HolderSearch:
     def _unreached_ids(self, names: ObjectNames) -> set[int]:
         """The objects that no root leads to, without storages that only their tensors keep alive."""
         targets, by_id = self.targets, self.targets.by_id
-        unreached = self.referrers.objects.keys() - (names.place_bits.keys() | names.root_ids | self.graph.nodes.keys())
+        reached = names.place_bits.keys() | names.root_ids | targets.graph.nodes.keys()
+        unreached = self.referrers.objects.keys() - reached
         # once it was created, the Python object of a storage lives as long as the storage: it keeps nothing alive
         bare = {key for key in unreached if key in by_id and not by_id[key].is_tensor and key not in targets.extra}
         bare = self._without_parents(bare)
@@ -228,16 +197,11 @@ class _HolderSearch:
         ids = self._unreached_ids(names)
         if not ids or not self.complete:  # after an incomplete search they may have a name
             return
-        held = held_from_outside(ids, self.referrers, self._own_references())
+        held = self.referrers.held_from_outside(ids, self.targets.own_references())
         cycles = [object_id for object_id in ids if object_id not in held]
         alive = [object_id for object_id in ids if object_id in held]
-        names.name_unreached(outermost_first(alive, self.referrers), NO_NAME, "elsewhere")
-        names.name_unreached(outermost_first(cycles, self.referrers), "unreachable cycles", "garbage")
-
-    def _own_references(self) -> Counter[int]:
-        """How often each object is in the lists of this search, besides the heap and the referrer graph."""
-        lists = (*self.by_role.values(), self.graph.saved.values(), self.graph.hook_objects.values())
-        return self.targets.own_references() + Counter(map(id, chain(*lists)))
+        names.name_unreached(self.referrers.outermost_first(alive), NO_NAME, "elsewhere")
+        names.name_unreached(self.referrers.outermost_first(cycles), "unreachable cycles", "garbage")
 
     def _named_storages(self, names: ObjectNames) -> list[NamedStorage]:
         groups: dict[StorageLocation, list[int]] = {}
@@ -246,8 +210,27 @@ class _HolderSearch:
                 groups.setdefault(memory, []).append(object_id)
         holders: dict[int, dict[str, None]] = {}
         if any(names.named[ids[0]].graph for ids in groups.values()):
-            holders = graph_holders(names.named, self.referrers.children, self.graph.nodes, self.targets.by_id)
+            holders = self._graph_holders(names)
         return [self._named_storage(memory, ids, names, holders) for memory, ids in groups.items()]
+
+    def _graph_holders(self, names: ObjectNames) -> dict[int, dict[str, None]]:
+        """For each object that only autograd graphs keep alive: some holders of tensors with such a graph."""
+        named, children, node_ids = names.named, self.referrers.children, self.targets.graph.nodes.keys()
+        holders: dict[int, dict[str, None]] = {}
+        pending: list[tuple[int, str]] = []
+        for object_id in node_ids | self.targets.by_id.keys():
+            if object_id in named and not named[object_id].graph:
+                child_ids = set(children.get(object_id, ()))
+                reached_ids = child_ids if object_id in node_ids else child_ids & node_ids
+                pending += [(child_id, named[object_id].holder) for child_id in reached_ids]
+        while pending:
+            object_id, holder = pending.pop()
+            if object_id in named and named[object_id].graph:
+                own_holders = holders.setdefault(object_id, {})
+                if holder not in own_holders and len(own_holders) < _MAX_GRAPH_HOLDERS:
+                    own_holders[holder] = None
+                    pending += [(child_id, holder) for child_id in children.get(object_id, ())]
+        return holders
 
     def _named_storage(
         self, memory: StorageLocation, ids: list[int], names: ObjectNames, holders: dict[int, dict[str, None]]
@@ -272,16 +255,16 @@ class _HolderSearch:
         if kind is None:
             has_graph = first.graph or any(self.types.grad_fn(tensor) is not None for tensor in tensors)
             kind = "activation" if has_graph else "plain"
-        return NamedStorage(
-            memory,
-            kind,
-            names.name(ids[0]),
-            first.holder,
-            first.place,
-            names.other_names(ids),
-            names.places(ids),
-            first.graph,
-            max(described, key=lambda description: description[1] or 0)[0] if described else "storage",
-            visible if None not in sizes and visible < memory.size else None,
-            tuple(dict.fromkeys(chain(*(holders.get(object_id, ()) for object_id in ids)))) if first.graph else (),
+        facts = Storage(
+            device=memory.device,
+            amount=memory.size,
+            kind=kind,
+            name=names.name(ids[0]),
+            also=names.other_names(ids),
+            places=names.places(ids),
+            graph=first.graph,
+            tensor=max(described, key=lambda description: description[1] or 0)[0] if described else "storage",
+            view=visible if None not in sizes and visible < memory.size else None,
         )
+        graph_holders = chain(*(holders.get(object_id, ()) for object_id in ids)) if first.graph else ()
+        return NamedStorage(memory, facts, first.holder, first.place, tuple(dict.fromkeys(graph_holders)))

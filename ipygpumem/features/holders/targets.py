@@ -1,22 +1,26 @@
-"""The tensors and storages of a search: the memory they use, what modules and optimizers use them for, their gradients.
+"""The tensors and storages of a search: the memory they use, what they are used for, and their autograd graphs.
 
 Some tensors have no memory of their own, because they wrap others (DTensor, torchao's tensors, a user's own subclass).
 Their role passes to the tensors inside, so that the storage of a wrapped parameter is a parameter.
+A hook that packed a saved tensor may keep it itself: a checkpoint keeps its arguments in autograd's own wrappers.
 """
 
 from __future__ import annotations
 
+import gc
+import time
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
-from types import FunctionType
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.interpreter import instance_dict, is_exactly, is_instance, mro, slot_values, type_dict
 from ipygpumem.features.holders.model import KINDS, Kind
+from ipygpumem.sources.storages import is_saved_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ipygpumem.sources.storages import StorageLocation, TorchTypes
 
@@ -34,6 +38,13 @@ _OWNED: tuple[tuple[str, str, int, Kind], ...] = (
 _NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
 """Class attributes of torchao with the names of the wrapped tensors; its ``__tensor_flatten__`` is generated."""
 
+_MAX_NODES = 300_000
+"""A loop that accumulates a loss with its graph may have created millions."""
+_MAX_HOOK_OBJECTS = 500
+"""Objects behind one hook that are searched for wrappers: a checkpoint has a dozen."""
+_MAX_HOOK_DEPTH = 7
+"""A function, its closure, a cell, an object, its dict, a list, a wrapper."""
+
 
 @dataclass(slots=True)
 class Target:
@@ -49,6 +60,7 @@ class Targets:
     """The targets of one search.
 
     Attributes:
+        graph: The autograd graphs of all tensors.
         by_id: The targets by the id of the tensor or storage.
         kinds: What each storage is used for, by device and address, as far as it belongs to a module or an optimizer.
         extra: Referrers that the collector does not know, by the id of the referent.
@@ -59,9 +71,15 @@ class Targets:
     """
 
     def __init__(
-        self, tensor_types: TorchTypes, is_wanted: Callable[[str], bool], by_role: dict[str, list[Any]]
+        self,
+        tensor_types: TorchTypes,
+        is_wanted: Callable[[str], bool],
+        by_role: dict[str, list[Any]],
+        deadline: float,
     ) -> None:
+        tensors = by_role.get("tensor", [])
         self._types = tensor_types
+        self._by_role = by_role
         self._is_wanted = is_wanted
         self._without_memory: dict[int, Any] = {}
         self._roles: dict[int, Kind] = {}
@@ -72,16 +90,20 @@ class Targets:
         self.base_ids: set[int] = set()
         self.optimizer_ids = set(map(id, by_role.get("optimizer", [])))
         self.references: dict[StorageLocation, Any] = {}
-        for tensor in by_role.get("tensor", []):
-            self.add(tensor)
+        for tensor in tensors:
+            self._add(tensor)
         for storage in by_role.get("storage", []):
-            self.add(storage, is_tensor=False)
-        self._add_gradients(by_role.get("tensor", []))
+            self._add(storage, is_tensor=False)
+        self._add_gradients(tensors)
         self._add_bases()
-        self._set_roles(by_role)
+        self._set_roles()
         self._set_kinds()
+        self.graph = AutogradGraph(tensor_types, tensors, self.extra, deadline)
+        for obj in self.graph.saved.values():
+            if tensor_types.role(type(obj)) == "tensor":
+                self._add(obj)
 
-    def add(self, obj: Any, *, is_tensor: bool = True, levels: int = _MAX_WRAPPERS) -> bool:
+    def _add(self, obj: Any, *, is_tensor: bool = True, levels: int = _MAX_WRAPPERS) -> bool:
         """Add a tensor or storage if it uses memory on the wanted devices, and return whether it does."""
         object_id = id(obj)
         if object_id in self.by_id or object_id in self._without_memory or not levels:
@@ -96,7 +118,7 @@ class Targets:
         wrapped = self._wrapped_tensors(obj) if is_tensor and not memory else []
         if wrapped:
             self._without_memory[object_id] = obj  # entered first, because it may wrap itself
-            wrapped = [tensor for tensor in wrapped if self.add(tensor, levels=levels - 1)]
+            wrapped = [tensor for tensor in wrapped if self._add(tensor, levels=levels - 1)]
         if memory or wrapped:
             self.by_id[object_id] = Target(obj, memory, is_tensor, wrapped)
             self._without_memory.pop(object_id, None)
@@ -106,7 +128,7 @@ class Targets:
         for tensor in tensors:
             gradient = self._types.gradient(tensor)
             if gradient is not None:
-                self.add(gradient)
+                self._add(gradient)
                 self._set_role(gradient, "gradient")
                 self.extra.setdefault(id(gradient), []).append(tensor)
                 self.gradient_ids.add(id(gradient))
@@ -116,16 +138,16 @@ class Targets:
         for object_id, target in list(self.by_id.items()):
             base = self._types.base(target.obj) if target.is_tensor else None
             if base is not None and id(base) != object_id:
-                self.add(base)
+                self._add(base)
                 self.base_ids.add(id(base))
                 self.extra.setdefault(id(base), []).append(target.obj)
 
-    def _set_roles(self, by_role: dict[str, list[Any]]) -> None:
+    def _set_roles(self) -> None:
         for target in self.by_id.values():
             if target.wrapped and self._types.grad_fn(target.obj) is not None:  # the tensors inside have no graph
                 self._set_role(target.obj, "activation")
         for role, attribute, levels, kind in _OWNED:
-            for owner in by_role.get(role, []):
+            for owner in self._by_role.get(role, []):
                 for tensor in _contents((instance_dict(owner) or {}).get(attribute), levels):
                     self._set_role(tensor, kind)
 
@@ -169,9 +191,9 @@ class Targets:
     def own_references(self) -> Counter[int]:
         """How often each object is in the lists of this instance, by id."""
         targets = self.by_id.values()
-        wrapped = chain.from_iterable(target.wrapped for target in targets)
-        objects = (target.obj for target in targets)
-        return Counter(map(id, chain(*self.extra.values(), wrapped, objects, self._without_memory.values())))
+        lists = chain(*self._by_role.values(), *self.extra.values(), *(target.wrapped for target in targets))
+        single = chain((target.obj for target in targets), self._without_memory.values(), self.graph.saved.values())
+        return Counter(map(id, chain(lists, single)))
 
 
 def _flattened_names(cls: type) -> set[str]:
@@ -197,3 +219,89 @@ def _contents(container: Any, levels: int) -> list[Any]:
         return [container]
     values = list(dict.values(container) if base is dict else base.__iter__(container))
     return [item for value in values for item in _contents(value, levels - 1)] if levels else []
+
+
+class AutogradGraph:
+    """The nodes above some tensors.
+
+    Attributes:
+        nodes: The nodes by id, kept alive because the collector does not know them and ids are reused.
+        saved: What the nodes keep besides each other: tensors, or what a hook made of them, and the hooks.
+        unreadable: Whether some saved tensors cannot be read in this version of PyTorch.
+        complete: Whether all nodes were visited.
+    """
+
+    def __init__(
+        self, tensor_types: TorchTypes, tensors: Iterable[Any], extra: dict[int, list[Any]], deadline: float
+    ) -> None:
+        self._types = tensor_types
+        self._extra = extra
+        self._searched_ids: set[int] = set()
+        self.nodes: dict[int, Any] = {}
+        self.saved: dict[int, Any] = {}
+        self.unreadable = False
+        self.complete = True
+        pending: list[Any] = []
+        for tensor in tensors:
+            node = tensor_types.grad_fn(tensor)
+            if node is not None:
+                self._add_nodes([node], tensor, pending)
+        while pending:
+            if len(self.nodes) > _MAX_NODES or time.perf_counter() > deadline:
+                self.complete = False
+                return
+            node = pending.pop()
+            self._add_nodes(tensor_types.next_nodes(node), node, pending)
+            self._add_nodes(self._read_saved(node), None, pending)
+
+    def _add_nodes(self, nodes: list[Any], referrer: Any, pending: list[Any]) -> None:
+        for node in nodes:
+            if referrer is not None:
+                self._extra.setdefault(id(node), []).append(referrer)
+            if id(node) not in self.nodes:
+                self.nodes[id(node)] = node
+                pending.append(node)
+
+    def _read_saved(self, node: Any) -> list[Any]:
+        """Record what a node saved; return nodes that are reachable only through its hooks."""
+        saved, unreadable = self._types.saved(node)
+        self.unreadable |= unreadable
+        hidden_nodes = []
+        for obj in saved:
+            self.saved[id(obj)] = obj
+            self._extra.setdefault(id(obj), []).append(node)
+            if is_exactly(obj, (FunctionType, MethodType)) and id(obj) not in self._searched_ids:
+                hidden_nodes += self._search_hook(obj)
+        return hidden_nodes
+
+    def _search_hook(self, hook: Any) -> list[Any]:
+        """Find the wrappers and nodes that a hook keeps: the collector does not see the tensors inside a wrapper."""
+        nodes, level = [], [hook]
+        seen = {id(hook)}
+        for _ in range(_MAX_HOOK_DEPTH):
+            next_level: list[Any] = []
+            for obj in level:
+                self._searched_ids.add(id(obj))
+                for part in (obj.__closure__,) if type(obj) is FunctionType else gc.get_referents(obj):
+                    is_new = id(part) not in seen
+                    if is_saved_tensor(part):
+                        self._unpack(part, obj)
+                    elif is_new and hasattr(type(part), "_raw_saved_tensors"):
+                        nodes.append(part)
+                    elif is_new and len(seen) < _MAX_HOOK_OBJECTS and gc.is_tracked(part) and self._may_lead_on(part):
+                        next_level.append(part)
+                    seen.add(id(part))
+            level = next_level
+        return nodes
+
+    def _unpack(self, wrapper: Any, referrer: Any) -> None:
+        parts, readable = self._types.saved_parts(wrapper)
+        self.unreadable |= not readable
+        for part in parts:
+            if part is not None:
+                self.saved[id(part)] = part
+                self._extra.setdefault(id(part), []).append(referrer)
+
+    def _may_lead_on(self, obj: Any) -> bool:
+        cls = type(obj)
+        return not is_instance(obj, type) and cls is not ModuleType and self._types.role(cls) is None

@@ -19,8 +19,7 @@ from ipygpumem.core.interpreter import is_instance, mro
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from ipygpumem.features.holders.heap import Heap
-    from ipygpumem.features.holders.referrers import ReferrerGraph
+    from ipygpumem.features.holders.referrers import Heap, ReferrerGraph
 
 __all__ = ["add_array_referrers", "add_class_referrers", "array_base", "array_items", "has_objects"]
 

@@ -13,7 +13,7 @@ def test_activations_belong_to_the_tensor_with_the_graph(search):
     x = search.parameter()
     losses = [x.exp().sum() for _ in range(2)]
     found = search.storages({"losses": losses, "x": x})
-    assert sorted((storage.name, storage.graph, storage.kind) for storage in found) == [
+    assert sorted((storage.facts.name, storage.facts.graph, storage.facts.kind) for storage in found) == [
         ("losses[0]", True, "activation"),
         ("losses[1]", True, "activation"),
         ("x", False, "plain"),
@@ -24,7 +24,7 @@ def test_an_activation_with_a_name_of_its_own(search):
     x = search.parameter()
     y = x.exp()
     found = search.storages({"loss": y.sum(), "y": y, "x": x})
-    assert {storage.name: storage.graph for storage in found} == {"x": False, "y": False}
+    assert {storage.facts.name: storage.facts.graph for storage in found} == {"x": False, "y": False}
 
 
 def test_no_hook_is_called_and_no_checkpoint_is_recomputed(search):
@@ -44,7 +44,7 @@ def test_no_hook_is_called_and_no_checkpoint_is_recomputed(search):
     checkpointed = checkpoint(block, x, use_reentrant=False).sum()
     before = list(calls)
     found = search.storages({"loss": loss, "checkpointed": checkpointed, "x": x})
-    assert {storage.name for storage in found} == {"loss", "x"}
+    assert {storage.facts.name for storage in found} == {"loss", "x"}
     assert calls == before
     loss.backward()
     assert "unpack" in calls, "otherwise the hook would prove nothing"
@@ -86,7 +86,7 @@ def offloaded_by_a_method(x):
 @pytest.mark.parametrize("make", [checkpointed, offloaded, offloaded_by_a_method])
 def test_what_a_hook_keeps_belongs_to_the_loss(search, make):
     found = search.storages({"losses": [make(search.parameter()) for _ in range(2)]})
-    assert sorted({(storage.name, storage.place, storage.graph) for storage in found}) == [
+    assert sorted({(storage.facts.name, storage.place, storage.facts.graph) for storage in found}) == [
         ("losses[0]", "variable", True),
         ("losses[1]", "variable", True),
     ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 import torch._dynamo  # binds names of torch._C, which a fake GPU must not replace meanwhile
 
 from fakes.traffic import Traffic
-from ipygpumem.features.holders.baseline import storage_baseline
+from ipygpumem.features.holders.baseline import CellBaselines
 from ipygpumem.features.holders.collect import find_holders, holders
 from ipygpumem.features.holders.roots import Root
 from ipygpumem.measurement.runtime import current
@@ -29,23 +31,26 @@ def ones(nbytes):
     return torch.ones(nbytes, dtype=torch.uint8, device="cuda")
 
 
+def baseline_of_search(**options):
+    return find_holders(current(), [], **options)[1]
+
+
 def names(variables, **options):
     return [holder.name for holder in holders([Root("", variables, "variable", "names")], **options).holders]
 
 
 def test_only_new_storages_are_listed(fake_gpu):
     variables = {"old": ones(3 * MIB)}
-    baseline = storage_baseline()
+    baseline = baseline_of_search()
     variables["new"] = ones(4 * MIB)
     assert names(variables, since=baseline) == ["new"]
     assert holders([Root("", variables, "variable", "names")], since=baseline).total("cuda:0").held == 7 * MIB
 
 
-@pytest.mark.parametrize("source", ["baseline", "search"])
-def test_a_storage_at_the_address_of_a_freed_one_is_new(fake_gpu, source):
+def test_a_storage_at_the_address_of_a_freed_one_is_new(fake_gpu):
     """PyTorch reuses addresses at once."""
     variables = {"kept": ones(3 * MIB), "replaced": ones(4 * MIB)}
-    baseline = storage_baseline() if source == "baseline" else find_holders(current(), [])[1]
+    baseline = baseline_of_search()
     address = variables["replaced"].untyped_storage().data_ptr()
     del variables["replaced"]
     variables["fresh"] = ones(4 * MIB)
@@ -55,31 +60,47 @@ def test_a_storage_at_the_address_of_a_freed_one_is_new(fake_gpu, source):
     assert names(variables, since=baseline) == ["fresh"], "a view is a new tensor, but no new storage"
 
 
-def test_a_search_sees_the_same_storages_as_a_baseline(fake_gpu):
-    variables = {"x": ones(3 * MIB), "storages": [ones(5 * MIB).untyped_storage()]}
-    _, from_search = find_holders(current(), [Root("", variables, "variable", "names")])
-    assert from_search == storage_baseline()
-    assert len(from_search.storages) == 2
-
-
 def test_a_search_of_one_device_knows_the_blocks_of_the_others(two_gpus):
     variables = {"x": ones(3 * MIB), "y": torch.ones(MIB, dtype=torch.uint8, device="cuda:1")}
-    _, baseline = find_holders(current(), [], device=0)
+    baseline = baseline_of_search(device=0)
     variables["z"] = torch.ones(MIB, dtype=torch.uint8, device="cuda:1")
     assert names(variables, since=baseline) == ["z"]
 
 
-def test_a_baseline_of_blocks_only(fake_gpu, monkeypatch):
+CELL = "x = f()\n%gpumem who --new"
+
+
+def test_the_baseline_of_a_cell_needs_no_search(fake_gpu, monkeypatch):
     variables = {"old": ones(3 * MIB)}
-    baseline = storage_baseline(blocks_only=True)
-    assert baseline.references == ()
+    baselines = CellBaselines(current())
+    with monkeypatch.context() as patch:
+        patch.setattr(gc, "get_objects", None)
+        baselines.start_cell(CELL)
     variables["new"] = ones(4 * MIB)
-    assert names(variables, since=baseline) == ["new"]
+    assert names(variables, since=baselines.cell) == ["new"]
+
+
+def test_a_cell_that_reuses_memory_it_has_freed_adds_nothing(fake_gpu):
+    variables = {"replaced": ones(4 * MIB)}
+    baselines = CellBaselines(current())
+    baselines.start_cell(CELL)
+    del variables["replaced"]
+    variables["fresh"] = ones(4 * MIB)
+    assert names(variables, since=baselines.cell) == []
+
+
+@pytest.mark.parametrize("text", ["%gpumem who --new", "# first\n%gpumem who --new", "x = f()\n%gpumem who"])
+def test_other_cells_take_no_baseline(fake_gpu, text):
+    baselines = CellBaselines(current())
+    baselines.start_cell(CELL)
+    baselines.start_cell(text)
+    assert baselines.cell is None
+    assert baselines.comparison() == (None, "the last %gpumem who")
 
 
 def test_a_baseline_keeps_no_tensor_alive(fake_gpu):
     variables = {"x": ones(3 * MIB)}
-    baseline = storage_baseline()
+    baseline = baseline_of_search()
     before = torch.cuda.memory_allocated()
     variables.clear()
     assert torch.cuda.memory_allocated() == before - 3 * MIB
@@ -88,7 +109,7 @@ def test_a_baseline_keeps_no_tensor_alive(fake_gpu):
 
 def test_a_baseline_of_main_memory():
     variables = {"old": torch.ones(54321)}
-    baseline = storage_baseline(host=True)
+    baseline = baseline_of_search(host=True)
     address = variables.pop("old").data_ptr()
     others = []
     while len(others) < 50 and (not others or others[-1].data_ptr() != address):
@@ -100,7 +121,7 @@ def test_a_baseline_of_main_memory():
 def test_a_storage_that_only_a_graph_kept_at_the_baseline_is_old(cpu_tensors_on_fake_gpu):
     x = torch.ones(70_000, requires_grad=True)
     loss = (x.exp() * 2).sum()
-    baseline = storage_baseline()
+    baseline = baseline_of_search()
     saved = loss.grad_fn.next_functions[0][0].next_functions[0][0]._saved_result  # creates its Python object
     variables = {"x": x, "loss": loss, "saved": saved, "new": torch.ones(1000)}
     assert names(variables, since=baseline) == ["new"]

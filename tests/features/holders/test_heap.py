@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 import ipygpumem
-from ipygpumem.features.holders.heap import Heap
 from ipygpumem.features.holders.naming import ObjectNames
-from ipygpumem.features.holders.referrers import ReferrerGraph
+from ipygpumem.features.holders.referrers import Heap, ReferrerGraph
 
 CHECKOUT = Path(ipygpumem.__file__).parents[1]
 
@@ -48,7 +47,7 @@ assert gc.get_freeze_count() > 1000
 gc.get_referents = recording
 roots = [Root("", variables, "variable", "names")]
 found = search_holders(roots, torch, lambda _: True, threads=False, limit=300.0)
-assert [storage.name for storage in found.storages if storage.memory.size == 5001 * 4] == ['model["weights"][0]']
+assert [storage.facts.name for storage in found.storages if storage.memory.size == 5001 * 4] == ['model["weights"][0]']
 assert found.complete
 assert len(requests) > 1000
 assert not any(requests), "see the next test"
@@ -105,4 +104,4 @@ def test_a_search_may_stop_in_any_step(search, monkeypatch, step):
     found = search.result({"chain": chain}, limit=10)
     assert not found.complete
     assert [storage for storage in found.storages if storage.memory.size == search.elements * 4] == []
-    assert "garbage" not in {place for storage in found.storages for place in storage.places}
+    assert "garbage" not in {place for storage in found.storages for place in storage.facts.places}

@@ -122,26 +122,26 @@ MAKERS = {
 @pytest.mark.parametrize("name", MAKERS)
 def test_name_of_a_reference(search, name):
     storage = search.storage({"x": MAKERS[name](search.tensor())})
-    assert storage.name == name
-    assert (storage.holder, storage.place, storage.places) == ("x", "variable", ("variable",))
-    assert storage.other_names == ()
-    assert storage.tensor == f"float32 [{search.elements}]"
+    assert storage.facts.name == name
+    assert (storage.holder, storage.place, storage.facts.places) == ("x", "variable", ("variable",))
+    assert storage.facts.also == ()
+    assert storage.facts.tensor == f"float32 [{search.elements}]"
 
 
 def test_a_storage_is_found_once_with_all_its_names(search):
     x = search.tensor()
     storage = search.storage({"x": x, "views": [x[5:], x.view(1, -1)], "same": x})
-    assert storage.name == "x"
-    assert set(storage.other_names) == {"same", "views[0]", "views[1]"}
+    assert storage.facts.name == "x"
+    assert set(storage.facts.also) == {"same", "views[0]", "views[1]"}
 
 
 def test_a_view_that_keeps_its_whole_storage(search):
     storage = search.storage({"small": search.tensor()[:2]})
-    assert (storage.name, storage.view) == ("small", 8)
+    assert (storage.facts.name, storage.facts.view) == ("small", 8)
 
 
 def test_a_storage_without_a_tensor(search):
-    assert search.storage({"s": search.tensor().untyped_storage()}).name == "s"
+    assert search.storage({"s": search.tensor().untyped_storage()}).facts.name == "s"
 
 
 @pytest.mark.parametrize("count", [1, 31, 32, 33, 200])
@@ -149,8 +149,8 @@ def test_few_and_many_tensors_are_found_alike(search, count):
     """Below a certain number, each id is looked up by itself."""
     tensors = [search.tensor() for _ in range(count)]
     found = search.storages({"rows": [{"x": tensor} for tensor in tensors], "again": tensors})
-    assert sorted(storage.name for storage in found) == sorted(f"again[{i}]" for i in range(count))
-    others = {name for storage in found for name in storage.other_names}
+    assert sorted(storage.facts.name for storage in found) == sorted(f"again[{i}]" for i in range(count))
+    others = {name for storage in found for name in storage.facts.also}
     assert others == {f'rows[{i}]["x"]' for i in range(count)}
 
 
@@ -162,7 +162,11 @@ def test_kinds_of_what_modules_and_optimizers_own(search):
     (model.weight * model.mean[1:]).sum().backward()
     optimizer.step()
     variables = {"optimizer": optimizer, "parameters": list(model.parameters()), "model": model}
-    kinds = {storage.name: storage.kind for extra in (0, 1) for storage in search.storages(variables, extra=extra)}
+    kinds = {
+        storage.facts.name: storage.facts.kind
+        for extra in (0, 1)
+        for storage in search.storages(variables, extra=extra)
+    }
     assert kinds == {
         "model.weight": "parameter",
         "model.mean": "buffer",
@@ -175,32 +179,32 @@ def test_kinds_of_what_modules_and_optimizers_own(search):
 def test_parameters_that_only_an_optimizer_has(search):
     optimizer = torch.optim.SGD([torch.nn.Parameter(search.tensor())])
     storage = search.storage({"optimizer": optimizer})
-    assert (storage.name, storage.kind) == ('optimizer.param_groups[0]["params"][0]', "parameter")
+    assert (storage.facts.name, storage.facts.kind) == ('optimizer.param_groups[0]["params"][0]', "parameter")
 
 
 def test_state_of_a_parameter_that_only_the_optimizer_has(search):
     optimizer = torch.optim.Adam([torch.nn.Parameter(search.tensor())])
     optimizer.param_groups[0]["params"][0].grad = search.tensor()
     optimizer.step()
-    names = {storage.name for storage in search.storages({"o": optimizer})}
+    names = {storage.facts.name for storage in search.storages({"o": optimizer})}
     assert {'o.param_groups[0]["params"][0]', 'o.state[o.param_groups[0]["params"][0]]["exp_avg"]'} < names
     assert not any(name.startswith("o.state (key)") for name in names)
 
 
 def test_a_member_of_an_enum(search):
-    assert search.storage({"Kind": enum.Enum("Kind", {"A": search.tensor()})}).name == "Kind.A._value_"
+    assert search.storage({"Kind": enum.Enum("Kind", {"A": search.tensor()})}).facts.name == "Kind.A._value_"
 
 
 def test_long_and_quoted_keys(search):
     variables = {"x": {'say "hi"\n': search.tensor(), "y" * 200: search.tensor(1)}}
-    assert search.storage(variables).name == "x['say \"hi\"\\n']"
-    assert len(search.storage(variables, extra=1).name) < 50
+    assert search.storage(variables).facts.name == "x['say \"hi\"\\n']"
+    assert len(search.storage(variables, extra=1).facts.name) < 50
 
 
 def test_a_list_that_contains_itself(search):
     x = [search.tensor()]
     x.append(x)
-    assert search.storage({"x": x}).name == "x[0]"
+    assert search.storage({"x": x}).facts.name == "x[0]"
 
 
 def test_only_one_of_several_shortened_names_is_shown(search):
@@ -208,7 +212,7 @@ def test_only_one_of_several_shortened_names_is_shown(search):
     for _ in range(100):
         nested = [nested, nested]
     storage = search.storage({"x": nested})
-    assert (storage.name, storage.other_names) == ("x...[0][0][0][0]", ())
+    assert (storage.facts.name, storage.facts.also) == ("x...[0][0][0][0]", ())
 
 
 def linked(count, value):
@@ -220,7 +224,7 @@ def linked(count, value):
 
 def test_a_chain_of_many_references_is_followed_to_its_end(search):
     storage = search.storage({"chain": linked(20_000, search.tensor())})
-    assert re.fullmatch(r'chain\.\.\.(\["next"\])+\["value"\]', storage.name)
+    assert re.fullmatch(r'chain\.\.\.(\["next"\])+\["value"\]', storage.facts.name)
 
 
 def test_a_deeply_nested_list(search):
@@ -229,7 +233,7 @@ def test_a_deeply_nested_list(search):
         x = [x]
     storage = search.storage({"x": x})
     assert storage.holder == "x"
-    assert storage.name.startswith("x...") and len(storage.name) < 100
+    assert storage.facts.name.startswith("x...") and len(storage.facts.name) < 100
     while type(x) is list:  # taken apart step by step, because the interpreter would recurse
         x = x[0]
 
@@ -282,7 +286,7 @@ class OverridingArray(np.ndarray):
 def test_a_tensor_in_an_array_of_objects(search, monkeypatch, make, name):
     variables = {"x": make(types.SimpleNamespace(tensor=search.tensor()))}
     monkeypatch.setattr(CodeRuns, "enabled", True)
-    assert search.storage(variables).name == f"{name}.tensor"
+    assert search.storage(variables).facts.name == f"{name}.tensor"
 
 
 SHARING = {
@@ -297,7 +301,7 @@ SHARING = {
 @pytest.mark.parametrize(("make", "name"), SHARING.values(), ids=SHARING)
 def test_an_array_that_shares_the_memory_of_a_tensor(search, make, name):
     storage = search.storage({"x": make(search.tensor())})
-    assert (storage.name, storage.place) == (name, "variable")
+    assert (storage.facts.name, storage.place) == (name, "variable")
 
 
 def test_an_array_that_only_a_c_object_refers_to(search):
@@ -330,14 +334,14 @@ def local_class(value):
     ],
 )
 def test_a_tensor_behind_a_class_or_a_wrapper(search, make, name):
-    assert search.storage({"x": make(search.tensor())}).name == name
+    assert search.storage({"x": make(search.tensor())}).facts.name == name
 
 
 def test_a_class_is_named_after_one_of_many_instances(search):
     cls = local_class(search.tensor())
     variables = {"many": [cls() for _ in range(2000)]}
     del cls
-    assert re.fullmatch(r"many\[\d+\]\.__class__\.inner\.value", search.storage(variables).name)
+    assert re.fullmatch(r"many\[\d+\]\.__class__\.inner\.value", search.storage(variables).facts.name)
 
 
 def test_a_default_value_is_named_rather_than_the_tuple_of_defaults(search):
@@ -345,4 +349,4 @@ def test_a_default_value_is_named_rather_than_the_tuple_of_defaults(search):
     loss.grad_fn.register_hook(default(search.tensor()))  # the dict of hooks belongs to a C++ object
     storage = search.storage({"loss": loss})
     assert storage.holder == NO_NAME
-    assert re.fullmatch(r"<OrderedDict>\[\d+\] \(default parameter\)", storage.name)
+    assert re.fullmatch(r"<OrderedDict>\[\d+\] \(default parameter\)", storage.facts.name)

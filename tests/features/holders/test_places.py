@@ -47,14 +47,14 @@ def test_variables_come_before_outputs_and_outputs_before_tracebacks(search):
         Root("last exception", error, "traceback", terminal=False),
     )
     storage = search.storage({"x": x}, output, traceback)
-    assert (storage.name, storage.holder, storage.places) == ("x", "x", ("variable", "output", "traceback"))
+    assert (storage.facts.name, storage.holder, storage.facts.places) == ("x", "x", ("variable", "output", "traceback"))
     storage = search.storage({}, output, traceback)
-    assert (storage.name, storage.holder) == ("Out[3]", "Out[3]")
+    assert (storage.facts.name, storage.holder) == ("Out[3]", "Out[3]")
     history.clear()
     del x
     storage = search.storage({}, traceback)
-    assert (storage.holder, storage.places) == ("last exception: error_with_local() value", ("traceback",))
-    assert storage.other_names == ("last exception: fail() x",)
+    assert (storage.holder, storage.facts.places) == ("last exception: error_with_local() value", ("traceback",))
+    assert storage.facts.also == ("last exception: fail() x",)
     error.__traceback__ = None
 
 
@@ -68,7 +68,7 @@ def test_the_frame_of_a_failed_function_gets_no_dict(search):
         fail()
     except ValueError as problem:
         error = problem
-    assert search.storage({}, Root("e", error, "traceback")).name == "e: fail() x"
+    assert search.storage({}, Root("e", error, "traceback")).facts.name == "e: fail() x"
     frame = error.__traceback__.tb_next.tb_frame
     dicts = [referent for referent in gc.get_referents(frame) if type(referent) is dict]
     assert all("x" not in namespace for namespace in dicts if namespace is not frame.f_globals)
@@ -111,8 +111,8 @@ class Worker:
 def test_a_local_variable_of_a_thread(search):
     with Worker(search.tensor(), "loader"):
         storage = search.storage({}, threads=True)
-    assert storage.name == "thread loader: Worker._work() batch[0]".replace("Worker.", _class_prefix())
-    assert storage.holder == storage.name.removesuffix("[0]")
+    assert storage.facts.name == "thread loader: Worker._work() batch[0]".replace("Worker.", _class_prefix())
+    assert storage.holder == storage.facts.name.removesuffix("[0]")
     assert storage.place == "thread"
 
 
@@ -132,7 +132,7 @@ def test_an_unreachable_cycle_is_recognized_and_not_collected(search, no_collect
     reference = weakref.ref(node)
     del node
     storage = search.storage({})
-    assert (storage.holder, storage.place, storage.places) == ("unreachable cycles", "garbage", ("garbage",))
+    assert (storage.holder, storage.place, storage.facts.places) == ("unreachable cycles", "garbage", ("garbage",))
     assert reference() is not None
     gc.collect()
     assert search.storages({}) == []
@@ -141,7 +141,7 @@ def test_an_unreachable_cycle_is_recognized_and_not_collected(search, no_collect
 def test_a_cycle_that_something_unknown_refers_to_is_alive(search):
     iterator = iter([Node(search.tensor())])  # in a local variable of the test, which is no root
     storage = search.storage({})
-    assert (storage.holder, storage.places) == (NO_NAME, ("elsewhere",))
+    assert (storage.holder, storage.facts.places) == (NO_NAME, ("elsewhere",))
     del iterator
 
 

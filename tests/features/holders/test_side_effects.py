@@ -41,7 +41,7 @@ def raising_class(base=object):
 def test_an_object_whose_methods_raise(search):
     obj = object.__new__(raising_class())
     object.__setattr__(obj, "value", search.tensor())
-    assert search.storage({"x": obj}).name == "x.value"
+    assert search.storage({"x": obj}).facts.name == "x.value"
 
 
 @pytest.mark.parametrize("base", [list, dict, tuple])
@@ -52,7 +52,7 @@ def test_a_container_whose_methods_raise(search, base):
         list.append(container, search.tensor())
     if base is dict:
         dict.__setitem__(container, "k", search.tensor())
-    assert search.storage({"x": container}).name == ('x["k"]' if base is dict else "x[0]")
+    assert search.storage({"x": container}).facts.name == ('x["k"]' if base is dict else "x[0]")
 
 
 def test_a_class_that_overrides_dict_and_class(search):
@@ -98,7 +98,7 @@ def test_variables_that_change_meanwhile(search, busy_thread):
 
     busy_thread(change)
     for _ in range(3):
-        assert search.storage(variables).name == "x"
+        assert search.storage(variables).facts.name == "x"
 
 
 def test_attributes_that_change_meanwhile(search, busy_thread):
@@ -111,7 +111,7 @@ def test_attributes_that_change_meanwhile(search, busy_thread):
 
     busy_thread(change)
     for _ in range(3):
-        assert search.storage({"log": log}).name == "log.batch"
+        assert search.storage({"log": log}).facts.name == "log.batch"
 
 
 def test_the_collector_does_not_run_and_stays_enabled(search):
@@ -157,7 +157,7 @@ def test_a_subclass_without_storage_and_with_overrides(search):
 
     x = Wrapper(search.tensor())
     calls.clear()
-    assert search.storage({"x": x}).name == "x.inner"
+    assert search.storage({"x": x}).facts.name == "x.inner"
     assert calls == []
 
 
@@ -180,7 +180,7 @@ def test_active_modes_are_not_called(search):
         calls.clear()
         found = search.storages(variables)
         assert calls == []
-    assert {storage.name for storage in found} == {"x", "loss"}
+    assert {storage.facts.name for storage in found} == {"x", "loss"}
 
 
 def fake_tensor(count):
@@ -222,8 +222,8 @@ def test_tensors_of_other_layouts(search, layout):
 def test_nested_and_quantized_tensors(search):
     count = search.elements
     nested = torch.nested.nested_tensor([torch.ones(count - 1), torch.ones(1)])
-    assert search.storage({"x": nested}).name == "x"
+    assert search.storage({"x": nested}).facts.name == "x"
     jagged = torch.nested.nested_tensor([torch.ones(count), torch.ones(1)], layout=torch.jagged)
-    assert search.storage({"x": jagged}, extra=1).name == "x._values"
+    assert search.storage({"x": jagged}, extra=1).facts.name == "x._values"
     quantized = torch.quantize_per_tensor(torch.ones(count * 4 + 1), 1.0, 0, torch.qint8)
-    assert search.storage({"x": quantized}, nbytes=count * 4 + 1).name == "x"
+    assert search.storage({"x": quantized}, nbytes=count * 4 + 1).facts.name == "x"

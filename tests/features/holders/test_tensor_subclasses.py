@@ -43,7 +43,11 @@ class Wrapper(torch.Tensor):
 def kinds_by_name(space, nbytes=None):
     result = search_holders([Root("", space, "variable", "names")], torch, lambda name: name == "cpu", threads=False)
     assert result.complete
-    return {storage.name: storage.kind for storage in result.storages if storage.memory.size == (nbytes or SIZE * 4)}
+    return {
+        storage.facts.name: storage.facts.kind
+        for storage in result.storages
+        if storage.memory.size == (nbytes or SIZE * 4)
+    }
 
 
 def big(**options):
