@@ -10,8 +10,7 @@ from ipygpumem.core.device_names import split_devices
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.core.interpreter import user_frame
 from ipygpumem.core.units import MIB, in_bytes, size
-from ipygpumem.features.holders.baseline import StorageBaseline
-from ipygpumem.features.holders.model import KINDS, PLACES, Holder, Holders, Rest, Storage, Total
+from ipygpumem.features.holders.model import KINDS, PLACES, Holder, Holders, Rest, Storage, StorageBaseline, Total
 from ipygpumem.features.holders.roots import Root, module_roots, naming
 from ipygpumem.features.holders.search import search_holders
 from ipygpumem.measurement.runtime import current

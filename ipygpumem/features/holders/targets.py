@@ -37,7 +37,6 @@ _OWNED: tuple[tuple[str, str, int, Kind], ...] = (
 """Role of the owner, its attribute, the depth of the containers in it, and what the tensors are used for."""
 _NAME_ATTRIBUTES = ("tensor_data_names", "optional_tensor_data_names")
 """Class attributes of torchao with the names of the wrapped tensors; its ``__tensor_flatten__`` is generated."""
-
 _MAX_NODES = 300_000
 """A loop that accumulates a loss with its graph may have created millions."""
 _MAX_HOOK_OBJECTS = 500
@@ -71,14 +70,10 @@ class Targets:
     """
 
     def __init__(
-        self,
-        tensor_types: TorchTypes,
-        is_wanted: Callable[[str], bool],
-        by_role: dict[str, list[Any]],
-        deadline: float,
+        self, types: TorchTypes, is_wanted: Callable[[str], bool], by_role: dict[str, list[Any]], deadline: float
     ) -> None:
         tensors = by_role.get("tensor", [])
-        self._types = tensor_types
+        self._types = types
         self._by_role = by_role
         self._is_wanted = is_wanted
         self._without_memory: dict[int, Any] = {}
@@ -98,9 +93,9 @@ class Targets:
         self._add_bases()
         self._set_roles()
         self._set_kinds()
-        self.graph = AutogradGraph(tensor_types, tensors, self.extra, deadline)
+        self.graph = AutogradGraph(types, tensors, self.extra, deadline)
         for obj in self.graph.saved.values():
-            if tensor_types.role(type(obj)) == "tensor":
+            if types.role(type(obj)) == "tensor":
                 self._add(obj)
 
     def _add(self, obj: Any, *, is_tensor: bool = True, levels: int = _MAX_WRAPPERS) -> bool:
@@ -159,16 +154,13 @@ class Targets:
     def _set_kinds(self) -> None:
         """Pass the role of each tensor to its storage, and that of a wrapper to wrapped tensors without a role."""
         for root_id, kind in self._roles.items():
-            pending, seen = [root_id], set()
+            pending, seen = [root_id], {root_id}
             while pending:
-                object_id = pending.pop()
-                seen.add(object_id)
-                target = self.by_id[object_id]
-                pending += [
-                    key
-                    for key in map(id, target.wrapped)
-                    if key in self.by_id and key not in self._roles and key not in seen
-                ]
+                target = self.by_id[pending.pop()]
+                wrapped_ids = self.by_id.keys() & map(id, target.wrapped)
+                wrapped_ids -= self._roles.keys() | seen
+                seen |= wrapped_ids
+                pending += wrapped_ids
                 for memory in target.memory:
                     location = (memory.device, memory.address)
                     self.kinds[location] = min(kind, self.kinds.get(location, "plain"), key=KINDS.index)
@@ -231,10 +223,8 @@ class AutogradGraph:
         complete: Whether all nodes were visited.
     """
 
-    def __init__(
-        self, tensor_types: TorchTypes, tensors: Iterable[Any], extra: dict[int, list[Any]], deadline: float
-    ) -> None:
-        self._types = tensor_types
+    def __init__(self, types: TorchTypes, tensors: Iterable[Any], extra: dict[int, list[Any]], deadline: float) -> None:
+        self._types = types
         self._extra = extra
         self._searched_ids: set[int] = set()
         self.nodes: dict[int, Any] = {}
@@ -243,7 +233,7 @@ class AutogradGraph:
         self.complete = True
         pending: list[Any] = []
         for tensor in tensors:
-            node = tensor_types.grad_fn(tensor)
+            node = types.grad_fn(tensor)
             if node is not None:
                 self._add_nodes([node], tensor, pending)
         while pending:
@@ -251,7 +241,7 @@ class AutogradGraph:
                 self.complete = False
                 return
             node = pending.pop()
-            self._add_nodes(tensor_types.next_nodes(node), node, pending)
+            self._add_nodes(types.next_nodes(node), node, pending)
             self._add_nodes(self._read_saved(node), None, pending)
 
     def _add_nodes(self, nodes: list[Any], referrer: Any, pending: list[Any]) -> None:
