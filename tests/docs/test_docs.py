@@ -17,7 +17,7 @@ import ipygpumem
 from ipygpumem.cli.parser import parser
 from ipygpumem.core.host_report import HostReport
 from ipygpumem.core.report import DeviceReport
-from ipygpumem.features.history.report_files import read_rows
+from ipygpumem.features.history.load import read_rows
 from ipygpumem.features.history.reports import Reports
 from ipygpumem.features.ranks.collect import Ranks
 from ipygpumem.features.ranks.merge import Merged

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_names import device_names
 from ipygpumem.core.errors import OptionError, ReportError
 from ipygpumem.core.files import check_ending, check_path
 from ipygpumem.core.tables import text_tables
+from ipygpumem.core.to_dict import plain
 from ipygpumem.features.commands.command import DEVICE, HELP, Command, Option, positive
 from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped
 from ipygpumem.features.commands.progress import progress
-from ipygpumem.features.history.comparison import earlier_runs, pair_rows
-from ipygpumem.features.history.report_files import ReportRows, read_notebook, read_rows, short_names
+from ipygpumem.features.history.comparison import pair_rows
+from ipygpumem.features.history.load import ReportRows, read_notebook, read_rows, short_names
 from ipygpumem.features.history.table import COLUMNS, PAGE, Page, comparison_tables, history_tables, select_devices
 
 if TYPE_CHECKING:
@@ -27,12 +28,6 @@ __all__ = ["COMPARE", "HISTORY", "NOTEBOOK"]
 
 _COMPARED = ("held", "peak", "outside", "seconds")
 _COLUMN_NAMES = f"{{{','.join(COLUMNS)}}}"
-
-
-def _page(arguments: argparse.Namespace) -> Page:
-    if arguments.plot and (arguments.by or arguments.page or arguments.top):
-        raise OptionError("--plot draws every cell in the order in which they ran: omit --by, -n and --page")
-    return Page(arguments.by or "in", arguments.page or 1, arguments.top or PAGE)
 
 
 def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
@@ -49,25 +44,23 @@ def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
         rows = ReportRows("this session", changed_rows(reports), dropped=reports.dropped)
     notebook.cells.claim()
     selected = select_devices(rows.rows, devices)
+    tables = history_tables(selected, page, title=rows.name, dropped=rows.dropped)
     if arguments.plot:
         from ipygpumem.features.history.plot import history_picture
 
-        text = text_tables(history_tables(selected, Page(), title=rows.name))
-        notebook.show_picture(history_picture(selected, rows.name), text)
+        notebook.show_picture(history_picture(selected, rows.name), text_tables(tables))
     else:
-        notebook.show_tables(history_tables(selected, page, title=rows.name, dropped=rows.dropped))
+        notebook.show_tables(tables)
     notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in rows.faults))
 
 
-def _history(arguments: argparse.Namespace) -> int:
-    return _show_files(arguments, read_rows)
+def _page(arguments: argparse.Namespace) -> Page:
+    if arguments.plot and (arguments.by or arguments.page or arguments.top):
+        raise OptionError("--plot draws every cell in the order in which they ran: omit --by, -n and --page")
+    return Page(arguments.by or "in", arguments.page or 1, arguments.top or PAGE)
 
 
-def _notebook(arguments: argparse.Namespace) -> int:
-    return _show_files(arguments, read_notebook)
-
-
-def _show_files(arguments: argparse.Namespace, read: Callable[[str], ReportRows]) -> int:
+def _shell(arguments: argparse.Namespace, read: Callable[[str], ReportRows] = read_rows) -> int:
     page, devices = _page(arguments), device_names(arguments.device or ())
     if arguments.plot is not None:
         if len(arguments.files) > 1:
@@ -77,23 +70,28 @@ def _show_files(arguments: argparse.Namespace, read: Callable[[str], ReportRows]
     status = 0
     for number, name in enumerate(arguments.files):
         rows = _read(name, read)
-        if rows is None:
+        if rows is None or rows.faults:
             status = BAD_FILE
+        if rows is None:
             continue
-        status = BAD_FILE if rows.faults else status
-        rows = dataclasses.replace(rows, rows=select_devices(rows.rows, devices))
+        selected = select_devices(rows.rows, devices)
         if arguments.json:
-            print_json({"file": name, "rows": [dataclasses.asdict(row) for row in rows.rows]})
+            print_json({"file": name, "rows": plain(selected)})
         elif arguments.plot is not None:
-            _write_picture(arguments.plot, rows)
-        elif not rows.rows and rows.name.endswith(".ipynb"):
+            from ipygpumem.features.history.plot import history_picture
+            from ipygpumem.viewer.write import write_file
+
+            picture = history_picture(selected, rows.name)
+            write_file(check_path(arguments.plot, "picture", "history.png"), picture.png)
+            print_lines(f"{arguments.plot}: {picture.text}")
+        elif not selected and rows.name.endswith(".ipynb"):
             print_lines(f"{rows.name}: no output contains figures: run it with %load_ext ipygpumem")
         else:
-            print_lines(*([""] if number else []), text_tables(history_tables(rows.rows, page, title=rows.name)))
+            print_lines(*([""] if number else []), text_tables(history_tables(selected, page, title=rows.name)))
     return status
 
 
-def _read(name: str, read: Callable[[str], ReportRows]) -> ReportRows | None:
+def _read(name: str, read: Callable[[str], ReportRows] = read_rows) -> ReportRows | None:
     try:
         with progress(f"reading {name}"):
             rows = read(name)
@@ -104,35 +102,24 @@ def _read(name: str, read: Callable[[str], ReportRows]) -> ReportRows | None:
     return rows
 
 
-def _write_picture(target: str, rows: ReportRows) -> None:
-    from ipygpumem.features.history.plot import history_picture
-    from ipygpumem.viewer.write import write_file
-
-    picture = history_picture(rows.rows, rows.name)
-    write_file(check_path(target, "picture", "history.png"), picture.png)
-    print_lines(f"{target}: {picture.text}")
-
-
 def _compare_magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
     paths = [notebook.expand(path) for path in (arguments.before, arguments.after)]
     before, after = map(read_rows, paths)
     notebook.cells.claim()
-    earlier = earlier_runs(before.rows, after.rows)
-    pairs = pair_rows(before.rows, after.rows)
+    pairs, earlier = pair_rows(before.rows, after.rows)
     notebook.show_tables(comparison_tables(pairs, arguments.by, short_names(*paths), earlier))
     notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in (*before.faults, *after.faults)))
 
 
 def _compare_shell(arguments: argparse.Namespace) -> int:
-    before, after = _read(arguments.before, read_rows), _read(arguments.after, read_rows)
+    before, after = _read(arguments.before), _read(arguments.after)
     if before is None or after is None:
         return BAD_FILE
-    pairs = pair_rows(before.rows, after.rows)
+    pairs, earlier = pair_rows(before.rows, after.rows)
     if arguments.json:
         print_json({"a": arguments.before, "b": arguments.after, "cells": [_pair_to_dict(pair) for pair in pairs]})
     else:
         names = short_names(arguments.before, arguments.after)
-        earlier = earlier_runs(before.rows, after.rows)
         print_lines(text_tables(comparison_tables(pairs, arguments.by, names, earlier)))
     return BAD_FILE if before.faults or after.faults else 0
 
@@ -171,13 +158,13 @@ HISTORY = Command(
     "every measured cell: held, peak, outside PyTorch, time",
     _options("a log (GPUMem.log) or an executed notebook; in a notebook, this session by default"),
     _magic,
-    _history,
+    _shell,
 )
 NOTEBOOK = Command(
     "notebook",
     "the memory of each cell of an executed notebook, without a kernel",
     _options("a notebook (.ipynb) that was run with %%load_ext ipygpumem"),
-    shell=_notebook,
+    shell=partial(_shell, read=read_notebook),
 )
 COMPARE = Command(
     "compare",

@@ -1,38 +1,61 @@
-"""Read files of reports: a log (JSON Lines) or one JSON list. The files may be truncated, unrelated or malicious."""
+"""Read the files that a session leaves: a log (JSON Lines), a JSON list of reports, or an executed notebook.
+
+The files may be truncated, unrelated or malicious. Neither a kernel nor PyTorch is needed.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from ipygpumem.core.errors import ReportError, first_line
 from ipygpumem.core.from_dict import SCHEMA, check_schema, mapping, printable
 from ipygpumem.core.report import Report
 from ipygpumem.core.units import size
+from ipygpumem.features.history.model import ReportRow, changed_rows
+from ipygpumem.features.history.output_metadata import MIME, rows_from_summary
+from ipygpumem.measurement.build_report import code_label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
+__all__ = [
+    "ReportRows",
+    "open_regular_file",
+    "parse_json",
+    "read_notebook",
+    "read_reports",
+    "read_rows",
+    "short_names",
+    "starts_with_report",
+]
 
-__all__ = ["MAX_JSON_BYTES", "open_regular_file", "parse_json", "read_reports", "starts_with_report"]
-
-MAX_JSON_BYTES = 1 << 29
+_MAX_JSON_BYTES = 1 << 29
 """Largest file that is read as a single JSON value."""
 _MAX_LINE_BYTES = 1 << 26
 _MAX_REPORTS = 1_000_000
 _PEEK_BYTES = 1 << 16
-_BOM = "\ufeff"
+_NOTEBOOK_FORMAT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRows:
+    """The rows of one session, a message for each skipped part of its file, and the number of discarded reports."""
+
+    name: str
+    rows: Sequence[ReportRow]
+    faults: tuple[str, ...] = ()
+    dropped: int = 0
 
 
 def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iterator[Report]:
     """Read the reports of a file one by one.
 
-    Args:
-        path: The file.
-        faults: Collects a message for each line that is invalid and therefore skipped; if None, such a line raises.
+    ``faults`` collects a message for each line that is invalid and therefore skipped; if None, such a line raises.
 
     Raises:
         ReportError: The file cannot be read or contains no reports; the message starts with its name.
@@ -57,9 +80,7 @@ def read_reports(path: str | os.PathLike[str], faults: list[str] | None) -> Iter
 
 
 def _lines(file: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
-    number = 0
-    while line := file.readline(_MAX_LINE_BYTES + 1):
-        number += 1
+    for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES + 1), b""), 1):
         if len(line) > _MAX_LINE_BYTES:
             raise ReportError(f"{name}: line {number} is longer than {size(_MAX_LINE_BYTES)}")
         if line.strip():
@@ -68,18 +89,18 @@ def _lines(file: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
 
 def _list_items(file: IO[bytes], name: str) -> Iterator[tuple[str, Any]]:
     try:
-        items = parse_json(file.read(MAX_JSON_BYTES + 1))
+        items = parse_json(file.read(_MAX_JSON_BYTES + 1))
     except ReportError as error:
         raise ReportError(f"{name}: {error}") from None
     yield from ((f"report {number}", item) for number, item in enumerate(items, 1))
 
 
 def parse_json(text: bytes) -> Any:
-    """Parse JSON without NaN and infinity, of at most `MAX_JSON_BYTES`; a `ReportError` says what is wrong."""
-    if len(text) > MAX_JSON_BYTES:
-        raise ReportError(f"larger than {size(MAX_JSON_BYTES)}")
+    """Parse JSON without NaN and infinity, of at most `_MAX_JSON_BYTES`; a `ReportError` says what is wrong."""
+    if len(text) > _MAX_JSON_BYTES:
+        raise ReportError(f"larger than {size(_MAX_JSON_BYTES)}")
     try:
-        return json.loads(text.decode().removeprefix(_BOM).rstrip(), parse_constant=_reject_constant)
+        return json.loads(text.decode("utf-8-sig").rstrip(), parse_constant=_reject_constant)
     except UnicodeDecodeError:
         raise ReportError("not UTF-8 text") from None
     except RecursionError:
@@ -100,7 +121,7 @@ def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
     text = os.fsdecode(path)
     name = printable(text)
     try:
-        file = open(os.path.expanduser(text), "rb", opener=_open_nonblocking)  # noqa: SIM115, PTH111 (Path raises for an unknown user)
+        file = open(os.path.expanduser(text), "rb", opener=_open_without_waiting)  # noqa: SIM115, PTH111 (Path raises for an unknown user)
     except OSError as error:
         raise ReportError(f"{name}: {error.strerror or 'cannot be read'}") from None
     except ValueError:
@@ -111,8 +132,7 @@ def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
     return file
 
 
-def _open_nonblocking(path: str, flags: int) -> int:
-    """Open without waiting for the writer of a pipe."""
+def _open_without_waiting(path: str, flags: int) -> int:  # for the writer of a pipe
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -121,3 +141,88 @@ def starts_with_report(path: Path) -> bool:
     with open_regular_file(path) as file:
         line = file.readline(_PEEK_BYTES).lstrip()
     return not line or (line.startswith(b'{"schema": ') and b'"code": ' in line)
+
+
+def read_rows(path: str | os.PathLike[str]) -> ReportRows:
+    """Read a log or an executed notebook. Invalid lines are skipped and listed in ``faults``."""
+    if _is_notebook(path):
+        return read_notebook(path)
+    faults: list[str] = []
+    rows = changed_rows(read_reports(path, faults))
+    if faults and not rows:
+        raise ReportError(faults[0])
+    return ReportRows(_file_name(path), rows, tuple(faults))
+
+
+def _is_notebook(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a notebook, judged by its extension or its first bytes."""
+    if os.fsdecode(path).lower().endswith(".ipynb"):
+        return True
+    with open_regular_file(path) as file:
+        start = file.read(_PEEK_BYTES).split()
+    return start[:2] == [b"{", b'"cells":']
+
+
+def read_notebook(path: str | os.PathLike[str]) -> ReportRows:
+    """Read the figures in the output metadata of an executed notebook."""
+    faults: list[str] = []
+    name = printable(os.fsdecode(path))
+    with open_regular_file(path) as file:
+        text = file.read(_MAX_JSON_BYTES + 1)
+    try:
+        rows = list(_notebook_rows(parse_json(text), faults))
+    except ReportError as error:
+        raise ReportError(f"{name}: {error}") from None
+    return ReportRows(_file_name(path), rows, tuple(f"{name}: {fault}" for fault in faults))
+
+
+def _notebook_rows(data: Any, faults: list[str]) -> Iterator[ReportRow]:
+    cells = data.get("cells") if isinstance(data, dict) else None
+    if not isinstance(cells, list) or data.get("nbformat") != _NOTEBOOK_FORMAT:
+        raise ReportError("not a notebook of format 4")
+    for number, cell in enumerate(cells, 1):
+        if not isinstance(cell, dict):
+            faults.append(f"cell {number} is not an object")
+            continue
+        for summary in _summaries(cell):
+            try:
+                yield from _cell_rows(cell, summary)
+            except ReportError as error:
+                faults.append(f"cell {number}: {error}")
+
+
+def _summaries(cell: dict[str, Any]) -> Iterator[Any]:
+    outputs = cell.get("outputs")
+    for output in outputs if isinstance(outputs, list) else ():
+        metadata = output.get("metadata") if isinstance(output, dict) else None
+        if isinstance(metadata, dict) and MIME in metadata:
+            yield metadata[MIME]
+
+
+def _cell_rows(cell: dict[str, Any], summary: Any) -> Iterator[ReportRow]:
+    source, cell_id = cell.get("source"), cell.get("id")
+    if isinstance(source, list):
+        source = "".join(line for line in source if isinstance(line, str))
+    rows = rows_from_summary(
+        summary,
+        cell_id=cell_id if isinstance(cell_id, str) else None,
+        code=code_label(source) if isinstance(source, str) else "",
+    )
+    rows.sort(key=lambda row: (len(row.device), row.device))
+    yield from [row for row in rows if row.changed] or rows[:1]
+
+
+def _file_name(path: str | os.PathLike[str]) -> str:
+    return printable(Path(os.fsdecode(path)).name)
+
+
+def short_names(first: str, second: str) -> tuple[str, str]:
+    """File names of two paths, with their folders if the names are the same."""
+    names = _file_name(first), _file_name(second)
+    if names[0] != names[1]:
+        return names
+    paths = [os.path.abspath(os.path.expanduser(path)) for path in (first, second)]  # noqa: PTH100, PTH111 (Path raises for an unknown user)
+    if paths[0] == paths[1]:
+        return names
+    folders = [printable(Path(path).parent.name) for path in paths]
+    return f"{folders[0]}/{names[0]}", f"{folders[1]}/{names[1]}"

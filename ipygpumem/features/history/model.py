@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_names import HOST
-from ipygpumem.core.units import VISIBLE
+from ipygpumem.core.tables import is_visible
+from ipygpumem.core.units import difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,8 +80,7 @@ class ReportRow:
     @property
     def changed(self) -> bool:
         """Whether this process changed any figure visibly, or ran out of memory."""
-        figures = (self.held, self.peak, self.cached, self.outside)
-        return self.ooms > 0 or any(figure is not None and abs(figure) >= VISIBLE for figure in figures)
+        return self.ooms > 0 or is_visible(self.held, self.peak, self.cached, self.outside)
 
 
 def report_rows(report: Report) -> list[ReportRow]:
@@ -107,9 +107,9 @@ def _device_row(report: Report, device: DeviceReport) -> ReportRow:
         peak_trust=grades["peak"].trust,
         outside_trust=grades["outside"].trust,
         allocated=after.allocated,
-        cache=_sum(after.cached, after.pending),
+        cache=difference(after.allocated, after.reserved),
         outside_level=after.outside,
-        others_level=_sum(after.others, after.unattributed),
+        others_level=difference(after.process, after.in_use),
         capacity=after.capacity,
     )
 
@@ -130,7 +130,3 @@ def _common(report: Report) -> dict[str, Any]:
     fields = {name: getattr(report, name) for name in _REPORT_FIELDS}
     host = report.host
     return {**fields, "host_held": host.held, "host_peak": host.peak, "host_peak_trust": host.grades["peak"].trust}
-
-
-def _sum(first: int | None, second: int | None) -> int | None:
-    return None if first is None or second is None else first + second

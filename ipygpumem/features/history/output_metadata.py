@@ -22,19 +22,9 @@ LIMIT = 2048
 _SCHEMA = 1
 
 _REPORT_FIELDS = ("cell", "time", "seconds", "success")
-_DEVICE_FIELDS = (
-    "held",
-    "peak",
-    "cached",
-    "outside",
-    "allocated",
-    "cache",
-    "outside_level",
-    "others_level",
-    "capacity",
-    "ooms",
-    "started",
-)
+_CHANGES = ("held", "peak", "cached", "outside")
+_DEVICE_FIELDS = (*_CHANGES, "allocated", "cache", "outside_level", "others_level", "capacity", "ooms", "started")
+_DEFAULTS = ReportRow()
 _READER = DataReader({"Trust": Trust})
 
 
@@ -64,18 +54,13 @@ def summary(report: Report) -> dict[str, Any]:
 
 
 def _largest_change(row: ReportRow) -> int:
-    figures = (row.held, row.peak, row.outside, row.cached)
+    figures = [getattr(row, name) for name in _CHANGES]
     return max((abs(figure) for figure in figures if figure is not None), default=-1)
 
 
 def _figures(row: ReportRow) -> dict[str, Any]:
     """The known figures of a device; what equals the default is left out to save space."""
-    values = {name: getattr(row, name) for name in _DEVICE_FIELDS}
-    figures = {
-        name: value
-        for name, value in values.items()
-        if value is not None and (value or name not in {"ooms", "started"})
-    }
+    figures = {name: value for name in _DEVICE_FIELDS if (value := getattr(row, name)) != getattr(_DEFAULTS, name)}
     for name, trust in (("peak", "bound"), ("outside", "device")):
         if getattr(row, f"{name}_trust") == trust:
             figures[f"{name}_trust"] = trust

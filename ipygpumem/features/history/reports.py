@@ -6,17 +6,16 @@ import io
 import os
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any, overload
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, replacing
 from ipygpumem.features.history import export
+from ipygpumem.features.history.comparison import last_run
 from ipygpumem.features.history.load import read_reports
 from ipygpumem.features.history.log import ReportLog
 from ipygpumem.features.history.model import report_rows
-from ipygpumem.features.history.previous_run import last_run
 from ipygpumem.measurement.plan import Collector, with_notes
 from ipygpumem.measurement.runtime import current
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.history.model import ReportRow
     from ipygpumem.measurement.plan import Outcome
 
-__all__ = ["CellRuns", "Reports", "SessionHistory", "load_reports", "session_reports"]
+__all__ = ["Reports", "SessionHistory", "load_reports", "session_reports"]
 
 MAX_REPORTS = 10_000
 """Reports that a session keeps, about 30 MB. A log contains all of them."""
@@ -38,51 +37,6 @@ _MAX_REPORTS_PER_RUN = 50
 """Reports kept for one run of a cell: a cell can measure many statements."""
 
 _Path = str | os.PathLike[str]
-
-
-@dataclass(slots=True)
-class _Runs:
-    number: int | None
-    current: list[Report] = field(default_factory=list)
-    previous: list[Report] = field(default_factory=list)
-
-
-class CellRuns:
-    """The reports of the current and the previous run of each cell, by the front end's cell id."""
-
-    def __init__(self) -> None:
-        self._cells: dict[str, _Runs] = {}
-
-    def add(self, report: Report) -> None:
-        """Record a new report."""
-        if report.cell_id is None:
-            return
-        runs = self._cells.setdefault(report.cell_id, _Runs(report.cell))
-        if runs.number != report.cell:
-            runs.number, runs.previous, runs.current = report.cell, runs.current, []
-        if len(runs.current) < _MAX_REPORTS_PER_RUN:
-            runs.current.append(report)
-
-    def previous(self, report: Report) -> Report | None:
-        """The report of the same measurement in the cell's previous run, if any.
-
-        Call this before `add`: the n-th report of a run corresponds to the n-th report of the previous run.
-        """
-        runs = self._cells.get(report.cell_id or "")
-        if runs is None:
-            return None
-        reports, index = (runs.previous, len(runs.current)) if runs.number == report.cell else (runs.current, 0)
-        return reports[index] if index < len(reports) else None
-
-    def discard(self, report: Report) -> None:
-        """Drop a report."""
-        runs = self._cells.get(report.cell_id or "")
-        if runs is None:
-            return
-        runs.current = [other for other in runs.current if other is not report]
-        runs.previous = [other for other in runs.previous if other is not report]
-        if not runs.current and not runs.previous:
-            del self._cells[report.cell_id or ""]
 
 
 class Reports(Sequence["Report"]):
@@ -101,7 +55,8 @@ class Reports(Sequence["Report"]):
 
     def __init__(self, reports: Iterable[Report] = (), *, limit: int | None = MAX_REPORTS) -> None:
         self._reports: deque[Report] = deque()
-        self._runs = CellRuns()
+        self._runs: dict[str, tuple[list[Report], list[Report]]] = {}
+        """The reports of the current and of the previous run of each cell, by cell id."""
         self._log: ReportLog | None = None
         self._limit = limit
         self.dropped = 0
@@ -118,10 +73,13 @@ class Reports(Sequence["Report"]):
         """Add a report at the end."""
         reports = self._reports
         reports.append(report)
-        self._runs.add(report)
+        if report.cell_id is not None:
+            current, _ = self._runs[report.cell_id] = self._runs_of(report)
+            if len(current) < _MAX_REPORTS_PER_RUN:
+                current.append(report)
         if self._limit is not None:
             if len(reports) > self._limit:
-                self._runs.discard(reports.popleft())
+                self._release(reports.popleft())
                 self.dropped += 1
             if len(reports) > _MAX_DETAILED:
                 self._strip_details(len(reports) - _MAX_DETAILED - 1)
@@ -131,12 +89,25 @@ class Reports(Sequence["Report"]):
     def _strip_details(self, index: int) -> None:
         report = self._reports[index]
         if report.lines or report.modules:
-            self._runs.discard(report)
+            self._release(report)
             self._reports[index] = replace(report, lines=(), modules=())
 
+    def _runs_of(self, report: Report) -> tuple[list[Report], list[Report]]:
+        """The reports of the run that a report belongs to, and of the previous run of the cell."""
+        current, previous = self._runs.get(report.cell_id or "", ([], []))
+        return ([], current) if current and current[-1].cell != report.cell else (current, previous)
+
+    def _release(self, report: Report) -> None:
+        for reports in self._runs.get(report.cell_id or "", ()):
+            reports[:] = [other for other in reports if other is not report]
+
     def earlier(self, report: Report) -> Report | None:
-        """The report of the same cell's previous run, for a report that has not been added yet; None without one."""
-        return self._runs.previous(report)
+        """The report of the same measurement in the previous run of its cell; None without one.
+
+        Call this before `append`: the n-th report of a run corresponds to the n-th report of the previous run.
+        """
+        current, previous = self._runs_of(report)
+        return previous[len(current)] if len(current) < len(previous) else None
 
     @property
     def log(self) -> str | None:
@@ -195,10 +166,7 @@ class Reports(Sequence["Report"]):
         """
         text = io.StringIO()
         export.write_csv(self.rows(), text)
-        if path is None:
-            return text.getvalue()
-        _write(path, "reports.csv", lambda file: file.write(text.getvalue().encode()))
-        return None
+        return _text(text.getvalue(), path, "reports.csv")
 
     def to_json(self, path: _Path | None = None) -> str | None:
         """Write all reports as a JSON list, which `load_reports` reads; without a path, return the text.
@@ -206,19 +174,8 @@ class Reports(Sequence["Report"]):
         Raises:
             OptionError: The file cannot be written.
         """
-        if path is not None:
-            _write(path, "reports.json", lambda file: file.writelines(self._json_parts()))
-            return None
-        return b"".join(self._json_parts()).decode()
-
-    def _json_parts(self) -> Iterator[bytes]:
-        yield b"["
-        reports = iter(self)
-        for report in islice(reports, 1):
-            yield f"\n{report.to_json()}".encode()
-        for report in reports:
-            yield f",\n{report.to_json()}".encode()
-        yield b"\n]\n"
+        items = ",".join(f"\n{report.to_json()}" for report in self)
+        return _text(f"[{items}\n]\n", path, "reports.json")
 
     def to_parquet(self, path: _Path) -> None:
         """Write the rows of `to_pandas` as a Parquet file.
@@ -231,6 +188,13 @@ class Reports(Sequence["Report"]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} reports: {list(self._reports)[-3:]}>"
+
+
+def _text(text: str, path: _Path | None, example: str) -> str | None:
+    if path is None:
+        return text
+    _write(path, example, lambda file: file.write(text.encode()))
+    return None
 
 
 def _write(path: _Path, example: str, write: Callable[[IO[bytes]], Any]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipygpumem.core.device_names import HOST
 from ipygpumem.core.errors import OptionError
-from ipygpumem.core.tables import Table, TableRow
+from ipygpumem.core.tables import Table, TableRow, is_visible
 from ipygpumem.core.units import VISIBLE, change_text, duration, signed
+from ipygpumem.snapshot.export.text import clip, many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,6 @@ COLUMNS = {"in": "cell", "held": "held", "peak": "peak", "outside": "outside", "
 """The columns by which a history can be sorted, with the field of `ReportRow` that each shows."""
 PAGE = 30
 _CODE_WIDTH, _COMPARED_CODE_WIDTH = 38, 30
-_HEADER = ("held", "peak", "outside", "time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +45,27 @@ class Page:
     number: int = 1
     size: int = PAGE
 
-    def pages(self, count: int) -> int:
-        """Number of pages needed for ``count`` rows."""
-        return max(-(-count // self.size), 1)
+    def select(self, rows: Sequence[ReportRow]) -> Sequence[ReportRow]:
+        """The rows on this page."""
+        first = (self.number - 1) * self.size
+        if self.by == "in":
+            end = len(rows) - first
+            return rows[max(end - self.size, 0) : max(end, 0)]
+
+        def order(row: ReportRow) -> tuple[bool, float]:
+            value = getattr(row, COLUMNS[self.by])
+            return value is not None, value or 0  # unknown values are last
+
+        return sorted(rows, key=order, reverse=True)[first : first + self.size]
+
+
+class _Line(NamedTuple):
+    """A line of a table: the row whose cell it shows, and what its table adds."""
+
+    row: ReportRow
+    cells: tuple[str, ...]
+    remark: str
+    bar: float | None = None
 
 
 def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[ReportRow]:
@@ -61,90 +78,76 @@ def select_devices(rows: Sequence[ReportRow], names: Sequence[str]) -> Sequence[
 
 
 def history_tables(
-    rows: Sequence[ReportRow],
-    page: Page,
-    *,
-    title: str = "this session",
-    dropped: int = 0,
-    next_page: str = "--page {}",
+    rows: Sequence[ReportRow], page: Page, *, title: str = "this session", dropped: int = 0
 ) -> list[Table]:
-    """A row for each cell and device. Rows without any change are shown only if sorted by time.
-
-    ``next_page`` says how to request another page, with its number in braces.
-    """
-    if not rows:
-        return [Table(f"{title}: no measurements yet", (), (), _remarks(rows, 0, page, dropped, next_page))]
+    """A row for each cell and device. Rows without any change are shown only if sorted by time."""
     listed = rows if page.by == "time" else [row for row in rows if not _is_unchanged(row)]
-    shown = _select_page(listed, page)
     several = len({row.device for row in rows}) > 1
-    figure = COLUMNS[page.by]
-    bar_figure = "peak" if figure in {"cell", "seconds"} else figure
-    largest = max((abs(getattr(row, bar_figure) or 0) for row in rows), default=0) or 1
-    width = max((len(_cell_number(row)) for row in shown), default=0)
+    figure = page.by if page.by in {"held", "outside"} else "peak"
+    largest = max((abs(getattr(row, figure) or 0) for row in rows), default=0) or 1
+    lines = [
+        _Line(row, row_figures(row), row_outcome(row), max(getattr(row, figure) or 0, 0) / largest)
+        for row in page.select(listed)
+    ]
+    measurements = {(row.time, row.cell, row.seconds) for row in rows}
+    count = many(len(measurements), "measurement") if rows else "no measurements yet"
+    remarks = _remarks(listed, len(rows) - len(listed), page, dropped)
+    title = f"{title}: {count}{', one row per device that changed' if several else ''}"
+    return [_table(title, ("held", "peak", "outside", "time"), lines, remarks, code_width=_CODE_WIDTH, several=several)]
+
+
+def _table(
+    title: str,
+    header: tuple[str, ...],
+    lines: Sequence[_Line],
+    remarks: Sequence[str],
+    *,
+    code_width: int,
+    several: bool,
+) -> Table:
+    """A table of rows, with their devices if there are several."""
+    numbers = ["" if line.row.cell is None else f"In [{line.row.cell}]" for line in lines]
+    width = max(map(len, numbers), default=0)
     body = tuple(
         TableRow(
-            _label(row, width, _CODE_WIDTH),
-            (*((row.device,) if several else ()), *row_figures(row)),
+            f"{number.ljust(width)}  {clip(line.row.code, code_width)}".rstrip(),
+            (line.row.device, *line.cells) if several else line.cells,
             1,
-            bar=max(getattr(row, bar_figure) or 0, 0) / largest,
-            remark=row_outcome(row),
+            bar=line.bar,
+            remark=line.remark,
         )
-        for row in shown
+        for number, line in zip(numbers, lines, strict=True)
     )
-    remarks = _remarks(listed, len(rows) - len(listed), page, dropped, next_page)
-    header = (*(("device",) if several else ()), *_HEADER)
-    return [Table(f"{title}: {_count(rows, several)}", header, body, remarks)]
+    header = ("device", *header) if several else header
+    return Table(title, header if body else (), body, tuple(remarks))
 
 
-def _is_unchanged(row: ReportRow) -> bool:
+def _is_unchanged(row: ReportRow | None) -> bool:
     """Whether every figure is known to be zero, or too small to show, and the code succeeded."""
+    if row is None:
+        return False
     figures = (row.held, row.peak, *(() if row.device == HOST else (row.outside,)))
-    zero = all(figure is not None and abs(figure) < VISIBLE for figure in figures)
-    return zero and not row.changed and not row_outcome(row)
+    return None not in figures and not is_visible(*figures) and not row.changed and not row_outcome(row)
 
 
-def _select_page(rows: Sequence[ReportRow], page: Page) -> Sequence[ReportRow]:
-    first = (page.number - 1) * page.size
-    if page.by == "in":
-        end = len(rows) - first
-        return rows[max(end - page.size, 0) : max(end, 0)]
-    value = attrgetter(COLUMNS[page.by])
-    known = sorted((row for row in rows if value(row) is not None), key=value, reverse=True)
-    return [*known, *(row for row in rows if value(row) is None)][first : first + page.size]
-
-
-def _count(rows: Sequence[ReportRow], several: bool) -> str:
-    count = len({(row.time, row.cell, row.seconds) for row in rows})
-    return f"{count:,} measurement{'' if count == 1 else 's'}{', one row per device that changed' if several else ''}"
-
-
-def _remarks(rows: Sequence[ReportRow], omitted: int, page: Page, dropped: int, next_page: str) -> tuple[str, ...]:
+def _remarks(rows: Sequence[ReportRow], omitted: int, page: Page, dropped: int) -> list[str]:
     remarks = []
     if omitted:
-        remarks.append(f"{omitted:,} row{'' if omitted == 1 else 's'} without a change not shown (--by time shows all)")
+        remarks.append(f"{many(omitted, 'row')} without a change not shown (--by time shows all)")
     hosts = sum(row.device == HOST for row in rows)
     if hosts and hosts == len(rows):
         remarks.append("without a GPU: held and peak are this process's resident memory")
     elif hosts:
         remarks.append("rows of host: no GPU was in use yet, held and peak are this process's resident memory")
-    pages = page.pages(len(rows))
+    pages = max(-(-len(rows) // page.size), 1)
     if page.number > pages:
         remarks.append(f"page {page.number:,} does not exist: the last page is {pages:,}")
     elif pages > 1:
-        hint = f": {next_page.format(page.number + 1)} shows the next" if page.number < pages else ""
+        hint = f": --page {page.number + 1} shows the next" if page.number < pages else ""
         remarks.append(f"page {page.number:,} of {pages:,}{hint}")
     if dropped:
         remarks.append(f"{dropped:,} older reports have been discarded: set GPUMem.log to keep all reports in a file")
-    return tuple(remarks)
-
-
-def _label(row: ReportRow, number_width: int, code_width: int) -> str:
-    code = row.code if len(row.code) <= code_width else f"{row.code[: code_width - 1]}…"
-    return f"{_cell_number(row).ljust(number_width)}  {code}".rstrip()
-
-
-def _cell_number(row: ReportRow) -> str:
-    return "" if row.cell is None else f"In [{row.cell}]"
+    return remarks
 
 
 def row_figures(row: ReportRow) -> tuple[str, ...]:
@@ -160,14 +163,8 @@ def row_figures(row: ReportRow) -> tuple[str, ...]:
 
 def row_outcome(row: ReportRow) -> str:
     """What else happened: out of memory, failed, CUDA started."""
-    parts = []
-    if row.ooms:
-        parts.append("out of memory")
-    if row.success is False and not row.ooms:
-        parts.append("failed")
-    if row.started:
-        parts.append("CUDA started")
-    return ", ".join(parts)
+    failure = "out of memory" if row.ooms else "failed" if row.success is False else ""
+    return ", ".join(part for part in (failure, "CUDA started" if row.started else "") if part)
 
 
 def comparison_tables(
@@ -180,51 +177,32 @@ def comparison_tables(
     """
     if by != "in":
         pairs = sorted(pairs, key=lambda pair: -abs(pair.change(COLUMNS[by]) or 0))
-    listed = pairs if by == "time" else [pair for pair in pairs if not _is_unchanged_pair(pair)]
-    several = len({pair.row.device for pair in pairs}) > 1
-    width = max((len(_cell_number(pair.row)) for pair in listed), default=0)
-    body = tuple(
-        TableRow(
-            _label(pair.row, width, _COMPARED_CODE_WIDTH),
-            (*((pair.row.device,) if several else ()), *_compared_figures(pair)),
-            1,
-            remark=_pair_remark(pair, names),
-        )
-        for pair in listed
-    )
-    header = (*(("device",) if several else ()), "held", "change", "peak", "change", "time", "change")
+    listed = [pair for pair in pairs if by == "time" or not (_is_unchanged(pair.before) and _is_unchanged(pair.after))]
     both = sum(pair.before is not None and pair.after is not None for pair in pairs)
-    title = f"{names[1]} compared with {names[0]}: {both:,} rows in both, {sum(map(_differs, pairs)):,} differ"
+    differing = sum(is_visible(*(pair.change(name) for name in ("held", "peak", "outside"))) for pair in pairs)
+    title = f"{names[1]} compared with {names[0]}: {both:,} rows in both, {differing:,} differ"
     remarks = [
-        f"{name}: {count:,} earlier run{'' if count == 1 else 's'} of repeated cells not compared, only the last"
+        f"{name}: {many(count, 'earlier run')} of repeated cells not compared, only the last"
         for name, count in zip(names, earlier, strict=True)
         if count
     ]
-    omitted = len(pairs) - len(listed)
-    if omitted:
-        remarks.append(f"{omitted:,} row{'' if omitted == 1 else 's'} without memory use in either run not shown")
-    return [Table(title, header if body else (), body, tuple(remarks))]
-
-
-def _is_unchanged_pair(pair: RowPair) -> bool:
-    before, after = pair.before, pair.after
-    return before is not None and after is not None and _is_unchanged(before) and _is_unchanged(after)
+    if len(listed) < len(pairs):
+        remarks.append(f"{many(len(pairs) - len(listed), 'row')} without memory use in either run not shown")
+    lines = [_Line(pair.row, _compared_figures(pair), _pair_remark(pair, names)) for pair in listed]
+    several = len({pair.row.device for pair in pairs}) > 1
+    header = ("held", "change", "peak", "change", "time", "change")
+    return [_table(title, header, lines, remarks, code_width=_COMPARED_CODE_WIDTH, several=several)]
 
 
 def _compared_figures(pair: RowPair) -> tuple[str, ...]:
     held, peak, _, time = row_figures(pair.row)
-    cells = []
-    for text, name in ((held, "held"), (peak, "peak")):
-        change = pair.change(name)
-        cells += [text, "" if change is None else "=" if abs(change) < VISIBLE else signed(int(change))]
     seconds = pair.change("seconds")
-    cells += [time, "" if seconds is None else f"{'-' if seconds < 0 else '+'}{duration(abs(seconds))}"]
-    return tuple(cells)
+    time_change = "" if seconds is None else f"{'-' if seconds < 0 else '+'}{duration(abs(seconds))}"
+    return held, _change_text(pair.change("held")), peak, _change_text(pair.change("peak")), time, time_change
 
 
-def _differs(pair: RowPair) -> bool:
-    changes = (pair.change(name) for name in ("held", "peak", "outside"))
-    return any(change is not None and abs(change) >= VISIBLE for change in changes)
+def _change_text(change: float | None) -> str:
+    return "" if change is None else signed(int(change)) if abs(change) >= VISIBLE else "="
 
 
 def _pair_remark(pair: RowPair, names: tuple[str, str]) -> str:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 from fakes.sessions import cell
-from ipygpumem.features.history.comparison import earlier_runs, pair_rows
+from ipygpumem.features.history.comparison import pair_rows
 from ipygpumem.features.history.model import changed_rows
+
+
+def pairs(before, after):
+    return pair_rows(before, after)[0]
 
 
 def changes(before, after):
     return [
         (pair.before and pair.before.code, pair.after and pair.after.code, pair.change("held"))
-        for pair in pair_rows(changed_rows(before), changed_rows(after))
+        for pair in pairs(changed_rows(before), changed_rows(after))
     ]
 
 
@@ -63,9 +67,9 @@ def test_devices_are_compared_separately():
 
 
 def test_unknown_figures_have_no_change():
-    (pair,) = pair_rows(changed_rows([cell(1, end={"process": None})]), changed_rows([cell(1)]))
+    (pair,) = pairs(changed_rows([cell(1, end={"process": None})]), changed_rows([cell(1)]))
     assert pair.change("outside") is not None
-    (pair,) = pair_rows(changed_rows([cell(1)]), [])
+    (pair,) = pairs(changed_rows([cell(1)]), [])
     assert pair.change("held") is None
 
 
@@ -84,6 +88,6 @@ def test_last_kernel_in_a_log_is_compared():
 def test_number_of_earlier_runs():
     before = [cell(1, held=5, cell_id="a"), cell(2, held=6, cell_id="b"), cell(3, held=7, cell_id="a")]
     after = [cell(1, held=5, cell_id="a"), cell(1, held=5, cell_id="a"), *(cell(n, cell_id="b") for n in (2, 3, 4))]
-    assert earlier_runs(changed_rows(before), changed_rows(after)) == (1, 2)
-    nameless = [cell(n, held=5, cell_id=None) for n in (1, 2, 1)]
-    assert earlier_runs(changed_rows(before), changed_rows(nameless)) == (0, 1), "known by their numbers then"
+    assert pair_rows(changed_rows(before), changed_rows(after))[1] == (1, 2)
+    without_ids = [cell(n, held=5, cell_id=None) for n in (1, 2, 1)]
+    assert pair_rows(changed_rows(before), changed_rows(without_ids))[1] == (0, 1), "cells match by number"

@@ -122,7 +122,7 @@ def test_size_limits(path, monkeypatch):
     monkeypatch.setattr(load, "_MAX_REPORTS", 2)
     path.write_text("".join(LINES))
     assert error_message(path) == "s.jsonl: more than 2 reports"
-    monkeypatch.setattr(load, "MAX_JSON_BYTES", 100)
+    monkeypatch.setattr(load, "_MAX_JSON_BYTES", 100)
     path.write_text(f"[{LINES[0]}]")
     assert error_message(path).startswith("s.jsonl: larger than 0.0 MiB")
 

@@ -6,8 +6,8 @@ import pytest
 
 from fakes.facts import before, report
 from fakes.sessions import MIB, cell
-from ipygpumem.features.history.previous_run import last_run
-from ipygpumem.features.history.reports import CellRuns
+from ipygpumem.features.history.comparison import last_run
+from ipygpumem.features.history.reports import Reports
 
 
 def test_differences_are_described():
@@ -55,43 +55,38 @@ def test_run_without_a_number(number):
 
 
 def test_previous_run_of_a_cell():
-    runs = CellRuns()
+    reports = Reports()
     first, second, third = (cell(number, cell_id="a") for number in (1, 5, 9))
-    assert runs.previous(first) is None
-    runs.add(first)
-    assert runs.previous(second) is first
-    assert runs.previous(cell(5, cell_id="b")) is None
-    assert runs.previous(cell(5, cell_id=None)) is None
-    runs.add(second)
-    assert runs.previous(third) is second
+    assert reports.earlier(first) is None
+    reports.append(first)
+    assert reports.earlier(second) is first
+    assert reports.earlier(cell(5, cell_id="b")) is None
+    assert reports.earlier(cell(5, cell_id=None)) is None
+    reports.append(second)
+    assert reports.earlier(third) is second
 
 
 def test_measurements_of_a_run_match_by_order():
-    runs = CellRuns()
-    old = [cell(1, cell_id="a", code=code) for code in ("s", "t", "whole")]
-    for one in old:
-        assert runs.previous(one) is None, "one run is not its own last"
-        runs.add(one)
-    new = [cell(2, cell_id="a", code=code) for code in ("s", "t", "whole", "more")]
-    seen = []
-    for one in new:
-        seen.append(runs.previous(one))
-        runs.add(one)
-    assert seen == [*old, None]
-
-
-def test_discarded_reports_are_not_referenced():
-    runs = CellRuns()
-    one = cell(1, cell_id="a")
-    runs.add(one)
-    runs.discard(one)
-    assert runs._cells == {}
-    assert runs.previous(cell(2, cell_id="a")) is None
-    runs.discard(one)
+    reports = Reports()
+    first_run = [cell(1, cell_id="a", code=code) for code in ("s", "t", "whole")]
+    for earlier in first_run:
+        assert reports.earlier(earlier) is None, "reports of the same run are not compared"
+        reports.append(earlier)
+    previous = []
+    for code in ("s", "t", "whole", "more"):
+        report = cell(2, cell_id="a", code=code)
+        previous.append(reports.earlier(report))
+        reports.append(report)
+    assert previous == [*first_run, None]
 
 
 def test_reports_per_run_are_limited():
-    runs = CellRuns()
+    reports = Reports()
     for _ in range(1000):
-        runs.add(cell(1, cell_id="a"))
-    assert len(runs._cells["a"].current) == 50
+        reports.append(cell(1, cell_id="a"))
+    later = cell(2, cell_id="a")
+    previous = []
+    for _ in range(60):
+        previous.append(reports.earlier(later))
+        reports.append(later)
+    assert [report is not None for report in previous] == [True] * 50 + [False] * 10

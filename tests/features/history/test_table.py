@@ -122,8 +122,8 @@ def test_code_is_escaped_in_html():
 
 
 def compared(before, after, by="in"):
-    found = pair_rows(changed_rows(before), changed_rows(after))
-    return text_tables(comparison_tables(found, by, ("a.jsonl", "b.jsonl"))).splitlines()
+    pairs, earlier = pair_rows(changed_rows(before), changed_rows(after))
+    return text_tables(comparison_tables(pairs, by, ("a.jsonl", "b.jsonl"), earlier)).splitlines()
 
 
 BEFORE = [cell(1, held=400, peak=1200), cell(2, held=5), cell(3, held=7, success=False), cell(4, held=1, outside=66)]
