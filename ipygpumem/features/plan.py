@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
-from ipygpumem.features.outside.collect import OutsideMeasurement, without_redundant_samples
+from ipygpumem.features.outside.collect import OutsideCollector
 from ipygpumem.features.processes.collect import with_other_processes
 from ipygpumem.measurement.allocation_history import HistoryOptions, recording_problem
 from ipygpumem.measurement.backward_passes import BackwardPasses
@@ -15,7 +15,7 @@ from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from ipygpumem.core.report import Report
@@ -53,14 +53,14 @@ def make_plan(
         lines: Functions to list line by line besides the measured code itself; None lists nothing.
         all_functions: List every function of the notebook that ran.
         peak_lines: Report the lines of code at the peak of a recording that is saved.
-        modules: Track this model.
+        modules: Report the memory of this model by module.
         outside: Report memory outside PyTorch by library.
         every_cell: The plan follows from settings, not from options of this measurement: other processes are reported
             only if they changed, and a limit alone does not start a recording.
-        profile: Write a trace or a timeline.
+        profile: Writes a trace or a timeline.
         limits: Limits to check.
         path: Where to save the recording; None does not save it.
-        history: How to record.
+        history: Options of the recording.
         devices: Names of the devices to report on; None for all that this process uses.
         extra: Further collectors.
 
@@ -72,7 +72,7 @@ def make_plan(
         raise OptionError("--lines needs the stacks of allocations: use --stacks python or --stacks all")
     collectors: list[Collector] = []
     if outside:
-        collectors.append(_OutsideCollector(runtime, every_cell=every_cell))
+        collectors.append(OutsideCollector(runtime.monitor, every_cell=every_cell))
     if lines is not None:
         collectors.append(_LinesCollector(lines, all_functions=all_functions))
     elif peak_lines and path is not None:
@@ -108,17 +108,18 @@ class _LinesCollector(Collector):
 
     def collect(self, report: Report, outcome: Outcome) -> Report:
         if outcome.snapshot is None or outcome.recorder is None:
-            return with_notes(report, *_no_section(self.section, outcome.problem))
+            return _without_section(report, self.section, outcome.problem)
         from ipygpumem.features.lines.collect import device_lines
         from ipygpumem.features.lines.source import SourceRegion, SourceTexts
 
         code = outcome.code
         block = () if code.block is None else (SourceRegion(*code.block),)
+        texts = SourceTexts(code.sources, code.numbers)
         listings = [
             device_lines(
                 outcome.snapshot,
                 device,
-                SourceTexts(code.sources, code.numbers),
+                texts,
                 (*block, *self._functions),
                 all_functions=self._all_functions,
                 recorder=outcome.recorder,
@@ -159,29 +160,13 @@ class _ModulesCollector(Collector):
 
     def collect(self, report: Report, outcome: Outcome) -> Report:
         if outcome.snapshot is None or outcome.recorder is None:
-            return with_notes(report, *_no_section(self.section, outcome.problem))
+            return _without_section(report, self.section, outcome.problem)
         from ipygpumem.features.modules.collect import module_tree
 
         trees = [
             module_tree(outcome.snapshot, device, outcome.recorder, self._tracker) for device in report.devices.values()
         ]
         return replace(report, modules=_in_use(trees))
-
-
-class _OutsideCollector(Collector):
-    """Memory outside PyTorch by library."""
-
-    section = "libraries"
-
-    def __init__(self, runtime: Runtime, *, every_cell: bool) -> None:
-        self._measurement = OutsideMeasurement(runtime.monitor, every_cell=every_cell)
-
-    def attach(self, measurement: Measurement) -> None:
-        self._measurement.attach(measurement)
-
-    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
-        libraries, notes = self._measurement.collect(report)
-        return with_notes(replace(without_redundant_samples(report, libraries), libraries=libraries), *notes)
 
 
 class _LimitsCollector(Collector):
@@ -221,11 +206,11 @@ class _ProcessesCollector(Collector):
         return with_other_processes(report, unchanged=self._unchanged)
 
 
-def _no_section(section: str, problem: str) -> tuple[str, ...]:
-    return (f"no {section}: {problem}",) if problem else ()
+def _without_section(report: Report, section: str, problem: str) -> Report:
+    return with_notes(report, f"no {section}: {problem}") if problem else report
 
 
-def _in_use(parts: Sequence[Any]) -> tuple[Any, ...]:
+def _in_use(parts: Iterable[Any]) -> tuple[Any, ...]:
     """The parts of devices on which something happened, or the first part."""
     available = [part for part in parts if part is not None]
     return tuple(part for part in available if part.busy) or tuple(available[:1])

@@ -6,12 +6,15 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.measurement.wrapped_functions import WrappedFunctions
+
 if TYPE_CHECKING:
     import weakref
     from collections.abc import Callable
 
 __all__ = ["GlobalHooks", "unwrap_compiled_call", "wrap_compiled_call"]
 
+_MODULE = "torch.nn.modules.module"
 _CHECK = "_has_any_global_hook"
 _COMPILED_CALL = "_compiled_call_impl"
 _ALL_TABLES = (
@@ -32,21 +35,19 @@ class GlobalHooks:
 
     def __init__(self) -> None:
         self._handles: dict[int, Any] = {}  # by id
-        self._original_check: Any = None
+        self._functions = WrappedFunctions(_MODULE)
         self._compile_callbacks: Any = None
         self._hidden: list[tuple[Any, int, Any]] = []
 
     def add(self, before: Any, after: Any) -> list[Any]:
         """Register a forward pre-hook and a forward hook for all modules, and return their handles."""
-        module: Any = sys.modules["torch.nn.modules.module"]
+        module: Any = sys.modules[_MODULE]
         handles = [
             module.register_module_forward_pre_hook(before),
             module.register_module_forward_hook(after, always_call=True),
         ]
         self._handles |= {handle.id: handle for handle in handles}
-        if self._original_check is None and hasattr(module, _CHECK):
-            self._original_check = getattr(module, _CHECK)
-            setattr(module, _CHECK, self._has_other_hook)
+        self._functions.wrap(_CHECK, lambda _: self._has_other_hook())
         # loaded only if torch.compile has been called; older versions of PyTorch have no callbacks
         callbacks: Any = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
         if self._compile_callbacks is None and hasattr(callbacks, "remove_end_callback"):
@@ -66,17 +67,14 @@ class GlobalHooks:
             self._compile_callbacks.remove_start_callback(self._hide)
             self._compile_callbacks.remove_end_callback(self._restore)
             self._compile_callbacks = None
-        module = sys.modules["torch.nn.modules.module"]
-        if self._original_check is not None and getattr(module, _CHECK) == self._has_other_hook:
-            setattr(module, _CHECK, self._original_check)
-            self._original_check = None
+        self._functions.unwrap(_CHECK)
 
     def close(self) -> None:
         """Remove all hooks."""
         self.remove(list(self._handles.values()))
 
     def _hide(self, *_: Any) -> None:
-        module = sys.modules["torch.nn.modules.module"]
+        module = sys.modules[_MODULE]
         for table in (getattr(module, name, {}) for name in _OUR_TABLES):
             self._hidden += [
                 (table, hook_id, table.pop(hook_id)) for hook_id in list(table) if hook_id in self._handles
@@ -89,7 +87,7 @@ class GlobalHooks:
                 table[hook_id] = hook
 
     def _has_other_hook(self) -> bool:
-        module = sys.modules["torch.nn.modules.module"]
+        module = sys.modules[_MODULE]
         return any(hook_id not in self._handles for name in _ALL_TABLES for hook_id in getattr(module, name, ()))
 
 

@@ -5,6 +5,7 @@ Records become rows of numbers (time, allocates, address, bytes, owner), so that
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 from ipygpumem.features.outside.libraries import ALLOCATOR, file_name, library_name
 from ipygpumem.features.outside.model import EARLIER
 from ipygpumem.measurement.runtime import current
+from ipygpumem.snapshot.model.unique_values import Numbering
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.cupti.library import ALLOCATION, KINDS
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from ipygpumem.features.outside.model import Memory
     from ipygpumem.sources.cupti.library import Cupti
 
 __all__ = ["COLUMNS", "TIME", "LiveAllocations", "Owner", "RecordingInterval", "Totals", "pytorch_segments"]
@@ -36,13 +39,13 @@ class Owner(NamedTuple):
     """
 
     device: int
-    memory: str
+    memory: Memory
     library: str
     file: str
     pooled: bool
 
     @classmethod
-    def of(cls, device: int, memory: str, path: str, *, pooled: bool) -> Owner:
+    def of(cls, device: int, memory: Memory, path: str, *, pooled: bool) -> Owner:
         """Return the owner for a library's path; the path is empty for memory allocated before recording began."""
         library = library_name(path) if path else EARLIER
         if library == ALLOCATOR and memory == "device":
@@ -79,13 +82,12 @@ class Totals:
         self.freed -= int(changes[changes < 0].sum())
         self.allocations += len(allocations)
 
-    def move(self, nbytes: int, target: Totals) -> None:
-        """Move a live allocation to another owner. Both peaks become lower bounds."""
-        for totals, sign in ((self, -1), (target, 1)):
-            totals.level += sign * nbytes
-            totals.allocated += sign * nbytes
-            totals.allocations += sign
-            totals.peak = max(totals.peak + min(sign, 0) * nbytes, totals.level, 0)
+    def move(self, nbytes: int) -> None:
+        """Add a live allocation that counted for another owner, or remove one (negative). Peaks become lower bounds."""
+        self.level += nbytes
+        self.allocated += nbytes
+        self.allocations += 1 if nbytes > 0 else -1
+        self.peak = max(self.peak + min(nbytes, 0), self.level, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -119,38 +121,34 @@ class RecordingInterval:
         for device, selected in outside.items():
             self.devices.setdefault(device, Totals()).add(changes[selected])
 
-    @property
-    def has_outside_allocations(self) -> bool:
-        """Whether a library other than PyTorch's allocator has allocated device memory."""
-        return any(owner.outside and totals.allocated for owner, totals in self.owners.items())
+    def _totals(self, owner: Owner) -> list[Totals]:
+        """The totals that an owner's allocations are part of."""
+        totals = [self.owners.setdefault(owner, Totals())]
+        if owner.outside:
+            totals.append(self.devices.setdefault(owner.device, Totals()))
+        return totals
 
     def move_free(self, before: Owner, after: Owner, nbytes: int) -> None:
         """Move a free to another owner."""
-        for owner, sign in ((before, 1), (after, -1)):
-            affected = [self.owners.setdefault(owner, Totals())]
-            if owner.outside:
-                affected.append(self.devices.setdefault(owner.device, Totals()))
-            for totals in affected:
-                totals.level += sign * nbytes
-                totals.freed -= sign * nbytes
+        for owner, change in ((before, nbytes), (after, -nbytes)):
+            for totals in self._totals(owner):
+                totals.level += change
+                totals.freed -= change
 
     def move_to_pytorch(self, owner: Owner, nbytes: int) -> None:
-        """Move a live allocation of a library to PyTorch's allocator."""
-        totals = self.owners.get(owner)
-        if totals is None or totals.allocated < nbytes:  # allocated before this interval
-            return
-        totals.move(nbytes, self.owners.setdefault(Owner.allocator(owner.device), Totals()))
-        device = self.devices.get(owner.device)
-        if device is not None and owner.outside:
-            device.move(nbytes, Totals())
+        """Move a live allocation of a library to PyTorch's allocator, unless it is older than this interval."""
+        if owner in self.owners and self.owners[owner].allocated >= nbytes:
+            for totals in self._totals(owner):
+                totals.move(-nbytes)
+            for totals in self._totals(Owner.allocator(owner.device)):
+                totals.move(nbytes)
 
 
 class LiveAllocations:
     """The owner of every live allocation by its address."""
 
     def __init__(self) -> None:
-        self.owners: list[Owner] = []
-        self._numbers: dict[Owner, int] = {}
+        self._owner_numbers = Numbering()
         self._live: dict[int, tuple[int, int]] = {}
         self._replaced: dict[int, list[int]] = {}
         self._unmatched_frees: dict[int, tuple[int, int]] = {}
@@ -162,12 +160,8 @@ class LiveAllocations:
         self._unmatched_frees.clear()
 
     def number(self, owner: Owner) -> int:
-        """Return the number that stands for an owner in a table of records."""
-        number = self._numbers.get(owner)
-        if number is None:
-            number = self._numbers[owner] = len(self.owners)
-            self.owners.append(owner)
-        return number
+        """Return the number of an owner in a table of records."""
+        return self._owner_numbers.number(owner)
 
     def table(self, cupti: Cupti, address: int, valid: int) -> NDArray[Any]:
         """Return the records of a full buffer as rows of numbers."""
@@ -193,16 +187,16 @@ class LiveAllocations:
 
     def apply(self, table: NDArray[Any], intervals: Iterable[RecordingInterval]) -> None:
         """Apply records in the order of time: find the owner of what is freed, and add up each interval."""
-        owners, late = self._find_owners(table)
-        numbers = np.array(owners, dtype=np.int64)
+        record_owners, late_frees = self._find_owners(table)
+        numbers, owners = np.array(record_owners, dtype=np.int64), list(self._owner_numbers)
         changes = np.where(table[:, ALLOCATES] == 1, table[:, BYTES], -table[:, BYTES])
         for interval in intervals:
             inside = table[:, TIME] >= interval.start
             if inside.any():
-                interval.add(self.owners, numbers[inside], changes[inside])
-            for freed_at, before, after, nbytes in late:
+                interval.add(owners, numbers[inside], changes[inside])
+            for freed_at, before, after, nbytes in late_frees:
                 if freed_at >= interval.start:
-                    interval.move_free(self.owners[before], self.owners[after], nbytes)
+                    interval.move_free(owners[before], owners[after], nbytes)
 
     def _find_owners(self, table: NDArray[Any]) -> tuple[list[int], list[tuple[int, int, int, int]]]:
         """Return the owner of each record, and the earlier frees (time, previous owner, owner, bytes) that change."""
@@ -233,26 +227,27 @@ class LiveAllocations:
 
     def by_owner(self) -> dict[Owner, int]:
         """Return the live bytes of each owner, of what was allocated since recording began."""
-        sums: dict[Owner, int] = {}
+        owners, sums = list(self._owner_numbers), Counter[Owner]()
         for number, nbytes in self._live.values():
-            owner = self.owners[number]
-            sums[owner] = sums.get(owner, 0) + nbytes
-        return sums
+            sums[owners[number]] += nbytes
+        return dict(sums)
 
     def move_to_pytorch(self, device: int, address: int, intervals: Iterable[RecordingInterval]) -> None:
         """Attribute a segment that PyTorch lists to PyTorch, although another library called CUDA for it."""
-        allocation = self._live.get(address)
-        if allocation is None or not self.owners[allocation[0]].outside:
+        number, nbytes = self._live.get(address, (0, 0))
+        if not nbytes:
             return
-        number, nbytes = allocation
-        self._live[address] = (self.number(Owner.allocator(device)), nbytes)
-        for interval in intervals:
-            interval.move_to_pytorch(self.owners[number], nbytes)
+        owner = list(self._owner_numbers)[number]
+        if owner.outside:
+            self._live[address] = self.number(Owner.allocator(device)), nbytes
+            for interval in intervals:
+                interval.move_to_pytorch(owner, nbytes)
 
 
 def _record_owner(cupti: Cupti, record: Any) -> Owner:
+    memory: Any = KINDS[int(record["memory"])]
     path = cupti.text(int(record["source"]))
-    return Owner.of(int(record["device"]), KINDS[int(record["memory"])], path, pooled=bool(record["async"]))
+    return Owner.of(int(record["device"]), memory, path, pooled=bool(record["async"]))
 
 
 def pytorch_segments() -> list[tuple[int, int, int]]:

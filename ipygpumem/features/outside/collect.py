@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import Grade, grade
 from ipygpumem.core.samples import NOISE
-from ipygpumem.core.units import duration, signed
+from ipygpumem.core.units import difference, duration, signed
 from ipygpumem.features.outside.cupti_records import outside_records
 from ipygpumem.features.outside.libraries import ALLOCATOR
 from ipygpumem.features.outside.model import LibraryMemory, OutsideMemory, PoolMemory, balance
+from ipygpumem.measurement.plan import Collector, with_notes
 from ipygpumem.sources import allocator, pytorch
 from ipygpumem.sources.library_pools import GRAPHS, STREAMS, PoolReading, pool_readings
 
@@ -21,20 +22,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ipygpumem.core.report import DeviceReport, Report
-    from ipygpumem.features.outside.allocation_totals import RecordingInterval
+    from ipygpumem.features.outside.allocation_totals import Owner, RecordingInterval, Totals
     from ipygpumem.measurement.measurement import Measurement
+    from ipygpumem.measurement.plan import Outcome
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
-__all__ = ["OutsideMeasurement", "without_redundant_samples"]
+__all__ = ["OutsideCollector"]
 
 _Pools = dict[tuple[str, int], PoolReading]
 
 
-class OutsideMeasurement:
-    """Collects the records of one measurement; without CUPTI only the counters of memory pools.
+class OutsideCollector(Collector):
+    """Collects CUPTI's records of one measurement; without CUPTI only the counters of memory pools.
 
     ``every_cell``: it is used for every measurement, so that problems are reported only once.
     """
+
+    section = "libraries"
 
     def __init__(self, monitor: DeviceMonitor, *, every_cell: bool = False) -> None:
         self._monitor = monitor
@@ -85,9 +89,9 @@ class OutsideMeasurement:
         devices = [index for index in self._monitor.devices if pytorch.has_context(torch, index)]
         return {(pool.name, pool.device): pool for pool in pool_readings(devices)}
 
-    def collect(self, report: Report) -> tuple[tuple[OutsideMemory, ...], tuple[str, ...]]:
-        """Return the memory of each device in a report, and notes."""
-        results, notes = [], []
+    def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
+        """Return the report with the memory of each device, and notes."""
+        libraries, notes = [], []
         confidence = self._confidence()
         if confidence.trust != "exact" and self._is_new_problem(confidence):
             notes.append(f"memory outside PyTorch by library: {confidence.reason}")
@@ -95,14 +99,15 @@ class OutsideMeasurement:
             if not device.after.context:
                 continue
             index = int(device.name.rpartition(":")[2])
-            results.append(self._device(device, index, confidence))
+            libraries.append(self._device(device, index, confidence))
             missing = self._missing(device, index)
             if confidence.trust == "exact" and missing:
                 notes.append(
                     f"{device.name}: CUPTI's records and PyTorch's own count differ by {signed(missing)}: another "
                     "profiler may have received some of the records"
                 )
-        return tuple(results), tuple(notes)
+        report = replace(_without_redundant_samples(report, libraries), libraries=tuple(libraries))
+        return with_notes(report, *notes)
 
     def _is_new_problem(self, confidence: Grade) -> bool:
         if not self._every_cell or confidence.trust != "unknown":
@@ -142,51 +147,37 @@ class OutsideMeasurement:
         )
 
     def _libraries(self, index: int) -> Iterator[LibraryMemory]:
-        for owner, totals in () if self._interval is None else self._interval.owners.items():
-            if owner.device == index and owner.library != ALLOCATOR:
-                memory: Any = owner.memory
-                yield LibraryMemory(
-                    owner.library,
-                    owner.file,
-                    memory,
-                    totals.level,
-                    totals.peak,
-                    totals.allocated,
-                    totals.freed,
-                    totals.allocations,
-                    owner.pooled,
-                )
+        for owner, totals in self._owners(index):
+            if owner.library != ALLOCATOR:
+                figures = totals.level, totals.peak, totals.allocated, totals.freed, totals.allocations
+                yield LibraryMemory(owner.library, owner.file, owner.memory, *figures, owner.pooled)
+
+    def _owners(self, index: int) -> Iterator[tuple[Owner, Totals]]:
+        if self._interval is not None:
+            yield from ((owner, totals) for owner, totals in self._interval.owners.items() if owner.device == index)
 
     def _pool_changes(self, index: int) -> Iterator[PoolMemory]:
         for (name, device), after in self._after.items():
             if device != index:
                 continue
             before = self._before.get((name, device)) or PoolReading(name, device, 0, 0, 0, after.source)
-            held, used = _difference(after.held, before.held), _difference(after.used, before.used)
-            level_before = before.used if after.held is None else before.held
+            held, used = difference(before.held, after.held), difference(before.used, after.used)
+            now, level_before = (after.used, before.used) if after.held is None else (after.held, before.held)
             peak = None
             if after.peak is not None and before.peak is not None and after.peak > before.peak:
                 peak = after.peak - (level_before or 0)  # a new peak, so it is of this measurement
-            now = after.used if after.held is None else after.held
             if held or used or peak:
                 yield PoolMemory(name, held, used, now, peak, grade("exact", after.source))
 
     def _missing(self, device: DeviceReport, index: int) -> int:
         """Return the recorded change of PyTorch's segments minus PyTorch's own; 0 if they cannot be compared."""
-        totals = None if self._interval is None else self._interval.owners
-        recorded = sum(
-            owner_totals.level
-            for owner, owner_totals in (totals or {}).items()
-            if owner.device == index and owner.library == ALLOCATOR
-        )
-        before, after = device.before.reserved, device.after.reserved
-        if before is None or after is None or device.after.torch_why:
+        change = difference(device.before.reserved, device.after.reserved)
+        if change is None or device.after.torch_why or allocator.uses_expandable_segments():
             return 0
-        missing = recorded - (after - before)
-        return 0 if missing and allocator.uses_expandable_segments() else missing
+        return sum(totals.level for owner, totals in self._owners(index) if owner.library == ALLOCATOR) - change
 
 
-def without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) -> Report:
+def _without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) -> Report:
     """Remove sampled peaks outside PyTorch if exact peaks, of the records or of a pool, are at least as high."""
     devices = dict(report.devices)
     for outside in memory:
@@ -199,7 +190,3 @@ def without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) -
         if peaks and max(peaks) >= device.sampled.change - NOISE:
             devices[outside.device] = replace(device, sampled=None)
     return replace(report, devices=devices)
-
-
-def _difference(after: int | None, before: int | None) -> int | None:
-    return None if after is None or before is None else after - before

@@ -40,7 +40,6 @@ __all__ = ["OutsideRecords", "outside_records"]
 _DELAY_NS = 100_000_000
 """A record carries the time when its call began, and is written when it ends: few calls take longer."""
 _POLL_SECONDS = 0.05
-_FORKED = "this process was forked from the one that is being measured"
 _EMPTY: NDArray[Any] = np.zeros((0, COLUMNS), dtype=np.int64)
 
 
@@ -54,7 +53,7 @@ class OutsideRecords:
     def __init__(self) -> None:
         self.reported_problems: set[str] = set()
         self._lock = threading.RLock()
-        self._pid = os.getpid()
+        self._forked = False
         self._users = 0
         self._intervals: list[RecordingInterval] = []
         self._cupti: Cupti | None = None
@@ -71,23 +70,26 @@ class OutsideRecords:
 
     def problem(self) -> str | None:
         """Return why nothing can be recorded here, or None as far as that is known without trying."""
-        if self._forked():
-            return _FORKED
         try:
             self._prepare()
         except CuptiError as error:
             return str(error)
         return self._failed
 
-    def _forked(self) -> bool:
-        """Return whether this is a forked child, in which the lock may be held for ever by a thread of the parent."""
-        return os.getpid() != self._pid
-
     def _prepare(self) -> tuple[Cupti, Buffers]:
+        if self._forked:
+            raise CuptiError("this process was forked from the one that is being measured")
         if self._cupti is None or self._buffers is None:
             cupti = Cupti()
             self._cupti, self._buffers = cupti, Buffers.pool()
+            os.register_at_fork(after_in_child=self._forget)
         return self._cupti, self._buffers
+
+    def _forget(self) -> None:
+        """In a forked child, drop what belongs to the parent process. One of its threads may have held the lock."""
+        self._forked = True
+        self._lock = threading.RLock()
+        self._users, self._intervals, self._recording, self._thread = 0, [], False, None
 
     def acquire(self) -> None:
         """Start recording, until `release` has been called as often as `acquire`.
@@ -95,13 +97,11 @@ class OutsideRecords:
         Raises:
             CuptiError: Nothing can be recorded here.
         """
-        if self._forked():
-            raise CuptiError(_FORKED)
         with self._lock:
-            cupti, buffers = self._prepare()
+            self._prepare()
             if not self._users:
                 try:
-                    self._start(cupti, buffers)
+                    self._start()
                 except BaseException as error:
                     self._end()
                     if isinstance(error, CuptiError):
@@ -110,23 +110,22 @@ class OutsideRecords:
                 self._failed = None
             self._users += 1
 
-    def _start(self, cupti: Cupti, buffers: Buffers) -> None:
+    def _start(self) -> None:
         self._clear()
         self._observers = current().state(ProfilerObservers)
         self._observers.add(self.pause, self.resume)
-        if profiling():
-            self._paused_at = time.perf_counter()
-        else:
-            self._paused_at = None
-            self._start_cupti(cupti, buffers)
+        self._paused_at = time.perf_counter() if profiling() else None
+        if self._paused_at is None:
+            self._start_cupti()
         atexit.register(self.close)
         self._stop = threading.Event()  # a new one, as the previous thread may still be ending
         self._thread = threading.Thread(
-            target=self._read_buffers, args=(buffers, self._stop), name="ipygpumem-outside", daemon=True
+            target=self._read_buffers, args=(self._stop,), name="ipygpumem-outside", daemon=True
         )
         self._thread.start()
 
-    def _start_cupti(self, cupti: Cupti, buffers: Buffers) -> None:
+    def _start_cupti(self) -> None:
+        cupti, buffers = self._prepare()
         self._recording = True  # before starting, so that an interrupt stops it again
         cupti.start(buffers)
         self._since = time.time()
@@ -135,8 +134,6 @@ class OutsideRecords:
 
     def release(self) -> None:
         """Undo one `acquire`; the last call stops recording."""
-        if self._forked():
-            return
         with self._lock:
             self._users = max(self._users - 1, 0)
             if not self._users and self._thread is not None:
@@ -173,8 +170,6 @@ class OutsideRecords:
 
     def close(self) -> None:
         """Stop recording for all: the extension is unloaded, or the process ends."""
-        if self._forked():
-            return
         with self._lock:
             if self._users:
                 self._users = 0
@@ -185,8 +180,6 @@ class OutsideRecords:
 
     def open_interval(self) -> RecordingInterval:
         """Begin an interval; only between `acquire` and `release`."""
-        if self._forked():
-            raise CuptiError(_FORKED)
         with self._lock:
             cupti, buffers = self._prepare()
             self._collect()
@@ -198,15 +191,13 @@ class OutsideRecords:
 
     def close_interval(self, interval: RecordingInterval) -> None:
         """End an interval, with all records until now. Does nothing the second time."""
-        if self._forked():
-            return
         with self._lock:
             if interval not in self._intervals:
                 return
             try:
                 self._collect()
-                if interval.has_outside_allocations:  # listing the segments of a large heap is slow
-                    self._attribute_segments()
+                if any(owner.outside and totals.allocated for owner, totals in interval.owners.items()):
+                    self._attribute_segments()  # only then, as listing the segments of a large heap is slow
             except CuptiError as error:
                 interval.problem = str(error)
             if self._paused_at is not None:
@@ -223,8 +214,6 @@ class OutsideRecords:
 
         None if nothing is being recorded.
         """
-        if self._forked():
-            return None
         with self._lock:
             if not self._recording:
                 return None
@@ -234,8 +223,6 @@ class OutsideRecords:
 
     def pause(self) -> None:
         """Read all records, and leave CUPTI to a profiler until `resume`."""
-        if self._forked():
-            return
         with self._lock:
             if self._paused_at is None and self._users:
                 self._stop_cupti()
@@ -244,31 +231,29 @@ class OutsideRecords:
 
     def resume(self) -> None:
         """Continue recording."""
-        if self._forked():
-            return
         with self._lock:
             if self._paused_at is None or not self._users:
                 return
             pause, self._paused_at = time.perf_counter() - self._paused_at, None
             problem = ""
             try:
-                self._start_cupti(*self._prepare())
+                self._start_cupti()
             except CuptiError as error:
                 problem = str(error)
             for interval in self._intervals:
                 interval.seconds += pause
                 interval.problem = problem or interval.problem
 
-    def _read_buffers(self, buffers: Buffers, stop: threading.Event) -> None:
+    def _read_buffers(self, stop: threading.Event) -> None:
         """Read full buffers a few times a second, in the thread."""
+        cupti, buffers = self._prepare()
         poll = select.poll()
         poll.register(buffers.ready, select.POLLIN)
         while not stop.is_set():
             poll.poll()
-            with self._lock:
-                if not stop.is_set() and self._cupti is not None:
-                    with contextlib.suppress(CuptiError):
-                        self._collect(self._cupti.now() - _DELAY_NS)
+            with self._lock, contextlib.suppress(CuptiError):
+                if not stop.is_set():
+                    self._collect(cupti.now() - _DELAY_NS)
             stop.wait(_POLL_SECONDS)
 
     def _collect(self, until: int | None = None) -> None:

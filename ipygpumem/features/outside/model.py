@@ -35,18 +35,11 @@ DEVICE_MEMORY = ("device", "array", "static")
 
 @dataclass(frozen=True, slots=True)
 class LibraryMemory:
-    """The allocations of one kind by one library during a measurement, in bytes.
+    """The allocations of one kind of memory by one library during a measurement, in bytes.
 
-    Attributes:
-        library: The library's common name.
-        file: The name of its file without folders; empty if unknown.
-        memory: The kind of memory.
-        change: Allocated minus freed.
-        peak: The highest ``change`` during the measurement.
-        allocated: All allocations.
-        freed: All frees, including memory allocated earlier.
-        allocations: The number of allocations.
-        pooled: Whether it came from a CUDA memory pool (cudaMallocAsync), which may keep it when it is freed.
+    ``file`` is the name of the library's file without folders, empty if unknown; ``change`` is ``allocated`` minus
+    ``freed``, which includes memory allocated earlier; ``peak`` is the highest change. ``pooled`` memory comes from a
+    CUDA pool (cudaMallocAsync), which may keep it when it is freed.
     """
 
     library: str
@@ -65,7 +58,6 @@ class PoolMemory:
     """The counters of a memory pool, in bytes. Its memory is included in that of the libraries.
 
     Attributes:
-        name: The pool's name.
         change: The change of the memory that it holds; None if it counts only what is in use.
         used: The change of the memory in use.
         now: The memory that it holds at the end, or that is in use if it counts only that.
@@ -85,9 +77,7 @@ class OutsideMemory(PlainData):
     """Memory outside PyTorch on one device during a measurement, in bytes.
 
     Attributes:
-        device: The device's name.
         libraries: The libraries that allocated memory, the largest change first.
-        pools: The counters of memory pools.
         peak: The highest sum of the libraries' device memory minus its value before; None without records.
         idle: The change of unused memory in CUDA's default pool and in the memory of CUDA graphs.
         rest: The change that belongs to no library; None if it cannot be computed.
@@ -125,20 +115,12 @@ def balance(
 ) -> OutsideMemory:
     """Subtract the memory of libraries and pools from the change that NVML reports.
 
-    Args:
-        device: The finished report of the device.
-        libraries: The libraries' allocations.
-        pools: The pools' counters.
-        peak: The peak of all libraries together.
-        reserved: The change of the memory that CUDA's default pool holds; None if unknown.
-        graphs: The change of the memory reserved for CUDA graphs; None if unknown.
-        seconds: How long recording was paused.
-        grade: The confidence in the records.
+    ``reserved`` is the change of the memory that CUDA's default pool holds, and ``graphs`` that of the memory reserved
+    for CUDA graphs; None if unknown. The other arguments are attributes of the result.
     """
     ordered = tuple(sorted(libraries, key=lambda library: (-abs(library.change), -library.peak, library.library)))
     on_device = [library for library in ordered if library.memory in DEVICE_MEMORY]
     pooled = sum(library.change for library in on_device if library.pooled)
     idle = (0 if reserved is None else reserved - pooled) + (graphs or 0)
-    named = sum(library.change for library in on_device)
-    rest = None if device.outside is None else device.outside - named - idle
+    rest = None if device.outside is None else device.outside - sum(library.change for library in on_device) - idle
     return OutsideMemory(device.name, ordered, tuple(pools), peak, idle, rest, seconds, grade)

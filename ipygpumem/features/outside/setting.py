@@ -22,28 +22,25 @@ class OutsideSetting:
 
     def install(self) -> None:
         """Follow changes of the setting."""
-        self._settings.observe(self._on_change, names=["outside"])
+        self._settings.observe(self.apply, names=["outside"])
 
-    def _on_change(self, change: Any) -> None:  # noqa: ARG002 (traitlets' signature)
-        self.apply()
-
-    def apply(self) -> None:
+    def apply(self, _change: Any = None) -> None:
         """Start or stop recording. If it cannot start, print the reason; cells that need records try again."""
-        enabled = self._settings.outside == "library"
-        outside_records().reported_problems.clear()
+        records, enabled = outside_records(), self._settings.outside == "library"
+        records.reported_problems.clear()
         if enabled and not self._acquired:
             try:
-                outside_records().acquire()
+                records.acquire()
                 self._acquired = True
             except CuptiError as error:
-                outside_records().reported_problems.add(str(error))
+                records.reported_problems.add(str(error))
                 print(f"ipygpumem: memory outside PyTorch is reported without libraries: {error}")  # noqa: T201
-        elif not enabled and self._acquired:
+        elif self._acquired and not enabled:
             self._acquired = False
-            outside_records().release()
+            records.release()
 
     def remove(self) -> None:
         """Stop recording when the extension is unloaded."""
-        self._settings.unobserve(self._on_change, names=["outside"])
+        self._settings.unobserve(self.apply, names=["outside"])
         self._acquired = False
         outside_records().close()

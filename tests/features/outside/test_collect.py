@@ -12,7 +12,7 @@ import torch
 
 from fakes.cupti import CTYPES, CUBLAS, CUPY, MANAGED, NCCL, STATIC, TORCH, FakeCupti, use_library
 from ipygpumem import Report, measure
-from ipygpumem.features.outside.collect import OutsideMeasurement
+from ipygpumem.features.outside.collect import OutsideCollector
 from ipygpumem.features.outside.cupti_records import outside_records
 from ipygpumem.measurement.measurement import Measurement
 from ipygpumem.measurement.runtime import current
@@ -190,7 +190,7 @@ def test_a_profiler_in_the_block(gpu, cupti):
 
 
 def test_a_collector_that_was_not_started(gpu, cupti):
-    collector = OutsideMeasurement(current().monitor)
+    collector = OutsideCollector(current().monitor)
     collector.stop()
     collector.stop()
     measurement = Measurement(current())
