@@ -96,9 +96,7 @@ class DeviceMonitor:
 
     def identify(self, device: Device, entries: Iterable[tuple[int, int | None]]) -> tuple[OtherProcess, ...]:
         """Look up the processes of NVML's entries (pid and bytes), the largest first."""
-        local = self.has_local_pids(device)
-        processes = [self.process_directory.lookup(pid, nbytes, trusted=local) for pid, nbytes in entries]
-        return tuple(sorted(processes, key=lambda process: (-(process.amount or 0), process.pid)))
+        return self.process_directory.lookup_all(entries, trusted=self.has_local_pids(device))
 
     def has_local_pids(self, device: Device) -> bool:
         """Return whether a device lists pids of this PID namespace, so that it lists this process with its own pid."""

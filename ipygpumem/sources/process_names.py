@@ -69,6 +69,11 @@ class ProcessDirectory:
             known = self._known[pid] = _KnownProcess(_look_up(pid, trusted=trusted), trusted)
         return known.process if amount is None else replace(known.process, amount=amount)
 
+    def lookup_all(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> tuple[OtherProcess, ...]:
+        """Return the processes of NVML's entries (pid and bytes), the largest first."""
+        processes = [self.lookup(pid, nbytes, trusted=trusted) for pid, nbytes in entries]
+        return tuple(sorted(processes, key=lambda process: (-(process.amount or 0), process.pid)))
+
     def lookup_ended(self, pid: int, *, trusted: bool) -> tuple[OtherProcess, bool]:
         """Return a process that no longer uses the device, as it was recorded before, and whether it still runs."""
         known = self._known.pop(pid, None)

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.features.live.model import DeviceLevels
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.core.report import Report
-    from ipygpumem.features.live.model import DeviceLevels, Levels
+    from ipygpumem.features.live.model import Levels
 
     _Running = tuple[int | None, float] | None
     """In number and start of the running cell."""
 
 __all__ = ["LevelHistory", "level_update"]
 
-_FIGURES = ("allocated", "cached", "outside", "others", "used", "capacity")
+_FIGURES = ("allocated", "cached", "outside", "others", "used", "capacity", "own")
 _MAX_CELLS = 1_000
 
 
@@ -36,36 +38,30 @@ class LevelHistory:
         history = list(self._levels)
         rows = [{device.name: device for device in levels.devices} for levels in history]
         names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: [row.get(name, DeviceLevels(name)) for row in rows] for name in names}
         return {
             "every": self.every,
             "time": [round(levels.time, 3) for levels in history],
-            "devices": {name: _columns([row.get(name) for row in rows]) for name in names},
+            "devices": {
+                name: {figure: [getattr(level, figure) for level in column] for figure in _FIGURES}
+                for name, column in columns.items()
+            },
             "rss": [levels.rss for levels in history],
             "total": history[-1].total if history else None,
             "cells": _cells(reports, history[0].time if history else float("inf")),
-            "running": _running(running),
+            "running": running,
         }
-
-
-def _columns(levels: list[DeviceLevels | None]) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {
-        figure: [None if device is None else getattr(device, figure) for device in levels] for figure in _FIGURES
-    }
-    columns["own"] = [device is None or device.own for device in levels]
-    return columns
 
 
 def level_update(levels: Levels, reports: Sequence[Report], since: float, running: _Running) -> dict[str, Any]:
     """One reading, with the cells that ended after ``since``."""
     return {
         "time": round(levels.time, 3),
-        "devices": {
-            device.name: {name: getattr(device, name) for name in (*_FIGURES, "own")} for device in levels.devices
-        },
+        "devices": {device.name: {name: getattr(device, name) for name in _FIGURES} for device in levels.devices},
         "rss": levels.rss,
         "total": levels.total,
         "cells": _cells(reports, since),
-        "running": _running(running),
+        "running": running,
     }
 
 
@@ -80,7 +76,3 @@ def _cells(reports: Sequence[Report], since: float) -> list[list[Any]]:
         if report.cell is not None:
             cells.append([report.cell, round(report.time, 3), round(end, 3), report.success is not False])
     return cells[::-1]
-
-
-def _running(cell: _Running) -> list[Any] | None:
-    return None if cell is None else [cell[0], round(cell[1], 3)]

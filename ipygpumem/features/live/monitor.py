@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from ipygpumem.features.live.widget import MonitorWidget
     from ipygpumem.measurement.runtime import Runtime
 
-__all__ = ["EVERY", "Monitor"]
+__all__ = ["Monitor"]
 
-EVERY = 1.0
+_EVERY = 1.0
 _VIEW_TIMEOUT = 20.0
 """Seconds without a message after which a page counts as closed, unless the kernel was busy."""
 
@@ -29,12 +29,12 @@ _VIEW_TIMEOUT = 20.0
 class Monitor:
     """The monitor of one shell. Opening it again moves it, with its history, to the new cell."""
 
-    def __init__(self, shell: Any, session: Runtime, running: Callable[[], tuple[int | None, float] | None]) -> None:
+    def __init__(self, shell: Any, runtime: Runtime, running: Callable[[], tuple[int | None, float] | None]) -> None:
         self._shell = shell
-        self._session = session
+        self._runtime = runtime
         self._running_cell = running
-        self._poller = Poller(session.monitor)
-        self._history = LevelHistory(EVERY)
+        self._poller = Poller(runtime.monitor)
+        self._history = LevelHistory(_EVERY)
         self._last_update = 0.0
         self._widget: MonitorWidget | None = None
         self._thread = WorkerThread("ipygpumem-monitor", self._update)
@@ -68,14 +68,14 @@ class Monitor:
         target.publish(*bundle)
 
     def _data(self) -> dict[str, Any]:
-        labels = {device.name: device.label for device in self._session.monitor.devices.values()}
+        labels = {device.name: device.label for device in self._runtime.monitor.devices.values()}
         return {**self._history.data(session_reports(), self._running_cell()), "labels": labels}
 
     def _on_views(self, views: int) -> None:
-        if views and not self._active:
-            self._start()
-        elif not views:
+        if not views:
             self._pause()
+        elif not self._active:
+            self._start()
 
     def _start(self) -> None:
         self._active = True
@@ -93,7 +93,7 @@ class Monitor:
         running = self._running_cell()
         if running is not None:
             widget.keep_views()
-        elif not widget.forget_views(_VIEW_TIMEOUT) and self._last_update and self._is_open_for(_VIEW_TIMEOUT):
+        elif not widget.forget_views(_VIEW_TIMEOUT) and time.time() - self._opened > _VIEW_TIMEOUT:
             self._pause()
             return
         levels = self._poller.levels()
@@ -101,9 +101,6 @@ class Monitor:
         since, self._last_update = self._last_update, levels.time
         update = level_update(levels, session_reports(), since - 2 * self._history.every, running)
         widget.send({"now": update})
-
-    def _is_open_for(self, seconds: float) -> bool:
-        return time.time() - self._opened > seconds
 
     def _remove_widget(self) -> None:
         widget, self._widget = self._widget, None

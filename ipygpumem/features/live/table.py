@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
-from itertools import pairwise
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from ipygpumem.core.tables import template
 from ipygpumem.core.units import duration, pair, size
 
 if TYPE_CHECKING:
@@ -15,12 +15,26 @@ if TYPE_CHECKING:
 
 __all__ = ["live_bundle"]
 
-_COLORS = {"allocated": "#3b82f6", "cache": "#93c5fd", "outside": "#f59e0b", "others": "#9ca3af"}
-_UNDERLINES = {"allocated": _COLORS["allocated"], "reserved": _COLORS["cache"], "outside": _COLORS["outside"]}
+_COLORS = {"allocated": "#3b82f6", "reserved": "#93c5fd", "outside": "#f59e0b", "others": "#9ca3af"}
+"""The areas of the chart from bottom to top; figures that begin with these names are underlined in the color."""
 _WIDTH, _HEIGHT = 220, 36
+_HEADROOM = 1.05
 _MAX_DEVICES = 4
 _MINUTE = 60
-_MIN_PIXELS = 0.1
+_HTML = """\
+<div style="font-family:monospace;font-size:90%;line-height:1.45;margin:2px 0" role="status" aria-live="off">
+{%- for name, figures, areas in rows %}
+<div style="display:flex;align-items:center;margin:2px 0">
+<svg width="{{ width }}" height="{{ height }}" viewBox="0 0 {{ width }} {{ height }}" preserveAspectRatio="none" \
+style="flex:none;margin-right:12px;border-bottom:1px solid #9ca3af" aria-hidden="true">
+{%- for color, points in areas %}<polygon fill="{{ color }}" points="{{ points }}"/>{% endfor %}</svg>
+<div><div><b>{{ name }}</b>&ensp;{{ figures[-1] }}
+{%- if loop.first %}&emsp;<span style="opacity:0.65">{{ status }}</span>{% endif %}</div><div>
+{%- for figure in figures[:-1] %}{{ "" if loop.first else " \u00b7 " }}<span style="white-space:nowrap
+{%- if figure.split(" ")[0] in colors %};border-bottom:2px solid {{ colors[figure.split(" ")[0]] }}{% endif %}">\
+{{ figure }}</span>{% endfor %}</div></div></div>
+{%- endfor %}
+{%- if more %}<div style="opacity:0.65">{{ more }}</div>{% endif %}</div>"""
 
 
 def live_bundle(history: Sequence[Levels], seconds: float, cell: int | None) -> dict[str, str]:
@@ -28,19 +42,19 @@ def live_bundle(history: Sequence[Levels], seconds: float, cell: int | None) -> 
     now = history[-1]
     elapsed = f"{seconds:.0f} s" if seconds < _MINUTE else duration(seconds)
     status = f"running for {elapsed}" if cell is None else f"In [{cell}], running for {elapsed}"
-    if now.devices:
-        rows = [
-            (device.name, _figures(device), _device_chart(history, device.name))
-            for device in now.devices[:_MAX_DEVICES]
-        ]
-    else:
-        chart = _chart([(levels.time, [levels.rss or 0]) for levels in history])
-        rows = [("host memory (RSS)", [_host_figure(now)], chart)]
+    rows = [
+        (device.name, _figures(device), _areas(_device_history(history, device.name)))
+        for device in now.devices[:_MAX_DEVICES]
+    ]
+    if not rows:
+        areas = _areas([(levels.time, [levels.rss or 0]) for levels in history])
+        rows = [("host memory (RSS)", [_host_figure(now)], areas)]
     hidden = len(now.devices) - _MAX_DEVICES
     more = f"{hidden} more device{'s' if hidden > 1 else ''}" if hidden > 0 else ""
     lines = [f"{name}  {' · '.join(figures)}" for name, figures, _ in rows]
     lines[0] += f"   {status}"
-    return {"text/plain": "\n".join([*lines, more] if more else lines), "text/html": _html(rows, status, more)}
+    html = template(_HTML).render(rows=rows, status=status, more=more, colors=_COLORS, width=_WIDTH, height=_HEIGHT)
+    return {"text/plain": "\n".join([*lines, more] if more else lines), "text/html": html}
 
 
 def _figures(device: DeviceLevels) -> list[str]:
@@ -62,61 +76,33 @@ def _host_figure(levels: Levels) -> str:
     return size(levels.rss) if levels.total is None else f"{pair(levels.rss, levels.total)} resident"
 
 
-def _device_chart(history: Sequence[Levels], name: str) -> str:
-    rows = [
+def _device_history(history: Sequence[Levels], name: str) -> list[tuple[float, list[int]]]:
+    return [
         (levels.time, [part or 0 for part in (device.allocated, device.cached, device.outside, device.others)])
         for levels in history
         for device in levels.devices
         if device.name == name
     ]
-    return _chart(rows)
 
 
-def _chart(rows: Sequence[tuple[float, list[int]]]) -> str:
-    """An SVG of stacked areas over time, scaled to the highest total; ``rows`` are (time, bytes from bottom to top)."""
-    if not rows:
-        return ""
+def _areas(rows: Sequence[tuple[float, list[int]]]) -> list[tuple[str, str]]:
+    """Stacked areas over time as (color, SVG points), scaled to the highest total.
+
+    ``rows`` are (time, bytes from bottom to top). The highest area comes first and extends to the bottom, as all do:
+    the lower ones are drawn on top of it.
+    """
     begin = rows[0][0]
     span = rows[-1][0] - begin or 1.0
-    highest = max(sum(parts) for _, parts in rows) * 1.05 or 1
     if len(rows) == 1:
-        rows = [rows[0], (begin + span, rows[0][1])]
-    xs = [round((time - begin) / span * _WIDTH, 1) for time, _ in rows]
-    edges = [[float(_HEIGHT)] * len(rows)]
-    for part in range(len(rows[0][1])):
-        heights = [parts[part] / highest * _HEIGHT for _, parts in rows]
-        edges.append([round(y - height, 1) for y, height in zip(edges[-1], heights, strict=True)])
-    polygons = []
-    for (lower, upper), color in zip(pairwise(edges), _COLORS.values(), strict=False):
-        if any(low - high >= _MIN_PIXELS for low, high in zip(lower, upper, strict=True)):
-            outline = [*zip(xs, upper, strict=True), *reversed(list(zip(xs, lower, strict=True)))]
-            points = " ".join(f"{x:g},{y:g}" for x, y in outline)
-            polygons.append(f'<polygon fill="{color}" points="{points}"/>')
-    return (
-        f'<svg width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
-        f'style="flex:none;margin-right:12px;border-bottom:1px solid #9ca3af" aria-hidden="true">'
-        f"{''.join(polygons)}</svg>"
-    )
-
-
-def _html(rows: Sequence[tuple[str, list[str], str]], status: str, more: str) -> str:
-    lines = [
-        f'<div style="display:flex;align-items:center;margin:2px 0">{chart}<div>'
-        f"<div><b>{html.escape(name)}</b>&ensp;{html.escape(figures[-1])}"
-        + (f'&emsp;<span style="opacity:0.65">{html.escape(status)}</span>' if not number else "")
-        + f"</div><div>{' &middot; '.join(map(_underlined, figures[:-1]))}</div></div></div>"
-        for number, (name, figures, chart) in enumerate(rows)
-    ]
-    if more:
-        lines.append(f'<div style="opacity:0.65">{more}</div>')
-    return (
-        '<div style="font-family:monospace;font-size:90%;line-height:1.45;margin:2px 0" role="status" aria-live="off">'
-        f"{''.join(lines)}</div>"
-    )
-
-
-def _underlined(figure: str) -> str:
-    """A figure, underlined in its color in the chart."""
-    color = _UNDERLINES.get(figure.split(" ", 1)[0])
-    line = "" if color is None else f";border-bottom:2px solid {color}"
-    return f'<span style="white-space:nowrap{line}">{html.escape(figure)}</span>'
+        rows = [*rows, (begin + span, rows[0][1])]
+    highest = max(sum(parts) for _, parts in rows) * _HEADROOM or 1
+    levels = [list(accumulate(parts)) for _, parts in rows]
+    areas = []
+    for i, color in enumerate(list(_COLORS.values())[: len(levels[0])]):
+        if any(parts[i] for _, parts in rows):
+            outline = [
+                f"{(time - begin) / span * _WIDTH:.1f},{_HEIGHT - stacked[i] / highest * _HEIGHT:.1f}"
+                for (time, _), stacked in zip(rows, levels, strict=True)
+            ]
+            areas.append((color, " ".join([f"0,{_HEIGHT}", *outline, f"{_WIDTH},{_HEIGHT}"])))
+    return areas[::-1]

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import DeviceError, NvmlError, first_line
 from ipygpumem.core.other_process import OtherProcess
+from ipygpumem.core.tables import ShownAsTables
 from ipygpumem.features.processes.model import DeviceProcesses, other_process_changes
+from ipygpumem.features.processes.table import processes_table
+from ipygpumem.measurement.plan import with_notes
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources.nvml import Nvml
 from ipygpumem.sources.process_names import own_pid
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.other_process import Event, OtherProcessChange
     from ipygpumem.core.reading import DeviceReading, Reading
     from ipygpumem.core.report import DeviceReport, Report
+    from ipygpumem.core.tables import Table
     from ipygpumem.sources.device import Device
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
@@ -27,27 +31,15 @@ _START_TOLERANCE = 1.0
 """Seconds by which a process may have started before the measurement and still counts as started in it."""
 
 
-class Processes(tuple[DeviceProcesses, ...]):
+class Processes(ShownAsTables, tuple[DeviceProcesses, ...]):
     """The processes on every device. Displayed as a table."""
 
     __slots__ = ()
+    __repr__ = ShownAsTables.__str__
 
-    def __str__(self) -> str:
-        """Return the tables as text."""
-        from ipygpumem.core.tables import text_tables
-        from ipygpumem.features.processes.table import processes_tables
-
-        return text_tables(processes_tables(self))
-
-    def __repr__(self) -> str:
-        """Return the same as `str`, for the end of a cell."""
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        from ipygpumem.core.tables import html_tables
-        from ipygpumem.features.processes.table import processes_tables
-
-        return html_tables(processes_tables(self))
+    def tables(self) -> list[Table]:
+        """A table for each device."""
+        return [processes_table(device) for device in self]
 
 
 def processes(*, device: Iterable[str | int] | None = None) -> Processes:
@@ -73,44 +65,34 @@ def processes(*, device: Iterable[str | int] | None = None) -> Processes:
 
 
 def _device_processes(monitor: DeviceMonitor, device: Device, reading: DeviceReading | None) -> DeviceProcesses:
-    reading_source = "" if reading is None else reading.source or ""
-    own = None if reading is None else reading.process
-    facts = DeviceProcesses(
-        device.name,
-        own,
-        None,
-        (),
-        None if reading is None else reading.in_use,
-        label=device.label,
-        source="" if "NVML" in reading_source else reading_source,
-    )
+    facts = DeviceProcesses(device.name, label=device.label)
+    if reading is not None:
+        source = reading.source or ""
+        facts = replace(facts, own=reading.process, used=reading.in_use, source="" if "NVML" in source else source)
     try:
         entries = device.entries()
     except NvmlError as error:
         return replace(facts, why=str(error))
     pid = device.own_pid
-    if reading is not None and pid is not None and own is not None:
+    if reading is not None and pid is not None and facts.own is not None:
         entries.pop(pid, None)
         # the list of the reading, so that all values are of one instant and add up
-        neighbours = monitor.identify(device, dict(reading.listed or entries.items()).items())
+        neighbours = monitor.identify(device, reading.listed or entries.items())
         foreign = f"pids are not of this PID namespace: this process is {pid} there"
-        reason = "" if monitor.has_local_pids(device) else foreign
-        return replace(facts, pid=pid, neighbours=neighbours, unattributed=reading.unattributed, why=reason)
-    reason = "this process does not use this device"
+        why = "" if monitor.has_local_pids(device) else foreign
+        return replace(facts, pid=pid, neighbours=neighbours, unattributed=reading.unattributed, why=why)
+    why = "this process does not use this device"
     if reading is not None and reading.context:
-        reason = f"it is unknown which entry belongs to this process: {device.reason}"
-    neighbours = tuple(map(_maybe_this_process, monitor.identify(device, entries.items())))
-    return replace(facts, neighbours=neighbours, why=reason)
-
-
-def _maybe_this_process(process: OtherProcess) -> OtherProcess:
-    """Mark the entry with our pid in a list in which our own entry is unknown."""
-    if process.pid != own_pid():
-        return process
-    return OtherProcess(process.pid, process.amount, why="probably this process")
+        why = f"it is unknown which entry belongs to this process: {device.reason}"
+    neighbours = tuple(
+        OtherProcess(process.pid, process.amount, why="probably this process") if process.pid == own_pid() else process
+        for process in monitor.identify(device, entries.items())
+    )
+    return replace(facts, neighbours=neighbours, why=why)
 
 
 def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Iterator[DeviceProcesses]:
+    """The devices of the machine, of which this process uses none."""
     nvml = Nvml()
     handles = nvml.handles()
     for name in names or ():
@@ -119,18 +101,16 @@ def _all_devices(monitor: DeviceMonitor, names: tuple[str, ...] | None) -> Itera
     for index, (label, handle) in enumerate(handles):
         if names is not None and f"cuda:{index}" not in names:
             continue
-        facts = DeviceProcesses(f"GPU {index}", None, None, (), label=label)
+        facts = DeviceProcesses(f"GPU {index}", label=label)
         try:
             entries, memory = nvml.processes(handle, graphics=True), nvml.memory(handle)
         except NvmlError as error:
             yield replace(facts, why=str(error))
             continue
-        directory = monitor.process_directory
-        others = [directory.lookup(pid, nbytes, trusted=False) for pid, nbytes in entries.items()]
         yield replace(
             facts,
             own=0,
-            neighbours=tuple(sorted(others, key=lambda process: (-(process.amount or 0), process.pid))),
+            neighbours=monitor.process_directory.lookup_all(entries.items(), trusted=False),
             used=memory.used - (memory.reserved or 0),
             why="this process has not initialized CUDA: PyTorch may number its devices differently",
         )
@@ -157,8 +137,7 @@ def with_other_processes(report: Report, *, unchanged: bool = False) -> Report:
     try:
         changes = _changes(report, monitor, unchanged=unchanged)
     except Exception as error:  # the report is valid without names
-        note = f"other processes could not be identified: {first_line(error)}"
-        return replace(report, notes=(*report.notes, note))
+        return with_notes(report, f"other processes could not be identified: {first_line(error)}")
     devices = {name: _without_lists(device) for name, device in report.devices.items()}
     return replace(report, devices=devices, neighbours=changes)
 

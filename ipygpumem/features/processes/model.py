@@ -34,9 +34,9 @@ class DeviceProcesses(PlainData):
     """
 
     device: str
-    own: int | None
-    pid: int | None
-    neighbours: tuple[OtherProcess, ...]
+    own: int | None = None
+    pid: int | None = None
+    neighbours: tuple[OtherProcess, ...] = ()
     used: int | None = None
     unattributed: int | None = None
     why: str = ""

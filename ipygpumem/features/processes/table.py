@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.tables import Table, TableRow
+from ipygpumem.core.tables import Table, TableRow, is_visible
 from ipygpumem.core.units import VISIBLE, change_text, level_text, signed, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
+    from ipygpumem.core.other_process import OtherProcess
     from ipygpumem.core.report import Report
     from ipygpumem.features.processes.model import DeviceProcesses
 
-__all__ = ["other_process_sentences", "processes_tables", "with_change_rows", "with_other_process_rows"]
+    _Process = tuple[str, tuple[int | None, ...], str]
+    """Label, sizes in bytes, and remark."""
+
+__all__ = ["other_process_sentences", "processes_table", "with_change_rows", "with_other_process_rows"]
 
 _ROW_LABEL = "other processes"
 _MAX_ROWS = 5
@@ -27,72 +31,56 @@ def other_process_sentences(report: Report) -> list[str]:
     """Return a line for each device with changes: ``cuda:0 other processes: pid 7 (python a.py) started, +3.0 GiB``."""
     sentences = []
     for device in dict.fromkeys(change.device for change in report.neighbours):
-        changes = [change for change in report.neighbours if change.device == device and abs(change.change) >= VISIBLE]
-        if changes:
-            parts = [_change_sentence(change) for change in changes[:_MAX_IN_SENTENCE]]
-            more = changes[_MAX_IN_SENTENCE:]
-            if more:
-                parts.append(f"{len(more)} more {signed(sum(change.change for change in more))}")
+        changes = [change for change in report.neighbours if change.device == device and is_visible(change.change)]
+        parts = [
+            f"{change.neighbour.title}{f' {_EVENTS[change.event]},' if change.event else ''} {signed(change.change)}"
+            for change in changes[:_MAX_IN_SENTENCE]
+        ]
+        more = changes[_MAX_IN_SENTENCE:]
+        if more:
+            parts.append(f"{len(more)} more {signed(sum(change.change for change in more))}")
+        if parts:
             sentences.append(f"{device} other processes: {' · '.join(parts)}")
     return sentences
 
 
-def _change_sentence(change: OtherProcessChange) -> str:
-    event = f" {_EVENTS[change.event]}," if change.event else ""
-    return f"{change.neighbour.title}{event} {signed(change.change)}"
-
-
 def with_change_rows(tables: Iterable[Table], report: Report) -> list[Table]:
     """Add a row for each other process to a report's tables, below the row of all of them."""
-    result = []
-    for table in tables:
-        changes = [change for change in report.neighbours if change.device == _device(table)]
-        rows = [
-            _change_row(change.neighbour.title, change.change, change.after, _EVENTS.get(change.event, ""))
-            for change in changes[:_MAX_ROWS]
-        ]
-        more = changes[_MAX_ROWS:]
-        if more:
-            total, after = sum(change.change for change in more), sum(change.after for change in more)
-            rows.append(_change_row(f"{len(more)} more", total, after))
-        result.append(_insert_rows(table, rows))
-    return result
-
-
-def _change_row(label: str, change: int, after: int, remark: str = "") -> TableRow:
-    return TableRow(label, (change_text(change), "", size(after)), 2, remark=remark)
+    processes: dict[str, list[_Process]] = {}
+    for change in report.neighbours:
+        process = (change.neighbour.title, (change.change, change.after), _EVENTS.get(change.event, ""))
+        processes.setdefault(change.device, []).append(process)
+    return _with_rows(tables, processes, lambda change, after: (change_text(change), "", level_text(after)))
 
 
 def with_other_process_rows(tables: Iterable[Table], processes: dict[str, tuple[OtherProcess, ...]]) -> list[Table]:
     """Add a row for each other process of a device to the tables of a reading, below the row of all of them."""
+    levels = {
+        device: [(process.title, (process.amount,), "") for process in of_device]
+        for device, of_device in processes.items()
+    }
+    return _with_rows(tables, levels, lambda level: (level_text(level),))
+
+
+def _with_rows(
+    tables: Iterable[Table], processes: Mapping[str, Sequence[_Process]], cells: Callable[..., tuple[str, ...]]
+) -> list[Table]:
+    """Add rows for the first processes of each device, and one for the sums of all others."""
     result = []
     for table in tables:
-        others = processes.get(_device(table), ())
-        levels = [(process.title, process.amount) for process in others[:_MAX_ROWS]]
-        more = others[_MAX_ROWS:]
+        of_device = processes.get(table.title.partition(" ")[0], ())
+        listed, more = list(of_device[:_MAX_ROWS]), of_device[_MAX_ROWS:]
         if more:
-            levels.append((f"{len(more)} more", sum(process.amount or 0 for process in more)))
-        result.append(_insert_rows(table, [TableRow(label, (level_text(nbytes),), 2) for label, nbytes in levels]))
+            columns = zip(*(sizes for _, sizes, _ in more), strict=True)
+            listed.append((f"{len(more)} more", tuple(sum(nbytes or 0 for nbytes in column) for column in columns), ""))
+        rows = [TableRow(label, cells(*sizes), 2, remark=remark) for label, sizes, remark in listed]
+        end = next((i for i, row in enumerate(table.rows, 1) if row.label == _ROW_LABEL), 0)
+        result.append(replace(table, rows=(*table.rows[:end], *rows, *table.rows[end:])) if end else table)
     return result
 
 
-def _device(table: Table) -> str:
-    return table.title.partition(" ")[0]
-
-
-def _insert_rows(table: Table, rows: Sequence[TableRow]) -> Table:
-    end = next((i for i, row in enumerate(table.rows, 1) if row.label == _ROW_LABEL), 0)
-    if not end or not rows:
-        return table
-    return Table(table.title, table.header, (*table.rows[:end], *rows, *table.rows[end:]), table.remarks)
-
-
-def processes_tables(devices: Iterable[DeviceProcesses]) -> list[Table]:
-    """Return a table for each device with all its processes, this process first."""
-    return [_device_table(device) for device in devices]
-
-
-def _device_table(device: DeviceProcesses) -> Table:
+def processes_table(device: DeviceProcesses) -> Table:
+    """A table of all processes on a device, this process first."""
     total = device.used or sum(process.amount or 0 for process in device.neighbours) + (device.own or 0)
     width = max(len(str(pid)) for pid in (device.pid or 0, *(process.pid for process in device.neighbours)))
     rows = []

@@ -8,7 +8,7 @@ from fakes.facts import report
 from ipygpumem.core.other_process import OtherProcess, OtherProcessChange
 from ipygpumem.core.tables import html_tables, text_tables
 from ipygpumem.features.processes.model import DeviceProcesses
-from ipygpumem.features.processes.table import other_process_sentences, processes_tables, with_change_rows
+from ipygpumem.features.processes.table import other_process_sentences, processes_table, with_change_rows
 from ipygpumem.features.report.line import html_line, text_line
 from ipygpumem.features.report.table import report_tables
 
@@ -72,18 +72,18 @@ def test_the_table():
         OtherProcess(7, None, "sleep", "other", "ada"),
     )
     device = DeviceProcesses("cuda:0", GIB, 12, neighbours, 6 * GIB, 512 * MIB, "a remark", "NVIDIA H200")
-    lines = [" ".join(line.split()) for line in text_tables(processes_tables([device])).splitlines()]
+    lines = [" ".join(line.split()) for line in text_tables([processes_table(device)]).splitlines()]
     assert lines == [" ".join(line.split()) for line in TABLE.splitlines()]
 
 
 def test_no_other_process():
-    (table,) = processes_tables([DeviceProcesses("cuda:0", GIB, 12, (), GIB, 0)])
+    table = processes_table(DeviceProcesses("cuda:0", GIB, 12, (), GIB, 0))
     assert table.remarks == ("no other process uses this device",)
 
 
 def test_a_long_command_is_wrapped():
     long = OtherProcess(8, GIB, "app", "own", "me", command="app " + "--option value " * 12)
-    html = html_tables(processes_tables([DeviceProcesses("cuda:0", GIB, 7, (long,), 3 * GIB, 0)]))
+    html = html_tables([processes_table(DeviceProcesses("cuda:0", GIB, 7, (long,), 3 * GIB, 0))])
     assert "overflow-x:auto" in html
     cell = html[: html.index("--option value")].rpartition("<td")[2]
     assert "overflow-wrap:anywhere" in cell
