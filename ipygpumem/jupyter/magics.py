@@ -31,7 +31,7 @@ from ipygpumem.features.processes.table import with_other_process_rows
 from ipygpumem.features.profile.collect import profile_collector
 from ipygpumem.features.ranks.engines.cell import engines_for_cell, run_on_engines
 from ipygpumem.features.recordings.across_cells import AcrossCells
-from ipygpumem.features.recordings.options import history_options
+from ipygpumem.features.recordings.command import history_options
 from ipygpumem.features.report.table import breakdown_tables
 from ipygpumem.jupyter.cell_report import CellOptions
 from ipygpumem.jupyter.cells import Cells

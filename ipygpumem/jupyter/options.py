@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.commands.command import DEVICE, HELP, Option, parse_line
-from ipygpumem.features.recordings.options import RECORDING
+from ipygpumem.features.recordings.command import RECORDING
 
 if TYPE_CHECKING:
     import argparse

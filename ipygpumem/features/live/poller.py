@@ -8,7 +8,6 @@ outside PyTorch has changed.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError
@@ -29,21 +28,13 @@ _MIN_INTERVAL = 1.0
 _ATTEMPTS = 2
 
 
-@dataclass(slots=True)
-class _OtherMemory:
-    """Memory of other processes, when it was read, and the memory outside PyTorch at that time. Bytes."""
-
-    nbytes: int
-    outside_pytorch: int
-    time: float
-
-
 class Poller:
     """Reads memory levels. Never raises, and makes no CUDA call except to check for a context."""
 
     def __init__(self, monitor: DeviceMonitor) -> None:
         self._monitor = monitor
-        self._other_memory: dict[int, _OtherMemory] = {}
+        self._other_processes: dict[int, tuple[int, int, float]] = {}
+        """By device: memory of other processes, the memory outside PyTorch and the time when that was read."""
 
     def levels(self) -> Levels:
         """The levels now."""
@@ -103,17 +94,18 @@ class Poller:
         """Memory of other processes; None if processes cannot be told apart."""
         if device.own_pid is None:
             return None
-        last, now = self._other_memory.get(device.index), time.monotonic()
-        changed = last is None or abs(outside_pytorch - last.outside_pytorch) >= _MIN_CHANGE
-        if changed and (last is None or now - last.time >= _MIN_INTERVAL):
+        others, outside_before, read_at = self._other_processes.get(device.index, (None, 0, 0.0))
+        now = time.monotonic()
+        due = abs(outside_pytorch - outside_before) >= _MIN_CHANGE and now - read_at >= _MIN_INTERVAL
+        if others is None or due:
             try:
                 own = device.entries().get(device.own_pid)
             except IpyGpuMemError:
                 own = None
             if own is not None:
                 others = max(memory.used - (memory.reserved or 0) - own, 0)
-                last = self._other_memory[device.index] = _OtherMemory(others, outside_pytorch, now)
-        return None if last is None else last.nbytes
+                self._other_processes[device.index] = others, outside_pytorch, now
+        return others
 
 
 def _memory(device: Device) -> DeviceMemory | None:

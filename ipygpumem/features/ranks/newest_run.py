@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.from_dict import printable
 from ipygpumem.features.ranks.model import RankResult
 from ipygpumem.features.ranks.rank_files import REPORT
-from ipygpumem.features.ranks.remarks import join_names
+from ipygpumem.features.ranks.remarks import names_by_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,9 +30,8 @@ def newest_run(results: dict[str, RankResult], files: Mapping[str, Path], faults
     ``results`` and the snapshots in ``files`` are by file name, without the extension.
     """
     earlier = _earlier_launches(results)
-    for reason in dict.fromkeys(earlier.values()):
-        names = [f"{printable(stem)}{REPORT}" for stem in earlier if earlier[stem] == reason]
-        faults.append(f"{join_names(names)}: {reason}")
+    files_by_reason = names_by_text((reason, f"{printable(stem)}{REPORT}") for stem, reason in earlier.items())
+    faults += [f"{names}: {reason}" for reason, names in files_by_reason.items()]
     chosen: dict[str, str] = {}
     for stem in sorted(results.keys() - earlier.keys(), key=lambda stem: (_age(results[stem]), stem)):
         name = results[stem].name

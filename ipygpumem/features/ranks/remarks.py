@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ipygpumem.features.ranks.model import RankInfo, RankResult
     from ipygpumem.features.ranks.skew import RankRow
 
-__all__ = ["join_names", "notes_tables", "rank_remarks"]
+__all__ = ["join_names", "names_by_text", "notes_tables", "rank_remarks"]
 
 _MAX_NAMES = 8
 _MAX_CLOCKS = 4
@@ -32,7 +32,7 @@ def join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_MAX_NAMES])}{more}"
 
 
-def _names_by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def names_by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The joined names that belong to each text."""
     names: dict[str, list[str]] = {}
     for text, name in pairs:
@@ -43,7 +43,7 @@ def _names_by_text(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 def notes_tables(results: Iterable[RankResult], role: str, limit: int) -> list[Table]:
     """A table of the notes in the reports, each with the ranks that it applies to; empty without notes."""
     reports = ((result.name, result.report) for result in results if result.report is not None)
-    names = _names_by_text((note, name) for name, report in reports for note in _notes(report))
+    names = names_by_text((note, name) for name, report in reports for note in _notes(report))
     lines = [f"{role} {joined}: {note}" for note, joined in names.items()]
     if len(lines) > limit:
         lines = [*lines[:limit], f"{len(lines) - limit:,} more notes not shown"]
@@ -69,7 +69,7 @@ def rank_remarks(results: Sequence[RankResult], rows: Sequence[RankRow], role: s
         worst = [f"{result.name} ({duration(result.report.seconds)})" for result, _ in slow if result.report]
         yield f"much slower than the median of {duration(slow[0][1])}: {role} {', '.join(worst[:_MAX_NAMES])}"
     origins = [(result.name, result.origin) for result in results if result.origin is not None]
-    versions = _names_by_text((origin.version, name) for name, origin in origins if origin.version)
+    versions = names_by_text((origin.version, name) for name, origin in origins if origin.version)
     if len(versions) > 1:
         parts = [f"{version} on {role} {names}" for version, names in versions.items()]
         yield f"different versions of ipygpumem: {'; '.join(parts)}"

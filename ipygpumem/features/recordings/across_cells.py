@@ -53,9 +53,8 @@ class AcrossCells(Collector):
         if not recorder.history.own:
             raise RecordingError("the program is recording PyTorch's allocation history itself: stop or save that one")
         self.recorder = recorder
-        return (
-            f"recording allocation history, at most {options.max_entries} events per device, until %gpumem record stop"
-        )
+        limit = f"at most {options.max_entries} events per device"
+        return f"recording allocation history, {limit}, until %gpumem record stop"
 
     def add(self, cell: CellFacts, filename: str | None, text: str | None, samples: SampleWindow | None = None) -> None:
         """Add a cell that has ended, with its samples of device memory."""
@@ -71,8 +70,8 @@ class AcrossCells(Collector):
         """Note in each report that a recording is running."""
         if self.recorder is None:
             return report
-        if self.recorder.history.lost:
-            problem = self.recorder.history.lost
+        problem = self.recorder.history.lost
+        if problem:
             return with_notes(report, f"the recording across cells has ended, because {problem}: %gpumem record stop")
         count = len(self.recorder.cells)
         note = f"recording allocation history ({count} cell{'' if count == 1 else 's'} so far): "
@@ -82,22 +81,11 @@ class AcrossCells(Collector):
         """Save the recording so far, which goes on. ``numbers`` are In numbers by file name.
 
         Raises:
-            RecordingError: Nothing is being recorded.
+            RecordingError: No recording is running.
         """
         if self.recorder is None:
             raise RecordingError("nothing is being recorded: start a recording with %gpumem record start")
         return self.recorder.save(path, sources={**notebook_sources(), **self._sources}, numbers=numbers)
-
-    def stop(self) -> str:
-        """Stop recording, and return a message.
-
-        Raises:
-            RecordingError: Nothing is being recorded.
-        """
-        if self.recorder is None:
-            raise RecordingError("nothing is being recorded")
-        self.close()
-        return "recording stopped"
 
     def close(self) -> None:
         """Stop recording, if a recording is running."""

@@ -1,21 +1,59 @@
-"""``%gpumem record``: one allocation history across cells; ``%gpumem view``: snapshots in the viewer."""
+"""``%gpumem record`` and ``%gpumem view``, and the options of a recording, which ``%%gpumem`` has, too."""
 
 from __future__ import annotations
 
+import ast
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, RecordingError
-from ipygpumem.features.commands.command import HELP, Command, Option
-from ipygpumem.features.recordings.options import RECORDING, history_options
+from ipygpumem.features.commands.command import HELP, Command, Option, positive
 from ipygpumem.features.report.notes import recording_text
+from ipygpumem.measurement.allocation_history import HistoryOptions
 
 if TYPE_CHECKING:
     import argparse
 
     from ipygpumem.features.commands.notebook import Notebook
 
-__all__ = ["RECORD", "VIEW"]
+__all__ = ["RECORD", "RECORDING", "VIEW", "history_options"]
+
+
+def _key_value(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise OptionError(f"must be KEY=VALUE, not {text!r}")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value
+
+
+RECORDING = (
+    Option(
+        ("--stacks",),
+        "{python,all,none}",
+        "stacks to record: python (default), all (C++ too, slow to save), none",
+        choices=("python", "all", "none"),
+    ),
+    Option(("--max-entries",), "N", "maximum number of events per device (default 1000000)", type=positive),
+    Option(
+        ("--history",),
+        "KEY=VALUE",
+        "another option of torch's _record_memory_history, such as compile_context=True; may be repeated",
+        many=True,
+        type=_key_value,
+    ),
+)
+
+
+def history_options(arguments: argparse.Namespace) -> HistoryOptions:
+    """How to record, from parsed arguments."""
+    return HistoryOptions(
+        stacks=arguments.stacks or "python",
+        max_entries=arguments.max_entries or 1_000_000,
+        extra=dict(arguments.history),
+    )
 
 
 def _start(notebook: Notebook, arguments: argparse.Namespace) -> None:
@@ -31,7 +69,10 @@ def _save(notebook: Notebook, arguments: argparse.Namespace) -> None:
 
 
 def _stop(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
-    notebook.print(f"ipygpumem: {notebook.record.stop()}")
+    if notebook.record.recorder is None:
+        raise RecordingError("nothing is being recorded")
+    notebook.record.close()
+    notebook.print("ipygpumem: recording stopped")
 
 
 def _view(notebook: Notebook, arguments: argparse.Namespace) -> None:
