@@ -33,7 +33,8 @@ def test_tables(notebook, run):
 def test_picture_and_viewer(notebook, run):
     notebook.load()
     ran = notebook.run(f"%gpumem ranks {run} --plot")
-    assert ran.displays[0]["image/png"] and "rank 2 differs most" in ran.text
+    assert "rank 2 differs most" in ran.displays[0]["text/plain"]
+    assert ran.displays[1]["image/png"]
     ran = notebook.run(f"%gpumem ranks {run} --view")
     assert ran.success and any("rank_2.pickle.xz" in text for text in ran.texts)
 

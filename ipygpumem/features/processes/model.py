@@ -63,8 +63,6 @@ def other_process_changes(
         event: Event = "came" if pid not in before else "left" if pid not in after else ""
         if old != new or event or unchanged:
             process, event = identify(pid, event)
-            if before.keys() == after.keys() == {pid}:  # share the int objects of the sums: thousands of reports
-                old, new = device.before.others, device.after.others
             changes.append(OtherProcessChange(device.name, _for_report(process), old, new, event))
     return tuple(sorted(changes, key=lambda change: (-abs(change.change), -change.after, change.neighbour.pid)))
 

@@ -31,19 +31,12 @@ _ENDINGS = {"plot": ("picture", ".png"), "html": ("page", ".html", ".htm")}
 def _magic(notebook: Notebook, arguments: argparse.Namespace) -> None:
     ranks = read_ranks(notebook.expand(arguments.folder), workers=_WORKERS)
     notebook.cells.claim()
-    problem = None
+    notebook.show_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top))
+    notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in ranks.faults))
     if arguments.plot:
         from ipygpumem.features.ranks.plot import ranks_picture
 
-        try:
-            notebook.show_picture(ranks_picture(ranks.members), str(ranks))
-        except OptionError as error:
-            problem = error
-    if not arguments.plot or problem is not None:
-        notebook.show_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top))
-    notebook.print(*(f"ipygpumem: skipped: {fault}" for fault in ranks.faults))
-    if problem is not None:
-        raise problem
+        notebook.show_picture(ranks_picture(ranks.members), "the level of each rank over time")
     if arguments.view:
         files = _viewer_files(ranks)
         notebook.show_snapshots(files)
@@ -114,7 +107,7 @@ RANKS = Command(
         Option(
             ("-n", "--top"), "N", f"rows of each table (default {DEFAULT_ROWS})", default=DEFAULT_ROWS, type=positive
         ),
-        Option(("--plot",), None, "draw the level of every rank over time", only="magic"),
+        Option(("--plot",), None, "also draw the level of every rank over time", only="magic"),
         Option(("--plot",), "OUT.png", "also draw the level of every rank over time", only="shell"),
         Option(
             ("--view",), None, "the viewer of up to eight ranks side by side: typical and unusual ones", only="magic"

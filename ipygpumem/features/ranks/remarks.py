@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["join_names", "names_by_text", "notes_tables", "rank_remarks"]
 
 _MAX_NAMES = 8
-_MAX_CLOCKS = 4
-_FOLDER_CLOCK = "start times are by the folder's clock"
 _SAME_TIME = 1.0
 """Seconds by which clocks and start times may differ without a remark."""
 
@@ -82,16 +80,12 @@ def rank_remarks(results: Sequence[RankResult], rows: Sequence[RankRow], role: s
 
 
 def _clock_remarks(origins: Iterable[RankInfo]) -> Iterator[str]:
-    """Machines whose clock differs from the shared folder's."""
+    """The machines whose clock differs from the shared folder's."""
     clocks = {info.host: info.clock for info in origins if info.clock is not None and abs(info.clock) >= _SAME_TIME}
-    if len(clocks) > _MAX_CLOCKS:
-        host = max(clocks, key=lambda host: abs(clocks[host]))
-        largest = f"{duration(abs(clocks[host]))} ({host})"
-        yield f"the clocks of {len(clocks):,} hosts differ from the shared folder's by up to {largest}: {_FOLDER_CLOCK}"
-        return
-    for host, clock in clocks.items():
-        offset = f"{duration(abs(clock))} {'behind' if clock > 0 else 'ahead of'}"
-        yield f"the clock of {host} is {offset} the shared folder's: {_FOLDER_CLOCK}"
+    if clocks:
+        largest = duration(max(map(abs, clocks.values())))
+        difference = f"clocks differ from the shared folder's by up to {largest} ({join_names(list(clocks))})"
+        yield f"{difference}: start times are by the folder's clock"
 
 
 def _late_remarks(origins: Sequence[tuple[str, RankInfo]], role: str) -> Iterator[str]:

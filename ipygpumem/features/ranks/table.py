@@ -34,8 +34,8 @@ _STATES = {
     "missing": "no report",
     "absent": "not monitored",
 }
-_EQUAL_TIMES, _SHORT_TIME = 1.1, 0.1
-"""Times that differ by less than this factor are equal; a difference below this many seconds is not mentioned."""
+_SIMILAR_TIMES, _SHORT_TIME = 1.1, 0.1
+"""Times that differ by less than this factor, or by less than this many seconds, are similar."""
 
 
 def ranks_tables(
@@ -49,9 +49,9 @@ def ranks_tables(
     rows = rank_rows(results)
     figures = _figures_table(results, rows, role, by, limit)
     tables = [replace(figures, title=f"{figures.title} ran: {code}") if code else figures]
-    visible_spreads = [spread for spread in spreads(rows) if not _is_negligible(spread)]
-    if visible_spreads:
-        tables.append(_spread_table(visible_spreads, role))
+    listed = spreads(rows)
+    if listed:
+        tables.append(_spread_table(listed, role))
     devices = device_usage(results)
     if devices:
         tables.append(_device_table(devices, role, limit))
@@ -143,22 +143,18 @@ def _spread_table(listed: Sequence[Spread], role: str) -> Table:
             remark=_ratio(spread),
         )
         for spread in listed
-        if not _is_equal(spread)
+        if not _is_similar(spread)
     )
-    equal = [FIGURES[spread.figure] for spread in listed if _is_equal(spread)]
-    remarks = (f"equal on all: {', '.join(equal)}",) if equal else ()
+    similar = [FIGURES[spread.figure] for spread in listed if _is_similar(spread)]
+    remarks = (f"similar on all: {', '.join(similar)}",) if similar else ()
     return Table("imbalance", ("lowest", role, "median", "highest", role) if body else (), body, remarks)
 
 
-def _is_equal(spread: Spread) -> bool:
+def _is_similar(spread: Spread) -> bool:
+    difference = spread.highest - spread.lowest
     if spread.figure == "seconds":
-        return spread.highest <= spread.median * _EQUAL_TIMES
-    return spread.highest - spread.lowest < VISIBLE
-
-
-def _is_negligible(spread: Spread) -> bool:
-    """Whether times differ, but by too little to mention."""
-    return spread.figure == "seconds" and spread.highest - spread.lowest < _SHORT_TIME and not _is_equal(spread)
+        return difference < _SHORT_TIME or spread.highest <= spread.median * _SIMILAR_TIMES
+    return difference < VISIBLE
 
 
 def _ratio(spread: Spread) -> str:

@@ -28,7 +28,6 @@ __all__ = ["engines_for_cell", "run_on_engines"]
 _LOCAL_FLAGS = {"--engines", "-q", "--quiet"}
 _LOCAL_VALUES = {"--collect", "-v", "--var"}
 _CHUNK_BYTES = 1 << 23
-_RANK = re.compile(r"\{rank\b")
 _EXAMPLES = {"snapshot": "run_{rank}.pickle", "trace": "trace_{rank}.json.gz", "timeline": "memory_{rank}.html"}
 
 
@@ -52,7 +51,7 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
         raise OptionError("--view shows one snapshot: use --collect FOLDER, then %gpumem ranks FOLDER --view")
     paths = {name: getattr(options, name) for name in _EXAMPLES if getattr(options, name) is not None}
     for name, path in paths.items():
-        if not _RANK.search(path):
+        if not re.search(r"\{rank\b", path):
             raise OptionError(f"each engine needs its own {name}: use a name like {_EXAMPLES[name]}")
     if len(set(paths.values())) < len(paths):
         raise OptionError("the trace, the timeline and the snapshot need different file names")
@@ -72,12 +71,12 @@ def run_on_engines(engines: Engines, shell: Any, options: argparse.Namespace, ar
     from ipyparallel.client.magics import ParallelMagics
 
     first, _, rest = cell.lstrip().partition("\n")
-    magic, _, px_options = first.strip().partition(" ")
-    px_options, body = (px_options, rest) if magic == "%%px" else ("", cell)
+    is_px = first.split()[:1] == ["%%px"]
+    px_line, body = (first.strip().removeprefix("%%px"), rest) if is_px else ("", cell)
     engines.view.block = True
     line = shlex.join(["-q", *_engine_arguments(arguments)])
     try:
-        return ParallelMagics(shell, engines.view).cell_px(px_options, f"%%gpumem {line}\n{body}")
+        return ParallelMagics(shell, engines.view).cell_px(px_line, f"%%gpumem {line}\n{body}")
     finally:
         _show_reports(engines, shell, options)
 
@@ -113,13 +112,12 @@ def _collect_files(engines: Engines, ranks: Ranks, folder: str) -> list[str]:
     for result in ranks.members:
         if result.snapshot is None:
             continue
-        name = Path(result.snapshot.replace("\\", "/")).name
-        path = check_path(target / name)
+        path = target / Path(result.snapshot.replace("\\", "/")).name
         try:
-            nbytes = _copy(engines, int(result.name), result.snapshot, path)
-            messages.append(f"engine {result.name}: {printable(str(target / name))}, {nbytes:,} bytes")
+            outcome = f"{path}, {_copy(engines, int(result.name), result.snapshot, check_path(path)):,} bytes"
         except Exception as error:
-            messages.append(f"engine {result.name}: cannot copy {printable(name)}: {first_line(error)}")
+            outcome = f"cannot copy {path.name}: {first_line(error)}"
+        messages.append(f"engine {result.name}: {printable(outcome)}")
     return messages
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from fakes.facts import report
-from ipygpumem.features.live.level_history import LevelHistory, level_update
-from ipygpumem.features.live.model import DeviceLevels, Levels
+from ipygpumem.features.live.model import DeviceLevels, LevelHistory, Levels, level_update
 
 
 def levels(time, *names):
