@@ -1,4 +1,4 @@
-"""The monitor's side in the kernel: when it follows, when it stops, and what it refuses."""
+"""The monitor in the kernel: when it reads, when it pauses, and invalid requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sent(monkeypatch):
     messages = []
     monkeypatch.setattr(MonitorWidget, "send", lambda self, content, buffers=None: messages.append((content, buffers)))
     if MonitorWidget(dict, len).comm is None:
-        pytest.skip("widgets of this age have nothing to say without a kernel")
+        pytest.skip("this version of ipywidgets creates no comm without a kernel")
     return messages
 
 
@@ -43,14 +43,14 @@ def sent(monkeypatch):
 def monitoring(fake_gpu, shown, sent):
     ipygpumem.preload_pytorch()
     cells = []
-    one = Monitor(None, current(), lambda: cells[0] if cells else None)
-    one.cells = cells
-    yield one
-    one.close()
+    monitor = Monitor(None, current(), lambda: cells[0] if cells else None)
+    monitor.cells = cells
+    yield monitor
+    monitor.close()
 
 
 def threads():
-    return [one.name for one in threading.enumerate() if one.name == "ipygpumem-monitor"]
+    return [thread.name for thread in threading.enumerate() if thread.name == "ipygpumem-monitor"]
 
 
 def until(condition, seconds=5):
@@ -117,7 +117,7 @@ def test_opening_again_moves_the_monitor(monitoring, shown, sent, monkeypatch):
     monitoring.open()
     assert closed == [first]
     assert len(shown) == 2
-    assert len(monitoring._data()["time"]) >= 2, "what it knows goes along"
+    assert len(monitoring._data()["time"]) >= 2, "the history is moved, too"
     assert threads() == ["ipygpumem-monitor"]
     monitoring.close()
     assert threads() == []
@@ -130,7 +130,7 @@ def test_invalid_requests(monitoring, sent):
     for content in (None, 5, {}, {"id": 1, "get": "key"}, {"id": 2, "get": "script", "from": -1}):
         widget._receive(widget, content, None)
     errors = [content for content, _ in sent if "error" in content]
-    assert [one["error"].split(" ")[0] for one in errors] == ["unknown", "'script'"]
+    assert [message["error"].split(" ")[0] for message in errors] == ["unknown", "'script'"]
     widget._receive(widget, {"id": 3, "get": "script", "from": 0}, None)
     content, (part,) = sent[-1]
     assert content["size"] == len(part) <= 30_000

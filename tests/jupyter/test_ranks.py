@@ -56,7 +56,7 @@ def test_invalid_arguments(notebook, run, line):
     assert isinstance(ran.error, UsageError) and ran.stderr.count("\n") == 1
 
 
-def test_the_rank_in_a_path(notebook):
+def test_rank_in_a_path(notebook):
     from ipygpumem.jupyter.paths import filled
 
     notebook.load()
@@ -67,4 +67,4 @@ def test_the_rank_in_a_path(notebook):
     assert filled(notebook.shell, "x_{rank}.pickle") == "x_mine.pickle"
     assert filled(notebook.shell, "$rank/$no_such$5_{rank}.pickle") == "mine/$no_such$5_mine.pickle"
     notebook.shell.user_ns["rank"] = "a{1 / 0}b"
-    assert filled(notebook.shell, "x_$rank") == "x_a{1 / 0}b", "what a variable holds is text, not a name to fill in"
+    assert filled(notebook.shell, "x_$rank") == "x_a{1 / 0}b", "the value of a variable is not expanded again"

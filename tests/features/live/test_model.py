@@ -1,4 +1,4 @@
-"""What has been followed, as plain data for a page."""
+"""The history of memory levels as plain data for the monitor's page."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def levels(time, *names):
 
 
 def test_columns_have_equal_lengths():
-    past = LevelHistory(1.0)
-    past.add(levels(10.0, "cuda:0"))
-    past.add(levels(11.0, "cuda:0", "cuda:1"))
-    past.add(levels(12.0))
-    data = json.loads(json.dumps(past.data([], (7, 11.5))))
+    history = LevelHistory(1.0)
+    history.add(levels(10.0, "cuda:0"))
+    history.add(levels(11.0, "cuda:0", "cuda:1"))
+    history.add(levels(12.0))
+    data = json.loads(json.dumps(history.data([], (7, 11.5))))
     assert data["time"] == [10, 11, 12]
     assert data["devices"]["cuda:0"]["allocated"] == [1, 1, None]
     assert data["devices"]["cuda:1"]["allocated"] == [None, 1, None]
@@ -33,10 +33,10 @@ def test_empty_history():
 
 
 def test_history_is_one_hour():
-    past = LevelHistory(2.0)
+    history = LevelHistory(2.0)
     for i in range(5000):
-        past.add(levels(float(i)))
-    assert len(past.data([], None)["time"]) == 1800
+        history.add(levels(float(i)))
+    assert len(history.data([], None)["time"]) == 1800
 
 
 def test_cells_since_a_time():

@@ -1,4 +1,4 @@
-"""A cell that still runs, as text and as HTML."""
+"""The display of a running cell, as text and as HTML."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def test_levels_as_text():
 def test_unknown_levels():
     unknown = DeviceLevels("cuda:0")
     assert live_bundle([levels(1.0, unknown)], 125, None)["text/plain"] == "cuda:0  unknown   running for 2 min 05 s"
-    whole = level(1, own=False, others=None)
+    whole_device = level(1, own=False, others=None)
     assert (
-        "outside PyTorch 686.0 MiB (this process or another)" in live_bundle([levels(1.0, whole)], 5, 1)["text/plain"]
+        "outside PyTorch 686.0 MiB (this process or another)"
+        in live_bundle([levels(1.0, whole_device)], 5, 1)["text/plain"]
     )
 
 
@@ -53,10 +54,10 @@ def test_chart_is_valid_svg():
     shapes = re.findall(r'<polygon fill="#[0-9a-f]{6}" points="([^"]+)"/>', html)
     assert len(shapes) == html.count("<polygon") == 4
     for shape in shapes:
-        points = [tuple(map(float, one.split(","))) for one in shape.split()]
+        points = [tuple(map(float, point.split(","))) for point in shape.split()]
         assert all(0 <= x <= 220 and 0 <= y <= 36 for x, y in points)
     assert "script" not in html
-    assert live_bundle([levels(1.0, DeviceLevels("<b>"))], 3, 1)["text/html"].count("<b>") == 1, "a name is text"
+    assert live_bundle([levels(1.0, DeviceLevels("<b>"))], 3, 1)["text/html"].count("<b>") == 1, "names are escaped"
 
 
 def test_single_reading():

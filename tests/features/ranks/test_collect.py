@@ -50,20 +50,20 @@ def change(path, **changes):
     path.write_text(json.dumps(data))
 
 
-def lasts(path, seconds):
+def set_duration(path, seconds):
     data = json.loads(path.read_text())
     data["report"]["seconds"] = seconds
     path.write_text(json.dumps(data))
 
 
 def test_each_rank_writes_a_report(run):
-    found = read_ranks(run)
-    assert [member.name for member in found.members] == ["0", "1", "2"]
-    assert found.faults == () and found.lost == ()
-    assert found.members[2].report.host.held >= 30 * MIB
+    ranks = read_ranks(run)
+    assert [member.name for member in ranks.members] == ["0", "1", "2"]
+    assert ranks.faults == () and ranks.lost == ()
+    assert ranks.members[2].report.host.held >= 30 * MIB
     assert sorted(path.name for path in run.iterdir()) == [f"rank_0000{n}.json" for n in range(3)]
-    assert "  2    host" in str(found) and "highest is" in str(found)
-    assert "<table" in found._repr_html_()
+    assert "  2    host" in str(ranks) and "highest is" in str(ranks)
+    assert "<table" in ranks._repr_html_()
 
 
 def test_failed_rank_has_a_report(tmp_path):
@@ -82,20 +82,20 @@ def test_killed_rank_has_a_start_report(tmp_path):
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, timeout=60)
     work(tmp_path, 0, 5)
     assert done.returncode == -signal.SIGKILL
-    found = read_ranks(tmp_path)
-    assert found.lost == ("1",) and found.members[1].state == "running"
-    assert "started, but left no report: killed, or still running" in str(found)
-    assert found.members[0].report is not None
+    ranks = read_ranks(tmp_path)
+    assert ranks.lost == ("1",) and ranks.members[1].state == "running"
+    assert "started, but left no report: killed, or still running" in str(ranks)
+    assert ranks.members[0].report is not None
 
 
 def test_missing_ranks_are_listed(run):
     for path in run.glob("*.json"):
         change(path, world=5)
     (run / "rank_00001.json").unlink()
-    found = read_ranks(run)
-    assert [member.name for member in found.members] == ["0", "1", "2", "3", "4"]
-    assert found.lost == ("1", "3", "4")
-    assert "no report from rank 1, 3, 4" in str(found)
+    ranks = read_ranks(run)
+    assert [member.name for member in ranks.members] == ["0", "1", "2", "3", "4"]
+    assert ranks.lost == ("1", "3", "4")
+    assert "no report from rank 1, 3, 4" in str(ranks)
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_missing_ranks_are_listed(run):
 )
 def test_invalid_report_does_not_affect_others(run, text, message):
     (run / "rank_00001.json").write_bytes(text)
-    found = read_ranks(run)
-    assert [member.name for member in found.members if member.report is not None] == ["0", "2"]
-    assert len(found.faults) == 1 and found.faults[0].startswith("rank_00001.json: ") and message in found.faults[0]
-    assert "\x1b" not in str(found) + found.faults[0]
-    assert found.lost == ("1",)
+    ranks = read_ranks(run)
+    assert [member.name for member in ranks.members if member.report is not None] == ["0", "2"]
+    assert len(ranks.faults) == 1 and ranks.faults[0].startswith("rank_00001.json: ") and message in ranks.faults[0]
+    assert "\x1b" not in str(ranks) + ranks.faults[0]
+    assert ranks.lost == ("1",)
 
 
 def test_invalid_snapshot_is_reported_once(run):
@@ -133,10 +133,10 @@ def test_unrelated_files_are_ignored(run):
     os.mkfifo(run / "rank_00008.json")
     (run / "rank_00009.json").symlink_to("/dev/zero")
     began = time.perf_counter()
-    found = read_ranks(run)
+    ranks = read_ranks(run)
     assert time.perf_counter() - began < 20
-    assert [member.name for member in found.members if member.report] == ["0", "1", "2"]
-    assert len(found.faults) == 3 and all("regular file" in one or "directory" in one for one in found.faults)
+    assert [member.name for member in ranks.members if member.report] == ["0", "1", "2"]
+    assert len(ranks.faults) == 3 and all("regular file" in fault or "directory" in fault for fault in ranks.faults)
 
 
 def test_malicious_snapshot_is_not_executed(run, tmp_path):
@@ -146,25 +146,25 @@ def test_malicious_snapshot_is_not_executed(run, tmp_path):
 
     (run / "rank_00001.pickle").write_bytes(pickle.dumps(Evil()))
     (run / "rank_00002.pickle").write_bytes(lzma.decompress((DATA / "gpt_small.pickle.xz").read_bytes())[:50_000])
-    found = read_ranks(run)
+    ranks = read_ranks(run)
     assert not (tmp_path / "ran").exists()
-    assert [one.partition(":")[0] for one in found.faults] == ["rank_00001.pickle", "rank_00002.pickle"]
-    assert all(member.report is not None and not member.peaks for member in found.members)
+    assert [fault.partition(":")[0] for fault in ranks.faults] == ["rank_00001.pickle", "rank_00002.pickle"]
+    assert all(member.report is not None and not member.peaks for member in ranks.members)
 
 
 def test_report_under_the_name_of_another_rank(run):
     (run / "rank_00009.json").write_bytes((run / "rank_00000.json").read_bytes())
     change(run / "rank_00000.json", rank=0)
-    found = read_ranks(run)
-    assert found.faults == ("rank_00009.json: contains the report of rank 0",)
+    ranks = read_ranks(run)
+    assert ranks.faults == ("rank_00009.json: contains the report of rank 0",)
 
 
 def test_older_run_with_more_ranks(run):
     for number, path in enumerate(sorted(run.glob("*.json"))):
         change(path, world=2 if number < 2 else 8, began=2e9 if number < 2 else 1e9)
-    found = read_ranks(run)
-    assert [member.name for member in found.members] == ["0", "1"]
-    assert found.faults == ("rank_00002.json: from another run, with 8 ranks instead of 2",)
+    ranks = read_ranks(run)
+    assert [member.name for member in ranks.members] == ["0", "1"]
+    assert ranks.faults == ("rank_00002.json: from another run, with 8 ranks instead of 2",)
 
 
 EARLIER = "rank_00001.json: from an earlier run, which ended before rank 0 started"
@@ -176,11 +176,11 @@ def test_report_that_ended_before_the_newest_started(run):
     assert read_ranks(run).faults == ()
     change(run / "rank_00000.json", began=(began := time.time() + 86400))
     change(run / "rank_00002.json", began=began - 30)
-    lasts(run / "rank_00002.json", 40)
-    found = read_ranks(run)
-    assert found.faults == (EARLIER,)
-    assert found.lost == ("1",)
-    assert "no report from rank 1" in str(found) and "its report is from an earlier run" in str(found)
+    set_duration(run / "rank_00002.json", 40)
+    ranks = read_ranks(run)
+    assert ranks.faults == (EARLIER,)
+    assert ranks.lost == ("1",)
+    assert "no report from rank 1" in str(ranks) and "its report is from an earlier run" in str(ranks)
     # on another machine the folder's clock is used
     change(run / "rank_00001.json", host="far", began=began + 1000, clock=-1000)
     assert read_ranks(run).faults == ()
@@ -196,9 +196,9 @@ def test_report_of_another_launch(run, what):
         change(run / f"rank_0000{rank}.json", world=3, launch=[[what, "b" if rank else "a"]])
     data = json.loads((run / "rank_00002.json").read_text())
     (run / "rank_00002.json").write_text(json.dumps({**data, "state": "running", "report": None}))
-    found = read_ranks(run)
-    assert found.faults == ("rank_00000.json: from an earlier run",)
-    assert found.lost == ("0", "2")
+    ranks = read_ranks(run)
+    assert ranks.faults == ("rank_00000.json: from an earlier run",)
+    assert ranks.lost == ("0", "2")
 
 
 @pytest.mark.parametrize("what", ["elastic", "job", "parent"])
@@ -225,9 +225,9 @@ def test_parents_on_several_machines_differ(run):
 def test_duplicate_rank(run):
     (run / "rank_0001.json").write_bytes((run / "rank_00001.json").read_bytes())
     change(run / "rank_0001.json", rank=1, began=time.time())
-    found = read_ranks(run)
-    assert [member.name for member in found.members] == ["0", "1", "2"]
-    assert found.faults == ("rank_00001.json: an older duplicate of rank 1",)
+    ranks = read_ranks(run)
+    assert [member.name for member in ranks.members] == ["0", "1", "2"]
+    assert ranks.faults == ("rank_00001.json: an older duplicate of rank 1",)
 
 
 def test_launch_ids(monkeypatch):
@@ -248,15 +248,15 @@ def test_launch_ids(monkeypatch):
 def test_folder_with_snapshots_only(tmp_path):
     for name, source in (("a", "gpt_small"), ("b", "gpt_small"), ("odd", "resnet50")):
         (tmp_path / f"{name}.pickle.xz").write_bytes((DATA / f"{source}.pickle.xz").read_bytes())
-    found = read_ranks(tmp_path)
-    assert [member.name for member in found.members] == ["a", "b", "odd"]
-    difference = found.difference
+    ranks = read_ranks(tmp_path)
+    assert [member.name for member in ranks.members] == ["a", "b", "odd"]
+    difference = ranks.difference
     assert (difference.odd, difference.typical, difference.alike) == ("odd", "a", 2)
-    assert found.pair() == (str(tmp_path / "a.pickle.xz"), str(tmp_path / "odd.pickle.xz"))
+    assert ranks.pair() == (str(tmp_path / "a.pickle.xz"), str(tmp_path / "odd.pickle.xz"))
     files = [str(tmp_path / f"{name}.pickle.xz") for name in ("a", "odd", "b")]
-    assert found.beside(8) == tuple(files)
-    assert found.beside(2) == tuple(files[:2])
-    peak = found.members[0].highest
+    assert ranks.beside(8) == tuple(files)
+    assert ranks.beside(2) == tuple(files[:2])
+    peak = ranks.members[0].highest
     assert peak.requested == sum(line.amount for line in (*peak.lines, peak.rest))
     assert max(level for _, level in peak.curve) == peak.requested
 
@@ -289,7 +289,7 @@ def test_clocks_that_differ(run):
     change(run / "rank_00001.json", host="far", began=began + 182.0, clock=-180.0)
     change(run / "rank_00002.json", began=began + 0.2)
     for path in run.glob("*.json"):
-        lasts(path, 5)
+        set_duration(path, 5)
     text = str(read_ranks(run))
     assert "clocks differ from the shared folder's by up to 3 min 00 s (far): start times are by the folder's" in text
     assert "started after the first: rank 1 by 2.00 s" in text
@@ -349,32 +349,32 @@ TORCHRUN = """
 import sys, time, torch, torch.distributed as dist, ipygpumem
 with ipygpumem.measure(rank_reports=sys.argv[1]) as m:
     dist.init_process_group("gloo")
-    data_kept = torch.ones((dist.get_rank() + 1) * 16 << 18)
+    data = torch.ones((dist.get_rank() + 1) * 16 << 18)
     dist.all_reduce(torch.ones(4))
 dist.destroy_process_group()
 """
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_torchrun(tmp_path, ranks):
+@pytest.mark.parametrize("count", [2, 4])
+def test_torchrun(tmp_path, count):
     script = tmp_path / "train.py"
     script.write_text(TORCHRUN)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(Path(ipygpumem.__file__).parents[1])}
     subprocess.run(
         [*command, str(script), str(tmp_path / "run")], check=True, timeout=120, env=environment, capture_output=True
     )
-    found = read_ranks(tmp_path / "run")
-    assert [member.name for member in found.members] == [str(rank) for rank in range(ranks)]
-    assert {member.origin.world for member in found.members} == {ranks}
-    assert found.members[-1].report.host.held >= ranks * 16 * MIB
-    (peak,) = [one for one in spreads(rank_rows(found.members)) if one.figure == "peak"]
-    assert peak.highest_of == (str(ranks - 1), "host")
+    ranks = read_ranks(tmp_path / "run")
+    assert [member.name for member in ranks.members] == [str(rank) for rank in range(count)]
+    assert {member.origin.world for member in ranks.members} == {count}
+    assert ranks.members[-1].report.host.held >= count * 16 * MIB
+    (peak,) = [spread for spread in spreads(rank_rows(ranks.members)) if spread.figure == "peak"]
+    assert peak.highest_of == (str(count - 1), "host")
 
 
 def spawned(rank, folder):
-    """What torch.multiprocessing.spawn runs: the rank is known only once torch.distributed is there."""
+    """Run by torch.multiprocessing.spawn: the rank is unknown until torch.distributed is initialized."""
     import torch.distributed as dist
 
     with measure(rank_reports=folder):
@@ -403,4 +403,4 @@ def test_forked_child_writes_nothing(tmp_path):
             os._exit(0)
         os.waitpid(child, 0)
         assert [member.state for member in read_ranks(tmp_path).members] == ["running"]
-    assert [(one.state, one.origin.pid) for one in read_ranks(tmp_path).members] == [("done", os.getpid())]
+    assert [(member.state, member.origin.pid) for member in read_ranks(tmp_path).members] == [("done", os.getpid())]

@@ -27,13 +27,13 @@ def member(name, report=None, *, uuid=None, host="a", lines=None, **options):
 
 
 def test_spread_names_ranks():
-    found = [
+    members = [
         member("0", cell(1, peak=100)),
         member("1", cell(1, peak=900)),
         member("2", cell(1, peak=200)),
         member("3"),
     ]
-    (peak,) = [one for one in spreads(rank_rows(found)) if one.figure == "peak"]
+    (peak,) = [spread for spread in spreads(rank_rows(members)) if spread.figure == "peak"]
     assert (peak.lowest, peak.lowest_of) == (100 * MIB, ("0", "cuda:0"))
     assert (peak.highest, peak.highest_of) == (900 * MIB, ("1", "cuda:0"))
     assert peak.median == 200 * MIB
@@ -46,18 +46,18 @@ def test_no_spread_of_a_single_rank():
 
 def test_slow_ranks():
     times = {"0": 2.0, "1": 2.2, "2": 9.0, "3": 2.9}
-    found = slow_ranks(member(name, cell(1, seconds=seconds)) for name, seconds in times.items())
-    assert [(one.name, middle) for one, middle in found] == [("2", pytest.approx(2.55))]
+    slow = slow_ranks(member(name, cell(1, seconds=seconds)) for name, seconds in times.items())
+    assert [(result.name, middle) for result, middle in slow] == [("2", pytest.approx(2.55))]
 
 
 def test_shared_device_is_counted_once():
     """NVML lists each of two processes on one device as the other process of the other."""
-    one, two = cell(1, held=10), cell(1, held=20)
-    used = one.devices["cuda:0"].after.driver_reserved + 70 * MIB
-    used += sum(report.devices["cuda:0"].after.process for report in (one, two))
-    two = dataclasses.replace(two, time=9.0, devices={"cuda:0": _used(two.devices["cuda:0"], used)})
-    found = [member("0", one, uuid="GPU-x"), member("1", two, uuid="GPU-x"), member("2", cell(1), uuid="GPU-y")]
-    shared, alone = device_usage(found)
+    first, second = cell(1, held=10), cell(1, held=20)
+    used = first.devices["cuda:0"].after.driver_reserved + 70 * MIB
+    used += sum(report.devices["cuda:0"].after.process for report in (first, second))
+    second = dataclasses.replace(second, time=9.0, devices={"cuda:0": _used(second.devices["cuda:0"], used)})
+    members = [member("0", first, uuid="GPU-x"), member("1", second, uuid="GPU-x"), member("2", cell(1), uuid="GPU-y")]
+    shared, alone = device_usage(members)
     assert [(name, device) for name, device, _ in shared.users] == [("0", "cuda:0"), ("1", "cuda:0")]
     assert (shared.used, shared.others) == (used, 70 * MIB)
     assert (alone.uuid, len(alone.users)) == ("GPU-y", 1)
@@ -69,50 +69,50 @@ def _used(device, used):
 
 def test_same_uuid_on_another_host_is_another_device():
     """A UUID can occur on several machines, as with containers."""
-    found = device_usage([member("0", cell(1), uuid="GPU-x"), member("1", cell(1), uuid="GPU-x", host="b")])
-    assert [one.host for one in found] == ["a", "b"]
+    devices = device_usage([member("0", cell(1), uuid="GPU-x"), member("1", cell(1), uuid="GPU-x", host="b")])
+    assert [device.host for device in devices] == ["a", "b"]
 
 
 def test_unknown_process_memory_makes_others_unknown():
-    blind = cell(1)
-    device = blind.devices["cuda:0"]
+    report = cell(1)
+    device = report.devices["cuda:0"]
     device = dataclasses.replace(device, after=dataclasses.replace(device.after, process=None))
-    blind = dataclasses.replace(blind, devices={"cuda:0": device})
-    (found,) = device_usage([member("0", blind, uuid="GPU-x"), member("1", cell(1), uuid="GPU-x")])
-    assert found.others is None
+    report = dataclasses.replace(report, devices={"cuda:0": device})
+    (usage,) = device_usage([member("0", report, uuid="GPU-x"), member("1", cell(1), uuid="GPU-x")])
+    assert usage.others is None
 
 
 def test_odd_rank_and_its_lines():
     same = {"model.py:3 forward": 500, "model.py:9 forward": 40}
     odd = {**same, "model.py:9 forward": 400, "data.py:1 load": 7}
-    found = compare_ranks(
+    difference = compare_ranks(
         [member("0", lines=same), member("1", lines=same), member("2", lines=odd), member("3", lines=same)]
     )
-    assert (found.odd, found.typical, found.compared, found.alike) == ("2", "0", 4, 3)
-    assert found.lines == (("model.py:9 forward", 40 * MIB, 400 * MIB), ("data.py:1 load", 0, 7 * MIB))
-    assert (found.odd_peak - found.typical_peak) == 367 * MIB
+    assert (difference.odd, difference.typical, difference.compared, difference.alike) == ("2", "0", 4, 3)
+    assert difference.lines == (("model.py:9 forward", 40 * MIB, 400 * MIB), ("data.py:1 load", 0, 7 * MIB))
+    assert (difference.odd_peak - difference.typical_peak) == 367 * MIB
 
 
 def test_equal_ranks():
-    found = compare_ranks([member(str(n), lines={"a": 5}) for n in range(3)])
-    assert (found.lines, found.alike) == ((), 3)
+    difference = compare_ranks([member(str(n), lines={"a": 5}) for n in range(3)])
+    assert (difference.lines, difference.alike) == ((), 3)
     assert compare_ranks([member("0", lines={"a": 5}), member("1")]) is None
 
 
 def test_two_ranks_are_compared_in_order():
-    found = compare_ranks([member("0", lines={"a": 5}), member("1", lines={"a": 9})])
-    assert (found.typical, found.odd) == ("0", "1")
+    difference = compare_ranks([member("0", lines={"a": 5}), member("1", lines={"a": 9})])
+    assert (difference.typical, difference.odd) == ("0", "1")
 
 
 def test_json_round_trip():
-    one = member("3", cell(2, held=5), uuid="GPU-x", lines={"a.py:1": 5}, snapshot="/x/y.pickle")
-    again = rank_result_from(json.loads(json.dumps(one.to_dict())), "3")
-    assert again == one
+    result = member("3", cell(2, held=5), uuid="GPU-x", lines={"a.py:1": 5}, snapshot="/x/y.pickle")
+    again = rank_result_from(json.loads(json.dumps(result.to_dict())), "3")
+    assert again == result
     assert again.report.devices["cuda:0"].held == 5 * MIB
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"state": "asleep"}, "state must be one of"),
         ({"report": None}, "report is missing"),
@@ -126,16 +126,16 @@ def test_json_round_trip():
         ({"schema": None}, "no schema"),
     ],
 )
-def test_invalid_results(change, words):
-    with pytest.raises(ReportError, match=words):
+def test_invalid_results(change, message):
+    with pytest.raises(ReportError, match=message):
         rank_result_from({**member("0", cell(1)).to_dict(), **change}, "0")
 
 
 def test_long_texts_are_truncated():
     data = member("0", cell(1)).to_dict()
     data["origin"]["host"] = data["note"] = "x" * 100_000
-    found = rank_result_from(data, "0")
-    assert (len(found.host), len(found.note)) == (200, 200)
+    result = rank_result_from(data, "0")
+    assert (len(result.host), len(result.note)) == (200, 200)
 
 
 def test_plain_report_is_not_a_rank_result():

@@ -13,9 +13,9 @@ from ipygpumem.features.ranks.table import ranks_tables
 MIB = 1 << 20
 
 
-def member(rank, report, *, card="GPU-aaaa1111-2", lines=(), **origin):
+def member(rank, report, *, uuid="GPU-aaaa1111-2", lines=(), **origin):
     facts = RankInfo(rank, 4, **{"host": "node", "pid": 7, "version": "0.1.0", **origin})
-    facts = dataclasses.replace(facts, devices=(DeviceFacts("cuda:0", card, "H200", 143_771 * MIB),))
+    facts = dataclasses.replace(facts, devices=(DeviceFacts("cuda:0", uuid, "H200", 143_771 * MIB),))
     parts = tuple(CodeLine(label, mib * MIB, 1) for label, mib in lines)
     whole = sum(mib for _, mib in lines) * MIB
     peaks = (RankPeak(0, whole, 9, 0, parts, CodeLine("other lines", 0, 0)),) if lines else ()
@@ -31,7 +31,7 @@ def test_shared_device_dead_engine_and_slow_engine():
     members = [
         member(0, cell(1, held=100, peak=300), lines=lines),
         member(1, cell(1, held=100, peak=310, seconds=9.0), lines=[lines[0], ("train.py:9 loss", 90)]),
-        member(2, cell(1, held=100, peak=900), card="GPU-bbbb2222-2", lines=lines),
+        member(2, cell(1, held=100, peak=900), uuid="GPU-bbbb2222-2", lines=lines),
         RankResult("3", "died", RankInfo(3, 4, "node"), note="while running the cell"),
     ]
     assert text(members, role="engine") == [

@@ -131,11 +131,10 @@ class Engines:
     def _recording_send(self, send: Callable[..., Any]) -> Callable[..., Any]:
         def send_execute_request(socket: Any, code: str, *arguments: Any, **options: Any) -> Any:
             reply = send(socket, code, *arguments, **options)
-            identity = options.get("ident")
-            if not options.get("silent", True) and identity is not None:
-                for number, uuid in self.client._engines.items():
-                    if uuid.encode() == identity:
-                        self._add_submission(code, number, reply)
+            numbers = {uuid.encode(): number for number, uuid in self.client._engines.items()}
+            number = numbers.get(options.get("ident"))
+            if number is not None and not options.get("silent", True):
+                self._add_submission(code, number, reply)
             return reply
 
         return send_execute_request
@@ -150,12 +149,11 @@ class Engines:
     @property
     def waiting(self) -> list[str]:
         """A message for each cell that is still running on an engine."""
-        messages = []
-        for submission in self._submissions:
-            running = [str(number) for number, reply in sorted(submission.replies.items()) if not reply.done()]
-            if running:
-                messages.append(f"still running on engine {', '.join(running)}: {code_label(submission.code)}")
-        return messages
+        return [
+            f"still running on engine {', '.join(map(str, submission.running))}: {code_label(submission.code)}"
+            for submission in self._submissions
+            if submission.running
+        ]
 
     def collect(self, *, partly: bool = False, cell: int | None = None) -> list[Ranks]:
         """The merged reports of cells that have finished since the last call. Each is returned once.
@@ -166,7 +164,7 @@ class Engines:
         """
         reports = []
         for submission in list(self._submissions):
-            done = submission.done
+            done = not submission.running
             if not done and not (partly and cell in {None, submission.cell}):
                 continue
             submission.wait_for_output()

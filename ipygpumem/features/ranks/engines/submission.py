@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ __all__ = ["KEY", "Submission", "engine_result", "joined_engine"]
 
 KEY = "ipygpumem"
 """Key of the data that an engine publishes; a number follows for each further measurement in a cell."""
-_PATIENCE, _STEP = 1.0, 0.01
+_OUTPUT_TIMEOUT = 1.0
 
 
 @dataclass(slots=True)
@@ -33,9 +33,9 @@ class Submission:
     reported: set[int] = field(default_factory=set)
 
     @property
-    def done(self) -> bool:
-        """Whether every engine has replied or died."""
-        return all(reply.done() for reply in self.replies.values())
+    def running(self) -> list[int]:
+        """The engines that have neither replied nor died."""
+        return [number for number, reply in sorted(self.replies.items()) if not reply.done()]
 
     @property
     def has_report(self) -> bool:
@@ -51,11 +51,7 @@ class Submission:
 
     def wait_for_output(self) -> None:
         """Wait at most a second for the data of finished engines, which is sent separately from their replies."""
-        end = time.monotonic() + _PATIENCE
-        while time.monotonic() < end:
-            if all(not reply.done() or reply.output.done() or _died(reply) for reply in self.replies.values()):
-                return
-            time.sleep(_STEP)
+        wait([reply.output for reply in self.replies.values() if reply.done() and not _died(reply)], _OUTPUT_TIMEOUT)
 
 
 def engine_result(number: int, reply: Any, origins: Mapping[int, RankInfo], notes: Mapping[int, str]) -> RankResult:
