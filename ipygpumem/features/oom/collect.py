@@ -26,7 +26,7 @@ _SEARCH_LIMIT = 3.0
 _MAX_CELLS = 3
 
 
-def listen(save: Callable[[Failure], str] | None = None) -> bool:
+def listen(save: Callable[[], str] | None = None) -> bool:
     """Record every allocation that fails from now on, once CUDA has started; see `FailureObserver.listen`."""
     return failed_allocations().listen(current().monitor, _find_holders, save)
 

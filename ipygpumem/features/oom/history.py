@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from ipygpumem.features.oom.model import Failure
     from ipygpumem.measurement.recording_keys import CellFacts
     from ipygpumem.measurement.runtime import Runtime
 
@@ -104,7 +103,7 @@ class OomHistory:
         if recorder is not None:
             recorder.stop()
 
-    def save(self, _failure: Failure) -> str:
+    def save(self) -> str:
         """Save the history at the moment of a failure, and return a sentence about it."""
         if self._recorder is None or self.template is None:
             return ""

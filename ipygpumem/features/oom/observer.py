@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.interpreter import is_own_frame, thread_name
@@ -42,8 +41,8 @@ class FailureObserver:
     def __init__(self) -> None:
         self._monitor: DeviceMonitor | None = None
         self._find_holders: Callable[[], Holders] | None = None
-        self._save: Callable[[Failure], str] | None = None
-        self._failures: list[Failure] = []
+        self._save: Callable[[], str] | None = None
+        self._failures: list[dict[str, Any]] = []
         self.count = 0
         self._has_searched = False
         self._active = threading.local()
@@ -53,7 +52,7 @@ class FailureObserver:
         self,
         monitor: DeviceMonitor,
         find_holders: Callable[[], Holders] | None,
-        save: Callable[[Failure], str] | None = None,
+        save: Callable[[], str] | None = None,
     ) -> bool:
         """Record every failure from now on. Returns False if CUDA has not started or PyTorch reports no failures.
 
@@ -78,7 +77,7 @@ class FailureObserver:
         """Return and forget the failures since the last call, the oldest first, at most a hundred of them."""
         failures, self._failures = self._failures, []
         self.count, self._has_searched = 0, False
-        return failures
+        return [Failure(**facts) for facts in failures]
 
     def _failed(self, index: int, requested: int, limit: int, free: int) -> None:
         monitor = self._monitor
@@ -92,38 +91,25 @@ class FailureObserver:
 
     def _record(self, monitor: DeviceMonitor, index: int, requested: int, limit: int, free: int) -> None:
         self.count += 1
-        failure = Failure(f"cuda:{index}", requested, limit, free)
-        self._failures.append(failure)
+        device = f"cuda:{index}"
+        facts: dict[str, Any] = {"device": device, "requested": requested, "limit": limit, "free": free}
+        self._failures.append(facts)
         del self._failures[:-_MAX_FAILURES]
         # each part may fail for itself, and is stored at once
-        failure = self._update(failure, thread=_attempt(_current_thread) or "")
-        failure = self._update(
-            failure,
-            frames=_attempt(_stack) or (),
-            reading=_attempt(lambda: monitor.read(busy=False).devices.get(failure.device)),
-            free_blocks=_attempt(lambda: free_blocks(allocator.segments(), index)),
-            other_processes=_attempt(lambda: monitor.other_processes(index)) or (),
-        )
-        if self._has_searched:
-            return
-        self._has_searched = True
-        holders = None if self._find_holders is None else _attempt(self._find_holders)
-        save = self._save
-        saved = "" if save is None else _attempt(lambda: save(failure)) or ""
-        self._update(failure, holders=holders, saved=saved)
-
-    def _update(self, failure: Failure, **changes: Any) -> Failure:
-        updated = replace(failure, **changes)
-        for index in reversed(range(len(self._failures))):
-            if self._failures[index] is failure:
-                self._failures[index] = updated
-                break
-        return updated
+        facts["thread"] = _attempt(_current_thread) or ""
+        facts["frames"] = _attempt(_stack) or ()
+        facts["reading"] = _attempt(lambda: monitor.read(busy=False).devices.get(device))
+        facts["free_blocks"] = _attempt(lambda: free_blocks(allocator.segments(), index))
+        facts["other_processes"] = _attempt(lambda: monitor.other_processes(index)) or ()
+        if not self._has_searched:
+            self._has_searched = True
+            facts["holders"] = _attempt(self._find_holders)
+            facts["saved"] = _attempt(self._save) or ""
 
 
-def _attempt(read: Callable[[], Any]) -> Any:
+def _attempt(read: Callable[[], Any] | None) -> Any:
     try:
-        return read()
+        return None if read is None else read()
     except Exception:  # host memory may be short, too
         return None
 

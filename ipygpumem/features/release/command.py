@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.units import MIB, size
+from ipygpumem.core.units import MIB, difference, size
 from ipygpumem.features.commands.command import HELP, Command, Option
 from ipygpumem.sources import allocator
 
 if TYPE_CHECKING:
     import argparse
 
+    from ipygpumem.core.reading import Reading
     from ipygpumem.features.commands.notebook import Notebook
     from ipygpumem.features.holders.model import Holders
-    from ipygpumem.features.release.model import Release
 
 __all__ = ["FREE"]
 
@@ -26,7 +25,6 @@ def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
     from ipygpumem.features.holders.collect import holders
     from ipygpumem.features.release.collect import check_names, forget_outputs, forget_variables
     from ipygpumem.features.release.exceptions import forget_exception
-    from ipygpumem.features.release.model import Release
     from ipygpumem.features.release.table import release_tables
 
     shell = notebook.shell
@@ -44,20 +42,34 @@ def _run(notebook: Notebook, arguments: argparse.Namespace) -> None:
     if arguments.cache and allocator.empty_cache():
         removed.append("PyTorch's cache")
     after = notebook.session.reading()
-    release = Release(before, after, tuple(removed))
-    notes = [] if holders_before is None else _still_held(arguments.names, holders_before, release)
-    notes += [] if arguments.cache else _cached(release)
+    notes = []
+    if holders_before is not None:
+        freed = -sum(_changes(before, after, "allocated").values())
+        notes += _still_held(arguments.names, holders_before, freed)
+    if not arguments.cache:
+        notes += [
+            f"{name}: {size(change)} went to PyTorch's cache, for its next tensors; --cache returns it to the device"
+            for name, change in _changes(before, after, "cached").items()
+            if change >= MIB
+        ]
     notebook.cells.claim()
-    notebook.show_tables(release_tables(replace(release, notes=tuple(notes))))
+    notebook.show_tables(release_tables(before, after, removed, notes))
 
 
-def _still_held(names: list[str], holders_before: Holders, release: Release) -> list[str]:
+def _changes(before: Reading, after: Reading, counter: str) -> dict[str, int]:
+    """The change of a counter in bytes on each device where it is known."""
+    changes = {}
+    for name, device in after.devices.items():
+        if name in before.devices:
+            changes[name] = difference(getattr(before.devices[name], counter), getattr(device, counter))
+    return {name: change for name, change in changes.items() if change is not None}
+
+
+def _still_held(names: list[str], holders_before: Holders, freed: int) -> list[str]:
     """The holders that hold more than before: what the names held and did not free."""
     from ipygpumem.features.holders.collect import holders
 
-    expected = sum(holders_before.amount(name) for name in names)
-    freed = sum(release.freed(device) or 0 for device in release.after.devices)
-    if expected - freed < MIB:
+    if sum(holders_before.amount(name) for name in names) - freed < MIB:
         return []
     size_before = {(holder.name, holder.device): holder.amount for holder in holders_before.holders}
     remaining = []
@@ -66,20 +78,6 @@ def _still_held(names: list[str], holders_before: Holders, release: Release) -> 
         if increase >= MIB:
             remaining.append(f"{holder.name} ({size(increase)})")
     return [f"still held by {', '.join(remaining[:_MAX_HOLDERS])}"] if remaining else []
-
-
-def _cached(release: Release) -> list[str]:
-    """How much of the freed memory is now in PyTorch's cache."""
-    sentences = []
-    for name, after in release.after.devices.items():
-        before = release.before.devices.get(name)
-        if before is None or before.cached is None or after.cached is None or after.cached - before.cached < MIB:
-            continue
-        sentences.append(
-            f"{name}: {size(after.cached - before.cached)} went to PyTorch's cache, for its next tensors; --cache "
-            "returns it to the device"
-        )
-    return sentences
 
 
 FREE = Command(

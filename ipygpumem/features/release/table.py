@@ -6,29 +6,33 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.tables import Table, TableRow
-from ipygpumem.core.units import VISIBLE, signed, size
+from ipygpumem.core.units import change_text, difference, level_text
 
 if TYPE_CHECKING:
-    from ipygpumem.core.reading import DeviceReading
-    from ipygpumem.features.release.model import Release
+    from collections.abc import Sequence
+
+    from ipygpumem.core.reading import DeviceReading, Reading
 
 __all__ = ["release_tables"]
 
 _HEADER = ("before", "after", "change")
 
 
-def release_tables(release: Release) -> list[Table]:
-    """A table for each device that this process uses; if there is none, one for main memory."""
-    tables = []
-    for name, after in release.after.devices.items():
-        before = release.before.devices.get(name)
-        if after.context and before is not None:
-            tables.append(_device_table(before, after))
+def release_tables(before: Reading, after: Reading, removed: Sequence[str], notes: Sequence[str]) -> list[Table]:
+    """A table for each device that this process uses; if there is none, one for main memory.
+
+    ``removed`` describes what was removed; ``notes`` are sentences for the user.
+    """
+    tables = [
+        _device_table(before.devices[name], device)
+        for name, device in after.devices.items()
+        if device.context and name in before.devices
+    ]
     if not tables:
-        rss = _row("this process (RSS)", release.before.host.rss, release.after.host.rss, 0)
+        rss = _row("this process (RSS)", before.host.rss, after.host.rss, 0)
         tables = [Table("host memory", _HEADER, (rss,))]
-    removed = f"freed: {'; '.join(release.removed)}" if release.removed else "nothing to free"
-    return [*tables[:-1], replace(tables[-1], remarks=(removed, *release.notes))]
+    freed = f"freed: {'; '.join(removed)}" if removed else "nothing to free"
+    return [*tables[:-1], replace(tables[-1], remarks=(freed, *notes))]
 
 
 def _device_table(before: DeviceReading, after: DeviceReading) -> Table:
@@ -41,12 +45,4 @@ def _device_table(before: DeviceReading, after: DeviceReading) -> Table:
 
 
 def _row(label: str, before: int | None, after: int | None, level: int) -> TableRow:
-    texts = ["unknown" if nbytes is None else size(nbytes) for nbytes in (before, after)]
-    change = "unknown" if before is None or after is None else _change(after - before)
-    return TableRow(label, (*texts, change), level)
-
-
-def _change(nbytes: int) -> str:
-    if abs(nbytes) >= VISIBLE:
-        return signed(nbytes)
-    return "0" if nbytes == 0 else "<0.1 MiB"
+    return TableRow(label, (level_text(before), level_text(after), change_text(difference(before, after))), level)
