@@ -9,7 +9,7 @@ import numpy as np
 from ipygpumem.core.units import duration, precise_size, size
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.snapshot.export.text import clip, many
-from ipygpumem.viewer.axes import INK, LEFT, RIGHT, mark_peak, steps, time_ticks
+from ipygpumem.viewer.axes import INK, LEFT, POINT, RIGHT, mark_peak, time_ticks
 from ipygpumem.viewer.still import render
 
 if TYPE_CHECKING:
@@ -67,58 +67,38 @@ def _legend_rows(timeline: CategoryTimeline) -> int:
 
 
 def _draw_panel(sheet: Sheet, timeline: CategoryTimeline, top: float) -> None:
-    rows, spans = _columns(timeline, sheet.columns)
     limit = max(float(timeline.total.max()), 1.0) * _HEADROOM
     seconds = max(timeline.end - timeline.start, 1) / 1e9
-    edges = np.linspace(0, seconds, sheet.columns + 1)
     axes = sheet.plot(top, _PLOT_HEIGHT, (0, seconds), limit, _TICK_LIMIT)
     sheet.label_x(axes, time_ticks(0, seconds))
-    upper = np.cumsum(np.maximum(timeline.levels[rows][:, _ORDER], 0), axis=1)
-    lower = np.zeros(len(rows))
-    for place, category in enumerate(_ORDER):
-        steps(axes, edges, upper[:, place], _COLORS[category], baseline=lower)
-        lower = upper[:, place]
+    rows = _highest_rows(timeline, sheet.columns)
+    levels = np.maximum(timeline.levels[np.append(rows, rows[-1])], 0)[:, _ORDER]
+    colors = [_COLORS[category] for category in _ORDER]
+    edges = np.linspace(0, seconds, len(levels))
+    axes.stackplot(edges, levels.T, step="post", colors=colors, antialiased=False, linewidth=0)
     facts = [f"{many(len(timeline), 'change')} in {duration((timeline.end - timeline.start) / 1e9)}"]
-    reserved = _highest_reserved(timeline.reserved, spans)
-    if np.isfinite(reserved).any():
-        facts.append(f"reserved at most {size(int(np.nanmax(reserved)))}")
-        steps(axes, edges, np.where(reserved <= limit, reserved, np.nan), _RESERVED, width=1.2)
+    if timeline.reserved is not None and (known := timeline.reserved >= 0).any():
+        facts.append(f"reserved at most {size(int(timeline.reserved.max()))}")
+        reserved = np.where(known, timeline.reserved, np.nan)
+        times = (timeline.time - timeline.start) / 1e9
+        axes.plot(times, reserved, color=_RESERVED, linewidth=1.2 * POINT, drawstyle="steps-post")
     sheet.title(LEFT, top - 12, timeline.device, " · ".join(facts))
     row, level = timeline.peak
-    column = int((rows == row).argmax())
-    mark_peak(axes, (edges[column] + edges[column + 1]) / 2, level, _peak_label(timeline))
-    _draw_legend(sheet, timeline, top + _PLOT_HEIGHT + 25)
+    mark_peak(axes, timeline.when(row) / 1e9, level, _peak_label(timeline))
+    levels_at_peak = timeline.levels[row].tolist()
+    items: list[LegendItem] = [
+        (_COLORS[category], f"{CATEGORIES[category]}  {precise_size(levels_at_peak[category])}", None)
+        for category in _legend_categories(timeline)
+    ]
+    sheet.legend(LEFT, top + _PLOT_HEIGHT + 25, items, _LEGEND_COLUMNS, title="at the peak", labelcolor=INK)
 
 
-def _columns(timeline: CategoryTimeline, columns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the highest state of each column, and the first and last state of each, shape (columns, 2)."""
+def _highest_rows(timeline: CategoryTimeline, columns: int) -> NDArray[np.int64]:
+    """The row of `CategoryTimeline.levels` with the most bytes in each of ``columns`` equal parts of the time."""
     edges = np.linspace(0, max(timeline.end - timeline.start, 1), columns + 1)
     time = timeline.time - timeline.start
     first = np.searchsorted(time, edges[:-1], side="right")
     last = np.maximum(first, np.searchsorted(time, edges[1:], side="left"))
     last[-1] = len(timeline)
-    total = timeline.total
-    spans = np.stack([first, last], axis=1)
-    return np.array([start + int(total[start : end + 1].argmax()) for start, end in spans], np.int64), spans
-
-
-def _highest_reserved(reserved: NDArray[np.int64] | None, spans: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the most reserved bytes in each column; NaN where the allocator did not report them."""
-    highest = np.full(len(spans), np.nan)
-    if reserved is None:
-        return highest
-    for column, (first, last) in enumerate(spans.tolist()):
-        part = reserved[max(first - 1, 0) : max(last, 1)]
-        if len(part) and part.max() >= 0:
-            highest[column] = part.max()
-    return highest
-
-
-def _draw_legend(sheet: Sheet, timeline: CategoryTimeline, y: float) -> None:
-    """List the categories with their bytes at the peak."""
-    levels = timeline.levels[timeline.peak[0]].tolist()
-    items: list[LegendItem] = [
-        (_COLORS[category], f"{CATEGORIES[category]}  {precise_size(levels[category])}", None)
-        for category in _legend_categories(timeline)
-    ]
-    sheet.legend(LEFT, y, items, _LEGEND_COLUMNS, title="at the peak", labelcolor=INK)
+    spans = zip(first.tolist(), last.tolist(), strict=True)
+    return np.array([start + int(timeline.total[start : end + 1].argmax()) for start, end in spans])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import itertools
 import sys
 
 import numpy as np
@@ -17,7 +16,7 @@ from ipygpumem.core.errors import OptionError
 from ipygpumem.features.history import plot as module
 from ipygpumem.features.history.model import changed_rows
 from ipygpumem.features.history.plot import history_picture
-from ipygpumem.viewer.axes import INK, LEFT, RIGHT, WIDTH, Sheet, style
+from ipygpumem.viewer.axes import INK, LEFT, PLOT_WIDTH, RIGHT, WIDTH, Sheet, style
 from ipygpumem.viewer.still import MAX_BYTES
 
 SCALE = 4
@@ -39,8 +38,8 @@ class Plot:
             module._draw_panel(sheet, self.panel, 100)
             pixels = sheet.pixels()
         self.pixels = pixels[100 * SCALE : 100 * SCALE + HEIGHT, LEFT * SCALE : (WIDTH - RIGHT) * SCALE, :3]
-        _, edges, _ = module._bars(self.panel.highest, sheet.columns, module._MAX_BAR * SCALE)
-        self.centers = ((edges[::2] + edges[1::2]) / 2).astype(int)
+        bars = max(len(rows), PLOT_WIDTH / module._MAX_BAR)
+        self.centers = ((np.arange(len(rows)) + 0.5) * PLOT_WIDTH * SCALE / bars).astype(int)
 
     def where(self, color):
         """Pixels of a color."""
@@ -55,7 +54,7 @@ def test_each_bar_has_the_height_of_its_levels():
     plot = Plot([cell(1, held=500, peak=2000), cell(2, held=100, level=600, outside=300, peak=1900)])
     tolerance = 2 * plot.panel.limit / HEIGHT
     for row, column in zip(plot.panel.rows, plot.centers, strict=True):
-        for name, (color, _) in plot.panel.levels.items():
+        for name, (color, _) in plot.panel.colors.items():
             level = getattr(row, name) / MIB
             # the line at the peak is two pixels thick
             assert level - 2.5 * SCALE * tolerance / MIB < plot.mib(color, column) < level + tolerance / MIB, name
@@ -65,20 +64,15 @@ def test_each_bar_has_the_height_of_its_levels():
 
 
 def test_bars_narrower_than_a_pixel_show_the_highest():
-    highest = np.random.default_rng(1).random(5000)
-    rows, edges, distance = module._bars(highest, 760, 34)
-    ends = np.linspace(0, 5000, 761).astype(int)
-    assert highest[rows].tolist() == [highest[a:b].max() for a, b in itertools.pairwise(ends)]
-    assert (edges[::2].tolist(), edges[1::2].tolist()) == ([*range(760)], [*range(1, 761)])
-    assert distance == pytest.approx(760 / 5000)
+    plot = Plot([cell(number, held=2000 if number == 4321 else 0) for number in range(5000)])
+    (columns,) = np.nonzero(plot.where(plot.panel.colors["allocated"][0]).sum(axis=0) > HEIGHT / 3)
+    assert columns.tolist() == pytest.approx([plot.centers[4321]], abs=2)
 
 
 @pytest.mark.parametrize("count", [1, 2, 30, 200, 760])
 def test_every_bar_is_visible_while_there_is_space(count):
-    rows, edges, _ = module._bars(np.ones(count), 760, 34)
-    assert rows.tolist() == [*range(count)]
-    assert (edges[1::2] - edges[::2] >= 1).all()
-    assert (np.diff(edges) >= 0).all()
+    plot = Plot([cell(number, success=number % 2 == 1) for number in range(count)])
+    assert plot.where(module._FAILED)[0, plot.centers].tolist() == [number % 2 == 0 for number in range(count)]
 
 
 def test_failed_cells_are_marked():
@@ -112,7 +106,7 @@ def test_each_device_and_the_host_have_a_plot():
 def test_unknown_levels_are_not_drawn():
     plot = Plot([report(before(), before(process=None, others=None, mode="torch-only"), peak=None)])
     (column,) = plot.centers
-    levels = {name: plot.mib(color, column) for name, (color, _) in plot.panel.levels.items()}
+    levels = {name: plot.mib(color, column) for name, (color, _) in plot.panel.colors.items()}
     assert levels["outside_level"] == levels["others_level"] == 0
     assert levels["allocated"] > 0
     assert not plot.where(INK).any(), "the peak is unknown"
