@@ -40,6 +40,7 @@ class Monitor:
         self._thread = WorkerThread("ipygpumem-monitor", self._update)
         self._active = False
         self._opened = 0.0
+        self._last_seen: dict[str, float] = {}
         self._pid = os.getpid()
 
     def open(self, every: float | None = None) -> None:
@@ -62,7 +63,7 @@ class Monitor:
         self._remove_widget()
         if every is not None and every != self._history.every:
             self._history = LevelHistory(every)
-        self._widget = MonitorWidget(self._data, self._on_views)
+        self._widget = MonitorWidget(self._data, self._on_view)
         bundle: Any = self._widget._repr_mimebundle_()
         self._start()
         target.publish(*bundle)
@@ -71,8 +72,12 @@ class Monitor:
         labels = {device.name: device.label for device in self._runtime.monitor.devices.values()}
         return {**self._history.data(session_reports(), self._running_cell()), "labels": labels}
 
-    def _on_views(self, views: int) -> None:
-        if not views:
+    def _on_view(self, view: str, visible: bool) -> None:
+        if visible:
+            self._last_seen[view] = time.monotonic()
+        else:
+            self._last_seen.pop(view, None)
+        if not self._last_seen:
             self._pause()
         elif not self._active:
             self._start()
@@ -90,10 +95,11 @@ class Monitor:
         if widget is None or widget.comm is None:
             self._pause()
             return
-        running = self._running_cell()
-        if running is not None:
-            widget.keep_views()
-        elif not widget.forget_views(_VIEW_TIMEOUT) and time.time() - self._opened > _VIEW_TIMEOUT:
+        running, now = self._running_cell(), time.monotonic()
+        if running is not None:  # a busy kernel cannot receive the messages of pages
+            self._last_seen = dict.fromkeys(self._last_seen, now)
+        self._last_seen = {view: seen for view, seen in self._last_seen.items() if now - seen < _VIEW_TIMEOUT}
+        if running is None and not self._last_seen and now - self._opened > _VIEW_TIMEOUT:
             self._pause()
             return
         levels = self._poller.levels()
@@ -104,7 +110,8 @@ class Monitor:
 
     def _remove_widget(self) -> None:
         widget, self._widget = self._widget, None
-        self._opened = time.time()
+        self._opened = time.monotonic()
+        self._last_seen = {}
         if widget is not None:
             self._pause()
             widget.close()

@@ -5,7 +5,6 @@ Pages report regularly that they are still visible, because a kernel is not noti
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import anywidget
@@ -30,17 +29,15 @@ class MonitorWidget(anywidget.AnyWidget):
 
     Args:
         history: Returns the levels so far, as plain data.
-        on_views: Called with the number of visible pages whenever one of them reports, and with 0 when the last one is
-            closed.
+        on_view: Called with the id of a page and whether it is visible, whenever a page reports.
     """
 
     _esm = script("loader.js")
 
-    def __init__(self, history: Callable[[], dict[str, Any]], on_views: Callable[[int], None]) -> None:
+    def __init__(self, history: Callable[[], dict[str, Any]], on_view: Callable[[str, bool], None]) -> None:
         super().__init__()
         self._history = history
-        self._on_views = on_views
-        self._last_seen: dict[str, float] = {}
+        self._on_view = on_view
         self.on_msg(self._receive)
 
     def __repr__(self) -> str:
@@ -55,12 +52,9 @@ class MonitorWidget(anywidget.AnyWidget):
         if not isinstance(message, dict):
             return
         if "here" in message:
-            self._last_seen[str(message["here"])] = time.monotonic()
-            self._on_views(len(self._last_seen))
+            self._on_view(str(message["here"]), True)
         elif "bye" in message:
-            self._last_seen.pop(str(message["bye"]), None)
-            if not self._last_seen:
-                self._on_views(0)
+            self._on_view(str(message["bye"]), False)
         elif "get" in message:
             answer_request(widget, message, buffers, self._answer)
 
@@ -70,13 +64,3 @@ class MonitorWidget(anywidget.AnyWidget):
         if request["get"] != "script":
             raise OptionError(f"unknown request: {request['get']!r}")
         return slice_of("script", script("monitor.js").encode(), request.get("from", 0))
-
-    def forget_views(self, seconds: float) -> int:
-        """Forget pages that have not reported for so long, and return how many are left."""
-        now = time.monotonic()
-        self._last_seen = {view: seen for view, seen in self._last_seen.items() if now - seen < seconds}
-        return len(self._last_seen)
-
-    def keep_views(self) -> None:
-        """Restart the time-out of all pages: a busy kernel cannot receive their reports."""
-        self._last_seen = dict.fromkeys(self._last_seen, time.monotonic())

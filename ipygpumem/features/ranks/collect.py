@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import ReportError
 from ipygpumem.core.from_dict import printable
 from ipygpumem.core.tables import ShownAsTables
+from ipygpumem.core.to_dict import plain
 from ipygpumem.features.history.load import open_regular_file, parse_json
 from ipygpumem.features.ranks.model import RankResult, rank_result_from
 from ipygpumem.features.ranks.newest_run import is_older_snapshot, missing_ranks, newest_run
@@ -84,13 +85,8 @@ class Ranks(ShownAsTables):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data."""
-        difference = self.difference
-        return {
-            "what": self.what,
-            "members": {result.name: result.to_dict() for result in self.members},
-            "difference": None if difference is None else asdict(difference),
-            "faults": list(self.faults),
-        }
+        members = {result.name: result.to_dict() for result in self.members}
+        return {"what": self.what, "members": members, "difference": plain(self.difference), "faults": [*self.faults]}
 
     def tables(self) -> list[Table]:
         """The figures of each process, their spread, the devices, and the process that differs most."""

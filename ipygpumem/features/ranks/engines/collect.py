@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import weakref
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
@@ -47,7 +46,7 @@ class Engines:
         self._shell = shell
         self._submissions: list[Submission] = []
         self._cell = 0
-        self._outer_cell: weakref.ref[Any] | None = None
+        self._open_cells = 0
         self._original_send: Callable[..., Any] | None = None
 
     def _is_selected(self, number: int) -> bool:
@@ -191,21 +190,14 @@ class Engines:
                 self.notes.pop(int(result.name), None)
         return Ranks(results, "engine", code=code_label(submission.code) if submission.cell != cell else "")
 
-    def _pre_run_cell(self, info: Any) -> None:
-        """Remember the outermost cell: a nested one, as of ``%%px --local``, is part of it."""
-        if self._outer_cell is None or self._outer_cell() is None:
-            self._outer_cell = weakref.ref(info)
-
-    def _is_outermost(self, result: Any) -> bool:
-        """Whether the outermost cell has finished. IPython may report that with another or no ExecutionInfo."""
-        outer = None if self._outer_cell is None else self._outer_cell()
-        info = getattr(result, "info", None)
-        return outer is None or info in {None, outer} or info.raw_cell == outer.raw_cell
+    def _pre_run_cell(self, info: Any) -> None:  # noqa: ARG002 (IPython's signature)
+        self._open_cells += 1
 
     def _post_run_cell(self, result: Any) -> None:
-        if not self._is_outermost(result):
+        self._open_cells = max(self._open_cells - 1, 0)  # the cell of %gpumem engines began before
+        if self._open_cells:  # a nested cell, as of %%px --local
             return
-        cell, self._outer_cell = self._cell, None
+        cell = self._cell
         self._cell += 1
         failed = result is not None and not result.success
         try:
