@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ipygpumem.cli import demo, pages, snapshots
-from ipygpumem.core.errors import OptionError, first_line
+from ipygpumem.core.errors import OptionError, ReportError, SnapshotError, first_line
 from ipygpumem.features.commands import registry
 from ipygpumem.features.commands.command import add_shell_command
 from ipygpumem.features.commands.output import BAD_ARGUMENTS, BAD_FILE, INTERRUPTED, print_error
@@ -43,9 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = parsed.run(parsed)
         sys.stdout.flush()
-    except OptionError as error:
+    except (OptionError, ReportError, SnapshotError) as error:
         print_error(error)
-        return BAD_ARGUMENTS
+        return BAD_ARGUMENTS if isinstance(error, OptionError) else BAD_FILE
     except BrokenPipeError:
         _discard_output()  # the reader, such as head, has read enough
         return 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.errors import OptionError, ReportError, SnapshotError
+from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_ending, check_path
 from ipygpumem.core.tables import text_tables
 from ipygpumem.core.units import size
 from ipygpumem.features.commands.command import HELP, Command, Option, positive
-from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped
+from ipygpumem.features.commands.output import BAD_FILE, print_json, print_lines, print_skipped
 from ipygpumem.features.commands.progress import progress
 from ipygpumem.features.ranks.collect import read_ranks
 from ipygpumem.features.ranks.table import DEFAULT_ROWS, ranks_tables
@@ -58,18 +58,13 @@ def _shell(arguments: argparse.Namespace) -> int:
         if path is not None:
             check_path(path, kind, f"ranks{endings[0]}")
             check_ending(path, kind, *endings)
-    try:
-        with progress(f"reading {arguments.folder}"):
-            ranks = read_ranks(arguments.folder, workers=_WORKERS)
-    except ReportError as error:
-        print_error(error)
-        return BAD_FILE
+    with progress(f"reading {arguments.folder}"):
+        ranks = read_ranks(arguments.folder, workers=_WORKERS)
     print_skipped(ranks.faults)
     if arguments.json:
         print_json({"folder": arguments.folder, **ranks.to_dict()})
     else:
         print_lines(text_tables(ranks_tables(ranks.members, by=arguments.by, limit=arguments.top)))
-    status = BAD_FILE if ranks.faults else 0
     if arguments.plot is not None:
         from ipygpumem.features.ranks.plot import ranks_picture
         from ipygpumem.viewer.write import write_file
@@ -77,25 +72,20 @@ def _shell(arguments: argparse.Namespace) -> int:
         write_file(check_path(arguments.plot), ranks_picture(ranks.members).png)
         print_lines(f"{arguments.plot}: the level of each rank over time")
     if arguments.html is not None:
-        status = _write_page(arguments.html, ranks) or status
-    return status
+        _write_page(arguments.html, ranks)
+    return BAD_FILE if ranks.faults else 0
 
 
-def _write_page(target: str, ranks: Ranks) -> int:
+def _write_page(target: str, ranks: Ranks) -> None:
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.viewer import write_page
 
     files = _viewer_files(ranks)
-    try:
-        with progress("writing"):
-            path = write_page(target, [Snapshot.load(file) for file in files])
-    except SnapshotError as error:
-        print_error(error)
-        return BAD_FILE
+    with progress("writing"):
+        path = write_page(target, [Snapshot.load(file) for file in files])
     count = len(ranks.snapshots)
     selection = f", {len(files)} of {count} ranks" if count > len(files) else ""
     print_lines(f"{target}: {size(path.stat().st_size)}{selection}", ranks.clock(files))
-    return 0
 
 
 RANKS = Command(
