@@ -46,7 +46,7 @@ class RankFiles:
             raise OptionError(f"rank_reports must be the path of a folder, not {folder!r}")
         if not os.fsdecode(folder).strip():
             raise OptionError("rank_reports is empty: give the path of a folder")
-        self._folder = make_folder(os.fsdecode(folder)).resolve()
+        self._folder = make_folder(os.fsdecode(folder))
         self._rank = rank
         self._no_snapshot_reason = (recording_problem() or "") if record else ""
         self._record = record and not self._no_snapshot_reason
@@ -118,11 +118,11 @@ class RankFiles:
 
 
 def make_folder(name: str) -> Path:
-    """Create a folder unless it exists."""
+    """Create a folder unless it exists, and check that it is writable."""
     try:
         path = Path(name).expanduser()
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(f"cannot create the folder {name!r}: {reason}") from error
-    return path
+    return check_path(path / "rank_00000.json", "report").parent

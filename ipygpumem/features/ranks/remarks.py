@@ -62,10 +62,10 @@ def rank_remarks(results: Sequence[RankResult], rows: Sequence[RankRow], role: s
     lost = [result.name for result in results if result.report is None]
     if lost and not (len(lost) == len(results) and all(result.peaks for result in results)):
         yield f"no report from {role} {join_names(lost)}"
-    slow = slow_ranks(results)
+    median, slow = slow_ranks(results)
     if slow:
-        worst = [f"{result.name} ({duration(result.report.seconds)})" for result, _ in slow if result.report]
-        yield f"much slower than the median of {duration(slow[0][1])}: {role} {', '.join(worst[:_MAX_NAMES])}"
+        slowest = join_names([f"{name} ({duration(seconds)})" for name, seconds in slow.items()])
+        yield f"much slower than the median of {duration(median)}: {role} {slowest}"
     origins = [(result.name, result.origin) for result in results if result.origin is not None]
     versions = names_by_text((origin.version, name) for name, origin in origins if origin.version)
     if len(versions) > 1:
@@ -96,4 +96,4 @@ def _late_remarks(origins: Sequence[tuple[str, RankInfo]], role: str) -> Iterato
     if late:
         several_clocks = len({info.host for _, info in origins}) > 1 and all(info.clock is None for _, info in origins)
         doubt = ", if the clocks of the hosts agree" if several_clocks else ""
-        yield f"started after the first{doubt}: {role} {', '.join(late[:_MAX_NAMES])}"
+        yield f"started after the first{doubt}: {role} {join_names(late)}"

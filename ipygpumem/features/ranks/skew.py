@@ -120,14 +120,12 @@ def spreads(rows: Iterable[RankRow]) -> list[Spread]:
     return [spread for figure in figures if (spread := spread_of(figure, reported, at_least=2)) is not None]
 
 
-def slow_ranks(results: Iterable[RankResult]) -> list[tuple[RankResult, float]]:
-    """Ranks that took 50 % and at least one second longer than the median, slowest first, each with that median."""
-    times = [(result.report.seconds, result) for result in results if result.report is not None]
-    if len(times) <= 1:
-        return []
-    middle = median(seconds for seconds, _ in times)
-    slow = [pair for pair in times if pair[0] > max(middle * _SLOW_FACTOR, middle + _SLOW_SECONDS)]
-    return [(result, middle) for _, result in sorted(slow, key=lambda pair: -pair[0])]
+def slow_ranks(results: Iterable[RankResult]) -> tuple[float, dict[str, float]]:
+    """The median of the seconds that the ranks took, and those of the ranks that took 50 % and one second longer."""
+    times = {result.name: result.report.seconds for result in results if result.report is not None}
+    middle = median(times.values()) if times else 0.0
+    limit = max(middle * _SLOW_FACTOR, middle + _SLOW_SECONDS)
+    return middle, {name: times[name] for name in sorted(times, key=lambda name: -times[name]) if times[name] > limit}
 
 
 def device_usage(results: Iterable[RankResult]) -> list[DeviceUsage]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.device_names import device_names
@@ -19,6 +18,7 @@ from ipygpumem.features.ranks.rank_files import make_folder
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
+    from pathlib import Path
 
     from ipygpumem.features.ranks.collect import Ranks
     from ipygpumem.features.ranks.engines.collect import Engines
@@ -59,7 +59,7 @@ def engines_for_cell(options: argparse.Namespace) -> Engines:
     Limits.read(options.limit, options.limit_held, options.limit_outside, options.limit_host)
     device_names(options.device or ())
     if options.collect is not None:
-        _check_folder(options.collect)
+        make_folder(options.collect)
     return engines
 
 
@@ -107,24 +107,18 @@ def _show_reports(engines: Engines, shell: Any, options: argparse.Namespace) -> 
 
 def _collect_files(engines: Engines, ranks: Ranks, folder: str) -> list[str]:
     """Copy the engines' snapshots into a folder, each completely or not at all. Returns a message for each file."""
-    target = _check_folder(folder)
+    target = make_folder(folder)
     messages = []
     for result in ranks.members:
         if result.snapshot is None:
             continue
-        path = target / Path(result.snapshot.replace("\\", "/")).name
+        path = target / result.snapshot.replace("\\", "/").rpartition("/")[2]
         try:
             outcome = f"{path}, {_copy(engines, int(result.name), result.snapshot, check_path(path)):,} bytes"
         except Exception as error:
             outcome = f"cannot copy {path.name}: {first_line(error)}"
         messages.append(f"engine {result.name}: {printable(outcome)}")
     return messages
-
-
-def _check_folder(name: str) -> Path:
-    target = make_folder(name)
-    check_path(target / "run_0.pickle")
-    return target
 
 
 def _copy(engines: Engines, number: int, source: str, path: Path) -> int:

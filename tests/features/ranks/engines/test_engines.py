@@ -23,7 +23,7 @@ ENGINES = 4
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def shell():
     shell = InteractiveShell.instance()
     shell.run_cell("%load_ext ipygpumem")
