@@ -9,8 +9,7 @@ from ipygpumem.core.errors import SnapshotError
 from ipygpumem.core.files import check_path
 from ipygpumem.core.units import size
 from ipygpumem.features.commands.command import Command, Option
-from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines
-from ipygpumem.features.commands.progress import progress
+from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, progress
 
 if TYPE_CHECKING:
     import argparse

@@ -13,18 +13,42 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ipygpumem.cli import demo, pages, snapshots
+from ipygpumem.cli import pages, snapshots
 from ipygpumem.core.errors import OptionError, ReportError, SnapshotError, first_line
 from ipygpumem.features.commands import registry
-from ipygpumem.features.commands.command import add_shell_command
-from ipygpumem.features.commands.output import BAD_ARGUMENTS, BAD_FILE, INTERRUPTED, print_error
+from ipygpumem.features.commands.command import Command, add_shell_command
+from ipygpumem.features.commands.output import BAD_ARGUMENTS, BAD_FILE, INTERRUPTED, print_error, print_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["COMMANDS", "main", "parser"]
 
-COMMANDS = (*snapshots.COMMANDS, *pages.COMMANDS, *(c for c in registry.COMMANDS if c.shell is not None), demo.DEMO)
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from ipygpumem.snapshot import sample
+
+    file = str(sample())
+    for line in (
+        ["summary", file],
+        ["peak", file, "--by", "function", "--top", "5"],
+        ["fragmentation", file, "--need", "64MiB"],
+    ):
+        if not arguments.json:
+            print_lines(f"$ ipygpumem {' '.join(line)}")
+        parsed = parser().parse_args([*line, "--json"] if arguments.json else line)
+        status: int = parsed.run(parsed)
+        if status:
+            return status
+    return 0
+
+
+COMMANDS = (
+    *snapshots.COMMANDS,
+    *pages.COMMANDS,
+    *(command for command in registry.COMMANDS if command.shell is not None),
+    Command("demo", "run some commands on a small real snapshot", shell=_demo),
+)
 """The shell commands in the order of the help."""
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, SnapshotError
 from ipygpumem.features.commands.command import Command, Option, byte_count, positive
-from ipygpumem.features.commands.output import BAD_ARGUMENTS, BAD_FILE, print_error, print_json, print_lines
-from ipygpumem.features.commands.progress import progress
+from ipygpumem.features.commands.output import BAD_ARGUMENTS, BAD_FILE, print_error, print_json, print_lines, progress
 from ipygpumem.snapshot import KEYS, Snapshot, diff
 from ipygpumem.snapshot.export import text
 from ipygpumem.snapshot.export.event_table import COLUMNS, event_rows, write_csv, write_parquet

@@ -68,7 +68,7 @@ class GPUMem(Magics, Settings, Display):
         self._report_when_on = "changed"
 
     def expand(self, text: str) -> str:
-        """Fill in ``{name}`` and ``$name`` in a path."""
+        """Fill in ``{name}`` in a path."""
         return filled(self.shell, text)
 
     def output_path(self, text: str) -> Path:

@@ -14,20 +14,19 @@ from ipygpumem.features.ranks.rank_info import rank_and_world
 
 __all__ = ["filled"]
 
-_DOLLAR = re.compile(r"\$([A-Za-z_]\w*)")
-
 
 def filled(shell: Any, text: str) -> str:
-    """A path with ``{name}`` and ``$name`` replaced by variables of the notebook.
+    """A path with ``{name}`` replaced by variables of the notebook.
 
     ``{host}`` is the name of the machine, ``{time}`` the current time, and ``{rank}``, unless it is a variable, the
-    rank of this process or the number of the engine. As in IPython's own magics, a ``$name`` that is not a variable
-    stays.
+    rank of this process or the number of the engine.
 
     Raises:
-        OptionError: A name cannot be filled in.
+        OptionError: A name cannot be filled in, or is written ``$name``, as for IPython's own magics.
     """
-    text = _DOLLAR.sub(lambda match: f"{{{match[1]}}}" if match[1] in shell.user_ns else match[0], text)
+    for name in re.findall(r"\$([A-Za-z_]\w*)", text):
+        if name in shell.user_ns:
+            raise OptionError(f"{text!r} contains ${name}: write {{{name}}} to insert the value of the variable")
     if "{" not in text:
         return text
     rank = rank_and_world()[0]

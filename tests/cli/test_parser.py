@@ -15,7 +15,7 @@ import pytest
 
 from cli.commands import GPT, OOM, ROOT, run, shell
 from ipygpumem import cli
-from ipygpumem.features.commands import progress
+from ipygpumem.features.commands import output
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_closed_pipe_is_not_an_error():
 
 
 def test_progress_is_shown_in_terminals_only(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "_DELAY", 0.05)
-    with progress.progress("reading"):
+    monkeypatch.setattr(output, "_PROGRESS_SECONDS", 0.05)
+    with output.progress("reading"):
         time.sleep(0.2)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress.progress("reading x"):
+    with output.progress("reading x"):
         time.sleep(0.2)
     shown = capsys.readouterr().err
     assert shown.startswith("\r\x1b[Kreading x ... 0 s")

@@ -27,7 +27,8 @@ def test_tables(notebook, run):
     assert ran.success, ran
     assert "rank 2 differs most, rank 0 is the most typical" in ran.text
     assert "<table" in ran.displays[0]["text/html"]
-    assert notebook.run("%gpumem ranks $folder").text == ran.text, "as in IPython's own magics"
+    error = notebook.run("%gpumem ranks $folder").error
+    assert str(error) == "%gpumem ranks: '$folder' contains $folder: write {folder} to insert the value of the variable"
 
 
 def test_picture_and_viewer(notebook, run):
@@ -65,6 +66,6 @@ def test_rank_in_a_path(notebook):
     assert filled(notebook.shell, "x_{rank}.pickle") == "x_7.pickle"
     notebook.shell.user_ns["rank"] = "mine"
     assert filled(notebook.shell, "x_{rank}.pickle") == "x_mine.pickle"
-    assert filled(notebook.shell, "$rank/$no_such$5_{rank}.pickle") == "mine/$no_such$5_mine.pickle"
+    assert filled(notebook.shell, "$no_such$5_{rank}.pickle") == "$no_such$5_mine.pickle"
     notebook.shell.user_ns["rank"] = "a{1 / 0}b"
-    assert filled(notebook.shell, "x_$rank") == "x_a{1 / 0}b", "the value of a variable is not expanded again"
+    assert filled(notebook.shell, "x_{rank}") == "x_a{1 / 0}b", "the value of a variable is not expanded again"

@@ -31,7 +31,7 @@ class Notebook(Protocol):
     monitoring: Any
 
     def expand(self, text: str) -> str:
-        """Replace ``{name}`` and ``$name`` in a path by the values of variables."""
+        """Replace ``{name}`` in a path by the value of a variable."""
 
     def output_path(self, text: str) -> Path:
         """Expand a path to write to, and check it."""

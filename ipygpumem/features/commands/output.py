@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import ReportError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 __all__ = [
     "BAD_ARGUMENTS",
@@ -19,9 +22,12 @@ __all__ = [
     "print_json",
     "print_lines",
     "print_skipped",
+    "progress",
 ]
 
 BAD_FILE, BAD_ARGUMENTS, INTERRUPTED = 1, 2, 130
+_PROGRESS_SECONDS = 1.0
+_CLEAR_LINE = "\r\x1b[K"
 
 
 def print_lines(*lines: str) -> None:
@@ -44,3 +50,29 @@ def print_skipped(faults: Iterable[str]) -> None:
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
     print_lines(json.dumps(value))
+
+
+@contextlib.contextmanager
+def progress(operation: str) -> Iterator[None]:
+    """Show an operation that takes more than a second, with its duration, on one line that is removed at the end."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+    finished = threading.Event()
+    thread = threading.Thread(target=_show_progress, args=(operation, finished), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
+
+
+def _show_progress(operation: str, finished: threading.Event) -> None:
+    began = time.monotonic()
+    text = ""
+    while not finished.wait(_PROGRESS_SECONDS):
+        text = f"{_CLEAR_LINE}{operation} ... {time.monotonic() - began:.0f} s"
+        print(text, end="", file=sys.stderr, flush=True)  # noqa: T201
+    if text:
+        print(_CLEAR_LINE, end="", file=sys.stderr, flush=True)  # noqa: T201

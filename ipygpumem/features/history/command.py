@@ -11,8 +11,7 @@ from ipygpumem.core.files import check_ending, check_path
 from ipygpumem.core.tables import text_tables
 from ipygpumem.core.to_dict import plain
 from ipygpumem.features.commands.command import DEVICE, HELP, Command, Option, positive
-from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped
-from ipygpumem.features.commands.progress import progress
+from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, print_skipped, progress
 from ipygpumem.features.history.comparison import pair_rows
 from ipygpumem.features.history.load import ReportRows, read_notebook, read_rows, short_names
 from ipygpumem.features.history.table import COLUMNS, PAGE, Page, comparison_tables, history_tables, select_devices

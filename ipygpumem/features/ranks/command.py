@@ -10,8 +10,7 @@ from ipygpumem.core.files import check_ending, check_path
 from ipygpumem.core.tables import text_tables
 from ipygpumem.core.units import size
 from ipygpumem.features.commands.command import HELP, Command, Option, positive
-from ipygpumem.features.commands.output import BAD_FILE, print_json, print_lines, print_skipped
-from ipygpumem.features.commands.progress import progress
+from ipygpumem.features.commands.output import BAD_FILE, print_json, print_lines, print_skipped, progress
 from ipygpumem.features.ranks.collect import read_ranks
 from ipygpumem.features.ranks.table import DEFAULT_ROWS, ranks_tables
 
