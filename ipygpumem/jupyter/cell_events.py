@@ -118,7 +118,10 @@ class OpenCell:
 
 
 class OpenCells:
-    """The open cells of one shell, a stack for each thread.
+    """The open cells of one shell.
+
+    Attributes:
+        stacks: The open cells of each thread by its identifier, the outermost first.
 
     Args:
         shell: The shell.
@@ -128,28 +131,23 @@ class OpenCells:
     def __init__(self, shell: Any, drop: Callable[[OpenCell], None]) -> None:
         self._shell = shell
         self._drop = drop
-        self._stacks: defaultdict[int, list[OpenCell]] = defaultdict(list)
+        self.stacks: defaultdict[int, list[OpenCell]] = defaultdict(list)
 
     def __iter__(self) -> Iterator[OpenCell]:
-        return iter([cell for stack in self._stacks.values() for cell in stack])
+        return iter([cell for stack in self.stacks.values() for cell in stack])
 
     def clear(self) -> None:
         """Forget all cells."""
-        self._stacks.clear()
-
-    @property
-    def stack(self) -> list[OpenCell]:
-        """The open cells of this thread, the outermost first."""
-        return self._stacks[threading.get_ident()]
+        self.stacks.clear()
 
     def outermost(self) -> OpenCell | None:
         """The outermost cell of this thread or, if it runs none, of another thread."""
-        stack = self.stack or next((stack for stack in self._stacks.values() if stack), [])
+        stack = self.stacks[threading.get_ident()] or next((stack for stack in self.stacks.values() if stack), [])
         return stack[0] if stack else None
 
     def whole_cell(self) -> OpenCell | None:
         """The cell that the user wrote: another cell magic above ours (%%capture) runs the rest of it as a cell."""
-        stack = self.stack
+        stack = self.stacks[threading.get_ident()]
         position = len(stack) - 1
         while position > 0 and stack[position - 1].raw.rstrip().endswith(stack[position].raw.rstrip()):
             position -= 1
@@ -157,7 +155,7 @@ class OpenCells:
 
     def push(self, info: Any) -> tuple[OpenCell, bool]:
         """Begin a cell; returns whether it is an outermost one, too."""
-        stack = self.stack
+        stack = self.stacks[threading.get_ident()]
         while stack and stack[-1].info() is None:
             self._drop(stack.pop())
         cell = OpenCell(self._shell, weakref.ref(info), bool(info.store_history), getattr(info, "cell_id", None))
@@ -166,7 +164,7 @@ class OpenCells:
 
     def pop(self, result: Any) -> tuple[OpenCell | None, bool]:
         """End the cell with this result and all cells inside it; returns whether no cell is open any more, too."""
-        stack = self.stack
+        stack = self.stacks[threading.get_ident()]
         index = self._index(stack, result)
         if index is None:
             return None, not stack

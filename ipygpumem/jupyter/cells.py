@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -55,7 +56,7 @@ class Cells:
     @property
     def text(self) -> str:
         """Text of the cell that is running; empty if there is none."""
-        stack = self._open.stack
+        stack = self._open.stacks[threading.get_ident()]
         return stack[-1].raw if stack else ""
 
     @guarded
@@ -198,7 +199,7 @@ class Cells:
 
     def claim(self) -> OpenCell | None:
         """Return the open cell. If it consists of one ``%gpumem`` line, it needs no report of its own."""
-        outer = next(iter(self._open.stack), None)
+        outer = next(iter(self._open.stacks[threading.get_ident()]), None)
         if outer is not None and outer.options is None and outer.is_single_magic:
             outer.reported = True
         return outer

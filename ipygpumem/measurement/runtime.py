@@ -37,6 +37,7 @@ class Runtime:
         sampler: The thread that samples device memory between readings.
         spans: The measurements that are open in any thread.
         active_recording: Our recording of PyTorch's allocation history, if one is running.
+        forked: Whether this process was forked from the one that created it: CUDA and NVML must not be used.
         baseline: The reading against which the session's changes are reported; None before the preload.
     """
 
@@ -47,7 +48,7 @@ class Runtime:
         self.spans = OpenSpans()
         self.active_recording = ActiveRecording()
         self.baseline: Baseline | None = None
-        self._pid = os.getpid()
+        self.forked = False
         self._states: dict[Callable[[], Any], Any] = {}
 
     def state(self, factory: Callable[[], _State]) -> _State:
@@ -59,11 +60,6 @@ class Runtime:
             self._states[factory] = factory()
         state: _State = self._states[factory]
         return state
-
-    @property
-    def forked(self) -> bool:
-        """Whether this process was forked from the one that created this runtime: CUDA and NVML must not be used."""
-        return os.getpid() != self._pid
 
     def close(self) -> None:
         """Stop threads and recordings and restore everything that was replaced in PyTorch."""
@@ -173,6 +169,15 @@ def current() -> Runtime:
     if _runtime is None:
         _runtime = Runtime()
     return _runtime
+
+
+def _mark_forked() -> None:
+    if _runtime is not None:
+        _runtime.forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_forked)
 
 
 def close() -> None:

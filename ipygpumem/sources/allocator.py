@@ -174,10 +174,6 @@ class AllocatedBlocks:
         i = bisect.bisect_right(self._segment_ranges, (device, address, 1 << 64)) - 1
         return i >= 0 and self._segment_ranges[i][0] == device and address < self._segment_ranges[i][2]
 
-    def allocated(self, device: str) -> int:
-        """Return the bytes of all blocks of a device."""
-        return sum(block.size for block in self.blocks if block.device == device)
-
 
 def allocated_blocks() -> AllocatedBlocks | None:
     """Read the allocated blocks of all devices, or return None if this allocator does not list them.

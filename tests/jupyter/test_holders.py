@@ -6,6 +6,7 @@ import gc
 import re
 import sys
 import weakref
+from pathlib import Path
 
 import IPython
 import pytest
@@ -14,6 +15,7 @@ import ipygpumem
 
 pytestmark = pytest.mark.ipython
 
+PACKAGE = Path(ipygpumem.__file__).parent
 MIB = 1 << 20
 GPU = "dtype=torch.uint8, device='cuda')"
 FAIL = f"def fail(n):\n    x = torch.ones(n << 20, {GPU}\n    raise ValueError('no')\nfail(30)"
@@ -87,6 +89,25 @@ def test_holders_of_what_a_cell_added(gpu_notebook):
     ran = gpu_notebook.run("%gpumem who --new")
     assert ran.text.startswith("cuda:0, new since the last %gpumem who")
     assert rows(ran.text) == {"newer"}
+
+
+def test_from_the_command_to_its_table_there_are_few_files(gpu_notebook):
+    """Who reads the code of ``%gpumem who`` from the magic to the printed table opens 20 files in four folders."""
+    gpu_notebook.run(f"x = torch.ones(3 << 20, {GPU}\nloss = torch.ones(1 << 20, requires_grad=True).exp().sum()")
+    files = set()
+
+    def record(frame, event, _):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(PACKAGE):
+            files.add(path.relative_to(PACKAGE))
+
+    sys.setprofile(record)
+    try:
+        gpu_notebook.shell.run_line_magic("gpumem", "who")
+    finally:
+        sys.setprofile(None)
+    assert len(files) <= 20, " ".join(sorted(map(str, files)))
+    assert {file.parts[0] for file in files} == {"core", "features", "jupyter", "sources"}
 
 
 def test_who_searches_the_heap_once(gpu_notebook, monkeypatch):

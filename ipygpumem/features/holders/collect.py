@@ -34,6 +34,7 @@ _ROUNDING = 512
 _CELL_LIMIT = 5.0
 """Time limit, in seconds, of the search after a cell."""
 _MAX_NAMES = 3
+_UNREACHED = "not reachable from Python: autograd graph, C++, in flight"
 _VISIBLE = MIB // 20
 """Bytes below which a size in MiB is printed as 0.0."""
 
@@ -227,36 +228,33 @@ class _BlockAssignment:
         held = sum(storage.amount for _, storage in self._storages if storage.device == device)
         if not device.startswith("cuda"):
             return Total(device, held)
+        if self._after is None:
+            return self._total_without_blocks(device, held)
+        blocks = [block for block in self._after.blocks if block.device == device]
+        unassigned = [block for block in blocks if (device, block.address) not in self._assigned]
+        earlier = set((self._after if self._before is None else self._before).positions)
+        unreached = [block for block in unassigned if (device, block.address) in earlier]
+        unreached_size = sum(block.size for block in unreached)
+        private = sum(block.size for block in unreached if tuple(block.pool) != (0, 0))
+        workspace = 0
+        if baseline is not None and baseline.device == device and baseline.workspace:
+            workspace = min(baseline.workspace, unreached_size - private)
+        rest = (
+            Rest("cuBLAS workspace, since the preload", workspace),
+            Rest("private pools, as of CUDA graphs", private),
+            Rest("allocated meanwhile by other threads", sum(block.size for block in unassigned) - unreached_size),
+            Rest(_UNREACHED, unreached_size - workspace - private),
+        )
+        return Total(device, held, tuple(part for part in rest if part.amount), sum(block.size for block in blocks))
+
+    def _total_without_blocks(self, device: str, held: int) -> Total:
+        """The sums of a device whose allocator does not list its blocks."""
         try:
             allocated = allocator.state(int(device.rpartition(":")[2])).now.allocated
         except Exception as error:  # a pluggable allocator, a failed kernel
             self.notes.append(f"{device}: the allocated memory is unknown ({first_line(error)})")
             return Total(device, held)
-        earlier = None if self._before is None else set(self._before.positions)
-        blocks, meanwhile = [], 0
-        if self._after is not None:
-            meanwhile = allocated - self._after.allocated(device)
-            for block in self._after.blocks:
-                address = (block.device, block.address)
-                if block.device == device and address not in self._assigned:
-                    if earlier is None or address in earlier:
-                        blocks.append(block)
-                    else:
-                        meanwhile += block.size
-        private = sum(block.size for block in blocks if tuple(block.pool) != (0, 0))
-        workspace = 0
-        if baseline is not None and baseline.device == device and baseline.workspace:
-            workspace = min(baseline.workspace, sum(block.size for block in blocks) - private)
-        rest = (
-            Rest("cuBLAS workspace, since the preload", workspace),
-            Rest("private pools, as of CUDA graphs", private),
-            Rest("allocated meanwhile by other threads", meanwhile),
-            Rest(
-                "not reachable from Python: autograd graph, C++, in flight",
-                allocated - held - workspace - private - meanwhile,
-            ),
-        )
-        return Total(device, held, tuple(part for part in rest if part.amount), allocated)
+        return Total(device, held, (Rest(_UNREACHED, allocated - held),) if allocated != held else (), allocated)
 
 
 def _holder(name: str, place: Any, device: str, members: list[tuple[NamedStorage, Storage]]) -> Holder:
