@@ -56,7 +56,7 @@ def _read_device(device: int | None) -> DeviceReading:
     index = torch.cuda.current_device() if device is None else int(device)
     current().monitor.parse_devices([str(index)])
     if not pytorch.has_context(torch, index):
-        pytorch.start(torch, index)
+        torch.cuda.synchronize(index)
     reading = current().reading().devices.get(f"cuda:{index}")
     if reading is None or reading.free is None:
         reason = "no such device" if reading is None else reading.why

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from dataclasses import asdict
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.reading import Counters
@@ -30,6 +30,7 @@ _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 _PRIVATE_POOLS = "reserved_bytes_by_private_pools"
 """The only counter whose structure changes while a program runs."""
 
+_values = attrgetter("allocated", "reserved", "active", "requested")
 _PeaksByPath = dict[tuple[str, ...], int]
 
 
@@ -65,11 +66,9 @@ class PeakScope:
         return {index: self._peak(index) for index in self.finished}
 
     def _peak(self, index: int) -> Peak:
-        reached, bound = self.reached[index], self.bounds.get(index)
-        if bound is None:
-            return Peak(**asdict(reached))
-        highest = _maximum(reached, bound)
-        return Peak(**asdict(highest), exact=highest.allocated == reached.allocated)
+        reached = self.reached[index]
+        highest = _maximum(self.bounds.get(index), reached)
+        return Peak(*_values(highest), exact=highest.allocated == reached.allocated)
 
 
 class PeakTracker:
@@ -140,15 +139,9 @@ class PeakTracker:
         return scope
 
     def enter(self, scope: PeakScope, index: int, *, reset: bool) -> allocator.AllocatorState:
-        """Start tracking a device that has a context.
+        """Start tracking a device that has a context, and return its counters.
 
-        Args:
-            scope: The scope of the measurement.
-            index: The device.
-            reset: Whether to reset the counters. Without a reset a peak may be only an upper bound.
-
-        Returns:
-            The counters before the reset.
+        With ``reset``, the counters are reset afterwards. Without, a peak may be only an upper bound.
 
         Raises:
             RuntimeError: The allocator is a pluggable one that has no counters.
@@ -160,7 +153,11 @@ class PeakTracker:
                 for other in self._scopes:
                     if other is not scope:
                         other.add(index, state)
-                self._user_peaks[index] = _highest(self._user_peaks.get(index), self._peaks_by_path(stats))
+                user_peaks = dict(self._user_peaks.get(index, {}))  # a copy: other threads iterate over the old one
+                for path, peak in self._peaks_by_path(stats).items():
+                    if peak > user_peaks.get(path, -1):
+                        user_peaks[path] = peak
+                self._user_peaks[index] = user_peaks
                 self._functions.original(_RESETS[0])(index)
                 self._forget_earlier(index)
             else:
@@ -169,11 +166,7 @@ class PeakTracker:
         return state
 
     def leave(self, scope: PeakScope, index: int) -> allocator.AllocatorState:
-        """Add the final counters of a device to a scope, and return them.
-
-        Raises:
-            RuntimeError: The allocator is a pluggable one that has no counters.
-        """
+        """Add the final counters of a device to a scope, and return them; raises RuntimeError as `enter` does."""
         with self._lock:
             state = allocator.allocator_state(self.stats(index))
             scope.add(index, state)
@@ -243,24 +236,13 @@ class PeakTracker:
 
 
 def _maximum(first: Counters | None, second: Counters) -> Counters:
-    if first is None:
-        return second
-    return Counters(
-        max(first.allocated, second.allocated),
-        max(first.reserved, second.reserved),
-        max(first.active, second.active),
-        max(first.requested, second.requested),
-    )
+    return second if first is None else Counters(*map(max, _values(first), _values(second)))
 
 
 def _new_peaks(peak: Counters, earlier: Counters, now: Counters) -> Counters:
     """Each peak that is higher than the earlier one, else the current level, which was certainly reached."""
-    return Counters(
-        peak.allocated if peak.allocated > earlier.allocated else now.allocated,
-        peak.reserved if peak.reserved > earlier.reserved else now.reserved,
-        peak.active if peak.active > earlier.active else now.active,
-        peak.requested if peak.requested > earlier.requested else now.requested,
-    )
+    triples = zip(_values(peak), _values(earlier), _values(now), strict=True)
+    return Counters(*(new if new > old else level for new, old, level in triples))
 
 
 def _collect_peaks(node: dict[str, Any], path: tuple[str, ...], peaks: _PeaksByPath) -> None:
@@ -269,13 +251,6 @@ def _collect_peaks(node: dict[str, Any], path: tuple[str, ...], peaks: _PeaksByP
             _collect_peaks(value, (*path, key), peaks)
         elif key == "peak":
             peaks[path] = value
-
-
-def _highest(first: _PeaksByPath | None, second: _PeaksByPath) -> _PeaksByPath:
-    if first is None:
-        return second
-    higher = {path: peak for path, peak in second.items() if peak > first.get(path, -1)}
-    return {**first, **higher} if higher else first
 
 
 def _raise_peaks(stats: dict[str, Any], user_peaks: _PeaksByPath) -> None:

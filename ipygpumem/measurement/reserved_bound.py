@@ -27,14 +27,10 @@ _MAX_DURATION_PER_BYTE = 0.01 / (1 << 30)
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
-    """Counters of PyTorch's allocator on one device, in bytes.
+    """Counters of PyTorch's allocator on one device, read between ``begin`` and ``end``.
 
-    Attributes:
-        begin: Before they were read, in seconds since the measurement began.
-        end: After they were read.
-        reserved: Reserved memory.
-        allocated: Total memory allocated from CUDA so far.
-        freed: Total memory freed so far.
+    ``allocated`` and ``freed`` are the totals of memory allocated from CUDA and freed so far, in bytes. Times are in
+    seconds since the measurement began.
     """
 
     begin: float
@@ -57,11 +53,7 @@ class SegmentChange:
     device. As it holds the allocator's lock, an allocation began after the previous event, and a free ended before the
     next one.
 
-    Attributes:
-        time: Time of the event in seconds.
-        change: Change of reserved memory in bytes.
-        begin: Time at which the change had not begun.
-        end: Time at which it was complete.
+    The ``change`` in bytes had not begun at ``begin``, and was complete at ``end``; times are in seconds.
     """
 
     time: float
@@ -73,10 +65,8 @@ class SegmentChange:
 class ReservedLevels:
     """Reserved memory over time from a recording.
 
-    Args:
-        start: First time at which the level is known, in seconds since the measurement began.
-        level: Reserved memory at that time in bytes.
-        changes: Later changes in the order of their times, in seconds since the measurement began.
+    It is ``level`` bytes at ``start``, the first time at which it is known, before all ``changes``. Times are in
+    seconds since the measurement began.
     """
 
     def __init__(self, start: float, level: int, changes: Sequence[SegmentChange]) -> None:

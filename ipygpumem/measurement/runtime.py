@@ -115,7 +115,7 @@ class Runtime:
         first_use = not pytorch.has_context(torch, index)
         before_context = self.monitor.read().devices.get(name) if first_use else None
         if first_use:
-            pytorch.start(torch, index)
+            torch.cuda.synchronize(index)  # creates the context
         before_kernels = self.monitor.read().devices.get(name)
         note = ""
         if kernels and torch._C._cuda_isHistoryEnabled():

@@ -43,8 +43,7 @@ class DeviceSamples:
     """The samples of one device in one measurement.
 
     Attributes:
-        samples: The stored samples, available at the end. Samples that were not stored were not higher than those
-            before and after them.
+        samples: The stored samples, available at the end; those in between were not higher than their neighbors.
         count: Number of samples, including those that were not stored.
         gap: Longest time between two samples in seconds.
         source: The query, as named in readings.
@@ -112,13 +111,9 @@ class DeviceSamples:
 
 
 class SampleWindow:
-    """The samples of one measurement. Times are in seconds since it began.
+    """The samples of one measurement by device index. Times are in seconds since it began.
 
-    Attributes:
-        devices: The sampled devices by index.
-        tracks: Their samples by index.
-        start: When the measurement began, as `time.perf_counter`.
-        epoch: When the measurement began, in seconds since 1970.
+    It began at ``start``, a time of `time.perf_counter`, and at ``epoch`` in seconds since 1970.
     """
 
     def __init__(self, devices: Iterable[Device]) -> None:
@@ -126,17 +121,6 @@ class SampleWindow:
         self.tracks = {index: DeviceSamples() for index in self.devices}
         self.start = time.perf_counter()
         self.epoch = time.time()
-
-    def fail(self, problem: str) -> None:
-        """Note that there will be no samples."""
-        for track in self.tracks.values():
-            track.problem, track.stopped = problem, True
-
-    def add(self, index: int, sample: Sample, source: str) -> None:
-        """Add a sample with times of `time.perf_counter`."""
-        track = self.tracks[index]
-        track.source = source
-        track.add(Sample(sample.begin - self.start, sample.end - self.start, sample.used))
 
     def add_counters(self, index: int, reading: CounterReading) -> None:
         """Add PyTorch's counters that were read in the meantime, with times of `time.perf_counter`."""
@@ -164,18 +148,13 @@ class SampleWindow:
 
 
 class Sampler:
-    """The thread that takes samples, and the measurements for which it does."""
+    """The thread that takes samples, and the ``windows`` of the open measurements, for which it does."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._windows: tuple[SampleWindow, ...] = ()
+        self.windows: tuple[SampleWindow, ...] = ()
         self._thread = WorkerThread("ipygpumem-sampler", self._sample)
         self._pid = os.getpid()
-
-    @property
-    def windows(self) -> tuple[SampleWindow, ...]:
-        """The windows of the open measurements."""
-        return self._windows
 
     def begin(self, devices: Iterable[Device]) -> SampleWindow | None:
         """Begin to sample for a measurement. Returns None if NVML knows none of the devices."""
@@ -185,16 +164,17 @@ class Sampler:
         window = SampleWindow(readable)
         with self._lock:
             try:
-                self._windows = (*self._windows, window)
-                if len(self._windows) == 1:
+                self.windows = (*self.windows, window)
+                if len(self.windows) == 1:
                     self._thread.start(_FIRST, _INTERVAL)
             except BaseException as error:
-                self._windows = self._windows[:-1]
-                if not self._windows:
+                self.windows = self.windows[:-1]
+                if not self.windows:
                     self._thread.pause()
                 if not isinstance(error, (RuntimeError, OSError)):
                     raise
-                window.fail(f"no samples: {first_line(error)}")
+                for track in window.tracks.values():
+                    track.problem, track.stopped = f"no samples: {first_line(error)}", True
         return window
 
     def end(self, window: SampleWindow) -> None:
@@ -203,10 +183,10 @@ class Sampler:
             return
         end = time.perf_counter() - window.start
         with self._lock:
-            if window not in self._windows:
+            if window not in self.windows:
                 return
-            self._windows = tuple(other for other in self._windows if other is not window)
-            if not self._windows:
+            self.windows = tuple(other for other in self.windows if other is not window)
+            if not self.windows:
                 self._thread.pause()
         for track in window.tracks.values():
             track.end(end)
@@ -216,11 +196,11 @@ class Sampler:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            self._windows = ()
+            self.windows = ()
         self._thread.close()
 
     def _sample(self) -> None:
-        windows = self._windows
+        windows = self.windows
         devices = {index: device for window in windows for index, device in window.devices.items()}
         for index, device in devices.items():
             active = [window for window in windows if index in window.tracks and not window.tracks[index].stopped]
@@ -233,6 +213,7 @@ class Sampler:
                 for window in active:
                     window.tracks[index].fail(begin - window.start, str(error))
                 continue
-            sample = Sample(begin, time.perf_counter(), memory.used)
+            end = time.perf_counter()
             for window in active:
-                window.add(index, sample, memory.source)
+                window.tracks[index].source = memory.source
+                window.tracks[index].add(Sample(begin - window.start, end - window.start, memory.used))

@@ -72,11 +72,7 @@ def allocator_state(stats: dict[str, Any]) -> AllocatorState:
 
 
 def state(index: int) -> AllocatorState:
-    """Read one device's allocator.
-
-    Raises:
-        RuntimeError: A pluggable allocator keeps no counters.
-    """
+    """Read one device's allocator; raises RuntimeError as `stats` does."""
     return allocator_state(stats(index))
 
 
@@ -149,12 +145,7 @@ class Block(NamedTuple):
 
 
 class AllocatedBlocks:
-    """The allocated blocks of all devices at one instant, and the address ranges of all segments.
-
-    Attributes:
-        blocks: The blocks by device and address.
-        positions: Device and address of each block.
-    """
+    """The allocated blocks of all devices at one instant, and the address ranges of all segments."""
 
     def __init__(self, blocks: list[Block], segment_ranges: list[tuple[str, int, int]]) -> None:
         self.blocks = sorted(blocks, key=attrgetter("device", "address"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ipygpumem.sources.host import loaded_library
 
@@ -17,21 +17,20 @@ if TYPE_CHECKING:
 
 _RELAXED = 2
 """cudaStreamCaptureModeRelaxed."""
-_STREAM_POOL_ATTRIBUTES = (5, 7, 6, 8)
-"""cudaMemPoolAttrReservedMemCurrent, UsedMemCurrent, ReservedMemHigh and UsedMemHigh."""
-_GRAPH_POOL_ATTRIBUTES = (2, 0, 3, 1)
-"""cudaGraphMemAttrReservedMemCurrent, UsedMemCurrent, ReservedMemHigh and UsedMemHigh."""
 
-__all__ = ["CudaPool", "RelaxedCaptureMode", "graph_pool", "raw_allocation", "stream_pool"]
+__all__ = ["CudaPool", "PoolKind", "RelaxedCaptureMode", "pool", "raw_allocation"]
+
+PoolKind = Literal["stream", "graph"]
+_POOL_ATTRIBUTES: dict[PoolKind, tuple[int, int, int]] = {"stream": (5, 7, 6), "graph": (2, 0, 3)}
+"""cudaMemPoolAttr... and cudaGraphMemAttr... ReservedMemCurrent, UsedMemCurrent and ReservedMemHigh."""
 
 
 class CudaPool(NamedTuple):
-    """Sizes of a CUDA memory pool in bytes: reserved and in use, now and at their maximum so far."""
+    """Sizes of a CUDA memory pool in bytes: reserved, in use, and the most that was reserved so far."""
 
     held: int
     used: int
     held_high: int
-    used_high: int
 
 
 class RelaxedCaptureMode:
@@ -43,8 +42,6 @@ class RelaxedCaptureMode:
     """
 
     # a class, because contextlib's generators take three times as long
-
-    __slots__ = ("_previous_mode", "_runtime")
 
     def __enter__(self) -> bool:
         self._runtime = runtime = _runtime()
@@ -76,31 +73,25 @@ def raw_allocation(nbytes: int) -> Iterator[bool]:
                 runtime.free(pointer)
 
 
-def stream_pool(index: int) -> CudaPool | None:
-    """Read the device's default memory pool (cudaMallocAsync), or None if that fails. Needs a context on the device."""
-    return _read_pool(index, "stream", _STREAM_POOL_ATTRIBUTES)
+def pool(index: int, kind: PoolKind) -> CudaPool | None:
+    """Read a device's default memory pool (cudaMallocAsync), or the memory of allocations in CUDA graphs.
 
-
-def graph_pool(index: int) -> CudaPool | None:
-    """Read the memory of allocations in CUDA graphs, or None if that fails. Needs a context on the device."""
-    return _read_pool(index, "graph", _GRAPH_POOL_ATTRIBUTES)
-
-
-def _read_pool(index: int, kind: str, attributes: tuple[int, ...]) -> CudaPool | None:
+    Needs a context on the device. None if it cannot be read: with an older runtime, or after a failed kernel.
+    """
     runtime = _runtime()
     if runtime is None:
         return None
+    values = []
     try:
         with RelaxedCaptureMode():
-            return CudaPool(*(_checked(*runtime.attribute(index, kind, attribute)) for attribute in attributes))
-    except Exception:  # an older runtime, or a failed kernel
+            for attribute in _POOL_ATTRIBUTES[kind]:
+                error, value = runtime.attribute(index, kind, attribute)
+                if int(error):
+                    return None
+                values.append(int(value))
+    except Exception:
         return None
-
-
-def _checked(error: Any, value: Any) -> int:
-    if int(error):
-        raise RuntimeError(f"CUDA error {int(error)}")
-    return int(value)
+    return CudaPool(*values)
 
 
 class _Bindings:
@@ -120,7 +111,7 @@ class _Bindings:
     def free(self, pointer: int) -> None:
         self._runtime.cudaFree(pointer)
 
-    def attribute(self, index: int, kind: str, attribute: int) -> Any:
+    def attribute(self, index: int, kind: PoolKind, attribute: int) -> Any:
         runtime = self._runtime
         if kind == "graph":
             return runtime.cudaDeviceGetGraphMemAttribute(index, runtime.cudaGraphMemAttributeType(attribute))
@@ -149,7 +140,7 @@ class _LoadedRuntime:
     def free(self, pointer: int) -> None:
         self._library.cudaFree(ctypes.c_void_p(pointer))
 
-    def attribute(self, index: int, kind: str, attribute: int) -> tuple[int, int]:
+    def attribute(self, index: int, kind: PoolKind, attribute: int) -> tuple[int, int]:
         library, value, pool = self._library, ctypes.c_uint64(), ctypes.c_void_p()
         if kind == "graph":
             error = library.cudaDeviceGetGraphMemAttribute(index, attribute, ctypes.byref(value))

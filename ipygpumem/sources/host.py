@@ -8,7 +8,6 @@ import re
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from ipygpumem.core.reading import HostReading
 from ipygpumem.core.units import KIB
@@ -21,21 +20,10 @@ _MEMORY = re.compile(rb"VmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB")
 
 
 @lru_cache(maxsize=1)
-def _process(pid: int) -> Any:
-    import psutil
-
-    return psutil.Process(pid)
-
-
-def _virtual_memory() -> Any:
-    import psutil
-
-    return psutil.virtual_memory()
-
-
-@lru_cache(maxsize=1)
 def _total() -> int:
-    return int(_virtual_memory().total)
+    import psutil
+
+    return int(psutil.virtual_memory().total)
 
 
 def process_start(pid: int) -> str:
@@ -44,10 +32,8 @@ def process_start(pid: int) -> str:
     A pid and its start identify a process. On Linux the start is in clock ticks since the machine was booted, because
     psutil's times change when the clock is set.
     """
-    try:
+    with contextlib.suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        pass
     import psutil
 
     try:
@@ -59,7 +45,11 @@ def process_start(pid: int) -> str:
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:
     """Read resident memory and its high-water mark; ``available`` adds the machine's free memory (50 us)."""
     rss, peak = _linux_memory() or _portable_memory()
-    free = int(_virtual_memory().available) if available else None
+    free = None
+    if available:
+        import psutil
+
+        free = int(psutil.virtual_memory().available)
     return HostReading(rss=rss, peak=peak, pinned=pinned, total=_total(), available=free)
 
 
@@ -79,7 +69,9 @@ def _status(pid: int) -> int:  # noqa: ARG001 (one for each process: after a for
 
 
 def _portable_memory() -> tuple[int, int | None]:
-    memory = _process(os.getpid()).memory_info()
+    import psutil
+
+    memory = psutil.Process().memory_info()
     windows_peak = getattr(memory, "peak_wset", None)
     return int(memory.rss), None if windows_peak is None else int(windows_peak)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.sources import cuda
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["GRAPHS", "STREAMS", "PoolReading", "pool_readings"]
 
@@ -23,11 +23,9 @@ GRAPHS = "memory of CUDA graphs"
 
 @dataclass(frozen=True, slots=True)
 class PoolReading:
-    """One pool on one device at one instant, in bytes; None if it does not count that.
+    """One pool on one device (by index) at one instant, in bytes; None if it does not count that.
 
     Attributes:
-        name: The pool's name.
-        device: The device's index.
         held: Allocated from CUDA.
         used: In use by the program.
         peak: The highest ``held``, or if that is not counted the highest ``used``, since the library was initialized.
@@ -46,7 +44,7 @@ def pool_readings(devices: Iterable[int]) -> list[PoolReading]:
     """Read all pools on these devices, by index; each device must have a context of this process."""
     readings: list[PoolReading] = []
     indexes = list(devices)
-    for read in (_streams, _graphs, _cupy, _jax, _tensorflow, _rmm, _numba):
+    for read in (_cuda, _cupy, _jax, _tensorflow, _rmm, _numba):
         try:
             readings += read(indexes)
         except Exception:  # noqa: S112 (read the other libraries)
@@ -54,21 +52,16 @@ def pool_readings(devices: Iterable[int]) -> list[PoolReading]:
     return readings
 
 
-def _streams(indexes: list[int]) -> Iterator[PoolReading]:
-    return _cuda(indexes, STREAMS, cuda.stream_pool, "cudaMemPoolGetAttribute")
-
-
-def _graphs(indexes: list[int]) -> Iterator[PoolReading]:
-    return _cuda(indexes, GRAPHS, cuda.graph_pool, "cudaDeviceGetGraphMemAttribute")
-
-
-def _cuda(
-    indexes: list[int], name: str, read: Callable[[int], cuda.CudaPool | None], source: str
-) -> Iterator[PoolReading]:
-    for index in indexes:
-        pool = read(index)
-        if pool is not None:
-            yield PoolReading(name, index, pool.held, pool.used, pool.held_high, source)
+def _cuda(indexes: list[int]) -> Iterator[PoolReading]:
+    kinds: tuple[tuple[str, cuda.PoolKind, str], ...] = (
+        (STREAMS, "stream", "cudaMemPoolGetAttribute"),
+        (GRAPHS, "graph", "cudaDeviceGetGraphMemAttribute"),
+    )
+    for name, kind, source in kinds:
+        for index in indexes:
+            pool = cuda.pool(index, kind)
+            if pool is not None:
+                yield PoolReading(name, index, pool.held, pool.used, pool.held_high, source)
 
 
 def _cupy(indexes: list[int]) -> Iterator[PoolReading]:
@@ -89,9 +82,8 @@ def _jax(indexes: list[int]) -> Iterator[PoolReading]:
     for device in sys.modules["jax"].local_devices():
         stats = device.memory_stats() if device.platform == "gpu" else None
         if stats and device.local_hardware_id in indexes:
-            held, peak = stats.get("pool_bytes"), stats.get("peak_pool_bytes")
-            used = stats.get("bytes_in_use")
-            peak = stats.get("peak_bytes_in_use") if held is None else peak
+            held, used = stats.get("pool_bytes"), stats.get("bytes_in_use")
+            peak = stats.get("peak_bytes_in_use" if held is None else "peak_pool_bytes")
             yield PoolReading("JAX's pool", device.local_hardware_id, held, used, peak, "jax.Device.memory_stats()")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,6 @@ _INITIAL_NAMESPACE = "pid:[4026531836]"
 _FOREIGN_PID = "not looked up: NVML's pid may belong to another PID namespace"
 _ENDED = "the process has ended or is hidden by the system"
 _UNREADABLE = "the system gives no information about this process"
-_MAX_ANCESTORS = 64
 _MAX_PROCESSES = 4096
 _KERNEL_NAME_LENGTH = 15
 """Characters of a program's name that the kernel keeps: what may be shown of another user's process."""
@@ -37,12 +36,6 @@ _START_TOLERANCE = 2.0
 """Seconds by which a start time may differ: it is computed from a clock that may be adjusted."""
 
 
-@dataclass(slots=True)
-class _KnownProcess:
-    process: OtherProcess
-    trusted: bool
-
-
 class ProcessDirectory:
     """The other processes seen on the devices. Each is looked up once, so that it can be named after it has ended.
 
@@ -50,24 +43,23 @@ class ProcessDirectory:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, _KnownProcess] = {}
+        self._processes: dict[tuple[int, bool], OtherProcess] = {}
 
     def record(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> None:
         """Look up the new processes of NVML's entries (pid and bytes)."""
-        pids = [pid for pid, _ in entries]
-        if len(self._known) > _MAX_PROCESSES:
-            self._known = {pid: self._known[pid] for pid in pids if pid in self._known}
-        for pid in pids:
-            known = self._known.get(pid)
-            if known is None or (trusted and not known.trusted):
-                self._known[pid] = _KnownProcess(_look_up(pid, trusted=trusted), trusted)
+        keys = [(pid, trusted) for pid, _ in entries]
+        if len(self._processes) > _MAX_PROCESSES:
+            self._processes = {key: self._processes[key] for key in keys if key in self._processes}
+        for key in keys:
+            if key not in self._processes:
+                self._processes[key] = _look_up(*key)
 
     def lookup(self, pid: int, amount: int | None = None, *, trusted: bool) -> OtherProcess:
         """Return a process that is using a device now, with its bytes."""
-        known = self._known.get(pid)
-        if known is None or (trusted and not known.trusted) or not _is_running(known.process):
-            known = self._known[pid] = _KnownProcess(_look_up(pid, trusted=trusted), trusted)
-        return known.process if amount is None else replace(known.process, amount=amount)
+        process = self._processes.get((pid, trusted))
+        if process is None or not _is_running(process):
+            process = self._processes[pid, trusted] = _look_up(pid, trusted)
+        return process if amount is None else replace(process, amount=amount)
 
     def lookup_all(self, entries: Iterable[tuple[int, int | None]], *, trusted: bool) -> tuple[OtherProcess, ...]:
         """Return the processes of NVML's entries (pid and bytes), the largest first."""
@@ -76,8 +68,7 @@ class ProcessDirectory:
 
     def lookup_ended(self, pid: int, *, trusted: bool) -> tuple[OtherProcess, bool]:
         """Return a process that no longer uses the device, as it was recorded before, and whether it still runs."""
-        known = self._known.pop(pid, None)
-        process = _look_up(pid, trusted=trusted) if known is None else known.process
+        process = self._processes.pop((pid, trusted), None) or _look_up(pid, trusted)
         return process, _is_running(process)
 
 
@@ -118,7 +109,7 @@ def _is_running(process: OtherProcess) -> bool:
     return abs(start - process.began) < _START_TOLERANCE
 
 
-def _look_up(pid: int, *, trusted: bool) -> OtherProcess:
+def _look_up(pid: int, trusted: bool) -> OtherProcess:
     import psutil
 
     try:
@@ -199,19 +190,7 @@ def _user_name(uid: int) -> str:
 
 
 def _is_descendant(process: Any) -> bool:
-    import psutil
-
-    for _ in range(_MAX_ANCESTORS):
-        parent = process.ppid()
-        if parent == own_pid():
-            return True
-        if parent in {0, 1}:
-            return False
-        try:
-            process = psutil.Process(parent)
-        except psutil.Error:  # hidden, so it belongs to another user and is no child of this process
-            return False
-    return False
+    return any(parent.pid == own_pid() for parent in _read(process.parents, []))
 
 
 def _role(process: Any, program: str, environment: dict[str, str], *, child: bool) -> str:

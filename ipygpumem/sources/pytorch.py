@@ -1,6 +1,6 @@
 """PyTorch: its availability, devices, streams and out-of-memory errors.
 
-Only `start` initializes CUDA.
+Nothing here initializes CUDA.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ __all__ = [
     "listen_for_ooms",
     "module",
     "problem",
-    "start",
     "started",
     "synchronize",
 ]
@@ -81,12 +80,6 @@ def started() -> Any | None:
     """Return torch if CUDA is initialized in this process."""
     torch = module()
     return torch if torch is not None and torch.cuda.is_initialized() else None
-
-
-def start(torch: Any, index: int) -> None:
-    """Initialize CUDA and create a context on one device, without allocating memory."""
-    torch.cuda.init()
-    torch.cuda.synchronize(index)
 
 
 def has_context(torch: Any, index: int) -> bool:

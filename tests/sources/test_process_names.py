@@ -211,8 +211,9 @@ def test_a_reused_pid_is_another_process(start, outermost):
     directory = ProcessDirectory()
     first = start("/bin/sleep", "60")
     directory.record(((first.pid, MIB),), trusted=True)
-    known = directory._known[first.pid]
-    known.process = process_names.replace(known.process, name="the process before", began=known.process.began - 100)
+    process = directory._processes[first.pid, True]
+    earlier = process_names.replace(process, name="the process before", began=process.began - 100)
+    directory._processes[first.pid, True] = earlier
     assert directory.lookup(first.pid, trusted=True).name == "sleep"
 
 
@@ -227,7 +228,7 @@ def test_the_number_of_known_processes_is_limited(start, outermost):
     child, directory = start(), ProcessDirectory()
     directory.record([(pid, 1) for pid in range(1 << 22, (1 << 22) + 5000)], trusted=False)
     directory.record([(child.pid, 1)], trusted=True)
-    assert list(directory._known) == [child.pid]
+    assert list(directory._processes) == [(child.pid, True)]
 
 
 @pytest.mark.parametrize(
