@@ -29,15 +29,12 @@ _OWN_OPTIONS = {"enabled", "stacks", "max_entries", "device", "clear_history"}
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """How to record.
+    """How to record; invalid values raise OptionError.
 
     Attributes:
         stacks: ``python``, ``all`` (C++ too, slow to save) or ``none``.
         max_entries: Maximum number of events per device.
         extra: Further arguments of torch's ``_record_memory_history``.
-
-    Raises:
-        OptionError: A value that is not allowed.
     """
 
     stacks: str = "python"
@@ -51,11 +48,7 @@ class HistoryOptions:
             raise OptionError(f"max-entries must be a number of events, 1 or more, not {self.max_entries!r}")
 
     def arguments(self, torch: Any) -> dict[str, Any]:
-        """Keyword arguments for this torch's ``_record_memory_history``.
-
-        Raises:
-            OptionError: An extra option that this torch does not have.
-        """
+        """Arguments for this torch's ``_record_memory_history``; raises OptionError for those it does not have."""
         parameters = inspect.signature(torch.cuda.memory._record_memory_history).parameters
         for name in self.extra:
             if name in _OWN_OPTIONS or name not in parameters:
@@ -184,16 +177,14 @@ class History:
         The ring buffer drops the oldest events when it is full.
         """
         counts = self._count_allocations()
+        unknown = bool(self.lost or self.options.extra.get("skip_actions"))
         result: list[int | None] = []
         for index, trace in enumerate(snapshot.get("device_traces", [])):
-            if self.lost or self.options.extra.get("skip_actions") or index not in counts:
-                result.append(None)
-                continue
             recorded = sum(1 for event in trace if event["action"] == "alloc")
-            missing = counts[index] - self._allocations.get(index, 0) - recorded
+            missing = counts.get(index, 0) - self._allocations.get(index, 0) - recorded
             # below 0 the program reset the accumulated counters; its own recording may not contain allocations
             reliable = missing >= 0 and (self.own or recorded or not missing)
-            result.append(missing if reliable else None)
+            result.append(missing if reliable and index in counts and not unknown else None)
         return result
 
     def stop(self) -> None:

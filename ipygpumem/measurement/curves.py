@@ -51,11 +51,11 @@ def sampled_curves(
                 continue
             own = start.process is not None and end.process is not None
             outside = "outside PyTorch" if own else "outside PyTorch and other processes"
-            used = [(sample, sample.used) for sample in track.samples]
-            for label, points in (
-                ("device used", used),
-                (outside, _outside(track.samples, track.reserved, start, end)),
-            ):
+            levels = {
+                "device used": [(sample, sample.used) for sample in track.samples],
+                outside: _outside(track.samples, track.reserved, start, end),
+            }
+            for label, points in levels.items():
                 if points:
                     curve_name = f"{label}, {name}" if several else label
                     curve = curves.setdefault(curve_name, {"device": index, "time_us": [], "bytes": []})
@@ -69,9 +69,9 @@ def _outside(
 ) -> list[tuple[Sample, int]]:
     if reserved is None or before.source != after.source:
         return []
-    rest = before.driver_reserved or 0
+    other_memory = before.driver_reserved or 0
     if before.process is not None and after.process is not None:
-        rest += not_ours(before, after)
+        other_memory += not_ours(before, after)
     levels = ((sample, reserved.at(sample.begin, sample.end)) for sample in samples)
     # while a segment is allocated or freed, it may be in one of the two figures only: then the level is None
-    return [(sample, max(sample.used - rest - level, 0)) for sample, level in levels if level is not None]
+    return [(sample, max(sample.used - other_memory - level, 0)) for sample, level in levels if level is not None]

@@ -112,9 +112,9 @@ class Runtime:
         index = int(torch.cuda.current_device())
         name = f"cuda:{index}"
         self.peaks.install()
-        first_use = not pytorch.has_context(torch, index)
-        before_context = self.monitor.read().devices.get(name) if first_use else None
-        if first_use:
+        before_context = None
+        if not pytorch.has_context(torch, index):
+            before_context = self.monitor.read().devices.get(name)
             torch.cuda.synchronize(index)  # creates the context
         before_kernels = self.monitor.read().devices.get(name)
         note = ""

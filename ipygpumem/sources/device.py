@@ -147,23 +147,18 @@ class Device:
 
     def _test_allocation(self, nvml: Nvml, nbytes: int) -> tuple[set[int], bool] | None:
         """Allocate and free memory; return the pids whose entries followed, and whether the whole device did."""
-        before, memory_before = nvml.processes(self.handle), _memory(nvml, self.handle)
+        before, memory_before = nvml.processes(self.handle), _used(nvml, self.handle)
         with cuda.raw_allocation(nbytes) as allocated:
             if not allocated:
                 return None
-            during, memory_during = nvml.processes(self.handle), _memory(nvml, self.handle)
-        after, memory_after = nvml.processes(self.handle), _memory(nvml, self.handle)
+            during, memory_during = nvml.processes(self.handle), _used(nvml, self.handle)
+        after, memory_after = nvml.processes(self.handle), _used(nvml, self.handle)
         pids = {
-            pid
-            for pid, size in during.items()
-            if size is not None
-            and _is_near(size - (before.get(pid) or 0), nbytes)
-            and _is_near(size - (after.get(pid) or 0), nbytes)
+            pid for pid, size in during.items() if _followed(before.get(pid) or 0, size, after.get(pid) or 0, nbytes)
         }
         if memory_before is None or memory_during is None or memory_after is None:
             return pids, bool(pids)  # without a value for the whole device the entry is sufficient
-        used = memory_during.used
-        return pids, _is_near(used - memory_before.used, nbytes) and _is_near(used - memory_after.used, nbytes)
+        return pids, _followed(memory_before, memory_during, memory_after, nbytes)
 
     def _match_pid(self, entries: dict[int, int | None], reserved: int | None, reason: str) -> None:
         """Without a test allocation: accept the entry with our pid if it is large enough for PyTorch's memory."""
@@ -175,11 +170,7 @@ class Device:
         self._set_mode("device", f"{_missing_entry(entries, ambiguous=False)} ({reason})")
 
     def entries(self) -> dict[int, int | None]:
-        """Return the bytes of every process on the device by pid, including this process.
-
-        Raises:
-            NvmlError: NVML has no list of processes.
-        """
+        """Return the bytes of every process on the device by pid, including this process; may raise NvmlError."""
         if self.nvml is None or self.handle is None:
             raise NvmlError(self.reason or "NVML does not know this device")
         return self.nvml.processes(self.handle, graphics=self.graphics)
@@ -235,16 +226,15 @@ class Device:
             mode = "device"
         if not driver.context and process is None:
             process = 0  # without a context there is no memory
+        counters: tuple[int | None, ...] = (None,) * 7
+        if state is not None:
+            now = state.now
+            counters = (now.allocated, now.reserved, now.active, now.requested)
+            counters += (state.inactive_split, state.retries, state.ooms)
         return DeviceReading(
-            name=self.name,
-            context=driver.context,
-            allocated=None if state is None else state.now.allocated,
-            reserved=None if state is None else state.now.reserved,
-            active=None if state is None else state.now.active,
-            requested=None if state is None else state.now.requested,
-            inactive_split=None if state is None else state.inactive_split,
-            retries=None if state is None else state.retries,
-            ooms=None if state is None else state.ooms,
+            self.name,
+            driver.context,
+            *counters,
             used=None if memory is None else memory.used,
             driver_reserved=None if memory is None else memory.reserved,
             process=process,
@@ -267,8 +257,14 @@ def _memory(nvml: Nvml, handle: Any) -> DeviceMemory | None:
         return None
 
 
-def _is_near(change: int, nbytes: int) -> bool:
-    return abs(change - nbytes) <= _TOLERANCE
+def _used(nvml: Nvml, handle: Any) -> int | None:
+    memory = _memory(nvml, handle)
+    return None if memory is None else memory.used
+
+
+def _followed(before: int, during: int | None, after: int, nbytes: int) -> bool:
+    """Return whether a value rose by a test allocation and fell again."""
+    return during is not None and all(abs(during - level - nbytes) <= _TOLERANCE for level in (before, after))
 
 
 def _pci_bus_id(properties: Any) -> str | None:

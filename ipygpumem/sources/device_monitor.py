@@ -27,12 +27,10 @@ _ASYNC = "cudaMallocAsync: CUDA's default memory pool, which PyTorch shares with
 
 
 class DeviceMonitor:
-    """The devices of this process, available once CUDA is initialized.
+    """The devices of this process by index, available once CUDA is initialized.
 
-    Attributes:
-        selected: Names of the devices to read (``"cuda:0"``); None for every device with a context of this process.
-        devices: All devices by index.
-        process_directory: What is known about other processes.
+    ``selected`` has the names of the devices to read (``"cuda:0"``); None for every device with a context of this
+    process. ``process_directory`` has what is known about other processes.
     """
 
     def __init__(self, selected: Iterable[str] | None = None) -> None:
@@ -120,10 +118,8 @@ class DeviceMonitor:
     ) -> Reading:
         """Read all counters. Never raises: a value that cannot be read is None, with the reason.
 
-        Args:
-            available: Include the machine's available main memory.
-            busy: Include whether each device has work queued.
-            read_allocator: Used instead of `allocator.state`, with the index of a device.
+        ``available`` includes the machine's available main memory, and ``busy`` whether each device has work queued.
+        ``read_allocator`` is used instead of `allocator.state`.
         """
         torch = self.find_devices()
         devices: dict[str, DeviceReading] = {}

@@ -19,11 +19,8 @@ def run_first_kernels(torch: Any, index: int) -> str:
     """Run float32 and bfloat16 matmul, softmax, layer norm, a reduction, relu and copies on one device.
 
     Independent of the user's defaults and modes; changes neither random state nor gradients and leaves no tensor. The
-    workspace of cuBLAS stays allocated. A step may fail: bfloat16 on an old GPU, or deterministic algorithms without a
-    workspace setting.
-
-    Returns:
-        The failed steps; empty if there are none.
+    workspace of cuBLAS stays allocated. Returns the steps that failed, for example bfloat16 on an old GPU, or
+    deterministic algorithms without a workspace setting; empty if there are none.
     """
     failed = []
     dispatch = torch.utils._python_dispatch

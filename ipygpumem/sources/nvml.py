@@ -55,9 +55,7 @@ class _ProcessInfo(ctypes.Structure):
 
 
 class Nvml:
-    """An initialized NVML. Needs no CUDA and creates no context.
-
-    All methods that return no default raise `NvmlError` if the driver fails.
+    """An initialized NVML, which needs no CUDA. Methods raise `NvmlError` unless they return None for a failure.
 
     Raises:
         NvmlError: There is no driver or NVML library, or another package is called pynvml.
@@ -106,8 +104,7 @@ class Nvml:
     def handle(self, uuid: str, pci: str | None = None) -> tuple[Any, bool]:
         """Find the device or MIG instance with this UUID, with or without its prefix ``GPU-`` or ``MIG-``.
 
-        Returns:
-            The handle, and whether it belongs to the whole GPU of a MIG instance instead of the instance itself.
+        Also returns whether the handle belongs to the whole GPU of a MIG instance instead of the instance itself.
         """
         bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
         reason = NvmlError("NVML does not find the device")

@@ -77,15 +77,10 @@ _TYPED = {"word": "i64*", "call": "i64 (i32, i64*, i64)*"}
 
 
 class Buffers:
-    """The buffers of this process.
+    """The buffers of this process; CuptiError if llvmlite is not installed or cannot compile on this machine.
 
-    Attributes:
-        request: Address of the function that returns an empty buffer.
-        complete: Address of the function that receives a full buffer.
-        ready: File descriptor that is readable when a buffer is full.
-
-    Raises:
-        CuptiError: llvmlite is not installed or cannot compile on this machine.
+    ``request`` is the address of the function that returns an empty buffer, ``complete`` that of the function that
+    receives a full one. The file descriptor ``ready`` is readable when a buffer is full.
     """
 
     _pool: Buffers | None = None
@@ -138,15 +133,10 @@ class Buffers:
 
     def full(self) -> list[tuple[int, int]]:
         """Return address and valid bytes of every buffer completed since the last call, without waiting."""
-        messages = []
-        while True:
-            try:
-                data = os.read(self.ready, _MESSAGE.size * _COUNT)
-            except BlockingIOError:
-                break
-            if not data:
-                break
-            messages += list(_MESSAGE.iter_unpack(data))
+        messages: list[tuple[int, int]] = []
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self.ready, _MESSAGE.size * _COUNT):
+                messages += _MESSAGE.iter_unpack(data)
         # while another profiler registers its functions, one of its buffers may arrive here
         return [(address, valid) for address, valid in messages if address in self._addresses and valid <= _SIZE]
 

@@ -43,15 +43,12 @@ _NEEDED = (
 
 RECORD = np.dtype(
     {
-        "names": [
-            "kind", "operation", "memory", "correlation", "address", "bytes", "time", "counter", "process", "device",
-            "context", "stream", "name", "async", "pool", "source",
-        ],
-        "formats": ["u4"] * 4 + ["u8"] * 4 + ["u4"] * 4 + ["u8", "u4", "u4", "u8"],
-        "offsets": [0, 4, 8, 12, 16, 24, 32, 40, 48, 52, 56, 60, 64, 72, 80, 120],
+        "names": ["kind", "operation", "memory", "address", "bytes", "time", "device", "name", "async", "source"],
+        "formats": ["u4", "u4", "u4", "u8", "u8", "u8", "u4", "u8", "u4", "u8"],
+        "offsets": [0, 4, 8, 16, 24, 32, 52, 64, 72, 120],
         "itemsize": 128,
     }
-)  # fmt: skip
+)
 """CUpti_ActivityMemory4 of CUPTI 12.8 and later."""
 
 _REASONS = {
