@@ -65,11 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Check all marks before any test runs.
-
-    Raises:
-        pytest.UsageError: A mark is invalid; the message names its test.
-    """
+    """Check all marks before any test runs; the message of a UsageError names the test whose mark is invalid."""
     for item in items:
         try:
             _limits(item)
@@ -88,12 +84,7 @@ def _limits(item: pytest.Item) -> dict[str, Any]:
 
 
 def _mark_limits(mark: pytest.Mark) -> dict[str, Any]:
-    """The limits that one mark sets.
-
-    Raises:
-        TypeError: An unknown argument.
-        ValueError: An argument that is not a size.
-    """
+    """The limits that one mark sets; TypeError or ValueError for invalid arguments."""
     from ipygpumem.features.limits.model import Limits
 
     if len(mark.args) > 1:

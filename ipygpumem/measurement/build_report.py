@@ -37,10 +37,8 @@ def code_label(code: str) -> str:
 class Code:
     """The code that was measured, as far as collectors need it.
 
-    Attributes:
-        sources: Text of notebook cells by file name.
-        numbers: In numbers of notebook cells by file name.
-        block: File name, first line, last line and name of the measured code; None if it is not known.
+    ``sources`` and ``numbers`` are the text and the In numbers of notebook cells by file name. ``block`` is the file
+    name, first line, last line and name of the measured code; None if it is not known.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -50,13 +48,9 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What was measured: a cell of a notebook, a statement or a block.
+    """What was measured: a cell of a notebook (``cell`` is its In number), a statement or a block.
 
-    Attributes:
-        code: Text of the code.
-        cell: In number of the cell.
-        cell_id: Id of the cell in its notebook.
-        filename: File name of the cell in tracebacks.
+    ``filename`` is that of the cell in tracebacks.
     """
 
     code: str = ""
@@ -79,20 +73,11 @@ def build_report(
     notes: tuple[str, ...] = (),
     recording: RecordingFacts | None = None,
 ) -> Report:
-    """Build the report of one measurement.
+    """Build the report of one measurement from its readings and its peaks by device name.
 
-    Args:
-        before: The reading at the beginning.
-        after: The reading at the end.
-        peaks: Peak counters by device name.
-        seconds: Wall time of the code.
-        label: What was measured.
-        success: Whether the code ended without an error.
-        devices: Names of the devices to report on; None for all that this process uses.
-        sampled: Peaks of memory outside PyTorch that samples prove, by device name.
-        sampling_problems: Why samples are missing, by device name.
-        notes: Sentences for the reader.
-        recording: The saved recording.
+    ``devices`` are the names of the devices to report on; None for all that this process uses. ``sampled`` has the
+    peaks of memory outside PyTorch that samples prove, and ``sampling_problems`` why samples are missing, by
+    device name.
     """
     reports = {}
     for name, end in after.devices.items():

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.samples import not_ours
-from ipygpumem.measurement.reserved_bound import ReservedLevels, reserved_levels, segment_changes
+from ipygpumem.measurement.reserved_bound import ReservedLevels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ipygpumem.core.reading import DeviceReading
     from ipygpumem.core.samples import Sample
@@ -30,11 +30,9 @@ def add_reserved_levels(
         has_times = "time_us" in trace[0] if trace else complete
         if not sampled or not has_times:
             continue
-        changes = segment_changes(trace)
+        levels = ReservedLevels(trace, reserved.get(index, 0), since=started_us / 1e6, complete=complete)
         for window in sampled:
-            window.tracks[index].reserved = reserved_levels(
-                changes, reserved.get(index, 0), since=started_us / 1e6, origin=window.epoch, complete=complete
-            )
+            window.tracks[index].reserved = levels
 
 
 def sampled_curves(
@@ -53,7 +51,7 @@ def sampled_curves(
             outside = "outside PyTorch" if own else "outside PyTorch and other processes"
             levels = {
                 "device used": [(sample, sample.used) for sample in track.samples],
-                outside: _outside(track.samples, track.reserved, start, end),
+                outside: _outside(window, index, start, end),
             }
             for label, points in levels.items():
                 if points:
@@ -64,14 +62,14 @@ def sampled_curves(
     return curves
 
 
-def _outside(
-    samples: Iterable[Sample], reserved: ReservedLevels | None, before: DeviceReading, after: DeviceReading
-) -> list[tuple[Sample, int]]:
+def _outside(window: SampleWindow, index: int, before: DeviceReading, after: DeviceReading) -> list[tuple[Sample, int]]:
+    reserved = window.tracks[index].reserved
     if reserved is None or before.source != after.source:
         return []
     other_memory = before.driver_reserved or 0
     if before.process is not None and after.process is not None:
         other_memory += not_ours(before, after)
-    levels = ((sample, reserved.at(sample.begin, sample.end)) for sample in samples)
+    epoch, samples = window.epoch, window.tracks[index].samples
+    levels = ((sample, reserved.at(epoch + sample.begin, epoch + sample.end)) for sample in samples)
     # while a segment is allocated or freed, it may be in one of the two figures only: then the level is None
     return [(sample, max(sample.used - other_memory - level, 0)) for sample, level in levels if level is not None]

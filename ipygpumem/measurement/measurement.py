@@ -81,10 +81,9 @@ class Observer(Protocol):
 class MeasurementOptions:
     """How to measure.
 
-    Attributes:
-        reset_peaks: Reset PyTorch's peak counters, which makes every peak exact; False may give upper bounds.
-        reset_host_peak: Reset the kernel's record of peak resident memory, which lowers the program's ``ru_maxrss``.
-        synchronize: Wait for the current stream of each device at both ends.
+    ``reset_peaks`` resets PyTorch's peak counters, which makes every peak exact; otherwise some may be upper bounds.
+    ``reset_host_peak`` resets the kernel's record of peak resident memory, which lowers the program's ``ru_maxrss``.
+    ``synchronize`` waits for the current stream of each device at both ends.
     """
 
     reset_peaks: bool = True

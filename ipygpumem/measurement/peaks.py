@@ -93,11 +93,7 @@ class PeakTracker:
             self._functions.wrap(name, self._reset)
 
     def stats(self, index: int) -> dict[str, Any]:
-        """Return the allocator's nested counters, with its own peaks instead of the user's.
-
-        Raises:
-            RuntimeError: A pluggable allocator keeps no counters.
-        """
+        """Return what `allocator.stats` returns, with the counters' own peaks instead of the user's."""
         counters: dict[str, Any] = self._functions.original(_READERS[0])(index)
         return counters
 

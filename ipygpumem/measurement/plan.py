@@ -29,13 +29,8 @@ __all__ = ["Code", "Collector", "Finished", "Outcome", "Plan", "with_notes"]
 class Outcome:
     """A finished measurement, from which collectors make their sections of the report.
 
-    Attributes:
-        measurement: The measurement, ended.
-        recorder: The recorder, if there was a recording.
-        snapshot: The recording; None without one, or if it cannot be read.
-        problem: Why the recording cannot be read; empty if it can, or if there was none.
-        code: The measured code.
-        error: An error that the user's code is to end with.
+    ``snapshot`` is the recording; None without one, or if there is a ``problem``: why it cannot be read. A collector
+    can set the ``error`` that the user's code is to end with.
     """
 
     measurement: Measurement

@@ -75,12 +75,9 @@ class Recorder:
     ) -> RecordingFacts:
         """Save what was recorded so far. A failure is reported in the result, and does not affect the measured code.
 
-        Args:
-            path: Where to save it; None leaves it in `snapshot` only.
-            sources: Text of notebook cells by file name.
-            numbers: In numbers of notebook cells by file name.
-            cell: The cell that is ending, which is not yet in `cells`.
-            after: The current reading, if it is available.
+        Without a ``path``, it is only left in `snapshot`. ``sources`` and ``numbers`` are the text and the In numbers
+        of notebook cells by file name, and ``cell`` is the one that is ending, which is not yet in `cells`. ``after``
+        is the current reading, if it is available.
         """
         try:
             snapshot, dropped = self._snapshot(sources, numbers, cell, after or self._runtime.monitor.read())

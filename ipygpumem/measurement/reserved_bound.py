@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CounterReading", "ReservedBound", "ReservedLevels", "SegmentChange", "reserved_levels", "segment_changes"]
+__all__ = ["CounterReading", "ReservedBound", "ReservedLevels"]
 
 _SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _CLOCK_TOLERANCE = 0.001
@@ -45,34 +45,44 @@ class CounterReading:
         return self.reserved - self.allocated + self.freed
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentChange:
-    """An allocated or freed segment.
+class ReservedLevels:
+    """Reserved memory over time, computed backwards from the end of a recording. Times are in seconds since 1970.
 
     PyTorch records a segment after cudaMalloc has returned, and before it calls cudaFree, which may wait for the
     device. As it holds the allocator's lock, an allocation began after the previous event, and a free ended before the
     next one.
 
-    The ``change`` in bytes had not begun at ``begin``, and was complete at ``end``; times are in seconds.
+    Args:
+        trace: All events of one device.
+        at_end: Reserved memory at the end in bytes.
+        since: When the recording began.
+        complete: Whether the recording has all events. Otherwise the levels before the first change are unknown.
     """
 
-    time: float
-    change: int
-    begin: float
-    end: float
-
-
-class ReservedLevels:
-    """Reserved memory over time from a recording.
-
-    It is ``level`` bytes at ``start``, the first time at which it is known, before all ``changes``. Times are in
-    seconds since the measurement began.
-    """
-
-    def __init__(self, start: float, level: int, changes: Sequence[SegmentChange]) -> None:
-        self._changes = changes
-        self._times = [start, *(change.time for change in changes)]
-        self._levels = list(accumulate((change.change for change in changes), initial=level))
+    def __init__(self, trace: Sequence[dict[str, Any]], at_end: int, *, since: float, complete: bool) -> None:
+        self._times = [since]
+        self._not_before, self._done = [since], [since]  # when each change had not begun, and when it was complete
+        changes: list[int] = []
+        for i, event in enumerate(trace):
+            sign = _SIGNS.get(event.get("action", ""))
+            if sign is None:
+                continue
+            time, size = event.get("time_us", 0) / 1e6, event["size"]
+            if changes:
+                time = max(time, self._times[-1])
+            begin = end = time
+            if sign > 0:
+                previous = trace[i - 1].get("time_us", 0) / 1e6 if i else 0.0
+                begin = min(max(previous, time - _MAX_DURATION - size * _MAX_DURATION_PER_BYTE), time)
+            else:
+                end = max(time, trace[i + 1].get("time_us", 0) / 1e6 if i + 1 < len(trace) else float("inf"))
+            changes.append(sign * size)
+            self._times.append(time)
+            self._not_before.append(begin)
+            self._done.append(end)
+        self._levels = list(accumulate(changes, initial=at_end - sum(changes)))
+        if not complete:
+            self._times[0] = self._times[1] if changes else float("inf")
 
     def upper_bound(self, begin: float, end: float) -> int | None:
         """Return the highest possible level between two times; None if it is unknown there."""
@@ -90,49 +100,11 @@ class ReservedLevels:
             return []
         last = bisect_right(self._times, end)
         levels = self._levels[first:last]
-        if first > 0 and self._changes[first - 1].end >= begin:
+        if first > 0 and self._done[first] >= begin:
             levels.append(self._levels[first - 1])
-        if last < len(self._times) and self._changes[last - 1].begin <= end:
+        if last < len(self._times) and self._not_before[last] <= end:
             levels.append(self._levels[last])
         return levels
-
-
-def segment_changes(trace: Sequence[dict[str, Any]]) -> list[SegmentChange]:
-    """Return all changes of segments in the recording of one device, with times in seconds since 1970."""
-    changes: list[SegmentChange] = []
-    for i, event in enumerate(trace):
-        sign = _SIGNS.get(event.get("action", ""))
-        if sign is None:
-            continue
-        time, size = event.get("time_us", 0) / 1e6, event["size"]
-        if changes:
-            time = max(time, changes[-1].time)
-        previous = trace[i - 1].get("time_us", 0) / 1e6 if i else 0.0
-        following = trace[i + 1].get("time_us", 0) / 1e6 if i + 1 < len(trace) else float("inf")
-        if sign > 0:
-            longest = _MAX_DURATION + size * _MAX_DURATION_PER_BYTE
-            changes.append(SegmentChange(time, size, min(max(previous, time - longest), time), time))
-        else:
-            changes.append(SegmentChange(time, -size, time, max(following, time)))
-    return changes
-
-
-def reserved_levels(
-    changes: Sequence[SegmentChange], at_end: int, *, since: float, origin: float, complete: bool
-) -> ReservedLevels:
-    """Compute reserved memory over time backwards from the end of a recording.
-
-    Args:
-        changes: All changes in the recording, with times in seconds since 1970.
-        at_end: Reserved memory at the end in bytes.
-        since: When the recording began, in seconds since 1970.
-        origin: Time from which the result counts, in seconds since 1970.
-        complete: Whether the recording has all events. Otherwise the levels before the first change are unknown.
-    """
-    level = at_end - sum(change.change for change in changes)
-    start = since if complete else changes[0].time if changes else float("inf")
-    shifted = [SegmentChange(c.time - origin, c.change, c.begin - origin, c.end - origin) for c in changes]
-    return ReservedLevels(start - origin, level, shifted)
 
 
 class ReservedBound:
@@ -142,19 +114,24 @@ class ReservedBound:
         peak: Peak of the whole measurement in bytes; None if unknown.
         readings: Readings of the counters, including those at both ends of the measurement.
         levels: Levels from a recording, if there is one.
+        epoch: When the measurement began, in seconds since 1970. All other times are in seconds since then.
     """
 
     def __init__(
-        self, peak: int | None, readings: Sequence[CounterReading] = (), levels: ReservedLevels | None = None
+        self,
+        peak: int | None,
+        readings: Sequence[CounterReading] = (),
+        levels: ReservedLevels | None = None,
+        epoch: float = 0.0,
     ) -> None:
         self._peak = peak
         self._readings = sorted(readings, key=lambda reading: reading.begin)
         self._times = [reading.begin for reading in self._readings]
-        self._levels = levels
+        self._levels, self._epoch = levels, epoch
 
     def __call__(self, begin: float, end: float) -> int | None:
         """Return the upper bound between two times in bytes; None if unknown."""
-        recorded = None if self._levels is None else self._levels.upper_bound(begin, end)
+        recorded = None if self._levels is None else self._levels.upper_bound(self._epoch + begin, self._epoch + end)
         bounds = (self._peak, recorded, self._between_readings(begin, end))
         return min((bound for bound in bounds if bound is not None), default=None)
 

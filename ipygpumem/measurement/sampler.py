@@ -136,7 +136,8 @@ class SampleWindow:
             start, end, peak = before.devices.get(name), after.devices.get(name), peaks.get(name)
             if start is None or end is None or not track.samples or track.source != start.source:
                 continue
-            reserved = ReservedBound(None if peak is None else peak.reserved, track.counters, track.reserved)
+            reserved_peak = None if peak is None else peak.reserved
+            reserved = ReservedBound(reserved_peak, track.counters, track.reserved, self.epoch)
             highest = highest_outside(start, end, track.samples, reserved)
             if highest is not None:
                 bounds[name] = OutsidePeak(*highest, track.gap, track.samples[0].begin, track.count)

@@ -45,11 +45,7 @@ class WorkerThread:
         return self._thread is not None
 
     def start(self, first: float, interval: float) -> None:
-        """Work after ``first`` seconds, then every ``interval`` seconds.
-
-        Raises:
-            RuntimeError: The thread cannot be created.
-        """
+        """Work after ``first`` seconds, then every ``interval`` seconds; RuntimeError if there can be no thread."""
         if os.getpid() != self._pid:
             return
         with self._lock:

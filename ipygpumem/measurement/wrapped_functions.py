@@ -64,13 +64,8 @@ def _wrapper(original: Callable[..., Any], call: Callable[..., Any]) -> Callable
 class CallObservers:
     """Observers of calls, which are notified before or after functions of one module.
 
-    The functions are wrapped while there are observers. The observer that was added last is notified first.
-
-    Args:
-        module: The module's name.
-        before: The functions before which observers are notified.
-        after: The functions after which observers are notified, also if the call fails.
-        ignored: Errors of observers that are ignored; others replace the call or its result.
+    The functions are wrapped while there are observers. The observer that was added last is notified first. Its errors
+    replace the call or its result, except those that are ``ignored``.
     """
 
     def __init__(

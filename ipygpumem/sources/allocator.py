@@ -79,10 +79,7 @@ def state(index: int) -> AllocatorState:
 def segments() -> list[dict[str, Any]]:
     """Return the allocator's segments with their blocks, without traces if this torch can omit them.
 
-    Adds an event ``snapshot`` to a running recording.
-
-    Raises:
-        RuntimeError: This allocator keeps no list of segments.
+    Adds an event ``snapshot`` to a running recording. RuntimeError if this allocator keeps no list of segments.
     """
     memory_snapshot = sys.modules["torch"].cuda.memory_snapshot
     options = {"include_traces": False} if "include_traces" in inspect.signature(memory_snapshot).parameters else {}

@@ -7,7 +7,6 @@ paths, values of options depending on the option's name; code, structured text a
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.from_dict import printable
@@ -35,6 +34,7 @@ _COUNT_WORDS = frozenset({"count", "dim", "heads", "layers", "len", "length", "m
 _NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
 _PLAIN = re.compile(r"[\w./\\:@,+~%*\[\]-]*")
 _PATH = re.compile(r"[\w./\\~:+-]*([/\\]|\.\w{1,8}$)[\w./\\~:+-]*")
+_SHORT_OPTION = re.compile(r"-.")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LOGIN = re.compile(r"(://)\S*@")
 _KEY_PREFIX = re.compile(
@@ -56,53 +56,49 @@ def redact_command(arguments: Sequence[str]) -> str:
 
 def short_name(arguments: Sequence[str]) -> str:
     """Return program and script: ``python train.py``, ``python -m ipykernel_launcher``."""
-    return printable(_short_name(arguments))[:_MAX_NAME_LENGTH]
-
-
-def _short_name(arguments: Sequence[str]) -> str:
-    if not arguments or not arguments[0]:
-        return ""
-    arguments = arguments if len(arguments) > 1 else arguments[0].split()
-    program = _file_name(_redact(arguments[0])) if arguments else ""
-    if "python" not in program:
-        return program
-    rest = iter(arguments[1:])
-    for argument in rest:
+    parts = list(arguments if len(arguments) > 1 else " ".join(arguments).split())
+    program = _file_name(_redact(parts[0])) if parts else ""
+    options = iter(parts[1:] if "python" in program else ())
+    script = ""
+    for argument in options:
         if argument == "-m":
-            return f"{program} -m {_redact(next(rest, ''))}"
-        if argument == "-c":
-            return f"{program} -c"
-        if argument in {"-X", "-W"}:
-            next(rest, "")
+            script = f" -m {_redact(next(options, ''))}"
+        elif argument == "-c":
+            script = " -c"
+        elif argument in {"-X", "-W"}:
+            next(options, "")
         elif not argument.startswith("-"):
-            return f"{program} {_file_name(_redact(argument))}"
-    return program
+            script = f" {_file_name(_redact(argument))}"
+        if script:
+            break
+    return printable(program + script)[:_MAX_NAME_LENGTH]
 
 
 def _redact_arguments(arguments: Sequence[str], *, is_title: bool) -> Iterator[str]:
-    option, after_secret = "", False
+    option = announcing = ""  # the names of an option and of a secret whose values may follow
     for i, argument in enumerate(arguments):
         if i and option in _CODE_OPTIONS:
             yield "..."
             if is_title:  # the end of the code is unknown
                 return
-            option, after_secret = "", False
+            option = announcing = ""
         elif argument.startswith("-") and len(argument) > 1 and not _NUMBER.fullmatch(argument):
             text, option = _redact_option(argument)
-            # a title has no quotes: the next words may belong to the same value
-            after_secret = _names_secret(option) if option else is_title and text.endswith(_REDACTED)
             yield text
+            announcing = option if _names_secret(option) else ""
+            if is_title and not option and text.endswith(_REDACTED):
+                announcing = "token"  # a title has no quotes: the next words may belong to the same value
         elif i == 0:  # the program: its folders may have any name
             yield _redact(argument) if "=" in argument or "://" in argument else _redact_random(argument)
-        elif after_secret:
+        elif announcing:
             is_assignment = "=" in argument and _names_secret(argument.partition("=")[0])
-            yield _redact_assignment(argument) if is_assignment else _redact_secret(option, argument)
+            yield _redact_assignment(argument) if is_assignment else _redact_value(announcing, argument)
         elif option:
             yield _redact_value(option, argument)
             option = ""
         else:
             yield _redact(argument)
-            after_secret = _names_secret(argument) and argument.isidentifier() and "." not in argument
+            announcing = argument if argument.isidentifier() and _names_secret(argument) else ""
 
 
 def _redact_option(argument: str) -> tuple[str, str]:
@@ -110,23 +106,23 @@ def _redact_option(argument: str) -> tuple[str, str]:
     match = re.match(r"(--?[\w.-]+?)([=:])(.*)", argument, re.DOTALL)
     if match is not None:
         name, sign, value = match.groups()
-        return f"{name}{sign}{_redact_secret(name, value) if _names_secret(name) else _redact_value(name, value)}", ""
-    if argument.startswith("--") or _is_short_option(argument):
+        return f"{name}{sign}{_redact_value(name, value)}", ""
+    if argument.startswith("--") or _SHORT_OPTION.fullmatch(argument):
         plain = re.fullmatch(r"--?[\w.-]+", argument) is not None
         return (_redact_random(argument), argument) if plain else (_REDACTED, argument)
-    rest = argument[2:]  # a short option with its value, or a long name after one dash
-    if _NUMBER.fullmatch(rest) or (argument[1] not in "pP" and re.fullmatch(r"[a-z_-]{1,8}", rest)):
+    value = argument[2:]  # of a short option, or a long name after one dash
+    if _NUMBER.fullmatch(value) or (argument[1] not in "pP" and re.fullmatch(r"[a-z_-]{1,8}", value)):
         return argument, argument
     return f"{argument[:2]}{_REDACTED}", ""
 
 
-def _is_short_option(option: str) -> bool:
-    return len(option) == len("-x")
-
-
-def _redact_value(option: str, value: str) -> str:
-    is_plain = _NUMBER.fullmatch(value) or _PATH.fullmatch(value) or _URL.match(value)
-    return _REDACTED if _is_short_option(option) and option != "-m" and not is_plain else _redact(value)
+def _redact_value(name: str, value: str) -> str:
+    """Redact a value if its name announces a secret, or is a short option that may mean anything."""
+    is_number = _NUMBER.fullmatch(value) is not None
+    if _names_secret(name) and not (is_number and _COUNT_WORDS.intersection(_name_words(name))):
+        return _REDACTED
+    is_plain = is_number or _PATH.fullmatch(value) or _URL.match(value)
+    return _REDACTED if _SHORT_OPTION.fullmatch(name) and name != "-m" and not is_plain else _redact(value)
 
 
 def _redact(argument: str) -> str:
@@ -148,9 +144,7 @@ def _redact_assignment(text: str) -> str:
         return _redact_random(text) if _PLAIN.fullmatch(text) else _REDACTED
     if not _PLAIN.fullmatch(name):
         return _REDACTED
-    if not value:
-        return text
-    return f"{name}={_redact_secret(name, value) if _names_secret(name) else _redact(value)}"
+    return f"{name}={_redact_value(name, value)}" if value else text
 
 
 def _name_words(name: str) -> list[str]:
@@ -164,11 +158,6 @@ def _names_secret(name: str) -> bool:
     return has_secret_word or _SECRET_PART.search("_".join(words)) is not None or name == "-H"
 
 
-def _redact_secret(name: str, value: str) -> str:
-    """Redact the value of a name that announces a secret; numbers are kept if the name is also that of a count."""
-    return value if _COUNT_WORDS.intersection(_name_words(name)) and _NUMBER.fullmatch(value) else _REDACTED
-
-
 def _redact_random(text: str) -> str:
     """Redact what looks like a key: it has a known prefix, or is long and random."""
     text = _UUID.sub(_REDACTED, _KEY_PREFIX.sub(_REDACTED, text))
@@ -176,8 +165,8 @@ def _redact_random(text: str) -> str:
 
 
 def _is_random(text: str) -> bool:
-    digits = sum(character.isdigit() for character in text)
-    case_changes = sum(left.islower() and right.isupper() for left, right in pairwise(text))
+    digits = sum(map(str.isdigit, text))
+    case_changes = len(re.findall("[a-z](?=[A-Z])", text))
     return 0 < digits < len(text) or case_changes >= _MIN_CASE_CHANGES
 
 

@@ -101,10 +101,10 @@ class Device:
         return device
 
     def verify(self, torch: Any, reserved: int | None) -> None:
-        """Find this process's entry in NVML's list: the one that follows a test allocation outside PyTorch.
+        """Find this process's entry in NVML's list: the one that follows test allocations outside PyTorch of 34 MiB.
 
-        Called once per device, with a context and while no graph is being captured. Makes one or two allocations of
-        34 MiB. ``reserved`` is the memory that PyTorch has reserved, in bytes.
+        Called once per device, with a context and while no graph is being captured. ``reserved`` is the memory that
+        PyTorch has reserved, in bytes.
         """
         self.verified = True
         if self.nvml is None or self.handle is None:
@@ -226,15 +226,16 @@ class Device:
             mode = "device"
         if not driver.context and process is None:
             process = 0  # without a context there is no memory
-        counters: tuple[int | None, ...] = (None,) * 7
-        if state is not None:
-            now = state.now
-            counters = (now.allocated, now.reserved, now.active, now.requested)
-            counters += (state.inactive_split, state.retries, state.ooms)
         return DeviceReading(
-            self.name,
-            driver.context,
-            *counters,
+            name=self.name,
+            context=driver.context,
+            allocated=None if state is None else state.now.allocated,
+            reserved=None if state is None else state.now.reserved,
+            active=None if state is None else state.now.active,
+            requested=None if state is None else state.now.requested,
+            inactive_split=None if state is None else state.inactive_split,
+            retries=None if state is None else state.retries,
+            ooms=None if state is None else state.ooms,
             used=None if memory is None else memory.used,
             driver_reserved=None if memory is None else memory.reserved,
             process=process,

@@ -29,8 +29,7 @@ def _total() -> int:
 def process_start(pid: int) -> str:
     """Return text that identifies when a process started, or an empty string if that is unknown.
 
-    A pid and its start identify a process. On Linux the start is in clock ticks since the machine was booted, because
-    psutil's times change when the clock is set.
+    On Linux it is in clock ticks since the machine was booted, because psutil's times change when the clock is set.
     """
     with contextlib.suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]

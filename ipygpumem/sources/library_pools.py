@@ -25,11 +25,8 @@ GRAPHS = "memory of CUDA graphs"
 class PoolReading:
     """One pool on one device (by index) at one instant, in bytes; None if it does not count that.
 
-    Attributes:
-        held: Allocated from CUDA.
-        used: In use by the program.
-        peak: The highest ``held``, or if that is not counted the highest ``used``, since the library was initialized.
-        source: The function that was called.
+    ``held`` is allocated from CUDA, and ``used`` by the program. ``peak`` is the highest ``held``, or if that is not
+    counted the highest ``used``, since the library was initialized. ``source`` is the function that was called.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipygpumem.measurement.reserved_bound import CounterReading, ReservedBound, reserved_levels, segment_changes
+from ipygpumem.measurement.reserved_bound import CounterReading, ReservedBound, ReservedLevels
 
 
 def event(action, size, second):
@@ -24,50 +24,45 @@ TRACE = [
 
 
 def test_levels_are_computed_backwards_from_the_end():
-    levels = reserved_levels(segment_changes(TRACE), 20, since=1000, origin=1000, complete=True)
-    assert [levels.at(at, at) for at in (0.5, 1.5, 2.5, 3.5, 4.5)] == [20, 120, 170, 120, 20]
-    assert levels.upper_bound(0.5, 4.5) == 170
-    assert levels.upper_bound(3.5, 4.5) == 120
-    assert levels.at(1.5, 2.5) is None, "it changed in between"
-    assert levels.at(2.0005, 2.0005) is None, "the two clocks are not exact enough"
-    assert levels.upper_bound(2.0005, 2.0005) == 170
-    assert levels.upper_bound(1.9995, 1.9995) == 170
+    levels = ReservedLevels(TRACE, 20, since=1000, complete=True)
+    assert [levels.at(1000 + at, 1000 + at) for at in (0.5, 1.5, 2.5, 3.5, 4.5)] == [20, 120, 170, 120, 20]
+    assert levels.upper_bound(1000 + 0.5, 1000 + 4.5) == 170
+    assert levels.upper_bound(1000 + 3.5, 1000 + 4.5) == 120
+    assert levels.at(1000 + 1.5, 1000 + 2.5) is None, "it changed in between"
+    assert levels.at(1000 + 2.0005, 1000 + 2.0005) is None, "the two clocks are not exact enough"
+    assert levels.upper_bound(1000 + 2.0005, 1000 + 2.0005) == 170
+    assert levels.upper_bound(1000 + 1.9995, 1000 + 1.9995) == 170
 
 
 def test_segment_may_exist_while_cudamalloc_runs():
     """PyTorch records it after the call, which began after the previous event and has a maximum duration."""
-    levels = reserved_levels(segment_changes(TRACE), 20, since=1000, origin=1000, complete=True)
-    assert levels.upper_bound(1.995, 1.995) == 170
-    assert levels.at(1.995, 1.995) is None
-    assert levels.upper_bound(1.98, 1.98) == 120
-    single = reserved_levels(
-        segment_changes([event("segment_alloc", 1 << 30, 5)]), 1 << 30, since=1000, origin=1000, complete=True
-    )
-    assert single.upper_bound(4.9, 4.9) == 1 << 30
-    assert single.at(4.8, 4.8) == 0
+    levels = ReservedLevels(TRACE, 20, since=1000, complete=True)
+    assert levels.upper_bound(1000 + 1.995, 1000 + 1.995) == 170
+    assert levels.at(1000 + 1.995, 1000 + 1.995) is None
+    assert levels.upper_bound(1000 + 1.98, 1000 + 1.98) == 120
+    single = ReservedLevels([event("segment_alloc", 1 << 30, 5)], 1 << 30, since=1000, complete=True)
+    assert single.upper_bound(1000 + 4.9, 1000 + 4.9) == 1 << 30
+    assert single.at(1000 + 4.8, 1000 + 4.8) == 0
 
 
 def test_segment_may_exist_while_cudafree_waits():
     """PyTorch records it before the call, which waits for the device and ends before the next event."""
-    levels = reserved_levels(segment_changes(TRACE), 20, since=1000, origin=1000, complete=True)
-    assert levels.upper_bound(4.2, 4.2) == 120
-    assert levels.at(4.2, 4.2) is None
-    assert levels.at(4.41, 4.41) == 20
-    last = reserved_levels(segment_changes(TRACE[:-1]), 20, since=1000, origin=1000, complete=True)
-    assert last.upper_bound(99, 99) == 120, "no later event proves that it was freed"
+    levels = ReservedLevels(TRACE, 20, since=1000, complete=True)
+    assert levels.upper_bound(1000 + 4.2, 1000 + 4.2) == 120
+    assert levels.at(1000 + 4.2, 1000 + 4.2) is None
+    assert levels.at(1000 + 4.41, 1000 + 4.41) == 20
+    last = ReservedLevels(TRACE[:-1], 20, since=1000, complete=True)
+    assert last.upper_bound(1000 + 99, 1000 + 99) == 120, "no later event proves that it was freed"
 
 
 def test_levels_before_the_recording_are_unknown():
-    assert (
-        reserved_levels(segment_changes(TRACE), 20, since=1000.25, origin=1000, complete=True).upper_bound(0.2, 0.3)
-        is None
-    )
-    incomplete = reserved_levels(segment_changes(TRACE), 20, since=1000, origin=1000, complete=False)
-    assert incomplete.upper_bound(0.5, 0.5) is None
-    assert incomplete.at(1.5, 1.5) == 120
-    assert incomplete.upper_bound(0.9999, 0.9999) is None
-    assert reserved_levels([], 20, since=1000, origin=1000, complete=False).upper_bound(5, 5) is None
-    assert reserved_levels([], 20, since=1000, origin=1000, complete=True).upper_bound(5, 5) == 20
+    assert ReservedLevels(TRACE, 20, since=1000.25, complete=True).upper_bound(1000 + 0.2, 1000 + 0.3) is None
+    incomplete = ReservedLevels(TRACE, 20, since=1000, complete=False)
+    assert incomplete.upper_bound(1000 + 0.5, 1000 + 0.5) is None
+    assert incomplete.at(1000 + 1.5, 1000 + 1.5) == 120
+    assert incomplete.upper_bound(1000 + 0.9999, 1000 + 0.9999) is None
+    assert ReservedLevels([], 20, since=1000, complete=False).upper_bound(1000 + 5, 1000 + 5) is None
+    assert ReservedLevels([], 20, since=1000, complete=True).upper_bound(1000 + 5, 1000 + 5) == 20
 
 
 def test_bound_between_readings():
