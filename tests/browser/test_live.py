@@ -6,7 +6,7 @@ from browser.test_monitor import FAKE
 from browser.test_widget import Notebook
 
 WORK = """for i in range(9):
-    kept = [gpu.alloc((100 + 60 * i) * MIB), kept] if i else [gpu.alloc(50 * MIB)]
+    blocks = [gpu.alloc((100 + 60 * i) * MIB), blocks] if i else [gpu.alloc(50 * MIB)]
     if i == 4: gpu.outside(500 * MIB)
     time.sleep(0.4)
 print('done')"""

@@ -38,7 +38,7 @@ class Displays:
 
 
 def execute(kernel, code, *, stdin=True, cell="c1"):
-    """Ask as a notebook does: with the cell's name; without one, as a console."""
+    """Send an execute request as a notebook does, with the id of the cell; without ``cell``, as a console does."""
     content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": stdin}
     message = kernel.client.session.msg("execute_request", content | {"stop_on_error": False})
     message["metadata"] = {} if cell is None else {"cellId": cell}
@@ -50,42 +50,44 @@ def execute(kernel, code, *, stdin=True, cell="c1"):
 def run(kernel):
     """Run a cell as an interactive front end does, and collect all displays."""
 
-    def watched(code, *, stdin=True, also=(), cell="c1"):
-        seen = Displays()
-        seen.kinds, seen.printed = [], ""
-        requests = [execute(kernel, one, stdin=stdin, cell=cell) for one in (code, *also)]
+    def run_and_collect(code, *, stdin=True, also=(), cell="c1"):
+        displays = Displays()
+        displays.kinds, displays.printed = [], ""
+        requests = [execute(kernel, text, stdin=stdin, cell=cell) for text in (code, *also)]
         waiting, end = set(requests), time.monotonic() + 60
         while waiting:
             message = kernel.client.get_iopub_msg(timeout=max(0.1, end - time.monotonic()))
             parent = message["parent_header"].get("msg_id")
-            seen.take(message)
+            displays.take(message)
             if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
                 waiting.discard(parent)
             elif message["msg_type"] == "stream":
-                seen.printed += message["content"]["text"]
+                displays.printed += message["content"]["text"]
             if message["msg_type"] not in {"status", "execute_input"}:
-                seen.kinds.append(message["msg_type"])
+                displays.kinds.append(message["msg_type"])
         for _ in requests:
             kernel.client.get_shell_msg(timeout=10)
-        seen.texts = [[one["data"]["text/plain"] for one in seen.by_request.get(name, ())] for name in requests]
-        return seen
+        displays.texts = [
+            [output["data"]["text/plain"] for output in displays.by_request.get(request, ())] for request in requests
+        ]
+        return displays
 
     kernel.run(f"import time\nfrom ipygpumem.jupyter import live_display\nlive_display.DELAY = {DELAY}")
     kernel.drain()
-    return watched
+    return run_and_collect
 
 
 def test_long_cell_is_updated_and_ends_with_its_report(run):
-    seen = run("x = b'x' * (64 << 20)\ntime.sleep(1.9)\n6 * 7")
-    assert seen.kinds[0] == "display_data"
-    assert seen.kinds[-2:] == ["execute_result", "update_display_data"]
-    (only,) = seen.by_request.values()
-    (text,) = [one["data"]["text/plain"] for one in only]
+    displays = run("x = b'x' * (64 << 20)\ntime.sleep(1.9)\n6 * 7")
+    assert displays.kinds[0] == "display_data"
+    assert displays.kinds[-2:] == ["execute_result", "update_display_data"]
+    (outputs,) = displays.by_request.values()
+    (text,) = [output["data"]["text/plain"] for output in outputs]
     assert text.startswith("host memory (RSS)  +64.")
     assert LIVE not in text
-    assert set(only[0]["data"]) == {"text/plain", "text/html"}
-    assert "application/vnd.ipygpumem+json" in only[0]["metadata"]
-    (times,) = seen.updates.values()
+    assert set(outputs[0]["data"]) == {"text/plain", "text/html"}
+    assert "application/vnd.ipygpumem+json" in outputs[0]["metadata"]
+    (times,) = displays.updates.values()
     assert 2 <= len(times) <= 4 * 1.5 + 1, "at most four a second"
 
 
@@ -97,10 +99,10 @@ def test_no_display_for_short_and_unattended_cells(run):
 
 
 def test_console_gets_only_the_report(run):
-    """jupyter run, jupyter console, qtconsole, ipyparallel: what names no cell gets one display, the report."""
-    seen = run("time.sleep(1.3)", cell=None)
-    assert seen.kinds == ["display_data"]
-    assert seen.texts[0][0].startswith("host memory (RSS)")
+    """jupyter run, jupyter console, qtconsole and ipyparallel send no cell id: the only display is the report."""
+    displays = run("time.sleep(1.3)", cell=None)
+    assert displays.kinds == ["display_data"]
+    assert displays.texts[0][0].startswith("host memory (RSS)")
 
 
 def test_live_display_off(run):
@@ -110,11 +112,11 @@ def test_live_display_off(run):
 
 
 def test_failed_cell_with_a_table(run):
-    seen = run("%%gpumem\ntime.sleep(1.25)\n1/0")
-    kinds = [kind for kind, _ in itertools.groupby(seen.kinds)]  # one update or more before the error
+    displays = run("%%gpumem\ntime.sleep(1.25)\n1/0")
+    kinds = [kind for kind, _ in itertools.groupby(displays.kinds)]  # one update or more before the error
     assert kinds == ["display_data", "update_display_data", "error", "update_display_data"]
-    assert seen.texts[0][0].startswith("host memory of this process   In [")
-    assert "failed" in seen.texts[0][0]
+    assert displays.texts[0][0].startswith("host memory of this process   In [")
+    assert "failed" in displays.texts[0][0]
 
 
 def test_quiet_and_captured_cells(run):
@@ -125,16 +127,16 @@ def test_quiet_and_captured_cells(run):
 
 
 def test_statement_replaces_the_display(run):
-    seen = run("%gpumem time.sleep(1.3)")
-    (text,) = seen.texts[0]
+    displays = run("%gpumem time.sleep(1.3)")
+    (text,) = displays.texts[0]
     assert LIVE not in text
     assert text.startswith("host memory")
 
 
 def test_incomplete_line_is_not_split(run):
-    seen = run("print('bar 3%', end='', flush=True)\ntime.sleep(1.3)\nprint('\\rbar 100%')")
-    assert seen.printed == "bar 3%\rbar 100%\n"
-    assert seen.kinds == ["stream", "stream", "display_data"]
+    displays = run("print('bar 3%', end='', flush=True)\ntime.sleep(1.3)\nprint('\\rbar 100%')")
+    assert displays.printed == "bar 3%\rbar 100%\n"
+    assert displays.kinds == ["stream", "stream", "display_data"]
     later = run("print('bar 3%', end='')\ntime.sleep(0.3)\nprint('\\rbar 100%')\ntime.sleep(0.7)")
     assert later.kinds[-1] == "update_display_data"
     assert len(later.texts[0]) == 1
@@ -142,10 +144,10 @@ def test_incomplete_line_is_not_split(run):
 
 def test_cleared_output_stays_cleared(run):
     code = "from IPython.display import clear_output\ntime.sleep(1.1)\nclear_output()\ntime.sleep(1)\nprint('x')"
-    seen = run(code)
-    assert seen.kinds.count("clear_output") == 1
-    assert seen.kinds[-2:] == ["stream", "display_data"]
-    (text,) = seen.texts[0]
+    displays = run(code)
+    assert displays.kinds.count("clear_output") == 1
+    assert displays.kinds[-2:] == ["stream", "display_data"]
+    (text,) = displays.texts[0]
     assert LIVE not in text
 
 
@@ -155,9 +157,9 @@ def test_live_plot_is_not_cleared(run):
         "from IPython.display import clear_output, display\n"
         "for i in range(6):\n    display(f'picture {i}'); time.sleep(0.25); clear_output(wait=True)"
     )
-    seen = run(code)
-    assert seen.kinds == ["display_data", "clear_output"] * 6
-    assert seen.updates == {}
+    displays = run(code)
+    assert displays.kinds == ["display_data", "clear_output"] * 6
+    assert displays.updates == {}
 
 
 def test_display_stays_in_its_cell(run):
@@ -167,49 +169,49 @@ def test_display_stays_in_its_cell(run):
         "def chatter():\n    for i in range(26): print('line', i); time.sleep(0.05)\n"
         "thread = threading.Thread(target=chatter); thread.start(); 1"
     )
-    seen = run(chatter, also=["for _ in range(11): await asyncio.sleep(0.1)", "thread.join()"])
-    assert [len(texts) for texts in seen.texts] == [1, 1, 1]
-    assert not any(LIVE in text for texts in seen.texts for text in texts)
-    assert len(seen.updates) == 1
-    numbers = [text.rpartition("In [")[2].partition("]")[0] for (text,) in seen.texts]
+    displays = run(chatter, also=["for _ in range(11): await asyncio.sleep(0.1)", "thread.join()"])
+    assert [len(texts) for texts in displays.texts] == [1, 1, 1]
+    assert not any(LIVE in text for texts in displays.texts for text in texts)
+    assert len(displays.updates) == 1
+    numbers = [text.rpartition("In [")[2].partition("]")[0] for (text,) in displays.texts]
     assert len(set(numbers)) == 3
 
 
 def test_thread_ends_with_the_extension(run, kernel):
-    names = "[one.name for one in __import__('threading').enumerate() if one.name.startswith('ipygpumem')]"
+    names = "[thread.name for thread in __import__('threading').enumerate() if thread.name.startswith('ipygpumem')]"
     run("None")  # the first cell of an interactive front end starts the thread
     assert kernel.run(names).value == "['ipygpumem-live']"
     assert kernel.run(f"%unload_ext ipygpumem\n{names}").value == "[]"
-    seen = run("time.sleep(0.9)\n%load_ext ipygpumem\ntime.sleep(0.7)")
-    assert seen.updates == {}, "loaded in the middle of a cell"
-    seen = run("time.sleep(1.1)\n%unload_ext ipygpumem\ntime.sleep(1)")
-    assert seen.texts == [[""]], "nothing is left of it"
+    displays = run("time.sleep(0.9)\n%load_ext ipygpumem\ntime.sleep(0.7)")
+    assert displays.updates == {}, "loaded in the middle of a cell"
+    displays = run("time.sleep(1.1)\n%unload_ext ipygpumem\ntime.sleep(1)")
+    assert displays.texts == [[""]], "the display is emptied"
     kernel.run("%load_ext ipygpumem")
 
 
 WIDGETS = "import ipywidgets, threading\nfrom IPython.display import clear_output, display\no = ipywidgets.Output()\n"
 
 
-def told(seen, at=0):
+def text_outputs(displays, at=0):
     """The text outputs of a cell, without the widget itself."""
-    return [text for text in seen.texts[at] if not text.startswith("Output")]
+    return [text for text in displays.texts[at] if not text.startswith("Output")]
 
 
 def test_output_widget_gets_no_live_display(run):
-    seen = run(WIDGETS + "with o:\n    time.sleep(1.3)\nprint('out')")
-    assert seen.updates == {}
-    assert seen.kinds[-2:] == ["stream", "display_data"]
-    assert [LIVE in text for text in told(seen)] == [False]
+    displays = run(WIDGETS + "with o:\n    time.sleep(1.3)\nprint('out')")
+    assert displays.updates == {}
+    assert displays.kinds[-2:] == ["stream", "display_data"]
+    assert [LIVE in text for text in text_outputs(displays)] == [False]
     later = run(WIDGETS + "time.sleep(0.8)\nwith o:\n    time.sleep(1.4)\ntime.sleep(0.1)")
     kinds = [kind for kind in later.kinds if not kind.startswith("comm")]
     assert kinds == ["display_data", "update_display_data"], "no updates while the widget captures, then the report"
-    assert [LIVE in text for text in told(later)] == [False]
+    assert [LIVE in text for text in text_outputs(later)] == [False]
 
 
-def test_output_widget_that_is_never_left_gets_the_report(run):
-    seen = run(WIDGETS + "time.sleep(0.8)\no.__enter__()\ntime.sleep(0.2)")
-    assert [kind for kind in seen.kinds if not kind.startswith("comm")] == ["display_data", "display_data"]
-    assert told(seen)[-1].startswith("host memory")
+def test_output_widget_that_stays_active_gets_the_report(run):
+    displays = run(WIDGETS + "time.sleep(0.8)\no.__enter__()\ntime.sleep(0.2)")
+    assert [kind for kind in displays.kinds if not kind.startswith("comm")] == ["display_data", "display_data"]
+    assert text_outputs(displays)[-1].startswith("host memory")
 
 
 CATCH = (
@@ -221,14 +223,14 @@ CATCH = (
 
 def test_misplaced_display_is_not_updated(run):
     """A widget started to capture output while the first display was sent."""
-    seen = run(CATCH + "time.sleep(1.2)\nlive.captured = real\n")
-    assert [kind for kind in seen.kinds if not kind.startswith("comm")] == [
+    displays = run(CATCH + "time.sleep(1.2)\nlive.captured = real\n")
+    assert [kind for kind in displays.kinds if not kind.startswith("comm")] == [
         "display_data",
         "update_display_data",
         "display_data",
     ]
-    assert told(seen)[0] == ""
-    assert told(seen)[1].startswith("host memory")
+    assert text_outputs(displays)[0] == ""
+    assert text_outputs(displays)[1].startswith("host memory")
 
 
 @pytest.mark.parametrize(
@@ -240,14 +242,14 @@ def test_misplaced_display_is_not_updated(run):
     ],
 )
 def test_clearing_a_widget_does_not_clear_the_cell(run, clears):
-    seen = run(WIDGETS + f"time.sleep(1.2)\n{clears}\ntime.sleep(0.2)")
-    assert seen.kinds.count("clear_output") == 1
-    assert seen.kinds[-1] == "update_display_data"
+    displays = run(WIDGETS + f"time.sleep(1.2)\n{clears}\ntime.sleep(0.2)")
+    assert displays.kinds.count("clear_output") == 1
+    assert displays.kinds[-1] == "update_display_data"
 
 
 def test_widget_waiting_to_be_cleared_does_not_hide_the_report(run):
-    seen = run(WIDGETS + "y = bytearray(40 << 20)\nwith o:\n    clear_output(wait=True)\n")
-    assert [text.startswith("host memory") for text in told(seen)] == [True]
+    displays = run(WIDGETS + "y = bytearray(40 << 20)\nwith o:\n    clear_output(wait=True)\n")
+    assert [text.startswith("host memory") for text in text_outputs(displays)] == [True]
 
 
 def test_task_of_another_cell_clears_that_cell(run):
@@ -256,11 +258,11 @@ def test_task_of_another_cell_clears_that_cell(run):
         "async def later():\n    await asyncio.sleep(1.2); clear_output()\n"
         "task = asyncio.ensure_future(later()); 1"
     )
-    seen = run(task, also=["await asyncio.sleep(1.9)"])
-    assert seen.kinds.count("clear_output") == 1
-    # before ipykernel 7 what a task sends is the running cell's: it is that cell which is cleared
-    assert seen.kinds[-1] == ("display_data" if ipykernel.version_info < (7,) else "update_display_data")
-    assert [LIVE in text for text in seen.texts[1]] == [False]
+    displays = run(task, also=["await asyncio.sleep(1.9)"])
+    assert displays.kinds.count("clear_output") == 1
+    # before ipykernel 7, messages of a task have the header of the running cell, which is cleared then
+    assert displays.kinds[-1] == ("display_data" if ipykernel.version_info < (7,) else "update_display_data")
+    assert [LIVE in text for text in displays.texts[1]] == [False]
 
 
 def test_no_display_with_reports_off(run):
@@ -276,16 +278,16 @@ def test_no_display_with_reports_off(run):
 
 
 def test_cell_runs_if_the_thread_cannot_start(run):
-    """And the streams are the user's again."""
+    """The streams are restored, too."""
     run(
         "import sys, threading\n"
         "live = get_ipython().magics_manager.registry['GPUMem'].cells.live\nlive._thread.close()\n"
         "start, wrote = threading.Thread.start, vars(sys.stdout).get('write')\n"
         "def bad(self): raise RuntimeError('no more threads')\nthreading.Thread.start = bad"
     )
-    seen = run("7")
-    assert len(seen.texts[0]) == 1
+    displays = run("7")
+    assert len(displays.texts[0]) == 1
     run("threading.Thread.start = start")
-    left = run("assert len(live._cells) == 1 and len(live._clearing.listeners) == 1")
-    assert "error" not in left.kinds
+    remaining = run("assert len(live._cells) == 1 and len(live._clearing.listeners) == 1")
+    assert "error" not in remaining.kinds
     assert len(run("time.sleep(1.2)").updates) == 1

@@ -30,18 +30,22 @@ def kernel(monkeypatch):
     manager.shutdown_kernel(now=True)
 
 
-def test_a_kernel_and_what_it_starts(kernel):
+def test_kernel_and_its_child(kernel):
     client, pid = kernel
-    one = ProcessDirectory().lookup(pid, trusted=True)
-    assert (one.role, one.notebook, one.label) == ("kernel", "/home/me/train.ipynb", "kernel of train.ipynb")
-    assert "-m ipykernel" in one.name
-    found = []
+    process = ProcessDirectory().lookup(pid, trusted=True)
+    assert (process.role, process.notebook, process.label) == (
+        "kernel",
+        "/home/me/train.ipynb",
+        "kernel of train.ipynb",
+    )
+    assert "-m ipykernel" in process.name
+    printed = []
     code = "import subprocess; child = subprocess.Popen(['/bin/sleep', '60']); print(child.pid)"
     client.execute_interactive(
-        code, timeout=60, output_hook=lambda message: found.append(message["content"].get("text", ""))
+        code, timeout=60, output_hook=lambda message: printed.append(message["content"].get("text", ""))
     )
-    started = int("".join(found))
-    below = ProcessDirectory().lookup(started, trusted=True)
-    assert (below.role, below.name) == ("", "sleep"), "what a kernel starts is not a kernel, whatever it inherits"
-    assert processes._is_descendant(psutil.Process(started)), "a child's child"
+    child_pid = int("".join(printed))
+    child = ProcessDirectory().lookup(child_pid, trusted=True)
+    assert (child.role, child.name) == ("", "sleep"), "the child of a kernel is not a kernel"
+    assert processes._is_descendant(psutil.Process(child_pid)), "a grandchild is a descendant"
     client.execute_interactive("child.kill()", timeout=60)

@@ -53,10 +53,10 @@ def client(shell, tmp_path_factory):
 
 
 def run(shell, code):
-    """Everything that a cell showed, as text."""
+    """Run a cell, and return its result and all its outputs as text."""
     with capture_output() as shown:
         result = shell.run_cell(code)
-    texts = [one.data.get("text/plain", "") for one in shown.outputs]
+    texts = [output.data.get("text/plain", "") for output in shown.outputs]
     return result, "\n".join([shown.stdout, shown.stderr, *texts])
 
 
@@ -70,20 +70,20 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
 
     # one row per engine, and the spread
     _, text = run(shell, "%%px --no-stream\nimport os\nfrom ipygpumem.features.ranks.rank_info import rank_and_world\n"
-                         "kept = os.urandom((1 + rank_and_world()[0]) * 16 << 20)")  # fmt: skip
+                         "data = os.urandom((1 + rank_and_world()[0]) * 16 << 20)")  # fmt: skip
     assert [member.name for member in engines.last.members] == ["0", "1", "2", "3"]
-    assert [round(one.report.host.held / (16 * MIB)) for one in engines.last.members] == [1, 2, 3, 4]
+    assert [round(member.report.host.held / (16 * MIB)) for member in engines.last.members] == [1, 2, 3, 4]
     assert text.count("4 engines on") == 1 and " ran: " not in text
     assert "highest is 1.6 times the median" in text
-    assert "resident" not in text.partition("4 engines on")[0], "no engine shows a line of its own"
+    assert "resident" not in text.partition("4 engines on")[0], "no engine shows its own line"
 
     # nothing can be recorded here: %%px raises the engines' error, and nothing runs
     result, text = run(shell, "%%gpumem --engines --snapshot run_{rank}.pickle\nx = 1")
     assert not result.success
     assert "PyTorch records the history of GPU memory only" in text
-    assert "engines on" not in text, "where every engine refused there is nothing to report"
+    assert "engines on" not in text, "all engines refused the options"
 
-    besides(shell, tmp_path)
+    check_notes(shell, tmp_path)
 
     # options in front of %%px, quiet, into a variable
     result, text = run(
@@ -96,7 +96,7 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     result, text = run(shell, "%%gpumem --engines --limit-host 1MiB\n%%px --no-stream\nz = os.urandom(64 << 20)")
     assert not result.success and "4 engines on" in text
 
-    later(shell)
+    check_late_report(shell)
 
     # other versions and invalid reports do not affect the other engines
     client[1].execute("from ipygpumem.features.ranks import rank_info; rank_info.__version__ = '9.9'", block=True)
@@ -122,10 +122,10 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert "3 engines monitored" in text
     assert "stopped or died: engine 3" in text
 
-    stragglers(shell, client)
-    nested(shell, client)
+    check_partial_report(shell, client)
+    check_nested_cell(shell)
 
-    loaded_anew(shell)
+    check_reload(shell)
 
     # off: the client is as it was, and so are the engines
     _, text = run(shell, "%gpumem engines off")
@@ -135,8 +135,8 @@ def test_session_with_four_engines(shell, client, tmp_path, monkeypatch):
     assert "engines on" not in run(shell, "%%px --no-stream --targets 0\nk = os.urandom(32 << 20)")[1]
 
 
-def besides(shell, folder):
-    """What each has to say beside its figures: notes, and files that it wrote."""
+def check_notes(shell, folder):
+    """The merged report contains notes, and the files that the engines wrote."""
     path = f"{folder}/t_{{rank}}.json"
     result, text = run(
         shell, f"%%gpumem --engines --limit 1MiB --trace {path}\n%%px --no-stream\nimport torch; x = torch.ones(9)"
@@ -150,7 +150,7 @@ def besides(shell, folder):
     assert "profiling took" in text
 
 
-def later(shell):
+def check_late_report(shell):
     """A submission that outlives its cell is reported when it has finished."""
     run(shell, "%%px --noblock\nimport time; time.sleep(1); w = os.urandom(8 << 20)")
     _, text = run(shell, "%gpumem engines")
@@ -162,7 +162,7 @@ def later(shell):
     assert "engines on" not in run(shell, "1")[1], "reported once"
 
 
-def stragglers(shell, client):
+def check_partial_report(shell, client):
     """A partial report lists running engines, and the final report follows."""
     engines = active()
     run(
@@ -170,26 +170,26 @@ def stragglers(shell, client):
         "%%px --noblock --targets 0:2\nimport time\nt = os.urandom(8 << 20)\nif rank_and_world()[0]: time.sleep(4)",
     )
     time.sleep(2)
-    (found,) = engines.collect(partly=True)
-    assert [member.state for member in found.members] == ["done", "late"]
-    assert "still running" in str(found)
-    assert "started after the first" not in str(found), "when the other began is not known yet"
+    (ranks,) = engines.collect(partly=True)
+    assert [member.state for member in ranks.members] == ["done", "late"]
+    assert "still running" in str(ranks)
+    assert "started after the first" not in str(ranks), "the start of the other engine is unknown"
     assert engines.collect(partly=True) == [], "each report is returned once"
-    assert "engines on" not in run(shell, "1 / 0")[1], "nor below a cell that sent nothing"
+    assert "engines on" not in run(shell, "1 / 0")[1], "nor below a cell that sent nothing to the engines"
     client.wait(timeout=30)
-    (found,) = engines.collect()
-    assert [member.state for member in found.members] == ["done", "done"]
+    (ranks,) = engines.collect()
+    assert [member.state for member in ranks.members] == ["done", "done"]
 
 
-def loaded_anew(shell):
+def check_reload(shell):
     """Reloading the extension stops monitoring, with a message."""
     _, text = run(shell, "%reload_ext ipygpumem")
     assert "engines are no longer monitored" in text and active() is None
     run(shell, "%gpumem engines rc")
 
 
-def nested(shell, client):
-    """%%px --local runs the cell here, too: when that fails, the engines may be at work still."""
+def check_nested_cell(shell):
+    """%%px --local also runs the cell in the notebook: if it fails there, the engines may still be running."""
     code = (
         "%%px --local --no-stream --targets 0:2\nimport os, time\nj = os.urandom(8 << 20)\n"
         "if '_local_only' in globals():\n    1 / 0\ntime.sleep(1)"
@@ -218,28 +218,28 @@ def test_busy_engines_without_the_package(shell, client):
     assert "engine 3 is not monitored: busy: it joins once it is idle" in text
     assert "engine 2 is not monitored: its version of ipygpumem does not support engines" in text
     assert "engine 0 is not monitored" in text
-    _, text = run(shell, "%%px --no-stream\nimport os; kept = os.urandom(16 << 20)")
+    _, text = run(shell, "%%px --no-stream\nimport os; data = os.urandom(16 << 20)")
     assert "no report from engine 0, 1, 2" in text
     assert active().last.members[3].report.host.held >= 16 * MIB
     assert "1 engine monitored" in run(shell, "%gpumem engines")[1]
     shell.user_ns["some"] = client[3:]
     run(shell, "%gpumem engines some")
     run(shell, "%%px --no-stream\nmore = os.urandom(16 << 20) if 'os' in globals() else 0")
-    assert [member.name for member in active().last.members] == ["3"], "of a view its own engines alone"
+    assert [member.name for member in active().last.members] == ["3"], "only the engines of the view"
     client.close()
     closed = "the client is closed: use %gpumem engines CLIENT with an open client, or %gpumem engines off"
     assert f"ipygpumem: {closed}" in run(shell, "%gpumem engines")[1]
     result, text = run(shell, "%%gpumem --engines\n1")
     assert f"UsageError: %%gpumem --engines: {closed}" in text and type(result.error_in_exec).__name__ == "UsageError"
-    assert "no longer monitored" in run(shell, "%gpumem engines off")[1], "of a closed client, too"
+    assert "no longer monitored" in run(shell, "%gpumem engines off")[1], "a closed client, too"
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         ("%gpumem engines", "no engines are monitored"),
         ("%gpumem engines off", "no engines were monitored"),
-        ("%gpumem engines nobody", "nobody"),
+        ("%gpumem engines missing_name", "missing_name"),
         ("%gpumem engines shell", "expected an ipyparallel.Client"),
         ("%gpumem engines a b", "name one client"),
         ("%%gpumem --engines\n1", "no engines are monitored"),
@@ -248,13 +248,13 @@ def test_busy_engines_without_the_package(shell, client):
         ("%%gpumem --engines --view\n1", "--view shows a recording"),
     ],
 )
-def test_invalid_arguments(shell, line, words):
+def test_invalid_arguments(shell, line, message):
     shell.user_ns["shell"] = shell
-    assert words in run(shell, line)[1]
+    assert message in run(shell, line)[1]
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("options", "message"),
     [
         ("--lines", "--lines, --function and --modules list one process"),
         ("-f train", "--lines, --function and --modules list one process"),
@@ -272,12 +272,12 @@ def test_invalid_arguments(shell, line, words):
         ("--snapshot {rank}.pickle --collect {tmp}/file", "cannot create the folder"),
     ],
 )
-def test_options_are_checked_before_anything_is_sent(shell, monkeypatch, tmp_path, words, message):
+def test_options_are_checked_before_anything_is_sent(shell, monkeypatch, tmp_path, options, message):
     from types import SimpleNamespace
 
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("ipygpumem.features.ranks.engines.cell.active", lambda: SimpleNamespace(numbers=[0]))
-    result, text = run(shell, f"%%gpumem --engines {words.replace('{tmp}', str(tmp_path))}\n1")
+    result, text = run(shell, f"%%gpumem --engines {options.replace('{tmp}', str(tmp_path))}\n1")
     assert type(result.error_in_exec).__name__ == "UsageError"
     assert "UsageError: %%gpumem --engines: " in text and message in text
 
@@ -289,7 +289,7 @@ def test_without_ipyparallel(monkeypatch):
 
 
 def test_results_are_sent_as_json(shell):
-    """What an engine sends is text: versions of Python and of this package may differ."""
+    """Engines send text, because versions of Python and of this package may differ."""
     from fakes.sessions import cell
     from ipygpumem.features.ranks.model import RankResult, rank_result_from
 
@@ -309,9 +309,9 @@ def test_snapshots_of_engines_with_gpus(shell, client, tmp_path, monkeypatch):
         "import torch; from fakes.cuda import FakeGpu; from fakes.nvml import FakeNvmlDevice",
         block=True,
     )
-    for number, card in enumerate("aabc"):
+    for number, letter in enumerate("aabc"):
         client[number].execute(
-            f"gpu = FakeGpu(nvml_devices=[FakeNvmlDevice(uuid='GPU-{card * 8}-1')]).install()", block=True
+            f"gpu = FakeGpu(nvml_devices=[FakeNvmlDevice(uuid='GPU-{letter * 8}-1')]).install()", block=True
         )
     _, text = run(shell, "%gpumem engines rc")
     assert "4 engines monitored on 1 host, 3 GPUs" in text
@@ -320,7 +320,7 @@ def usual():
     return torch.ones(64 << 20, dtype=torch.uint8, device='cuda')
 def odd():
     return torch.ones(32 << 20, dtype=torch.uint8, device='cuda')
-kept = usual()
+block = usual()
 from ipygpumem.features.ranks.rank_info import rank_and_world
 if rank_and_world()[0] == 2:
     more = odd()
@@ -329,11 +329,16 @@ if rank_and_world()[0] == 2:
         shell, f"%%gpumem --engines --snapshot 'run_{{rank}}.pickle' --collect here\n%%px --no-stream\n{body}"
     )
     assert result.success, text
-    found = active().last
-    assert [one.report.devices["cuda:0"].held for one in found.members] == [64 * MIB, 64 * MIB, 96 * MIB, 64 * MIB]
-    assert [len(one.peaks) for one in found.members] == [1] * ENGINES
-    assert (found.difference.odd, found.difference.alike) == ("2", 3)
-    ((label, typical, more),) = found.difference.lines
+    ranks = active().last
+    assert [member.report.devices["cuda:0"].held for member in ranks.members] == [
+        64 * MIB,
+        64 * MIB,
+        96 * MIB,
+        64 * MIB,
+    ]
+    assert [len(member.peaks) for member in ranks.members] == [1] * ENGINES
+    assert (ranks.difference.odd, ranks.difference.alike) == ("2", 3)
+    ((label, typical, more),) = ranks.difference.lines
     assert "odd()" in label and (typical, more) == (0, 32 * MIB)
     assert "engine 2 differs most, engine 0 is the most typical" in text
     assert "shared by 2 processes, counted once" in text
