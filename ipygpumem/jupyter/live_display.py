@@ -23,7 +23,7 @@ from ipygpumem.viewer.display_target import shell_target
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipygpumem.features.live.model import Levels
+    from ipygpumem.core.reading import Reading
     from ipygpumem.jupyter.clear_output import Clearing
     from ipygpumem.measurement.runtime import Runtime
 
@@ -84,7 +84,7 @@ class LiveCell:
         self.request: str | None = self._parent.get("header", {}).get("msg_id")
         self._number = number
         self._lock = threading.Lock()
-        self._history: list[Levels] = []
+        self._history: list[Reading] = []
         self._readings_per_point = 1
         self._readings = 0
         self._display_id = ""
@@ -99,7 +99,7 @@ class LiveCell:
         self.stream_tail.install()
         self._clearing.listeners.append(self._on_clear)
 
-    def update(self, levels: Levels) -> None:
+    def update(self, levels: Reading) -> None:
         """Show the newest levels. The first display is sent only where it splits no line and clears no output.
 
         Nothing is sent while an output widget captures the cell's output. If a widget started to capture during the
@@ -123,7 +123,7 @@ class LiveCell:
         if request == self.request:
             self._cleared = True
 
-    def _add(self, levels: Levels) -> None:
+    def _add(self, levels: Reading) -> None:
         """Add a reading to the chart; once it is full, every second point is removed and points cover more readings."""
         history = self._history
         if len(history) == _CHART_POINTS:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError, first_line
 from ipygpumem.features.history.reports import session_reports
-from ipygpumem.features.live.model import LevelHistory, level_update
+from ipygpumem.features.live.level_history import LevelHistory, level_update
 from ipygpumem.features.live.poller import Poller
 from ipygpumem.measurement.worker_thread import WorkerThread
 from ipygpumem.viewer.display_target import shell_target

@@ -8,10 +8,11 @@ outside PyTorch has changed.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError
-from ipygpumem.features.live.model import DeviceLevels, Levels
+from ipygpumem.core.reading import DeviceReading, Reading
 from ipygpumem.measurement.reserved_bound import CounterReading
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, host, pytorch
@@ -36,20 +37,19 @@ class Poller:
         self._other_processes: dict[int, tuple[int, int, float]] = {}
         """By device: memory of other processes, the memory outside PyTorch and the time when that was read."""
 
-    def levels(self) -> Levels:
-        """The levels now."""
+    def levels(self) -> Reading:
+        """The levels now, with fewer figures than `DeviceMonitor.read` and at a lower cost."""
         torch = pytorch.started()
-        levels = []
+        devices = {}
         for device in self._monitor.selected_devices() if torch is not None else ():
             try:
                 if pytorch.has_context(torch, device.index):
-                    levels.append(self._device_levels(device))
+                    devices[device.name] = self._read(device)
             except Exception:
-                levels.append(DeviceLevels(device.name))
-        reading = host.read_host(None, available=False)
-        return Levels(time.time(), tuple(levels), reading.rss, reading.total)
+                devices[device.name] = DeviceReading(device.name, context=True)
+        return Reading(time.time(), devices, host.read_host(None, available=False))
 
-    def _device_levels(self, device: Device) -> DeviceLevels:
+    def _read(self, device: Device) -> DeviceReading:
         memory: DeviceMemory | None = None
         for _ in range(_ATTEMPTS):
             stats = self._stats(device.index)
@@ -57,23 +57,20 @@ class Poller:
             stats_after = self._stats(device.index)
             if stats is None or stats_after is None or _segment_count(stats) == _segment_count(stats_after):
                 break
-        counters = None if stats is None else allocator.allocator_state(stats).now
-        driver = 0 if memory is None else memory.reserved or 0
-        outside = others = None
-        if counters is not None and memory is not None:
-            outside_pytorch = memory.used - driver - counters.reserved
-            others = self._others(device, memory, outside_pytorch)
-            outside = max(outside_pytorch - (others or 0), 0)
-        return DeviceLevels(
-            device.name,
-            None if counters is None else counters.allocated,
-            None if counters is None else counters.reserved - counters.allocated,
-            outside,
-            others,
-            None if memory is None else memory.used - driver,
-            device.total if memory is None else memory.total - driver,
-            own=outside is None or others is not None,
-        )
+        reading = DeviceReading(device.name, context=True, total=device.total, mode="device")
+        if memory is not None:
+            reading = replace(reading, total=memory.total, used=memory.used, driver_reserved=memory.reserved)
+        if stats is None:
+            return reading
+        counters = allocator.allocator_state(stats).now
+        # PyTorch's cache includes pending blocks; memory in use may have been read before PyTorch's last allocation
+        used = None if memory is None else max(memory.used, (memory.reserved or 0) + counters.reserved)
+        allocated, reserved = counters.allocated, counters.reserved
+        reading = replace(reading, allocated=allocated, active=allocated, reserved=reserved, used=used)
+        others = self._others(device, reading)
+        if others is None or reading.in_use is None:
+            return reading
+        return replace(reading, others=others, process=max(reading.in_use - others, reserved), mode="process")
 
     def _stats(self, index: int) -> dict[str, Any] | None:
         """PyTorch's counters; None for an allocator without counters."""
@@ -90,9 +87,10 @@ class Poller:
             )
         return stats
 
-    def _others(self, device: Device, memory: DeviceMemory, outside_pytorch: int) -> int | None:
-        """Memory of other processes; None if processes cannot be told apart."""
-        if device.own_pid is None:
+    def _others(self, device: Device, reading: DeviceReading) -> int | None:
+        """Memory that belongs neither to this process nor to the driver; None if processes cannot be told apart."""
+        in_use, outside_pytorch = reading.in_use, reading.device_outside
+        if device.own_pid is None or in_use is None or outside_pytorch is None:
             return None
         others, outside_before, read_at = self._other_processes.get(device.index, (None, 0, 0.0))
         now = time.monotonic()
@@ -103,7 +101,7 @@ class Poller:
             except IpyGpuMemError:
                 own = None
             if own is not None:
-                others = max(memory.used - (memory.reserved or 0) - own, 0)
+                others = max(in_use - own, 0)
                 self._other_processes[device.index] = others, outside_pytorch, now
         return others
 

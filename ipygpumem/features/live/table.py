@@ -11,7 +11,7 @@ from ipygpumem.core.units import duration, pair, size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipygpumem.features.live.model import DeviceLevels, Levels
+    from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 
 __all__ = ["live_bundle"]
 
@@ -37,18 +37,18 @@ style="flex:none;margin-right:12px;border-bottom:1px solid #9ca3af" aria-hidden=
 {%- if more %}<div style="opacity:0.65">{{ more }}</div>{% endif %}</div>"""
 
 
-def live_bundle(history: Sequence[Levels], seconds: float, cell: int | None) -> dict[str, str]:
+def live_bundle(history: Sequence[Reading], seconds: float, cell: int | None) -> dict[str, str]:
     """The newest levels as a MIME bundle, for a cell that has been running for ``seconds``."""
     now = history[-1]
     elapsed = f"{seconds:.0f} s" if seconds < _MINUTE else duration(seconds)
     status = f"running for {elapsed}" if cell is None else f"In [{cell}], running for {elapsed}"
     rows = [
-        (device.name, _figures(device), _areas(_device_history(history, device.name)))
-        for device in now.devices[:_MAX_DEVICES]
+        (name, _figures(device), _areas(_device_history(history, name)))
+        for name, device in list(now.devices.items())[:_MAX_DEVICES]
     ]
     if not rows:
-        areas = _areas([(levels.time, [levels.rss or 0]) for levels in history])
-        rows = [("host memory (RSS)", [_host_figure(now)], areas)]
+        areas = _areas([(levels.time, [levels.host.rss or 0]) for levels in history])
+        rows = [("host memory (RSS)", [_host_figure(now.host)], areas)]
     hidden = len(now.devices) - _MAX_DEVICES
     more = f"{hidden} more device{'s' if hidden > 1 else ''}" if hidden > 0 else ""
     lines = [f"{name}  {' · '.join(figures)}" for name, figures, _ in rows]
@@ -57,31 +57,31 @@ def live_bundle(history: Sequence[Levels], seconds: float, cell: int | None) -> 
     return {"text/plain": "\n".join([*lines, more] if more else lines), "text/html": html}
 
 
-def _figures(device: DeviceLevels) -> list[str]:
+def _figures(device: DeviceReading) -> list[str]:
     figures = [
         f"{name} {size(nbytes)}"
         for name, nbytes in (("allocated", device.allocated), ("reserved", device.reserved))
         if nbytes is not None
     ]
     if device.outside is not None:
-        figures.append(f"outside PyTorch {size(device.outside)}{'' if device.own else ' (this process or another)'}")
-    if device.used is not None and device.capacity is not None:
-        figures.append(f"{pair(device.used, device.capacity)} used")
+        owner = " (this process or another)" if device.process is None else ""
+        figures.append(f"outside PyTorch {size(device.outside)}{owner}")
+    if device.in_use is not None and device.capacity is not None:
+        figures.append(f"{pair(device.in_use, device.capacity)} used")
     return figures or ["unknown"]
 
 
-def _host_figure(levels: Levels) -> str:
-    if levels.rss is None:
+def _host_figure(reading: HostReading) -> str:
+    if reading.rss is None:
         return "unknown"
-    return size(levels.rss) if levels.total is None else f"{pair(levels.rss, levels.total)} resident"
+    return size(reading.rss) if reading.total is None else f"{pair(reading.rss, reading.total)} resident"
 
 
-def _device_history(history: Sequence[Levels], name: str) -> list[tuple[float, list[int]]]:
+def _device_history(history: Sequence[Reading], name: str) -> list[tuple[float, list[int]]]:
+    devices = [(levels.time, levels.devices[name]) for levels in history if name in levels.devices]
     return [
-        (levels.time, [part or 0 for part in (device.allocated, device.cached, device.outside, device.others)])
-        for levels in history
-        for device in levels.devices
-        if device.name == name
+        (time, [part or 0 for part in (device.allocated, device.cached, device.outside, device.others)])
+        for time, device in devices
     ]
 
 

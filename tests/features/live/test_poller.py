@@ -30,16 +30,16 @@ def test_levels_equal_a_reading(gpu, poller):
     gpu.nvml_device.others[1] = 300 * MIB
     gpu.alloc(100 * MIB)
     gpu.outside(50 * MIB)
-    (level,) = poller.levels().devices
+    (level,) = poller.levels().devices.values()
     reading = current().reading().devices["cuda:0"]
     assert (level.allocated, level.reserved, level.outside) == (reading.allocated, reading.reserved, reading.outside)
     assert level.others == reading.others + reading.unattributed
-    assert (level.used, level.capacity, level.own) == (reading.in_use, reading.capacity, True)
-    assert level.used == level.allocated + level.cached + level.outside + level.others
+    assert (level.in_use, level.capacity, level.mode) == (reading.in_use, reading.capacity, "process")
+    assert level.in_use == level.allocated + level.cached + level.outside + level.others
 
 
 def test_processes_are_listed_only_after_a_change_outside_pytorch(gpu, poller):
-    first = poller.levels().devices[0]
+    first = poller.levels().devices["cuda:0"]
     gpu.nvml.calls.clear()
     gpu.alloc(500 * MIB)
     for _ in range(5):
@@ -47,7 +47,7 @@ def test_processes_are_listed_only_after_a_change_outside_pytorch(gpu, poller):
     assert gpu.nvml.calls[LIST] == 0
     gpu.nvml_device.others[1] = 300 * MIB
     gpu.outside(20 * MIB)
-    second = poller.levels().devices[0]
+    second = poller.levels().devices["cuda:0"]
     assert gpu.nvml.calls[LIST] == 1
     assert (second.others - first.others, second.outside - first.outside) == (300 * MIB, 20 * MIB)
     poller.levels()
@@ -68,33 +68,33 @@ def test_without_attribution_outside_includes_other_processes(make_gpu):
     gpu.nvml_device.regime = "hidden"
     gpu.nvml_device.others[1] = 300 * MIB
     ipygpumem.preload_pytorch()
-    (level,) = Poller(current().monitor).levels().devices
-    assert (level.own, level.others) == (False, None)
+    (level,) = Poller(current().monitor).levels().devices.values()
+    assert (level.process, level.others) == (None, None)
     assert level.outside > 300 * MIB
 
 
 def test_failed_readings_are_unknown(gpu, poller):
     gpu.nvml.fail("nvmlDeviceGetMemoryInfo_v2", pynvml.NVML_ERROR_GPU_IS_LOST)
-    (level,) = poller.levels().devices
+    (level,) = poller.levels().devices.values()
     assert level.allocated is not None
     assert (level.outside, level.others, level.used) == (None, None, None)
     gpu.nvml.heal()
     gpu.break_device()
-    assert poller.levels().devices[0].outside is not None
+    assert poller.levels().devices["cuda:0"].outside is not None
 
 
 def test_allocator_without_counters(make_gpu):
     make_gpu(backend="pluggable")
     ipygpumem.preload_pytorch()
-    (level,) = Poller(current().monitor).levels().devices
+    (level,) = Poller(current().monitor).levels().devices.values()
     assert (level.allocated, level.cached, level.outside) == (None, None, None)
     assert level.used is not None
 
 
 def test_host_without_a_gpu():
     levels = Poller(current().monitor).levels()
-    assert levels.devices == ()
-    assert 0 < levels.rss < levels.total
+    assert levels.devices == {}
+    assert 0 < levels.host.rss < levels.host.total
 
 
 def test_polling_improves_the_sampled_peak(gpu, poller):

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 
-from ipygpumem.features.live.model import DeviceLevels, Levels
+from ipygpumem.core.reading import DeviceReading, HostReading, Reading
 from ipygpumem.features.live.table import live_bundle
 
 MIB = 1 << 20
 GIB = 1 << 30
 
 
-def level(allocated, name="cuda:0", **facts):
-    figures = {"cached": 64 * MIB, "outside": 686 * MIB, "others": 0, "used": 2 * GIB, "capacity": 140 * GIB, **facts}
-    return DeviceLevels(name, allocated * MIB, **figures)
+def level(allocated, name="cuda:0", *, cached=64 * MIB, outside=686 * MIB, others=0, used=2 * GIB, own=True):
+    allocated *= MIB
+    reserved = allocated + cached
+    facts = {"allocated": allocated, "reserved": reserved, "active": allocated, "others": others, "total": 140 * GIB}
+    if own:
+        return DeviceReading(name, True, **facts, used=used, process=reserved + outside, mode="process")
+    return DeviceReading(name, True, **facts, used=reserved + outside, mode="device")
 
 
 def levels(time, *devices):
-    return Levels(time, devices, 300 * MIB, 24 * GIB)
+    return Reading(time, {device.name: device for device in devices}, HostReading(300 * MIB, total=24 * GIB))
 
 
 def test_levels_as_text():
@@ -29,7 +33,7 @@ def test_levels_as_text():
 
 
 def test_unknown_levels():
-    unknown = DeviceLevels("cuda:0")
+    unknown = DeviceReading("cuda:0", context=True)
     assert live_bundle([levels(1.0, unknown)], 125, None)["text/plain"] == "cuda:0  unknown   running for 2 min 05 s"
     whole_device = level(1, own=False, others=None)
     assert (
@@ -57,7 +61,9 @@ def test_chart_is_valid_svg():
         points = [tuple(map(float, point.split(","))) for point in shape.split()]
         assert all(0 <= x <= 220 and 0 <= y <= 36 for x, y in points)
     assert "script" not in html
-    assert live_bundle([levels(1.0, DeviceLevels("<b>"))], 3, 1)["text/html"].count("<b>") == 1, "names are escaped"
+    assert live_bundle([levels(1.0, DeviceReading("<b>", context=True))], 3, 1)["text/html"].count("<b>") == 1, (
+        "names are escaped"
+    )
 
 
 def test_single_reading():

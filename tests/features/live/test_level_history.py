@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 from fakes.facts import report
-from ipygpumem.features.live.model import DeviceLevels, LevelHistory, Levels, level_update
+from ipygpumem.core.reading import DeviceReading, HostReading, Reading
+from ipygpumem.features.live.level_history import LevelHistory, level_update
 
 
 def levels(time, *names):
-    devices = tuple(DeviceLevels(name, 1, 2, 3, None, 6, 10, own=False) for name in names)
-    return Levels(time, devices, 5, 100)
+    device = DeviceReading("cuda:0", context=True, allocated=1, reserved=3, active=1, used=6, total=10, mode="device")
+    return Reading(time, dict.fromkeys(names, device), HostReading(5, total=100))
 
 
 def test_columns_have_equal_lengths():
@@ -21,6 +22,8 @@ def test_columns_have_equal_lengths():
     data = json.loads(json.dumps(history.data([], (7, 11.5))))
     assert data["time"] == [10, 11, 12]
     assert data["devices"]["cuda:0"]["allocated"] == [1, 1, None]
+    assert data["devices"]["cuda:0"]["outside"] == [3, 3, None]
+    assert data["devices"]["cuda:0"]["used"] == [6, 6, None]
     assert data["devices"]["cuda:1"]["allocated"] == [None, 1, None]
     assert data["devices"]["cuda:1"]["others"] == [None] * 3
     assert data["devices"]["cuda:1"]["own"] == [True, False, True]
