@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipygpumem.core.errors import SnapshotError
 from ipygpumem.core.files import check_path
 from ipygpumem.core.units import size
 from ipygpumem.features.commands.command import Command, Option
-from ipygpumem.features.commands.output import BAD_FILE, print_error, print_json, print_lines, progress
+from ipygpumem.features.commands.output import print_json, print_lines, progress
 
 if TYPE_CHECKING:
     import argparse
@@ -19,18 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS"]
 
 
-def _load(arguments: argparse.Namespace) -> list[Snapshot] | None:
-    """Return the snapshots, or print an error and return None if one cannot be read."""
+def _load(arguments: argparse.Namespace) -> list[Snapshot]:
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.viewer.page import check_snapshot_count
 
     check_snapshot_count(len(arguments.files))
-    try:
-        with progress("reading"):
-            return [Snapshot.load(name) for name in arguments.files]
-    except SnapshotError as error:
-        print_error(error)
-        return None
+    with progress("reading"):
+        return [Snapshot.load(name) for name in arguments.files]
 
 
 def _page_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -47,8 +41,6 @@ def _html(arguments: argparse.Namespace) -> int:
         target = f"{name or 'snapshot'}.html"
     check_path(target, "page", "snapshot.html")
     snapshots = _load(arguments)
-    if snapshots is None:
-        return BAD_FILE
     with progress("writing"):
         path = write_page(target, snapshots, **_page_options(arguments))
     nbytes = path.stat().st_size
@@ -63,8 +55,6 @@ def _view(arguments: argparse.Namespace) -> int:
     from ipygpumem.viewer import open_page
 
     snapshots = _load(arguments)
-    if snapshots is None:
-        return BAD_FILE
     with progress("writing"):
         path, opened = open_page(snapshots, **_page_options(arguments))
     if arguments.json:

@@ -26,6 +26,7 @@ __all__ = ["COMMANDS"]
 
 _TOP = 20
 """Number of groups that are shown by default."""
+_KEYS = tuple(sorted(KEYS))
 _EVENT = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -40,12 +41,10 @@ def _for_each_snapshot(arguments: argparse.Namespace, show: Callable[[Snapshot, 
         try:
             with progress(f"reading {name}"):
                 snapshot = Snapshot.load(name)
+            show(snapshot, name)
         except SnapshotError as error:
             print_error(error)
-            status = BAD_FILE
-            continue
-        try:
-            show(snapshot, name)
+            status = max(status, BAD_FILE)
         except OptionError as error:
             if len(arguments.files) == 1:
                 raise
@@ -58,8 +57,8 @@ def _timelines(snapshot: Snapshot, device: int | None) -> Sequence[Timeline]:
     """The timeline of one device, or those of all devices that were used."""
     if device is not None:
         return [snapshot.timeline(device)]
-    used = [timeline for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved]
-    return used or snapshot.timelines
+    timelines = [timeline for timeline in snapshot.timelines if len(timeline.trace) or timeline.end_reserved]
+    return timelines or snapshot.timelines
 
 
 def _print_heading(arguments: argparse.Namespace, name: str, devices: Sequence[Timeline]) -> None:
@@ -94,9 +93,9 @@ def _peak(arguments: argparse.Namespace) -> int:
                 facts["groups"] = [group.to_dict() for group in groups]
             print_json({"file": name, "by": arguments.by, "devices": devices})
             return
-        used = _timelines(snapshot, arguments.device)
-        _print_heading(arguments, name, used)
-        for timeline in used:
+        timelines = _timelines(snapshot, arguments.device)
+        _print_heading(arguments, name, timelines)
+        for timeline in timelines:
             peak = snapshot.peak(timeline.device)
             groups = peak.live.by(arguments.by)
             lines = text.group_lines(groups, peak.requested, arguments.top or _TOP)
@@ -129,31 +128,31 @@ def _fragmentation(arguments: argparse.Namespace) -> int:
     event = None if arguments.at is None or at_oom else int(arguments.at)
 
     def show(snapshot: Snapshot, name: str) -> None:
-        used = _timelines(snapshot, arguments.device)
+        timelines = _timelines(snapshot, arguments.device)
         if at_oom:
-            _show_ooms(arguments, snapshot, name, used)
+            _show_ooms(arguments, snapshot, name, timelines)
             return
-        devices = [timeline.device for timeline in used]
+        devices = [timeline.device for timeline in timelines]
         if event is not None and arguments.device is None:
             # each device has its own events; if none has this one, the first reports the error
-            devices = [timeline.device for timeline in used if event < len(timeline.trace)] or devices[:1]
+            devices = [timeline.device for timeline in timelines if event < len(timeline.trace)] or devices[:1]
         results = [snapshot.fragmentation(event, device, arguments.need) for device in devices]
         if arguments.json:
             print_json({"file": name, "devices": [result.to_dict() for result in results]})
             return
-        _print_heading(arguments, name, used)
+        _print_heading(arguments, name, timelines)
         for result in results:
             print_lines(*text.fragmentation_lines(result))
 
     return _for_each_snapshot(arguments, show)
 
 
-def _show_ooms(arguments: argparse.Namespace, snapshot: Snapshot, name: str, used: Sequence[Timeline]) -> None:
-    ooms = [oom for timeline in used for oom in snapshot.ooms(timeline.device)]
+def _show_ooms(arguments: argparse.Namespace, snapshot: Snapshot, name: str, timelines: Sequence[Timeline]) -> None:
+    ooms = [oom for timeline in timelines for oom in snapshot.ooms(timeline.device)]
     if arguments.json:
         print_json({"file": name, "ooms": [oom.to_dict() for oom in ooms]})
     elif ooms:
-        _print_heading(arguments, name, used)
+        _print_heading(arguments, name, timelines)
         for oom in ooms:
             print_lines(*text.oom_lines(oom))
     else:
@@ -161,13 +160,9 @@ def _show_ooms(arguments: argparse.Namespace, snapshot: Snapshot, name: str, use
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    try:
-        with progress("reading"):
-            before = Snapshot.load(arguments.before)
-            after = before if arguments.after == arguments.before else Snapshot.load(arguments.after)
-    except SnapshotError as error:
-        print_error(error)
-        return BAD_FILE
+    with progress("reading"):
+        before = Snapshot.load(arguments.before)
+        after = before if arguments.after == arguments.before else Snapshot.load(arguments.after)
     events = arguments.at or (None, None)
     device = arguments.device
     difference = diff(before.live(events[0], device), after.live(events[1], device), arguments.by)
@@ -211,9 +206,7 @@ def _integer(value: str) -> int:
 _FILES = Option(("files",), "FILE", "a snapshot: pickle or JSON, also as .gz or .xz", many=True)
 _DEVICE = Option(("--device",), "N", "only this device", type=_integer)
 _GROUPS = (
-    Option(
-        ("--by",), "KEY", f"what to group by: {', '.join(sorted(KEYS))} (default line)", tuple(sorted(KEYS)), "line"
-    ),
+    Option(("--by",), "KEY", f"what to group by: {', '.join(_KEYS)} (default line)", _KEYS, "line"),
     Option(("-n", "--top"), "N", f"number of groups (default {_TOP}; in JSON all)", type=positive),
 )
 COMMANDS = (

@@ -72,7 +72,7 @@ def preload_pytorch(device_id: int = 0) -> None:
 
 
 def gpu_mem_get_mbs(torch_gpu_id: int | None = None) -> GPUMemory:
-    """Return total, free and used MiB of a device, by default the current one."""
+    """Return total, free and used MiB of a device, by default the current one. PyTorch's cache is used memory."""
     reading = _read_device(torch_gpu_id)
     total, free = reading.total or 0, reading.free or 0
     return GPUMemory(total=total // MIB, free=free // MIB, used=(total - free) // MIB)
@@ -84,38 +84,34 @@ def gpu_mem_get_total_mbs(torch_gpu_id: int | None = None) -> int:
 
 
 def gpu_mem_get_free_mbs(torch_gpu_id: int | None = None) -> int:
-    """Return the free MiB; PyTorch's cache is not free."""
+    """Return the free MiB."""
     return gpu_mem_get_mbs(torch_gpu_id).free
 
 
 def gpu_mem_get_used_mbs(torch_gpu_id: int | None = None) -> int:
-    """Return the used MiB, including PyTorch's cache."""
+    """Return the used MiB."""
     return gpu_mem_get_mbs(torch_gpu_id).used
 
 
 def gpu_mem_get_free_no_cache_mbs() -> int:
     """Return the free MiB after garbage collection and ``torch.cuda.empty_cache()``."""
-    _empty_cache()
-    return gpu_mem_get_free_mbs()
+    return _memory_without_cache().free
 
 
 def gpu_mem_get_used_no_cache_mbs() -> int:
     """Return the used MiB after garbage collection and ``torch.cuda.empty_cache()``."""
-    _empty_cache()
-    return gpu_mem_get_used_mbs()
+    return _memory_without_cache().used
 
 
-def _empty_cache() -> None:
+def _memory_without_cache() -> GPUMemory:
     torch = _torch()
     gc.collect()
     torch.cuda.empty_cache()
+    return gpu_mem_get_mbs()
 
 
 def gpu_mem_allocate_mbs(n: int, fatal: bool = False) -> Any:
-    """Allocate a float32 tensor of ``n`` MiB on the current device.
-
-    Returns:
-        The tensor, or None if there is not enough memory.
+    """Allocate a float32 tensor of ``n`` MiB on the current device; None if there is not enough memory.
 
     Raises:
         torch.OutOfMemoryError: There is not enough memory, and ``fatal`` is set.

@@ -27,19 +27,14 @@ __all__ = ["print_cuda_memory_usage", "save_memory_snapshot"]
 
 @contextlib.contextmanager
 def save_memory_snapshot(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Record the block's allocation history and save it, also when the block raises.
+    """Record the block's allocation history and save it, also when the block raises. Yields the snapshot's path.
 
-    Args:
-        path: A folder for ``snapshot.pickle``, created if it does not exist; or a file ending in ``.pickle`` or
-            ``.pkl``.
-
-    Yields:
-        The snapshot's path.
+    ``path`` is a folder for ``snapshot.pickle``, created if it does not exist, or a file ending in ``.pickle`` or
+    ``.pkl``. Errors are raised before the block runs.
 
     Raises:
-        OptionError: The path cannot be written to. Raised before the block runs.
-        RecordingError: No history can be recorded (no GPU, or another allocator). Raised before the block runs and
-            before a folder is created.
+        OptionError: The path cannot be written to.
+        RecordingError: No history can be recorded (no GPU, or another allocator); no folder is created.
     """
     target = Path(path).expanduser()
     if target.suffix not in {".pickle", ".pkl"} or target.is_dir():

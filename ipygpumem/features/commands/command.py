@@ -47,13 +47,10 @@ class Option:
     Attributes:
         flags: ``("-n", "--top")``, or ``("file",)`` for an argument.
         metavar: Name of its value in the help; None for a switch.
-        help: What it does.
         choices: The allowed values; empty for any.
-        default: Value if it is omitted.
         many: It may be repeated; as an argument, any number may be given; in a shell at least one.
         path: Its value is a path, for completion.
         type: Converts the text of the value; raises `OptionError` if it is invalid.
-        values: Number of values.
         only: The only interface that has it; None for both.
         usage: How it appears in the usage, if that is not its metavar.
     """
@@ -81,9 +78,6 @@ class Command:
     """A command of ``%gpumem``, of the shell command ``ipygpumem``, or of both.
 
     Attributes:
-        name: Its name.
-        help: What it does.
-        options: Its options and arguments.
         magic: Runs it in a notebook; the value it returns is the value of the line. None if there is no such magic.
         shell: Runs it in a shell, and returns the exit status. None if there is no such shell command.
         subcommands: The commands one of which must follow, as in ``%gpumem record start``.
@@ -247,11 +241,7 @@ def _split_devices(arguments: argparse.Namespace) -> None:
 
 
 def split_line(line: str) -> list[str]:
-    """Split a line as a shell does; on Windows a backslash is part of a path.
-
-    Raises:
-        OptionError: A quotation mark is not closed.
-    """
+    """Split a line as a shell does; on Windows a backslash is part of a path."""
     try:
         if os.name == "nt":
             return [argument.strip("\"'") for argument in shlex.split(line, posix=False)]
@@ -261,22 +251,14 @@ def split_line(line: str) -> list[str]:
 
 
 def positive(text: str) -> int:
-    """Convert a text to a positive integer.
-
-    Raises:
-        OptionError: It is not one.
-    """
+    """Convert a text to a positive integer."""
     if not text.isdecimal() or not text.isascii() or int(text[:9]) < 1:
         raise OptionError(f"must be a number, 1 or more, not {text!r}")
     return int(text[:9])
 
 
 def byte_count(text: str) -> int:
-    """Convert a size such as ``64MiB`` to bytes.
-
-    Raises:
-        OptionError: It is not a size, or less than 1 byte.
-    """
+    """Convert a size such as ``64MiB`` to bytes, at least 1."""
     nbytes = parse_size(text)
     if nbytes < 1:
         raise OptionError(f"must be at least 1 byte, not {text!r}")

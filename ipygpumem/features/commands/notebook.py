@@ -14,15 +14,7 @@ __all__ = ["Notebook"]
 
 
 class Notebook(Protocol):
-    """A shell with the extension.
-
-    Attributes:
-        shell: IPython's shell.
-        session: The runtime of this process.
-        cells: The cells of the shell.
-        record: The recording across cells.
-        monitoring: The memory monitor.
-    """
+    """A shell with the extension: IPython's shell, the runtime, its cells, the recording across cells, the monitor."""
 
     shell: Any
     session: Any

@@ -170,8 +170,8 @@ class _LineEvents:
     def lines(self) -> list[Line]:
         """All lines of these files that occur in the stack of an event."""
         sets, lines = list(self._sets), list(self._line_numbers)
-        used = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
-        return [lines[number] for number in sorted(used)]
+        occurring = {line for number in np.unique(self._event_set).tolist() for line in sets[number]}
+        return [lines[number] for number in sorted(occurring)]
 
     def uses(self, listed: set[Line]) -> tuple[dict[Line, LineUse], LineUse | None]:
         """What each line did, and what happened in the stacks that contain none of the listed lines."""

@@ -43,8 +43,8 @@ def lines_reaching_peak(snapshot: Snapshot, device: int) -> tuple[CodeLine, ...]
 
 def largest_lines(lines: Sequence[CodeLine], limit: int) -> tuple[tuple[CodeLine, ...], CodeLine]:
     """Split lines into the first ``limit`` and the sum of all others."""
-    rest = lines[limit:]
-    total = CodeLine("other lines", sum(line.amount for line in rest), sum(line.blocks for line in rest))
+    remaining = lines[limit:]
+    total = CodeLine("other lines", sum(line.amount for line in remaining), sum(line.blocks for line in remaining))
     return tuple(lines[:limit]), total
 
 

@@ -71,13 +71,13 @@ class ModelStorages:
     def _update(self, *, first: bool = False) -> None:
         """Find the current modules and tensors. A shared one belongs to the first module that has it."""
         self._tensor_refs = {key: entry for key, entry in self._tensor_refs.items() if entry[0]() is not None}
-        seen: set[int] = set()
+        visited: set[int] = set()
         pending = [(self._model(), "", -1, False)]
         while pending:
             module, path, parent, inside_compiled = pending.pop()
-            if id(module) in seen or not is_instance(module, self._torch.nn.Module):
+            if id(module) in visited or not is_instance(module, self._torch.nn.Module):
                 continue
-            seen.add(id(module))
+            visited.add(id(module))
             members = object.__getattribute__(module, "__dict__")
             compiled = _compiled(module, members)
             number = self._assign_number(module, path, parent, "inside" if inside_compiled else compiled, first=first)
@@ -118,8 +118,8 @@ class ModelStorages:
 
     def number_of_running(self, module: Any) -> int | None:
         """Return the number of a module that is called inside the model, to which it may just have been added."""
-        number, other = self.number(module), self._other_modules.get(id(module))
-        if number is None and (other is None or other() is not module):
+        number, reference = self.number(module), self._other_modules.get(id(module))
+        if number is None and (reference is None or reference() is not module):
             self._update()
             number = self.number(module)
             if number is None:

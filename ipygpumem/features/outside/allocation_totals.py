@@ -96,7 +96,6 @@ class RecordingInterval:
 
     Attributes:
         start: When it began, by CUPTI's clock.
-        owners: The totals of each owner.
         devices: The totals of all memory outside PyTorch by device index.
         seconds: How long recording was paused.
         lost: How often CUPTI had no buffer for its records.

@@ -30,16 +30,9 @@ _EMPTY = ("", "", "", "", "")
 
 def with_outside(tables: list[Table], report: Report) -> list[Table]:
     """Insert a table of memory outside PyTorch after each device's table of a report."""
-    outside_tables = {
-        outside.device: outside_table(outside, report.devices[outside.device]) for outside in report.libraries
-    }
-    result = []
-    for table in tables:
-        result.append(table)
-        device = table.title.partition(" ")[0]
-        if device in outside_tables:
-            result.append(outside_tables.pop(device))
-    return result
+    added = {outside.device: outside_table(outside, report.devices[outside.device]) for outside in report.libraries}
+    pairs = ((table, added.get(table.title)) for table in tables)
+    return [table for pair in pairs for table in pair if table is not None]
 
 
 def outside_table(outside: OutsideMemory, device: DeviceReport) -> Table:

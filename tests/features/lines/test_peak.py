@@ -12,10 +12,10 @@ from ipygpumem.features.report.table import peak_lines_tables
 
 
 def allocate_and_free(fake_gpu):
-    kept = fake_gpu.alloc(3 * MIB + 100)
+    block = fake_gpu.alloc(3 * MIB + 100)
     for _ in range(4):
         fake_gpu.free(fake_gpu.alloc(20 * MIB))
-    return kept
+    return block
 
 
 def record(path, fake_gpu, **options):

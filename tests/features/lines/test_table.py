@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 (so many times)
-"""The listing in full, as text; as HTML with what untrusted notebooks keep."""
+"""The complete listing as text, and as HTML that untrusted notebooks keep."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_the_phases_add_up_to_the_time_of_the_code(traffic, monkeypatch):
     assert m.report.seconds <= elapsed - sum(scanning)
 
 
-def test_gradients_that_are_gone_at_the_end(traffic):
+def test_gradients_that_are_freed_before_the_end(traffic):
     model = make()
     with ipygpumem.measure(modules=model) as m:
         model(torch.randn(16, 32)).square().mean().backward()
@@ -228,7 +228,7 @@ def test_compiled_modules_are_reported_as_a_whole(traffic):
     assert compiled.note == "compiled: memory of its submodules is not known separately"
     assert compiled.activations > 0
     inner = tree.row("1._orig_mod.up")
-    assert inner.parameters == inner.gradients == 64 * 256 * 4, "addresses are known all the same"
+    assert inner.parameters == inner.gradients == 64 * 256 * 4, "addresses are known in compiled code, too"
     assert (inner.activations, inner.temporary, inner.peak, inner.own) == (None, None, None, None)
     assert tree.row("2").calls == 1
     assert tree.row("2").note == "compiled: memory of its submodules is not known separately"
@@ -414,8 +414,8 @@ def test_lines_and_modules_together(traffic):
         loss.backward()
     check_sums(m)
     (device,) = m.report.lines
-    used = {line.text.strip(): line.use for line in device.listings[0].lines}
-    assert used["loss.backward()"].allocations > 0
+    uses = {line.text.strip(): line.use for line in device.listings[0].lines}
+    assert uses["loss.backward()"].allocations > 0
     check_nothing_is_patched()
 
 
@@ -497,7 +497,7 @@ def test_a_replaced_module_of_another_class_says_so(traffic):
         model(torch.randn(16, 32))
     tree = check_sums(m)
     assert [(row.path, row.type) for row in tree.rows] == [("", "Sequential"), ("0", "Linear, then Sequential")]
-    assert tree.row("0").parameters == (32 * 64 + 64 + 32 * 8 + 8) * 4, "both, until the old one had gone"
+    assert tree.row("0").parameters == (32 * 64 + 64 + 32 * 8 + 8) * 4, "both, as the old one was freed later"
     assert tree.row("0").calls == 1
 
 
@@ -566,7 +566,7 @@ def test_a_step_that_raises_ends_its_phase(traffic):
         step(model, optimizer, x)
         with pytest.raises(ZeroDivisionError):
             failing.step()
-        kept = torch.zeros(100_000)
+        tensor = torch.zeros(100_000)
     tree = check_sums(m)
     phases = {phase.name: phase for phase in tree.phases}
     assert phases["forward"].times == 2
@@ -574,7 +574,7 @@ def test_a_step_that_raises_ends_its_phase(traffic):
     assert phases["optimizer"].times == 3
     assert phases["forward"].change > 0
     assert any("an optimizer step raised" in note for note in tree.notes)
-    del kept
+    del tensor
 
 
 @pytest.fixture

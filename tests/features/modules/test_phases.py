@@ -1,4 +1,4 @@
-"""PhaseTracker: their changes add up, the highest of their peaks is the peak, and the innermost counts."""
+"""Phases of a step: changes that add up, peaks, and the innermost phase."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def test_sums(gpu):
     before = current().peaks.enter(outer, 0, reset=True).now.allocated
     phases = PhaseTracker(reset=True)
     phases.begin()
-    kept = []
+    blocks = []
     for _ in range(2):
         phases.enter("forward")
-        kept.append(gpu.alloc(10 * MIB))
+        blocks.append(gpu.alloc(10 * MIB))
         gpu.free(gpu.alloc(30 * MIB))
         phases.leave("forward")
         gpu.free(gpu.alloc(2 * MIB))
     phases.enter("backward")
-    gpu.free(kept.pop())
+    gpu.free(blocks.pop())
     phases.leave("backward")
     phases.end()
     phases.end()

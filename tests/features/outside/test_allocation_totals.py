@@ -1,4 +1,4 @@
-"""Sums by owner: levels and peaks in the order of time, whose an address is, a interval's own."""
+"""Totals of allocation records by owner: levels and peaks in the order of time, owners of addresses, intervals."""
 
 from __future__ import annotations
 

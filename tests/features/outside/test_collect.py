@@ -49,7 +49,7 @@ def outside_memory(m):
 
 
 def test_each_library_and_the_rest(gpu, cupti):
-    others = set(threading.enumerate())
+    threads = set(threading.enumerate())
     with measure(outside=True) as m:
         take(gpu, cupti, 0x1000, 388 * MIB, NCCL)
         take(gpu, cupti, 0x2000, 64 * MIB, CUBLAS)
@@ -67,7 +67,7 @@ def test_each_library_and_the_rest(gpu, cupti):
     ]
     assert memory.grade.trust == "exact"
     assert m.report.notes == ()
-    assert {thread for thread in threading.enumerate() if thread.name != "ipygpumem-sampler"} <= others
+    assert {thread for thread in threading.enumerate() if thread.name != "ipygpumem-sampler"} <= threads
     assert Report.from_dict(json.loads(m.report.to_json())) == m.report
 
 
@@ -302,4 +302,4 @@ def test_rmm_tensorflow_and_numba(monkeypatch):
         "numba's arrays": (14, None),
     }
     eager._context = types.SimpleNamespace(_initialized=True)
-    assert "TensorFlow's tensors" in {one.name for one in pool_readings([0])}
+    assert "TensorFlow's tensors" in {pool.name for pool in pool_readings([0])}

@@ -385,17 +385,17 @@ while not interval.owners:
 )
 def test_a_process_that_ends_while_recording(end, code):
     script = SHUTDOWN.format(path=sys.path, end=end)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     if code is None:
-        assert done.returncode in {-2, 130} and "KeyboardInterrupt" in done.stderr
+        assert process.returncode in {-2, 130} and "KeyboardInterrupt" in process.stderr
     else:
-        assert done.returncode == code, done.stderr
-    assert "Fatal" not in done.stderr and "Segmentation" not in done.stderr
-    assert ("Traceback" in done.stderr) == (code in {1, None})
+        assert process.returncode == code, process.stderr
+    assert "Fatal" not in process.stderr and "Segmentation" not in process.stderr
+    assert ("Traceback" in process.stderr) == (code in {1, None})
 
 
 def test_closing_while_other_threads_start(records, cupti):
-    stop, seen = threading.Event(), []
+    stop, intervals = threading.Event(), []
 
     def cells():
         while not stop.is_set():
@@ -407,7 +407,7 @@ def test_closing_while_other_threads_start(records, cupti):
             cupti.alloc(0x1000 + threading.get_ident(), 5)
             records.close_interval(interval)
             records.release()
-            seen.append(interval)
+            intervals.append(interval)
 
     users = [threading.Thread(target=cells) for _ in range(4)]
     for user in users:
@@ -420,7 +420,7 @@ def test_closing_while_other_threads_start(records, cupti):
         user.join(timeout=30)
         assert not user.is_alive()
     records.close()
-    assert seen
+    assert intervals
     assert threads() == []
     assert not cupti.enabled
 
@@ -468,7 +468,7 @@ def test_pytorchs_segments_are_identified_by_address(fake_gpu, records, cupti):
     fake_gpu.free(early)
     torch.cuda.empty_cache()
     cupti.free(segment["address"])
-    kept = fake_gpu.alloc(50 * MIB)
+    block = fake_gpu.alloc(50 * MIB)
     mine = torch.cuda.memory_snapshot()[0]
     cupti.alloc(mine["address"], mine["total_size"], NCCL)  # a pool of PyTorch that uses NCCL's allocator
     records.close_interval(interval)
@@ -476,4 +476,4 @@ def test_pytorchs_segments_are_identified_by_address(fake_gpu, records, cupti):
         "PyTorch's allocator": mine["total_size"] - segment["total_size"]
     }
     assert interval.devices[0].level == 0
-    del kept
+    del block

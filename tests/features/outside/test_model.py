@@ -1,4 +1,4 @@
-"""Libraries by name, and a sum that is NVML's."""
+"""Names of libraries, and libraries and the rest that add up to the change that NVML reports."""
 
 from __future__ import annotations
 
@@ -60,36 +60,36 @@ def library(name, change, **facts):
     return LibraryMemory(name, "", change=change, allocations=1, **facts)
 
 
-def settled(*libraries, **facts):
+def balanced(*libraries, **facts):
     device = report().devices["cuda:0"]
     facts = {"peak": 0, "reserved": None, "graphs": None, "seconds": 0.0, "grade": EXACT, **facts}
     return device, balance(device, libraries, (), **facts)
 
 
 def test_libraries_and_the_rest_are_the_change_outside():
-    device, one = settled(library("NCCL", 200 * MIB), library("cuBLAS", 30 * MIB), library("CuPy", -10 * MIB))
+    device, memory = balanced(library("NCCL", 200 * MIB), library("cuBLAS", 30 * MIB), library("CuPy", -10 * MIB))
     assert device.outside == 256 * MIB
-    assert (one.named, one.idle, one.rest) == (220 * MIB, 0, 36 * MIB)
-    assert [each.library for each in one.libraries] == ["NCCL", "cuBLAS", "CuPy"]
+    assert (memory.named, memory.idle, memory.rest) == (220 * MIB, 0, 36 * MIB)
+    assert [entry.library for entry in memory.libraries] == ["NCCL", "cuBLAS", "CuPy"]
 
 
-def test_what_is_not_of_the_card_stands_apart():
-    _, one = settled(library("x", 500 * MIB, memory="managed"), library("y", 90 * MIB, memory="pinned"))
-    assert (one.named, one.rest) == (0, 256 * MIB)
-    _, one = settled(library("x", 5 * MIB, memory="array"), library("y", 1, memory="static"))
-    assert one.named == 5 * MIB + 1
+def test_managed_and_pinned_memory_is_not_subtracted():
+    _, memory = balanced(library("x", 500 * MIB, memory="managed"), library("y", 90 * MIB, memory="pinned"))
+    assert (memory.named, memory.rest) == (0, 256 * MIB)
+    _, memory = balanced(library("x", 5 * MIB, memory="array"), library("y", 1, memory="static"))
+    assert memory.named == 5 * MIB + 1
 
 
-def test_a_pool_holds_what_its_users_gave_back():
-    _, one = settled(library("cuBLAS", 40 * MIB, pooled=True), reserved=64 * MIB)
-    assert (one.named, one.idle, one.rest) == (40 * MIB, 24 * MIB, 192 * MIB)
-    _, one = settled(library("cuBLAS", 40 * MIB, pooled=True), reserved=None, graphs=8 * MIB)
-    assert (one.named, one.idle, one.rest) == (40 * MIB, 8 * MIB, 208 * MIB)
+def test_unused_memory_of_a_pool():
+    _, memory = balanced(library("cuBLAS", 40 * MIB, pooled=True), reserved=64 * MIB)
+    assert (memory.named, memory.idle, memory.rest) == (40 * MIB, 24 * MIB, 192 * MIB)
+    _, memory = balanced(library("cuBLAS", 40 * MIB, pooled=True), reserved=None, graphs=8 * MIB)
+    assert (memory.named, memory.idle, memory.rest) == (40 * MIB, 8 * MIB, 208 * MIB)
 
 
-def test_an_unknown_change_leaves_an_unknown_rest():
+def test_rest_of_an_unknown_change_is_unknown():
     unknown = report(peak=None).devices["cuda:0"]
-    blind = balance(
+    memory = balance(
         type(unknown)(unknown.before, type(unknown.after)(unknown.name, context=True)),
         [library("NCCL", 5)],
         (),
@@ -99,5 +99,5 @@ def test_an_unknown_change_leaves_an_unknown_rest():
         seconds=0.0,
         grade=EXACT,
     )
-    assert blind.rest is None
-    assert blind.named == 5
+    assert memory.rest is None
+    assert memory.named == 5
