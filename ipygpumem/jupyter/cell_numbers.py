@@ -20,26 +20,22 @@ _TERMINAL = re.compile(r"<ipython-input-(\d+)-")
 
 
 class CellNumbers:
-    """The In numbers of one shell's cells by file name.
-
-    Attributes:
-        needed: Whether `note` must be called for each cell: IPython keeps the numbers itself from version 8 on.
-    """
+    """The In numbers of one shell's cells by file name. From version 8 on IPython keeps them itself."""
 
     def __init__(self, shell: Any) -> None:
         self._compile = shell.compile
-        self.needed = not hasattr(shell.compile, "_filename_map")
-        self._own: dict[str, int] = {}
+        self._kept_by_ipython = hasattr(shell.compile, "_filename_map")
+        self._numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
 
     def note(self, raw: str, number: int | None) -> None:
         """Record the number of a cell that has run."""
-        if number is not None and not hasattr(self._compile, "_filename_map"):
-            self._own[self._compile.get_code_name(raw, raw, number)] = number
+        if number is not None and not self._kept_by_ipython:
+            self._numbers[self._compile.get_code_name(raw, raw, number)] = number
 
     def known(self) -> dict[str, int]:
         """All known In numbers by file name."""
         numbers = {name: int(match[1]) for name in notebook_sources() if (match := _TERMINAL.match(name))}
-        return {**numbers, **self._own, **getattr(self._compile, "_filename_map", {})}
+        return {**numbers, **self._numbers}
 
     def filename(self, raw: str, number: int | None, statements: Container[str]) -> str | None:
         """File name of a cell in tracebacks; ``statements`` are those of statements, which have the same number."""
@@ -53,10 +49,8 @@ class CellNumbers:
 
     def label(self, file: str, line: int, function: str) -> str:
         """A recorded line by its cell, ``In [3]:5 make()``, or by its file."""
-        number = getattr(self._compile, "_filename_map", {}).get(file)
         match = _TERMINAL.match(file)
-        if number is None and match is not None:
-            number = int(match[1])
+        number = self._numbers.get(file, None if match is None else int(match[1]))
         if number is None:
             return frame_label(file, line, function)
         return f"In [{number}]:{line}{'' if function == '<module>' else f' {function}()'}"

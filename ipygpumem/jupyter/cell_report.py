@@ -11,8 +11,8 @@ from ipygpumem.features.holders.collect import new_holders
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.plan import make_plan
 from ipygpumem.features.profile.collect import ProfileCollector
-from ipygpumem.features.report.bundle import full_bundle, requested_bundle
 from ipygpumem.features.report.notes import ModeChanges
+from ipygpumem.features.report.table import full_bundle, requested_bundle
 from ipygpumem.jupyter.cell_events import guarded
 from ipygpumem.jupyter.display import uses_color
 

@@ -168,8 +168,7 @@ class Cells:
         success = bool(result is not None and result.success)
         if cell.live is not None:
             self.live.end(cell.live)
-        if self.numbers.needed:
-            self.numbers.note(raw, cell.number)
+        self.numbers.note(raw, cell.number)
         label, code = Label(raw, cell.number, cell.cell_id), Code()
         if plan.recorder is not None or record.recorder is not None:
             label, code = self._recorded_code(cell, raw)

@@ -12,39 +12,26 @@ from ipygpumem.features.commands.command import ASSIGNMENT, HELP, Command
 from ipygpumem.jupyter.options import CELL, STATEMENT
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Container, Iterable
 
     from ipygpumem.features.commands.command import Option
-    from ipygpumem.features.commands.notebook import Notebook
 
 __all__ = ["COMMANDS", "command_help", "help_text", "similar_command"]
 
 _NAME = re.compile(r"[A-Za-z_]\w*(?=\s|$)")
 
 
-def _on(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
-    notebook.set_reports(on=True)
-
-
-def _off(notebook: Notebook, arguments: argparse.Namespace) -> None:  # noqa: ARG001 (has no options)
-    notebook.set_reports(on=False)
-
-
 COMMANDS = (
-    Command("on", "report after every cell that changes memory", (HELP,), _on),
-    Command("off", "report only cells with %%gpumem", (HELP,), _off),
+    Command(
+        "on", "report after every cell that changes memory", (HELP,), lambda notebook, _: notebook.set_reports(on=True)
+    ),
+    Command("off", "report only cells with %%gpumem", (HELP,), lambda notebook, _: notebook.set_reports(on=False)),
     *(command for command in registry.COMMANDS if command.magic is not None or command.subcommands),
 )
 
 
 def similar_command(statement: str, names: Container[str]) -> tuple[str, str] | None:
-    """The undefined name that a statement begins with, and a command with a similar name; None if there is none.
-
-    Args:
-        statement: The statement.
-        names: The names that are defined.
-    """
+    """The name that a statement begins with, if it is not in ``names``, and the command with a similar name."""
     match = _NAME.match(statement)
     if match is None or match[0] in names or ASSIGNMENT.match(statement[match.end() :].lstrip()):
         return None

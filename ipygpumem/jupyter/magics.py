@@ -20,7 +20,7 @@ from IPython.core.magic import (
 
 from ipygpumem.core.errors import IpyGpuMemError
 from ipygpumem.core.files import check_path
-from ipygpumem.features.commands.command import parse_line, split_command, split_line
+from ipygpumem.features.commands.command import parse_line, show_result, split_command, split_line
 from ipygpumem.features.limits.model import Limits
 from ipygpumem.features.lines.source import resolve_name
 from ipygpumem.features.live.monitor import Monitor
@@ -37,11 +37,9 @@ from ipygpumem.jupyter.cell_report import CellOptions
 from ipygpumem.jupyter.cells import Cells
 from ipygpumem.jupyter.commands import COMMANDS, command_help, help_text, similar_command
 from ipygpumem.jupyter.display import Display
+from ipygpumem.jupyter.namespace import compile_statement, filled, functions, run_statement
 from ipygpumem.jupyter.options import CELL, STATEMENT, parse_options, split_statement
-from ipygpumem.jupyter.paths import filled
 from ipygpumem.jupyter.settings import Settings
-from ipygpumem.jupyter.statements import compile_statement, run_statement
-from ipygpumem.jupyter.user_functions import functions
 
 if TYPE_CHECKING:
     import argparse
@@ -153,13 +151,12 @@ class GPUMem(Magics, Settings, Display):
         if arguments.device:
             with _usage_errors("%gpumem"):
                 reading = reading.only(self.session.monitor.parse_devices(arguments.device))
-        self.cells.claim()
-        if arguments.var is not None:
-            self.shell.user_ns[arguments.var] = reading
-        if not arguments.quiet:
+
+        def show() -> None:
             tables = breakdown_tables(reading, self.session.baseline)
             self.show_tables(with_other_process_rows(tables, other_processes_by_device(reading)))
-        return reading if arguments.o else None
+
+        return show_result(self, arguments, reading, show)
 
     def _run_unmeasured(self, line: str, cell: str | None, local_ns: Any) -> Any:
         """Run the user's code in a forked process, which must not use CUDA or NVML."""
@@ -209,29 +206,27 @@ class GPUMem(Magics, Settings, Display):
         return CellOptions(plan, arguments.quiet, arguments.var, table=table, view=arguments.view, code=text)
 
     def _plan(self, arguments: argparse.Namespace, text: str) -> Plan:
-        peak_limit = self.limit if arguments.limit is None else arguments.limit
-        path = None if arguments.snapshot is None else self.output_path(arguments.snapshot)
-        model = None
+        devices, snapshot, trace, timeline = arguments.device, arguments.snapshot, arguments.trace, arguments.timeline
+        path = None if snapshot is None else self.output_path(snapshot)
+        modules = None
         if arguments.modules is not None:
-            model = self.evaluate(arguments.modules)
-        lines = None
-        if arguments.lines or arguments.function:
-            lines = functions(arguments.function, self.shell.user_ns, text)
-        monitor = self.session.monitor
+            modules = ModuleTracker(self.evaluate(arguments.modules), reset=self.peaks == "exact")
+        limits = (arguments.limit_held, arguments.limit_outside, arguments.limit_host)
+        with_lines = arguments.lines or arguments.function
         return make_plan(
             self.session,
-            devices=None if arguments.device is None else monitor.parse_devices(arguments.device),
-            lines=lines,
+            devices=None if devices is None else self.session.monitor.parse_devices(devices),
+            lines=functions(arguments.function, self.shell.user_ns, text) if with_lines else None,
             all_functions=not arguments.function,
             peak_lines=not arguments.quiet,
-            modules=None if model is None else ModuleTracker(model, reset=self.peaks == "exact"),
+            modules=modules,
             outside=arguments.outside or self.outside == "library",
-            limits=Limits.read(peak_limit, arguments.limit_held, arguments.limit_outside, arguments.limit_host),
+            limits=Limits.read(self.limit if arguments.limit is None else arguments.limit, *limits),
             path=path,
             history=history_options(arguments),
             profile=profile_collector(
-                None if arguments.trace is None else self.expand(arguments.trace),
-                None if arguments.timeline is None else self.expand(arguments.timeline),
+                None if trace is None else self.expand(trace),
+                None if timeline is None else self.expand(timeline),
                 outside=arguments.outside,
                 snapshot=path,
             ),

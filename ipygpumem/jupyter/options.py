@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CELL", "STATEMENT", "parse_options", "split_statement"]
 
+_ARGUMENT = re.compile(r"""\s*((?:"[^"]*"?|'[^']*'?|[^\s"'])+)""")
+"""An argument with its quotation marks."""
 _QUIET = Option(("-q", "--quiet"), None, "show nothing; the report is in ipygpumem.last")
 _VAR = Option(("-v", "--var"), "NAME", "store the report in this variable")
 _TABLE = Option(("--table",), None, "show the full breakdown, too")
@@ -115,30 +118,14 @@ def split_statement(options: tuple[Option, ...], line: str) -> tuple[str, str]:
     with_value = {flag for option in options for flag in option.flags if option.metavar is not None}
     flags = {flag for option in options for flag in option.flags}
     switches = {flag[1] for flag in flags - with_value if len(flag) == len("-q")}
-    rest = line.lstrip()
     end = 0
-    while rest.startswith("-"):
-        flag = rest.split(maxsplit=1)[0]
+    while (argument := _ARGUMENT.match(line, end)) is not None and argument[1].startswith("-"):
+        flag = argument[1]
         if flag.split("=")[0] not in flags and not (len(flag) > 1 and set(flag[1:]) <= switches):
-            # -x and -1 are valid statements; an unknown --option gets an error message
-            return (line, "") if flag.startswith("--") else (line[:end], rest)
-        end = len(line) - len(rest) + len(flag)
-        rest = rest[len(flag) :].lstrip()
-        if flag in with_value and rest:
-            value = _first_argument(rest)
-            end = len(line) - len(rest) + len(value)
-            rest = rest[len(value) :].lstrip()
-    return line[:end], rest
-
-
-def _first_argument(text: str) -> str:
-    """The first argument with its quotation marks."""
-    quote = ""
-    for index, character in enumerate(text):
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "\"'":
-            quote = character
-        elif character.isspace():
-            return text[:index]
-    return text
+            if flag.startswith("--"):  # an unknown option gets an error message; -x and -1 are valid statements
+                return line, ""
+            break
+        end = argument.end()
+        value = _ARGUMENT.match(line, end) if flag in with_value else None
+        end = end if value is None else value.end()
+    return line[:end], line[end:].lstrip()

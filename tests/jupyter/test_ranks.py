@@ -58,7 +58,7 @@ def test_invalid_arguments(notebook, run, line):
 
 
 def test_rank_in_a_path(notebook):
-    from ipygpumem.jupyter.paths import filled
+    from ipygpumem.jupyter.namespace import filled
 
     notebook.load()
     assert isinstance(notebook.run("%gpumem view x_{rank}.pickle").error, UsageError)

@@ -1,16 +1,21 @@
-"""The full breakdown of a report, and the memory breakdown at one instant, as tables."""
+"""The sections and the full breakdown of a report, and the memory breakdown at one instant, as tables."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.core.baseline import PRELOAD_OFF
 from ipygpumem.core.breakdown import breakdown
-from ipygpumem.core.tables import Table, TableRow, is_visible
+from ipygpumem.core.tables import Table, TableRow, is_visible, tables_bundle
 from ipygpumem.core.units import GIB, MIB, change_text, difference, duration, level_text, size
-from ipygpumem.features.outside.table import with_outside
+from ipygpumem.features.holders.table import holders_tables
+from ipygpumem.features.lines.table import line_table
+from ipygpumem.features.modules.table import module_tables
+from ipygpumem.features.outside.table import outside_table, with_outside
 from ipygpumem.features.processes.table import with_change_rows
-from ipygpumem.features.report.line import report_line
+from ipygpumem.features.report.line import line_bundle, report_footer
+from ipygpumem.features.report.notes import report_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,9 +23,50 @@ if TYPE_CHECKING:
     from ipygpumem.core.baseline import Baseline
     from ipygpumem.core.reading import Reading
     from ipygpumem.core.report import DeviceReport, HostReport, Report
+    from ipygpumem.features.holders.model import Holders
     from ipygpumem.features.lines.model import PeakLines
 
-__all__ = ["baseline_line", "breakdown_tables", "peak_lines_tables", "report_tables"]
+__all__ = [
+    "baseline_line",
+    "breakdown_tables",
+    "full_bundle",
+    "peak_lines_tables",
+    "report_tables",
+    "requested_bundle",
+]
+
+_NEW_HOLDERS = 5
+
+
+def requested_bundle(report: Report, *, color: bool = False) -> dict[str, str]:
+    """The sections that were requested for a report, followed by its short form."""
+    line = line_bundle(report, color=color)
+    tables = _sections(report)
+    if not tables:
+        return line
+    sections = tables_bundle(tables)
+    return {
+        "text/plain": f"{sections['text/plain']}\n\n{line['text/plain']}",
+        "text/html": sections["text/html"] + line["text/html"],
+    }
+
+
+def full_bundle(report: Report, new_holders: Holders | None = None) -> dict[str, str]:
+    """The sections that were requested, followed by the full breakdown and the holders of new memory."""
+    *tables, host = report_tables(report)
+    if new_holders is not None and new_holders.holders:
+        tables += holders_tables(new_holders, limit=_NEW_HOLDERS, parts=2)
+    return tables_bundle([*_sections(report, with_outside=False), *tables, host])
+
+
+def _sections(report: Report, *, with_outside: bool = True) -> list[Table]:
+    outside = [
+        outside_table(outside, report.devices[outside.device])
+        for outside in report.libraries
+        if with_outside and (outside.libraries or outside.pools or outside.grade.trust != "unknown")
+    ]
+    peak_lines = () if report.recording is None else report.recording.peak_lines
+    return [*map(line_table, report.lines), *module_tables(report.modules), *outside, *peak_lines_tables(peak_lines)]
 
 
 def report_tables(report: Report) -> list[Table]:
@@ -28,16 +74,13 @@ def report_tables(report: Report) -> list[Table]:
 
     Rows that are zero and did not change are left out.
     """
-    line = report_line(report)
     tables = [
         _device_table(device) for device in report.devices.values() if device.after.context or device.before.context
     ]
     tables.append(_host_table(report.host))
     tables = with_outside(with_change_rows(tables, report), report)
-    first = tables[0]
-    tables[0] = Table(f"{first.title}   {line.footer}", first.header, first.rows, first.remarks)
-    last = tables[-1]
-    tables[-1] = Table(last.title, last.header, last.rows, (*last.remarks, *line.notes))
+    tables[0] = replace(tables[0], title=f"{tables[0].title}   {report_footer(report)}")
+    tables[-1] = replace(tables[-1], remarks=(*tables[-1].remarks, *report_notes(report)))
     return tables
 
 

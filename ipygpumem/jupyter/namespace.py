@@ -1,0 +1,112 @@
+"""What magics look up in the notebook's namespace: variables in paths, functions, the names in a statement."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import platform
+import re
+import time
+from collections import ChainMap
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.utils.text import EvalFormatter
+
+from ipygpumem.core.errors import OptionError
+from ipygpumem.features.lines.source import SourceRegion, SourceTexts, code_object, function_region, resolve_name
+from ipygpumem.features.ranks.rank_info import rank_and_world
+from ipygpumem.measurement.notebook_sources import notebook_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["compile_statement", "filled", "functions", "run_statement"]
+
+
+def filled(shell: Any, text: str) -> str:
+    """A path with ``{name}`` replaced by variables of the notebook.
+
+    ``{host}`` is the name of the machine, ``{time}`` the current time, and ``{rank}``, unless it is a variable, the
+    rank of this process or the number of the engine.
+
+    Raises:
+        OptionError: A name cannot be filled in, or is written ``$name``, as for IPython's own magics.
+    """
+    for name in re.findall(r"\$([A-Za-z_]\w*)", text):
+        if name in shell.user_ns:
+            raise OptionError(f"{text!r} contains ${name}: write {{{name}}} to insert the value of the variable")
+    if "{" not in text:
+        return text
+    rank = rank_and_world()[0]
+    names: dict[str, Any] = {} if rank is None else {"rank": rank}
+    names = {**names, **shell.user_ns, "host": platform.node(), "time": time.strftime("%Y%m%d-%H%M%S")}
+    try:
+        return str(EvalFormatter().vformat(text, [], names))
+    except Exception as error:
+        raise OptionError(f"{text!r} cannot be expanded ({type(error).__name__}: {error})") from error
+
+
+def compile_statement(shell: Any, statement: str) -> tuple[Any, Any]:
+    """Compile a statement as IPython does: the code before its value, and the expression of its value.
+
+    Raises:
+        UsageError: The statement is invalid, or contains ``await``.
+    """
+    text = shell.transform_cell(statement)
+    # IPython 9.16 increments its counter before it runs a cell; the number of the running cell is in its result
+    number = getattr(getattr(shell.displayhook, "exec_result", None), "execution_count", None)
+    name = shell.compile.cache(text, number or shell.execution_count)
+    try:
+        tree = shell.transform_ast(ast.parse(text, filename=name))
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        before = compile(tree, name, "exec")
+        value = None if last is None else compile(ast.Expression(last.value), name, "eval")
+    except SyntaxError as error:
+        if "await" in (error.msg or ""):
+            raise UsageError("%gpumem cannot measure a statement with await: use %%gpumem for the cell") from error
+        raise UsageError(f"%gpumem: {error.msg}: {statement!r}") from error
+    return before, value
+
+
+def run_statement(shell: Any, code: tuple[Any, Any], local_ns: Any) -> Any:
+    """Run a compiled statement, and return its value."""
+    __tracebackhide__ = True
+    before, value = code
+    exec(before, shell.user_ns, local_ns)  # noqa: S102 (the user's own statement)
+    return None if value is None else eval(value, shell.user_ns, local_ns)  # noqa: S307 (as above)
+
+
+def functions(names: Iterable[str], namespace: Mapping[str, Any], text: str) -> list[SourceRegion]:
+    """The source regions of the functions and methods with these names, except those that the code itself defines.
+
+    Raises:
+        OptionError: A name is not a function, or its source is not available.
+    """
+    texts = SourceTexts(notebook_sources())
+    defined = _defined_names(text)
+    regions = []
+    for name in dict.fromkeys(names):
+        if name in defined:
+            continue
+        function = resolve_name(name, ChainMap(dict(namespace), vars(builtins)).__getitem__)
+        code = code_object(function)
+        if code is None:
+            if issubclass(type(function), type):
+                raise OptionError(f"{name!r} is a class: name a method, such as {name}.forward")
+            raise OptionError(f"{name!r} is not a function or method written in Python")
+        regions.append(function_region(code, texts))
+    return regions
+
+
+def _defined_names(text: str) -> set[str]:
+    """Names of the functions and methods that the code defines: ``train``, ``Net.forward``."""
+    tree = SourceTexts({"": text}).tree("")
+    if tree is None:
+        return set()
+    names = set()
+    for node in tree.body:
+        for inner in (node, *(node.body if isinstance(node, ast.ClassDef) else ())):
+            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                names.add(inner.name if inner is node else f"{node.name}.{inner.name}")  # type: ignore[attr-defined]
+    return names
