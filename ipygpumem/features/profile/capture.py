@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import gzip
 import inspect
+import json
 import os
+import re
+import shutil
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import RecordingError, first_line
-from ipygpumem.core.files import replacing
 from ipygpumem.core.interpreter import collector_paused
-from ipygpumem.features.profile.trace_file import write_trace
 from ipygpumem.measurement.profiler_handover import ProfilerObservers, profiling
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 __all__ = ["Capture"]
 
@@ -31,6 +34,10 @@ _OTHER_THREAD = (
 )
 _BUSY = "a profiler is running already and PyTorch supports one at a time: stop it first"
 _KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
+_INCOMPLETE = "the file is incomplete; is the disk full?"
+_TAIL = 1 << 14
+_TRACE_NAME = re.compile(rb'"traceName": ".*"(?=\s*\}\s*\Z)', re.DOTALL)
+"""The name of the file that Kineto wrote, which it stores in the file without escapes."""
 
 
 class _ActiveCapture:
@@ -66,7 +73,6 @@ class Capture:
         self._observers: ProfilerObservers | None = None
         self._thread = 0
         self._began = 0.0
-        self._ours = False
         self._pid = os.getpid()
 
     @staticmethod
@@ -101,31 +107,23 @@ class Capture:
         activities = [profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
-        self._pid, self._thread = os.getpid(), threading.get_ident()
+        options = {"profile_memory": True, "record_shapes": True, "with_stack": True}
+        if "acc_events" in inspect.signature(profiler.profile).parameters:
+            options["acc_events"] = True  # PyTorch 2.11 warns about profile cycles even for one (pytorch#180348)
+        try:
+            with _kineto_silenced():
+                profile = profiler.profile(activities=activities, **options)
+                profile.start()
+        except Exception as error:
+            raise RecordingError(f"torch.profiler does not start: {first_line(error)}") from error
+        # converting all events to Python objects at the end would take ten times as long as stopping
+        profile.acc_events = profile.profiler.acc_events = False
+        self._profile, self._pid, self._thread = profile, os.getpid(), threading.get_ident()
         self._observers = current().state(ProfilerObservers)
         self._observers.add(self._before_other_profiler, lambda: None)
-        try:
-            with self._using_profiler(), _kineto_silenced():
-                self._profile = profiler.profile(
-                    activities=activities,
-                    profile_memory=True,
-                    record_shapes=True,
-                    with_stack=True,
-                    **_without_warning(profiler.profile),
-                )
-                self._profile.start()
-                _skip_function_events(self._profile)
-        except Exception as error:
-            self._profile = None
-            self._observers.remove(self._before_other_profiler)
-            raise RecordingError(f"torch.profiler does not start: {first_line(error)}") from error
         current().state(_ActiveCapture).capture = self
         self._began = time.perf_counter()
         self.cost += self._began - began
-
-    @property
-    def _active(self) -> bool:
-        return self._profile is not None and self.result is None and not self.error
 
     def stop(self) -> None:
         """Stop the profiler. Further calls do nothing."""
@@ -136,20 +134,18 @@ class Capture:
         active = current().state(_ActiveCapture)
         if active.capture is self:
             active.capture = None
-        if not self._active:
+        if self._profile is None or self.result is not None or self.error:
             return
         if threading.get_ident() != self._thread:
             self.error = "there is no profile: the measurement ended in another thread than it began in"
             return
         began = time.perf_counter()
-        profile: Any = self._profile
         try:
-            with self._using_profiler(), collector_paused():
-                inner: Any = getattr(profile, "profiler", None)
-                if pytorch.started() is None and hasattr(inner, "use_device"):
-                    inner.use_device = None  # waiting for a device would initialize CUDA
-                profile.stop()
-            self.result = profile.profiler.kineto_results
+            with collector_paused():
+                if pytorch.started() is None:
+                    self._profile.profiler.use_device = None  # waiting for a device would initialize CUDA
+                self._profile.stop()
+            self.result = self._profile.profiler.kineto_results
             if self.result is None:
                 self.error = "torch.profiler has no result"
         except Exception as error:
@@ -162,30 +158,19 @@ class Capture:
         Raises:
             RecordingError: It starts in another thread, from which this one cannot be stopped.
         """
-        if self._ours or not self._active or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
         if threading.get_ident() != self._thread:
             raise RecordingError(_OTHER_THREAD)
         self.aside = time.perf_counter() - self._began
         self.stop()
 
-    @contextlib.contextmanager
-    def _using_profiler(self) -> Iterator[None]:
-        self._ours = True
-        try:
-            yield
-        finally:
-            self._ours = False
-
     def release(self) -> None:
         """Release the result, which may be large."""
         self._profile = self.result = None
 
     def write(self, path: Path) -> int:
-        """Write the trace for Perfetto and chrome://tracing, compressed if the name ends in ``.gz``.
-
-        Returns:
-            The size of the file in bytes.
+        """Write the trace for Perfetto and chrome://tracing, compressed if the name ends in ``.gz``; return its size.
 
         Raises:
             RecordingError: There is no result, or the file cannot be written.
@@ -193,9 +178,7 @@ class Capture:
         if self._profile is None or self.result is None:
             raise RecordingError(self.error or "nothing was profiled")
         try:
-            with replacing(path) as temporary:
-                write_trace(self._profile, temporary, path)
-                return temporary.stat().st_size
+            return _write_trace(self._profile.profiler, path)
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or first_line(error)
             raise RecordingError(f"the trace {path} was not written: {reason}") from error
@@ -225,14 +208,27 @@ def _kineto_silenced() -> Iterator[None]:
         os.environ.pop(_KINETO_LOG_LEVEL, None)
 
 
-def _without_warning(profile: Any) -> dict[str, bool]:
-    """Options against a warning about profile cycles that PyTorch 2.11 shows even for one (pytorch#180348)."""
-    return {"acc_events": True} if "acc_events" in inspect.signature(profile).parameters else {}
-
-
-def _skip_function_events(profile: Any) -> None:
-    """Do not convert all events to Python objects when the profiler stops: it takes ten times as long."""
-    profile.acc_events = False
-    inner: Any = getattr(profile, "profiler", None)
-    if inner is not None:
-        inner.acc_events = False
+def _write_trace(profiler: Any, path: Path) -> int:
+    """Write a trace completely or not at all, and return its size in bytes."""
+    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as folder:
+        trace, target = Path(folder, "trace.json"), Path(folder, "target")
+        profiler.export_chrome_trace(str(trace))
+        if not trace.exists():
+            raise OSError(_INCOMPLETE)
+        with trace.open("r+b") as file:
+            position = max(trace.stat().st_size - _TAIL, 0)
+            file.seek(position)
+            tail = file.read()
+            if not tail.rstrip().endswith(b"}"):  # Kineto does not report failed writes
+                raise OSError(_INCOMPLETE)
+            file.seek(position)
+            file.write(_TRACE_NAME.sub(lambda _: b'"traceName": ' + json.dumps(str(path)).encode(), tail))
+            file.truncate()
+        if path.suffix == ".gz":
+            with trace.open("rb") as source, gzip.open(target, "wb", compresslevel=6) as compressed:
+                shutil.copyfileobj(source, compressed, 1 << 20)
+        else:
+            trace.rename(target)
+        size = target.stat().st_size
+        target.replace(path)
+    return size

@@ -229,21 +229,22 @@ def test_a_full_disk_leaves_the_old_file(capture, tmp_path, monkeypatch):
 
 def test_kineto_is_silenced_unless_the_user_sets_a_log_level(monkeypatch):
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
-    seen = []
-    monkeypatch.setattr(profile, "start", lambda _: seen.append(os.environ.get("KINETO_LOG_LEVEL")))
-    monkeypatch.setattr(profile, "stop", lambda _: None)
-    Capture().start()
-    assert "KINETO_LOG_LEVEL" not in os.environ
-    monkeypatch.setenv("KINETO_LOG_LEVEL", "0")
-    release_all()
-    Capture().start()
-    release_all()
-    assert seen == ["6", "0"]
-    assert os.environ["KINETO_LOG_LEVEL"] == "0"
+    levels = []
+    start = profile.start
 
+    def start_and_record_level(self):
+        levels.append(os.environ.get("KINETO_LOG_LEVEL"))
+        start(self)
 
-def release_all():
-    current().state(ProfilerObservers).close()
+    monkeypatch.setattr(profile, "start", start_and_record_level)
+    for level in (None, "0"):
+        if level is not None:
+            monkeypatch.setenv("KINETO_LOG_LEVEL", level)
+        capture = Capture()
+        capture.start()
+        capture.stop()
+        assert os.environ.get("KINETO_LOG_LEVEL") == level
+    assert levels == ["6", "0"]
 
 
 def test_last_observer_is_called_first():
