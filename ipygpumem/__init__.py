@@ -108,7 +108,7 @@ def __getattr__(name: str) -> Any:
         from ipygpumem.features.history.reports import session_reports
 
         reports = session_reports()
-        return reports if name == "reports" else reports.newest
+        return reports if name == "reports" else next(reversed(reports), None)
     if name in _HOMES:
         return getattr(importlib.import_module(f"ipygpumem.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'ipygpumem' has no attribute {name!r}")

@@ -166,9 +166,9 @@ class ReportPresenter:
             self._show_recording(recording.path)
         for collector in options.plan.collectors:
             if isinstance(collector, ProfileCollector):
-                if not options.quiet and profile is not None and collector.profile is not None:
-                    magics.show_profile(collector.profile, collector.name, profile.peaks)
-                collector.profile = None  # frees up to a million events
+                if not options.quiet and profile is not None and collector.timelines:
+                    magics.show_profile(collector.timelines, collector.name, profile.peaks)
+                collector.timelines = ()  # frees up to a million events
 
     def _show_full(self, report: Report, display_id: str | None) -> None:
         holders = None

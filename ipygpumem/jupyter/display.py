@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ipygpumem.core.report import Report
     from ipygpumem.core.tables import Table
     from ipygpumem.features.profile.model import CategoryPeak
-    from ipygpumem.features.profile.timeline import Profile
+    from ipygpumem.features.profile.timeline import CategoryTimeline
 
 __all__ = ["Display", "is_terminal", "uses_color"]
 
@@ -90,13 +90,13 @@ class Display:
 
         View([Snapshot.load(file) for file in files]).publish(shell_target(self.shell))
 
-    def show_profile(self, profile: Profile, name: str, peaks: Sequence[CategoryPeak]) -> None:
+    def show_profile(self, timelines: Sequence[CategoryTimeline], name: str, peaks: Sequence[CategoryPeak]) -> None:
         """Display memory by category as a picture, with a table for front ends that show no pictures."""
         from ipygpumem.features.profile.picture import profile_picture
 
         text = text_tables(category_tables(peaks))
         try:
-            self.show_picture(profile_picture(profile, name), text)
+            self.show_picture(profile_picture(timelines, name), text)
         except Exception as error:
             self.print(f"ipygpumem: no picture of {name}: {first_line(error)}")
             self.publish({"text/plain": text})

@@ -33,19 +33,19 @@ def run():
     from ipygpumem.core.interpreter import collector_paused
     from ipygpumem.features.profile.event_tree import read_flow
     from ipygpumem.features.profile.page import timeline_page
-    from ipygpumem.features.profile.timeline import build_profile
+    from ipygpumem.features.profile.timeline import build_timelines
 
     capture = _profiled(torch)
     ours = theirs = float("inf")
     for _ in range(RUNS):
         start = time.perf_counter()
         with collector_paused():
-            profile = build_profile(read_flow(capture.result))
-        page = timeline_page(profile, "bench.html")
+            timelines = build_timelines(read_flow(capture.result))
+        page = timeline_page(timelines, "bench.html")
         ours = min(ours, time.perf_counter() - start)
     rows = [
         {
-            "measure": f"{len(profile.timelines[0]):,} changes: read, categorize, write the page",
+            "measure": f"{len(timelines[0]):,} changes: read, categorize, write the page",
             "value": f"{ours:.2f} s",
         },
         {"measure": "size of the page", "value": f"{len(page) / 1024:,.0f} KiB"},

@@ -15,7 +15,6 @@ from fakes.timelines import random_timeline
 from ipygpumem.core.units import size
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.page import timeline_page
-from ipygpumem.features.profile.timeline import Profile
 
 AXE = Path(__file__).parents[2] / "ipygpumem" / "viewer" / "node_modules" / "axe-core" / "axe.min.js"
 UNITS = {"GiB": 1 << 30, "MiB": 1 << 20}
@@ -26,7 +25,7 @@ CUDA, HOST = random_timeline(3000), random_timeline(40, "cpu", 2, reserved=False
 def opened(page, tmp_path):
     """The page of two devices, drawn; at the end nothing was asked of a network, and nothing was said of an error."""
     file = tmp_path / "my <timeline>.html"
-    file.write_text(timeline_page(Profile((CUDA, HOST)), "my <timeline>.html", ["A <b>note</b>."]), encoding="utf-8")
+    file.write_text(timeline_page((CUDA, HOST), "my <timeline>.html", ["A <b>note</b>."]), encoding="utf-8")
     asked, said = [], []
     page.on("request", lambda request: asked.append(request.url))
     page.on("console", lambda message: said.append(message.text))
@@ -149,7 +148,7 @@ def test_help_without_focus(opened):
 
 def test_axis_of_a_single_change(page, tmp_path):
     file = tmp_path / "one.html"
-    file.write_text(timeline_page(Profile((random_timeline(1),)), "one.html"), encoding="utf-8")
+    file.write_text(timeline_page((random_timeline(1),), "one.html"), encoding="utf-8")
     page.goto(file.as_uri())
     page.wait_for_function("window.ipygpumem")
     page.evaluate("""() => {
@@ -241,7 +240,7 @@ def test_narrow_window(opened, width):
 
 
 def test_damaged_data(page, tmp_path):
-    text = timeline_page(Profile((HOST,)), "x.html")
+    text = timeline_page((HOST,), "x.html")
     start = text.index('class="ipygpumem-data"')
     file = tmp_path / "x.html"
     file.write_text(text[: start + 200] + "AAAA" + text[start + 204 :], encoding="utf-8")
@@ -252,7 +251,7 @@ def test_damaged_data(page, tmp_path):
 def test_half_a_million_allocations(page, tmp_path):
     many = random_timeline(500_000)
     file = tmp_path / "many.html"
-    file.write_text(timeline_page(Profile((many,)), "many.html"), encoding="utf-8")
+    file.write_text(timeline_page((many,), "many.html"), encoding="utf-8")
     page.goto(file.as_uri())
     page.wait_for_function("window.ipygpumem")
     row, level = many.peak

@@ -29,10 +29,10 @@ def profiled(torch, run):
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_every_category_as_in_torchs_own_export(torch, example, tmp_path):
     from ipygpumem.features.profile.event_tree import read_flow
-    from ipygpumem.features.profile.timeline import build_profile
+    from ipygpumem.features.profile.timeline import build_timelines
 
     capture = profiled(torch, example)
-    timelines = {timeline.device: timeline for timeline in build_profile(read_flow(capture.result)).timelines}
+    timelines = {timeline.device: timeline for timeline in build_timelines(read_flow(capture.result))}
     assert next(iter(timelines)) == "cuda:0"
     for device in ("cuda:0", "cpu"):
         capture._profile.export_memory_timeline(str(tmp_path / "t.json"), device)

@@ -64,11 +64,6 @@ class Reports(Sequence["Report"]):
         for report in reports:
             self.append(report)
 
-    @property
-    def newest(self) -> Report | None:
-        """The newest report; None before the first."""
-        return self._reports[-1] if self._reports else None
-
     def append(self, report: Report) -> None:
         """Add a report at the end."""
         reports = self._reports

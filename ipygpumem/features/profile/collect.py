@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipygpumem.core.report import Report
-    from ipygpumem.features.profile.timeline import CategoryTimeline, Profile
+    from ipygpumem.features.profile.timeline import CategoryTimeline
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Outcome
 
@@ -78,7 +78,7 @@ class ProfileCollector(Collector):
     """A trace, and memory by category over time, from torch.profiler.
 
     Attributes:
-        profile: Memory by category; None before it is read.
+        timelines: Memory by category, for each device; empty before it is read.
 
     Raises:
         RecordingError: Profiling is not possible here.
@@ -87,7 +87,7 @@ class ProfileCollector(Collector):
     section = "profile"
 
     def __init__(self, trace: Path | None, timeline: Path | None) -> None:
-        self.profile: Profile | None = None
+        self.timelines: tuple[CategoryTimeline, ...] = ()
         self._trace, self._timeline = trace, timeline
         self._capture = Capture()
 
@@ -132,49 +132,48 @@ class ProfileCollector(Collector):
 
     def _write_timeline(self, path: Path) -> dict[str, Any]:
         with collector_paused():
-            profile = self._read_profile()
-        if not profile.timelines:
+            timelines, unknown_reason = self._read_timelines()
+        if not timelines:
             when = "by the profiled thread" if self._capture.aside is None else "before the code started its profiler"
             raise OptionError(f"the timeline was not written: nothing was allocated or freed {when}")
         from ipygpumem.features.profile.page import timeline_page
 
-        notes = [profile.unknown_reason] if profile.unknown_reason else []
+        notes = [unknown_reason] if unknown_reason else []
         if self._capture.aside is not None:
             notes.append("The code started its own profiler, and this profile ended there.")
-        page = timeline_page(profile, path.name, notes).encode("utf-8")
+        page = timeline_page(timelines, path.name, notes).encode("utf-8")
         try:
             with replacing(path) as temporary:
                 temporary.write_bytes(page)
         except OSError as error:
             raise OptionError(f"the timeline {path} was not written: {error.strerror or error}") from error
-        self.profile = profile
+        self.timelines = timelines
         return {
             "timeline": str(path),
             "timeline_size": len(page),
-            "changes": sum(map(len, profile.timelines)),
-            "peaks": tuple(map(_category_peak, profile.timelines)),
-            "why": profile.unknown_reason,
+            "changes": sum(map(len, timelines)),
+            "peaks": tuple(map(_category_peak, timelines)),
+            "why": unknown_reason,
         }
 
-    def _read_profile(self) -> Profile:
-        """Memory by category; all of it ``unknown`` if the operators cannot be read."""
+    def _read_timelines(self) -> tuple[tuple[CategoryTimeline, ...], str]:
+        """Memory by category, and why all of it is ``unknown`` if the operators cannot be read."""
         result = self._capture.result
         if result is None:
             raise OptionError(self._capture.error or "nothing was profiled")
         from ipygpumem.features.profile.event_tree import read_allocations, read_flow
-        from ipygpumem.features.profile.timeline import build_profile
+        from ipygpumem.features.profile.timeline import build_timelines
 
         try:
-            return build_profile(read_flow(result))
+            return build_timelines(read_flow(result)), ""
         except Exception as error:
-            cause = f"{type(error).__name__}: {first_line(error)}"
-        unknown_reason = f"all categories are unknown: the profile of this version of PyTorch cannot be read ({cause})"
+            problem = (
+                f"the profile of this version of PyTorch cannot be read ({type(error).__name__}: {first_line(error)})"
+            )
         try:
-            return build_profile(read_allocations(result), unknown_reason)
+            return build_timelines(read_allocations(result)), f"all categories are unknown: {problem}"
         except Exception as error:
-            raise OptionError(
-                f"the timeline was not written: the profile of this version of PyTorch cannot be read ({cause})"
-            ) from error
+            raise OptionError(f"the timeline was not written: {problem}") from error
 
 
 def _category_peak(timeline: CategoryTimeline) -> CategoryPeak:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipygpumem.core.units import MIB, duration, in_bytes, size
+from ipygpumem.core.units import duration, precise_size
 
 __all__ = ["CategoryPeak", "ProfileFacts"]
 
@@ -60,16 +60,12 @@ class ProfileFacts:
         if self.aside is not None:
             notes.append(f"the code started its own profiler: the profile ended after {duration(self.aside)}")
         if self.trace is not None:
-            notes.append(f"trace: {self.trace} ({_size(self.trace_size)}), open it with https://ui.perfetto.dev")
+            notes.append(f"trace: {self.trace} ({precise_size(self.trace_size)}), open it with https://ui.perfetto.dev")
         if self.timeline is not None:
-            notes.append(f"timeline: {self.timeline} ({_size(self.timeline_size)}), open it with any browser")
+            notes.append(f"timeline: {self.timeline} ({precise_size(self.timeline_size)}), open it with any browser")
         if self.why:
             notes.append(self.why)
         notes += self.errors
         cost = duration(self.seconds)
         notes.append(f"profiling took another {cost}; it also slowed the code down and used host memory")
         return notes
-
-
-def _size(nbytes: int) -> str:
-    return size(nbytes) if nbytes >= MIB // 20 else in_bytes(nbytes)

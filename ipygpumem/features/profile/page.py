@@ -10,21 +10,21 @@ from ipygpumem.snapshot.export.encode import encode_columns
 from ipygpumem.viewer.page import PageData, document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from ipygpumem.features.profile.timeline import CategoryTimeline, Profile
+    from ipygpumem.features.profile.timeline import CategoryTimeline
 
-__all__ = ["encode_profile", "timeline_page"]
+__all__ = ["encode_timelines", "timeline_page"]
 
 
-def encode_profile(profile: Profile, notes: Sequence[str] = ()) -> bytes:
+def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str] = ()) -> bytes:
     """Encode all timelines as `ipygpumem.snapshot.export.encode` does, with columns named ``0/time``, ``0/size``...
 
     Times are nanoseconds since the earliest start; ``source`` and ``target`` are -1 where there is none.
     """
-    origin = min((timeline.start for timeline in profile.timelines), default=0)
+    origin = min((timeline.start for timeline in timelines), default=0)
     devices = [
         {
             "name": timeline.device,
@@ -34,37 +34,17 @@ def encode_profile(profile: Profile, notes: Sequence[str] = ()) -> bytes:
             "count": len(timeline),
             "has_counters": timeline.allocated is not None,
         }
-        for timeline in profile.timelines
+        for timeline in timelines
     ]
-    columns = (
-        (f"{number}/{name}", column)
-        for number, timeline in enumerate(profile.timelines)
-        for name, column in _columns(timeline, origin)
-    )
+    columns: list[tuple[str, NDArray[Any]]] = []
+    for number, timeline in enumerate(timelines):
+        columns.append((f"{number}/time", np.maximum(timeline.time - origin, 0)))
+        names = ("source", "target", "size", *(() if timeline.allocated is None else ("allocated", "reserved")))
+        columns += [(f"{number}/{name}", getattr(timeline, name)) for name in names]
     return encode_columns({"version": 1, "notes": list(notes), "devices": devices}, columns)
 
 
-def _columns(timeline: CategoryTimeline, origin: int) -> Iterator[tuple[str, NDArray[Any]]]:
-    yield "time", np.maximum(timeline.time - origin, 0)
-    yield "source", timeline.source
-    yield "target", timeline.target
-    yield "size", timeline.size
-    if timeline.allocated is not None and timeline.reserved is not None:
-        yield "allocated", timeline.allocated
-        yield "reserved", timeline.reserved
-
-
-def timeline_page(profile: Profile, name: str, notes: Sequence[str] = (), *, theme: str = "auto") -> str:
-    """Return the HTML of a page that shows a profile.
-
-    Args:
-        profile: Memory of at least one device.
-        name: Title of the page.
-        notes: Sentences above the chart.
-        theme: ``"auto"`` (follows the system), ``"light"`` or ``"dark"``.
-
-    Raises:
-        OptionError: The theme is unknown.
-    """
-    data = PageData(name, encode_profile(profile, notes))
-    return document("categories.js", "memory by category", [data], title=name, theme=theme)
+def timeline_page(timelines: Sequence[CategoryTimeline], name: str, notes: Sequence[str] = ()) -> str:
+    """Return the HTML of a page that shows the memory of at least one device, with sentences above the chart."""
+    data = PageData(name, encode_timelines(timelines, notes))
+    return document("categories.js", "memory by category", [data], title=name, theme="auto")

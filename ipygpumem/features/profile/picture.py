@@ -13,9 +13,11 @@ from ipygpumem.viewer.axes import INK, LEFT, POINT, RIGHT, mark_peak, time_ticks
 from ipygpumem.viewer.still import render
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
-    from ipygpumem.features.profile.timeline import CategoryTimeline, Profile
+    from ipygpumem.features.profile.timeline import CategoryTimeline
     from ipygpumem.viewer.axes import LegendItem, Sheet
     from ipygpumem.viewer.still import Picture
 
@@ -31,17 +33,17 @@ _ORDER = (0, 1, 5, 2, 4, 6, 3, 7)
 _COLORS = ("#44bb99", "#eedd88", "#c9a27e", "#b9a0dc", "#ee8866", "#77aadd", "#99ddff", "#b4bfcc")
 
 
-def profile_picture(profile: Profile, name: str) -> Picture:
+def profile_picture(timelines: Sequence[CategoryTimeline], name: str) -> Picture:
     """Draw a profile.
 
     Raises:
         OptionError: matplotlib is not installed.
     """
-    shown = profile.timelines[:_MAX_DEVICES]
+    shown = timelines[:_MAX_DEVICES]
     tops = np.cumsum([_TOP, *(_PANEL_HEIGHT + _LEGEND_ROW * _legend_rows(timeline) for timeline in shown)]).tolist()
-    facts = f"memory by category, {many(sum(map(len, profile.timelines)), 'change')}"
-    if len(profile.timelines) > len(shown):
-        facts += f"; {many(len(profile.timelines) - len(shown), 'other device')} in the page"
+    facts = f"memory by category, {many(sum(map(len, timelines)), 'change')}"
+    if len(timelines) > len(shown):
+        facts += f"; {many(len(timelines) - len(shown), 'other device')} in the page"
 
     def draw(sheet: Sheet) -> None:
         sheet.title(RIGHT, 20, clip(name, 60), facts, size=14)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.features.profile.data_flow import DataFlow, UnmatchedEvent
 
-__all__ = ["CategoryTimeline", "Profile", "build_profile"]
+__all__ = ["CategoryTimeline", "build_timelines"]
 
 _ALLOCATED, _WRITTEN, _FREED = range(3)
 """Order of changes at the same time."""
@@ -77,11 +77,6 @@ class CategoryTimeline:
         row = int(self.total.argmax())
         return row, int(self.total[row])
 
-    @property
-    def has_categories(self) -> bool:
-        """Whether any memory has another category than ``unknown``."""
-        return bool((self.levels[:, :UNKNOWN] != 0).any())
-
     def when(self, row: int) -> int:
         """Return the nanoseconds from the start to a row of `levels`."""
         return 0 if row == 0 else max(int(self.time[row - 1]) - self.start, 0)
@@ -98,19 +93,6 @@ class CategoryTimeline:
         return max(int(self.time[-1]) if len(self) else self.start, self.span[1], self.start)
 
 
-@dataclass(frozen=True)
-class Profile:
-    """The memory of a profiled program.
-
-    Attributes:
-        timelines: One per device, GPUs before the host, then the highest peak first.
-        unknown_reason: Why all categories are unknown; empty if they are not.
-    """
-
-    timelines: tuple[CategoryTimeline, ...]
-    unknown_reason: str = ""
-
-
 class _Changes:
     """Changes of one device: rows of (time, order, source, target, bytes), and bytes of each category before them."""
 
@@ -119,19 +101,14 @@ class _Changes:
         self.base = np.zeros(len(CATEGORIES), np.int64)
 
 
-def build_profile(flow: DataFlow, unknown_reason: str = "") -> Profile:
-    """Build the timelines of a program.
-
-    Args:
-        flow: Its memory events.
-        unknown_reason: Why ``flow`` has no operators, if it has none.
-    """
+def build_timelines(flow: DataFlow) -> tuple[CategoryTimeline, ...]:
+    """Build a timeline for each device: GPUs before the host, then the highest peak first."""
     devices: defaultdict[str, _Changes] = defaultdict(_Changes)
     _add_unmatched(flow.unmatched, devices)
     _add_tensors(flow, devices)
     timelines = [_timeline(device, changes, flow) for device, changes in devices.items()]
     timelines.sort(key=lambda timeline: (timeline.device == _HOST, -timeline.peak[1], timeline.device))
-    return Profile(tuple(timelines), unknown_reason)
+    return tuple(timelines)
 
 
 def _add_unmatched(events: list[UnmatchedEvent], devices: defaultdict[str, _Changes]) -> None:

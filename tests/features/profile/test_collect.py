@@ -199,7 +199,7 @@ def test_the_sentences():
     facts = ProfileFacts("/a/t.json", 3 << 20, "/a/t.html", 500, seconds=2.5)
     assert facts.sentences() == [
         "trace: /a/t.json (3.0 MiB), open it with https://ui.perfetto.dev",
-        "timeline: /a/t.html (500 bytes), open it with any browser",
+        "timeline: /a/t.html (500 B), open it with any browser",
         "profiling took another 2.50 s; it also slowed the code down and used host memory",
     ]
     failed = dataclasses.replace(facts, trace=None, timeline=None, why="why", errors=("e",))

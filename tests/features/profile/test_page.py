@@ -6,14 +6,10 @@ import base64
 import re
 from pathlib import Path
 
-import pytest
-
 from fakes.timelines import random_timeline
 from ipygpumem import viewer
-from ipygpumem.core.errors import OptionError
 from ipygpumem.features.profile.categories import CATEGORIES
-from ipygpumem.features.profile.page import encode_profile, timeline_page
-from ipygpumem.features.profile.timeline import Profile
+from ipygpumem.features.profile.page import encode_timelines, timeline_page
 from ipygpumem.snapshot.export.encode import decode
 from ipygpumem.viewer.page import script
 
@@ -27,25 +23,25 @@ def test_javascript_numbers_the_categories_alike():
 
 
 def test_the_encoded_columns_can_be_decoded():
-    profile = Profile((random_timeline(), random_timeline(20, "cpu", 2, reserved=False)))
-    header, columns = decode(encode_profile(profile, ["a note"]))
+    profile = (random_timeline(), random_timeline(20, "cpu", 2, reserved=False))
+    header, columns = decode(encode_timelines(profile, ["a note"]))
     assert header["notes"] == ["a note"]
     assert [device["name"] for device in header["devices"]] == ["cuda:0", "cpu"]
     assert [device["has_counters"] for device in header["devices"]] == [True, False]
-    origin = min(timeline.start for timeline in profile.timelines)
-    for number, timeline in enumerate(profile.timelines):
+    origin = min(timeline.start for timeline in profile)
+    for number, timeline in enumerate(profile):
         device = header["devices"][number]
         assert device["base"] == timeline.base.tolist()
         assert device["end"] == timeline.end - origin
         assert (columns[f"{number}/time"] == timeline.time - origin).all()
         for name in ("source", "target", "size"):
             assert (columns[f"{number}/{name}"] == getattr(timeline, name)).all()
-    assert (columns["0/allocated"] == profile.timelines[0].allocated).all()
+    assert (columns["0/allocated"] == profile[0].allocated).all()
     assert "1/allocated" not in columns
 
 
 def test_one_file_with_a_policy_without_network():
-    text = timeline_page(Profile((random_timeline(),)), "<x>.html", ["</script><b>"])
+    text = timeline_page((random_timeline(),), "<x>.html", ["</script><b>"])
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
     assert "default-src &#x27;none&#x27;" in policy
     assert "http" not in policy
@@ -55,11 +51,6 @@ def test_one_file_with_a_policy_without_network():
     assert "<b>" not in outside
     data = re.search(r'class="ipygpumem-data"[^>]*>([^<]*)</script>', text)[1]
     assert decode(base64.b64decode(data))[0]["notes"] == ["</script><b>"]
-
-
-def test_unknown_themes_are_rejected():
-    with pytest.raises(OptionError, match="unknown theme 'blue': choose auto, light or dark"):
-        timeline_page(Profile((random_timeline(),)), "x", theme="blue")
 
 
 def test_the_bundle_is_small_and_ends_no_script():

@@ -12,7 +12,7 @@ from fakes.timelines import random_timeline
 from ipygpumem.features.profile import picture as module
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.picture import profile_picture
-from ipygpumem.features.profile.timeline import CategoryTimeline, Profile
+from ipygpumem.features.profile.timeline import CategoryTimeline
 from ipygpumem.viewer.axes import LEFT, WIDTH, Sheet, style
 from ipygpumem.viewer.page import script
 from ipygpumem.viewer.still import MAX_BYTES
@@ -52,9 +52,7 @@ def test_each_layer_has_the_height_of_its_bytes():
 
 
 def test_the_picture():
-    picture = profile_picture(
-        Profile((random_timeline(5000), random_timeline(20, "cpu", 2, reserved=False))), "my $name$.html"
-    )
+    picture = profile_picture((random_timeline(5000), random_timeline(20, "cpu", 2, reserved=False)), "my $name$.html")
     assert len(picture.png) <= MAX_BYTES
     image = Image.open(io.BytesIO(picture.png))
     assert picture.width == WIDTH
@@ -65,7 +63,7 @@ def test_the_picture():
 
 def test_many_devices():
     timelines = tuple(random_timeline(50, f"cuda:{number}", number) for number in range(6))
-    assert len(profile_picture(Profile(timelines), "x").text.split("; ")) == 4
+    assert len(profile_picture(timelines, "x").text.split("; ")) == 4
 
 
 def test_a_single_change():
@@ -73,4 +71,4 @@ def test_a_single_change():
     timeline = CategoryTimeline(
         "cpu", base, np.array([7]), np.array([-1], np.int8), np.array([7], np.int8), np.array([3]), span=(7, 7)
     )
-    assert profile_picture(Profile((timeline,)), "x").text == "cpu: peak 0.0 MiB after 0.0 ms"
+    assert profile_picture((timeline,), "x").text == "cpu: peak 0.0 MiB after 0.0 ms"
