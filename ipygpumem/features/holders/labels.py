@@ -75,11 +75,8 @@ def reference_labels(
 ) -> Iterator[tuple[int, Label]]:
     """The id and label of every object that this one refers to by a name, an index or a key.
 
-    Args:
-        obj: The object that has the references.
-        style: How its keys are written if it is a dict.
-        tensor_ids: The ids of tensors that may be dict keys.
-        wanted_ids: The ids of interest; None for all. More may be returned.
+    ``style`` is that of its keys if it is a dict; ``tensor_ids`` are the ids of tensors that may be such keys. With
+    ``wanted_ids``, other references may be left out.
     """
     cls = type(obj)
     base = next((base for base in mro(cls) if id(base) in _BY_BASE or base is dict), object)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import time
 import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.interpreter import is_exactly, type_name
 from ipygpumem.features.holders.labels import Label, fallback_label, is_labelled_indirectly, reference_labels
 from ipygpumem.features.holders.model import PLACES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from ipygpumem.features.holders.model import Place
     from ipygpumem.features.holders.referrers import ReferrerGraph
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["PLACE_ORDER", "NamedObject", "ObjectNames"]
 
 PLACE_ORDER = {place: i for i, place in enumerate(PLACES)}
+_PLACE_BITS = {place: 1 << i for i, place in enumerate(PLACES)}
 _LAST_RESORT_STEPS = 50
 """Depth added by an optimizer's references, so that a parameter is named after its module."""
 _SHARED_ROOT_DEPTH = 5
@@ -38,6 +39,8 @@ _MAX_NAME_ATTEMPTS = 40
 """Names that are tried for one storage: there may be any number of paths to it."""
 _CLOCK_INTERVAL = 256
 """Objects visited between two looks at the clock."""
+_LAZY = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+_CONTAINERS = (dict, list, tuple, types.CellType, types.TracebackType)
 
 _Queue = list[tuple[int, int, int]]
 
@@ -56,29 +59,30 @@ class NamedObject:
     graph: bool
     depth: int
 
-    def child(self, own_id: int, label: Label, holder: str, *, graph: bool, last_resort: bool = False) -> NamedObject:
-        """The name of an object that this one refers to."""
+    def child(
+        self, own_id: int, label: Label, *, holder: str = "", graph: bool = False, last_resort: bool = False
+    ) -> NamedObject:
+        """The name of an object that this one refers to; ``graph``: through an autograd graph."""
         # a module's own dicts, and what they contain, are no further away than the module
         inside_module = label.style in {"module", "members"} or self.label.style == "members"
         steps = _LAST_RESORT_STEPS if last_resort else 0 if inside_module else 1
-        return NamedObject(own_id, label, holder, self.place, graph, self.depth + steps)
+        holder = holder or self.holder or f"{self.label.text}{label.text}"
+        return NamedObject(own_id, label, holder, self.place, self.graph or graph, self.depth + steps)
 
 
 class ObjectNames:
-    """Names of the objects in a referrer graph, as far as they are found before the deadline (`time.perf_counter`).
+    """Names of the objects in a referrer graph, as far as they are found in time.
 
     Attributes:
         named: The first name of each object, by id.
         place_bits: For each id one bit for every place from which it is reached.
         root_ids: Objects with a name of their own, no matter what refers to them.
-        complete: Whether all names were found.
     """
 
-    def __init__(self, referrers: ReferrerGraph, targets: Targets, deadline: float) -> None:
+    def __init__(self, referrers: ReferrerGraph, targets: Targets) -> None:
         self._referrers = referrers
         self._targets = targets
         self._node_ids = targets.graph.nodes.keys()
-        self._deadline = deadline
         self._order = itertools.count()
         self._graph_edges: list[tuple[int, int]] = []
         self._skipped: set[int] = set()
@@ -86,7 +90,6 @@ class ObjectNames:
         self.named: dict[int, NamedObject] = {}
         self.place_bits: dict[int, int] = {}
         self.root_ids: set[int] = set()
-        self.complete = True
 
     def name_from_roots(self, roots: Sequence[Root]) -> None:
         """Name everything that the roots lead to."""
@@ -97,39 +100,36 @@ class ObjectNames:
             for root in group:
                 self._add_root(root, queue)
             self._visit(queue)
-        self._finish()
-
-    def name_unreached(self, labelled_ids: Iterable[tuple[int, str]], holder: str, place: Place) -> None:
-        """Name objects that no root leads to, given as (id, label) with referrers first, all under one holder."""
-        bit = 1 << PLACES.index(place)
-        for object_id, text in labelled_ids:
-            self.place_bits[object_id] = self.place_bits.get(object_id, 0) | bit
-            if object_id not in self.named and object_id not in self._skipped:
-                queue: _Queue = []
-                self._name(object_id, NamedObject(None, Label(text), holder, place, graph=False, depth=0), queue)
-                self._visit(queue)
-        self._finish()
-
-    def _finish(self) -> None:
         self._follow_graphs()
         self._spread_places()
 
-    def places(self, ids: Iterable[int]) -> tuple[Place, ...]:
+    def name_unreached(self, ids: Collection[int], holder: str, place: Place) -> None:
+        """Name objects that no root leads to, all under one holder."""
+        inner = {child_id for key in ids for child_id in self._referrers.children.get(key, ()) if child_id != key}
+        objects = self._referrers.objects
+        # objects that no other refers to come first, then those in cycles
+        for object_id in sorted(ids, key=lambda key: (key in inner, _label_rank(objects[key]))):
+            self._mark(object_id, place)
+            if object_id not in self.named and object_id not in self._skipped:
+                queue: _Queue = []
+                label = Label(f"<{_description(objects[object_id])}>")
+                self._name(object_id, NamedObject(None, label, holder, place, graph=False, depth=0), queue)
+                self._visit(queue)
+        self._follow_graphs()
+        self._spread_places()
+
+    def places(self, ids: Sequence[int]) -> tuple[Place, ...]:
         """All places from which one of these objects is reached."""
-        bits = 0
-        for object_id in ids:
-            bits |= self.place_bits.get(object_id, 0)
-        return tuple(place for i, place in enumerate(PLACES) if bits >> i & 1)
+        return tuple(p for p in PLACES if any(self.place_bits.get(key, 0) & _PLACE_BITS[p] for key in ids))
 
     def _add_root(self, root: Root, queue: _Queue) -> None:
         root_id = id(root.value)
         if root_id not in self._referrers.objects:
             return
-        bit = 1 << PLACES.index(root.place)
         if root.style != "names":
             holder = "" if root.style == "items" else root.label
             depth = 0 if root.terminal and not root.last_resort else _SHARED_ROOT_DEPTH
-            self.place_bits[root_id] = self.place_bits.get(root_id, 0) | bit
+            self._mark(root_id, root.place)
             label = Label(root.label, root.style)
             self._name(root_id, NamedObject(None, label, holder, root.place, graph=False, depth=depth), queue)
             return
@@ -137,38 +137,33 @@ class ObjectNames:
         child_ids = set(self._referrers.children.get(root_id, ()))
         for child_id, label in reference_labels(root.value, "names", ()):
             if child_id in child_ids and (root.names is None or root.names(label.text)):
-                self.place_bits[child_id] = self.place_bits.get(child_id, 0) | bit
+                self._mark(child_id, root.place)
                 text = f"{root.label}{label.text}"
                 named = NamedObject(None, Label(text, label.style), text, root.place, graph=False, depth=depth)
                 self._name(child_id, named, queue)
 
+    def _mark(self, object_id: int, place: Place) -> None:
+        self.place_bits[object_id] = self.place_bits.get(object_id, 0) | _PLACE_BITS[place]
+
     def _visit(self, queue: _Queue) -> None:
         for count in itertools.count():
-            if not queue or (count % _CLOCK_INTERVAL == 0 and self._out_of_time()):
+            if not queue or (count % _CLOCK_INTERVAL == 0 and self._referrers.limit.reached()):
                 return
             _, _, object_id = heapq.heappop(queue)
-            children = self._referrers.children.get(object_id)
-            if not children:
-                continue
+            child_ids = dict.fromkeys(self._referrers.children.get(object_id, ()))
             if object_id in self._node_ids:
                 named = self.named[object_id]
-                for child_id in dict.fromkeys(children):
-                    self._name(child_id, named.child(object_id, Label(""), named.holder, graph=True), queue)
-            else:
-                self._name_children(object_id, dict.fromkeys(children), queue)
-
-    def _out_of_time(self) -> bool:
-        if time.perf_counter() > self._deadline:
-            self.complete = False
-        return not self.complete
+                for child_id in child_ids:
+                    self._name(child_id, named.child(object_id, Label(""), graph=True), queue)
+            elif child_ids:
+                self._name_children(object_id, child_ids, queue)
 
     def _name_children(self, object_id: int, child_ids: dict[int, None], queue: _Queue) -> None:
         objects, target_ids = self._referrers.objects, self._targets.by_id
         obj, named = objects[object_id], self.named[object_id]
-        skipped = [child_id for child_id in child_ids if is_labelled_indirectly(obj, objects[child_id])]
-        if skipped:
-            self._skipped.update(skipped)
-            child_ids = {child_id: None for child_id in child_ids if child_id not in skipped}
+        skipped = {child_id for child_id in child_ids if is_labelled_indirectly(obj, objects[child_id])}
+        self._skipped |= skipped
+        child_ids = {child_id: None for child_id in child_ids if child_id not in skipped}
         is_target = object_id in target_ids
         # each local variable of a failed function or a thread is a holder of its own
         is_frame = type(obj) is types.FrameType and named.place in {"traceback", "thread"}
@@ -176,21 +171,15 @@ class ObjectNames:
         for child_id, label in reference_labels(obj, named.label.style, target_ids, child_ids):
             if child_id in child_ids or (label.indirect and child_id in objects):
                 labelled.add(child_id)
-                holder = (
-                    f"{self.name(object_id)}{label.text}" if is_frame else named.holder or named.label.text + label.text
-                )
+                holder = f"{self.name(object_id)}{label.text}" if is_frame else ""
                 last_resort = label.last_resort or object_id in self._targets.optimizer_ids
-                child = named.child(object_id, label, holder, graph=named.graph, last_resort=last_resort)
-                self._name(child_id, child, queue)
-        for child_id in child_ids:
-            if child_id in labelled:
-                continue
+                self._name(child_id, named.child(object_id, label, holder=holder, last_resort=last_resort), queue)
+        for child_id in (child_id for child_id in child_ids if child_id not in labelled):
             if is_target and child_id in self._node_ids:
                 self._graph_edges.append((object_id, child_id))  # names through a graph come after all others
-                continue
-            text = self._tensor_reference(child_id, obj) if is_target else fallback_label(obj)
-            holder = named.holder or f"{named.label.text}{text}"
-            self._name(child_id, named.child(object_id, Label(text), holder, graph=named.graph), queue)
+            else:
+                text = self._tensor_reference(child_id, obj) if is_target else fallback_label(obj)
+                self._name(child_id, named.child(object_id, Label(text)), queue)
 
     def _tensor_reference(self, child_id: int, tensor: Any) -> str:
         """The label of what a tensor keeps: its gradient, or the tensor it is a view of, which has the same name."""
@@ -204,7 +193,7 @@ class ObjectNames:
             queue: _Queue = []
             for tensor_id, node_id in edges:
                 named = self.named[tensor_id]
-                self._name(node_id, named.child(tensor_id, Label(""), named.holder, graph=True), queue)
+                self._name(node_id, named.child(tensor_id, Label(""), graph=True), queue)
             self._visit(queue)
 
     def _name(self, object_id: int, new: NamedObject, queue: _Queue) -> None:
@@ -291,3 +280,13 @@ class ObjectNames:
                 parent_names = self._names(parent_id, (*path, object_id), attempts_left)
                 names.update({name + self._label_text(label): None for name in parent_names})
         return list(names)
+
+
+def _label_rank(obj: Any) -> int:
+    """A function's frame tells more than another object, and that more than a container."""
+    return 0 if type(obj) is types.FrameType else 2 if is_exactly(obj, _CONTAINERS) else 1
+
+
+def _description(obj: Any) -> str:
+    class_name = str(type_name(type(obj)))
+    return f"{class_name} {obj.__name__}()" if is_exactly(obj, (*_LAZY, types.FunctionType)) else class_name

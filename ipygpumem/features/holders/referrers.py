@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.core.interpreter import frame_locals, is_exactly, is_instance, running_frames, type_name
+from ipygpumem.core.interpreter import frame_locals, is_exactly, is_instance, running_frames
 from ipygpumem.features.holders.labels import global_namespaces, reference_labels
 from ipygpumem.features.holders.roots import Root
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Ids = NDArray[np.int64]
 
-__all__ = ["Heap", "ReferrerGraph"]
+__all__ = ["Heap", "ReferrerGraph", "SearchLimit"]
 
 _CHUNK = 8192
 _MAX_SINGLE_LOOKUPS = 32
@@ -37,39 +37,49 @@ _BITS = 24
 _MASK = (1 << _BITS) - 1
 _MAX_OBJECTS = 400_000
 _DEFINED_IN_NAMESPACE = (types.FunctionType, types.FrameType)
-_LAZY = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-_CONTAINERS = (dict, list, tuple, types.CellType, types.TracebackType)
+
+
+class SearchLimit:
+    """The time limit of a search.
+
+    Attributes:
+        start: When the search began, in seconds of `time.perf_counter`.
+        end: When it must end.
+        complete: Whether neither this limit nor a limit of size was reached.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.start = time.perf_counter()
+        self.end = self.start + seconds
+        self.complete = True
+
+    def reached(self) -> bool:
+        """Whether the limit is reached. Then the search is incomplete."""
+        is_reached = time.perf_counter() > self.end
+        self.complete &= not is_reached
+        return is_reached
+
+    def passed(self, share: float) -> bool:
+        """Whether this share of the time has passed."""
+        return time.perf_counter() > self.start + (self.end - self.start) * share
 
 
 class Heap:
-    """The tracked objects at one instant, kept alive until `release`. The caller pauses the collector meanwhile.
+    """The tracked objects at one instant, kept alive until `release`. The caller pauses the collector meanwhile."""
 
-    Reading stops at the deadline, in seconds of `time.perf_counter`.
-
-    Attributes:
-        objects: The objects.
-        complete: Whether everything was read before the deadline.
-    """
-
-    def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
-        self.complete = True
+    def __init__(self, limit: SearchLimit) -> None:
+        self._limit = limit
         self.objects: list[Any] = gc.get_objects()
         _remove_asyncio(self.objects)
         if gc.get_freeze_count():
             self._find_frozen()
-        if self._out_of_time():
+        if self._limit.reached():
             self.objects.clear()
         count = len(self.objects)
         self._ids: Ids = np.fromiter(map(id, self.objects), np.int64, count)
         self._type_ids: Ids = np.fromiter(map(id, map(type, self.objects)), np.int64, count)
         self._children: Ids = np.empty(0, np.int64)
         self._parents: NDArray[np.int32] = np.empty(0, np.int32)
-
-    def _out_of_time(self) -> bool:
-        if time.perf_counter() > self._deadline:
-            self.complete = False
-        return not self.complete
 
     def _find_frozen(self) -> None:
         """Add what ``gc.freeze`` hides from the collector's list, as far as it is reachable."""
@@ -79,7 +89,7 @@ class Heap:
         seen.update(map(id, (objects, seeds)))  # our own lists refer to everything
         self._add(seeds, seen)
         start = 0
-        while start < len(objects) and not self._out_of_time():  # the list grows meanwhile
+        while start < len(objects) and not self._limit.reached():  # the list grows meanwhile
             end = min(start + _CHUNK, len(objects))
             self._add(gc.get_referents(*objects[start:end]), seen)
             start = end
@@ -109,12 +119,12 @@ class Heap:
         return by_role
 
     def connect(self) -> None:
-        """Read the references of all objects. At the deadline none of them is kept: partial ones give wrong names."""
+        """Read the references of all objects. At the time limit none is kept, as partial ones give wrong names."""
         id_bitmap = _bitmap(self._ids)
         objects = self.objects
         children, parents = [self._children], [self._parents]
         for start in range(0, len(objects), _CHUNK):
-            if self._out_of_time():
+            if self._limit.reached():
                 return
             referents = list(map(gc.get_referents, objects[start : start + _CHUNK]))
             lengths = np.fromiter(map(len, referents), np.int64, len(referents))
@@ -175,34 +185,40 @@ class ReferrerGraph:
         children: For each id the ids of the objects that it refers to, one for each reference.
         extra: Referrers that the collector does not know, by the id of the referent: a tensor keeps its gradient and
             its base, and a node of an autograd graph its saved tensors, from C++.
-        complete: Whether all referrers were found.
+
+    Args:
+        heap: Where referrers are looked up.
+        objects: The targets and the nodes of their autograd graphs.
+        extra: See above.
+        terminal_ids: The ids of objects whose own referrers do not matter.
+        limit: When to stop.
     """
 
-    def __init__(self, targets: Mapping[int, Any], extra: dict[int, list[Any]]) -> None:
-        self.objects: dict[int, Any] = dict(targets)
+    def __init__(
+        self,
+        heap: Heap,
+        objects: dict[int, Any],
+        extra: dict[int, list[Any]],
+        terminal_ids: Collection[int],
+        limit: SearchLimit,
+    ) -> None:
+        self.heap = heap
+        self.objects = objects
         self.children: dict[int, list[int]] = {}
         self.extra = extra
-        self.complete = True
+        self.limit = limit
+        self._terminal_ids = terminal_ids
 
-    def add_referrers(
-        self, heap: Heap, terminal_ids: Collection[int], deadline: float, start_ids: list[int] | None = None
-    ) -> None:
-        """Add everything that leads to some objects.
-
-        Args:
-            heap: Where the referrers are looked up.
-            terminal_ids: Objects whose own referrers do not matter.
-            deadline: When to stop, in seconds of `time.perf_counter`.
-            start_ids: The objects to start from; None for all that are here.
-        """
+    def add_referrers(self, start_ids: list[int] | None = None) -> None:
+        """Add everything that leads to some objects, by default to all that are here."""
         objects, children = self.objects, self.children
         frontier = list(objects) if start_ids is None else start_ids
-        while frontier:
-            if len(objects) > _MAX_OBJECTS or time.perf_counter() > deadline:
-                self.complete = False
+        while frontier and not self.limit.reached():
+            if len(objects) > _MAX_OBJECTS:
+                self.limit.complete = False
                 return
             next_frontier = []
-            for child_id, parents in zip(frontier, heap.parents(frontier), strict=True):
+            for child_id, parents in zip(frontier, self.heap.parents(frontier), strict=True):
                 child = objects[child_id]
                 is_dict, is_class = type(child) is dict, is_instance(child, type)
                 for parent in (*parents, *self.extra.get(child_id, ())):
@@ -215,7 +231,7 @@ class ReferrerGraph:
                     parent_id = id(parent)
                     if parent_id not in objects:
                         objects[parent_id] = parent
-                        if parent_id not in terminal_ids:
+                        if parent_id not in self._terminal_ids:
                             next_frontier.append(parent_id)
                     children.setdefault(parent_id, []).append(child_id)
             frontier = next_frontier
@@ -232,11 +248,8 @@ class ReferrerGraph:
         """Those of some objects that something outside of them keeps alive. The others are unreachable cycles.
 
         This is the collector's own computation, without a collection: an object is held from outside if it has more
-        references than the other objects account for. Everything that such an object refers to is held, too.
-
-        Args:
-            ids: Objects that no root leads to.
-            own_references: This package's references to each object, besides those of the heap and of this graph.
+        references than the other objects and this package (``own_references``, the heap and this graph) account for.
+        Everything that such an object refers to is held, too.
         """
         inner_references: dict[int, int] = {}
         for object_id in ids:
@@ -260,12 +273,6 @@ class ReferrerGraph:
             pending += new
         return held
 
-    def outermost_first(self, ids: Collection[int]) -> list[tuple[int, str]]:
-        """Ids and labels of some objects: first those that no other refers to; the objects of a cycle in any order."""
-        inner = {child_id for key in ids for child_id in self.children.get(key, ()) if child_id != key}
-        ordered = sorted(ids, key=lambda key: (key in inner, _label_rank(self.objects[key])))
-        return [(key, f"<{_description(self.objects[key])}>") for key in ordered]
-
 
 def _is_global_namespace(namespace: dict[Any, Any], obj: Any) -> bool:
     return any(namespace is candidate for candidate in global_namespaces(obj))
@@ -277,13 +284,3 @@ def _reference_count_of_unheld() -> int:
     graph_objects = {0: heap_objects[0]}
     obj = graph_objects[0]
     return sys.getrefcount(obj)
-
-
-def _label_rank(obj: Any) -> int:
-    """A function's frame tells more than another object, and that more than a container."""
-    return 0 if type(obj) is types.FrameType else 2 if is_exactly(obj, _CONTAINERS) else 1
-
-
-def _description(obj: Any) -> str:
-    class_name = str(type_name(type(obj)))
-    return f"{class_name} {obj.__name__}()" if is_exactly(obj, (*_LAZY, types.FunctionType)) else class_name

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.interpreter import collector_paused
 from ipygpumem.features.holders.model import Storage
 from ipygpumem.features.holders.naming import PLACE_ORDER, ObjectNames
-from ipygpumem.features.holders.referrers import Heap, ReferrerGraph
+from ipygpumem.features.holders.referrers import Heap, ReferrerGraph, SearchLimit
 from ipygpumem.features.holders.roots import thread_roots
 from ipygpumem.features.holders.targets import Targets
 from ipygpumem.features.holders.untracked import add_array_referrers, add_class_referrers
@@ -90,77 +90,63 @@ def search_holders(
     limit: float = 10.0,
     threads: bool = True,
 ) -> SearchResult:
-    """Find what keeps each storage alive.
+    """Find what keeps each storage on the wanted devices alive; ``limit`` is in seconds.
 
-    Args:
-        roots: Where names begin, in any order.
-        torch: The module ``torch``.
-        is_wanted: Whether a device of this name is of interest.
-        limit: Time limit in seconds.
-        threads: Whether to look into the local variables of running code, too.
+    Names begin at the roots and, with ``threads``, at the local variables of running code.
     """
     with collector_paused():
-        search = _HolderSearch(torch, is_wanted, limit)
+        search = _HolderSearch(torch, limit)
         try:
             with search.types.without_overrides():
-                return search.run(list(roots), threads=threads)
+                return search.run(list(roots), is_wanted, threads=threads)
         finally:
             search.heap.release()
 
 
 class _HolderSearch:
-    def __init__(self, torch: Any, is_wanted: Callable[[str], bool], limit: float) -> None:
-        self.start = time.perf_counter()
-        self.limit = limit
-        self.deadline = self.start + limit
+    def __init__(self, torch: Any, seconds: float) -> None:
+        self.limit = SearchLimit(seconds)
         self.types = TorchTypes(torch)
-        self.is_wanted = is_wanted
-        self.heap = Heap(self.deadline)
-        self.complete = True
+        self.heap = Heap(self.limit)
         self.arrays_searched = False
 
-    def run(self, roots: list[Root], *, threads: bool) -> SearchResult:
+    def run(self, roots: list[Root], is_wanted: Callable[[str], bool], *, threads: bool) -> SearchResult:
         storages: list[NamedStorage] = []
         references: dict[StorageLocation, Any] = {}
         notes = []
         by_role = self.heap.by_role(self.types.role)
         if by_role.get("tensor") or by_role.get("storage"):
             self.heap.connect()  # first, because reading an object may create its ``__dict__``
-            self.targets = Targets(self.types, self.is_wanted, by_role, self.deadline)
+            self.targets = Targets(self.types, is_wanted, by_role, self.limit)
             references = self.targets.references
             if self.targets.graph.unreadable:
                 notes.append(_UNREADABLE)
-            self.complete = self.targets.graph.complete
             if self.targets.by_id:
                 storages = self._named_storages(self._find_names(roots, threads=threads))
-        complete = self.complete and self.heap.complete
-        seconds = time.perf_counter() - self.start
-        return SearchResult(storages, references, len(self.heap.objects), seconds, complete, tuple(notes))
+        objects, seconds = len(self.heap.objects), time.perf_counter() - self.limit.start
+        return SearchResult(storages, references, objects, seconds, self.limit.complete, tuple(notes))
 
     def _find_names(self, roots: list[Root], *, threads: bool) -> ObjectNames:
         targets = self.targets
-        self.referrers = referrers = ReferrerGraph(
-            {key: target.obj for key, target in targets.by_id.items()}, targets.extra
-        )
-        referrers.objects.update(targets.graph.nodes)
+        objects = {key: target.obj for key, target in targets.by_id.items()} | targets.graph.nodes
         terminal_ids = {id(root.value) for root in roots if root.terminal}
-        referrers.add_referrers(self.heap, terminal_ids, self.deadline)
+        self.referrers = ReferrerGraph(self.heap, objects, targets.extra, terminal_ids, self.limit)
+        self.referrers.add_referrers()
         if threads:
-            roots += thread_roots(referrers)
+            roots += thread_roots(self.referrers)
         names = self._name_objects(roots)
         for _ in range(_MAX_SECOND_LOOKS):
-            added = self._look_again(names, roots) if self.complete else []
+            added = self._look_again(names, roots) if self.limit.complete else []
             if not added:
                 break
-            referrers.add_referrers(self.heap, terminal_ids, self.deadline, added)
+            self.referrers.add_referrers(added)
             names = self._name_objects(roots)
         self._name_unreached(names)
         return names
 
     def _name_objects(self, roots: list[Root]) -> ObjectNames:
-        names = ObjectNames(self.referrers, self.targets, self.deadline)
+        names = ObjectNames(self.referrers, self.targets)
         names.name_from_roots(roots)
-        self.complete = self.complete and self.heap.complete and self.referrers.complete and names.complete
         return names
 
     def _look_again(self, names: ObjectNames, roots: list[Root]) -> list[int]:
@@ -168,14 +154,13 @@ class _HolderSearch:
         ids = self._unreached_ids(names)
         targets = [self.targets.by_id[object_id] for object_id in ids if object_id in self.targets.by_id]
         unnamed = sum(memory.size for target in targets for memory in target.memory)
-        if unnamed < _MIN_UNNAMED_BYTES or time.perf_counter() > self.start + self.limit * _SECOND_LOOK_SHARE:
+        if unnamed < _MIN_UNNAMED_BYTES or self.limit.passed(_SECOND_LOOK_SHARE):
             return []
-        added = add_class_referrers(ids, self.referrers, self.heap)
+        added = add_class_referrers(ids, self.referrers)
         if added or self.arrays_searched:
             return added
         self.arrays_searched = True
-        deadline = self.start + self.limit * 2 * _SECOND_LOOK_SHARE
-        return add_array_referrers(ids, self.referrers, self.heap, deadline, [root.value for root in roots])
+        return add_array_referrers(ids, self.referrers, 2 * _SECOND_LOOK_SHARE, [root.value for root in roots])
 
     def _unreached_ids(self, names: ObjectNames) -> set[int]:
         """The objects that no root leads to, without storages that only their tensors keep alive."""
@@ -195,13 +180,13 @@ class _HolderSearch:
 
     def _name_unreached(self, names: ObjectNames) -> None:
         ids = self._unreached_ids(names)
-        if not ids or not self.complete:  # after an incomplete search they may have a name
+        if not ids or not self.limit.complete:  # after an incomplete search they may have a name
             return
         held = self.referrers.held_from_outside(ids, self.targets.own_references())
         cycles = [object_id for object_id in ids if object_id not in held]
         alive = [object_id for object_id in ids if object_id in held]
-        names.name_unreached(self.referrers.outermost_first(alive), NO_NAME, "elsewhere")
-        names.name_unreached(self.referrers.outermost_first(cycles), "unreachable cycles", "garbage")
+        names.name_unreached(alive, NO_NAME, "elsewhere")
+        names.name_unreached(cycles, "unreachable cycles", "garbage")
 
     def _named_storages(self, names: ObjectNames) -> list[NamedStorage]:
         groups: dict[StorageLocation, list[int]] = {}

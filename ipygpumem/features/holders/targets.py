@@ -8,7 +8,6 @@ A hook that packed a saved tensor may keep it itself: a checkpoint keeps its arg
 from __future__ import annotations
 
 import gc
-import time
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
@@ -22,6 +21,7 @@ from ipygpumem.sources.storages import is_saved_tensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ipygpumem.features.holders.referrers import SearchLimit
     from ipygpumem.sources.storages import StorageLocation, TorchTypes
 
 __all__ = ["Target", "Targets"]
@@ -70,7 +70,7 @@ class Targets:
     """
 
     def __init__(
-        self, types: TorchTypes, is_wanted: Callable[[str], bool], by_role: dict[str, list[Any]], deadline: float
+        self, types: TorchTypes, is_wanted: Callable[[str], bool], by_role: dict[str, list[Any]], limit: SearchLimit
     ) -> None:
         tensors = by_role.get("tensor", [])
         self._types = types
@@ -93,7 +93,7 @@ class Targets:
         self._add_bases()
         self._set_roles()
         self._set_kinds()
-        self.graph = AutogradGraph(types, tensors, self.extra, deadline)
+        self.graph = AutogradGraph(types, tensors, self.extra, limit)
         for obj in self.graph.saved.values():
             if types.role(type(obj)) == "tensor":
                 self._add(obj)
@@ -220,25 +220,25 @@ class AutogradGraph:
         nodes: The nodes by id, kept alive because the collector does not know them and ids are reused.
         saved: What the nodes keep besides each other: tensors, or what a hook made of them, and the hooks.
         unreadable: Whether some saved tensors cannot be read in this version of PyTorch.
-        complete: Whether all nodes were visited.
     """
 
-    def __init__(self, types: TorchTypes, tensors: Iterable[Any], extra: dict[int, list[Any]], deadline: float) -> None:
+    def __init__(
+        self, types: TorchTypes, tensors: Iterable[Any], extra: dict[int, list[Any]], limit: SearchLimit
+    ) -> None:
         self._types = types
         self._extra = extra
         self._searched_ids: set[int] = set()
         self.nodes: dict[int, Any] = {}
         self.saved: dict[int, Any] = {}
         self.unreadable = False
-        self.complete = True
         pending: list[Any] = []
         for tensor in tensors:
             node = types.grad_fn(tensor)
             if node is not None:
                 self._add_nodes([node], tensor, pending)
-        while pending:
-            if len(self.nodes) > _MAX_NODES or time.perf_counter() > deadline:
-                self.complete = False
+        while pending and not limit.reached():
+            if len(self.nodes) > _MAX_NODES:
+                limit.complete = False
                 return
             node = pending.pop()
             self._add_nodes(types.next_nodes(node), node, pending)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,13 +68,14 @@ def _flatten(values: Any, depth: int, position: tuple[int, ...]) -> Iterator[tup
 
 
 def add_array_referrers(
-    ids: Collection[int], referrers: ReferrerGraph, heap: Heap, deadline: float, roots: Iterable[Any] = ()
+    ids: Collection[int], referrers: ReferrerGraph, share: float, roots: Iterable[Any] = ()
 ) -> list[int]:
     """Add the arrays and untracked containers that lead to some objects; returns the ids of what was added.
 
-    ``roots``: objects to look into although the collector may not track them.
+    Nothing is added if reading takes longer than a share of the time limit. ``roots`` are objects to look into although
+    the collector may not track them.
     """
-    pending = _untracked_referents(heap, deadline)
+    pending = _untracked_referents(referrers, share)
     pending += [(part, root) for root in roots if _is_untracked(root) for part in _referents(root) if _may_refer(part)]
     array_referrers: dict[int, list[Any]] = {}
     arrays: dict[int, Any] = {}
@@ -106,12 +106,12 @@ def add_array_referrers(
     return added
 
 
-def _untracked_referents(heap: Heap, deadline: float) -> list[tuple[Any, Any]]:
+def _untracked_referents(referrers: ReferrerGraph, share: float) -> list[tuple[Any, Any]]:
     """Arrays and untracked containers that a tracked object refers to, each with that object."""
     pairs: list[tuple[Any, Any]] = []
-    objects = heap.objects
+    objects = referrers.heap.objects
     for start in range(0, len(objects), _CHUNK):
-        if time.perf_counter() > deadline:
+        if referrers.limit.passed(share):
             return []
         chunk = objects[start : start + _CHUNK]
         referents = list(map(gc.get_referents, chunk))
@@ -149,14 +149,14 @@ def _is_untracked(obj: Any) -> bool:
     return (type(obj) is dict or type(obj) is tuple) and not gc.is_tracked(obj)
 
 
-def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph, heap: Heap) -> list[int]:
+def add_class_referrers(ids: Collection[int], referrers: ReferrerGraph) -> list[int]:
     """Add instances, subclasses and tuples of the classes among some objects; returns the ids of what was added."""
     class_ids = [object_id for object_id in ids if is_instance(referrers.objects[object_id], type)]
     added = []
-    for class_id, parents in zip(class_ids, heap.parents(class_ids), strict=True):
+    for class_id, parents in zip(class_ids, referrers.heap.parents(class_ids), strict=True):
         cls = referrers.objects[class_id]
         chosen = [obj for obj in parents if obj is not cls and (type(obj) is cls or is_instance(obj, type))]
-        chosen += [obj for obj in parents if type(obj) is tuple and not _belongs_to_class(obj, heap)]
+        chosen += [obj for obj in parents if type(obj) is tuple and not _belongs_to_class(obj, referrers.heap)]
         for obj in chosen[:_MAX_CLASS_REFERRERS]:
             if id(obj) not in referrers.objects:
                 referrers.objects[id(obj)] = obj
