@@ -14,55 +14,39 @@ _MAX_LENGTH = 80
 ALLOCATOR = "PyTorch's allocator"
 """Memory that PyTorch counts itself, so it is not outside PyTorch."""
 
-
-def _compiled(*rules: tuple[str, str]) -> tuple[tuple[re.Pattern[str], str], ...]:
-    return tuple((re.compile(pattern), name) for pattern, name in rules)
-
-
-_FILES = _compiled(
-    (r"libc10_cuda\.", ALLOCATOR),
-    (r"xla_cuda|jax_cuda|libjax", "JAX/XLA"),
-    (r"libtensorflow", "TensorFlow"),
-    (r"libcublasLt\.", "cuBLASLt"),
-    (r"libcublas\.", "cuBLAS"),
-    (r"libcudnn", "cuDNN"),
-    (r"libcusolver", "cuSOLVER"),
-    (r"libcusparseLt\.", "cuSPARSELt"),
-    (r"libcusparse\.", "cuSPARSE"),
-    (r"libcufft", "cuFFT"),
-    (r"libcurand", "cuRAND"),
-    (r"libnccl", "NCCL"),
-    (r"lib(nvshmem|torch_nvshmem)", "NVSHMEM"),
-    (r"librmm", "RMM"),
-    (r"libnvinfer", "TensorRT"),
-    (r"(lib)?onnxruntime", "ONNX Runtime"),
-    (r"libcu(df|ml)|lib(raft|cuvs|cugraph)", "RAPIDS"),
-    (r"libdali", "DALI"),
-    (r"libfaiss", "FAISS"),
-    (r"libopencv", "OpenCV"),
-    (r"lib(nvcuvid|nvidia-encode)\.", "video codec"),
-    (r"libffi[._-]|_ctypes\.", "ctypes"),
-    (r"lib(torch|c10)", "PyTorch without its allocator"),
+_NONE = "(?!)"  # matches nothing
+_LIBRARIES = (
+    (ALLOCATOR, r"libc10_cuda\.", _NONE),
+    ("JAX/XLA", r"xla_cuda|jax_cuda|libjax", r"jaxlib/|jax_plugins/|jax_cuda"),
+    ("TensorFlow", r"libtensorflow", r"tensorflow/"),
+    ("cuBLASLt", r"libcublasLt\.", _NONE),
+    ("cuBLAS", r"libcublas\.", _NONE),
+    ("cuDNN", r"libcudnn", _NONE),
+    ("cuSOLVER", r"libcusolver", _NONE),
+    ("cuSPARSELt", r"libcusparseLt\.", _NONE),
+    ("cuSPARSE", r"libcusparse\.", _NONE),
+    ("cuFFT", r"libcufft", _NONE),
+    ("cuRAND", r"libcurand", _NONE),
+    ("NCCL", r"libnccl", _NONE),
+    ("NVSHMEM", r"lib(nvshmem|torch_nvshmem)", _NONE),
+    ("RMM", r"librmm", r"rmm/"),
+    ("TensorRT", r"libnvinfer", r"tensorrt"),
+    ("ONNX Runtime", r"(lib)?onnxruntime", r"onnxruntime/"),
+    ("RAPIDS", r"libcu(df|ml)|lib(raft|cuvs|cugraph)", _NONE),
+    ("DALI", r"libdali", r"nvidia/dali/"),
+    ("FAISS", r"libfaiss", r"faiss/"),
+    ("OpenCV", r"libopencv", r"cv2/"),
+    ("video codec", r"lib(nvcuvid|nvidia-encode)\.", r"torchcodec/|PyNvVideoCodec/"),
+    ("ctypes", r"libffi[._-]|_ctypes\.", _NONE),
+    ("PyTorch without its allocator", r"lib(torch|c10)", _NONE),
+    ("CuPy", _NONE, r"cupyx?(_backends)?/"),
+    ("Triton", _NONE, r"triton/"),
+    ("numba", _NONE, r"numba(_cuda)?/"),
+    ("PyCUDA", _NONE, r"pycuda/"),
+    ("bitsandbytes", _NONE, r"bitsandbytes/"),
+    ("cuda-bindings", _NONE, r"cuda/(bindings|core)/"),
 )
-"""Beginnings of file names."""
-_PACKAGES = _compiled(
-    (r"cupyx?(_backends)?/", "CuPy"),
-    (r"jaxlib/|jax_plugins/|jax_cuda", "JAX/XLA"),
-    (r"tensorflow/", "TensorFlow"),
-    (r"rmm/", "RMM"),
-    (r"tensorrt", "TensorRT"),
-    (r"onnxruntime/", "ONNX Runtime"),
-    (r"nvidia/dali/", "DALI"),
-    (r"faiss/", "FAISS"),
-    (r"cv2/", "OpenCV"),
-    (r"torchcodec/|PyNvVideoCodec/", "video codec"),
-    (r"triton/", "Triton"),
-    (r"numba(_cuda)?/", "numba"),
-    (r"pycuda/", "PyCUDA"),
-    (r"bitsandbytes/", "bitsandbytes"),
-    (r"cuda/(bindings|core)/", "cuda-bindings"),
-)
-"""Beginnings of paths below site-packages; the folders above may have any names."""
+"""Names with the beginnings of file names, and of paths below site-packages."""
 _SITE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 
 
@@ -71,15 +55,11 @@ def library_name(path: str) -> str:
     """Return ``"cuBLAS"`` for ``/usr/.../libcublas.so.13``; for an unknown library the name of its file."""
     path = path.replace("\\", "/")
     file = file_name(path)
-    for pattern, name in _FILES:
-        if pattern.match(file):
-            return name
     site = _SITE.match(path)
     package_path = path[site.end() :] if site is not None else ""
-    for pattern, name in _PACKAGES:
-        if pattern.match(package_path):
-            return name
-    return file or "unknown library"
+    by_file = (name for name, file_pattern, _ in _LIBRARIES if re.match(file_pattern, file))
+    by_package = (name for name, _, package_pattern in _LIBRARIES if re.match(package_pattern, package_path))
+    return next(by_file, None) or next(by_package, None) or file or "unknown library"
 
 
 def file_name(path: str) -> str:
