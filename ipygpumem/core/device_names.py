@@ -18,12 +18,8 @@ _DEVICE = re.compile(r"(?:cuda)?:?(\d{0,4})", re.ASCII)
 def split_devices(devices: Any, option: str) -> list[str]:
     """Split ``"0,1"``, ``1``, ``torch.device("cuda:1")``, or an iterable of these, into texts.
 
-    Args:
-        devices: One or several devices.
-        option: Name of the option, for the message.
-
     Raises:
-        OptionError: There is no device.
+        OptionError: There is no device; the message names the option.
     """
     several = isinstance(devices, Iterable) and not isinstance(devices, str)
     texts = [text for device in (devices if several else [devices]) for text in str(device).split(",")]

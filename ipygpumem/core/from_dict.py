@@ -7,7 +7,6 @@ and control characters, which could change a terminal, become question marks.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import types
 from functools import cache
@@ -136,7 +135,7 @@ class DataReader:
         if origin is Literal:
             return lambda value, path: _choice(arguments, value, path)
         if origin is None:
-            return _SCALARS[kind]
+            return lambda value, path: _scalar(kind, value, path)
         readers = [self._reader(argument) for argument in arguments if argument not in {types.NoneType, ...}]
         if origin is dict:
             return lambda value, path: _dict(readers[1], value, path)
@@ -167,36 +166,25 @@ def _choice(choices: tuple[str, ...], value: Any, path: str) -> str:
     return value
 
 
-def _int(value: Any, path: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _type_error(value, path, "an integer")
-    if not -_LIMIT <= value < _LIMIT:
-        raise ReportError(f"{path} does not fit in 64 bits")
-    return value
+def _scalar(kind: Any, value: Any, path: str) -> Any:
+    accepted = (int, float) if kind is float else kind
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise _type_error(value, path, _TYPE_NAMES[kind])
+    if kind is str:
+        return printable(value)
+    if not -_LIMIT <= value < _LIMIT:  # nor is NaN
+        raise ReportError(f"{path} {'does not fit in 64 bits' if kind is int else 'is not a finite number'}")
+    return kind(value)
 
 
-def _float(value: Any, path: str) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise _type_error(value, path, "a number")
-    if not -_LIMIT <= value < _LIMIT or not math.isfinite(value):
-        raise ReportError(f"{path} is not a finite number")
-    return float(value)
-
-
-def _bool(value: Any, path: str) -> bool:
-    if not isinstance(value, bool):
-        raise _type_error(value, path, "true or false")
-    return value
-
-
-def _str(value: Any, path: str) -> str:
-    if not isinstance(value, str):
-        raise _type_error(value, path, "a string")
-    return printable(value)
-
-
-_SCALARS: dict[Any, _Reader] = {int: _int, float: _float, bool: _bool, str: _str}
-_TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "an integer"}
+_TYPE_NAMES = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+}
 
 
 def _type_error(value: Any, path: str, expected: str) -> ReportError:

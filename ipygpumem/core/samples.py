@@ -61,16 +61,10 @@ def highest_outside(
     samples: Iterable[Sample],
     reserved: Callable[[float, float], int | None],
 ) -> tuple[int, float] | None:
-    """Return the highest change of memory outside PyTorch that the samples prove, and its time.
+    """Return the highest change of memory outside PyTorch that the samples between two readings prove, and its time.
 
-    Args:
-        before: The reading at the beginning.
-        after: The reading at the end.
-        samples: The samples in between.
-        reserved: Returns an upper bound of PyTorch's reserved memory between two times; None if unknown.
-
-    Returns:
-        None if the samples prove no more than the two readings, or if these cannot be compared.
+    ``reserved`` returns an upper bound of PyTorch's reserved memory between two times; None if unknown. The result is
+    None if the samples prove no more than the two readings, or if these cannot be compared.
     """
     start, end = before.device_outside, after.device_outside
     if start is None or end is None or before.source != after.source:

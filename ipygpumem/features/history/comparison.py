@@ -92,14 +92,7 @@ def _kernels(rows: Sequence[ReportRow]) -> Iterator[tuple[int, ReportRow]]:
 
 
 def last_run(report: Report, earlier: Report, threshold: int, *, always: bool = False) -> str | None:
-    """Describe the previous run of a cell if it differs by at least ``threshold`` bytes.
-
-    Args:
-        report: The current run.
-        earlier: The previous run.
-        threshold: Smallest difference to mention, in bytes.
-        always: Whether to mention a run that does not differ, too.
-    """
+    """Describe the previous run of a cell if it differs by at least ``threshold`` bytes, or ``always``."""
     rows = {row.device: row for row in report_rows(report)}
     pairs = [(before, rows[before.device]) for before in report_rows(earlier) if before.device in rows]
     parts = []

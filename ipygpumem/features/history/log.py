@@ -23,10 +23,7 @@ _MAX_UNWRITTEN = 1000
 
 
 class ReportLog:
-    """A file to which reports are appended. Several processes may append to the same file.
-
-    Args:
-        path: A new file, or one that contains reports.
+    """A new file, or one that contains reports, to which reports are appended, also by several processes.
 
     Raises:
         OptionError: The file cannot be written, or contains something else.

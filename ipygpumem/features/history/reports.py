@@ -42,11 +42,7 @@ _Path = str | os.PathLike[str]
 class Reports(Sequence["Report"]):
     """A list of reports with lookup by cell: ``reports[-1]``, ``reports.cell(7)``, ``reports.cell("a1b")``.
 
-    A session keeps its newest 10,000 reports, and the lines and modules of its newest 100.
-
-    Args:
-        reports: Initial reports.
-        limit: Maximum number of reports; None keeps all.
+    A session keeps its newest 10,000 reports (``limit``), and the lines and modules of its newest 100.
 
     Attributes:
         dropped: Number of older reports that are no longer in the list.
@@ -204,10 +200,8 @@ def _write(path: _Path, example: str, write: Callable[[IO[bytes]], Any]) -> None
 def load_reports(path: _Path, *, strict: bool = True) -> Reports:
     """Load a file that ``GPUMem.log`` or `Reports.to_json` wrote.
 
-    Args:
-        path: The file.
-        strict: Whether an invalid line, as a crash can leave one, is an error. If False, such lines are skipped and
-            listed in `Reports.faults`.
+    An invalid line, as a crash can leave one, is an error if ``strict``; otherwise it is skipped and listed in
+    `Reports.faults`.
 
     Raises:
         ReportError: The file cannot be read, or a line is not a valid report; the message names the line.
@@ -219,11 +213,9 @@ def load_reports(path: _Path, *, strict: bool = True) -> Reports:
 
 
 class SessionHistory(Collector):
-    """Adds each report to the reports of the session, with a note on the previous run of the same cell.
+    """Adds each report to the session, with a note on the cell's previous run if that differs, or ``always``.
 
-    Args:
-        threshold: Returns the smallest difference to the previous run that is mentioned, in bytes.
-        always: Whether to mention a previous run without a difference, too.
+    ``threshold`` returns the smallest difference that is mentioned, in bytes.
     """
 
     section = "history"

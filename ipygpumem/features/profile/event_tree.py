@@ -7,8 +7,7 @@ with a schema, or a function of a backward pass; everything inside belongs to it
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
-from operator import attrgetter, mul
+from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.features.profile.data_flow import AllocatorLevel, DataFlow, Node, UnmatchedEvent
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     _Event = tuple[int, Any, str, Any, int]  # time, event, kind, fields, index of the enclosing event
-    _TensorUses = list[tuple[int, bool | None]]  # tensor, whether it is written (None: unknown)
+    _Writes = dict[int, set[bool | None]]  # for each tensor whether operators write it (None: unknown)
 
 __all__ = ["read_allocations", "read_flow"]
 
@@ -29,10 +28,7 @@ _ACCUMULATED_BY = frozenset({"aten::detach", "aten::add_"})
 
 
 def read_flow(result: Any) -> DataFlow:
-    """Read the operators and memory events of a profile with memory and shapes.
-
-    Args:
-        result: torch's ``_ProfilerResult``, from ``torch.profiler.profile().profiler.kineto_results``.
+    """Read the operators and memory events of a ``torch.profiler.profile().profiler.kineto_results``.
 
     Raises:
         Exception: This version of PyTorch has another tree; `read_allocations` may still work.
@@ -65,16 +61,6 @@ def read_allocations(result: Any) -> DataFlow:
     return flow
 
 
-@dataclass(slots=True)
-class _OutermostOperator:
-    """An outermost operator with the tensors and memory events of everything inside it."""
-
-    time: int
-    backward: bool
-    tensors: _TensorUses = field(default_factory=list)
-    memory_events: list[Any] = field(default_factory=list)
-
-
 class _TreeReader:
     def __init__(self) -> None:
         torch: Any = sys.modules["torch"]
@@ -83,7 +69,6 @@ class _TreeReader:
         self._strided = torch.strided
         self._flow = DataFlow()
         self._tensor_numbers: dict[tuple[int, int, Any], int] = {}
-        self._device_names: dict[Any, str] = {}
         self._versions: list[int] = []
 
     def read(self, roots: list[Any]) -> DataFlow:
@@ -93,25 +78,27 @@ class _TreeReader:
             if kind == _ALLOCATION:
                 self._add_memory_event(time, fields)
         operators = self._outermost_operators(events)
-        nodes = map(self._node, sorted(operators, key=attrgetter("time")))
-        flow.nodes = [node for node in nodes if node is not None]
+        for node, writes in sorted(operators, key=lambda operator: operator[0].time):
+            self._add_versions(node, writes)
+            if node.inputs or node.outputs or node.allocated:
+                flow.nodes.append(node)
         for levels in flow.allocator_levels.values():
             levels.sort()
         if events:
             flow.span = min(event[0] for event in events), max(event[0] for event in events)
         return flow
 
-    def _outermost_operators(self, events: list[_Event]) -> list[_OutermostOperator]:
-        """The outermost operators, and memory events outside of any operator."""
-        operators: dict[int, _OutermostOperator] = {}
+    def _outermost_operators(self, events: list[_Event]) -> list[tuple[Node, _Writes]]:
+        """The outermost operators and the tensors that they use, with the memory events outside of any operator."""
+        operators: dict[int, tuple[Node, _Writes]] = {}
         operator_of: list[int] = []  # for each event the index of the outermost operator that contains it, or -1
         for index, (time, event, kind, fields, parent) in enumerate(events):
             outermost = operator_of[parent] if parent >= 0 else -1
             backward = False
-            tensors: _TensorUses = []
+            uses: list[tuple[int, bool | None]] = []
             if kind == _OPERATOR:
                 backward = fields.scope == self._backward_scope
-                has_schema, tensors = self._tensor_arguments(fields)
+                has_schema, uses = self._tensor_arguments(fields)
                 if outermost < 0 and (backward or has_schema):
                     outermost = index
                 if backward:
@@ -121,11 +108,13 @@ class _TreeReader:
             else:
                 self._add_call(fields)
             operator_of.append(outermost)
-            if outermost >= 0:
-                used = operators.setdefault(outermost, _OutermostOperator(time, backward))
-                used.tensors += tensors
-                if kind == _ALLOCATION:
-                    used.memory_events.append(fields)
+            if outermost < 0:
+                continue
+            node, writes = operators.setdefault(outermost, (Node(time, backward), {}))
+            for tensor, written in uses:
+                writes.setdefault(tensor, set()).add(written)
+            if kind == _ALLOCATION and (number := self._memory_number(fields)) is not None:
+                (node.allocated if fields.alloc_size > 0 else node.freed).add(number)
         return list(operators.values())
 
     def _number(self, identity: int | None, allocation: int | None, device: Any, address: int | None) -> int | None:
@@ -137,21 +126,17 @@ class _TreeReader:
         if number is None:
             number = self._tensor_numbers[key] = len(self._tensor_numbers)
             self._flow.identities.append(identity)
-            self._flow.devices.append(self._device_name(device))
+            self._flow.devices.append(_device_name(device))
             self._flow.sizes.append(None)
             self._versions.append(0)
         return number
 
-    def _device_name(self, device: Any) -> str:
-        if device not in self._device_names:
-            kind, index = device.type, device.index
-            self._device_names[device] = kind if kind == "cpu" or index is None else f"{kind}:{index}"
-        return self._device_names[device]
+    def _memory_number(self, fields: Any) -> int | None:
+        return self._number(fields.id, fields.allocation_id, fields.device, fields.ptr)
 
     def _add_memory_event(self, time: int, fields: Any) -> None:
         flow, size = self._flow, fields.alloc_size
-        tensor = self._number(fields.id, fields.allocation_id, fields.device, fields.ptr)
-        device = self._device_name(fields.device)
+        tensor, device = self._memory_number(fields), _device_name(fields.device)
         level = AllocatorLevel(time, fields.total_allocated, fields.total_reserved)
         flow.allocator_levels.setdefault(device, []).append(level)
         if tensor is None:
@@ -161,7 +146,7 @@ class _TreeReader:
         if flow.sizes[tensor] is None:
             flow.sizes[tensor] = abs(size)
 
-    def _tensor_arguments(self, fields: Any) -> tuple[bool, _TensorUses]:
+    def _tensor_arguments(self, fields: Any) -> tuple[bool, list[tuple[int, bool | None]]]:
         """Whether an operator has a schema, and the tensors among its arguments."""
         signature: list[Any] = []
         tensors: list[tuple[int, int]] = []
@@ -218,16 +203,8 @@ class _TreeReader:
             if number is not None:
                 numbers.add(number)
 
-    def _node(self, operator: _OutermostOperator) -> Node | None:
-        """The node of an operator; None if it uses no identified tensor."""
-        writes: dict[int, set[bool | None]] = {}
-        for tensor, written in operator.tensors:
-            writes.setdefault(tensor, set()).add(written)
-        node = Node(operator.time, operator.backward)
-        for fields in operator.memory_events:
-            number = self._number(fields.id, fields.allocation_id, fields.device, fields.ptr)
-            if number is not None:
-                (node.allocated if fields.alloc_size > 0 else node.freed).add(number)
+    def _add_versions(self, node: Node, writes: _Writes) -> None:
+        """Add the versions of tensors that an operator reads and creates."""
         for tensor in {*writes, *node.allocated, *node.freed}:
             version = self._versions[tensor]
             if tensor in node.allocated:
@@ -236,12 +213,15 @@ class _TreeReader:
                 continue
             node.inputs.append((tensor, version))
             # written if a schema says so, or if no schema is known
-            written_by = writes.get(tensor, set())
-            if tensor not in node.freed and (True in written_by or written_by == {None}):
+            written = writes.get(tensor, set())
+            if tensor not in node.freed and (True in written or written == {None}):
                 node.written.append((tensor, version))
                 node.outputs.append((tensor, version + 1))
                 self._versions[tensor] = version + 1
-        return node if node.inputs or node.outputs or node.allocated else None
+
+
+def _device_name(device: Any) -> str:
+    return "cpu" if device.type == "cpu" else str(device)
 
 
 def _relevant_events(roots: list[Any]) -> Iterator[_Event]:

@@ -14,14 +14,9 @@ SCALARS: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: "
 
 @lru_cache(maxsize=4096)
 def written_arguments(name: str, signature: tuple[Any, ...]) -> tuple[bool, ...] | None:
-    """Return for each argument whether a matching overload of the operator writes to it.
+    """Return for each argument whether a matching overload of the operator writes to it; None if none matches.
 
-    Args:
-        name: As in ``"aten::add_"``.
-        signature: For each argument `TENSOR`, a value of `SCALARS` or `OTHER`; a set of these for a list.
-
-    Returns:
-        None if no overload matches.
+    ``signature`` has for each argument `TENSOR`, a value of `SCALARS` or `OTHER`; a set of these for a list.
     """
     if "::" not in name:  # not an operator: PyTorch would raise an error
         return None
