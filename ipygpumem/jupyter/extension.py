@@ -13,7 +13,7 @@ from ipygpumem.core.interpreter import frame_label
 from ipygpumem.core.report import Report
 from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.roots import naming, notebook_roots, python_roots
-from ipygpumem.features.outside.setting import OutsideSetting
+from ipygpumem.features.outside.collect import OutsideSetting
 from ipygpumem.features.ranks.engines.enable import active, disable
 from ipygpumem.features.report.line import html_line, text_line
 from ipygpumem.features.report.table import baseline_line

@@ -1,18 +1,18 @@
-"""Tables of a model's memory: by phase, by kind and by module."""
+"""Tables of a model's memory: by phase, by kind and by module, with identical modules folded into one row."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.tables import Table, TableRow
-from ipygpumem.core.units import change_text, duration, precise_size
-from ipygpumem.features.modules.fold import fold_modules
+from ipygpumem.core.units import MIB, change_text, duration, precise_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from ipygpumem.features.modules.fold import FoldedModule
-    from ipygpumem.features.modules.model import ModuleTree
+    from ipygpumem.features.modules.model import ModuleRow, ModuleTree
 
 __all__ = ["module_tables"]
 
@@ -29,6 +29,8 @@ _KIND_LABELS = {
     "optimizer": "optimizer, other",
     "not the model's": "outside the model (inputs, loss, other code)",
 }
+_FIGURES = ("parameters", "buffers", "gradients", "optimizer", "activations", "peak", "own", "temporary")
+_TOLERANCE = MIB // 20  # smaller differences are not visible in a table that shows MiB
 
 
 def module_tables(trees: Iterable[ModuleTree]) -> list[Table]:
@@ -39,21 +41,11 @@ def module_tables(trees: Iterable[ModuleTree]) -> list[Table]:
 def _phase_table(tree: ModuleTree) -> Table:
     peaks = [phase.peak for phase in tree.phases]
     peak = None if None in peaks else max((peak or 0 for peak in peaks), default=0)
-    rows = [
-        TableRow(
-            phase.name,
-            (
-                f"{phase.times:,}",
-                duration(phase.seconds),
-                change_text(phase.change),
-                precise_size(phase.after),
-                _size_or_unknown(phase.peak),
-            ),
-            1,
-            bar=(phase.peak or 0) / (peak or 1),
-        )
-        for phase in tree.phases
-    ]
+    rows = []
+    for phase in tree.phases:
+        times, seconds, after = f"{phase.times:,}", duration(phase.seconds), precise_size(phase.after)
+        cells = times, seconds, change_text(phase.change), after, _size_or_unknown(phase.peak)
+        rows.append(TableRow(phase.name, cells, 1, bar=(phase.peak or 0) / (peak or 1)))
     seconds = duration(sum(phase.seconds for phase in tree.phases))
     change = change_text(sum(phase.change for phase in tree.phases))
     rows.append(TableRow("all", ("", seconds, change, "", _size_or_unknown(peak)), 0))
@@ -62,16 +54,11 @@ def _phase_table(tree: ModuleTree) -> Table:
 
 def _kind_table(tree: ModuleTree) -> Table:
     largest = max((part.peak for part in tree.parts), default=0) or 1
-    rows = [
-        TableRow(
-            _KIND_LABELS.get(part.kind, part.kind),
-            (precise_size(part.peak), precise_size(part.end)),
-            1,
-            bar=part.peak / largest,
-        )
-        for part in tree.parts
-        if part.peak or part.end
-    ]
+    rows = []
+    for part in tree.parts:
+        if part.peak or part.end:
+            cells = precise_size(part.peak), precise_size(part.end)
+            rows.append(TableRow(_KIND_LABELS.get(part.kind, part.kind), cells, 1, bar=part.peak / largest))
     for label, (peak, end) in (
         ("rounding by the allocator", tree.rounding),
         ("freed, waiting for a stream", tree.pending),
@@ -84,7 +71,7 @@ def _kind_table(tree: ModuleTree) -> Table:
 
 
 def _module_table(tree: ModuleTree) -> Table:
-    model = fold_modules(tree.rows)
+    model = _fold(deque(tree.rows))
     shown = _shown_modules(model)
     shown_ids = {id(module) for module in shown}
     columns = ["parameters", "gradients", "optimizer", "activations", "temporary", "peak"]
@@ -111,7 +98,7 @@ def _module_table(tree: ModuleTree) -> Table:
     return Table(f"{tree.device} by module", (*columns[:-1], "at the peak"), tuple(rows), tuple(remarks))
 
 
-def _shown_modules(model: FoldedModule) -> list[FoldedModule]:
+def _shown_modules(model: _FoldedModule) -> list[_FoldedModule]:
     """As many levels of the tree as fit a screen, without modules that use no memory."""
     modules = [module for module in model.walk() if module is model or not module.empty]
     level = max(module.row.depth for module in modules)
@@ -131,3 +118,79 @@ def _size_or_unknown(nbytes: int | None) -> str:
 def _amount_or_dash(nbytes: int | None) -> str:
     """Zeros as dashes: a large table is easier to read."""
     return "-" if nbytes == 0 else _size_or_unknown(nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _FoldedModule:
+    """A module, or consecutive modules of a list with the same class, structure and memory.
+
+    Attributes:
+        name: Its name in its parent: ``"attn"``, or ``"0-11"`` for several.
+        row: The memory of all of them; of ``temporary`` the largest, as they reach it at different times.
+        children: Its submodules, folded.
+    """
+
+    name: str
+    count: int
+    row: ModuleRow
+    children: tuple[_FoldedModule, ...]
+
+    def walk(self) -> Iterator[_FoldedModule]:
+        """Yield this module and everything inside it, parents first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show: no memory and no note."""
+        return not self.row.note and all(getattr(self.row, name) == 0 for name in _FIGURES)
+
+
+def _fold(rows: deque[ModuleRow]) -> _FoldedModule:
+    """Take a module and its submodules, which follow it, from the rows. Identical neighbors are folded."""
+    row = rows.popleft()
+    groups: list[list[_FoldedModule]] = []
+    while rows and rows[0].depth > row.depth:
+        child = _fold(rows)
+        if groups and _follows(groups[-1][-1].name, child.name) and _alike(groups[-1][0], child):
+            groups[-1].append(child)
+        else:
+            groups.append([child])
+    return _FoldedModule(row.path.rpartition(".")[2], 1, row, tuple(map(_merge, groups)))
+
+
+def _follows(previous: str, name: str) -> bool:
+    return previous.isdecimal() and name.isdecimal() and int(name) == int(previous) + 1
+
+
+def _alike(first: _FoldedModule, second: _FoldedModule) -> bool:
+    return (
+        all(getattr(first.row, name) == getattr(second.row, name) for name in ("type", "calls", "note"))
+        and all(_close(getattr(first.row, name), getattr(second.row, name)) for name in _FIGURES)
+        and [child.name for child in first.children] == [child.name for child in second.children]
+        and all(map(_alike, first.children, second.children))
+    )
+
+
+def _close(first: int | None, second: int | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return abs(first - second) <= max(_TOLERANCE, max(first, second) // 1000)
+
+
+def _merge(group: Sequence[_FoldedModule]) -> _FoldedModule:
+    first, last = group[0], group[-1]
+    if first is last:
+        return first
+    totals: dict[str, Any] = {}
+    for name in _FIGURES:
+        values = [getattr(module.row, name) for module in group]
+        total = max if name == "temporary" else sum
+        totals[name] = None if None in values else total(values)
+    return _FoldedModule(
+        first.name if first.name == last.name else f"{first.name}-{last.name}",
+        sum(module.count for module in group),
+        replace(first.row, **totals),
+        tuple(_merge(children) for children in zip(*(module.children for module in group), strict=True)),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import CuptiError
 from ipygpumem.core.grade import Grade, grade
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.report import DeviceReport, Report
     from ipygpumem.features.outside.allocation_totals import Owner, RecordingInterval, Totals
+    from ipygpumem.jupyter.settings import Settings
     from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Outcome
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
-__all__ = ["OutsideCollector"]
+__all__ = ["OutsideCollector", "OutsideSetting"]
 
 _Pools = dict[tuple[str, int], PoolReading]
 
@@ -190,3 +191,36 @@ def _without_redundant_samples(report: Report, memory: Iterable[OutsideMemory]) 
         if peaks and max(peaks) >= device.sampled.change - NOISE:
             devices[outside.device] = replace(device, sampled=None)
     return replace(report, devices=devices)
+
+
+class OutsideSetting:
+    """The setting ``GPUMem.outside``: records all the time, so that memory keeps its owner from cell to cell."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._acquired = False
+
+    def install(self) -> None:
+        """Follow changes of the setting."""
+        self._settings.observe(self.apply, names=["outside"])
+
+    def apply(self, _change: Any = None) -> None:
+        """Start or stop recording. If it cannot start, print the reason; cells that need records try again."""
+        records, enabled = outside_records(), self._settings.outside == "library"
+        records.reported_problems.clear()
+        if enabled and not self._acquired:
+            try:
+                records.acquire()
+                self._acquired = True
+            except CuptiError as error:
+                records.reported_problems.add(str(error))
+                print(f"ipygpumem: memory outside PyTorch is reported without libraries: {error}")  # noqa: T201
+        elif self._acquired and not enabled:
+            self._acquired = False
+            records.release()
+
+    def remove(self) -> None:
+        """Stop recording when the extension is unloaded."""
+        self._settings.unobserve(self.apply, names=["outside"])
+        self._acquired = False
+        outside_records().close()
