@@ -1,4 +1,4 @@
-"""The pytest plugin, in pytest runs of its own."""
+"""The pytest plugin, in separate pytest runs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_limits_on_a_gpu(pytester, run_on_gpu):
     pytester.makepyfile(
         """
         import pytest, torch
-        kept = []
+        blocks = []
 
         def make(mib):
             return torch.ones(mib << 20, dtype=torch.uint8, device="cuda")
@@ -77,7 +77,7 @@ def test_limits_on_a_gpu(pytester, run_on_gpu):
 
         @pytest.mark.gpumem_limit(held="1 MiB")
         def test_held():
-            kept.append(make(2))
+            blocks.append(make(2))
 
         @pytest.mark.gpumem_limit(outside="50 MiB")
         def test_outside():
@@ -148,13 +148,13 @@ def test_table_of_all_tests(pytester, run_on_gpu):
     pytester.makepyfile(
         """
         import torch
-        kept = []
+        blocks = []
 
         def test_small():
             torch.ones(1 << 20, dtype=torch.uint8, device="cuda")
 
         def test_large():
-            kept.append(torch.ones(300 << 20, dtype=torch.uint8, device="cuda"))
+            blocks.append(torch.ones(300 << 20, dtype=torch.uint8, device="cuda"))
 
         def test_fails():
             torch.ones(20 << 20, dtype=torch.uint8, device="cuda")
@@ -219,11 +219,11 @@ def test_marks_of_class_and_method_are_combined(pytester, run_on_gpu):
         """
         import pytest, torch
 
-        kept = []
+        blocks = []
         pytestmark = pytest.mark.gpumem_limit(held="1 MiB")
 
         def take(n):
-            kept.append(torch.ones(n << 20, dtype=torch.uint8, device="cuda"))
+            blocks.append(torch.ones(n << 20, dtype=torch.uint8, device="cuda"))
 
         @pytest.mark.gpumem_limit("64 MiB")
         class TestClass:
@@ -234,7 +234,7 @@ def test_marks_of_class_and_method_are_combined(pytester, run_on_gpu):
             @pytest.mark.gpumem_limit(host="9 GiB")
             def test_peak_of_the_class(self):
                 take(70)
-                kept.clear()
+                blocks.clear()
 
             def test_held_of_the_module(self):
                 take(2)

@@ -62,9 +62,11 @@ class OpenSpans:
             return False
         self._open.discard(span)
         overlapping = self._open - span.open_before
-        overlapping |= {other for other in span.open_before if not other.in_main_thread or other not in self._open}
+        overlapping |= {
+            earlier for earlier in span.open_before if not earlier.in_main_thread or earlier not in self._open
+        }
         span.open_before = set()
-        return any(other.thread != span.thread for other in overlapping)
+        return any(overlap.thread != span.thread for overlap in overlapping)
 
 
 class Observer(Protocol):
@@ -203,7 +205,7 @@ class Measurement:
         if added:
             self._notes += map(_ADDED.format, added)
             after = after.only(tuple(name for name in after.devices if name not in added))
-        peak_by_name = {f"cuda:{index}": peak for index, peak in scope.peaks().items()}
+        peak_by_name = {f"cuda:{index}": peak for index, peak in scope.peaks.items()}
         return build_report(
             before,
             after,

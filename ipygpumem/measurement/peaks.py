@@ -41,16 +41,16 @@ class PeakScope:
         reached: The highest counters that were reached while the scope was open.
         bounds: Upper bounds of the peaks, for devices whose counters were never reset while the scope was open.
         earlier: The peaks of those devices when the scope opened. A peak that is not higher may be older.
-        finished: The devices whose counters were read at the end.
+        peaks: The peak of each device whose counters were read at the end.
     """
 
-    __slots__ = ("bounds", "earlier", "finished", "reached")
+    __slots__ = ("bounds", "earlier", "peaks", "reached")
 
     def __init__(self) -> None:
         self.reached: dict[int, Counters] = {}
         self.bounds: dict[int, Counters] = {}
         self.earlier: dict[int, Counters] = {}
-        self.finished: set[int] = set()
+        self.peaks: dict[int, Peak] = {}
 
     def add(self, index: int, state: allocator.AllocatorState) -> None:
         """Take the counters of a device into account."""
@@ -61,14 +61,12 @@ class PeakScope:
         self.reached[index] = _maximum(self.reached.get(index), _new_peaks(state.peak, earlier, state.now))
         self.bounds[index] = _maximum(self.bounds.get(index), state.peak)
 
-    def peaks(self) -> dict[int, Peak]:
-        """The peak of each device whose counters were read at the end."""
-        return {index: self._peak(index) for index in self.finished}
-
-    def _peak(self, index: int) -> Peak:
+    def finish(self, index: int, state: allocator.AllocatorState) -> None:
+        """Take the counters of a device at the end into account."""
+        self.add(index, state)
         reached = self.reached[index]
         highest = _maximum(self.bounds.get(index), reached)
-        return Peak(*_values(highest), exact=highest.allocated == reached.allocated)
+        self.peaks[index] = Peak(*_values(highest), exact=highest.allocated == reached.allocated)
 
 
 class PeakTracker:
@@ -146,9 +144,9 @@ class PeakTracker:
             stats = self.stats(index)
             state = allocator.allocator_state(stats)
             if reset:
-                for other in self._scopes:
-                    if other is not scope:
-                        other.add(index, state)
+                for open_scope in self._scopes:
+                    if open_scope is not scope:
+                        open_scope.add(index, state)
                 user_peaks = dict(self._user_peaks.get(index, {}))  # a copy: other threads iterate over the old one
                 for path, peak in self._peaks_by_path(stats).items():
                     if peak > user_peaks.get(path, -1):
@@ -165,8 +163,7 @@ class PeakTracker:
         """Add the final counters of a device to a scope, and return them; raises RuntimeError as `enter` does."""
         with self._lock:
             state = allocator.allocator_state(self.stats(index))
-            scope.add(index, state)
-            scope.finished.add(index)
+            scope.finish(index, state)
         return state
 
     def drop(self, scope: PeakScope) -> None:

@@ -13,9 +13,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["CounterReading", "ReservedBound", "ReservedLevels"]
+__all__ = ["CounterReading", "ReservedLevels", "reserved_bound"]
 
 _SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _CLOCK_TOLERANCE = 0.001
@@ -107,38 +107,20 @@ class ReservedLevels:
         return levels
 
 
-class ReservedBound:
-    """Upper bound of reserved memory on one device, from all sources.
+def reserved_bound(
+    peak: int | None, readings: Sequence[CounterReading] = (), levels: ReservedLevels | None = None, epoch: float = 0.0
+) -> Callable[[float, float], int | None]:
+    """Return a function that returns the upper bound of reserved memory between two times in bytes; None if unknown.
 
-    Args:
-        peak: Peak of the whole measurement in bytes; None if unknown.
-        readings: Readings of the counters, including those at both ends of the measurement.
-        levels: Levels from a recording, if there is one.
-        epoch: When the measurement began, in seconds since 1970. All other times are in seconds since then.
+    All times are in seconds since ``epoch``, except those of ``levels``. ``peak`` is that of the whole measurement, and
+    ``readings`` include those at both of its ends.
     """
+    readings = sorted(readings, key=lambda reading: reading.begin)
+    times = [reading.begin for reading in readings]
 
-    def __init__(
-        self,
-        peak: int | None,
-        readings: Sequence[CounterReading] = (),
-        levels: ReservedLevels | None = None,
-        epoch: float = 0.0,
-    ) -> None:
-        self._peak = peak
-        self._readings = sorted(readings, key=lambda reading: reading.begin)
-        self._times = [reading.begin for reading in self._readings]
-        self._levels, self._epoch = levels, epoch
-
-    def __call__(self, begin: float, end: float) -> int | None:
-        """Return the upper bound between two times in bytes; None if unknown."""
-        recorded = None if self._levels is None else self._levels.upper_bound(self._epoch + begin, self._epoch + end)
-        bounds = (self._peak, recorded, self._between_readings(begin, end))
-        return min((bound for bound in bounds if bound is not None), default=None)
-
-    def _between_readings(self, begin: float, end: float) -> int | None:
-        readings = self._readings
-        last = bisect_right(self._times, end)
-        first = bisect_right(self._times, begin) - 1
+    def between_readings(begin: float, end: float) -> int | None:
+        last = bisect_right(times, end)
+        first = bisect_right(times, begin) - 1
         while first >= 0 and readings[first].end >= begin:  # not known to have been read before this time
             first -= 1
         if first < 0 or last >= len(readings):
@@ -147,3 +129,10 @@ class ReservedBound:
         if any(before.origin != after.origin for before, after in pairs):
             return None
         return max((before.reserved + after.allocated - before.allocated for before, after in pairs), default=None)
+
+    def bound(begin: float, end: float) -> int | None:
+        recorded = None if levels is None else levels.upper_bound(epoch + begin, epoch + end)
+        bounds = (peak, recorded, between_readings(begin, end))
+        return min((upper for upper in bounds if upper is not None), default=None)
+
+    return bound

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ipygpumem.core.errors import IpyGpuMemError, first_line
 from ipygpumem.core.samples import OutsidePeak, Sample, highest_outside
 from ipygpumem.core.units import duration
-from ipygpumem.measurement.reserved_bound import ReservedBound
+from ipygpumem.measurement.reserved_bound import reserved_bound
 from ipygpumem.measurement.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class SampleWindow:
             if start is None or end is None or not track.samples or track.source != start.source:
                 continue
             reserved_peak = None if peak is None else peak.reserved
-            reserved = ReservedBound(reserved_peak, track.counters, track.reserved, self.epoch)
+            reserved = reserved_bound(reserved_peak, track.counters, track.reserved, self.epoch)
             highest = highest_outside(start, end, track.samples, reserved)
             if highest is not None:
                 bounds[name] = OutsidePeak(*highest, track.gap, track.samples[0].begin, track.count)
@@ -186,7 +186,7 @@ class Sampler:
         with self._lock:
             if window not in self.windows:
                 return
-            self.windows = tuple(other for other in self.windows if other is not window)
+            self.windows = tuple(open_window for open_window in self.windows if open_window is not window)
             if not self.windows:
                 self._thread.pause()
         for track in window.tracks.values():

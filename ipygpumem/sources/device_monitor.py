@@ -98,7 +98,7 @@ class DeviceMonitor:
 
     def has_local_pids(self, device: Device) -> bool:
         """Return whether a device lists pids of this PID namespace, so that it lists this process with its own pid."""
-        own_entries = {device.own_pid, *(other.own_pid for other in self.devices.values())} - {None}
+        own_entries = {device.own_pid, *(monitored.own_pid for monitored in self.devices.values())} - {None}
         return own_entries == {own_pid()}
 
     def record_processes(self, readings: Mapping[str, DeviceReading]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from ipygpumem.core.interpreter import mro, type_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     Role = Literal["tensor", "storage", "module", "optimizer"]
 
@@ -88,10 +88,7 @@ class TorchTypes:
 
     def weak_reference(self, storage: Any) -> Any:
         """Return a reference that keeps only PyTorch's object of a storage alive, so that its address is not reused."""
-        try:
-            return self._torch.multiprocessing.reductions.StorageWeakRef(storage)
-        except Exception:
-            return None
+        return _attempt(lambda: self._torch.multiprocessing.reductions.StorageWeakRef(storage))
 
     def storage_locations(self, storage: Any, address: int | None = None) -> list[StorageLocation]:
         """Return a storage's location; ``address`` if asking for it would copy (copy-on-write)."""
@@ -117,7 +114,7 @@ class TorchTypes:
         return [getattr(self._base, name)(tensor) for name in names]
 
     def dispatches(self, tensor: Any) -> bool:
-        """Return whether the tensor's class computes its shape with code of its own."""
+        """Return whether the tensor's class computes its shape with its own code."""
         kind = type(tensor)
         result = self._dispatching_types.get(id(kind))
         if result is None:
@@ -139,26 +136,16 @@ class TorchTypes:
 
     def gradient(self, tensor: Any) -> Any | None:
         """Return a leaf's gradient; PyTorch would warn if other tensors were asked."""
-        try:
-            if self._requires_grad(tensor) and self._is_leaf(tensor):
-                return self._grad(tensor)
-        except Exception:
-            return None
-        return None
+        has_gradient = _attempt(lambda: self._requires_grad(tensor) and self._is_leaf(tensor))
+        return _attempt(lambda: self._grad(tensor)) if has_gradient else None
 
     def base(self, tensor: Any) -> Any | None:
         """Return the tensor that this one is a view of, and keeps alive."""
-        try:
-            return self._view_base(tensor)
-        except Exception:
-            return None
+        return _attempt(lambda: self._view_base(tensor))
 
     def grad_fn(self, tensor: Any) -> Any | None:
         """Return the node of the autograd graph that computed a tensor."""
-        try:
-            return None if self._is_leaf(tensor) else self._grad_fn(tensor)
-        except Exception:
-            return None
+        return _attempt(lambda: None if self._is_leaf(tensor) else self._grad_fn(tensor))
 
     def saved(self, node: Any) -> tuple[list[Any], bool]:
         """Return what a node saved for backward, and whether a part of it cannot be read.
@@ -198,7 +185,13 @@ class TorchTypes:
     @staticmethod
     def next_nodes(node: Any) -> list[Any]:
         """Return the nodes that follow in the backward pass."""
-        try:
-            return [next_node for next_node, _ in node.next_functions if next_node is not None]
-        except Exception:
-            return []
+        functions = _attempt(lambda: tuple(node.next_functions)) or ()
+        return [next_node for next_node, _ in functions if next_node is not None]
+
+
+def _attempt(getter: Callable[[], Any]) -> Any:
+    """Return None for what this tensor or node does not have: PyTorch raises many kinds of errors."""
+    try:
+        return getter()
+    except Exception:
+        return None

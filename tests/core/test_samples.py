@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fakes.facts import MIB, before
 from ipygpumem.core.samples import NOISE, Sample, highest_outside
-from ipygpumem.measurement.reserved_bound import CounterReading, ReservedBound, ReservedLevels
+from ipygpumem.measurement.reserved_bound import CounterReading, ReservedLevels, reserved_bound
 
 NOT_OURS = 1500 - 615 - 806  # other processes and unattributed memory of `before`, in MiB
 
@@ -97,10 +97,10 @@ def test_bound_is_never_too_high(changes, sample_times, reading_times):
     recorded = ReservedLevels(trace, levels["torch"] * MIB, since=999.5, complete=True)
     proven = []
     for bound in (
-        ReservedBound(peak),
-        ReservedBound(peak, readings),
-        ReservedBound(None, readings),
-        ReservedBound(peak, readings, recorded, epoch=1000),
+        reserved_bound(peak),
+        reserved_bound(peak, readings),
+        reserved_bound(None, readings),
+        reserved_bound(peak, readings, recorded, epoch=1000),
     ):
         highest = highest_outside(before(), end, samples, bound)
         proven.append(0 if highest is None else highest[0])

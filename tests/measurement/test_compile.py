@@ -33,4 +33,4 @@ def test_compiled_code_reads_the_counters(fake_gpu):
     assert compiled(torch.ones(3))[1:] == (30 * MIB, 0)
     current().peaks.leave(scope, 0)
     current().peaks.drop(scope)
-    assert scope.peaks()[0].allocated == 30 * MIB
+    assert scope.peaks[0].allocated == 30 * MIB

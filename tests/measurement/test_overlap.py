@@ -1,4 +1,4 @@
-"""Measurements that overlap those of other threads."""
+"""Measurements that overlap measurements of other threads."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_measurements_of_one_thread_do_not_overlap():
 def test_overlapping_measurement_of_another_thread(in_thread):
     spans = OpenSpans()
     main = spans.begin()
-    other = in_thread(spans.begin)
+    second = in_thread(spans.begin)
     assert spans.end(main)
-    assert in_thread(spans.end, other), "the other one overlapped, although it ended later"
+    assert in_thread(spans.end, second), "the second one overlapped, although it ended later"
     assert not spans.end(main), "ended twice"
     assert not spans.end(spans.begin())
 
@@ -44,17 +44,17 @@ def test_overlapping_measurement_of_another_thread(in_thread):
 def test_enclosed_measurement_of_another_thread_does_not_count(in_thread):
     spans = OpenSpans()
     main = spans.begin()
-    other = in_thread(spans.begin)
-    assert not in_thread(spans.end, other), "enclosed by a measurement of the main thread"
+    second = in_thread(spans.begin)
+    assert not in_thread(spans.end, second), "enclosed by a measurement of the main thread"
     assert not spans.end(main)
 
 
 def test_enclosing_measurement_counts_unless_it_is_of_the_main_thread(in_thread):
     spans = OpenSpans()
-    other = in_thread(spans.begin)
+    second = in_thread(spans.begin)
     main = spans.begin()
     assert spans.end(main)
-    assert not in_thread(spans.end, other), "the main thread's measurement was enclosed"
+    assert not in_thread(spans.end, second), "the main thread's measurement was enclosed"
 
 
 def test_note_of_blocks_in_two_threads():

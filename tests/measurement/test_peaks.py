@@ -34,7 +34,7 @@ def closed(scope, indexes):
         with contextlib.suppress(RuntimeError):
             current().peaks.leave(scope, index)
     current().peaks.drop(scope)
-    return scope.peaks()
+    return scope.peaks
 
 
 def levels(allocator):

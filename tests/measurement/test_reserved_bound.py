@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipygpumem.measurement.reserved_bound import CounterReading, ReservedBound, ReservedLevels
+from ipygpumem.measurement.reserved_bound import CounterReading, ReservedLevels, reserved_bound
 
 
 def event(action, size, second):
@@ -71,18 +71,18 @@ def test_bound_between_readings():
         CounterReading(2, 2.1, 40, 530, 490),
         CounterReading(3, 3.1, 90, 580, 490),
     ]
-    bound = ReservedBound(1000, readings)
+    bound = reserved_bound(1000, readings)
     assert bound(1.5, 1.6) == 130, "100, and 30 were allocated until the next reading"
     assert bound(2.5, 2.6) == 90
     assert bound(1.05, 1.06) == 1000, "before the end of the first reading"
     assert bound(2.05, 2.06) == 130, "during a reading: before or after it"
     assert bound(1.5, 2.5) == 130
     assert bound(0.5, 0.6) == bound(3.5, 3.6) == 1000
-    assert ReservedBound(None, readings)(0.5, 0.6) is None
-    assert ReservedBound(None)(1, 2) is None
-    assert ReservedBound(110, readings)(1.5, 1.6) == 110
+    assert reserved_bound(None, readings)(0.5, 0.6) is None
+    assert reserved_bound(None)(1, 2) is None
+    assert reserved_bound(110, readings)(1.5, 1.6) == 110
 
 
 def test_totals_that_were_reset_in_between():
     readings = [CounterReading(1, 1.1, 100, 500, 400), CounterReading(2, 2.1, 40, 530, 530)]
-    assert ReservedBound(None, readings)(1.5, 1.6) is None
+    assert reserved_bound(None, readings)(1.5, 1.6) is None

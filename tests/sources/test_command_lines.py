@@ -93,7 +93,7 @@ def test_code_is_not_shown():
     )
     assert redact_command(["bash", "-c", "curl -u me:SECRET host"]) == "bash -c ..."
     assert redact_command(["python -c import x; token='SECRET'"]) == "python -c ...", (
-        "a title: where code ends nobody knows"
+        "a title: the end of the code is unknown"
     )
 
 

@@ -113,7 +113,7 @@ def test_without_a_cuda_runtime_the_pid_is_used(fake_gpu, monkeypatch):
 
 def test_a_device_that_does_not_change_is_not_ours(make_gpu):
     gpu = make_gpu(nvml_devices=[FakeNvmlDevice(uuid="GPU-a", regime="hidden"), FakeNvmlDevice(uuid="GPU-b")])
-    # a virtualisation layer that gives NVML's nvml_devices in another order than CUDA's
+    # a virtualization layer in which NVML lists the devices in another order than CUDA
     gpu[0].nvml_device, gpu[1].nvml_device = gpu[1].nvml_device, gpu[0].nvml_device
     gpu.properties = None
     torch.cuda._get_device_properties = lambda index: _properties("ab"[index])

@@ -16,13 +16,13 @@ def test_the_workspace_stays_allocated_and_no_tensor(fake_gpu):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_the_users_modes_are_kept_and_have_no_effect(fake_gpu):
+def test_the_users_modes_are_unchanged_and_have_no_effect(fake_gpu):
     torch.cuda.init()
-    seen = []
+    calls = []
 
     class Loud(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, arguments=(), options=None):
-            seen.append(function)
+            calls.append(function)
             return function(*arguments, **(options or {}))
 
     torch.set_default_dtype(torch.float64)
@@ -33,7 +33,7 @@ def test_the_users_modes_are_kept_and_have_no_effect(fake_gpu):
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
-    assert seen == []
+    assert calls == []
 
 
 def test_failed_steps_are_returned(fake_gpu, monkeypatch):

@@ -70,9 +70,9 @@ def test_a_reused_file_descriptor_is_not_read(tmp_path):
     """A program that closes all descriptors may open another file with the number of ours."""
     read_host()
     descriptor = host._status(os.getpid())
-    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
-    os.dup2(other, descriptor)
+    file = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+    os.dup2(file, descriptor)
     assert read_host().rss > 0
-    os.close(other)
+    os.close(file)
     host._status.cache_clear()
     os.close(descriptor)

@@ -145,25 +145,25 @@ def test_long_names_are_shortened(start, outermost, unrelated):
 
 
 def test_only_the_program_of_another_user_is_shown(start, outermost, other_user, monkeypatch):
-    other = start("/bin/sleep", "60", JPY_SESSION_NAME="secret.ipynb")
+    started = start("/bin/sleep", "60", JPY_SESSION_NAME="secret.ipynb")
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: pytest.fail("another user's command line"))
     monkeypatch.setattr(psutil.Process, "environ", lambda self: pytest.fail("another user's environment"))
-    process = ProcessDirectory().lookup(other.pid, trusted=True)
+    process = ProcessDirectory().lookup(started.pid, trusted=True)
     assert (process.name, process.relation, process.notebook, process.command) == ("sleep", "other", "", "")
     assert process.label == f"sleep, user {process.user}"
 
 
 def test_a_long_program_name_of_another_user(start, outermost, other_user, monkeypatch):
-    other = start()
+    started = start()
     monkeypatch.setattr(psutil.Process, "name", lambda self: "trainer-of-my-secret-model --token 5")
-    assert ProcessDirectory().lookup(other.pid, trusted=True).name == "trainer-of-my-s"
+    assert ProcessDirectory().lookup(started.pid, trusted=True).name == "trainer-of-my-s"
 
 
 def test_control_characters_are_removed(start, outermost, monkeypatch):
-    other = start()
+    started = start()
     monkeypatch.setattr(psutil.Process, "name", lambda self: "py\x1b[2Jthon\n")
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: ["py\x1b[2J", "a\nb", "c\td"])
-    process = ProcessDirectory().lookup(other.pid, trusted=True)
+    process = ProcessDirectory().lookup(started.pid, trusted=True)
     assert "\x1b" not in repr(process) and "\\x1b" not in repr(process)
     assert process.command == "py?[2J *** ***"
 

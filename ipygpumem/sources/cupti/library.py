@@ -52,7 +52,7 @@ RECORD = np.dtype(
 """CUpti_ActivityMemory4 of CUPTI 12.8 and later."""
 
 _REASONS = {
-    15: "CUPTI is not initialised",
+    15: "CUPTI is not initialized",
     27: "CUPTI does not support this device",
     33: "CUPTI does not support this virtual device",
     35: "no permission: profiling is restricted to administrators (NVreg_RestrictProfilingToAdminUsers)",

@@ -19,7 +19,7 @@ pytest.importorskip("llvmlite")
 
 @pytest.fixture
 def pool():
-    return buffers.Buffers()  # one of the test's own: the process's may have lost some to other tests
+    return buffers.Buffers()  # a separate pool, as other tests may have used buffers of the process's pool
 
 
 def request(pool):
@@ -50,11 +50,11 @@ def test_request_complete_and_return_a_buffer(pool):
 
 def test_requests_without_a_free_buffer_are_counted(pool):
     lost = pool.lost
-    taken = [request(pool)[0] for _ in range(256)]
-    assert len(set(taken)) == 256
+    addresses = [request(pool)[0] for _ in range(256)]
+    assert len(set(addresses)) == 256
     assert request(pool) == (None, 0)
     assert pool.lost == lost + 1
-    for address in taken:
+    for address in addresses:
         complete(pool, address, 128)
     assert pool.lost == lost + 1, "all messages fit into the pipe"
     for address, _ in pool.full():
@@ -72,7 +72,7 @@ def test_unknown_buffers_are_ignored(pool):
 
 
 def test_eight_threads(pool):
-    lost, seen, stop = pool.lost, [], threading.Event()
+    lost, read_addresses, stop = pool.lost, [], threading.Event()
 
     def use():
         for _ in range(3000):
@@ -90,20 +90,20 @@ def test_eight_threads(pool):
         for address, valid in pool.full():
             assert valid == 8
             assert ctypes.c_uint64.from_address(address).value == address
-            seen.append(address)
+            read_addresses.append(address)
             pool.give_back(address)
 
     threads = [threading.Thread(target=use) for _ in range(8)]
     reader = threading.Thread(target=fetch)
-    for one in (*threads, reader):
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in (*threads, reader):
+        thread.start()
+    for thread in threads:
+        thread.join()
     stop.set()
     reader.join()
     look()
-    assert len(seen) + (pool.lost - lost) == 8 * 3000
-    assert len(seen) >= 256, "each was used at least once"
+    assert len(read_addresses) + (pool.lost - lost) == 8 * 3000
+    assert len(read_addresses) >= 256, "each was used at least once"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

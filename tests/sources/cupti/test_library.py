@@ -112,7 +112,7 @@ def test_a_cupti_that_lacks_a_function_is_too_old(library, monkeypatch, name):
     [
         (39, "another profiler is using CUPTI"),
         (35, "NVreg_RestrictProfilingToAdminUsers"),
-        (15, "not initialised"),
+        (15, "not initialized"),
         (27, "does not support this device"),
         (33, "virtual device"),
         (40, "no permission to profile this virtual device"),
