@@ -9,6 +9,8 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
+import psutil
+
 from ipygpumem.core.reading import HostReading
 from ipygpumem.core.units import KIB
 
@@ -21,8 +23,6 @@ _MEMORY = re.compile(rb"VmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB")
 
 @lru_cache(maxsize=1)
 def _total() -> int:
-    import psutil
-
     return int(psutil.virtual_memory().total)
 
 
@@ -33,8 +33,6 @@ def process_start(pid: int) -> str:
     """
     with contextlib.suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-    import psutil
-
     try:
         return str(round(psutil.Process(pid).create_time()))
     except (psutil.Error, OSError, ValueError):
@@ -44,11 +42,7 @@ def process_start(pid: int) -> str:
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:
     """Read resident memory and its high-water mark; ``available`` adds the machine's free memory (50 us)."""
     rss, peak = _linux_memory() or _portable_memory()
-    free = None
-    if available:
-        import psutil
-
-        free = int(psutil.virtual_memory().available)
+    free = int(psutil.virtual_memory().available) if available else None
     return HostReading(rss=rss, peak=peak, pinned=pinned, total=_total(), available=free)
 
 
@@ -68,8 +62,6 @@ def _status(pid: int) -> int:  # noqa: ARG001 (one for each process: after a for
 
 
 def _portable_memory() -> tuple[int, int | None]:
-    import psutil
-
     memory = psutil.Process().memory_info()
     windows_peak = getattr(memory, "peak_wset", None)
     return int(memory.rss), None if windows_peak is None else int(windows_peak)

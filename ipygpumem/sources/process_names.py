@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from ipygpumem.core.from_dict import printable
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.sources.command_lines import redact_command, short_name
@@ -74,15 +76,10 @@ class ProcessDirectory:
 
 def own_pid() -> int:
     """Return this process's id in the namespace of the mounted /proc, where other processes are looked up."""
-    return _proc_pid(os.getpid())
-
-
-@lru_cache(maxsize=1)
-def _proc_pid(pid: int) -> int:
     try:
         return int(Path("/proc/self").readlink().name)
     except (OSError, ValueError):
-        return pid
+        return os.getpid()
 
 
 @lru_cache(maxsize=1)
@@ -98,8 +95,6 @@ def _may_be_nested() -> bool:
 
 def _is_running(process: OtherProcess) -> bool:
     """Return whether a process is still running: pids are reused, but not with the same start time."""
-    import psutil
-
     if process.began is None:
         return False
     try:
@@ -110,8 +105,6 @@ def _is_running(process: OtherProcess) -> bool:
 
 
 def _look_up(pid: int, trusted: bool) -> OtherProcess:
-    import psutil
-
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -137,14 +130,12 @@ def _uses_driver(pid: int) -> bool:
 def _has_same_user(process: Any) -> bool:
     if hasattr(os, "getuid"):
         return bool(process.uids().real == os.getuid())
-    import psutil
-
     return bool(process.username() == psutil.Process().username())
 
 
 def _describe(process: Any, *, same_user: bool) -> OtherProcess:
     pid, began = process.pid, float(process.create_time())
-    user = _user_name(process.uids().real) if hasattr(os, "getuid") else printable(str(_read(process.username, "")))
+    user = printable(str(_read(process.username, "")))
     program = printable(str(process.name()))
     if not same_user:
         # a longer name would come from the command line, which may contain anything
@@ -170,23 +161,10 @@ def _describe(process: Any, *, same_user: bool) -> OtherProcess:
 
 def _read(getter: Any, default: Any) -> Any:
     """Call a getter of psutil; a process may hide its environment even from its own user."""
-    import psutil
-
     try:
         return getter()
     except (psutil.AccessDenied, psutil.ZombieProcess, OSError):
         return default
-
-
-@lru_cache(maxsize=64)
-def _user_name(uid: int) -> str:
-    """Return a user's name. Cached, because a directory service may be slow."""
-    import pwd
-
-    try:
-        return printable(pwd.getpwuid(uid).pw_name)
-    except KeyError:  # as in most containers
-        return str(uid)
 
 
 def _is_descendant(process: Any) -> bool:
