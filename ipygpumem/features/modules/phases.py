@@ -106,7 +106,7 @@ class PhaseTracker:
         total.seconds += time.perf_counter() - self._started
         tracker = current().peaks
         allocated = {index: tracker.leave(scope, index).now.allocated for index in _devices_in_use()}
-        peaks = scope.peaks()
+        peaks = scope.peaks
         tracker.drop(scope)
         for index, after in allocated.items():
             sums = total.devices.setdefault(index, PhaseSums())

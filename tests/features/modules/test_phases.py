@@ -48,7 +48,7 @@ def test_sums(gpu):
         "other": 23,
     }
     assert sum(sums.change for _, sums in by_phase.values()) == after - before
-    assert outer.peaks()[0].allocated == 51 * MIB, "the measurement around them has its own peak"
+    assert outer.peaks[0].allocated == 51 * MIB, "the measurement around them has its own peak"
     current().peaks.drop(outer)
 
 
