@@ -45,8 +45,6 @@ _PROPERTIES = ("gpumem_peak", "gpumem_held", "gpumem_outside", "gpumem_host_peak
 """User properties of a test, in bytes; pytest-xdist and JUnit reports include them."""
 _HEADER = ("GPU peak", "GPU held", "outside PyTorch", "host peak")
 
-_preloaded = False
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--gpumem``."""
@@ -122,10 +120,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 def _start_measurement(limits: dict[str, Any]) -> measure:
     import ipygpumem
+    from ipygpumem.measurement.runtime import current
 
-    global _preloaded  # noqa: PLW0603 (once per process, even if it runs several pytest sessions)
-    if not _preloaded and "torch" in sys.modules:
-        _preloaded = True
+    if current().baseline is None and "torch" in sys.modules:
         ipygpumem.preload_pytorch()  # otherwise the first test would be charged for CUDA's context
     return ipygpumem.measure(host_peak="reset", **limits).__enter__()
 

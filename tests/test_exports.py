@@ -7,7 +7,6 @@ import json
 import pkgutil
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -52,17 +51,3 @@ def run(code):
 def test_import_loads_no_heavy_library():
     loaded = json.loads(run("import sys, json, ipygpumem; print(json.dumps(sorted(sys.modules)))"))
     assert [name for name in loaded if name.partition(".")[0] in HEAVY] == []
-
-
-def test_import_costs_less_than_50_ms():
-    """The best of several runs is compared with starting Python, as the machine may be busy."""
-
-    def shortest_run(code):
-        times = []
-        for _ in range(5):
-            start = time.perf_counter()
-            run(code)
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    assert shortest_run("import ipygpumem") - shortest_run("pass") < 0.050

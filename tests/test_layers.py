@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -74,6 +75,21 @@ def test_each_library_is_imported_in_one_place():
         if name in LIBRARIES and not any(file == path or file.startswith(f"{path}/") for path in LIBRARIES[name])
     ]
     assert wrong == []
+
+
+def test_imports_by_name():
+    """Imports of this package that the other tests do not see, because a package uses a higher one when it is asked to.
+
+    The package itself loads its public names, `Snapshot.view` loads the viewer, and reading a report loads the facts
+    of the features whose sections it has.
+    """
+    pattern = re.compile(r"import_module\(f?\"ipygpumem")
+    files = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if pattern.search(path.read_text(encoding="utf-8"))
+    }
+    assert files == {"__init__.py", "core/report.py", "snapshot/display_methods.py"}
 
 
 def test_no_import_cycles():

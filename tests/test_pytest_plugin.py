@@ -45,9 +45,6 @@ def keep_imports():
 @pytest.fixture
 def run_on_gpu(pytester, fake_gpu, monkeypatch, keep_imports):
     """Run pytest with the plugin in this process, where there is a fake GPU."""
-    from ipygpumem import pytest_plugin
-
-    monkeypatch.setattr(pytest_plugin, "_preloaded", False)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     def go(*arguments):

@@ -11,6 +11,7 @@ import torch
 import ipygpumem
 from fakes.builds import NO_GPU
 from ipygpumem.core.report import Report
+from ipygpumem.measurement.runtime import close
 
 pytestmark = pytest.mark.ipython
 
@@ -218,14 +219,22 @@ def test_two_shells_do_not_disturb_each_other(make_notebook):
     assert second.run("1 + 1").texts == []
 
 
-def test_import_takes_nothing_along():
-    """`import ipygpumem` is cheap; IPython comes with the extension."""
-    import subprocess
-
-    names = ("IPython", "torch", "pynvml", "numpy")
-    code = f"import sys, ipygpumem; print([name for name in {names} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+def test_two_shells_one_after_the_other(make_notebook):
+    """Closing the runtime unloads the extension of the first shell; the second one starts anew."""
+    first = make_notebook(GPUMem={"report": "always"})
+    before = footprint(first.shell)
+    first.load()
+    first.run("1 / 0")
+    assert len(first.reports) == 1
+    close()
+    assert footprint(first.shell) == before
+    second = make_notebook(GPUMem={"report": "always"})
+    second.load()
+    assert len(second.run("1 + 1").texts) == 1
+    assert len(second.reports) == 1
+    assert first.run("1 + 1").texts == []
+    assert HOST_LINE.fullmatch(first.run("%reload_ext ipygpumem").stdout)
+    assert len(first.run("1 + 1").texts) == len(second.run("1 + 1").texts) == 1
 
 
 @pytest.mark.parametrize("name", ["last", "reports", "reading"])
