@@ -7,7 +7,7 @@
     PyTorch reserved = allocated + pending + cached
     outside PyTorch  = baseline (context, first kernels) + since the baseline
 
-Where processes cannot be told apart (mode ``device``), ``outside PyTorch`` includes all processes, and the lines
+Where memory is not known by process (mode ``device``), ``outside PyTorch`` includes all processes, and the lines
 ``other processes`` and ``unattributed`` are unknown.
 """
 
@@ -76,9 +76,9 @@ def _outside_parts(reading: DeviceReading, baseline: Baseline | None) -> list[tu
     if baseline.device == reading.name:
         parts = [("CUDA context", baseline.context), ("first kernels", baseline.kernels)]
     lines = [(label, nbytes, 3) for label, nbytes in parts if nbytes is not None]
-    rest = at_baseline - sum(nbytes for _, nbytes, _ in lines)
-    if rest or not lines:
-        lines.append(("rest at the baseline" if lines else "at the baseline", rest, 3))
+    remainder = at_baseline - sum(nbytes for _, nbytes, _ in lines)
+    if remainder or not lines:
+        lines.append(("rest at the baseline" if lines else "at the baseline", remainder, 3))
     return [*lines, ("since the baseline", now - at_baseline, 3)]
 
 

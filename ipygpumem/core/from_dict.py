@@ -170,7 +170,7 @@ def _scalar(kind: Any, value: Any, path: str) -> Any:
     accepted = (int, float) if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise _type_error(value, path, _TYPE_NAMES[kind])
-    if kind is str:
+    if isinstance(value, str):
         return printable(value)
     if not -_LIMIT <= value < _LIMIT:  # nor is NaN
         raise ReportError(f"{path} {'does not fit in 64 bits' if kind is int else 'is not a finite number'}")

@@ -70,16 +70,16 @@ def highest_outside(
     if start is None or end is None or before.source != after.source:
         return None
     driver = max(before.driver_reserved or 0, after.driver_reserved or 0)
-    others = 0
+    other_memory = 0
     if before.process is not None and after.process is not None:
         start, end = before.outside or 0, after.outside or 0
-        others = not_ours(before, after)
+        other_memory = not_ours(before, after)
     highest, time = max(end - start, 0) + NOISE, None
     for sample in samples:
         bound = reserved(sample.begin, sample.end)
         if bound is None:
             continue
-        change = sample.used - driver - bound - others - start
+        change = sample.used - driver - bound - other_memory - start
         if change > highest:
             highest, time = change, sample.begin
     return None if time is None else (highest, time)

@@ -94,9 +94,9 @@ def duration(seconds: float) -> str:
         return f"{seconds * 1000:.1f} ms"
     if round(seconds, 2) < _MINUTE:
         return f"{seconds:.2f} s"
-    minutes, rest = divmod(round(seconds), _MINUTE)
+    minutes, whole_seconds = divmod(round(seconds), _MINUTE)
     if minutes < _MINUTE:
-        return f"{minutes} min {rest:02d} s"
+        return f"{minutes} min {whole_seconds:02d} s"
     hours, minutes = divmod(minutes, _MINUTE)
     return f"{hours} h {minutes:02d} min"
 

@@ -1,4 +1,4 @@
-"""The exceptions."""
+"""Exceptions."""
 
 from __future__ import annotations
 

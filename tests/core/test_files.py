@@ -86,7 +86,7 @@ def test_path_as_bytes(tmp_path):
 
 
 def test_no_permission(tmp_path):
-    """Root can write everywhere, so that the script runs as another user."""
+    """The script runs as another user, because root can write everywhere."""
     closed, locked = tmp_path / "closed", tmp_path / "locked.pickle"
     closed.mkdir()
     locked.write_text("old")

@@ -158,12 +158,12 @@ def test_invalid_value_is_reported_with_its_path(path, value, message):
 
 
 @pytest.mark.parametrize("data", [None, 5, "x", [], True])
-def test_what_is_no_object_is_no_report(data):
+def test_values_that_are_not_objects(data):
     with pytest.raises(ReportError, match=r"the report is .*, not an object"):
         Report.from_dict(data)
 
 
-def test_an_older_report_lacks_the_newer_fields():
+def test_missing_fields_of_an_older_report_have_defaults():
     data = plain()
     for name in ("code", "modules", "excesses", "lines", "libraries"):
         del data[name]
@@ -171,7 +171,7 @@ def test_an_older_report_lacks_the_newer_fields():
     assert Report.from_dict(data) == older
 
 
-def test_a_later_schema_is_read_as_far_as_it_is_known():
+def test_known_fields_of_a_later_schema_are_read():
     data = plain() | {"schema": 2, "modules": {"all": "new"}, "color": "red"}
     data["devices"]["cuda:0"]["before"]["allocated"] = {"in": "another form"}
     result = Report.from_dict(data)

@@ -123,8 +123,8 @@ def test_repr():
 
 
 def test_selected_devices():
-    both = Reading(1.0, {"cuda:0": START, "cuda:1": dataclasses.replace(START, name="cuda:1")}, HostReading())
-    assert list(build_report(both, both, {}, seconds=1, devices=("cuda:1",)).devices) == ["cuda:1"]
+    two_devices = Reading(1.0, {"cuda:0": START, "cuda:1": dataclasses.replace(START, name="cuda:1")}, HostReading())
+    assert list(build_report(two_devices, two_devices, {}, seconds=1, devices=("cuda:1",)).devices) == ["cuda:1"]
 
 
 def test_dataclasses_are_frozen_and_slotted():

@@ -63,7 +63,7 @@ CHANGES = st.lists(
 
 @given(CHANGES, st.lists(st.floats(0, 3), max_size=40), st.lists(st.floats(0, 3), max_size=6))
 def test_bound_is_never_too_high(changes, sample_times, reading_times):
-    """Any course of both levels, samples and readings of the counters at any times, and every kind of bound."""
+    """Arbitrary changes of both levels, samples and counter readings at arbitrary times, and every kind of bound."""
     now, levels, allocated = 0.0, {"torch": 120, "outside": 686}, 120
     course, trace = [(-1.0, 120, 686, 120)], []
     for owner, wanted, pause in changes:
@@ -105,4 +105,4 @@ def test_bound_is_never_too_high(changes, sample_times, reading_times):
         highest = highest_outside(before(), end, samples, bound)
         proven.append(0 if highest is None else highest[0])
         assert highest is None or highest[0] <= true_peak
-    assert proven[0] <= proven[1] <= proven[3], "more information proves more"
+    assert proven[0] <= proven[1] <= proven[3], "more information gives a higher bound"

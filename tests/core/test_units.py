@@ -30,7 +30,7 @@ def test_size(count, text):
 
 
 @given(st.integers(-(1 << 50), 1 << 50))
-def test_size_uses_the_next_unit_in_time(count):
+def test_size_is_not_rounded_to_1024_mib(count):
     assert "1024.0 MiB" not in size(count)
 
 

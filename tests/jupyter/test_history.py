@@ -1,4 +1,4 @@
-"""``%gpumem history`` and ``compare``, the log, a cell against its last run, the figures in the outputs."""
+"""``%gpumem history`` and ``compare``, the log, a cell compared with its previous run, figures in output metadata."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_session_cell_by_cell(worked):
     assert "-100.0 MiB" in lines[4]
     assert lines[4].endswith("failed")
     assert ran.value is None
-    assert len(worked.run("%gpumem history").displays) == 1, "and it is in no history itself"
+    assert len(worked.run("%gpumem history").displays) == 1, "the command is not part of the history"
     assert len(worked.reports) == 3
 
 
@@ -79,7 +79,7 @@ def test_invalid_arguments(worked, arguments, message):
     assert usage(worked.run(f"%gpumem history {arguments}")).startswith(message)
 
 
-def test_a_name_of_the_users_own_is_a_statement(gpu_notebook):
+def test_assignment_to_the_name_of_a_command_is_a_statement(gpu_notebook):
     for operator in ("=", "= ", "+=", "//="):
         ran = gpu_notebook.run(f"history = 3\n%gpumem history {operator} 4\nhistory")
         assert ran.success
@@ -129,7 +129,7 @@ def test_unused_device(two_gpus, make_notebook):
     )
 
 
-def test_before_anything_ran(gpu_notebook):
+def test_history_of_an_empty_session(gpu_notebook):
     assert gpu_notebook.run("%gpumem history").text == "this session: no measurements yet"
     assert set(gpu_notebook.run("%gpumem history --plot").displays[0]) == {"text/plain", "image/png"}
 
@@ -159,13 +159,13 @@ def test_log(gpu_notebook, tmp_path):
         "import ipygpumem\nwith ipygpumem.measure():\n    y = torch.ones(5 << 20, dtype=torch.uint8, device='cuda')"
     )
     gpu_notebook.run("%gpumem z = 1")
-    found = load_reports(path)
-    assert list(found) == list(gpu_notebook.reports)[-len(found) :]
-    assert [one.code for one in found][-4:] == [take(100), "In [3]:2", "import ipygpumem", "z = 1"]
+    loaded = load_reports(path)
+    assert list(loaded) == list(gpu_notebook.reports)[-len(loaded) :]
+    assert [report.code for report in loaded][-4:] == [take(100), "In [3]:2", "import ipygpumem", "z = 1"]
     assert labels(gpu_notebook.run(f"%gpumem history {path}"))[:2] == ["In [2]", "In [3]"]
     gpu_notebook.run("%config GPUMem.log = None")
     gpu_notebook.run(take(7))
-    assert len(load_reports(path)) == len(found)
+    assert len(load_reports(path)) == len(loaded)
 
 
 def test_configured_log_ends_with_the_extension(fake_gpu, make_notebook, tmp_path):
@@ -176,7 +176,7 @@ def test_configured_log_ends_with_the_extension(fake_gpu, make_notebook, tmp_pat
     notebook.run(take(5))
     notebook.run("%reload_ext ipygpumem", store_history=False)
     notebook.run(take(6))
-    assert [one.code for one in load_reports(path)] == [take(5), take(6)]
+    assert [report.code for report in load_reports(path)] == [take(5), take(6)]
     notebook.run("%unload_ext ipygpumem", store_history=False)
     notebook.run("import ipygpumem\nwith ipygpumem.measure(): pass")
     assert len(load_reports(path)) == 2
@@ -196,7 +196,7 @@ def test_log_failure_is_reported_once(gpu_notebook, tmp_path):
     assert second.stderr == ""
     folder.mkdir()
     gpu_notebook.run(take(7))
-    assert [one.code for one in load_reports(folder / "s.jsonl")][-3:] == [take(5), take(6), take(7)]
+    assert [report.code for report in load_reports(folder / "s.jsonl")][-3:] == [take(5), take(6), take(7)]
 
 
 def test_last_run_is_shown(gpu_notebook):
@@ -206,21 +206,21 @@ def test_last_run_is_shown(gpu_notebook):
     assert second.text.splitlines()[1].startswith("last run, In [1]: +100.0 MiB held · peak +100.0 MiB, ")
     third = gpu_notebook.run(take(20), cell_id="one")
     assert "last run, In [2]: +150.0 MiB held · peak +250.0 MiB, " in third.text
-    other = gpu_notebook.run(take(30, "y"), cell_id="two")
-    assert "last run" not in other.text
+    other_cell = gpu_notebook.run(take(30, "y"), cell_id="two")
+    assert "last run" not in other_cell.text
 
 
-def test_a_run_that_did_the_same_is_no_news_unless_asked(gpu_notebook):
+def test_equal_run_is_mentioned_only_on_request(gpu_notebook):
     code = "kept.append(torch.ones(5 << 20, dtype=torch.uint8, device='cuda'))"
     gpu_notebook.run("kept = []")
     shown = [gpu_notebook.run(code, cell_id="one").text for _ in range(3)]
-    assert all("+5.0 MiB held" in one for one in shown)
-    assert not any("last run" in one for one in shown)
+    assert all("+5.0 MiB held" in text for text in shown)
+    assert not any("last run" in text for text in shown)
     assert "last run" not in gpu_notebook.run(f"%%gpumem\n{code}", cell_id="two").text
     assert ": the same, " in gpu_notebook.run(f"%%gpumem\n{code}", cell_id="two").text
 
 
-def test_outputs_carry_the_figures(worked):
+def test_output_metadata_contains_the_figures(worked):
     worked.run(take(50, "z"))
     (output,) = worked.shell.display_pub.outputs
     (row,) = rows_from_summary(json.loads(json.dumps(output["metadata"][MIME])))
@@ -228,10 +228,10 @@ def test_outputs_carry_the_figures(worked):
     assert (row.cell, row.held, row.peak) == (report.cell, 50 * MIB, report.devices["cuda:0"].peak)
 
 
-def test_a_cell_that_ran_out_of_memory_carries_them_once(worked):
+def test_figures_of_a_failed_cell_are_stored_once(worked):
     worked.run(take(1 << 20, "z"))
-    carried = [one["metadata"][MIME] for one in worked.shell.display_pub.outputs if MIME in one["metadata"]]
-    assert [one["devices"]["cuda:0"]["ooms"] for one in carried] == [1]
+    summaries = [output["metadata"][MIME] for output in worked.shell.display_pub.outputs if MIME in output["metadata"]]
+    assert [output["devices"]["cuda:0"]["ooms"] for output in summaries] == [1]
 
 
 def test_comparison_of_two_runs(worked, tmp_path):
@@ -245,17 +245,17 @@ def test_comparison_of_two_runs(worked, tmp_path):
     ran = worked.run(f"%gpumem compare {logs[0]} {logs[1]}")
     lines = ran.text.splitlines()
     assert lines[0].startswith("b.jsonl compared with a.jsonl: ")
-    (found,) = [line for line in lines if line.startswith("  In [50]")]
-    assert "+25.0 MiB" in found
-    assert "+15.0 MiB" in found
+    (row,) = [line for line in lines if line.startswith("  In [50]")]
+    assert "+25.0 MiB" in row
+    assert "+15.0 MiB" in row
     assert usage(worked.run(f"%gpumem compare {logs[0]}")).startswith(
         "%gpumem compare: the following arguments are required: B"
     )
     assert "earlier run" not in ran.text
     (again,) = [line for line in logs[1].read_text().splitlines() if '"cell": 50,' in line]
     logs[1].write_text(f"{logs[1].read_text()}{again}\n")
-    told = "b.jsonl: 1 earlier run of repeated cells not compared, only the last"
-    assert told in worked.run(f"%gpumem compare {logs[0]} {logs[1]}").text
+    remark = "b.jsonl: 1 earlier run of repeated cells not compared, only the last"
+    assert remark in worked.run(f"%gpumem compare {logs[0]} {logs[1]}").text
     with logs[0].open("a") as file:
         file.write("half")
     ran = worked.run(f"%gpumem compare {logs[0]} {logs[1]} --by peak")

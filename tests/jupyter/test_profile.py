@@ -90,7 +90,7 @@ def test_a_showtraceback_that_was_replaced(notebook):
     del notebook.shell.showtraceback
 
 
-def test_a_cell_that_profiles_itself(notebook, tmp_path):
+def test_cell_with_its_own_profiler(notebook, tmp_path):
     ran = notebook.run(
         "%%gpumem --timeline {folder}/t.html\n"
         + BODY
@@ -121,7 +121,7 @@ def test_invalid_options_end_the_cell_before_it_runs(notebook, tmp_path, line, m
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_statement(notebook):
+def test_missing_statement(notebook):
     ran = notebook.run("%gpumem --trace {folder}/t.json")
     assert "add the statement to record" in ran.stderr
 
@@ -133,7 +133,7 @@ def test_a_statement(notebook, tmp_path):
     assert (tmp_path / "t.html").exists()
 
 
-def test_a_profile_breaks_no_limit_of_the_host(notebook):
+def test_host_limit_is_not_exceeded_by_the_profiler(notebook):
     body = "for _ in range(3000): y = torch.ones(10).mul(2)"
     ran = notebook.run("%%gpumem --limit-host 0MiB --trace {folder}/t.json\n" + body)
     assert ran.success, ran.stderr
@@ -159,7 +159,7 @@ def test_quiet(notebook, tmp_path):
     assert ran.stdout == f"ipygpumem: {NOTHING} by the profiled thread\n"
 
 
-def test_a_timeline_of_nothing_says_why(notebook):
+def test_timeline_without_allocations_is_not_written(notebook):
     line = "%%gpumem --timeline {folder}/t.html\n"
     thread = (
         "import threading, torch\n"
@@ -180,7 +180,7 @@ def test_without_matplotlib(notebook, monkeypatch):
     assert ran.stdout.startswith("ipygpumem: no picture of t.html: pictures require matplotlib")
 
 
-def test_unloaded_in_the_middle(notebook, tmp_path):
+def test_extension_unloaded_during_a_profile(notebook, tmp_path):
     ran = notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY + "%unload_ext ipygpumem")
     assert ran.success
     assert f"trace: {tmp_path}/t.json (" in ran.stdout
@@ -198,7 +198,7 @@ def test_completion_of_paths(tmp_path, monkeypatch):
     assert candidates("%%gpumem --ti") == ["--timeline"]
 
 
-def test_the_next_cell_is_as_it_was(notebook):
+def test_next_cell_is_not_profiled(notebook):
     notebook.run("%%gpumem --trace {folder}/t.json\n" + BODY)
     ran = notebook.run("with torch.profiler.profile() as p: torch.ones(5).sub(1)\nlen(p.events()) > 0")
     assert ran.value is True

@@ -90,7 +90,7 @@ class Reports(Sequence["Report"]):
 
     def _release(self, report: Report) -> None:
         for reports in self._runs.get(report.cell_id or "", ()):
-            reports[:] = [other for other in reports if other is not report]
+            reports[:] = [stored for stored in reports if stored is not report]
 
     def earlier(self, report: Report) -> Report | None:
         """The report of the same measurement in the previous run of its cell; None without one.

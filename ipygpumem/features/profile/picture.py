@@ -79,9 +79,9 @@ def _draw_panel(sheet: Sheet, timeline: CategoryTimeline, top: float) -> None:
     edges = np.linspace(0, seconds, len(levels))
     axes.stackplot(edges, levels.T, step="post", colors=colors, antialiased=False, linewidth=0)
     facts = [f"{many(len(timeline), 'change')} in {duration((timeline.end - timeline.start) / 1e9)}"]
-    if timeline.reserved is not None and (known := timeline.reserved >= 0).any():
+    if timeline.reserved is not None and (has_counter := timeline.reserved >= 0).any():
         facts.append(f"reserved at most {size(int(timeline.reserved.max()))}")
-        reserved = np.where(known, timeline.reserved, np.nan)
+        reserved = np.where(has_counter, timeline.reserved, np.nan)
         times = (timeline.time - timeline.start) / 1e9
         axes.plot(times, reserved, color=_RESERVED, linewidth=1.2 * POINT, drawstyle="steps-post")
     sheet.title(LEFT, top - 12, timeline.device, " · ".join(facts))

@@ -79,7 +79,7 @@ def test_last_kernel_in_a_log_is_compared():
 
     once, twice = kernel(5), [*kernel(9), *kernel(7)]
     assert [change for _, _, change in changes(once, twice)] == [2 * MIB, 2 * MIB, 0]
-    bare = [cell(one.cell, held=7, cell_id=None) for one in once[:2]]
+    bare = [cell(row.cell, held=7, cell_id=None) for row in once[:2]]
     assert [change for _, _, change in changes(bare, [*bare, *bare])] == [0, 0]
     blocks = [cell(None, held=3, cell_id=None), *once]
     assert [change for _, _, change in changes(blocks, [*blocks, *blocks])] == [0] * 4

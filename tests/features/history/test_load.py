@@ -1,4 +1,4 @@
-"""Files of reports that are half-written, foreign or hostile."""
+"""Files of reports that are incomplete, unrelated or malicious."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ def error_message(path):
 )
 def test_invalid_line_is_reported_with_its_number(path, line, reason):
     path.write_text(LINES[0] + line)
-    found = error_message(path)
-    assert found.startswith(f"s.jsonl: line 2: {reason}")
+    loaded = error_message(path)
+    assert loaded.startswith(f"s.jsonl: line 2: {reason}")
     lenient = load_reports(path, strict=False)
-    assert [one.cell for one in lenient] == [1]
-    assert [fault.replace(str(path), "s.jsonl") for fault in lenient.faults] == [found]
+    assert [loaded_report.cell for loaded_report in lenient] == [1]
+    assert [fault.replace(str(path), "s.jsonl") for fault in lenient.faults] == [loaded]
 
 
 def test_valid_lines_are_read_besides_invalid_ones(path):
     path.write_text(LINES[0] + "half\n" + LINES[1] + "\n  \n" + LINES[2].rstrip())
-    found = load_reports(path, strict=False)
-    assert [one.cell for one in found] == [1, 2, 3]
-    assert [fault.partition(": ")[2] for fault in found.faults] == ["line 2: invalid JSON: Expecting value"]
+    loaded = load_reports(path, strict=False)
+    assert [loaded_report.cell for loaded_report in loaded] == [1, 2, 3]
+    assert [fault.partition(": ")[2] for fault in loaded.faults] == ["line 2: invalid JSON: Expecting value"]
 
 
 def test_binary_file(path):
@@ -140,10 +140,10 @@ def test_damaged_files_are_read_or_reported(path, data):
     else:
         text[at] = data.draw(st.integers(0, 255))
     path.write_bytes(bytes(text))
-    found = load_reports(path, strict=False)
-    assert len(found) >= 0
-    assert len(found) + len(found.faults) <= 4
-    for fault in found.faults:
+    loaded = load_reports(path, strict=False)
+    assert len(loaded) >= 0
+    assert len(loaded) + len(loaded.faults) <= 4
+    for fault in loaded.faults:
         assert len(fault.splitlines()) == 1
-    for one in found:
-        json.loads(one.to_json())
+    for loaded_report in loaded:
+        json.loads(loaded_report.to_json())

@@ -38,7 +38,7 @@ def test_each_report_is_written_at_once(tmp_path):
     reports.append(cell(1))
     reports.log = path
     assert reports.log == str(path)
-    assert not path.exists(), "what came before is not in it"
+    assert not path.exists(), "earlier reports are not written to it"
     for number in (2, 3):
         reports.append(cell(number))
         assert list(load_reports(path)) == list(reports)[1:]
@@ -47,14 +47,14 @@ def test_each_report_is_written_at_once(tmp_path):
     assert len(load_reports(path)) == 2
     reports.log = path
     reports.append(cell(5))
-    assert [one.cell for one in load_reports(path)] == [2, 3, 5], "what is there stays"
+    assert [report.cell for report in load_reports(path)] == [2, 3, 5], "existing reports are kept"
 
 
 def test_log_survives_a_kill(tmp_path):
     path = tmp_path / "s.jsonl"
     ran = script("for n in range(200): reports.append(cell(n))\nos.kill(os.getpid(), signal.SIGKILL)", path)
     assert ran.returncode == -signal.SIGKILL
-    assert [one.cell for one in load_reports(path)] == list(range(200))
+    assert [report.cell for report in load_reports(path)] == list(range(200))
 
 
 FULL = """\
@@ -62,7 +62,7 @@ reports.append(cell(0))
 size = os.path.getsize(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, resource.RLIM_INFINITY))
 for n in (1, 2, 3): reports.append(cell(n))
-assert os.path.getsize(sys.argv[1]) == size, "half a line stays"
+assert os.path.getsize(sys.argv[1]) == size, "an incomplete line must not remain"
 assert len(reports) == 4
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 reports.append(cell(4))
@@ -70,14 +70,14 @@ reports.append(cell(4))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="limits of this kind are Unix's")
-def test_full_disk_is_reported_once_and_loses_nothing(tmp_path):
-    """A limit on the file's size is a disk that is full in the middle of a line."""
+def test_full_disk_is_reported_once_and_no_report_is_lost(tmp_path):
+    """A limit on the file size simulates a disk that becomes full in the middle of a line."""
     path = tmp_path / "s.jsonl"
     ran = script(FULL, path)
     assert ran.returncode == 0, ran.stderr
     reason = "File too large. Reports are kept and written once it is possible"
     assert ran.stderr == f"ipygpumem: cannot write the log {path}: {reason}\n"
-    assert [one.cell for one in load_reports(path)] == [0, 1, 2, 3, 4]
+    assert [report.cell for report in load_reports(path)] == [0, 1, 2, 3, 4]
 
 
 def test_unwritten_reports_are_limited(tmp_path, monkeypatch, capsys):
@@ -95,7 +95,7 @@ def test_unwritten_reports_are_limited(tmp_path, monkeypatch, capsys):
     assert (
         capsys.readouterr().err == f"ipygpumem: the log {path} lacks 4 reports: it could not be written for too long\n"
     )
-    assert [one.cell for one in load_reports(path)] == [*range(4, 1003), 5000]
+    assert [report.cell for report in load_reports(path)] == [*range(4, 1003), 5000]
     assert module._MAX_UNWRITTEN == 1000
 
 
@@ -107,17 +107,17 @@ def test_report_after_an_incomplete_line_starts_a_new_line(tmp_path):
     with path.open("ab") as file:
         file.write(b'{"schema": 1, "code": "half')
     reports.append(cell(2))
-    found = load_reports(path, strict=False)
-    assert [one.cell for one in found] == [1, 2]
-    assert found.faults == (f"{path}: line 2: incomplete JSON",)
+    loaded = load_reports(path, strict=False)
+    assert [report.cell for report in loaded] == [1, 2]
+    assert loaded.faults == (f"{path}: line 2: incomplete JSON",)
 
 
 def test_two_processes_write_one_log(tmp_path):
     path = tmp_path / "s.jsonl"
     command = [sys.executable, "-c", f"{HEAD}for n in range(300): reports.append(cell(n))", str(path)]
-    both = [subprocess.Popen(command) for _ in range(2)]
-    assert [one.wait(60) for one in both] == [0, 0]
-    assert sorted(one.cell for one in load_reports(path)) == sorted([*range(300), *range(300)])
+    processes = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(60) for process in processes] == [0, 0]
+    assert sorted(report.cell for report in load_reports(path)) == sorted([*range(300), *range(300)])
 
 
 @pytest.mark.parametrize("text", ["import torch\n", '{"cells": []}', '{"schema": 1}\n', "\x80\x04"])

@@ -8,9 +8,9 @@ from ipygpumem.features.history.model import changed_rows, report_rows
 
 
 def test_row_has_the_figures_of_the_report():
-    one = report(cell=7, cell_id="a", code="x = f()")
-    device = one.devices["cuda:0"]
-    (row,) = report_rows(one)
+    single = report(cell=7, cell_id="a", code="x = f()")
+    device = single.devices["cuda:0"]
+    (row,) = report_rows(single)
     assert (row.cell, row.cell_id, row.code, row.seconds, row.device) == (7, "a", "x = f()", 2.31, "cuda:0")
     for name in ("held", "peak", "cached", "pending", "outside", "others", "unattributed"):
         assert getattr(row, name) == getattr(device, name)
@@ -21,25 +21,25 @@ def test_row_has_the_figures_of_the_report():
 
 def test_device_without_a_context_has_no_row():
     idle = before("cuda:1", context=False)
-    one = report()
-    both = dataclasses.replace(
-        one, devices={**one.devices, "cuda:1": report(idle, idle, peak=None).devices.get("cuda:1")}
+    single = report()
+    two_devices = dataclasses.replace(
+        single, devices={**single.devices, "cuda:1": report(idle, idle, peak=None).devices.get("cuda:1")}
     )
-    assert both.devices["cuda:1"] is None
-    both = dataclasses.replace(both, devices=one.devices)
-    assert [row.device for row in report_rows(both)] == ["cuda:0"]
+    assert two_devices.devices["cuda:1"] is None
+    two_devices = dataclasses.replace(two_devices, devices=single.devices)
+    assert [row.device for row in report_rows(two_devices)] == ["cuda:0"]
 
 
 def test_row_of_the_host_without_a_gpu():
-    one = dataclasses.replace(report(), devices={})
-    (row,) = report_rows(one)
+    single = dataclasses.replace(report(), devices={})
+    (row,) = report_rows(single)
     assert (row.device, row.held, row.peak, row.peak_trust) == (HOST, 0, 100 * MIB, "bound")
     assert (row.outside, row.outside_trust) == (None, "unknown")
 
 
 def test_changed_rows_of_several_devices():
     still, moved = report(before(), before(), peak=100 * MIB), report(before("cuda:1"), after("cuda:1"))
-    both = dataclasses.replace(still, devices={**still.devices, **moved.devices})
-    assert [row.device for row in changed_rows([both, still])] == ["cuda:1", "cuda:0"]
+    two_devices = dataclasses.replace(still, devices={**still.devices, **moved.devices})
+    assert [row.device for row in changed_rows([two_devices, still])] == ["cuda:1", "cuda:0"]
     failed = report(before(), before(ooms=1), peak=100 * MIB)
     assert changed_rows([failed])[0].changed

@@ -18,7 +18,7 @@ KEPT += ("allocated", "cache", "outside_level", "others_level", "capacity", "oom
 
 
 @pytest.mark.parametrize(
-    "one",
+    "measured",
     [
         report(),
         report(exact=False),
@@ -28,9 +28,9 @@ KEPT += ("allocated", "cache", "outside_level", "others_level", "capacity", "oom
         dataclasses.replace(report(success=None, cell=None), devices={}),
     ],
 )
-def test_round_trip(one):
-    rows = rows_from_summary(json.loads(json.dumps(summary(one))))
-    for row, original in zip(rows, report_rows(one), strict=True):
+def test_round_trip(measured):
+    rows = rows_from_summary(json.loads(json.dumps(summary(measured))))
+    for row, original in zip(rows, report_rows(measured), strict=True):
         assert {name: getattr(row, name) for name in KEPT} == {name: getattr(original, name) for name in KEPT}
 
 
@@ -54,7 +54,7 @@ def many(count):
         for n in range(count)
     ]
     return dataclasses.replace(
-        reports[0], devices={name: device for one in reports for name, device in one.devices.items()}
+        reports[0], devices={name: device for part in reports for name, device in part.devices.items()}
     )
 
 
@@ -68,9 +68,9 @@ def test_summary_is_at_most_2_kb(count):
 
 
 def test_devices_with_the_smallest_changes_are_left_out():
-    one = many(20)
+    whole = many(20)
     still = report(before("cuda:99"), before("cuda:99"), peak=100 * MIB).devices["cuda:99"]
-    data = summary(dataclasses.replace(one, devices={"cuda:99": still, **one.devices}))
+    data = summary(dataclasses.replace(whole, devices={"cuda:99": still, **whole.devices}))
     assert "cuda:99" not in data["devices"]
 
 
@@ -108,5 +108,5 @@ def test_keys_are_documented():
     keys = {*summary(whole), *summary(started)["devices"]["cuda:0"], *summary(whole)["devices"]["cuda:0"]}
     assert [key for key in keys if f"`{key}`" not in text.partition("## In a notebook")[2]] == []
     assert [name for name in COLUMNS if f"`{name}`" not in text.partition("## A table")[2]] == []
-    plain = {*report().to_dict(), *report().to_dict()["devices"]["cuda:0"]}
-    assert [key for key in plain if f"`{key}`" not in text.partition("## A table")[0]] == []
+    report_keys = {*report().to_dict(), *report().to_dict()["devices"]["cuda:0"]}
+    assert [key for key in report_keys if f"`{key}`" not in text.partition("## A table")[0]] == []

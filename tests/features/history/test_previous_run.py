@@ -29,13 +29,13 @@ def test_equal_runs_are_described_on_request():
 def test_only_exact_figures_are_compared():
     bound = report(before(), before(), peak=900 * MIB, exact=False, cell=5)
     assert last_run(cell(7, peak=3), bound, MIB) is None
-    card = report(
+    whole_device = report(
         before(process=None, mode="device"),
         before(process=None, mode="device", used=9000 * MIB),
         cell=5,
         peak=100 * MIB,
     )
-    assert last_run(cell(7), card, MIB) is None
+    assert last_run(cell(7), whole_device, MIB) is None
 
 
 def test_devices_that_differ():
@@ -46,7 +46,7 @@ def test_devices_that_differ():
     assert last_run(both(7, 1, 2), both(5, 1, 9), MIB) == (
         "last run, In [5]: cuda:1 +9.0 MiB held · peak +9.0 MiB, 2.31 s"
     )
-    assert last_run(cell(7, name="cuda:1"), cell(5), MIB, always=True) is None, "nothing in common"
+    assert last_run(cell(7, name="cuda:1"), cell(5), MIB, always=True) is None, "the runs have no device in common"
 
 
 @pytest.mark.parametrize("number", [None, 5])

@@ -20,11 +20,11 @@ def output(report):
 
 
 def notebook(*cells, **changes):
-    made = [
+    content = [
         {"cell_type": "code", "id": f"id{number}", "source": ["%%gpumem\n", f"step({number})"], "outputs": outputs}
         for number, outputs in enumerate(cells, 1)
     ]
-    return {"cells": [{"cell_type": "markdown", "source": "# x"}, *made], "metadata": {}, "nbformat": 4, **changes}
+    return {"cells": [{"cell_type": "markdown", "source": "# x"}, *content], "metadata": {}, "nbformat": 4, **changes}
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def path(tmp_path):
 
 def test_figures_of_a_notebook(path):
     path.write_text(json.dumps(notebook([output(cell(5, held=3, peak=9)), {"output_type": "stream", "text": "x"}], [])))
-    found = read_rows(path)
-    assert (found.name, found.faults) == ("run.ipynb", ())
-    (row,) = found.rows
+    result = read_rows(path)
+    assert (result.name, result.faults) == ("run.ipynb", ())
+    (row,) = result.rows
     assert (row.cell, row.cell_id, row.code) == (5, "id1", "step(1)")
     assert (row.held, row.peak, row.seconds) == (3 << 20, 9 << 20, 2.31)
 
@@ -54,9 +54,9 @@ def test_log_and_unrelated_file(tmp_path):
     reports.append(cell(1))
     with path.open("a") as file:
         file.write("half")
-    found = read_rows(path)
-    assert [row.code for row in found.rows] == ["step(1)"]
-    assert found.faults == (f"{path}: line 2: invalid JSON: Expecting value",)
+    result = read_rows(path)
+    assert [row.code for row in result.rows] == ["step(1)"]
+    assert result.faults == (f"{path}: line 2: invalid JSON: Expecting value",)
     path.write_text("import torch\nimport numpy\n")
     with pytest.raises(ReportError, match="line 1: invalid JSON"):
         read_rows(path)
@@ -87,13 +87,13 @@ def test_invalid_notebooks(path, text, message):
 def test_invalid_outputs_are_skipped(path):
     broken = output(cell(2))
     broken["metadata"][MIME]["devices"] = {"cuda:0\x1b[2J": {"held": 1 << 70}}
-    made = notebook([output(cell(1))], [broken, output(cell(2))], [{"metadata": 5}, "x", {"metadata": {MIME: None}}])
-    made["cells"].insert(1, 5)
-    made["cells"] += [{"outputs": 5}, {"source": 5, "id": {}, "outputs": [output(cell(9))]}]
-    path.write_text(json.dumps(made))
-    found = read_notebook(path)
-    assert [(row.cell, row.code) for row in found.rows] == [(1, "step(1)"), (2, "step(2)"), (9, "")]
-    assert found.faults == (
+    content = notebook([output(cell(1))], [broken, output(cell(2))], [{"metadata": 5}, "x", {"metadata": {MIME: None}}])
+    content["cells"].insert(1, 5)
+    content["cells"] += [{"outputs": 5}, {"source": 5, "id": {}, "outputs": [output(cell(9))]}]
+    path.write_text(json.dumps(content))
+    result = read_notebook(path)
+    assert [(row.cell, row.code) for row in result.rows] == [(1, "step(1)"), (2, "step(2)"), (9, "")]
+    assert result.faults == (
         f"{path}: cell 2 is not an object",
         f"{path}: cell 4: devices.cuda:0?[2J.held does not fit in 64 bits",
         f"{path}: cell 5: the report is null, not an object",
@@ -115,16 +115,16 @@ JUNK = st.recursive(
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cells=st.lists(JUNK, max_size=4), figures=JUNK)
 def test_arbitrary_notebooks_are_read_or_reported(path, cells, figures):
-    made = notebook([{"metadata": {MIME: figures}}], nbformat=4)
-    made["cells"] += cells
-    path.write_text(json.dumps(made))
+    content = notebook([{"metadata": {MIME: figures}}], nbformat=4)
+    content["cells"] += cells
+    path.write_text(json.dumps(content))
     try:
-        found = read_notebook(path)
+        result = read_notebook(path)
     except ReportError as error:
         messages = [str(error)]
     else:
-        messages = list(found.faults)
-    assert all(len(one.splitlines()) == 1 for one in messages)
+        messages = list(result.faults)
+    assert all(len(message.splitlines()) == 1 for message in messages)
 
 
 def test_short_names():

@@ -23,8 +23,8 @@ from ipygpumem.features.lines.model import DeviceLines
 def test_lookup_by_cell():
     reports = Reports()
     first, second, again = report(cell=1, cell_id="a"), report(cell=2, cell_id="b"), report(cell=2, cell_id="a")
-    for one in (first, second, again):
-        reports.append(one)
+    for item in (first, second, again):
+        reports.append(item)
     assert list(reports) == [first, second, again]
     assert (len(reports), reports[-1], reports[:2]) == (3, again, [first, second])
     assert reports.cell(1) is first
@@ -52,12 +52,12 @@ def test_repr_shows_count_and_newest():
 
 def test_limit_drops_the_oldest(monkeypatch):
     session_reports = Reports(limit=5)
-    for one in session(12):
-        session_reports.append(one)
-    assert [one.cell for one in session_reports] == [8, 9, 10, 11, 12]
+    for item in session(12):
+        session_reports.append(item)
+    assert [item.cell for item in session_reports] == [8, 9, 10, 11, 12]
     assert (len(session_reports), session_reports.dropped) == (5, 7)
     assert session_reports[0].cell == 8
-    assert session_reports.earlier(cell(20, cell_id="id3")) is None, "what is dropped is not a previous run"
+    assert session_reports.earlier(cell(20, cell_id="id3")) is None, "dropped reports are not compared"
     assert session_reports.earlier(cell(20, cell_id="id9")) is session_reports[1]
 
 
@@ -88,12 +88,12 @@ def lines(device="cuda:0"):
 
 def test_only_the_newest_keep_lines_and_modules():
     session_reports = Reports()
-    for one in session(150):
-        session_reports.append(dataclasses.replace(one, lines=(lines(),)))
-    assert [bool(one.lines) for one in session_reports] == [False] * 50 + [True] * 100
-    assert [one.cell for one in session_reports] == list(range(1, 151))
-    loaded = Reports((dataclasses.replace(one, lines=(lines(),)) for one in session(150)), limit=None)
-    assert all(one.lines for one in loaded), "a file that was loaded is all there"
+    for item in session(150):
+        session_reports.append(dataclasses.replace(item, lines=(lines(),)))
+    assert [bool(item.lines) for item in session_reports] == [False] * 50 + [True] * 100
+    assert [item.cell for item in session_reports] == list(range(1, 151))
+    loaded = Reports((dataclasses.replace(item, lines=(lines(),)) for item in session(150)), limit=None)
+    assert all(item.lines for item in loaded), "reports from a file keep their lines"
 
 
 def test_csv():
@@ -103,7 +103,7 @@ def test_csv():
     assert (rows[0]["device"], rows[0]["held"], rows[0]["peak"], rows[0]["code"]) == (
         "cuda:0", str(5 << 20), str(7 << 20), "step(1)",
     )  # fmt: skip
-    assert (rows[1]["device"], rows[1]["outside"]) == ("host", ""), "what is unknown is empty"
+    assert (rows[1]["device"], rows[1]["outside"]) == ("host", ""), "unknown values are empty"
 
 
 def test_files_are_written_completely_or_not_at_all(tmp_path):
@@ -119,7 +119,7 @@ def test_files_are_written_completely_or_not_at_all(tmp_path):
     for write in (session_reports.to_csv, session_reports.to_json, session_reports.to_parquet):
         with pytest.raises(OptionError, match="does not exist"):
             write(tmp_path / "no" / "x")
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.csv", "a.json"]
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["a.csv", "a.json"]
 
 
 def test_pandas():

@@ -15,10 +15,10 @@ from ipygpumem.features.history.reports import Reports
 @pytest.fixture
 def log(tmp_path):
     def write(name, reports):
-        made = Reports()
-        made.log = tmp_path / name
-        for one in reports:
-            made.append(one)
+        reports_with_log = Reports()
+        reports_with_log.log = tmp_path / name
+        for item in reports:
+            reports_with_log.append(item)
         return tmp_path / name
 
     return write
@@ -30,11 +30,11 @@ def notebook(tmp_path):
         cells = [
             {
                 "cell_type": "code",
-                "id": one.cell_id,
-                "source": one.code,
-                "outputs": [{"metadata": {MIME: summary(one)}}],
+                "id": item.cell_id,
+                "source": item.code,
+                "outputs": [{"metadata": {MIME: summary(item)}}],
             }
-            for one in reports
+            for item in reports
         ]
         (tmp_path / name).write_text(json.dumps({"cells": cells, "nbformat": 4}))
         return tmp_path / name
@@ -80,7 +80,7 @@ def test_history_picture(capsys, log, tmp_path, monkeypatch):
     assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
     assert run(capsys, "history", path, path, "--plot", "p.png") == (2, "", "ipygpumem: --plot draws one file\n")
     assert "does not exist" in run(capsys, "history", path, "--plot", "no/p.png")[2]
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["o.png", "s.jsonl"]
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["o.png", "s.jsonl"]
 
 
 def test_invalid_lines_are_reported_and_the_rest_is_shown(capsys, log):
@@ -124,7 +124,7 @@ def test_compare_a_notebook_with_a_log(capsys, notebook, log):
     assert out.splitlines()[0] == "s.jsonl compared with run.ipynb: 2 rows in both, 1 differ"
     assert out.splitlines()[2].startswith("  In [2]  step(2)  +9.0 MiB  +3.0 MiB")
     facts = json.loads(run(capsys, "compare", before, after, "--json")[1])
-    assert [one["change"]["held"] for one in facts["cells"]] == [0, 3 << 20]
+    assert [item["change"]["held"] for item in facts["cells"]] == [0, 3 << 20]
     assert run(capsys, "compare", before, "none.jsonl") == (1, "", "ipygpumem: none.jsonl: No such file or directory\n")
 
 

@@ -51,7 +51,7 @@ def test_sort_by_each_column():
         rows = changed_rows(reports)
         expected = [f"[{row.cell}]" for row in sorted(rows, key=lambda row, name=name: -getattr(row, name))]
         values = {f"[{row.cell}]": getattr(row, name) for row in rows}
-        assert [values[one] for one in column(reports, Page(by))] == [values[one] for one in expected]
+        assert [values[label] for label in column(reports, Page(by))] == [values[label] for label in expected]
     assert column(reports, Page("in")) == [f"[{number}]" for number in range(1, 10)]
     assert column([cell(1), cell(2, outside=5), cell(3, outside=-9)], Page("outside")) == ["[2]", "[3]"]
 
@@ -77,8 +77,8 @@ def test_pages():
     assert column(reports, Page("in", 4, 30)) == []
     assert text(reports).endswith("page 1 of 3: --page 2 shows the next")
     assert text(reports, Page("in", 3)).endswith("page 3 of 3")
-    seen = [one for number in (1, 2, 3) for one in column(reports, Page("peak", number, 30))]
-    assert sorted(seen) == sorted(f"[{number}]" for number in range(1, 71)), "each row is on one page"
+    labels = [label for number in (1, 2, 3) for label in column(reports, Page("peak", number, 30))]
+    assert sorted(labels) == sorted(f"[{number}]" for number in range(1, 71)), "each row is on one page"
     assert column(reports, Page("peak", 10**9, 30)) == []
 
 
@@ -89,23 +89,23 @@ def test_page_of_ten_thousand_rows():
 
 
 def test_one_row_per_device():
-    one, other = cell(1, held=5), cell(1, held=7, name="cuda:1")
-    both = dataclasses.replace(one, devices={**one.devices, **other.devices})
-    found = text([both]).splitlines()
-    assert found[0] == "this session: 1 measurement, one row per device that changed"
-    assert [line.split()[3] for line in found[2:]] == ["cuda:0", "cuda:1"]
+    first, second = cell(1, held=5), cell(1, held=7, name="cuda:1")
+    two_devices = dataclasses.replace(first, devices={**first.devices, **second.devices})
+    shown = text([two_devices]).splitlines()
+    assert shown[0] == "this session: 1 measurement, one row per device that changed"
+    assert [line.split()[3] for line in shown[2:]] == ["cuda:0", "cuda:1"]
 
 
 def test_host_rows_and_empty_session():
-    found = text([dataclasses.replace(cell(3), devices={})])
-    assert "at most +100.0 MiB" in found
-    assert found.endswith("without a GPU: held and peak are this process's resident memory")
+    shown = text([dataclasses.replace(cell(3), devices={})])
+    assert "at most +100.0 MiB" in shown
+    assert shown.endswith("without a GPU: held and peak are this process's resident memory")
     assert text([]) == "this session: no measurements yet"
 
 
 def test_figures_of_the_whole_device_are_marked():
-    card = report(before(process=None, mode="device"), before(process=None, mode="device"), cell=1)
-    assert "~0" in text([card])
+    whole_device = report(before(process=None, mode="device"), before(process=None, mode="device"), cell=1)
+    assert "~0" in text([whole_device])
 
 
 def test_discarded_reports_are_mentioned():
@@ -114,8 +114,8 @@ def test_discarded_reports_are_mentioned():
 
 
 def test_code_is_escaped_in_html():
-    evil = cell(1, held=5, code="<script>alert(1)</script>")
-    shown = html_tables(history_tables(changed_rows([evil]), Page(), title="<b>"))
+    hostile = cell(1, held=5, code="<script>alert(1)</script>")
+    shown = html_tables(history_tables(changed_rows([hostile]), Page(), title="<b>"))
     assert "<script" not in shown
     assert "&lt;script&gt;" in shown
     assert "&lt;b&gt;" in shown

@@ -101,9 +101,9 @@ def test_an_event_of_an_unknown_type():
 
 def test_without_operators_the_total_is_the_same(tmp_path):
     capture = captured(PROGRAMS["adam"]())
-    plain = build_timelines(read_allocations(capture.result))
+    without_operators = build_timelines(read_allocations(capture.result))
     whole = build_timelines(read_flow(capture.result))
-    (ours,), (full,) = plain, whole
+    (ours,), (full,) = without_operators, whole
     assert not ours.levels[:, :UNKNOWN].any()
     assert full.levels[:, :UNKNOWN].any()
     # except for memory that was allocated before and stays, the totals change alike

@@ -71,7 +71,7 @@ def test_plain_json(capture, tmp_path):
     assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())
 
 
-def test_it_ends_before_a_profiler_of_the_code_starts(capture, tmp_path):
+def test_capture_ends_before_a_profiler_of_the_code_starts(capture, tmp_path):
     torch.ones(3).mul(2)
     with profile(activities=CPU) as user_profile:
         torch.ones(3).sub(2)
@@ -96,7 +96,7 @@ def test_pytorch_discards_the_result_of_an_outer_profiler():
 
 def test_a_profiler_with_a_schedule_that_begins_later(capture):
     with profile(activities=CPU, schedule=schedule(wait=1, warmup=1, active=1), acc_events=True) as user_profile:
-        assert capture.aside is None, "while it waits both can run"
+        assert capture.aside is None, "both can run while the schedule waits"
         for _ in range(3):
             torch.ones(3).sub(2)
             user_profile.step()
@@ -115,7 +115,7 @@ def test_a_running_or_warming_profiler_is_not_disturbed():
     assert Capture.problem() is None
 
 
-def test_one_inside_another(capture):
+def test_nested_captures(capture):
     torch.ones(3).mul(2)
     inner = Capture()
     inner.start()
@@ -130,7 +130,7 @@ def test_one_inside_another(capture):
     assert capture.aside > 0
 
 
-def test_one_in_another_thread(capture):
+def test_capture_in_another_thread(capture):
     problems = []
     thread = threading.Thread(target=lambda: problems.append(Capture.problem()))
     thread.start()
@@ -158,7 +158,7 @@ def test_a_profiler_in_another_thread_raises_an_error(capture):
     assert capture.aside is None
 
 
-def test_an_end_in_another_thread_has_no_result():
+def test_stopping_in_another_thread_gives_no_result():
     capture = Capture()
     capture.start()
     thread = threading.Thread(target=capture.stop)
@@ -170,7 +170,7 @@ def test_an_end_in_another_thread_has_no_result():
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_leaves_it_alone(capture):
+def test_stop_in_a_forked_child_has_no_effect(capture):
     pid = os.fork()
     if pid == 0:  # pragma: no cover (the child)
         capture.stop()
@@ -193,7 +193,7 @@ def test_torch_without_kineto(monkeypatch):
         Capture()
 
 
-def test_a_profiler_that_does_not_start_or_end(monkeypatch, tmp_path):
+def test_failures_to_start_and_to_stop(monkeypatch, tmp_path):
     def fail(*_, **__):
         raise RuntimeError("no\nway")
 

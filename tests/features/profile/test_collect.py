@@ -59,7 +59,7 @@ def test_code_that_fails(tmp_path):
     assert "aten::mul" in (tmp_path / "t.json").read_text()
 
 
-def test_code_that_profiles_itself_keeps_its_profile(tmp_path):
+def test_code_with_its_own_profiler_keeps_its_profile(tmp_path):
     profiles = []
 
     def run():
@@ -159,7 +159,7 @@ def test_code_without_allocations(tmp_path):
     assert facts.trace is not None
 
 
-def test_a_disk_that_becomes_full(tmp_path, monkeypatch):
+def test_full_disk(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
@@ -211,12 +211,12 @@ def test_with_lines_and_a_snapshot(tmp_path, fake_gpu):
     with ipygpumem.measure(
         lines=True, snapshot=tmp_path / "s.pickle", trace=tmp_path / "t.json", timeline=tmp_path / "t.html"
     ) as m:
-        kept = torch.ones(1 << 20, dtype=torch.uint8, device="cuda")
+        tensor = torch.ones(1 << 20, dtype=torch.uint8, device="cuda")
     assert m.report.lines
     assert m.report.recording.error == ""
     assert m.report.profile.trace is not None
     assert re.search(r"aten::(ones|empty|fill_)", (tmp_path / "t.json").read_text())
-    del kept
+    del tensor
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz", 'it\'s "mine".json'])

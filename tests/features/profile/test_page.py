@@ -17,7 +17,7 @@ MAX_SCRIPT = 80_000
 JAVASCRIPT = Path(viewer.__file__).parent / "js" / "profile"
 
 
-def test_javascript_numbers_the_categories_alike():
+def test_javascript_has_the_same_category_numbers():
     names = re.search(r"export const CATEGORIES = \[(.*?)\]", (JAVASCRIPT / "model.js").read_text(), re.DOTALL)[1]
     assert tuple(re.findall(r'"(.+?)"', names)) == CATEGORIES
 

@@ -130,7 +130,7 @@ def test_an_empty_profile():
 
 
 def test_parameters_without_a_module_are_inferred_from_the_data_flow():
-    """As in a training loop without modules and optimizers."""
+    """A training loop without modules and optimizers."""
     flow = step()
     flow.parameters = set()
     (timeline,) = build_timelines(flow)
