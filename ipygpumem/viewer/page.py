@@ -41,7 +41,7 @@ noscript, .plain {{ display: block; margin: 3rem auto; max-width: 40rem; font: 1
 </style>
 </head>
 <body>
-<main id="ipygpumem" data-state="{state}"></main>
+<main id="ipygpumem"></main>
 <noscript>This page needs JavaScript to show {what}, but JavaScript is disabled in this browser. The page loads nothing
 from any network.</noscript>
 {data}
@@ -65,17 +65,14 @@ def script(name: str) -> str:
     return files(__package__).joinpath("static", name).read_text(encoding="utf-8")
 
 
-def page(snapshots: Sequence[PageData], *, title: str | None = None, theme: str = "auto", state: str = "") -> str:
-    """Return the HTML of the viewer of one to eight snapshots, by default with their names as title.
-
-    ``state`` is the initial view, as the page itself writes it after the ``#`` of its address.
+def page(snapshots: Sequence[PageData], theme: str = "auto") -> str:
+    """Return the HTML of the viewer of one to eight snapshots.
 
     Raises:
         OptionError: There is no snapshot or more than eight, or the theme is unknown.
     """
     check_snapshot_count(len(snapshots))
-    title = title or join_names([snapshot.name for snapshot in snapshots])
-    return document("page.js", "a memory snapshot", snapshots, title=title, theme=theme, state=state)
+    return document("page.js", "a memory snapshot", snapshots, theme)
 
 
 def check_snapshot_count(count: int) -> None:
@@ -91,7 +88,7 @@ def join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES} more"
 
 
-def document(bundle: str, what: str, data: Sequence[PageData], *, title: str, theme: str, state: str = "") -> str:
+def document(bundle: str, what: str, data: Sequence[PageData], theme: str) -> str:
     """Return the HTML of a page with a bundle and its data. Without JavaScript, it says ``what`` it would show.
 
     Raises:
@@ -109,9 +106,8 @@ def document(bundle: str, what: str, data: Sequence[PageData], *, title: str, th
         theme=theme,
         policy=html.escape(policy),
         scheme="light dark" if theme == "auto" else theme,
-        title=_escape(title),
+        title=_escape(join_names([page_data.name for page_data in data])),
         what=what,
-        state=_escape(state),
         data="\n".join(map(_data_element, data)),
         script=text,
     )

@@ -12,11 +12,12 @@ import pytest
 
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
-from ipygpumem.snapshot.export.encode import decode, encode
+from ipygpumem.snapshot.export.encode import encode
 from ipygpumem.viewer import View, view, widget
 from ipygpumem.viewer.display_target import DisplayTarget, current_target, shell_target
 from ipygpumem.viewer.page import script
 from snapshot import files
+from snapshot.decoding import decode
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 

@@ -12,9 +12,9 @@ import pytest
 
 from ipygpumem import Snapshot
 from ipygpumem.core.errors import DeviceError, OptionError
-from ipygpumem.snapshot.export.encode import decode
 from ipygpumem.viewer import open_page
 from snapshot import files
+from snapshot.decoding import decode
 
 
 @pytest.fixture(scope="module")

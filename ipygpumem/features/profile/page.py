@@ -47,4 +47,4 @@ def encode_timelines(timelines: Sequence[CategoryTimeline], notes: Sequence[str]
 def timeline_page(timelines: Sequence[CategoryTimeline], name: str, notes: Sequence[str] = ()) -> str:
     """Return the HTML of a page that shows the memory of at least one device, with sentences above the chart."""
     data = PageData(name, encode_timelines(timelines, notes))
-    return document("categories.js", "memory by category", [data], title=name, theme="auto")
+    return document("categories.js", "memory by category", [data], "auto")

@@ -24,7 +24,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["pack", "unpack"]
+__all__ = ["pack"]
 
 _LEVEL = 9
 _FAST_LEVEL = 5
@@ -70,14 +70,3 @@ def _cost(description: dict[str, Any], numbers: NDArray[np.int64]) -> float:
 def _planes(values: NDArray[np.int64]) -> bytes:
     width = next(width for width in (1, 2, 4, 8) if (values == values.astype(f"<i{width}")).all())
     return values.astype(f"<i{width}").view(np.uint8).reshape(-1, width).T.tobytes()
-
-
-def unpack(description: dict[str, Any], packed: bytes) -> NDArray[np.int64]:
-    """Return the column from the description and the bytes that `pack` returned."""
-    planes = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(description["width"], description["count"])
-    values = np.ascontiguousarray(planes.T).view(f"<i{description['width']}").reshape(-1).astype(np.int64)
-    if description["coding"] == "delta":
-        values = np.cumsum(values) + int(description["first"])
-    elif description["coding"] == "dict":
-        values = np.asarray(description["values"], np.int64)[values]
-    return values

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.core.errors import SnapshotFormatError
-from ipygpumem.snapshot.export.column_codec import pack, unpack
+from ipygpumem.snapshot.export.column_codec import pack
 from ipygpumem.snapshot.model.segments import STATES
 from ipygpumem.snapshot.model.stacks import is_user_file
 from ipygpumem.snapshot.model.trace import ACTIONS
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["decode", "encode", "encode_columns"]
+__all__ = ["encode", "encode_columns"]
 
 _MAGIC = b"ipgmsnap"
 _VERSION = 2
@@ -72,24 +71,6 @@ def encode_columns(header: dict[str, Any], columns: Iterable[tuple[str, NDArray[
     header = {**header, "columns": descriptions}
     text = zlib.compress(json.dumps(header, separators=(",", ":")).encode("utf-8", "surrogatepass"), 9)
     return b"".join([_MAGIC, len(text).to_bytes(_LENGTH, "little"), text, *packed])
-
-
-def decode(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]]:
-    """Return the header and the columns of an encoded snapshot.
-
-    Raises:
-        SnapshotFormatError: The bytes are not an encoded snapshot.
-    """
-    if not data.startswith(_MAGIC):
-        raise SnapshotFormatError("not an encoded snapshot")
-    begin = len(_MAGIC) + _LENGTH
-    at = begin + int.from_bytes(data[len(_MAGIC) : begin], "little")
-    header = json.loads(zlib.decompress(data[begin:at]))
-    columns = {}
-    for description in header["columns"]:
-        columns[description["name"]] = unpack(description, data[at : at + description["bytes"]])
-        at += description["bytes"]
-    return header, columns
 
 
 def _columns(snapshot: Snapshot) -> list[tuple[str, NDArray[Any]]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ipygpumem.core.to_dict import PlainData
 from ipygpumem.snapshot.queries.groups import Group, group_rows
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class LiveSet:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Peak:
+class Peak(PlainData):
     """The maximum of a device's requested bytes.
 
     Attributes:
@@ -76,12 +77,8 @@ class Peak:
         time_us: Microseconds since 1970; None for -1 and for events without times.
     """
 
-    device: int
+    device: int = field(metadata={"key": None})
     requested: int
     event: int
     time_us: int | None
-    live: LiveSet
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, without the live set."""
-        return {"requested": self.requested, "event": self.event, "time_us": self.time_us}
+    live: LiveSet = field(metadata={"key": None})

@@ -10,8 +10,8 @@ from fakes.timelines import random_timeline
 from ipygpumem import viewer
 from ipygpumem.features.profile.categories import CATEGORIES
 from ipygpumem.features.profile.page import encode_timelines, timeline_page
-from ipygpumem.snapshot.export.encode import decode
 from ipygpumem.viewer.page import script
+from snapshot.decoding import decode
 
 MAX_SCRIPT = 80_000
 JAVASCRIPT = Path(viewer.__file__).parent / "js" / "profile"

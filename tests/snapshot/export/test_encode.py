@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.export.encode import decode
 from snapshot import files
+from snapshot.decoding import decode
 
 
 @pytest.mark.parametrize("name", files.NAMES)

@@ -7,8 +7,8 @@ import pytest
 
 from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot import Snapshot
-from ipygpumem.snapshot.export.encode import decode
 from ipygpumem.snapshot.export.sharing import shareable
+from snapshot.decoding import decode
 from snapshot.entries import event, frame, group_totals
 
 MIB = 1 << 20
