@@ -17,6 +17,7 @@ from ipygpumem.snapshot.export.column_codec import pack
 from ipygpumem.snapshot.model.segments import STATES
 from ipygpumem.snapshot.model.stacks import is_user_file
 from ipygpumem.snapshot.model.trace import ACTIONS
+from ipygpumem.snapshot.queries.overview import notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,10 +107,10 @@ def _device(snapshot: Snapshot, device: int) -> dict[str, Any]:
         "device": device,
         "name": snapshot.own.device_names.get(device),
         "total": snapshot.own.device_totals.get(device),
-        "dropped": snapshot.own.dropped_of(device),
-        "out_of_order": timeline.trace.out_of_order,
         "device_free": timeline.trace.device_free,
         "end_reserved": timeline.end_reserved,
-        **asdict(timeline.gaps),
+        "only_in_segments": timeline.gaps.only_in_segments,
+        "only_in_events": timeline.gaps.only_in_events,
+        "notes": notes(snapshot, timeline),
         **({} if snapshot.zero_us is None else {"zero_us": snapshot.zero_us}),
     }

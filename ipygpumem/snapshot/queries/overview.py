@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipygpumem.snapshot.queries.live_set import Peak
     from ipygpumem.snapshot.snapshot import Snapshot
 
-__all__ = ["Overview", "overview", "summary_text"]
+__all__ = ["Overview", "notes", "overview", "summary_text"]
 
 _TOP = 3
 _MAX_DEVICES = 4
@@ -84,7 +84,7 @@ def overview(snapshot: Snapshot, device: int) -> Overview:
         dropped=snapshot.own.dropped_of(device),
         out_of_order=timeline.trace.out_of_order,
         oom_events=len(timeline.trace.events(Action.OOM)),
-        notes=tuple(_notes(snapshot, timeline)),
+        notes=notes(snapshot, timeline),
     )
 
 
@@ -122,7 +122,7 @@ def _device_lines(snapshot: Snapshot, device: int, *, short: bool) -> list[str]:
     return lines
 
 
-def _notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
+def notes(snapshot: Snapshot, timeline: Timeline) -> tuple[str, ...]:
     """Return sentences about missing or inconsistent data of a device."""
     gaps, trace, blocks, reserved = timeline.gaps, timeline.trace, snapshot.blocks, timeline.reserved
     dropped = snapshot.own.dropped_of(trace.device)
@@ -130,34 +130,38 @@ def _notes(snapshot: Snapshot, timeline: Timeline) -> list[str]:
     without_request = int(np.count_nonzero(~blocks.requested_known[used]))
     address = blocks.address[used]
     overlapping = int(np.count_nonzero(address[1:] < (address + blocks.size[used])[:-1]))
-    notes = []
+    sentences = []
 
     def add(count: int, noun: str, singular: str, plural: str, text: str) -> None:
         if count:
-            notes.append(f"{many(count, noun)} {singular if count == 1 else plural} {text}")
+            sentences.append(f"{many(count, noun)} {singular if count == 1 else plural} {text}")
 
     if not len(trace):
-        notes.append("no events were recorded: only the state at the end is known")
+        sentences.append("no events were recorded: only the state at the end is known")
     if gaps.before_recording:
         unknown = "" if dropped is not None else "; the file does not say whether events were dropped"
         verb = "is" if gaps.before_recording == 1 else "are"
         older = f"{many(gaps.before_recording, 'block')} ({size(gaps.before_recording_bytes)})"
-        notes.append(f"{older} {verb} older than the first event{unknown}")
+        sentences.append(f"{older} {verb} older than the first event{unknown}")
     add(dropped or 0, "allocation", "was", "were", "dropped from the ring buffer before the first event")
     add(gaps.frees_without_allocation, "free", "without an allocation was", "without an allocation were", "ignored")
     add(gaps.missing_frees, "block", "was", "were", "allocated again without a free: the earlier one ends there")
     if gaps.ended_by_request:
-        notes.append("completed frees were not recorded: blocks end when their free was requested")
+        sentences.append("completed frees were not recorded: blocks end when their free was requested")
     add(gaps.only_in_segments, "block", "at the end was", "at the end were", "allocated after the events were copied")
     alive = "that the events leave alive"
     add(gaps.only_in_events, "block", f"{alive} is", f"{alive} are", "missing at the end")
     add(trace.out_of_order, "event", "was out of order and was", "were out of order and were", "sorted by time")
-    untimed = trace.untimed if trace.untimed < len(trace) else 0
-    add(untimed, "event", "has", "have", "no time: the times of the others are not used")
+    if trace.untimed < len(trace):
+        add(trace.untimed, "event", "has", "have", "no time: the times of the others are not used")
+    elif len(trace):
+        sentences.append("the events have no times")
     text = "no requested size: the rounded size is used instead"
     add(without_request, "block", "at the end has", "at the end have", text)
     add(overlapping, "block", "at the end is", "at the end are", "inside another: sums count both")
-    if reserved is not None and (reserved.bytes < 0).any():
-        notes.append("the segments at the end contradict the events: reserved bytes are only known at the end")
-    notes += [f"a list of host events was skipped: {host.trouble}" for host in snapshot.host if host.trouble]
-    return notes
+    if reserved is None:
+        sentences.append("reserved bytes are unknown because the file has no segments")
+    elif (reserved.bytes < 0).any():
+        sentences.append("the segments at the end contradict the events: reserved bytes are only known at the end")
+    sentences += [f"a list of host events was skipped: {host.trouble}" for host in snapshot.host if host.trouble]
+    return tuple(sentences)

@@ -45,6 +45,33 @@ def test_note_about_events_without_a_time():
     assert overview_of(trace[:1], [segment(0, 1024, [block(512, 512, 10)])]).notes == ()
 
 
+def test_notes_about_missing_times_and_segments():
+    untimed = [{"action": "alloc", "addr": address, "size": 10} for address in (512, 1024)]
+    facts = overview(Snapshot.load({"device_traces": [untimed]}), 0)
+    assert facts.notes == (
+        "the events have no times",
+        "reserved bytes are unknown because the file has no segments",
+    )
+
+
+def notes_of_repeated_events(count):
+    frees = [event("free_completed", 512, 10, 3 + number) for number in range(count)]
+    allocations = [event("alloc", 512, 10, 10 + number) for number in range(count + 1)]
+    trace = [event("alloc", 512, 10, 1), event("free_completed", 512, 10, 2), *frees, *allocations]
+    return overview_of(trace, []).notes[:2]
+
+
+def test_notes_use_singular_and_plural():
+    assert notes_of_repeated_events(1) == (
+        "1 free without an allocation was ignored",
+        "1 block was allocated again without a free: the earlier one ends there",
+    )
+    assert notes_of_repeated_events(2) == (
+        "2 frees without an allocation were ignored",
+        "2 blocks were allocated again without a free: the earlier one ends there",
+    )
+
+
 def test_note_about_segments_that_contradict_the_events():
     facts = overview_of([event("segment_alloc", 512, 20 * MIB, 1)], [])
     assert facts.notes == ("the segments at the end contradict the events: reserved bytes are only known at the end",)

@@ -62,7 +62,7 @@ test("segments that were released and allocated again", () => {
   assert.match(find("retry", twice, [], { end_reserved: MIB })[0].text, /^Up to 2 times, /);
 });
 
-test("negative reserved bytes are unknown, which a note explains", () => {
+test("negative reserved bytes are unknown", () => {
   const events = [
     { action: 3, size: 20 * MIB, time: 1 },
     { action: 0, size: MIB, time: 2 },
@@ -71,15 +71,13 @@ test("negative reserved bytes are unknown, which a note explains", () => {
   const of = (/** @type {number|null} */ end) =>
     overviewOf(createSnapshot(events, rows, { device: { end_reserved: end } })).devices[0];
   assert.equal(of(20 * MIB).reserved, 20 * MIB);
-  assert.deepEqual(of(20 * MIB).notes, []);
   assert.equal(of(0).reserved, null);
-  assert.deepEqual(of(0).notes, ["reserved memory is unknown because the final segments do not match the events"]);
-  assert.deepEqual(of(null).notes, ["reserved memory is unknown because the file has no segments"]);
 });
 
-test("a note explains a device without events", () => {
-  const { notes } = overviewOf(createSnapshot([], [], { device: { end_reserved: 0 } })).devices[0];
-  assert.deepEqual(notes, ["no events were recorded on this device: only its final state is known"]);
+test("notes of the file are shown on one line each", () => {
+  const { notes } = overviewOf(createSnapshot([], [], { device: { end_reserved: 0, notes: ["a\nb", "c"] } }))
+    .devices[0];
+  assert.deepEqual(notes, ["a b", "c"]);
 });
 
 test("calls that are too narrow share one box", () => {

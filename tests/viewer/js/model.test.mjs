@@ -8,7 +8,7 @@ import { Cells } from "../../../ipygpumem/viewer/js/snapshot/model/cells.js";
 import { Checkpoints } from "../../../ipygpumem/viewer/js/snapshot/model/checkpoints.js";
 import { toCsv } from "../../../ipygpumem/viewer/js/data/csv.js";
 import { groups } from "../../../ipygpumem/viewer/js/snapshot/engine/groups.js";
-import { notes, overviewOf } from "../../../ipygpumem/viewer/js/snapshot/engine/overview.js";
+import { overviewOf } from "../../../ipygpumem/viewer/js/snapshot/engine/overview.js";
 import { Curve } from "../../../ipygpumem/viewer/js/snapshot/model/curve.js";
 import {
   byteStep,
@@ -121,33 +121,6 @@ test("labels of a time axis are distinct", () => {
       assert.equal(new Set(all).size, 9, all.join());
     }
   }
-});
-
-test("notes use singular and plural", () => {
-  const names = ["dropped", "out_of_order", "frees_without_allocation", "missing_frees"];
-  const of = (number) =>
-    notes(
-      Object.fromEntries([...names, "only_in_segments", "only_in_events"].map((name) => [name, number])),
-      true,
-      true,
-    );
-  assert.deepEqual(of(0), []);
-  assert.deepEqual(of(1), [
-    "1 allocation was lost from the ring buffer",
-    "1 event was out of order; all events were sorted by time",
-    "1 free without an allocation was ignored",
-    "1 allocation at an address in use: the earlier allocation is shown as freed then",
-    "1 block at the end is not in the events",
-    "1 allocation has no block at the end",
-  ]);
-  assert.deepEqual(of(1200), [
-    "1,200 allocations were lost from the ring buffer",
-    "1,200 events were out of order; all events were sorted by time",
-    "1,200 frees without an allocation were ignored",
-    "1,200 allocations at an address in use: the earlier allocation is shown as freed then",
-    "1,200 blocks at the end are not in the events",
-    "1,200 allocations have no block at the end",
-  ]);
 });
 
 test("lifetimes that exceed the range are open", () => {

@@ -7,7 +7,7 @@ const theme = /** @type {"auto"|"light"|"dark"} */ (document.documentElement.dat
 const { api, show } = mount(element, embeddedSources(), {
   host: "page",
   theme,
-  state: location.hash.slice(1) || element.dataset.state,
+  state: location.hash.slice(1),
   onState(state) {
     if (state !== location.hash.slice(1)) history.replaceState(null, "", `#${state}`);
   },

@@ -2,7 +2,7 @@
 
 import { cellLabel } from "../model/cells.js";
 import { ACTION } from "../model/trace.js";
-import { oneLine, plural } from "../../data/units.js";
+import { oneLine } from "../../data/units.js";
 
 const MAX_BANDS = 20000;
 
@@ -65,7 +65,7 @@ function deviceFacts(snapshot, device) {
           .map(({ name, start_us, end_us, depth }) => band(trace, name, start_us, end_us, depth))
       : [],
     levels: trace.timed ? measuredLevels(snapshot, device, origin) : [],
-    notes: notes(facts, trace.timed, reserved !== undefined, trace.length > 0),
+    notes: (facts.notes ?? []).map(oneLine),
   };
 }
 
@@ -135,36 +135,4 @@ function bounds(bytes) {
     if (value > top) top = value;
   }
   return { low, top };
-}
-
-/** Limitations of the snapshot, for the user. @param {import("../model/device.js").DeviceFacts} facts @param {boolean} timed @param {boolean} reserved @param {boolean} events */
-export function notes(facts, timed, reserved, events = true) {
-  /** @type {string[]} */
-  const texts = [];
-  const add = (
-    /** @type {number|null} */ number,
-    /** @type {string} */ singular,
-    /** @type {string} */ many,
-    text = "",
-  ) => {
-    if (number) texts.push(plural(number, singular, many) + text);
-  };
-  add(facts.dropped, "allocation was", "allocations were", " lost from the ring buffer");
-  add(facts.out_of_order, "event was", "events were", " out of order; all events were sorted by time");
-  add(facts.frees_without_allocation, "free without an allocation was", "frees without an allocation were", " ignored");
-  const reused = " at an address in use: the earlier allocation is shown as freed then";
-  add(facts.missing_frees, "allocation", "allocations", reused);
-  if (facts.ended_by_request)
-    texts.push("allocations end when they are requested to be freed, because completed frees were not recorded");
-  add(facts.only_in_segments, "block at the end is", "blocks at the end are", " not in the events");
-  add(facts.only_in_events, "allocation has", "allocations have", " no block at the end");
-  if (!events) texts.push("no events were recorded on this device: only its final state is known");
-  else if (!timed) texts.push("the file has no timestamps");
-  if (!reserved)
-    texts.push(
-      typeof facts.end_reserved === "number"
-        ? "reserved memory is unknown because the final segments do not match the events"
-        : "reserved memory is unknown because the file has no segments",
-    );
-  return texts;
 }

@@ -11,15 +11,9 @@ import { Allocations, shifted, Trace } from "./trace.js";
  * @property {number} device
  * @property {string|null} name
  * @property {number|null} total
- * @property {number|null} dropped
  * @property {number|null} [end_reserved]
- * @property {number} out_of_order
  * @property {Record<string, number>} device_free
- * @property {number} before_recording
- * @property {number} before_recording_bytes
- * @property {number} frees_without_allocation
- * @property {number} missing_frees
- * @property {boolean} ended_by_request
+ * @property {string[]} [notes] about missing or inconsistent data
  * @property {number} only_in_segments
  * @property {number} only_in_events
  * @property {number} [zero_us] the origin of time, for several files with one clock
