@@ -23,7 +23,7 @@ def find():
 
 
 def install():
-    """Install Chromium if it is missing; returns what `find` returns."""
+    """Install Chromium if it is missing, and return its path as `find` does."""
     path = find()
     if path is None and hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get"):
         for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "chromium"]):

@@ -32,7 +32,9 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="package")  # not the session: Playwright runs an event loop in this thread, which others need
+@pytest.fixture(
+    scope="package"
+)  # not the session: Playwright runs an event loop in this thread, which would disturb other tests
 def browser():
     path = chromium.find()
     if path is None:
@@ -62,7 +64,7 @@ def page(browser, request):
 
 @pytest.fixture(scope="module")
 def open_pages():
-    """Pages of snapshots that are still open, by what they show."""
+    """Open pages by the snapshots that they show."""
     opened = {}
     yield opened
     for view in opened.values():

@@ -63,7 +63,9 @@ def test_bars_of_the_waterfall_are_adjacent(lab, notebook, page):
         assert start == pytest.approx(left + level * scale, abs=2.1)
     assert boxes[0][1] - left > 60
     place = page.locator(".jp-OutputArea-output").first
-    assert table.evaluate("one => one.scrollWidth") <= place.evaluate("one => one.clientWidth"), "advice is not cut off"
+    assert table.evaluate("element => element.scrollWidth") <= place.evaluate("element => element.clientWidth"), (
+        "advice is not cut off"
+    )
     colors = rows.evaluate_all(
         "rows => rows.map(row => getComputedStyle(row.querySelectorAll('td')[3].querySelectorAll('span')[1])"
         ".backgroundColor)"

@@ -52,7 +52,7 @@ def test_output_widget_gets_no_chart(lab, browser):
     cell.get_by_text("+900.0 MiB held").wait_for(timeout=20_000)
     assert "running for" not in cell.inner_text()
     assert cell.inner_text().index("inside") < cell.inner_text().index("+900.0 MiB held")
-    kinds = [one.output_type for one in notebook.save().cells[1].outputs]
+    kinds = [output.output_type for output in notebook.save().cells[1].outputs]
     assert kinds == ["display_data", "stream", "display_data"]
     assert notebook.errors == []
     context.close()

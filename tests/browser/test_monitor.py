@@ -18,7 +18,7 @@ import torch
 torch.ones(1, device='cuda:1');"""
 WORK = """a = gpu.alloc(900 * MIB); time.sleep(0.8); gpu.outside(600 * MIB); gpu.nvml_device.others[9000001] = 700 * MIB
 b = gpu.alloc(2000 * MIB, 1); time.sleep(0.8); gpu.free(a); time.sleep(0.8)"""
-THREADS = "print([one.name for one in threading.enumerate() if 'monitor' in one.name], gpu.nvml.calls.total())"
+THREADS = "print([thread.name for thread in threading.enumerate() if 'monitor' in thread.name], gpu.nvml.calls.total())"
 
 STATE = """(cell) => {
     const outputs = document.querySelectorAll('.jp-Notebook .jp-CodeCell')[cell].querySelectorAll('.jp-OutputArea *');

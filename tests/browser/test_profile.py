@@ -23,18 +23,18 @@ CUDA, HOST = random_timeline(3000), random_timeline(40, "cpu", 2, reserved=False
 
 @pytest.fixture
 def opened(page, tmp_path):
-    """The page of two devices, drawn; at the end nothing was asked of a network, and nothing was said of an error."""
+    """The page of two devices. It must request nothing from a network and log no errors."""
     file = tmp_path / "my <timeline>.html"
     file.write_text(timeline_page((CUDA, HOST), "my <timeline>.html", ["A <b>note</b>."]), encoding="utf-8")
-    asked, said = [], []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
+    requests, messages = [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
     page.goto(file.as_uri())
     page.wait_for_function("window.ipygpumem")
     yield page
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert said == []
+    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert messages == []
 
 
 def settled(page):
@@ -94,8 +94,8 @@ def test_tooltip(opened):
 def test_hidden_categories_do_not_count(opened):
     opened.locator(".chip", has_text="parameter").click()
     settled(opened)
-    rest = CUDA.total - CUDA.levels[:, 0]
-    assert opened.evaluate("ipygpumem.state.device.peak.bytes") == rest.max()
+    visible = CUDA.total - CUDA.levels[:, 0]
+    assert opened.evaluate("ipygpumem.state.device.peak.bytes") == visible.max()
     assert opened.evaluate("ipygpumem.state.device.overallPeak.bytes") == CUDA.peak[1], (
         "the table's peak is the whole's"
     )
@@ -154,9 +154,9 @@ def test_axis_of_a_single_change(page, tmp_path):
     page.evaluate("""() => {
         window.written = []
         const write = CanvasRenderingContext2D.prototype.fillText
-        CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...more) {
             window.written.push(text)
-            write.call(this, text, ...rest)
+            write.call(this, text, ...more)
         }
         window.ipygpumem.state.setAxis("change")
     }""")
@@ -219,7 +219,7 @@ def test_exports(opened):
     assert rows[0] == ["change", "ns", *CATEGORIES, "allocated", "reserved"]
     assert len(rows) == len(CUDA) + 2
     row = CUDA.peak[0]
-    assert [int(one) for one in rows[row + 1][:10]] == [row, CUDA.when(row), *CUDA.levels[row].tolist()]
+    assert [int(value) for value in rows[row + 1][:10]] == [row, CUDA.when(row), *CUDA.levels[row].tolist()]
     assert int(rows[row + 1][10]) == CUDA.allocated[row - 1]
 
 
@@ -228,8 +228,10 @@ def test_accessibility(opened):
     if not AXE.exists():
         pytest.skip("npm ci brings axe-core")
     opened.evaluate(AXE.read_text(encoding="utf-8"))
-    found = opened.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    assert [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in found["violations"]] == []
+    result = opened.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    assert [
+        (violation["id"], [node["html"][:120] for node in violation["nodes"]]) for violation in result["violations"]
+    ] == []
 
 
 @pytest.mark.parametrize("width", [360, 700])
@@ -260,5 +262,5 @@ def test_half_a_million_allocations(page, tmp_path):
     page.evaluate("ipygpumem.state.setAxis('change')")
     page.evaluate(f"ipygpumem.state.setView([{row - 3}, {row + 5}])")
     settled(page)
-    seen = page.evaluate("[...new Set(ipygpumem.drawn.rows)]")
-    assert seen == list(range(row - 3, min(row + 5, len(many) + 1))), "zoomed in, each change is there"
+    drawn_rows = page.evaluate("[...new Set(ipygpumem.drawn.rows)]")
+    assert drawn_rows == list(range(row - 3, min(row + 5, len(many) + 1))), "zoomed in, each change is there"

@@ -63,7 +63,7 @@ def luminance(color):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-SEEN = """element => {
+COLORS = """element => {
     let box = element, background = 'rgba(0, 0, 0, 0)';
     while (box && background.endsWith(', 0)')) {
         background = getComputedStyle(box).backgroundColor;
@@ -95,10 +95,10 @@ def test_report_in_an_untrusted_notebook(lab, notebook, page, tmp_path):
     assert len(parts) == 4
     device = report().devices["cuda:0"].after
     assert sum(parts) == pytest.approx(96 * device.in_use / device.capacity, abs=0.5)
-    seen = held.evaluate(SEEN)
-    light, dark = sorted([luminance(seen["color"]), luminance(seen["background"])], reverse=True)
-    assert (light + 0.05) / (dark + 0.05) >= 4.5, seen
-    assert (luminance(seen["background"]) < 0.2) == (page.scheme == "dark")
+    colors = held.evaluate(COLORS)
+    light, dark = sorted([luminance(colors["color"]), luminance(colors["background"])], reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5, colors
+    assert (luminance(colors["background"]) < 0.2) == (page.scheme == "dark")
     table = page.locator(".jp-OutputArea-output table").first
     assert "allocated (tensors)" in table.inner_text()
     page.screenshot(path=tmp_path / f"report-{page.scheme}.png")

@@ -1,4 +1,4 @@
-"""The stand-alone page of real snapshots, used with pointer and keyboard."""
+"""The stand-alone page of real snapshots, operated with pointer and keyboard."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PICKS = 120
 
 
 class Snapshots(dict):
-    """Real files by name, read when they are asked for; a large one is skipped where a checkout lacks it."""
+    """Real files by name, read on first use; large ones that are not available are skipped."""
 
     def __missing__(self, name):
         self[name] = Snapshot.load(path(name))
@@ -47,10 +47,10 @@ def test_each_file_shows_its_peak(viewing, snapshots, name):
     assert view.call("fit()")["maximum"] == requested
     answer = view.call("peak()")
     assert answer["bytes"] == requested
-    assert [(one["label"], one["bytes"]) for one in answer["groups"]] == [
-        (one.label, one.bytes) for one in snapshot.live(event, timeline.device).by("line")
+    assert [(group["label"], group["bytes"]) for group in answer["groups"]] == [
+        (group.label, group.bytes) for group in snapshot.live(event, timeline.device).by("line")
     ]
-    assert len(view.page.workers) == 1, "the model has a thread of its own"
+    assert len(view.page.workers) == 1, "the model runs in its own thread"
     pixels = view.page.locator("canvas.picture").evaluate(
         "canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height)"
         ".data.buffer)).size"
@@ -59,7 +59,7 @@ def test_each_file_shows_its_peak(viewing, snapshots, name):
 
 
 def expected(timeline, order, answer, height):
-    """What each pixel of a column shows, from below: rows; None for the thin band and for nothing. And all rows."""
+    """The row that each pixel of a column shows, from below (None: thin band, or empty), and all rows."""
     allocations, event, scale = timeline.allocations, answer["event"], answer["scale"]
     rows = order[(allocations.start[order] <= event) & (allocations.end[order] > event)]
     sizes = allocations.size[rows]
@@ -83,7 +83,7 @@ def test_pick_returns_what_is_drawn_at_a_point(viewing, snapshots, name):
     box = view.plot.bounding_box()
     last = len(timeline.trace) - 1
     dice = random.Random(name)
-    found = dict.fromkeys(("allocation", "thin", "nothing", "brief"), 0)
+    kinds = dict.fromkeys(("allocation", "thin", "nothing", "brief"), 0)
     for turn in range(PICKS // 4):
         if turn:
             first = dice.randrange(last)
@@ -94,7 +94,7 @@ def test_pick_returns_what_is_drawn_at_a_point(viewing, snapshots, name):
             x = box["x"] + dice.random() * (box["width"] - 1)
             y = box["y"] + (1 - dice.random() ** 1.5) * (box["height"] - 1)
             answer = view.call(f"pick({x}, {y})")
-            found[answer["kind"]] += 1
+            kinds[answer["kind"]] += 1
             event = answer["event"]
             inside = curve[answer["first"] + 1 : answer["last"] + 2]
             assert answer["total"] == inside.max() == curve[event + 1], "the column shows its highest instant"
@@ -114,7 +114,7 @@ def test_pick_returns_what_is_drawn_at_a_point(viewing, snapshots, name):
                 assert 0 < answer["thinHere"]["count"] <= answer["thin"]["count"]
             else:
                 assert row is None and answer["high"] > sizes.sum()
-    assert found["allocation"] >= PICKS // 8, found
+    assert kinds["allocation"] >= PICKS // 8, kinds
 
 
 def test_wheel_zooms_and_drag_pans(viewing, snapshots):
@@ -356,19 +356,19 @@ def test_ruler_and_box_by_keyboard(viewing, snapshots):
 
 
 def test_two_files_side_by_side(viewing, snapshots):
-    one, other = snapshots["gpt_small"], snapshots["gpt_cpp"]
-    view = viewing(one, other)
+    first, second = snapshots["gpt_small"], snapshots["gpt_cpp"]
+    view = viewing(first, second)
     assert view.page.locator(".plot").count() == 2
     labels = [text for text, _ in view.byte_labels()]
     half = len(labels) // 2
     assert half >= 2
-    assert labels[:half] == labels[half:], "both timelines have one scale"
+    assert labels[:half] == labels[half:], "both timelines have first scale"
     view.page.get_by_role("tab", name="Compare").click()
     rows = view.page.locator(".compare tbody tr")
     rows.first.wait_for()
     title = view.page.locator(".compare .title").inner_text()
-    assert size(one.peak().requested) in title
-    assert size(other.peak().requested) in title
+    assert size(first.peak().requested) in title
+    assert size(second.peak().requested) in title
 
 
 def test_groups_by_stack_show_their_callers(viewing, snapshots):
@@ -386,11 +386,11 @@ def test_groups_by_stack_show_their_callers(viewing, snapshots):
 
 
 def test_two_files_share_a_legend(viewing, snapshots):
-    one, other = snapshots["gpt_small"], snapshots["oom_fragmented"]
-    view = viewing(one, other)
+    first, second = snapshots["gpt_small"], snapshots["oom_fragmented"]
+    view = viewing(first, second)
     page = view.page
     page.locator(".findings h3").nth(1).wait_for()
-    assert page.locator(".findings h3").all_inner_texts() == [one.name, other.name]
+    assert page.locator(".findings h3").all_inner_texts() == [first.name, second.name]
     assert page.locator(".facts dt").all_inner_texts() == ["Peak 1", "Reserved 1", "Peak 2", "Reserved 2"]
     answer = page.locator(".file").all_inner_texts()
     assert ["8,088 events" in answer[0], "6,207 events" in answer[1]] == [True, True]
@@ -443,9 +443,9 @@ def test_exports(viewing, snapshots):
     assert b"<image" in svg and b"peak 1.8 GiB" in svg and b"<script" not in svg
     csv, _ = export("Table as CSV")
     lines = csv.decode("utf-8-sig").splitlines()
-    wanted = snapshot.by_line()
-    assert len(lines) == 1 + len(wanted)
-    assert str(wanted[0].bytes) in lines[1]
+    groups = snapshot.by_line()
+    assert len(lines) == 1 + len(groups)
+    assert str(groups[0].bytes) in lines[1]
     view.page.locator(".menu summary").click()
     view.page.get_by_role("button", name="Copy link").click()
 
@@ -478,12 +478,12 @@ def test_layout_fits_the_window(viewing, snapshots, width):
     legend = page.locator(".legend")
     assert legend.bounding_box()["height"] < 60
     more = legend.get_by_role("button", name="more", exact=False).last
-    seen = legend.locator(".chip:visible").count()
-    assert more.inner_text() == f"{8 - seen} more"
+    visible = legend.locator(".chip:visible").count()
+    assert more.inner_text() == f"{8 - visible} more"
     more.click()
     assert legend.locator(".chip:visible").count() == 8
     legend.get_by_role("button", name="fewer").click()
-    assert legend.locator(".chip:visible").count() == seen
+    assert legend.locator(".chip:visible").count() == visible
     if width == 1400:
         row = page.locator(".live tbody tr").nth(4).bounding_box()
         assert row["y"] + row["height"] < 900
@@ -491,7 +491,7 @@ def test_layout_fits_the_window(viewing, snapshots, width):
 
 @pytest.mark.parametrize("place", [0.2, 0.5, 0.8])
 def test_labels_on_a_narrow_timeline_are_complete(viewing, snapshots, place):
-    """The peak and the out of memory lie at some part of a plot that is but 192 pixels wide."""
+    """The positions of the peak and of the out-of-memory error in a plot that is only 192 pixels wide."""
     view = viewing(snapshots["oom_fragmented"], size=(320, 900))
     event = snapshots["oom_fragmented"].ooms()[0].event
     view.call(f"zoom({event - 100 * place}, {event + 100 * (1 - place)})")
@@ -500,9 +500,9 @@ def test_labels_on_a_narrow_timeline_are_complete(viewing, snapshots, place):
         view.page.get_by_role("button", name="Picture as SVG").click()
     picture = view.context.new_page()
     picture.set_content(Path(waiting.value.path()).read_text(encoding="utf-8"))
-    words = picture.evaluate("""() => [...document.querySelectorAll("[clip-path] text")].map(one => {
-        const room = document.querySelector("clipPath path").getBBox(), own = one.getBBox();
-        return [one.textContent, own.x >= room.x && own.x + own.width <= room.x + room.width];
+    words = picture.evaluate("""() => [...document.querySelectorAll("[clip-path] text")].map(label => {
+        const room = document.querySelector("clipPath path").getBBox(), own = label.getBBox();
+        return [label.textContent, own.x >= room.x && own.x + own.width <= room.x + room.width];
     })""")
     assert any("out of memory" in text for text, _ in words)
     assert [text for text, whole in words if not whole] == []
@@ -512,18 +512,18 @@ def test_first_picture_is_requested_first(viewing, snapshots):
     view = viewing(snapshots["gpt_small"], fresh=True)
     view.context.add_init_script("""
         const post = Worker.prototype.postMessage;
-        window.asked = [];
+        window.requests = [];
         Worker.prototype.postMessage = function (message, ...more) {
-            window.asked.push(message.name);
+            window.requests.push(message.name);
             return post.call(this, message, ...more);
         };
     """)
     view.page.reload()
     view.drawn()
     view.page.locator(".live tbody tr").first.wait_for()
-    asked = view.page.evaluate("window.asked")
-    assert asked[: asked.index("frame")] == ["hello", "open", "classes", "curves"]
-    assert "live" in asked
+    requests = view.page.evaluate("window.requests")
+    assert requests[: requests.index("frame")] == ["hello", "open", "classes", "curves"]
+    assert "live" in requests
 
 
 def test_finding_moves_the_cursor(viewing, snapshots):
@@ -552,13 +552,15 @@ def test_accessibility(viewing, snapshots, tab, scheme):
     answer = session.send(
         "Runtime.evaluate",
         {
-            "expression": "axeDone.then(found => JSON.stringify(found.violations))",
+            "expression": "axeDone.then(result => JSON.stringify(result.violations))",
             "awaitPromise": True,
             "returnByValue": True,
         },
     )
     violations = json.loads(answer["result"]["value"])
-    assert [(one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in violations] == []
+    assert [
+        (violation["id"], violation["impact"], violation["nodes"][0]["html"][:200]) for violation in violations
+    ] == []
 
 
 def measured():

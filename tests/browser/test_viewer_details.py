@@ -55,7 +55,7 @@ def test_long_names_do_not_break_the_layout(viewing, width):
         )
         assert wide <= width, tab
         assert high < 2600, (tab, high)
-        inside = view.page.locator(".viewer").evaluate("one => [one.scrollWidth, one.clientWidth]")
+        inside = view.page.locator(".viewer").evaluate("element => [element.scrollWidth, element.clientWidth]")
         assert inside[0] <= inside[1], tab
     assert len(view.page.locator("h1").get_attribute("title")) > 20_000
     view.page.mouse.move(width / 3, view.plot.bounding_box()["y"] + view.plot.bounding_box()["height"] - 60)
@@ -83,9 +83,9 @@ def test_csv_contains_all_changes(viewing):
 
 
 def test_search_in_two_files(viewing):
-    one, other = Snapshot.load(traced(*lines(5))), Snapshot.load(traced(*lines(7, "/home/user/other.py")))
-    one.name, other.name = "first.pickle", "second.pickle"
-    view = viewing(one, other)
+    first, second = Snapshot.load(traced(*lines(5))), Snapshot.load(traced(*lines(7, "/home/user/other.py")))
+    first.name, second.name = "first.pickle", "second.pickle"
+    view = viewing(first, second)
     field = view.page.locator(".search input")
     field.fill("other.py")
     view.page.locator(".result", has_text="first: 0 · second: 7").wait_for()
@@ -94,19 +94,19 @@ def test_search_in_two_files(viewing):
     assert view.page.locator(".live .title", has_text="second.pickle").count() == 1
     field.fill("py")
     view.page.locator(".result", has_text="first: 5 · second: 7").wait_for()
-    seen = []
+    matches = []
     for _ in range(13):
         field.press("Enter")
         view.settle()
         view.settle()
         title = view.page.locator(".live .title").inner_text()
-        seen.append((title.rsplit(" · ", 1)[1][0], int(re.search(r"event (\d+)", title)[1])))
-    assert set(seen) == {("f", n) for n in range(5)} | {("s", n) for n in range(7)}, seen
+        matches.append((title.rsplit(" · ", 1)[1][0], int(re.search(r"event (\d+)", title)[1])))
+    assert set(matches) == {("f", n) for n in range(5)} | {("s", n) for n in range(7)}, matches
 
 
 def test_two_files_with_equal_sizes_share_a_legend(viewing):
-    one, other = Snapshot.load(traced(*lines(2))), Snapshot.load(traced(*lines(2, "/home/user/other.py")))
-    view = viewing(one, other)
+    first, second = Snapshot.load(traced(*lines(2))), Snapshot.load(traced(*lines(2, "/home/user/other.py")))
+    view = viewing(first, second)
     chips = view.page.locator(".legend .chip").all_inner_texts()
     assert chips == [
         "user/other.py:1 f0\n0 B · 1.0 MiB",
@@ -136,8 +136,8 @@ def test_tooltip_disappears_when_the_pointer_leaves_a_band(viewing):
 
 
 FOCUSED = """() => {
-    const one = document.getElementById("ipygpumem").shadowRoot.activeElement;
-    return one ? one.textContent : "";
+    const element = document.getElementById("ipygpumem").shadowRoot.activeElement;
+    return element ? element.textContent : "";
 }"""
 
 
@@ -168,20 +168,22 @@ def test_focus_is_kept(viewing):
 def test_contrast_themes(viewing):
     view = viewing(Snapshot.load(path("gpt_small")), fresh=True)
     view.page.emulate_media(forced_colors="active")
-    color = "one => getComputedStyle(one).backgroundColor"
-    chips = view.page.locator(".chip i").evaluate_all("all => all.map(one => getComputedStyle(one).backgroundColor)")
+    color = "element => getComputedStyle(element).backgroundColor"
+    chips = view.page.locator(".chip i").evaluate_all(
+        "chips => chips.map(chip => getComputedStyle(chip).backgroundColor)"
+    )
     assert len(set(chips)) >= 3
     on = view.page.get_by_role("radio", name="Events", exact=True).evaluate(color)
     off = view.page.get_by_role("radio", name="Time", exact=True).evaluate(color)
     assert on != off
     tabs = view.page.get_by_role("tab")
     assert tabs.nth(0).evaluate(color) != tabs.nth(1).evaluate(color)
-    edge = view.page.locator(".boxes button").nth(1).evaluate("one => getComputedStyle(one).borderTopWidth")
+    edge = view.page.locator(".boxes button").nth(1).evaluate("element => getComputedStyle(element).borderTopWidth")
     assert edge == "1px"
 
 
 def sampled(count=9):
-    """A card whose use was sampled, with an allocation and a region."""
+    """A device whose memory was sampled, with an allocation and a region."""
     names = {"device used": 80, "outside PyTorch and other processes": 30}
     curves = {
         name: {
@@ -213,7 +215,7 @@ def test_exported_picture_is_complete(viewing):
     view.call("select(7)")
     text = view.export("Picture as SVG")[0].read_text(encoding="utf-8")
     words = re.findall(r"<text[^>]*>([^<]*)</text>", text)
-    for wanted in (
+    for label in (
         "epoch",
         "capacity 100.0 MiB ↑",
         "device used (sampled)",
@@ -223,7 +225,7 @@ def test_exported_picture_is_complete(viewing):
         "event",
         "at the peak:",
     ):
-        assert wanted in words, (wanted, words)
+        assert label in words, (label, words)
     assert any(word.startswith("peak 20.0 MiB") for word in words)
     assert any(word.startswith("out of memory 300 times") for word in words)
     assert any(word.startswith("user/train.py:1 f0") for word in words)
@@ -244,8 +246,8 @@ def test_band_labels_do_not_overlap(viewing):
         Snapshot.load(traced(*lines(100), external_annotations=nested, ipygpumem={"cells": cells})), size=(1000, 900)
     )
     text = view.export("Picture as SVG")[0].read_text(encoding="utf-8")
-    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', text)
-    words = [(float(y), float(x), word) for x, y, word in found if float(y) < 100 and not word.startswith("snapshot")]
+    labels = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', text)
+    words = [(float(y), float(x), word) for x, y, word in labels if float(y) < 100 and not word.startswith("snapshot")]
     assert {"region 0", "region 1", "region 8"} <= {word for _, _, word in words}, words
     for (y, x, word), (below, after, _) in itertools.pairwise(sorted(words)):
         assert y != below or x + 5 * len(word) < after, words
@@ -296,14 +298,14 @@ def test_escape_closes_the_menu(viewing):
     assert view.page.locator(".menu[open]").count() == 0
     view.page.locator(".menu summary").click()
     buttons = view.page.locator(".sheet button")
-    assert {round(one.bounding_box()["height"]) for one in buttons.all()} == {27}
+    assert {round(button.bounding_box()["height"]) for button in buttons.all()} == {27}
 
 
 def test_device_without_data_is_labeled(viewing):
-    two = Snapshot.load({"segments": [], "device_traces": [[], lines(4)]})
-    one = Snapshot.load(traced(*lines(3)))
-    facts = viewing(two, one).page.locator(".file").all_inner_texts()
+    second_device = Snapshot.load({"segments": [], "device_traces": [[], lines(4)]})
+    first_device = Snapshot.load(traced(*lines(3)))
+    facts = viewing(second_device, first_device).page.locator(".file").all_inner_texts()
     assert [text.split(" · ")[1].split(" ", 1)[1] for text in facts] == ["device 1", "device 0"]
-    facts = viewing(two, one, hash_="#d=1").page.locator(".file").all_inner_texts()
+    facts = viewing(second_device, first_device, hash_="#d=1").page.locator(".file").all_inner_texts()
     assert "nothing" not in facts[0]
     assert "device 0 · no data on device 1" in facts[1]

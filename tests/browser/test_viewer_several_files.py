@@ -36,7 +36,7 @@ def test_timelines_have_one_scale(ranks, snapshots):
     assert count >= 2
     assert labels == labels[:count] * len(NAMES), "all timelines have one scale"
     assert ranks.page.locator("h1").inner_text() == "gpt_small.pickle.xz, gpt_cpp.pickle.xz and 3 more"
-    peaks = [one.peak().requested for one in snapshots]
+    peaks = [snapshot.peak().requested for snapshot in snapshots]
     assert ranks.page.locator(".facts dd").all_inner_texts() == [size(peak) for peak in peaks]
     assert ranks.messages == []
 
@@ -68,7 +68,7 @@ def test_search_continues_in_the_next_file(ranks):
 
 
 def on_device(folder, name, device, count=3):
-    """A recording as a rank makes it that has a card of its own and sees them all."""
+    """A recording of a rank that uses one device and can see all of them."""
     snapshot = raw(name)
     (trace,) = [trace for trace in snapshot["device_traces"] if trace]
     snapshot["device_traces"] = [trace if index == device else [] for index in range(count)]

@@ -106,13 +106,13 @@ def viewing(browser, tmp_path):
         return opened[-1]
 
     yield view
-    for one in opened:
-        assert one.foreign_requests() == []
-        one.close()
+    for page_view in opened:
+        assert page_view.foreign_requests() == []
+        page_view.close()
 
 
 def look_around(view):
-    """Every panel, both axes, a point, a search."""
+    """Open every panel, use both axes, select a point and search."""
     box = view.plot.bounding_box()
     for tab in ("Allocator state", "Events", "Compare", "File", "Allocations"):
         view.page.get_by_role("tab", name=tab).click()
@@ -227,16 +227,16 @@ def test_damaged_data(viewing, damage):
 
 
 def replaced(script):
-    """The page where a script has run before its own."""
+    """The page with a script that runs before the page's own."""
     text = page([PageData("made", Snapshot.load(CASES["hostile names"]).encode())])
-    # the policy names the page's script by its hash: another one needs a policy of its own
+    # the policy names the page's script by its hash: another script needs another policy
     return re.sub('content="default-src[^"]*"', 'content=""', text).replace(
         "<style>", f"<script>{script}</script><style>", 1
     )
 
 
 def without(name):
-    """The page as a browser sees it that lacks something."""
+    """The page in a browser that lacks a feature."""
     return replaced(f"delete window.{name};")
 
 
@@ -273,13 +273,14 @@ def test_policy_forbids_connections(viewing):
                     image.onerror = fail;
                     image.src = "https://example.org/x.png";
                 })];
-            return (await Promise.allSettled(tries)).map(one => one.status);
+            return (await Promise.allSettled(tries)).map(result => result.status);
         }"""
     )
     assert blocked == ["rejected"] * 3
-    # the browser tells of what it refused; nothing else was said
+    # the browser reports what it refused, and nothing else
     assert all(
-        "Content Security Policy" in one or "Refused" in one or "Failed to fetch" in one for one in view.messages
+        any(text in message for text in ("Content Security Policy", "Refused", "Failed to fetch"))
+        for message in view.messages
     )
     view.requests.clear()
 

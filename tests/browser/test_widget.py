@@ -49,11 +49,11 @@ class Notebook:
         self.page.keyboard.press("Control+Enter")
 
     def call(self, cell, call):
-        """A call of a viewer's interface: what it settles to, None while there is none."""
+        """Call a function of the viewer's API and return its result; None while there is no viewer."""
         return self.page.evaluate(API, [cell, call])
 
     def drawn(self, cell, seconds=30):
-        """Wait for a cell's viewer, and for the picture to make way for it."""
+        """Wait until a cell's viewer is drawn and its picture is hidden."""
         for _ in range(seconds * 20):
             if self.call(cell, "view()") and not self.picture(cell).is_visible():
                 return
@@ -116,7 +116,7 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
     assert notebook.call(1, "zoom(100, 900)") != whole
     assert notebook.call(0, "view()") == whole
 
-    # what is in sight is the kernel's to know, and the next page's to show
+    # the kernel stores the visible range, and the next page shows it
     near = notebook.call(0, "zoom(2000, 2500)")
     assert near != whole
     tab.wait_for_timeout(1500)
@@ -125,18 +125,18 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
     notebook.drawn(0)
     assert notebook.call(0, "view()") == near
 
-    # the same cell again: one viewer, no traces of the first
+    # run the same cell again: one viewer, and the first one is removed
     notebook.run(0)
     notebook.drawn(0)
     assert notebook.cell(0).locator(".jp-OutputArea-child").count() == 2
 
-    # what is closed leaves the picture behind
+    # after closing the viewer, the picture is shown
     notebook.run(2)
     notebook.picture(1).wait_for(state="visible", timeout=20_000)
     assert notebook.call(1, "peak()") is None
     assert notebook.call(0, "peak()")["bytes"] == requested, "the other one works on"
 
-    # nothing of the data in the file
+    # the notebook file contains none of the data
     saved = notebook.save()
     assert notebook.path.stat().st_size < 300_000
     assert "widgets" not in saved.metadata
@@ -148,12 +148,12 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
     assert notebook.errors == []
     assert notebook.hosts <= {"127.0.0.1", None}, "no network"
 
-    # the page again: the kernel still has the widget
+    # reload the page: the kernel still has the widget
     notebook.reload()
     notebook.drawn(0)
     assert notebook.call(0, "peak()")["bytes"] == requested
 
-    # the kernel again: what is in the page works on, the next page has the picture
+    # restart the kernel: the open page still works, and the next page shows the picture
     notebook.restart()
     assert notebook.call(0, "peak()")["bytes"] == requested
     notebook.reload()
@@ -164,25 +164,25 @@ def test_viewer_through_reload_and_restart(lab, tab, snapshot):
 
 
 def test_comparison_of_two_snapshots(lab, tab):
-    """The same file twice, too: each picture makes way for the one viewer."""
+    """Each picture is hidden by its viewer, also if the same file is shown twice."""
     notebook = Notebook(lab, tab, "compare.ipynb", f"{LOAD}snapshot.view(snapshot)", "snapshot.view().widget")
     notebook.run(0)
     for _ in range(100):
         pictures = notebook.picture(0)
-        if notebook.call(0, "view()") and not any(one.is_visible() for one in pictures.all()):
+        if notebook.call(0, "view()") and not any(picture.is_visible() for picture in pictures.all()):
             break
         tab.wait_for_timeout(200)
     assert pictures.count() == 2
-    assert not any(one.is_visible() for one in pictures.all())
-    # A widget without a picture does not hide those of others
-    tab.evaluate("document.querySelectorAll('.jp-OutputArea-child').forEach((one) => { one.style.display = '' })")
+    assert not any(picture.is_visible() for picture in pictures.all())
+    # A widget without a picture does not hide the pictures of other widgets
+    tab.evaluate("document.querySelectorAll('.jp-OutputArea-child').forEach((area) => { area.style.display = '' })")
     notebook.run(1)
     for _ in range(100):
         if notebook.call(1, "view()"):
             break
         tab.wait_for_timeout(200)
     tab.wait_for_timeout(500)
-    assert all(one.is_visible() for one in pictures.all())
+    assert all(picture.is_visible() for picture in pictures.all())
     assert notebook.errors == []
 
 
@@ -248,7 +248,7 @@ def test_nbconvert_shows_the_picture(snapshot):
     assert shown[0][0]["image/png"] in body.replace("\n", "")
     assert HINT in body
     assert "widget-view+json" not in body
-    # a front end may keep the state of widgets: the picture is there all the same
+    # a front end may store the state of widgets: the picture is shown nevertheless
     state = {WIDGET.replace("view", "state"): {"version_major": 2, "version_minor": 0, "state": {}}}
     notebook.metadata["widgets"] = json.loads(json.dumps(state))
     model = shown[1][0][WIDGET]["model_id"]

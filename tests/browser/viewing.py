@@ -41,7 +41,7 @@ def encoded(snapshot):
 
 
 class Viewing:
-    """One page in a browser context of its own."""
+    """A page in its own browser context."""
 
     def __init__(self, browser, folder, *snapshots, scheme="light", size=(1280, 900), hash_="", text=None):
         self.context = browser.new_context(
@@ -62,7 +62,7 @@ class Viewing:
         self.page.goto(self.address + hash_)
 
     def drawn(self):
-        """Wait for the first picture, and for everything that follows it."""
+        """Wait until the first picture and all panels are drawn."""
         end = time.monotonic() + 60
         # The policy of the page forbids eval, which wait_for_function needs
         while not self.page.evaluate(DRAWN):
@@ -72,7 +72,7 @@ class Viewing:
         return self
 
     def reset(self):
-        """Go back to the initial view."""
+        """Restore the initial view."""
         self.page.mouse.move(0, 0)
         self.page.keyboard.press("Escape")
         self.page.evaluate(RESET)
@@ -88,7 +88,7 @@ class Viewing:
         self.page.evaluate(SETTLED)
 
     def until(self, condition, seconds=10):
-        """Wait for a condition on this side; returns its value."""
+        """Wait until a Python condition is true, and return its value."""
         end = time.monotonic() + seconds
         while not (value := condition()):
             assert time.monotonic() < end, "the condition does not hold"

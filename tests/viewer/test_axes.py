@@ -1,4 +1,4 @@
-"""Ticks at round values, and texts that fit."""
+"""Ticks at round values, and texts within the picture."""
 
 from __future__ import annotations
 

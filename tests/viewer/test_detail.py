@@ -41,7 +41,7 @@ def test_each_column_shows_the_instant_of_its_maximum(timeline, width):
     chosen = columns(timeline, width)
     bytes_, points = timeline.requested.bytes, len(timeline.requested)
     assert len(chosen) == width
-    seen = 0
+    covered = 0
     for column in range(0, width, max(width // 300, 1)):
         first = column * points // width
         last = max((column + 1) * points // width, first + 1)
@@ -49,8 +49,8 @@ def test_each_column_shows_the_instant_of_its_maximum(timeline, width):
         assert chosen.requested[column] == max(bytes_[first:last].tolist())
         assert bytes_[chosen.event[column] + 1] == chosen.requested[column]
         assert chosen.reserved[column] == max(timeline.reserved.bytes[first:last].tolist())
-        seen += last - first
-    assert seen >= min(points, 300)
+        covered += last - first
+    assert covered >= min(points, 300)
     assert chosen.requested.max() == timeline.requested.peak()[1]
     event = timeline.requested.peak()[0]
     column = int(np.searchsorted(chosen.edges, chosen.center(event))) - 1

@@ -206,8 +206,8 @@ def test_a_single_byte_is_not_rounded_to_zero(texts):
 
 
 def test_the_legend_mentions_lines_that_are_freed_before_the_peak():
-    other = [{"filename": "/x/b.py", "line": 9, "name": "g"}]
-    events = [numbered(0, frames=other), numbered(0, "free_completed"), numbered(1, size=5 * MIB)]
+    other_frames = [{"filename": "/x/b.py", "line": 9, "name": "g"}]
+    events = [numbered(0, frames=other_frames), numbered(0, "free_completed"), numbered(1, size=5 * MIB)]
     snapshot = loaded(events)
     legend = [(entry.label, entry.bytes) for entry in line_colors(snapshot, snapshot.timeline()).legend]
     assert legend == [("x/a.py:1 f", 5 * MIB), ("1 line not alive at the peak", 0)]
@@ -233,7 +233,7 @@ def test_negative_reserved_bytes_are_not_drawn():
 
 
 def test_the_label_of_the_peak_is_readable_over_other_lines():
-    """Out-of-memory lines everywhere: the label's background hides them."""
+    """The label's background hides the lines of out-of-memory events."""
     still = picture(loaded([numbered(0), *(numbered(number, "oom") for number in range(1, 40))]))
     pixels = np.asarray(opened(still).convert("RGB")).astype(int)
     scale = pixels.shape[1] / WIDTH
@@ -272,5 +272,5 @@ def test_a_device_full_of_other_processes_does_not_flatten_the_picture(texts, si
 def test_malformed_curves_are_ignored(curve):
     own = {"curves": {"device used": curve, "outside PyTorch": {"device": 0, "time_us": [4, 6], "bytes": [1, 2]}}}
     snapshot = loaded([event()], own)
-    (found,) = sampled_curves(snapshot, snapshot.timeline())
-    assert (found.name, found.event.tolist(), found.bytes.tolist()) == ("outside PyTorch", [-1, 0], [1, 2])
+    (sampled,) = sampled_curves(snapshot, snapshot.timeline())
+    assert (sampled.name, sampled.event.tolist(), sampled.bytes.tolist()) == ("outside PyTorch", [-1, 0], [1, 2])

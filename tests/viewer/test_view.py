@@ -82,11 +82,11 @@ def test_a_terminal(snapshot, kind, monkeypatch, shown):
 
 
 def test_two_snapshots(snapshot, live, shown):
-    other = Snapshot.load(files.path("resnet50"))
-    both = snapshot.view(other)
+    second = Snapshot.load(files.path("resnet50"))
+    both = snapshot.view(second)
     both.publish(live)
     pictures = [data for data, _ in shown if "image/png" in data]
-    assert [data["text/plain"] for data in pictures] == [f"{snapshot.summary()}\n\n{other.summary()}", ""]
+    assert [data["text/plain"] for data in pictures] == [f"{snapshot.summary()}\n\n{second.summary()}", ""]
     assert repr(both) == "<View of gpt_small.pickle.xz and resnet50.pickle.xz>"
     assert len(both.widget._stills) == 2
 

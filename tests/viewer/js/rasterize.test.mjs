@@ -68,11 +68,11 @@ function check(seed, count, kind, options = {}) {
       assert.equal(picture.total[column], liveBytes(allocations, event));
       assert.ok(picture.firsts[column] - 1 <= event && event <= picture.lasts[column] - 1);
       const expected = expectedColumn(allocations, event, view, style);
-      const seen = Array.from(
+      const drawnPixels = Array.from(
         { length: view.height },
         (_, y) => picture.ids[(view.height - 1 - y) * view.width + column],
       );
-      const thin = seen.map((id, y) => (id === THIN && expected.pixels[y] === THIN ? THIN : id));
+      const thin = drawnPixels.map((id, y) => (id === THIN && expected.pixels[y] === THIN ? THIN : id));
       // The boundary between two thin bands may be rounded either way
       assert.deepEqual(thin, expected.pixels, `column ${column} of turn ${turn}`);
       assert.equal(picture.thinCount[column], expected.thin.count);
@@ -113,11 +113,11 @@ test("very many live allocations: prefix sums give the same picture", () => {
   const picture = rasterize(device, axis, view, style, COLORS);
   for (let column = 0; column < view.width; column += 97) {
     const { pixels, thin } = expectedColumn(allocations, picture.states[column] - 1, view, style);
-    const seen = Array.from(
+    const drawnPixels = Array.from(
       { length: view.height },
       (_, y) => picture.ids[(view.height - 1 - y) * view.width + column],
     );
-    assert.deepEqual(seen, pixels);
+    assert.deepEqual(drawnPixels, pixels);
     assert.equal(picture.thinCount[column], thin.count);
     assert.ok(Math.abs(picture.thinBytes[column] - thin.bytes) < 1e-3);
   }
