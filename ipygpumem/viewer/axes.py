@@ -143,7 +143,7 @@ def steps(axes: Any, edges: Any, values: Any, color: str, *, baseline: Any = Non
     from matplotlib.patches import StepPatch
 
     fill = baseline is not None
-    options = {"fill": fill, "antialiased": not fill, "color": color, "linewidth": width * POINT}
+    options: dict[str, Any] = {"fill": fill, "antialiased": not fill, "color": color, "linewidth": width * POINT}
     # not axes.stairs, which spends most of its time on data limits
     axes.add_artist(StepPatch(values, edges, baseline=baseline, **options))
 

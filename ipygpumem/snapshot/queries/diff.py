@@ -78,11 +78,12 @@ def diff(before: Snapshot | LiveSet, after: Snapshot | LiveSet, key: str = "line
             columns = sums.setdefault(identity, [0, 0, 0, 0])
             columns[column] += group.bytes
             columns[2 + column] += group.count
-    changes = [
-        Change(group.label, *sums[identity], file=group.file, line=group.line, name=group.name)
-        for identity, group in groups.items()
-    ]
-    changes = [change for change in changes if change.bytes or change.count]
+    changes = []
+    for identity, group in groups.items():
+        old_bytes, new_bytes, old_count, new_count = sums[identity]
+        if (old_bytes, old_count) != (new_bytes, new_count):
+            line = group.file, group.line, group.name
+            changes.append(Change(group.label, old_bytes, new_bytes, old_count, new_count, *line))
     changes.sort(key=lambda change: (-abs(change.bytes), -abs(change.count), change.label))
     return Diff(before.bytes, after.bytes, tuple(changes))
 

@@ -164,14 +164,15 @@ def device_calls(timeline: Timeline, first: int, last: int) -> DeviceCalls:
     """Count the calls to the driver after event ``first`` up to ``last``."""
     action = timeline.trace.action[first + 1 : last + 1]
     size = timeline.trace.size[first + 1 : last + 1]
-    totals = []
-    for code in (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.MAP, Action.UNMAP):
-        selected = action == code
-        totals += [int(np.count_nonzero(selected)), int(size[selected].sum())]
+    totals = {}
+    codes = {"malloc": Action.SEGMENT_ALLOC, "free": Action.SEGMENT_FREE, "map": Action.MAP, "unmap": Action.UNMAP}
+    for name, code in codes.items():
+        totals[f"{name}s"] = int(np.count_nonzero(action == code))
+        totals[f"{name}_bytes"] = int(size[action == code].sum())
     released = np.isin(action[:-1], (Action.SEGMENT_FREE, Action.UNMAP))
     requested = np.isin(action[1:], (Action.SEGMENT_ALLOC, Action.MAP, Action.OOM))
     ooms = int(np.count_nonzero(action == Action.OOM))
-    return DeviceCalls(*totals, retries=int(np.count_nonzero(released & requested)), ooms=ooms)
+    return DeviceCalls(**totals, retries=int(np.count_nonzero(released & requested)), ooms=ooms)
 
 
 def growth(snapshot: Snapshot, timeline: Timeline, name: str) -> tuple[Step, ...]:
