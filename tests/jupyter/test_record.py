@@ -12,7 +12,7 @@ from IPython.core.error import UsageError
 MIB = 1 << 20
 
 
-def take(mib, name="kept"):
+def allocation(mib, name="tensor"):
     return f"{name} = torch.ones({mib} << 20, dtype=torch.uint8, device='cuda')"
 
 
@@ -33,7 +33,10 @@ def test_start_save_stop(gpu_notebook, tmp_path):
         "ipygpumem: recording allocation history, at most 1000000 events per device, until %gpumem record stop\n"
     )
     assert recording()
-    cells = {gpu_notebook.shell.execution_count + i: cell for i, cell in enumerate([take(8), "1/0", take(16, "more")])}
+    cells = {
+        gpu_notebook.shell.execution_count + i: cell
+        for i, cell in enumerate([allocation(8), "1/0", allocation(16, "more")])
+    }
     reports = [gpu_notebook.run(cell) for cell in cells.values()]
     assert "recording allocation history (2 cells so far): %gpumem record save PATH saves it" in reports[0].text
     assert "(4 cells so far)" in reports[2].text
@@ -53,7 +56,7 @@ def test_start_save_stop(gpu_notebook, tmp_path):
     assert sizes == [8 * MIB, 16 * MIB]
     assert gpu_notebook.run("%gpumem record stop").stdout == "ipygpumem: recording stopped\n"
     assert not recording()
-    ran = gpu_notebook.run(take(8, "third"))
+    ran = gpu_notebook.run(allocation(8, "third"))
     assert "recording" not in ran.text
 
 
@@ -67,7 +70,7 @@ def test_options(gpu_notebook, fake_gpu):
     assert fake_gpu.history["skip_actions"] == ("free_requested",)
 
 
-def test_a_cell_without_movement_is_in_the_list_too(gpu_notebook, tmp_path):
+def test_cells_without_a_report_are_recorded(gpu_notebook, tmp_path):
     gpu_notebook.run("%config GPUMem.report = 'off'")
     gpu_notebook.run("%gpumem record start")
     number = gpu_notebook.shell.execution_count
@@ -83,7 +86,7 @@ def test_a_cell_without_movement_is_in_the_list_too(gpu_notebook, tmp_path):
 def test_saved_again_and_again(gpu_notebook, tmp_path):
     gpu_notebook.run("%gpumem record start")
     for step in range(3):
-        gpu_notebook.run(take(4, f"x{step}"))
+        gpu_notebook.run(allocation(4, f"x{step}"))
         gpu_notebook.run(f"step = {step}")
         gpu_notebook.run(f"%gpumem record save '{tmp_path}/run {{step:02d}}.pickle'")
     names = sorted(path.name for path in tmp_path.iterdir())
@@ -142,17 +145,17 @@ def test_a_users_own_recording_is_left_alone(gpu_notebook, fake_gpu):
 def test_taken_over_by_the_user(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
-    ran = gpu_notebook.run(take(8))
+    ran = gpu_notebook.run(allocation(8))
     assert "the recording across cells has ended, because the code switched" in ran.text
     assert gpu_notebook.run("%gpumem record stop").success
     assert recording()  # theirs
-    assert "recording" not in gpu_notebook.run(take(8, "more")).text
+    assert "recording" not in gpu_notebook.run(allocation(8, "more")).text
 
 
 def test_a_cells_own_snapshot_meanwhile(gpu_notebook, tmp_path):
     gpu_notebook.run("%gpumem record start")
-    gpu_notebook.run(take(4))
-    ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/cell.pickle\n{take(8, 'more')}")
+    gpu_notebook.run(allocation(4))
+    ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/cell.pickle\n{allocation(8, 'more')}")
     assert "taken from the recording that was already running" in ran.text
     trace = pickle.loads((tmp_path / "cell.pickle").read_bytes())["device_traces"][0]
     assert [event["size"] for event in trace if event["action"] == "alloc"] == [8 * MIB]
@@ -185,7 +188,7 @@ def test_a_statement_in_the_cell_is_not_the_cell(fake_gpu, make_notebook, tmp_pa
 def test_functions_of_earlier_cells_have_their_numbers(gpu_notebook, tmp_path):
     path = tmp_path / "x.pickle"
     number = gpu_notebook.shell.execution_count
-    gpu_notebook.run(f"def earlier():\n    {take(8)}")
+    gpu_notebook.run(f"def earlier():\n    {allocation(8)}")
     gpu_notebook.run(f"%%gpumem -q --snapshot {path}\nearlier()")
     snapshot = pickle.loads(path.read_bytes())
     (name,) = (name for name, text in snapshot["source_code"].items() if text.startswith("def earlier"))

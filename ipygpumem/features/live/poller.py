@@ -88,7 +88,7 @@ class Poller:
         return stats
 
     def _others(self, device: Device, reading: DeviceReading) -> int | None:
-        """Memory that belongs neither to this process nor to the driver; None if processes cannot be told apart."""
+        """Memory that belongs neither to this process nor to the driver; None if this process is unknown."""
         in_use, outside_pytorch = reading.in_use, reading.device_outside
         if device.own_pid is None or in_use is None or outside_pytorch is None:
             return None

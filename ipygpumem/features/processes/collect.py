@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ipygpumem.core.other_process import Event, OtherProcessChange
     from ipygpumem.core.reading import DeviceReading, Reading
-    from ipygpumem.core.report import DeviceReport, Report
+    from ipygpumem.core.report import Report
     from ipygpumem.core.tables import Table
     from ipygpumem.sources.device import Device
     from ipygpumem.sources.device_monitor import DeviceMonitor
@@ -138,25 +138,17 @@ def with_other_processes(report: Report, *, unchanged: bool = False) -> Report:
         changes = _changes(report, monitor, unchanged=unchanged)
     except Exception as error:  # the report is valid without names
         return with_notes(report, f"other processes could not be identified: {first_line(error)}")
-    devices = {name: _without_lists(device) for name, device in report.devices.items()}
+    devices = {  # without the complete lists, which thousands of reports need not keep
+        name: replace(device, before=replace(device.before, listed=()), after=replace(device.after, listed=()))
+        for name, device in report.devices.items()
+    }
     return replace(report, devices=devices, neighbours=changes)
-
-
-def _without_lists(device: DeviceReport) -> DeviceReport:
-    """Remove the complete lists, which thousands of reports need not keep: the report has the changes."""
-    before, after = device.before, device.after
-    if not before.listed and not after.listed:
-        return device
-    return replace(device, before=replace(before, listed=()), after=replace(after, listed=()))
 
 
 def _changes(report: Report, monitor: DeviceMonitor, *, unchanged: bool) -> tuple[OtherProcessChange, ...]:
     directory = monitor.process_directory
     changes: list[OtherProcessChange] = []
-    for device in monitor.devices.values():
-        device_report = report.devices.get(device.name)
-        if device_report is None:
-            continue
+    for device in [device for device in monitor.devices.values() if device.name in report.devices]:
         local = monitor.has_local_pids(device)
 
         def identify(pid: int, event: Event, *, local: bool = local) -> tuple[OtherProcess, Event]:
@@ -167,7 +159,7 @@ def _changes(report: Report, monitor: DeviceMonitor, *, unchanged: bool) -> tupl
             started = process.began is not None and process.began >= report.time - _START_TOLERANCE
             return process, "began" if event and started else event
 
-        changes += other_process_changes(device_report, identify, unchanged=unchanged)
+        changes += other_process_changes(report.devices[device.name], identify, unchanged=unchanged)
     # processes that end later can be named then
     monitor.record_processes({name: device_report.after for name, device_report in report.devices.items()})
     return tuple(changes)

@@ -96,7 +96,7 @@ class Ranks(ShownAsTables):
 def read_ranks(folder: str | os.PathLike[str], *, workers: int = 1) -> Ranks:
     """Read the reports and snapshots that the ranks of a run left in a folder.
 
-    A folder with only snapshots works, too: each stands for one rank. A file that is incomplete, unrelated or
+    In a folder with only snapshots each represents one rank. A file that is incomplete, unrelated or
     malicious is listed in `Ranks.faults`, and the others are read.
 
     Args:

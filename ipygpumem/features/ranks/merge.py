@@ -78,7 +78,7 @@ def merge_reports(reports: Mapping[str, Report | None] | Iterable[Report | None]
 
     Args:
         reports: Reports by the name of their source (a worker, a rank); without names they are numbered from 0. None
-            stands for a source that sent no report.
+            represents a source that sent no report.
 
     Raises:
         OptionError: A value is not a report, or two sources have the same name.

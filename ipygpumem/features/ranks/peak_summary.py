@@ -88,7 +88,7 @@ def summarize_files(files: Mapping[str, Path], workers: int) -> Iterator[tuple[s
     for name, path in files.items():
         try:
             yield name, futures[name].result()
-        except (BrokenProcessPool, KeyError):  # a file has brought its reader down: which one is unknown
+        except (BrokenProcessPool, KeyError):  # a worker process was killed, by which file is unknown
             yield name, _summary_alone(path)
 
 

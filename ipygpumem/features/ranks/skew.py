@@ -61,7 +61,7 @@ class DeviceUsage:
     """One device, counted once however many processes use it. Sizes are in bytes; None means unknown.
 
     Attributes:
-        users: (rank, device name, bytes of that process), each at the end of its own measurement.
+        users: (rank, device name, bytes of that process), at the end of its measurement.
         used: All memory in use on the device, including the driver's, in the newest reading.
         others: Memory of other processes. Also None if the readings, which are taken at different times, contradict
             each other.

@@ -78,7 +78,7 @@ class AcrossCells(Collector):
         return with_notes(report, f"{note}%gpumem record save PATH saves it, %gpumem record stop ends it")
 
     def save(self, path: Path, numbers: Mapping[str, int]) -> RecordingFacts:
-        """Save the recording so far, which goes on. ``numbers`` are In numbers by file name.
+        """Save the recording so far, and continue. ``numbers`` are In numbers by file name.
 
         Raises:
             RecordingError: No recording is running.

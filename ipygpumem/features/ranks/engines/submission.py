@@ -107,7 +107,7 @@ def _messages(reply: Any) -> list[str]:
 
 
 def _died(reply: Any) -> bool:
-    """Whether the engine has died: the client then creates a reply of its own."""
+    """Whether the engine has died: the client then creates the reply."""
     result = _result(reply)
     return "EngineError" in {type(result).__name__, getattr(result, "ename", "")}
 
