@@ -5,7 +5,7 @@ Peaks of several processes are never added up, because they occur at different t
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from operator import itemgetter
 from statistics import median
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ipygpumem.core.report import DeviceReport
-    from ipygpumem.features.lines.model import CodeLine
-    from ipygpumem.features.ranks.model import RankResult
+    from ipygpumem.features.ranks.model import RankPeak, RankResult
 
     RankRow = tuple[RankResult, ReportRow | None]
 
@@ -97,10 +96,9 @@ class Difference:
 
 def rank_rows(results: Iterable[RankResult]) -> list[RankRow]:
     """A row for each rank and each of its devices; None for a rank without a report."""
-    rows: list[RankRow] = []
-    for result in results:
-        rows += [(result, row) for row in ([None] if result.report is None else report_rows(result.report))]
-    return rows
+    return [
+        (result, row) for result in results for row in ([None] if result.report is None else report_rows(result.report))
+    ]
 
 
 def spread_of(figure: str, rows: Iterable[tuple[str, ReportRow]], at_least: int = 1) -> Spread | None:
@@ -162,23 +160,21 @@ def compare_ranks(results: Iterable[RankResult], limit: int = 20) -> Difference 
     peaks = {result.name: peak for result in results if (peak := result.highest) is not None}
     if len(peaks) <= 1:
         return None
-    sums = {name: _by_line((*peak.lines, peak.rest)) for name, peak in peaks.items()}
-    labels = sorted({label for lines in sums.values() for label in lines})
-    middle = {label: median(lines.get(label, 0) for lines in sums.values()) for label in labels}
-    distance = {name: sum(abs(lines.get(label, 0) - middle[label]) for label in labels) for name, lines in sums.items()}
-    typical = min(distance, key=lambda name: distance[name])
-    odd = max((name for name in distance if name != typical), key=lambda name: distance[name])
-    usual, unusual = sums[typical], sums[odd]
-    pairs = [(label, usual.get(label, 0), unusual.get(label, 0)) for label in labels]
+    sums = {name: _bytes_by_line(peak) for name, peak in peaks.items()}
+    labels = sorted(set().union(*sums.values()))
+    middle = {label: median(lines[label] for lines in sums.values()) for label in labels}
+    distance = {name: sum(abs(lines[label] - middle[label]) for label in labels) for name, lines in sums.items()}
+    typical = min(distance, key=distance.__getitem__)
+    odd = max((name for name in distance if name != typical), key=distance.__getitem__)
+    pairs = [(label, sums[typical][label], sums[odd][label]) for label in labels]
     lines = sorted((line for line in pairs if line[1] != line[2]), key=lambda line: (-abs(line[2] - line[1]), line[0]))
-    alike = sum(lines_of_rank == usual for lines_of_rank in sums.values())
+    alike = sum(lines_of_rank == sums[typical] for lines_of_rank in sums.values())
     requested = peaks[odd].requested, peaks[typical].requested
     return Difference(odd, typical, *requested, tuple(lines[:limit]), len(sums), alike)
 
 
-def _by_line(lines: Iterable[CodeLine]) -> dict[str, int]:
-    sums: dict[str, int] = defaultdict(int)
-    for line in lines:
-        if line.amount:
-            sums[line.label] += line.amount
-    return dict(sums)
+def _bytes_by_line(peak: RankPeak) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for line in (*peak.lines, peak.rest):
+        sums[line.label] += line.amount
+    return sums
