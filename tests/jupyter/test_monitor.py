@@ -98,6 +98,7 @@ def test_page_without_messages_times_out(monitoring, sent, monkeypatch):
     monitoring.cells.append((7, time.time()))
     time.sleep(0.9)
     assert monitoring._active, "a busy kernel receives no messages"
+    assert "a" in monitoring._last_seen
     assert sent[-1][0]["now"]["running"][0] == 7
     monitoring.cells.clear()
     until(lambda: not monitoring._active)

@@ -8,7 +8,6 @@ outside PyTorch has changed.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import IpyGpuMemError
@@ -57,20 +56,32 @@ class Poller:
             stats_after = self._stats(device.index)
             if stats is None or stats_after is None or _segment_count(stats) == _segment_count(stats_after):
                 break
-        reading = DeviceReading(device.name, context=True, total=device.total, mode="device")
+        used, driver, total = None, None, device.total
+        allocated = reserved = process = others = None
         if memory is not None:
-            reading = replace(reading, total=memory.total, used=memory.used, driver_reserved=memory.reserved)
-        if stats is None:
-            return reading
-        counters = allocator.allocator_state(stats).now
-        # PyTorch's cache includes pending blocks; memory in use may have been read before PyTorch's last allocation
-        used = None if memory is None else max(memory.used, (memory.reserved or 0) + counters.reserved)
-        allocated, reserved = counters.allocated, counters.reserved
-        reading = replace(reading, allocated=allocated, active=allocated, reserved=reserved, used=used)
-        others = self._others(device, reading)
-        if others is None or reading.in_use is None:
-            return reading
-        return replace(reading, others=others, process=max(reading.in_use - others, reserved), mode="process")
+            used, driver, total = memory.used, memory.reserved, memory.total
+        if stats is not None:
+            counters = allocator.allocator_state(stats).now
+            allocated, reserved = counters.allocated, counters.reserved
+        if used is not None and reserved is not None:
+            # the device's memory may have been read before PyTorch's last allocation
+            in_use = max(used - (driver or 0), reserved)
+            used = in_use + (driver or 0)
+            others = self._others(device, in_use, in_use - reserved)
+            process = None if others is None else max(in_use - others, reserved)
+        return DeviceReading(
+            device.name,
+            context=True,
+            allocated=allocated,
+            reserved=reserved,
+            active=allocated,  # pending blocks count as cache
+            used=used,
+            driver_reserved=driver,
+            process=process,
+            others=others,
+            total=total,
+            mode="device" if process is None else "process",
+        )
 
     def _stats(self, index: int) -> dict[str, Any] | None:
         """PyTorch's counters; None for an allocator without counters."""
@@ -87,10 +98,9 @@ class Poller:
             )
         return stats
 
-    def _others(self, device: Device, reading: DeviceReading) -> int | None:
+    def _others(self, device: Device, in_use: int, outside_pytorch: int) -> int | None:
         """Memory that belongs neither to this process nor to the driver; None if this process is unknown."""
-        in_use, outside_pytorch = reading.in_use, reading.device_outside
-        if device.own_pid is None or in_use is None or outside_pytorch is None:
+        if device.own_pid is None:
             return None
         others, outside_before, read_at = self._other_processes.get(device.index, (None, 0, 0.0))
         now = time.monotonic()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.tables import template
 from ipygpumem.core.units import duration, pair, size
 
 if TYPE_CHECKING:
@@ -21,20 +21,6 @@ _WIDTH, _HEIGHT = 220, 36
 _HEADROOM = 1.05
 _MAX_DEVICES = 4
 _MINUTE = 60
-_HTML = """\
-<div style="font-family:monospace;font-size:90%;line-height:1.45;margin:2px 0" role="status" aria-live="off">
-{%- for name, figures, areas in rows %}
-<div style="display:flex;align-items:center;margin:2px 0">
-<svg width="{{ width }}" height="{{ height }}" viewBox="0 0 {{ width }} {{ height }}" preserveAspectRatio="none" \
-style="flex:none;margin-right:12px;border-bottom:1px solid #9ca3af" aria-hidden="true">
-{%- for color, points in areas %}<polygon fill="{{ color }}" points="{{ points }}"/>{% endfor %}</svg>
-<div><div><b>{{ name }}</b>&ensp;{{ figures[-1] }}
-{%- if loop.first %}&emsp;<span style="opacity:0.65">{{ status }}</span>{% endif %}</div><div>
-{%- for figure in figures[:-1] %}{{ "" if loop.first else " \u00b7 " }}<span style="white-space:nowrap
-{%- if figure.split(" ")[0] in colors %};border-bottom:2px solid {{ colors[figure.split(" ")[0]] }}{% endif %}">\
-{{ figure }}</span>{% endfor %}</div></div></div>
-{%- endfor %}
-{%- if more %}<div style="opacity:0.65">{{ more }}</div>{% endif %}</div>"""
 
 
 def live_bundle(history: Sequence[Reading], seconds: float, cell: int | None) -> dict[str, str]:
@@ -53,7 +39,7 @@ def live_bundle(history: Sequence[Reading], seconds: float, cell: int | None) ->
     more = f"{hidden} more device{'s' if hidden > 1 else ''}" if hidden > 0 else ""
     lines = [f"{name}  {' · '.join(figures)}" for name, figures, _ in rows]
     lines[0] += f"   {status}"
-    html = template(_HTML).render(rows=rows, status=status, more=more, colors=_COLORS, width=_WIDTH, height=_HEIGHT)
+    html = _html(rows, f'&emsp;<span style="opacity:0.65">{escape(status)}</span>', more)
     return {"text/plain": "\n".join([*lines, more] if more else lines), "text/html": html}
 
 
@@ -106,3 +92,29 @@ def _areas(rows: Sequence[tuple[float, list[int]]]) -> list[tuple[str, str]]:
             ]
             areas.append((color, " ".join([f"0,{_HEIGHT}", *outline, f"{_WIDTH},{_HEIGHT}"])))
     return areas[::-1]
+
+
+def _html(rows: Sequence[tuple[str, list[str], list[tuple[str, str]]]], status: str, more: str) -> str:
+    """Without Jinja, whose import in a thread would delay the running cell."""
+    lines = []
+    for name, figures, areas in rows:
+        polygons = "".join(f'<polygon fill="{color}" points="{points}"/>' for color, points in areas)
+        lines.append(
+            f'<div style="display:flex;align-items:center;margin:2px 0"><svg width="{_WIDTH}" height="{_HEIGHT}" '
+            f'viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" aria-hidden="true" '
+            f'style="flex:none;margin-right:12px;border-bottom:1px solid #9ca3af">{polygons}</svg>'
+            f"<div><div><b>{escape(name)}</b>&ensp;{escape(figures[-1])}{'' if lines else status}</div>"
+            f"<div>{' &middot; '.join(map(_underlined, figures[:-1]))}</div></div></div>"
+        )
+    if more:
+        lines.append(f'<div style="opacity:0.65">{more}</div>')
+    return (
+        '<div style="font-family:monospace;font-size:90%;line-height:1.45;margin:2px 0" role="status" aria-live="off">'
+        f"{''.join(lines)}</div>"
+    )
+
+
+def _underlined(figure: str) -> str:
+    color = _COLORS.get(figure.partition(" ")[0])
+    line = "" if color is None else f";border-bottom:2px solid {color}"
+    return f'<span style="white-space:nowrap{line}">{escape(figure)}</span>'

@@ -135,7 +135,7 @@ def _files(folder: str | os.PathLike[str], printable_name: str) -> tuple[dict[st
     snapshots: dict[str, Path] = {}
     for name in names:
         extension = next((ending for ending in (REPORT, *_SNAPSHOTS) if name.endswith(ending)), "")
-        if extension and not name.startswith("."):  # such a file is still being written
+        if extension and not name.startswith("."):  # hidden files, such as ._rank_00000.json of macOS
             files = reports if extension == REPORT else snapshots
             files[name.removesuffix(extension)] = path / name
     return reports, snapshots

@@ -135,7 +135,7 @@ def device_usage(results: Iterable[RankResult]) -> list[DeviceUsage]:
         end = result.report.time + result.report.seconds
         for device in result.report.devices.values():
             facts = result.device_facts(device.name)
-            if facts is not None and facts.uuid and (device.before.context or device.after.context):
+            if facts is not None and facts.uuid and device.after.context:
                 users[result.host, facts.uuid].append((end, result.name, device))
     return [_usage(host, uuid, of_device) for (host, uuid), of_device in users.items()]
 

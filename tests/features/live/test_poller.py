@@ -7,6 +7,7 @@ import pytest
 
 import ipygpumem
 from fakes.cuda import MIB
+from ipygpumem.core.reading import DeviceMemory
 from ipygpumem.features.live import poller as poller_module
 from ipygpumem.features.live.poller import Poller
 from ipygpumem.measurement.runtime import current
@@ -81,6 +82,15 @@ def test_failed_readings_are_unknown(gpu, poller):
     gpu.nvml.heal()
     gpu.break_device()
     assert poller.levels().devices["cuda:0"].outside is not None
+
+
+def test_memory_in_use_is_at_least_what_pytorch_reserves(gpu, poller, monkeypatch):
+    """The device's counter is read first, and PyTorch may reserve memory in between."""
+    gpu.alloc(100 * MIB)
+    memory = DeviceMemory(140 << 30, 50 * MIB, 0, "NVML")
+    monkeypatch.setattr(poller_module, "_memory", lambda device: memory)
+    (level,) = poller.levels().devices.values()
+    assert (level.in_use, level.outside) == (level.reserved, 0)
 
 
 def test_allocator_without_counters(make_gpu):

@@ -60,6 +60,8 @@ def test_chart_is_valid_svg():
     for shape in shapes:
         points = [tuple(map(float, point.split(","))) for point in shape.split()]
         assert all(0 <= x <= 220 and 0 <= y <= 36 for x, y in points)
+    allocated, cache, outside, others = "#3b82f6", "#93c5fd", "#f59e0b", "#9ca3af"
+    assert re.findall('fill="([^"]+)"', html) == [others, outside, cache, allocated], "lower areas cover higher ones"
     assert "script" not in html
     assert live_bundle([levels(1.0, DeviceReading("<b>", context=True))], 3, 1)["text/html"].count("<b>") == 1, (
         "names are escaped"

@@ -129,6 +129,7 @@ def test_unrelated_files_are_ignored(run):
     (run / "notes.json").write_text("{}")
     (run / "weights.pickle").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     (run / ".rank_00000.json.77.tmp").write_text("{")
+    (run / "._rank_00001.pickle").write_bytes(b"resource fork of macOS")
     (run / "rank_00007.json").mkdir()
     os.mkfifo(run / "rank_00008.json")
     (run / "rank_00009.json").symlink_to("/dev/zero")

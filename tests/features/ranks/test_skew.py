@@ -73,6 +73,16 @@ def test_same_uuid_on_another_host_is_another_device():
     assert [device.host for device in devices] == ["a", "b"]
 
 
+def test_device_without_a_context_is_not_in_use():
+    report = cell(1)
+    device = report.devices["cuda:0"]
+    idle = dataclasses.replace(device.before, context=False)
+    started = dataclasses.replace(report, devices={"cuda:0": dataclasses.replace(device, before=idle)})
+    unused = dataclasses.replace(report, devices={"cuda:0": dataclasses.replace(device, before=idle, after=idle)})
+    assert len(device_usage([member("0", started, uuid="GPU-x")])) == 1
+    assert device_usage([member("0", unused, uuid="GPU-x")]) == []
+
+
 def test_unknown_process_memory_makes_others_unknown():
     report = cell(1)
     device = report.devices["cuda:0"]
