@@ -96,7 +96,7 @@ def _areas(rows: Sequence[tuple[float, list[int]]]) -> list[tuple[str, str]]:
 
 def _html(rows: Sequence[tuple[str, list[str], list[tuple[str, str]]]], status: str, more: str) -> str:
     """Without Jinja, whose import in a thread would delay the running cell."""
-    lines = []
+    lines: list[str] = []
     for name, figures, areas in rows:
         polygons = "".join(f'<polygon fill="{color}" points="{points}"/>' for color, points in areas)
         lines.append(
