@@ -205,7 +205,7 @@ class LiveDisplays:
                     self._thread.start(DELAY, INTERVAL)
         except BaseException as error:
             self.end(cell)
-            if isinstance(error, (RuntimeError, OSError)):  # no thread, or no file descriptor for its timer
+            if isinstance(error, RuntimeError):  # there can be no further thread
                 return None
             raise
         return cell

@@ -172,7 +172,7 @@ class Sampler:
                 self.windows = self.windows[:-1]
                 if not self.windows:
                     self._thread.pause()
-                if not isinstance(error, (RuntimeError, OSError)):
+                if not isinstance(error, RuntimeError):  # there can be no further thread
                     raise
                 for track in window.tracks.values():
                     track.problem, track.stopped = f"no samples: {first_line(error)}", True

@@ -1,4 +1,4 @@
-"""What a cell pays for its report: begin and end, an empty cell in a kernel, an eager loop, load, recording."""
+"""The cost of measuring a cell: begin and end, an empty cell in a kernel, an eager loop, loading, recording."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def _begin_and_end():
     ipygpumem.preload_pytorch()
     runtime = current()
 
-    def both():
+    def begin_and_end():
         measurement = Measurement(runtime)
         measurement.begin()
         measurement.end()
 
-    both()
+    begin_and_end()
     where = "one device" if runtime.monitor.devices else "host memory"
-    cost = _median(both) * 1e6
+    cost = _median(begin_and_end) * 1e6
     return [{"measure": f"begin + end, {where}, median", "value": f"{cost:.0f} us", "us": cost, "target": "<= 150 us"}]
 
 
@@ -92,21 +92,28 @@ def _kernel_cell(*setup):
 
 def _empty_cell():
     rounds = [(_kernel_cell(START), _kernel_cell(START, "%load_ext ipygpumem")) for _ in range(3)]
-    bare, ours = (statistics.median(values) for values in zip(*rounds, strict=True))
+    bare, with_ipygpumem = (statistics.median(values) for values in zip(*rounds, strict=True))
     rows = [
         {"measure": "empty cell, bare kernel", "value": f"{bare:.2f} ms", "ms": bare},
         {
             "measure": "empty cell, ipygpumem loaded",
-            "value": f"{ours:.2f} ms = {ours / bare:.2f} x",
-            "ms": ours,
-            "ratio": ours / bare,
+            "value": f"{with_ipygpumem:.2f} ms = {with_ipygpumem / bare:.2f} x",
+            "ms": with_ipygpumem,
+            "ratio": with_ipygpumem / bare,
             "target": "<= 1.25 x",
         },
     ]
     if importlib.util.find_spec("ipyexperiments"):
         kind = "Pytorch" if _gpu() else "CPU"
-        peer = _kernel_cell(START, f"from ipyexperiments import IPyExperiments{kind}\nexp = IPyExperiments{kind}()")
-        rows.append({"measure": "empty cell, ipyexperiments", "value": f"{peer:.2f} ms = {peer / bare:.2f} x"})
+        ipyexperiments = _kernel_cell(
+            START, f"from ipyexperiments import IPyExperiments{kind}\nexp = IPyExperiments{kind}()"
+        )
+        rows.append(
+            {
+                "measure": "empty cell, ipyexperiments",
+                "value": f"{ipyexperiments:.2f} ms = {ipyexperiments / bare:.2f} x",
+            }
+        )
     return rows
 
 
@@ -146,12 +153,12 @@ def _loop(setup):
 
 def _eager_loop():
     rounds = [(_loop("pass"), _loop("%load_ext ipygpumem")) for _ in range(4)]
-    ratios = [ours / bare for bare, ours in rounds]
-    bare, ours = (statistics.median(values) for values in zip(*rounds, strict=True))
+    ratios = [with_ipygpumem / bare for bare, with_ipygpumem in rounds]
+    bare, with_ipygpumem = (statistics.median(values) for values in zip(*rounds, strict=True))
     ratio = statistics.median(ratios)
     row = {
         "measure": "eager loop of 30,000 small ops in a cell, with / without",
-        "value": f"{ours * 1e3:.0f} ms / {bare * 1e3:.0f} ms = {ratio:.3f} x",
+        "value": f"{with_ipygpumem * 1e3:.0f} ms / {bare * 1e3:.0f} ms = {ratio:.3f} x",
         "ratio": ratio,
         "target": "<= 1.02 x",
     }
@@ -183,10 +190,15 @@ def _fresh_seconds(code):
 
 def _load():
     load = statistics.median(_fresh_seconds(LOAD) for _ in range(3))
-    bring = statistics.median(_fresh_seconds(IMPORT) for _ in range(5))
+    import_seconds = statistics.median(_fresh_seconds(IMPORT) for _ in range(5))
     return [
         {"measure": "%load_ext once torch is imported", "value": f"{load:.2f} s", "s": load, "target": "<= 2 s"},
-        {"measure": "import ipygpumem", "value": f"{bring * 1e3:.1f} ms", "s": bring, "target": "< 50 ms"},
+        {
+            "measure": "import ipygpumem",
+            "value": f"{import_seconds * 1e3:.1f} ms",
+            "s": import_seconds,
+            "target": "< 50 ms",
+        },
     ]
 
 
@@ -206,20 +218,20 @@ def train(steps):
         optimizer.step()
     torch.cuda.synchronize()
 train(20)
-def theirs():
+def pytorch_only():
     torch.cuda.memory._record_memory_history(stacks="python", max_entries=1_000_000)
     train(STEPS)
     torch.cuda.memory._dump_snapshot(path)
     torch.cuda.memory._record_memory_history(enabled=None)
-def ours():
+def with_ipygpumem():
     with ipygpumem.measure(snapshot=path):
         train(STEPS)
 STEPS = 150
-theirs(); ours()
+pytorch_only(); with_ipygpumem()
 pairs = []
 for _ in range(5):
     row = []
-    for work in (theirs, ours):
+    for work in (pytorch_only, with_ipygpumem):
         start = time.perf_counter()
         work()
         row.append(time.perf_counter() - start)
@@ -245,11 +257,11 @@ def _recording():
     import json
 
     pairs = json.loads(next(line for line in completed.stdout.splitlines() if line.startswith("JSON "))[5:])
-    ratio = statistics.median(ours / theirs for theirs, ours in pairs)
-    theirs, ours = (statistics.median(values) for values in zip(*pairs, strict=True))
+    ratio = statistics.median(with_ipygpumem / pytorch_only for pytorch_only, with_ipygpumem in pairs)
+    pytorch_only, with_ipygpumem = (statistics.median(values) for values in zip(*pairs, strict=True))
     row = {
         "measure": "train, record and save: measure(snapshot=) against torch's own",
-        "value": f"{ours:.2f} s / {theirs:.2f} s = {ratio:.3f} x",
+        "value": f"{with_ipygpumem:.2f} s / {pytorch_only:.2f} s = {ratio:.3f} x",
         "ratio": ratio,
         "target": "<= 1.05 x",
     }

@@ -1,6 +1,6 @@
-"""The sampler's price: an eager loop of small operations inside a measurement, with the thread and without, by turns.
+"""The cost of sampling: an eager loop of small operations inside a measurement, alternately with and without samples.
 
-Without a GPU the same thread asks a library of the tests' behind the real pynvml, and the loop runs on the processor.
+Without a GPU, the thread samples a fake NVML library behind the real pynvml, and the loop runs on the processor.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _measured(torch, device):
     current().sampler.begin = opened
     ratio = statistics.median(ratios)
     short = {on: statistics.median(values) * 1e6 for on, values in ends.items()}
-    where = "on a GPU" if device == "cuda" else "on the processor, NVML of the tests'"
+    where = "on a GPU" if device == "cuda" else "on the processor, with a fake NVML"
     return [
         {
             "measure": f"eager loop of {count:,} small operations {where}, with / without",
@@ -86,11 +86,11 @@ def _measured(torch, device):
             "target": "<= 1.02 x",
         },
         {
-            "measure": "samples a second meanwhile, and the largest gap (median)",
+            "measure": "samples per second, and the largest gap (median)",
             "value": f"{statistics.median(samples):.0f}, {statistics.median(gaps) * 1e3:.1f} ms",
         },
         {
-            "measure": "beginning and ending a measurement too short for it, with / without",
+            "measure": "measurement that is too short for samples, with / without",
             "value": f"{short[True]:.0f} us / {short[False]:.0f} us = {short[True] / short[False]:.3f} x",
             "ratio": short[True] / short[False],
         },

@@ -73,6 +73,15 @@ def test_pause_before_the_first_expiration(make):
     assert calls == []
 
 
+def test_earlier_start_wakes_the_thread(make):
+    calls = []
+    worker = make(lambda: calls.append(1))
+    worker.start(10, 10)
+    time.sleep(0.02)
+    worker.start(0, 10)
+    wait_until(lambda: calls, seconds=2)
+
+
 def test_error_pauses_the_worker(make):
     calls = []
 
