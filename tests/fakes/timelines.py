@@ -31,7 +31,8 @@ def random_timeline(count=1000, device="cuda:0", seed=1, reserved=True):
         table[:, 1].astype(np.int8),
         table[:, 2].astype(np.int8),
         table[:, 3],
-        span=(int(time[0]) - 500, int(time[-1]) + 700),
+        start=int(time[0]) - 500,
+        end=int(time[-1]) + 700,
     )
     if not reserved:
         return timeline

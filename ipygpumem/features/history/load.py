@@ -217,12 +217,6 @@ def _file_name(path: str | os.PathLike[str]) -> str:
 
 
 def short_names(first: str, second: str) -> tuple[str, str]:
-    """File names of two paths, with their folders if the names are the same."""
+    """File names of two paths, or the paths if the names are the same."""
     names = _file_name(first), _file_name(second)
-    if names[0] != names[1]:
-        return names
-    paths = [os.path.abspath(os.path.expanduser(path)) for path in (first, second)]  # noqa: PTH100, PTH111 (Path raises for an unknown user)
-    if paths[0] == paths[1]:
-        return names
-    folders = [printable(Path(path).parent.name) for path in paths]
-    return f"{folders[0]}/{names[0]}", f"{folders[1]}/{names[1]}"
+    return names if names[0] != names[1] else (printable(first), printable(second))

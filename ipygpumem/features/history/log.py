@@ -71,20 +71,17 @@ def _append(path: Path, data: bytes) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
-    try:
-        size = os.fstat(file).st_size
+    with path.open("a+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
         if size:
-            os.lseek(file, -1, os.SEEK_END)
-            if os.read(file, 1) != b"\n":  # another process died while writing its line
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":  # another process died while writing its line
                 data = b"\n" + data
         written = 0
         try:
             while written < len(data):
-                written += os.write(file, data[written:])
+                written += file.write(data[written:])
         except OSError:
-            if os.fstat(file).st_size == size + written:  # no other process has appended in the meantime
-                os.ftruncate(file, size)
+            if file.seek(0, os.SEEK_END) == size + written:  # no other process has appended in the meantime
+                file.truncate(size)
             raise
-    finally:
-        os.close(file)

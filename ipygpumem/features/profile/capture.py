@@ -84,8 +84,7 @@ class Capture:
         torch = pytorch.module()
         if torch is None:
             return f"profiles need torch: {problem}"
-        kineto_available = getattr(torch.autograd, "kineto_available", None)
-        if kineto_available is None or not kineto_available():
+        if not torch.autograd.kineto_available():
             return f"torch {torch.__version__} is built without its profiler (Kineto)"
         running = current().state(_ActiveCapture).capture
         if running is not None:

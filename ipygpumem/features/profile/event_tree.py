@@ -82,8 +82,6 @@ class _TreeReader:
             self._add_versions(node, writes)
             if node.inputs or node.outputs or node.allocated:
                 flow.nodes.append(node)
-        for levels in flow.allocator_levels.values():
-            levels.sort()
         if events:
             flow.span = min(event[0] for event in events), max(event[0] for event in events)
         return flow

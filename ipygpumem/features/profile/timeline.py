@@ -38,7 +38,7 @@ class CategoryTimeline:
         allocated: int64: the allocator's counter after each change, including memory from before the profile; -1 where
             it is unknown. None on the host, whose allocator counts only while it is profiled.
         reserved: As ``allocated``.
-        span: First and last nanosecond of the profile.
+        start, end: Limits of the time axis, in nanoseconds since 1970.
     """
 
     device: str
@@ -49,7 +49,8 @@ class CategoryTimeline:
     size: NDArray[np.int64]
     allocated: NDArray[np.int64] | None = None
     reserved: NDArray[np.int64] | None = None
-    span: tuple[int, int] = (0, 0)
+    start: int = 0
+    end: int = 0
 
     def __len__(self) -> int:
         """Return the number of changes."""
@@ -80,17 +81,6 @@ class CategoryTimeline:
     def when(self, row: int) -> int:
         """Return the nanoseconds from the start to a row of `levels`."""
         return 0 if row == 0 else max(int(self.time[row - 1]) - self.start, 0)
-
-    @property
-    def start(self) -> int:
-        """Nanosecond at which the time axis begins."""
-        first = int(self.time[0]) if len(self) else self.span[0]
-        return min(first, self.span[0]) if self.span[0] else first
-
-    @property
-    def end(self) -> int:
-        """Nanosecond at which the time axis ends."""
-        return max(int(self.time[-1]) if len(self) else self.start, self.span[1], self.start)
 
 
 class _Changes:
@@ -154,6 +144,7 @@ def _add_tensors(flow: DataFlow, devices: defaultdict[str, _Changes]) -> None:
 def _timeline(device: str, changes: _Changes, flow: DataFlow) -> CategoryTimeline:
     table = np.array(sorted(changes.rows, key=lambda row: row[:2]), np.int64).reshape(-1, 5)
     time = np.ascontiguousarray(table[:, 0])
+    moments = [*filter(None, flow.span), *time[:1].tolist(), *time[-1:].tolist()]
     allocated = reserved = None
     if device != _HOST and flow.allocator_levels.get(device):
         levels = np.array(sorted(flow.allocator_levels[device], key=lambda level: level.time), np.int64)
@@ -168,5 +159,6 @@ def _timeline(device: str, changes: _Changes, flow: DataFlow) -> CategoryTimelin
         np.ascontiguousarray(table[:, 4]),
         allocated,
         reserved,
-        flow.span,
+        min(moments, default=0),
+        max(moments, default=0),
     )

@@ -129,5 +129,5 @@ def test_arbitrary_notebooks_are_read_or_reported(path, cells, figures):
 
 def test_short_names():
     assert short_names("/x/a.jsonl", "b.jsonl") == ("a.jsonl", "b.jsonl")
-    assert short_names("/x/a.jsonl", "/y/a.jsonl") == ("x/a.jsonl", "y/a.jsonl")
+    assert short_names("/x/a.jsonl", "/y/a.jsonl") == ("/x/a.jsonl", "/y/a.jsonl")
     assert short_names("a.jsonl", "a.jsonl") == ("a.jsonl", "a.jsonl")

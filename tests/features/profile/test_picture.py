@@ -69,6 +69,6 @@ def test_many_devices():
 def test_a_single_change():
     base = np.zeros(len(CATEGORIES), np.int64)
     timeline = CategoryTimeline(
-        "cpu", base, np.array([7]), np.array([-1], np.int8), np.array([7], np.int8), np.array([3]), span=(7, 7)
+        "cpu", base, np.array([7]), np.array([-1], np.int8), np.array([7], np.int8), np.array([3]), start=7, end=7
     )
     assert profile_picture((timeline,), "x").text == "cpu: peak 0.0 MiB after 0.0 ms"
