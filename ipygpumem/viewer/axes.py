@@ -77,10 +77,10 @@ class Sheet:
         text = printable(text)
         options = {"color": SOFT, "va": "center_baseline", "transform": self._css, **options}
         artist = self.figure.text(x, y, text, **options)
-        while text and self._right_edge(artist) - x > limit:
-            text = text[:-1]
+        while (end := self._right_edge(artist)) > x + limit and text:
+            text = text[: min(len(text) - 1, int(len(text) * limit / (end - x)))]
             artist.set_text(f"{text.rstrip()}…")
-        return self._right_edge(artist)
+        return end
 
     def title(self, x: float, y: float, name: str, facts: str, *, size: float = 12) -> None:
         """Write a name in bold, followed by facts about it."""

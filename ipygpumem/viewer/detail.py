@@ -91,7 +91,7 @@ def columns(timeline: Timeline, width: int) -> Columns:
 
 
 def strata(timeline: Timeline, chosen: Columns, height: int, unit: float, *, single: Pixels, band: Pixels) -> Pixels:
-    """Compute what each pixel shows.
+    """Compute what each pixel shows: uint8, shape (height, columns), the top row first.
 
     Args:
         timeline: A device's allocations.
@@ -101,9 +101,6 @@ def strata(timeline: Timeline, chosen: Columns, height: int, unit: float, *, sin
         single: Pixel value of each allocation where it is drawn individually, above `SMALL`.
         band: Pixel value of each allocation in a run of small ones with equal values. A run that is itself less than
             one pixel high becomes `SMALL`.
-
-    Returns:
-        uint8, shape (height, columns), the top row first.
     """
     pixels = np.full((height, len(chosen)), EMPTY, np.uint8)
     sizes = timeline.allocations.size

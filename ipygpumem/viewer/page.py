@@ -66,11 +66,7 @@ def script(name: str) -> str:
 
 
 def page(snapshots: Sequence[PageData], theme: str = "auto") -> str:
-    """Return the HTML of the viewer of one to eight snapshots.
-
-    Raises:
-        OptionError: There is no snapshot or more than eight, or the theme is unknown.
-    """
+    """Return the HTML of the viewer of one to eight snapshots; see `document`."""
     check_snapshot_count(len(snapshots))
     return document("page.js", "a memory snapshot", snapshots, theme)
 

@@ -113,7 +113,8 @@ class _Drawing:
         extent = (*axes.get_xlim(), *axes.get_ylim())
         axes.imshow(colors.palette[pixels], extent=extent, aspect="auto", interpolation="nearest", zorder=1)
         self._draw_curves(axes, chosen, limit)
-        self._draw_cells(sheet, chosen)
+        if self.cells:
+            self._draw_cells(sheet, chosen)
         self._draw_peak(axes, chosen, limit)
         self._draw_heading(sheet, limit, reserved=chosen.reserved is not None)
         self._draw_legend(sheet, limit / rows)

@@ -39,11 +39,7 @@ def answer_request(widget: Any, request: Any, buffers: Any, answer: Callable[[di
 
 
 def slice_of(name: str, data: bytes, start: Any) -> Answer:
-    """Return the total size of the data and at most `MAX_BYTES` of it from ``start`` on.
-
-    Raises:
-        OptionError: ``start`` is not a position in the data.
-    """
+    """Return the total size of the data and at most `MAX_BYTES` of it from ``start`` on."""
     if not isinstance(start, int) or not 0 <= start <= len(data):
         raise OptionError(f"{name!r} has no byte {start!r}: its size is {len(data)} bytes")
     return {"size": len(data)}, [memoryview(data)[start : start + MAX_BYTES]]

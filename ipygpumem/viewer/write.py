@@ -8,7 +8,7 @@ import sys
 import tempfile
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.core.files import check_path, replacing
@@ -60,11 +60,7 @@ def write_picture(path: str | os.PathLike[str], snapshot: Snapshot, device: int 
 
 
 def write_file(target: Path, data: bytes) -> Path:
-    """Write a file atomically and return its path.
-
-    Raises:
-        OptionError: The file cannot be written.
-    """
+    """Write a file atomically and return its path; `OptionError` if it cannot be written."""
     try:
         with replacing(target) as temporary:
             temporary.write_bytes(data)
@@ -73,20 +69,18 @@ def write_file(target: Path, data: bytes) -> Path:
     return target
 
 
-def open_page(
-    snapshots: Sequence[Snapshot], *, source: bool = True, paths: bool = True, theme: str = "auto"
-) -> tuple[Path, bool]:
-    """Write the page of up to eight snapshots to a new temporary folder, and return whether a browser opened it.
+def open_page(snapshots: Sequence[Snapshot], **options: Any) -> tuple[Path, bool]:
+    """Write a page to a new temporary folder with the options of `write_page`, and open it in a browser.
 
-    Raises:
-        OptionError: The page cannot be written.
+    Returns:
+        The path of the page, and whether a browser was opened.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix="ipygpumem-"))
     except OSError as error:
         raise OptionError(f"cannot create a temporary folder for the page: {error.strerror or error}") from error
     stem = re.sub(r"[^\w-]", "-", snapshots[0].name.split(".")[0])[:_MAX_STEM] or "snapshot"
-    path = write_page(folder / f"{stem}.html", snapshots, source=source, paths=paths, theme=theme)
+    path = write_page(folder / f"{stem}.html", snapshots, **options)
     return path, _open(path.as_uri())
 
 

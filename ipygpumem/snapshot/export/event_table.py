@@ -102,11 +102,7 @@ def write_csv(
 
 
 def write_parquet(snapshot: Snapshot, file: str | os.PathLike[str] | IO[bytes], device: int | None = None) -> None:
-    """Write the events of a device, or of all, as Parquet.
-
-    Raises:
-        OptionError: pyarrow is not installed.
-    """
+    """Write the events of a device, or of all, as Parquet; without pyarrow, raise `OptionError`."""
     arrow, parquet = _import("pyarrow", "Parquet files"), _import("pyarrow.parquet", "Parquet files")
     parquet.write_table(arrow.table(_all_columns(snapshot, device, _valid_utf8)), file)
 
@@ -123,11 +119,7 @@ def _safe_text(text: str) -> str:
 
 
 def events_frame(snapshot: Snapshot, device: int | None = None) -> Any:
-    """Return the events of a device, or of all, as a pandas DataFrame.
-
-    Raises:
-        OptionError: pandas is not installed.
-    """
+    """Return the events of a device, or of all, as a pandas DataFrame; without pandas, raise `OptionError`."""
     return _import("pandas", "data frames").DataFrame(_all_columns(snapshot, device))
 
 

@@ -37,8 +37,6 @@ class Churn(PlainData):
     """Allocations made in a window, added up by a common property.
 
     Attributes:
-        label: The property.
-        bytes: Requested bytes.
         byte_seconds: Bytes times the seconds that they were alive in the window; None without times.
         median_us: Median lifetime of those that ended in the window; None if none did, or without times.
     """

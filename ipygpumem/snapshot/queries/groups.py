@@ -13,7 +13,7 @@ from ipygpumem.snapshot.model.annotations import innermost
 from ipygpumem.snapshot.model.unique_values import Numbering
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -76,22 +76,14 @@ def add_up(codes: NDArray[Any], sizes: NDArray[np.int64]) -> list[tuple[int, int
 
 
 def group_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[Group, ...]:
-    """Add up rows of a device's allocations by a key of `KEYS`, the largest group first.
-
-    Raises:
-        OptionError: The key does not exist.
-    """
+    """Add up rows of a device's allocations by a key of `KEYS`, the largest group first."""
     codes, describe = _grouping(snapshot, timeline, rows, key)
     sums = add_up(codes, timeline.allocations.size[rows])
     return tuple(Group(bytes=total, count=count, **describe(code)) for code, total, count in sums)
 
 
 def label_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[list[str], Ints]:
-    """Return the labels of the groups by a key of `KEYS`, and for each row the number of its label.
-
-    Raises:
-        OptionError: The key does not exist.
-    """
+    """Return the labels of the groups by a key of `KEYS`, and for each row the number of its label."""
     codes, describe = _grouping(snapshot, timeline, rows, key)
     unique, group = np.unique(codes, return_inverse=True)
     return [describe(int(code))["label"] for code in unique], group
@@ -113,7 +105,7 @@ def _user_frames(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Ints:
 
 
 def _short_names(snapshot: Snapshot, timeline: Timeline, rows: Ints, codes: Ints) -> Callable[[int, str], str]:
-    """Return a function that shortens the file name of a group. The times of its events select the run of a cell."""
+    """Return a function that shortens the file name of a group: the times of its events select the run of a cell."""
     times = _times(timeline, rows)
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
@@ -186,8 +178,12 @@ def _by_stack(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
 def _by_label(labels: Iterable[str]) -> Grouping:
     numbers = Numbering()
     codes = np.asarray([numbers.number(label) for label in labels], np.int64)
-    names = list(numbers)
-    return codes, lambda code: {"label": names[code]}
+    return _named(codes, list(numbers), "")
+
+
+def _named(codes: NDArray[Any], names: Sequence[str], unknown: str) -> Grouping:
+    """Describe codes by their names, and negative ones as unknown."""
+    return codes, lambda code: {"label": names[code] if code >= 0 else unknown}
 
 
 def _times(timeline: Timeline, rows: Ints) -> Ints:
@@ -202,14 +198,8 @@ def _by_pool(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
     pools = np.append(timeline.trace.pool, -1)[timeline.allocations.start[rows]].astype(np.int64)
     unknown = np.flatnonzero(pools < 0)
     pools[unknown] = snapshot.pools_at(timeline.device, rows[unknown])
-
-    def describe(code: int) -> dict[str, Any]:
-        if code < 0:
-            return {"label": UNKNOWN}
-        pool = snapshot.pools[code]
-        return {"label": "default pool" if pool == (0, 0) else f"private pool {pool}"}
-
-    return pools, describe
+    names = ["default pool" if pool == (0, 0) else f"private pool {pool}" for pool in snapshot.pools]
+    return _named(pools, names, UNKNOWN)
 
 
 def _by_stream(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
@@ -234,7 +224,7 @@ def _by_annotation(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Groupi
 def _by_text(column: str) -> Callable[[Snapshot, Timeline, Ints], Grouping]:
     def group(snapshot: Snapshot, timeline: Timeline, rows: Ints) -> Grouping:
         texts = np.append(getattr(timeline.trace, column), -1)[timeline.allocations.start[rows]]
-        return texts, lambda code: {"label": (snapshot.texts[code] if code >= 0 else "") or "(none)"}
+        return _named(texts, [text or "(none)" for text in snapshot.texts], "(none)")
 
     return group
 

@@ -44,10 +44,7 @@ class LiveSet:
         """Group by a key of `ipygpumem.snapshot.KEYS`, the largest group first.
 
         If ``allocated``, the allocator's own counter at that moment in rounded bytes, is given, a last group has the
-        difference, so that the sum of all groups equals the counter.
-
-        Raises:
-            OptionError: The key does not exist.
+        difference, so that the sum of all groups equals the counter. An unknown key raises `OptionError`.
         """
         groups = group_rows(self.snapshot, self.timeline, self.rows, key)
         if allocated is None:

@@ -26,8 +26,6 @@ class Oom(PlainData):
     Attributes:
         asked: Requested bytes, rounded by the allocator.
         device_free: Free bytes on the device at that time; None if not recorded.
-        memory: The free memory inside the segments.
-        reason: Sentences that explain the failure.
     """
 
     device: int
@@ -40,11 +38,7 @@ class Oom(PlainData):
 
 
 def explain_oom(snapshot: Snapshot, state: AllocatorState) -> Oom:
-    """Explain why the allocation of an oom event failed.
-
-    Raises:
-        OptionError: The event is not an oom event.
-    """
+    """Explain why the allocation of an oom event failed; other events raise `OptionError`."""
     trace = snapshot.timeline(state.device).trace
     event = state.event
     if event < 0 or trace.action[event] != Action.OOM:
