@@ -59,6 +59,7 @@ class OutsideRecords:
         self._cupti: Cupti | None = None
         self._buffers: Buffers | None = None
         self._recording = False
+        self._pauses = 0.0
         self._paused_at: float | None = None
         self._since = 0.0
         self._thread: threading.Thread | None = None
@@ -173,21 +174,22 @@ class OutsideRecords:
         with self._lock:
             if self._users:
                 self._users = 0
-                for interval in self._intervals:
+                for interval in tuple(self._intervals):
+                    self.close_interval(interval)
                     interval.problem = interval.problem or "the extension was unloaded"
                 self._end()
-                self._intervals.clear()
 
     def open_interval(self) -> RecordingInterval:
         """Begin an interval; only between `acquire` and `release`."""
         with self._lock:
             cupti, buffers = self._prepare()
             self._collect()
-            interval = RecordingInterval(cupti.now(), lost=buffers.lost)
+            interval = RecordingInterval(cupti.now(), seconds=-self._paused_seconds(), lost=buffers.lost)
             self._intervals.append(interval)
-            if self._paused_at is not None:
-                interval.seconds -= time.perf_counter() - self._paused_at
             return interval
+
+    def _paused_seconds(self) -> float:
+        return self._pauses + (0 if self._paused_at is None else time.perf_counter() - self._paused_at)
 
     def close_interval(self, interval: RecordingInterval) -> None:
         """End an interval, with all records until now. Does nothing the second time."""
@@ -200,8 +202,7 @@ class OutsideRecords:
                     self._attribute_segments()  # only then, as listing the segments of a large heap is slow
             except CuptiError as error:
                 interval.problem = str(error)
-            if self._paused_at is not None:
-                interval.seconds += time.perf_counter() - self._paused_at
+            interval.seconds += self._paused_seconds()
             interval.lost = (self._buffers.lost if self._buffers else 0) - interval.lost
             self._intervals.remove(interval)
 
@@ -234,15 +235,12 @@ class OutsideRecords:
         with self._lock:
             if self._paused_at is None or not self._users:
                 return
-            pause, self._paused_at = time.perf_counter() - self._paused_at, None
-            problem = ""
+            self._pauses, self._paused_at = self._paused_seconds(), None
             try:
                 self._start_cupti()
             except CuptiError as error:
-                problem = str(error)
-            for interval in self._intervals:
-                interval.seconds += pause
-                interval.problem = problem or interval.problem
+                for interval in self._intervals:
+                    interval.problem = str(error)
 
     def _read_buffers(self, stop: threading.Event) -> None:
         """Read full buffers a few times a second, in the thread."""
