@@ -65,7 +65,7 @@ def test_html_has_inline_style_only_and_escapes_the_source():
     assert "white-space:pre" in html
     assert html.count("60.0 MiB ×6") == 1
     assert "width:72px" in html, "30 of 40 MiB of a bar of 96 pixels"
-    assert "width:24px" in html, "from there to the peak"
+    assert html.count("width:24px") == 2, "from there to the peak, and the memory outside the listed lines"
 
 
 def test_an_empty_listing():

@@ -94,6 +94,7 @@ def check_nothing_is_patched():
     assert not optimizers._global_optimizer_pre_hooks
     assert not optimizers._global_optimizer_post_hooks
     assert not hasattr(torch.autograd._engine_run_backward, "__wrapped__")
+    assert not hasattr(hooks._has_any_global_hook, "__wrapped__")
 
 
 def test_a_training_step(traffic):
