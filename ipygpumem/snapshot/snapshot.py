@@ -20,9 +20,9 @@ from ipygpumem.snapshot.queries.live_set import LiveSet, Peak
 from ipygpumem.snapshot.queries.oom_reason import Oom, explain_oom
 from ipygpumem.snapshot.queries.overview import summary_text
 from ipygpumem.snapshot.reader import top_level
+from ipygpumem.snapshot.reader.entry_batches import NotColumnarError
 from ipygpumem.snapshot.reader.limits import Limits
 from ipygpumem.snapshot.reader.load import one_line, read_objects
-from ipygpumem.snapshot.reader.table_builder import TableBuilder
 from ipygpumem.snapshot.snapshot_data import SnapshotData, check_event
 
 if TYPE_CHECKING:
@@ -58,16 +58,24 @@ class Snapshot(SnapshotData, DisplayMethods):
         Raises:
             SnapshotError: The file cannot be read, is not a snapshot, or is damaged, unsafe or too large.
         """
-        limits = limits or Limits()
+        try:
+            return cls._load(source, limits or Limits(), columnar=True)
+        except NotColumnarError:
+            return cls._load(source, limits or Limits(), columnar=False)
+
+    @classmethod
+    def _load(
+        cls, source: str | os.PathLike[str] | bytes | dict[str, Any] | list[Any], limits: Limits, *, columnar: bool
+    ) -> Snapshot:
         name = "snapshot"
         root: Any = source
-        memo = None
+        reader = None
         if isinstance(source, (str, bytes, os.PathLike)):
             if not isinstance(source, bytes):
                 name = one_line(Path(os.fsdecode(source)).name)
-            root, memo = read_objects(source, limits)
+            root, reader = read_objects(source, limits, columnar=columnar)
         try:
-            return cls(top_level.top_level(root), TableBuilder(memo), name, limits)
+            return cls(top_level.top_level(root), reader, name, limits)
         except SnapshotError as error:
             raise type(error)(f"{name}: {error}") from None
         except MemoryError:

@@ -14,15 +14,17 @@ from ipygpumem.snapshot.model.stacks import unpack_pool
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.reader import top_level
 from ipygpumem.snapshot.reader.metadata_reader import read_annotations, read_recorder_metadata
+from ipygpumem.snapshot.reader.run_columns import RunColumns
 from ipygpumem.snapshot.reader.segment_reader import read_segments
-from ipygpumem.snapshot.reader.trace_reader import read_trace
+from ipygpumem.snapshot.reader.table_builder import TableBuilder
+from ipygpumem.snapshot.reader.trace_reader import TraceReader
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ipygpumem.snapshot.model.annotations import Annotation
     from ipygpumem.snapshot.reader.limits import Limits
-    from ipygpumem.snapshot.reader.table_builder import TableBuilder
+    from ipygpumem.snapshot.reader.pickle_reader import PickleReader
 
 __all__ = ["SnapshotData", "check_event"]
 
@@ -46,16 +48,18 @@ class SnapshotData:
         zero_us: The time that the viewer shows as zero, in microseconds since 1970; None for each device's first event.
     """
 
-    def __init__(self, root: dict[str, Any], tables: TableBuilder, name: str, limits: Limits) -> None:
-        traces = top_level.read_device_traces(root.get("device_traces", ()), limits, tables)
+    def __init__(self, root: dict[str, Any], reader: PickleReader | None, name: str, limits: Limits) -> None:
+        tables = TableBuilder()
+        trace_reader = TraceReader(tables, RunColumns(reader, tables))
+        traces = top_level.read_device_traces(root.get("device_traces", ()), limits, trace_reader)
         self.segments, self.blocks = read_segments(root.get("segments", ()), limits.devices, tables)
         last = int(self.segments.device.max(initial=-1))
-        traces.extend(read_trace(device, [], tables) for device in range(len(traces), last + 1))
+        traces.extend(trace_reader.read(device, []) for device in range(len(traces), last + 1))
         segments = self.segments if "segments" in root else None
         self.name = name
         self.zero_us: int | None = None
         self.timelines = tuple(Timeline(trace, segments, self.blocks) for trace in traces)
-        self.host = top_level.read_host_traces(root.get("host_traces"), tables)
+        self.host = top_level.read_host_traces(root.get("host_traces"), trace_reader)
         self.settings = top_level.read_settings(root.get("allocator_settings"))
         self._annotations = read_annotations(root.get("external_annotations", ()))
         self.own = read_recorder_metadata(root.get("ipygpumem"))

@@ -2,8 +2,7 @@
 
 Uses atheris (coverage-guided) if it is installed, otherwise random mutation with the same arguments. Any exception
 other than `SnapshotError` is a bug, and so is a file that the batch reader and Python's unpickler read differently.
-Each input is read with one of several thresholds for layouts and batches, and compared with the dict from an unpickler
-without classes.
+Each input is compared with the dict from an unpickler without classes.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot import Limits, Snapshot
-from ipygpumem.snapshot.reader import batch_reader, pickle_reader
+from ipygpumem.snapshot.reader import pickle_reader
 from snapshot import malicious_files
 from snapshot.simulator import Simulator
 
@@ -31,29 +30,25 @@ LIMITS = Limits(size=1 << 22, ratio=4)
 OPCODES = b"}](utesaKMJ\x8a\x8chj\x94\x95)\x85\x86\x87NG\x88\x89qr.XB0cRb\x93\x81\x82PQ"
 
 
-THRESHOLDS = [(0, 1), (0, 2), (0, 32), (0, 1 << 40), (1 << 14, 32), (1 << 40, 32)]
-"""Bytes from which entries are read in batches, and entries of one length from which their layout is used."""
 MAX_LENGTH = 6000
 FRAME = b"\x95"
 
 # how much was tested
-counts = {"read": 0, "compared": 0, "by layout": 0, "by field": 0}
+counts = {"read": 0, "compared": 0, "entries in batches": 0}
 
 
-def count_entries(name, key):
-    """Count the entries that a method of the batch reader reads."""
-    method = getattr(batch_reader._Chunk, name)
-
-    def counted(self, *arguments):
-        before = int(self.valid.sum())
-        method(self, *arguments)
-        counts[key] += int(self.valid.sum()) - before
-
-    setattr(batch_reader._Chunk, name, counted)
+read_pickle = pickle_reader.PickleReader.read
 
 
-count_entries("read_layouts", "by layout")
-count_entries("read_fields", "by field")
+def read_and_count(self):
+    """Read a pickle and count its entries that were read in batches."""
+    root = read_pickle(self)
+    counts["entries in batches"] += sum(map(len, self.runs))
+    return root
+
+
+pickle_reader.PickleReader.read = read_and_count
+pickle_reader._MIN_BATCH = 0
 
 
 class SafeUnpickler(pickle.Unpickler):
@@ -65,7 +60,6 @@ class SafeUnpickler(pickle.Unpickler):
 
 def check(data):
     """Read one input, run some queries and compare it with the unpickler."""
-    pickle_reader._MIN_BATCH, batch_reader._MIN_ROWS = THRESHOLDS[sum(data[-64:]) % len(THRESHOLDS)]
     try:
         snapshot = Snapshot.load(data, LIMITS)
     except SnapshotError as error:
@@ -257,8 +251,8 @@ def fuzz_without_atheris(arguments):
     seconds = time.monotonic() - started
     sys.stdout.write(
         f"{runs:,} inputs in {seconds:.0f} s without a bug. {counts['read']:,} were valid snapshots, "
-        f"{counts['compared']:,} were compared with the unpickler; {counts['by layout']:,} entries were read by "
-        f"layout, {counts['by field']:,} by field\n"
+        f"{counts['compared']:,} were compared with the unpickler; {counts['entries in batches']:,} entries were read "
+        "in batches\n"
     )
 
 

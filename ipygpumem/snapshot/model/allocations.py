@@ -9,7 +9,7 @@ import numpy as np
 
 from ipygpumem.snapshot.model.segments import BlockState
 from ipygpumem.snapshot.model.trace import Action
-from ipygpumem.snapshot.model.unique_values import distinct, is_in
+from ipygpumem.snapshot.model.unique_values import is_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,8 +23,6 @@ __all__ = ["BEFORE", "Allocations", "Gaps", "pair_events"]
 
 BEFORE = -1
 """Start of an allocation that is older than the first event."""
-
-_MAX_16_BIT = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ def pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tupl
     """
     count = len(trace)
     rows = trace.events(Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
-    rows = rows[_order_by_address(trace.address[rows])]
+    rows = rows[np.argsort(trace.address[rows], kind="stable")]
     action, address = trace.action[rows], trace.address[rows]
     # A group is one use of an address: an allocation and its frees, or the frees of what was there before the first
     # event. Rows of the same address are adjacent and ordered by time.
@@ -158,14 +156,6 @@ def pair_events(trace: Trace, segments: Segments | None, blocks: Blocks) -> tupl
         only_in_segments=only_in_segments,
         only_in_events=int(np.count_nonzero(unmatched)) if segments is not None else 0,
     )
-
-
-def _order_by_address(address: Ints) -> Ints:
-    """The stable order by address. There are few distinct ones, and 16-bit numbers are sorted in linear time."""
-    addresses = distinct(address)
-    if len(addresses) <= _MAX_16_BIT:
-        return np.argsort(np.searchsorted(addresses, address).astype(np.uint16), kind="stable")
-    return np.argsort(address, kind="stable")
 
 
 def _first_in_group(selected: NDArray[np.bool_], group: Ints, groups: int) -> Ints:

@@ -24,9 +24,13 @@ _INVERSE = np.uint64(pow(int(_FACTOR), -1, 1 << 64))
 class Numbering(dict[Any, int]):
     """Numbers keys in the order of their first use."""
 
+    def __missing__(self, key: Hashable) -> int:
+        number = self[key] = len(self)
+        return number
+
     def number(self, key: Hashable) -> int:
         """The number of a key."""
-        return self.setdefault(key, len(self))
+        return self[key]
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import SnapshotFormatError, SnapshotLimitError
+from ipygpumem.snapshot.reader.entry_batches import NotColumnarError, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +53,8 @@ def type_name(value: Any) -> str:
     """The type of a value, with an article."""
     if type(value) is HugeNumber:
         return "a number of more than 128 bits"
+    if type(value) is Run:
+        raise NotColumnarError
     name = type(value).__name__
     return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 

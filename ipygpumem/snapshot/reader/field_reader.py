@@ -7,43 +7,46 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.snapshot.reader import opcodes as op
-from ipygpumem.snapshot.reader.byte_strings import intern, words_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ipygpumem.snapshot.model.unique_values import Numbering
+
     Ints = NDArray[np.int64]
     Flags = NDArray[np.bool_]
     Words = NDArray[np.uint64]
-    Strings = dict[bytes, int]
 
-__all__ = ["MARGIN", "MAX_MEMO_INDEX", "NONE", "FieldReader"]
+__all__ = ["MARGIN", "NONE", "FieldReader"]
 
 MARGIN = 32
 """Bytes at the end of the data that no entry may reach, so that reading a few bytes ahead needs no check."""
 
-MAX_MEMO_INDEX = (1 << 31) - 1
-"""Columns hold memo indices as int32."""
-
 NONE = -1 << 31
-"""Stands for None in these columns."""
+"""Stands for None in columns of memo indices."""
 
 _WORD = 8
 _SHORT_REFERENCE = 2
+_MAX_MEMO_INDEX = (1 << 31) - 1  # columns hold memo indices as int32
 _MAX_INVALID_SHARE = 1 / 8  # removing rows costs more than reading a few invalid ones to the end
 _MAX_LIST_LENGTH = 1000  # references; the pickle reader takes entries with longer lists
-_BYTE = np.uint64(8)
 _LOW_BYTE = np.uint64(0xFF)
+_BYTE = np.uint64(8)
 
 # By opcode: bytes of the operand, 0 for other opcodes
 _INT_WIDTH = np.zeros(256, np.int64)
 _INT_WIDTH[[op.BININT1, op.BININT2, op.BININT]] = 1, 2, 4
 _REFERENCE_WIDTH = np.zeros(256, np.int64)
 _REFERENCE_WIDTH[[op.BINGET, op.LONG_BINGET]] = 1, 4
-# By opcode: bytes of a value of fixed length, the opcode included
+_IS_INT = _INT_WIDTH > 0
+_IS_INT[op.LONG1] = True
+# By opcode: bytes of a value without the bytes that the second byte counts; 0 for values of other opcodes
 _FIXED_LENGTH = np.zeros(256, np.int64)
 _FIXED_LENGTH[[op.NONE, op.NEWTRUE, op.NEWFALSE, op.EMPTY_TUPLE, op.BINFLOAT]] = 1, 1, 1, 1, 9
-_FIXED_LENGTH += np.where(_INT_WIDTH > 0, 1 + _INT_WIDTH, 0) + np.where(_REFERENCE_WIDTH > 0, 1 + _REFERENCE_WIDTH, 0)
+_FIXED_LENGTH[[op.LONG1, op.SHORT_BINUNICODE, op.EMPTY_LIST]] = 2, 2, 1
+_FIXED_LENGTH += np.where(_INT_WIDTH > 0, 1 + _INT_WIDTH, 0)
+_IS_COUNTED = np.zeros(256, np.int64)
+_IS_COUNTED[[op.LONG1, op.SHORT_BINUNICODE]] = 1
 
 
 class FieldReader:
@@ -53,8 +56,8 @@ class FieldReader:
         start: Where each entry starts.
         position: Where the next field starts.
         memo_count: How many objects the entry has added to the memo.
-        values: The values read, by key, as in `FieldColumn`.
-        memo_offsets: By key, how many objects the entry had added before the value; -1 if the value is not memoized.
+        values: The values read, by key, as in `Entries`.
+        memo_offsets: By key, the n objects that the entry had added before the value; -1 - n if it is not memoized.
     """
 
     def __init__(self, data: bytes, start: Ints, max_references: int) -> None:
@@ -74,24 +77,61 @@ class FieldReader:
         self.values: dict[str, NDArray[Any]] = {}
         self.memo_offsets: dict[str, NDArray[np.int16]] = {}
 
-    def read(self, kind: str, key: str, reference: bytes, strings: Strings) -> None:
-        """Read a key and its value in every entry; entries in which they differ become invalid.
+    def read_number(self, key: str, reference: bytes) -> None:
+        """Read a key, given with the bytes that refer to it, and an integer in every entry."""
+        words, code, valid = self._read_key(reference)
+        width = _INT_WIDTH[code]
+        long = code == op.LONG1
+        if long.all():
+            value, width = self._long_numbers(self.position, words)
+        else:
+            shift = (64 - 8 * width).astype(np.uint64)
+            shifted = (words >> _BYTE) << shift
+            signed, unsigned = shifted.view(np.int64) >> shift.view(np.int64), (shifted >> shift).view(np.int64)
+            value = np.where(code == op.BININT, signed, unsigned)
+            if long.any():
+                value[long], width[long] = self._long_numbers(self.position[long], words[long])
+        self.values[key] = value
+        self.position = self.position + 1 + width
+        self._retain(valid & (width > 0))
+
+    def _long_numbers(self, position: Ints, words: Words) -> tuple[Ints, Ints]:
+        """Decode LONG1 values: the values, and the bytes of their operands (0 if they do not fit into 64 bits)."""
+        size = ((words >> _BYTE) & _LOW_BYTE).view(np.int64)
+        fits = (size > 0) & (size <= _WORD)
+        spare = np.where(fits, 64 - 8 * size, 0)
+        shifted = self._words[position + 2] << spare.view(np.uint64)
+        return shifted.view(np.int64) >> spare, np.where(fits, size + 1, 0)
+
+    def read_object(self, key: str, reference: bytes, inline: Numbering | None) -> None:
+        """Read a key and a value of any kind in every entry.
 
         Args:
-            kind: ``number``, ``text``, ``list`` or ``pair`` (each may be None), or ``any`` to skip the value.
             key: The key.
             reference: The bytes that refer to the key.
-            strings: Numbers of the values that are written inside entries; new ones are added.
+            inline: Numbers of the values that are written inside entries; new ones are added. None to skip the values.
         """
-        words = self._read_key(reference)
-        if kind == "number":
-            self.values[key], valid, position = self._numbers(words, self.position)
-            self.position = np.minimum(position, self._end + 1)
-            self._retain(valid)
-        elif kind == "any":
-            self._skip(words)
-        else:
-            self._read_object(kind, key, words, strings)
+        words, code, valid = self._read_key(reference)
+        width = _REFERENCE_WIDTH[code]
+        shift = (64 - 8 * width).astype(np.uint64)
+        value = (((words >> _BYTE) << shift) >> shift).view(np.int64)
+        end = self.position + 1 + width
+        memoized = np.zeros(len(end), np.bool_)
+        rows: Any = np.flatnonzero((width == 0) & valid & self._valid)
+        if len(rows):
+            rows = slice(None) if len(rows) == len(end) else rows
+            position = self.position[rows]
+            code = code if len(code) == 1 else code[rows]
+            end[rows], memoized[rows] = self._find_end(position, code)
+            if inline is not None:
+                value[rows] = np.where(code == op.NONE, NONE, -1 - self._number(position, end[rows], inline))
+        if inline is not None:
+            self.values[key] = value.astype(np.int32)
+            self.memo_offsets[key] = np.where(memoized | (width > 0), self.memo_count, -1 - self.memo_count)
+        self.memo_count = self.memo_count + memoized
+        valid &= (end > self.position) & (value <= _MAX_MEMO_INDEX)
+        self.position = end
+        self._retain(valid)
 
     def close(self) -> None:
         """Read the end of every entry, and remove all invalid ones."""
@@ -101,6 +141,7 @@ class FieldReader:
         self._remove_invalid()
 
     def _retain(self, valid: Flags) -> None:
+        """Mark all other entries as invalid, and those that reach the end of the data."""
         self._valid &= valid
         self._valid &= self.position <= self._end
         invalid = len(self._valid) - int(np.count_nonzero(self._valid))
@@ -116,145 +157,79 @@ class FieldReader:
         self.memo_offsets = {key: column[valid] for key, column in self.memo_offsets.items()}
         self._valid = np.ones(len(self.position), np.bool_)
 
-    def _read_key(self, reference: bytes) -> Words:
-        """Read a key and return the bytes that follow it, at least six of them."""
+    def _read_key(self, reference: bytes) -> tuple[Words, NDArray[np.intp], Flags]:
+        """Read a key.
+
+        Returns:
+            The bytes that follow it, at least six; the opcode among them (one value if all are equal); which are valid.
+        """
         words = self._words[self.position]
         mask = np.uint64((1 << 8 * len(reference)) - 1)
         valid = (words & mask) == np.uint64(int.from_bytes(reference, "little"))
         self.position = self.position + len(reference)
-        self._retain(valid)
-        if len(reference) == _SHORT_REFERENCE and len(words) == len(self.position):
-            return words >> np.uint64(8 * _SHORT_REFERENCE)
-        return self._words[self.position]
-
-    def _numbers(self, words: Words, position: Ints) -> tuple[Ints, Flags, Ints]:
-        """Decode integers. Returns the values, which of them are valid, and where they end."""
+        short = len(reference) == _SHORT_REFERENCE
+        words = words >> np.uint64(8 * _SHORT_REFERENCE) if short else self._words[self.position]
         code = (words & _LOW_BYTE).astype(np.intp)
-        first = int(code[0]) if len(code) else 0
-        if first == op.LONG1 and (code == first).all():
-            value, width = self._long_numbers(position)
-        elif first == op.BININT1 and (code == first).all():
-            value, width = ((words >> _BYTE) & _LOW_BYTE).view(np.int64), np.ones(len(code), np.int64)
-        else:
-            width = _INT_WIDTH[code]
-            shift = (64 - 8 * width).astype(np.uint64)
-            shifted = (words >> _BYTE) << shift
-            signed, unsigned = shifted.view(np.int64) >> shift.view(np.int64), (shifted >> shift).view(np.int64)
-            value = np.where(code == op.BININT, signed, unsigned)
-            long = np.flatnonzero(code == op.LONG1)
-            if len(long):
-                value[long], width[long] = self._long_numbers(position[long])
-        return value, width > 0, position + 1 + width
+        return words, code[:1] if (code == code[:1]).all() else code, valid
 
-    def _long_numbers(self, position: Ints) -> tuple[Ints, Ints]:
-        """Decode LONG1 values: the values, and the bytes of their operands (0 if they do not fit into 64 bits)."""
-        size = self._octets[position + 1].astype(np.int64)
-        fits = (size > 0) & (size <= _WORD)
-        spare = np.where(fits, 64 - 8 * size, 0)
-        shifted = self._words[position + 2] << spare.view(np.uint64)
-        return shifted.view(np.int64) >> spare, np.where(fits, size + 1, 0)
+    def _find_end(self, position: Ints, code: NDArray[np.intp]) -> tuple[Ints, Flags]:
+        """Where values that are not references end, the position itself if invalid, and which of them are memoized."""
+        octets, last = self._octets, self._end
+        length = _FIXED_LENGTH[code] + _IS_COUNTED[code] * octets[position + 1]
+        end = np.minimum(position + length, last)
+        can_be_memoized = (code == op.SHORT_BINUNICODE) | (code == op.EMPTY_LIST)
+        memoized = can_be_memoized & (octets[end] == op.MEMOIZE)
+        end += memoized
+        lists = np.flatnonzero((code == op.EMPTY_LIST) & (length > 0))
+        if len(lists):
+            end[lists] = self._find_list_end(end[lists])
+        # an integer is followed by the next key or the end of the entry; two integers in a row are a tuple
+        pairs = np.flatnonzero(_IS_INT[code] & _IS_INT[octets[end]])
+        if len(pairs):
+            second = octets[end[pairs]]
+            after = end[pairs] + _FIXED_LENGTH[second] + _IS_COUNTED[second] * octets[end[pairs] + 1]
+            after = np.minimum(after, last)
+            memoized[pairs] = octets[after + 1] == op.MEMOIZE
+            end[pairs] = np.where(octets[after] == op.TUPLE2, after + 1 + memoized[pairs], position[pairs])
+        return np.where(length > 0, end, position), memoized
 
-    def _read_object(self, kind: str, key: str, words: Words, strings: Strings) -> None:
-        """Read a text, list or pair: a memo index, None, or the object itself."""
-        width = _REFERENCE_WIDTH[(words & _LOW_BYTE).astype(np.intp)]
-        shift = (64 - 8 * width).astype(np.uint64)
-        index = ((words >> _BYTE) << shift) >> shift
-        # a larger index would become negative, which means "written inside the entry"; the pickle reader refuses it
-        width[index > MAX_MEMO_INDEX] = 0
-        value = index.astype(np.int64)
-        valid, length = width > 0, 1 + width
-        memoized = np.zeros(len(valid), np.bool_)
-        rest = np.flatnonzero(~valid & self._valid)
-        if len(rest):
-            position = self.position[rest]
-            first, last, after, matched, memoized[rest] = self._find(kind, position)
-            value[rest] = np.where(matched, -1 - self._intern(first, last, strings, matched), NONE)
-            valid[rest] = matched | (self._octets[position] == op.NONE)
-            length[rest] = np.where(matched, after - position, 1)
-        self.values[key] = value.astype(np.int32)
-        self.memo_offsets[key] = np.where(memoized | (value >= 0), self.memo_count, -1).astype(np.int16)
-        self.memo_count = self.memo_count + memoized
-        self.position = self.position + length
-        self._retain(valid)
-
-    def _find(self, kind: str, position: Ints) -> tuple[Ints, Ints, Ints, Flags, Flags]:
-        """Find objects of a kind.
-
-        Returns:
-            Where their contents start and end, where the next field starts, which positions hold such an object, and
-            which of these are memoized.
-        """
-        if kind == "list":
-            memoized = self._octets[position + 1] == op.MEMOIZE
-            first, last, after, matched = self._references(position + 1 + memoized)
-            matched &= self._octets[position] == op.EMPTY_LIST
-            return first, last, after, matched, matched & memoized
-        if kind == "text":
-            first, last = position + 2, position + 2 + self._octets[position + 1]
-            matched = (last <= self._end) & (self._octets[position] == op.SHORT_BINUNICODE)
-            after = last = np.minimum(last, self._end)
-        else:
-            first = position
-            last, matched = self._pairs(position)
-            after = last + 1
-        memoized = matched & (self._octets[after] == op.MEMOIZE)
-        return first, last, after + memoized, matched, memoized
-
-    def _pairs(self, position: Ints) -> tuple[Ints, Flags]:
-        """Where two integers end, and whether a TUPLE2 follows them."""
-        _, first, position = self._numbers(self._words[position], position)
+    def _find_list_end(self, position: Ints) -> Ints:
+        """Where lists of references end, given the position after EMPTY_LIST; 0 for other lists."""
         position = np.minimum(position, self._end)
-        _, second, position = self._numbers(self._words[position], position)
-        position = np.minimum(position, self._end)
-        return position, first & second & (self._octets[position] == op.TUPLE2)
-
-    def _references(self, position: Ints) -> tuple[Ints, Ints, Ints, Flags]:
-        """Find the references in lists: where they start and end, where the list ends, and whether it is valid."""
-        position = np.minimum(position, self._end)
-        several = self._octets[position] == op.MARK
-        first = position + several
-        last = first.copy()
-        valid = np.ones(len(position), np.bool_)
         # one item is a reference and APPEND. Anything else than that or MARK is the next key: the list is empty
         after_item = np.minimum(position + 1 + _REFERENCE_WIDTH[self._octets[position]], self._end)
-        single = ~several & (after_item > position + 1) & (self._octets[after_item] == op.APPEND)
-        last[single] = after_item[single]
-        open_lists = np.flatnonzero(several)
+        single = (after_item > position + 1) & (self._octets[after_item] == op.APPEND)
+        end = np.where(single, after_item + 1, position)
+        several = np.flatnonzero(self._octets[position] == op.MARK)
+        end[several] += 1
+        open_lists = several
         remaining = self._max_references
         for _ in range(_MAX_LIST_LENGTH):
             remaining -= len(open_lists)
             if remaining < 0:
                 break
-            width = _REFERENCE_WIDTH[self._octets[last[open_lists]]]
-            last[open_lists] += np.where(width > 0, width + 1, 0)
-            open_lists = open_lists[(width > 0) & (last[open_lists] < self._end)]
+            width = _REFERENCE_WIDTH[self._octets[end[open_lists]]]
+            end[open_lists] += np.where(width > 0, width + 1, 0)
+            open_lists = open_lists[(width > 0) & (end[open_lists] < self._end)]
             if not len(open_lists):
                 break
-        valid[several] = self._octets[last[several]] == op.APPENDS
-        return first, last, last + (several | single), valid
+        end[several] = np.where(self._octets[end[several]] == op.APPENDS, end[several] + 1, 0)
+        return end
 
-    def _skip(self, words: Words) -> None:
-        """Skip a value of any kind."""
-        position = self.position
-        code = (words & _LOW_BYTE).astype(np.intp)
-        length = np.where(code == op.LONG1, 2 + self._octets[position + 1].astype(np.int64), _FIXED_LENGTH[code])
-        memoized = np.zeros(len(position), np.bool_)
-        # an integer is followed by the next key or the end; two integers in a row are a tuple
-        following = self._octets[np.minimum(position + length, self._end)]
-        pairs = (_INT_WIDTH[code] > 0) & (_INT_WIDTH[following] > 0)
-        for kind, flags in (("text", code == op.SHORT_BINUNICODE), ("list", code == op.EMPTY_LIST), ("pair", pairs)):
-            rows = np.flatnonzero(flags & self._valid)
-            if len(rows):
-                _, _, after, matched, memoized[rows] = self._find(kind, position[rows])
-                length[rows] = np.where(matched, after - position[rows], 0)
-        self.memo_count = self.memo_count + memoized
-        self.position = position + length
-        self._retain(length > 0)
-
-    def _intern(self, first: Ints, last: Ints, strings: Strings, matched: Flags) -> Ints:
-        number = np.zeros(len(first), np.int64)
-        rows = np.flatnonzero(matched)
-        if len(rows):
-            first, last = first[rows], last[rows]
-            number[rows] = intern(self._data, first, last, words_of(self._words, first, last), strings)
-        return number
+    def _number(self, first: Ints, last: Ints, numbers: Numbering) -> Ints:
+        """Number the bytes between positions. Equal strings have the same number."""
+        size = last - first
+        short = size <= _WORD
+        word = self._words[first] << (8 * np.maximum(_WORD - size, 0)).astype(np.uint64)
+        # most short strings are equal to the one before
+        changed = np.ones(len(first), np.bool_)
+        changed[1:] = ~short[1:] | (size[1:] != size[:-1]) | (word[1:] != word[:-1])
+        first, size = first[changed], size[changed]
+        result = np.empty(len(first), np.int64)
+        order = np.argsort(size, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(size[order])) + 1):
+            length = max(int(size[rows[0]]), 1)  # of an invalid value, which is not used, any number of bytes
+            overlapping = np.ndarray((len(self._data) - length + 1,), f"V{length}", self._data, strides=(1,))
+            strings = overlapping[first[rows]].tolist()
+            result[rows] = np.fromiter(map(numbers.__getitem__, strings), np.int64, len(rows))
+        return result[np.cumsum(changed) - 1]

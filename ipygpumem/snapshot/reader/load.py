@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ipygpumem.snapshot.reader.limits import Limits
-    from ipygpumem.snapshot.reader.memo_table import Memo
 
 __all__ = ["one_line", "read_objects"]
 
@@ -35,16 +34,25 @@ _CHUNK = 1 << 20
 _XZ_MEMORY = 1 << 28
 
 
-def read_objects(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[Any, Memo | None]:
-    """The object in a file; for a pickle also its memo, which holds the entries that were read in batches.
+def read_objects(
+    source: str | os.PathLike[str] | bytes, limits: Limits, *, columnar: bool = True
+) -> tuple[Any, PickleReader | None]:
+    """The object in a file, and for a pickle its reader.
+
+    Args:
+        source: A file, or its bytes.
+        limits: Limits on its size.
+        columnar: Whether events of a pickle are read in batches if possible.
 
     Raises:
+        NotColumnarError: The file has to be read with ``columnar=False``.
         SnapshotError: The file cannot be read, is no snapshot, is unsafe or too large. The message starts with the
             file's name.
     """
     name = "the snapshot" if isinstance(source, bytes) else one_line(os.fsdecode(source))
     try:
-        return _parse(source if isinstance(source, bytes) else _contents(os.fsdecode(source), limits), limits)
+        raw = source if isinstance(source, bytes) else _contents(os.fsdecode(source), limits)
+        return _parse(_decompress(raw, limits), limits, columnar=columnar)
     except SnapshotError as error:
         raise type(error)(f"{name}: {error}") from None
     except OSError as error:
@@ -125,13 +133,12 @@ def _decompress_xz(raw: bytes) -> Iterator[bytes]:
         rest = decompressor.unused_data.lstrip(b"\0")
 
 
-def _parse(raw: bytes, limits: Limits) -> tuple[Any, Memo | None]:
-    raw = _decompress(raw, limits)
+def _parse(raw: bytes, limits: Limits, *, columnar: bool) -> tuple[Any, PickleReader | None]:
     if not raw:
         raise SnapshotFormatError("the file is empty (0 bytes): the dump was interrupted before anything was written")
     if raw.startswith(_PICKLE):
-        reader = PickleReader(raw, limits)
-        return reader.read(), reader.memo
+        reader = PickleReader(raw, limits, columnar=columnar)
+        return reader.read(), reader
     if raw.lstrip()[:1] in _JSON or raw.startswith(_BYTE_ORDER_MARKS):
         return _parse_json(raw, limits), None
     if raw.startswith(_ZIP):

@@ -51,7 +51,7 @@ def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segme
         expandable = segment.get("is_expandable", False)
         if type(expandable) is not bool:
             raise SnapshotFormatError(f"{where}: is_expandable is {type_name(expandable)}, not a bool")
-        pool_number = -1 if pool is None else tables.resolver.pool(pool, f"{where}: segment_pool_id")
+        pool_number = -1 if pool is None else tables.pool(pool, f"{where}: segment_pool_id")
         stack = _stack(segment.get("frames"), where, tables)
         segments.append((device, address, size, stream, pool_number, segment_type == "small", expandable, stack))
         inner = sequence(segment.get("blocks", ()), f"{where}: blocks")
@@ -108,7 +108,7 @@ def _request(block: dict[str, Any], where: str) -> tuple[int | None, Any]:
 
 
 def _stack(frames: Any, where: str, tables: TableBuilder) -> int:
-    return -1 if frames is None else tables.resolver.stack(frames, f"{where}: frames")
+    return -1 if frames is None else tables.stacks.stack(frames, f"{where}: frames")
 
 
 def _columns(rows: list[Row], types: tuple[type[np.generic], ...]) -> list[NDArray[Any]]:

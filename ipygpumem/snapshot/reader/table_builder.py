@@ -3,40 +3,79 @@
 from __future__ import annotations
 
 from array import array
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipygpumem.core.errors import SnapshotLimitError
-from ipygpumem.snapshot.model.stacks import UNKNOWN_FILE, Frame, StackTable, is_user_file
+from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
+from ipygpumem.snapshot.model.stacks import UNKNOWN_FILE, Frame, StackTable, is_user_file, pack_pool
 from ipygpumem.snapshot.model.unique_values import Numbering
-from ipygpumem.snapshot.reader.checks import check_repetition, integer, mapping, sequence, text
-from ipygpumem.snapshot.reader.value_resolver import ValueResolver
+from ipygpumem.snapshot.reader.checks import check_repetition, integer, is_plain, mapping, sequence, text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from ipygpumem.snapshot.reader.memo_table import Memo
-
-__all__ = ["StackBuilder", "TableBuilder"]
+__all__ = ["TableBuilder"]
 
 _FIRST_CHECK = 1 << 16
 _MAX_LINE = (1 << 31) - 1
+_MAX_TEXT, _MAX_ITEMS = 100, 20  # of user metadata that is a dict
+_PAIR = 2
+_TEXT_KEYS = {"action", "compile_context", "user_metadata"}
 _MAX_FRAMES = 1 << 16  # of a stack. Python's own limit is 1,000, but a file can repeat a frame with two bytes
 
 
 class TableBuilder:
     """Collects the values that the columns of a snapshot refer to."""
 
-    def __init__(self, memo: Memo | None = None) -> None:
+    def __init__(self) -> None:
         self.texts = Numbering()
         self.pools = Numbering()
         self.stacks = StackBuilder()
-        self.resolver = ValueResolver(memo if memo and memo.runs else None, self.texts, self.stacks, self.pools)
         self._ids = array("Q")
         self._next_check = _FIRST_CHECK
+
+    def text(self, value: Any, where: str) -> int:
+        """The number of a text."""
+        return self.texts.number(_metadata_text(value) if type(value) is dict else text(value, where))
+
+    def pool(self, value: Any, where: str) -> int:
+        """The number of a pool id: a pair of integers, (0, 0) for the default pool."""
+        parts = sequence(value, where)
+        if len(parts) != _PAIR:
+            raise SnapshotFormatError(f"{where} has {len(parts)} parts, not two")
+        return self.pools.number(pack_pool(integer(parts[0], where), integer(parts[1], where)))
+
+    def number(self, key: str, value: Any) -> int:
+        """The number of a text, stack or pool id in an event, given its key; -1 for None."""
+        if value is None:
+            return -1
+        if key in _TEXT_KEYS:
+            return self.text(value, key)
+        return self.pool(value, key) if key == "pool_id" else self.stacks.stack(value, key)
+
+    def numbers(self, key: str, values: list[Any], where: Callable[[int], str]) -> NDArray[np.int32]:
+        """The numbers of the values of a key. Each distinct object is checked once.
+
+        Args:
+            key: The key.
+            values: The values.
+            where: Names the event of a value, given its index.
+        """
+        if key in _TEXT_KEYS and set(map(type, values)) <= {str, type(None)}:
+            texts = {value: self.number(key, value) for value in dict.fromkeys(values)}
+            return np.array(list(map(texts.__getitem__, values)), np.int32)
+        numbers: dict[int, int] = {}
+        for place, value in enumerate(values):
+            if id(value) not in numbers:
+                try:
+                    numbers[id(value)] = self.number(key, value)
+                except SnapshotError as error:
+                    raise type(error)(f"{where(place)}: {error}") from None
+        return np.array([numbers[id(value)] for value in values], np.int32)
 
     def count(self, items: Sequence[Any], where: str) -> None:
         """Count dicts that are about to become rows.
@@ -109,6 +148,16 @@ class StackBuilder:
             user_frame[number] = stack[user[-1]] if len(user) else -1
             previous = stack
         return StackTable(frames, np.concatenate(node_frame), np.concatenate(node_parent), leaf, user_frame)
+
+
+def _metadata_text(metadata: dict[str, Any]) -> str:
+    """User metadata that is a dict, as in torch 2.15, as one text of limited length."""
+    items = (
+        f"{str(key)[:_MAX_TEXT]}={str(value)[:_MAX_TEXT]}"
+        for key, value in metadata.items()
+        if all(item is not None and is_plain(item) for item in (key, value))
+    )
+    return ", ".join(islice(items, _MAX_ITEMS))
 
 
 def _common_prefix(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:

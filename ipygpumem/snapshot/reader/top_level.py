@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
 from ipygpumem.snapshot.model.trace import HOST, Trace
 from ipygpumem.snapshot.reader.checks import is_plain, mapping, sequence, text, type_name
-from ipygpumem.snapshot.reader.trace_reader import placed_runs, read_trace, unread_trace
 
 if TYPE_CHECKING:
     from ipygpumem.snapshot.reader.limits import Limits
-    from ipygpumem.snapshot.reader.table_builder import TableBuilder
+    from ipygpumem.snapshot.reader.trace_reader import TraceReader
 
 __all__ = ["read_device_traces", "read_host_traces", "read_settings", "read_sources", "top_level"]
 
@@ -29,7 +28,7 @@ def top_level(value: Any) -> dict[str, Any]:
     return value
 
 
-def read_device_traces(value: Any, limits: Limits, tables: TableBuilder) -> list[Trace]:
+def read_device_traces(value: Any, limits: Limits, reader: TraceReader) -> list[Trace]:
     """The events of each device."""
     traces = sequence(value, "device_traces")
     if len(traces) > limits.devices:
@@ -38,18 +37,15 @@ def read_device_traces(value: Any, limits: Limits, tables: TableBuilder) -> list
     ids = [id(events) for events in lists if events]
     if len(set(ids)) < len(ids):  # a few bytes that refer to one long list again and again would grow without limit
         raise SnapshotFormatError("device_traces has the same list for several devices")
-    tables.resolver.resolve(
-        [run for device, events in enumerate(lists) for run in placed_runs(events, f"device_traces[{device}]")]
-    )
-    return [read_trace(device, events, tables) for device, events in enumerate(lists)]
+    return [reader.read(device, events) for device, events in enumerate(lists)]
 
 
-def read_host_traces(value: Any, tables: TableBuilder) -> tuple[Trace, ...]:
+def read_host_traces(value: Any, reader: TraceReader) -> tuple[Trace, ...]:
     """Events of pinned memory. Their format is not documented: lists that do not look like events are left out."""
     if value is None:
         return ()
     if type(value) is not list:
-        return (unread_trace(HOST, f"host_traces is {type_name(value)}, not a list", tables),)
+        return (reader.unread(HOST, f"host_traces is {type_name(value)}, not a list"),)
     nested = all(type(events) is list for events in value)
     traces = []
     seen = set()
@@ -59,10 +55,9 @@ def read_host_traces(value: Any, tables: TableBuilder) -> tuple[Trace, ...]:
             if id(events) in seen:
                 raise SnapshotFormatError(f"{where} is the same list as another")
             seen.add(id(events))
-            tables.resolver.resolve(placed_runs(events, where))
-            traces.append(read_trace(HOST, events, tables, where))
+            traces.append(reader.read(HOST, events, where))
         except SnapshotError as error:
-            traces.append(unread_trace(HOST, str(error), tables))
+            traces.append(reader.unread(HOST, str(error)))
     return tuple(traces)
 
 

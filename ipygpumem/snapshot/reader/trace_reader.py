@@ -10,17 +10,17 @@ import numpy as np
 from ipygpumem.core.errors import SnapshotFormatError
 from ipygpumem.snapshot.model.trace import ACTIONS, Action, Trace
 from ipygpumem.snapshot.reader.checks import MAX_BLOCK, MAX_TOTAL, column, integer, mapping
-from ipygpumem.snapshot.reader.memo_table import Run
-from ipygpumem.snapshot.reader.value_resolver import PlacedRun
+from ipygpumem.snapshot.reader.entry_batches import Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from ipygpumem.snapshot.reader.run_columns import RunColumns
     from ipygpumem.snapshot.reader.table_builder import TableBuilder
 
-__all__ = ["placed_runs", "read_trace", "unread_trace"]
+__all__ = ["TraceReader"]
 
 _ACTION_NUMBER = {name: number for number, name in enumerate(ACTIONS)}
 _WITHOUT_ADDRESS = (Action.OOM, Action.SNAPSHOT, Action.ANNOTATE, Action.OTHER)
@@ -30,39 +30,35 @@ _TABLE_KEYS = ("action", "frames", "compile_context", "user_metadata", "pool_id"
 _MISSING = -1
 
 
-def placed_runs(items: Sequence[Any], where: str) -> list[PlacedRun]:
-    """The runs in a list of events, each with the row of its first event."""
-    placed = []
-    row = 0
-    for item in items:
-        if type(item) is Run:
-            placed.append(PlacedRun(item, where, row))
-        row += len(item) if type(item) is Run else 1
-    return placed
+class TraceReader:
+    """Reads the lists of events of one file."""
 
+    def __init__(self, tables: TableBuilder, runs: RunColumns) -> None:
+        self._tables = tables
+        self._runs = runs
 
-def read_trace(device: int, items: Sequence[Any], tables: TableBuilder, where: str = "") -> Trace:
-    """The columns of one device's list of events. ``tables.resolver`` must have resolved its runs.
+    def read(self, device: int, items: Sequence[Any], where: str = "") -> Trace:
+        """The columns of one device's list of events.
 
-    Raises:
-        SnapshotFormatError: A value has the wrong type or is out of range; the message names event and key.
-    """
-    where = where or f"device_traces[{device}]"
-    entries = [item for item in items if type(item) is not Run]
-    tables.count(entries, where)
-    size = np.array([len(item) if type(item) is Run else 1 for item in items], np.int64)
-    first = np.cumsum(size) - size
-    columns = _Columns(int(size.sum()), where, tables)
-    if entries:
-        columns.fill_entries(entries, first[[type(item) is not Run for item in items]])
-    for placed in placed_runs(items, where):
-        columns.fill_run(placed)
-    return columns.trace(device)
+        Raises:
+            SnapshotFormatError: A value has the wrong type or is out of range; the message names event and key.
+        """
+        where = where or f"device_traces[{device}]"
+        entries = [item for item in items if type(item) is not Run]
+        self._tables.count(entries, where)
+        size = np.array([len(item) if type(item) is Run else 1 for item in items], np.int64)
+        first = np.cumsum(size) - size
+        columns = _Columns(int(size.sum()), where, self._tables)
+        if entries:
+            columns.fill_entries(entries, first[[type(item) is not Run for item in items]])
+        for item, row in zip(items, first.tolist(), strict=True):
+            if type(item) is Run:
+                columns.fill_run(item, row, self._runs)
+        return columns.trace(device)
 
-
-def unread_trace(device: int, trouble: str, tables: TableBuilder) -> Trace:
-    """A trace without events, and why they could not be read."""
-    return replace(read_trace(device, [], tables), trouble=trouble)
+    def unread(self, device: int, trouble: str) -> Trace:
+        """A trace without events, and why they could not be read."""
+        return replace(self.read(device, []), trouble=trouble)
 
 
 class _Columns:
@@ -86,26 +82,20 @@ class _Columns:
             values = [entry.get(name, _MISSING) for entry in entries]
             numbers[rows] = column(values, lambda place, name=name: f"{event(place)}: {name}")  # type: ignore[misc]
         for name, table_rows in self._table_rows.items():
-            table_rows[rows] = self._tables.resolver.numbers(name, [entry.get(name) for entry in entries], event)
+            table_rows[rows] = self._tables.numbers(name, [entry.get(name) for entry in entries], event)
         for row, entry in zip(rows.tolist(), entries, strict=True):
             if "device_free" in entry:
                 self._device_free[row] = integer(entry["device_free"], f"{self._where}[{row}]: device_free")
 
-    def fill_run(self, placed: PlacedRun) -> None:
+    def fill_run(self, run: Run, row: int, runs: RunColumns) -> None:
         """Fill rows from entries that were read in a batch."""
-        run = placed.run
-        rows = slice(placed.row, placed.row + len(run))
-        selected = slice(run.first, run.stop)
-        fields = run.entries.fields
-        for name, numbers in self._numbers.items():
-            if name in fields:
-                numbers[rows] = fields[name].value[selected]
-        for name, table_rows in self._table_rows.items():
-            if name in fields:
-                table_rows[rows] = self._tables.resolver.column(run, name)
-        if "device_free" in fields:
-            free = fields["device_free"].value[selected].tolist()
-            self._device_free.update(zip(range(rows.start, rows.stop), free, strict=True))
+        for name, numbers in (*self._numbers.items(), *self._table_rows.items()):
+            values = runs.column(run, name)
+            if values is not None:
+                numbers[row : row + len(run)] = values
+        free = runs.column(run, "device_free")
+        if free is not None:
+            self._device_free.update(zip(range(row, row + len(run)), free.tolist(), strict=True))
 
     def trace(self, device: int) -> Trace:
         """The columns, checked and sorted by time."""
