@@ -10,7 +10,7 @@ import numpy as np
 from ipygpumem.core.errors import OptionError
 from ipygpumem.snapshot.model.allocations import BEFORE
 from ipygpumem.snapshot.model.annotations import innermost
-from ipygpumem.snapshot.model.unique_values import Numbering
+from ipygpumem.snapshot.model.unique_values import Numbering, distinct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -85,8 +85,8 @@ def group_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> 
 def label_rows(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> tuple[list[str], Ints]:
     """Return the labels of the groups by a key of `KEYS`, and for each row the number of its label."""
     codes, describe = _grouping(snapshot, timeline, rows, key)
-    unique, group = np.unique(codes, return_inverse=True)
-    return [describe(int(code))["label"] for code in unique], group
+    unique = distinct(codes)  # this and searching take a fraction of the time of np.unique with its inverse
+    return [describe(int(code))["label"] for code in unique], np.searchsorted(unique, codes)
 
 
 def _grouping(snapshot: Snapshot, timeline: Timeline, rows: Ints, key: str) -> Grouping:

@@ -82,7 +82,8 @@ class Run:
     def memo_starts(self) -> Ints:
         """The memo index of the first object of each entry."""
         before = self.entries.memo_before
-        return before[self.first : self.stop] + (self.memo_index - before[self.first])
+        starts: Ints = before[self.first : self.stop] + (self.memo_index - before[self.first])
+        return starts
 
 
 def find_entries(data: bytes, begin: int, keys: dict[str, int]) -> Iterator[Entries]:

@@ -157,7 +157,7 @@ class FieldReader:
         self.memo_offsets = {key: column[valid] for key, column in self.memo_offsets.items()}
         self._valid = np.ones(len(self.position), np.bool_)
 
-    def _read_key(self, reference: bytes) -> tuple[Words, NDArray[np.intp], Flags]:
+    def _read_key(self, reference: bytes) -> tuple[Words, NDArray[np.uint8], Flags]:
         """Read a key.
 
         Returns:
@@ -169,10 +169,10 @@ class FieldReader:
         self.position = self.position + len(reference)
         short = len(reference) == _SHORT_REFERENCE
         words = words >> np.uint64(8 * _SHORT_REFERENCE) if short else self._words[self.position]
-        code = (words & _LOW_BYTE).astype(np.intp)
+        code = words.astype(np.uint8)  # the lowest byte
         return words, code[:1] if (code == code[:1]).all() else code, valid
 
-    def _find_end(self, position: Ints, code: NDArray[np.intp]) -> tuple[Ints, Flags]:
+    def _find_end(self, position: Ints, code: NDArray[np.uint8]) -> tuple[Ints, Flags]:
         """Where values that are not references end, the position itself if invalid, and which of them are memoized."""
         octets, last = self._octets, self._end
         length = _FIXED_LENGTH[code] + _IS_COUNTED[code] * octets[position + 1]
@@ -225,11 +225,12 @@ class FieldReader:
         changed = np.ones(len(first), np.bool_)
         changed[1:] = ~short[1:] | (size[1:] != size[:-1]) | (word[1:] != word[:-1])
         first, size = first[changed], size[changed]
-        result = np.empty(len(first), np.int64)
+        distinct: Ints = np.empty(len(first), np.int64)
         order = np.argsort(size, kind="stable")
         for rows in np.split(order, np.flatnonzero(np.diff(size[order])) + 1):
             length = max(int(size[rows[0]]), 1)  # of an invalid value, which is not used, any number of bytes
             overlapping = np.ndarray((len(self._data) - length + 1,), f"V{length}", self._data, strides=(1,))
             strings = overlapping[first[rows]].tolist()
-            result[rows] = np.fromiter(map(numbers.__getitem__, strings), np.int64, len(rows))
-        return result[np.cumsum(changed) - 1]
+            distinct[rows] = np.fromiter(map(numbers.__getitem__, strings), np.int64, len(rows))
+        result: Ints = distinct[np.cumsum(changed) - 1]
+        return result

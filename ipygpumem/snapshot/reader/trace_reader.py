@@ -89,7 +89,8 @@ class _Columns:
 
     def fill_run(self, run: Run, row: int, runs: RunColumns) -> None:
         """Fill rows from entries that were read in a batch."""
-        for name, numbers in (*self._numbers.items(), *self._table_rows.items()):
+        columns: dict[str, NDArray[Any]] = {**self._numbers, **self._table_rows}
+        for name, numbers in columns.items():
             values = runs.column(run, name)
             if values is not None:
                 numbers[row : row + len(run)] = values
