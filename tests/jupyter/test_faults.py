@@ -268,6 +268,7 @@ def test_a_reading_that_fails(gpu_notebook, monkeypatch):
             raise RuntimeError("CUDA error: device-side assert triggered\nCompile with TORCH_USE_CUDA_DSA")
 
         patched.setattr(allocator, "stats", broken)
+        patched.setattr(current().peaks, "stats", broken)
         ran = gpu_notebook.run("6 * 7")
         assert (ran.value, ran.stderr) == (42, "")
         device = gpu_notebook.last.devices["cuda:0"]
