@@ -81,10 +81,10 @@ def test_an_invalid_argument_is_one_line_and_frees_nothing(gpu_notebook, line, m
 
 def test_holders_of_what_a_cell_added(gpu_notebook):
     gpu_notebook.run(f"old = torch.ones(9 << 20, {GPU}")
-    ran = gpu_notebook.run(f"new = torch.ones(3 << 20, {GPU}\n%gpumem who --new -v found")
+    ran = gpu_notebook.run(f"new = torch.ones(3 << 20, {GPU}\n%gpumem who --new -v new_holders")
     assert ran.texts[0].startswith("cuda:0, new since this cell began")
     assert rows(ran.texts[0]) == {"new"}
-    assert [holder.name for holder in gpu_notebook.run("found.holders").value] == ["new"]
+    assert [holder.name for holder in gpu_notebook.run("new_holders.holders").value] == ["new"]
     gpu_notebook.run(f"newer = torch.ones(4 << 20, {GPU}")
     ran = gpu_notebook.run("%gpumem who --new")
     assert ran.text.startswith("cuda:0, new since the last %gpumem who")
@@ -240,7 +240,7 @@ def test_without_a_gpu_tensors_in_main_memory_are_listed(loaded):
 def test_a_stored_result_keeps_no_tensor_alive(gpu_notebook):
     gpu_notebook.run(f"x = torch.ones(9 << 20, {GPU}")
     gone = weakref.ref(gpu_notebook.shell.user_ns["x"])
-    gpu_notebook.run("%gpumem who -v found")
+    gpu_notebook.run("%gpumem who -v new_holders")
     gpu_notebook.run("del x")
     assert gone() is None
 

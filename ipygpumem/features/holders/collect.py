@@ -239,13 +239,15 @@ class _BlockAssignment:
         workspace = 0
         if baseline is not None and baseline.device == device and baseline.workspace:
             workspace = min(baseline.workspace, unreached_size - private)
-        rest = (
+        unreached_parts = (
             Rest("cuBLAS workspace, since the preload", workspace),
             Rest("private pools, as of CUDA graphs", private),
             Rest("allocated meanwhile by other threads", sum(block.size for block in unassigned) - unreached_size),
             Rest(_UNREACHED, unreached_size - workspace - private),
         )
-        return Total(device, held, tuple(part for part in rest if part.amount), sum(block.size for block in blocks))
+        return Total(
+            device, held, tuple(part for part in unreached_parts if part.amount), sum(block.size for block in blocks)
+        )
 
     def _total_without_blocks(self, device: str, held: int) -> Total:
         """The sums of a device whose allocator does not list its blocks."""

@@ -22,7 +22,7 @@ from ipygpumem.features.holders.labels import global_namespaces, reference_label
 from ipygpumem.features.holders.roots import Root
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -80,24 +80,25 @@ class Heap:
         self._type_ids: Ids = np.fromiter(map(id, map(type, self.objects)), np.int64, count)
         self._children: Ids = np.empty(0, np.int64)
         self._parents: NDArray[np.int32] = np.empty(0, np.int32)
+        self._children_view = self._children.data
 
     def _find_frozen(self) -> None:
         """Add what ``gc.freeze`` hides from the collector's list, as far as it is reachable."""
         objects = self.objects
         seeds = [sys.modules, *(value for _, frame in running_frames() for _, value in frame_locals(frame))]
-        seen = set(map(id, objects))
-        seen.update(map(id, (objects, seeds)))  # our own lists refer to everything
-        self._add(seeds, seen)
+        seen_ids = set(map(id, objects))
+        seen_ids.update(map(id, (objects, seeds)))  # our own lists refer to everything
+        self._add(seeds, seen_ids)
         start = 0
         while start < len(objects) and not self._limit.reached():  # the list grows meanwhile
             end = min(start + _CHUNK, len(objects))
-            self._add(gc.get_referents(*objects[start:end]), seen)
+            self._add(gc.get_referents(*objects[start:end]), seen_ids)
             start = end
 
-    def _add(self, candidates: list[Any], seen: set[int]) -> None:
-        new = {key: obj for key, obj in zip(map(id, candidates), candidates, strict=True) if key not in seen}
+    def _add(self, candidates: list[Any], seen_ids: set[int]) -> None:
+        new = {key: obj for key, obj in zip(map(id, candidates), candidates, strict=True) if key not in seen_ids}
         tracked = list(itertools.compress(new.values(), map(gc.is_tracked, new.values())))
-        seen.update(map(id, tracked))
+        seen_ids.update(map(id, tracked))
         _remove_asyncio(tracked)
         self.objects += tracked
 
@@ -136,19 +137,20 @@ class Heap:
         column = np.concatenate(children)
         order = np.argsort(column, kind="stable")
         self._children, self._parents = column[order], np.concatenate(parents)[order]
+        self._children_view = self._children.data
 
     def parents(self, ids: Collection[int]) -> list[list[Any]]:
         """For each id the objects that refer to it, one for each reference."""
+        spans: Iterable[tuple[int, int]]
         if len(ids) < _MAX_SINGLE_LOOKUPS:
-            column = self._children.data
-            starts = [bisect.bisect_left(column, object_id) for object_id in ids]
-            ends = [bisect.bisect_right(column, object_id, start) for object_id, start in zip(ids, starts, strict=True)]
+            column = self._children_view
+            spans = [(start := bisect.bisect_left(column, key), bisect.bisect_right(column, key, start)) for key in ids]
         else:
-            wanted = np.fromiter(ids, np.int64, len(ids))
-            starts = np.searchsorted(self._children, wanted, "left").tolist()
-            ends = np.searchsorted(self._children, wanted, "right").tolist()
+            id_array = np.fromiter(ids, np.int64, len(ids))
+            starts = np.searchsorted(self._children, id_array, "left").tolist()
+            spans = zip(starts, np.searchsorted(self._children, id_array, "right").tolist(), strict=True)
         objects, parents = self.objects, self._parents
-        return [[objects[i] for i in parents[start:end].tolist()] for start, end in zip(starts, ends, strict=True)]
+        return [[objects[i] for i in parents[start:end].tolist()] for start, end in spans]
 
 
 def _remove_asyncio(objects: list[Any]) -> None:

@@ -95,16 +95,16 @@ def exception_roots() -> list[Root]:
 
 def module_roots(roots: Sequence[Root]) -> list[Root]:
     """The namespaces of imported modules that are not among the roots: the user's modules before the libraries."""
-    seen = {id(root.value) for root in roots}
+    seen_ids = {id(root.value) for root in roots}
     user_modules: list[Root] = []
     libraries: list[Root] = []
     for name, module in sorted(sys.modules.items(), key=lambda item: str(item[0])):
         if not is_instance(module, types.ModuleType):
             continue
         namespace = instance_dict(module) or {}
-        if id(namespace) in seen or type(name) is not str or name.partition(".")[0] == "ipygpumem":
+        if id(namespace) in seen_ids or type(name) is not str or name.partition(".")[0] == "ipygpumem":
             continue
-        seen.add(id(namespace))
+        seen_ids.add(id(namespace))
         file = namespace.get("__file__")
         is_library = type(file) is not str or is_library_file(file)
         names = _is_not_last_exception if name == "sys" else None

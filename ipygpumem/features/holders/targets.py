@@ -154,12 +154,12 @@ class Targets:
     def _set_kinds(self) -> None:
         """Pass the role of each tensor to its storage, and that of a wrapper to wrapped tensors without a role."""
         for root_id, kind in self._roles.items():
-            pending, seen = [root_id], {root_id}
+            pending, seen_ids = [root_id], {root_id}
             while pending:
                 target = self.by_id[pending.pop()]
                 wrapped_ids = self.by_id.keys() & map(id, target.wrapped)
-                wrapped_ids -= self._roles.keys() | seen
-                seen |= wrapped_ids
+                wrapped_ids -= self._roles.keys() | seen_ids
+                seen_ids |= wrapped_ids
                 pending += wrapped_ids
                 for memory in target.memory:
                     location = (memory.device, memory.address)
@@ -267,20 +267,22 @@ class AutogradGraph:
     def _search_hook(self, hook: Any) -> list[Any]:
         """Find the wrappers and nodes that a hook keeps: the collector does not see the tensors inside a wrapper."""
         nodes, level = [], [hook]
-        seen = {id(hook)}
+        seen_ids = {id(hook)}
         for _ in range(_MAX_HOOK_DEPTH):
             next_level: list[Any] = []
             for obj in level:
                 self._searched_ids.add(id(obj))
                 for part in (obj.__closure__,) if type(obj) is FunctionType else gc.get_referents(obj):
-                    is_new = id(part) not in seen
+                    is_new = id(part) not in seen_ids
                     if is_saved_tensor(part):
                         self._unpack(part, obj)
                     elif is_new and hasattr(type(part), "_raw_saved_tensors"):
                         nodes.append(part)
-                    elif is_new and len(seen) < _MAX_HOOK_OBJECTS and gc.is_tracked(part) and self._may_lead_on(part):
+                    elif (
+                        is_new and len(seen_ids) < _MAX_HOOK_OBJECTS and gc.is_tracked(part) and self._may_lead_on(part)
+                    ):
                         next_level.append(part)
-                    seen.add(id(part))
+                    seen_ids.add(id(part))
             level = next_level
         return nodes
 

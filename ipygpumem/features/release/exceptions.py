@@ -75,12 +75,12 @@ def last_exception_refers_to(shell: Any, obj: Any) -> bool:
 
 def _exceptions_and_frames(shell: Any) -> Iterator[BaseException | FrameType]:
     """The last exception, its causes and the members of its groups, and the frames of their tracebacks."""
-    pending, seen = _last_exceptions(shell), set()
+    pending, seen_ids = _last_exceptions(shell), set()
     while pending:
         obj = pending.pop()
-        if id(obj) in seen:
+        if id(obj) in seen_ids:
             continue
-        seen.add(id(obj))
+        seen_ids.add(id(obj))
         if is_instance(obj, BaseException):
             yield obj
             linked = [get(obj) for get in _GETTERS]

@@ -34,8 +34,8 @@ class TensorSearch:
     def storages(self, variables, *roots, extra=0, nbytes=None, **options):
         """The storages of this test's tensors, with their names."""
         nbytes = nbytes or (self.elements + extra) * 4
-        found = self.result(variables, *roots, **options).storages
-        return [storage for storage in found if storage.memory.size == nbytes]
+        storages = self.result(variables, *roots, **options).storages
+        return [storage for storage in storages if storage.memory.size == nbytes]
 
     def storage(self, variables, *roots, **options):
         """The only one of them."""

@@ -12,8 +12,8 @@ from ipygpumem.sources.storages import TorchTypes
 def test_activations_belong_to_the_tensor_with_the_graph(search):
     x = search.parameter()
     losses = [x.exp().sum() for _ in range(2)]
-    found = search.storages({"losses": losses, "x": x})
-    assert sorted((storage.facts.name, storage.facts.graph, storage.facts.kind) for storage in found) == [
+    storages = search.storages({"losses": losses, "x": x})
+    assert sorted((storage.facts.name, storage.facts.graph, storage.facts.kind) for storage in storages) == [
         ("losses[0]", True, "activation"),
         ("losses[1]", True, "activation"),
         ("x", False, "plain"),
@@ -23,8 +23,8 @@ def test_activations_belong_to_the_tensor_with_the_graph(search):
 def test_an_activation_with_a_name_of_its_own(search):
     x = search.parameter()
     y = x.exp()
-    found = search.storages({"loss": y.sum(), "y": y, "x": x})
-    assert {storage.facts.name: storage.facts.graph for storage in found} == {"x": False, "y": False}
+    storages = search.storages({"loss": y.sum(), "y": y, "x": x})
+    assert {storage.facts.name: storage.facts.graph for storage in storages} == {"x": False, "y": False}
 
 
 def test_no_hook_is_called_and_no_checkpoint_is_recomputed(search):
@@ -43,8 +43,8 @@ def test_no_hook_is_called_and_no_checkpoint_is_recomputed(search):
         loss = x.exp().sum()
     checkpointed = checkpoint(block, x, use_reentrant=False).sum()
     before = list(calls)
-    found = search.storages({"loss": loss, "checkpointed": checkpointed, "x": x})
-    assert {storage.facts.name for storage in found} == {"loss", "x"}
+    storages = search.storages({"loss": loss, "checkpointed": checkpointed, "x": x})
+    assert {storage.facts.name for storage in storages} == {"loss", "x"}
     assert calls == before
     loss.backward()
     assert "unpack" in calls, "otherwise the hook would prove nothing"
@@ -85,8 +85,8 @@ def offloaded_by_a_method(x):
 
 @pytest.mark.parametrize("make", [checkpointed, offloaded, offloaded_by_a_method])
 def test_what_a_hook_keeps_belongs_to_the_loss(search, make):
-    found = search.storages({"losses": [make(search.parameter()) for _ in range(2)]})
-    assert sorted({(storage.facts.name, storage.place, storage.facts.graph) for storage in found}) == [
+    storages = search.storages({"losses": [make(search.parameter()) for _ in range(2)]})
+    assert sorted({(storage.facts.name, storage.place, storage.facts.graph) for storage in storages}) == [
         ("losses[0]", "variable", True),
         ("losses[1]", "variable", True),
     ]

@@ -111,10 +111,10 @@ def test_a_baseline_of_main_memory():
     variables = {"old": torch.ones(54321)}
     baseline = baseline_of_search(host=True)
     address = variables.pop("old").data_ptr()
-    others = []
-    while len(others) < 50 and (not others or others[-1].data_ptr() != address):
-        others.append(torch.ones(54321))
-    variables["new"] = others[-1]
+    candidates = []
+    while len(candidates) < 50 and (not candidates or candidates[-1].data_ptr() != address):
+        candidates.append(torch.ones(54321))
+    variables["new"] = candidates[-1]
     assert "new" in names(variables, host=True, since=baseline)
 
 

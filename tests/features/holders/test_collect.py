@@ -31,21 +31,21 @@ def names(variables, **options):
     return [holder.name for holder in find(variables, **options).holders]
 
 
-def rest(found):
-    return {part.label: part.amount for part in found.total("cuda:0").rest}
+def rest(result):
+    return {part.label: part.amount for part in result.total("cuda:0").rest}
 
 
-def assert_adds_up(found, device="cuda:0"):
-    total = found.total(device)
+def assert_adds_up(result, device="cuda:0"):
+    total = result.total(device)
     assert total.held + total.unreached == total.allocated == torch.cuda.memory_allocated(device)
 
 
 def test_sizes_are_those_of_the_allocator(fake_gpu):
     variables = {"x": ones(1000), "y": ones(3 * MIB + 1)}
-    found = find(variables)
-    assert [(holder.name, holder.amount) for holder in found.holders] == [("y", 3 * MIB + 512), ("x", 1024)]
-    assert found.total("cuda:0").rest == ()
-    assert_adds_up(found)
+    result = find(variables)
+    assert [(holder.name, holder.amount) for holder in result.holders] == [("y", 3 * MIB + 512), ("x", 1024)]
+    assert result.total("cuda:0").rest == ()
+    assert_adds_up(result)
 
 
 def test_memory_without_a_python_object_is_listed_by_cause(fake_gpu):
@@ -53,28 +53,28 @@ def test_memory_without_a_python_object_is_listed_by_cause(fake_gpu):
     fake_gpu.alloc(5 * MIB)
     fake_gpu.alloc(7 * MIB, pool=(1, 0))
     variables = {"x": ones(3 * MIB)}
-    found = find(variables)
-    assert rest(found) == {
+    result = find(variables)
+    assert rest(result) == {
         "cuBLAS workspace, since the preload": 32 * MIB,
         "private pools, as of CUDA graphs": 7 * MIB,
         "not reachable from Python: autograd graph, C++, in flight": 5 * MIB,
     }
-    assert_adds_up(found)
+    assert_adds_up(result)
 
 
 def test_each_device_has_sums_of_its_own(two_gpus):
     variables = {"both": [ones(3 * MIB, 0), ones(5 * MIB, 1)]}
-    found = find(variables)
-    assert [(holder.name, holder.device, holder.amount) for holder in found.holders] == [
+    result = find(variables)
+    assert [(holder.name, holder.device, holder.amount) for holder in result.holders] == [
         ("both", "cuda:1", 5 * MIB),
         ("both", "cuda:0", 3 * MIB),
     ]
-    assert [(total.device, total.held, total.allocated) for total in found.totals] == [
+    assert [(total.device, total.held, total.allocated) for total in result.totals] == [
         ("cuda:0", 3 * MIB, 3 * MIB),
         ("cuda:1", 5 * MIB, 5 * MIB),
     ]
-    assert found.amount("both") == 8 * MIB
-    assert found.amount("both", "cuda:1") == 5 * MIB
+    assert result.amount("both") == 8 * MIB
+    assert result.amount("both", "cuda:1") == 5 * MIB
     assert [holder.device for holder in find(variables, device=["cuda:1"]).holders] == ["cuda:1"]
 
 
@@ -85,10 +85,10 @@ def test_memory_outside_pytorchs_allocator_is_reported_and_not_counted(fake_gpu)
     _, block = fake_gpu.storages[storage._cdata]
     fake_gpu.storages[storage._cdata] = (0, type(block)(0x7E00_0000_0000, 4 * MIB, None, 4 * MIB))
     try:
-        found = find({"own": own, "shared": shared})
-        assert [holder.name for holder in found.holders] == ["own"]
-        assert "4.0 MiB of tensors are not in PyTorch's allocator" in found.notes[0]
-        assert_adds_up(found)
+        result = find({"own": own, "shared": shared})
+        assert [holder.name for holder in result.holders] == ["own"]
+        assert "4.0 MiB of tensors are not in PyTorch's allocator" in result.notes[0]
+        assert_adds_up(result)
     finally:
         fake_gpu.storages[storage._cdata] = (0, block)
 
@@ -106,9 +106,9 @@ def test_an_allocator_that_does_not_list_its_blocks(fake_gpu, monkeypatch):
         raise RuntimeError("cudaMallocAsync does not yet support snapshot")
 
     monkeypatch.setattr(torch.cuda, "memory_snapshot", refuse)
-    found = find(variables)
-    assert [holder.amount for holder in found.holders] == [1024]
-    assert found.total("cuda:0").allocated == 1024
+    result = find(variables)
+    assert [holder.amount for holder in result.holders] == [1024]
+    assert result.total("cuda:0").allocated == 1024
 
 
 def test_main_memory_is_included_on_request(fake_gpu):
@@ -145,10 +145,10 @@ def test_the_public_function_starts_at_main_and_modules(fake_gpu, monkeypatch):
 
 def test_holders_as_data_and_as_text(fake_gpu):
     variables = {"x": ones(3 * MIB)}
-    found = find(variables)
-    assert json.loads(json.dumps(found.to_dict()))["holders"][0]["name"] == "x"
-    assert found.to_text() == "    3.0 MiB  x  (cuda:0)"
-    assert repr(found) == "<Holders: x 3.0 MiB (1 tensor)>"
+    result = find(variables)
+    assert json.loads(json.dumps(result.to_dict()))["holders"][0]["name"] == "x"
+    assert result.to_text() == "    3.0 MiB  x  (cuda:0)"
+    assert repr(result) == "<Holders: x 3.0 MiB (1 tensor)>"
     assert find({}).freeable("cuda:0", "traceback") == 0
 
 
@@ -158,9 +158,9 @@ def test_without_torch_there_are_no_tensors(monkeypatch):
 
 
 def test_keys_that_python_cannot_print(fake_gpu):
-    found = find({"d": {10**5000: ones(1000), (1, 10**5000): ones(2000)}})
-    assert [holder.amount for holder in found.holders] == [3072]
-    assert {"d[<int>]", "d[<tuple>]"} == {part.name for holder in found.holders for part in holder.parts}
+    result = find({"d": {10**5000: ones(1000), (1, 10**5000): ones(2000)}})
+    assert [holder.amount for holder in result.holders] == [3072]
+    assert {"d[<int>]", "d[<tuple>]"} == {part.name for holder in result.holders for part in holder.parts}
 
 
 def test_allocations_of_other_threads_during_the_search(fake_gpu, monkeypatch):
@@ -177,14 +177,14 @@ def test_allocations_of_other_threads_during_the_search(fake_gpu, monkeypatch):
     search_holders = collect.search_holders
     monkeypatch.setattr(collect, "search_holders", search)
     fake_gpu.alloc(12 * MIB)
-    found = find(variables)
-    assert found.notes == ()
-    assert [holder.name for holder in found.holders] == ["x"]
-    assert rest(found) == {
+    result = find(variables)
+    assert result.notes == ()
+    assert [holder.name for holder in result.holders] == ["x"]
+    assert rest(result) == {
         "not reachable from Python: autograd graph, C++, in flight": 12 * MIB,
         "allocated meanwhile by other threads": 7 * MIB,
     }
-    assert_adds_up(found)
+    assert_adds_up(result)
 
 
 def test_note_on_a_small_view_of_a_large_storage(fake_gpu):
@@ -193,15 +193,15 @@ def test_note_on_a_small_view_of_a_large_storage(fake_gpu):
 
 
 def test_a_sparse_tensor_is_not_a_view_of_its_indices():
-    found = find({"sparse": torch.ones(64, 64).to_sparse()}, host=True)
-    assert found.holders
-    assert not [note for note in found.notes if "clone" in note]
+    result = find({"sparse": torch.ones(64, 64).to_sparse()}, host=True)
+    assert result.holders
+    assert not [note for note in result.notes if "clone" in note]
 
 
 def test_notes_on_autograd_graphs():
     def notes():
-        found = find(variables, host=True)
-        return {holder.name: holder.note for holder in found.holders if holder.name in variables and holder.note}
+        result = find(variables, host=True)
+        return {holder.name: holder.note for holder in result.holders if holder.name in variables and holder.note}
 
     x = torch.ones(MIB, requires_grad=True)
     shared = x.exp().sin()

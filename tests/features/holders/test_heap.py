@@ -46,9 +46,9 @@ gc.freeze()
 assert gc.get_freeze_count() > 1000
 gc.get_referents = recording
 roots = [Root("", variables, "variable", "names")]
-found = search_holders(roots, torch, lambda _: True, threads=False, limit=300.0)
-assert [storage.facts.name for storage in found.storages if storage.memory.size == 5001 * 4] == ['model["weights"][0]']
-assert found.complete
+result = search_holders(roots, torch, lambda _: True, threads=False, limit=300.0)
+assert [storage.facts.name for storage in result.storages if storage.memory.size == 5001 * 4] == ['model["weights"][0]']
+assert result.complete
 assert len(requests) > 1000
 assert not any(requests), "see the next test"
 assert not search_holders(roots, torch, lambda _: True, limit=0.0).complete
@@ -101,7 +101,7 @@ def test_a_search_may_stop_in_any_step(search, monkeypatch, step):
         return result
 
     monkeypatch.setattr(STEPS[step], step, late)
-    found = search.result({"chain": chain}, limit=10)
-    assert not found.complete
-    assert [storage for storage in found.storages if storage.memory.size == search.elements * 4] == []
-    assert "garbage" not in {place for storage in found.storages for place in storage.facts.places}
+    result = search.result({"chain": chain}, limit=10)
+    assert not result.complete
+    assert [storage for storage in result.storages if storage.memory.size == search.elements * 4] == []
+    assert "garbage" not in {place for storage in result.storages for place in storage.facts.places}

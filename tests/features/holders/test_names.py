@@ -148,10 +148,10 @@ def test_a_storage_without_a_tensor(search):
 def test_few_and_many_tensors_are_found_alike(search, count):
     """Below a certain number, each id is looked up by itself."""
     tensors = [search.tensor() for _ in range(count)]
-    found = search.storages({"rows": [{"x": tensor} for tensor in tensors], "again": tensors})
-    assert sorted(storage.facts.name for storage in found) == sorted(f"again[{i}]" for i in range(count))
-    others = {name for storage in found for name in storage.facts.also}
-    assert others == {f'rows[{i}]["x"]' for i in range(count)}
+    storages = search.storages({"rows": [{"x": tensor} for tensor in tensors], "again": tensors})
+    assert sorted(storage.facts.name for storage in storages) == sorted(f"again[{i}]" for i in range(count))
+    other_names = {name for storage in storages for name in storage.facts.also}
+    assert other_names == {f'rows[{i}]["x"]' for i in range(count)}
 
 
 def test_kinds_of_what_modules_and_optimizers_own(search):

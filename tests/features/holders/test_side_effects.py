@@ -178,9 +178,9 @@ def test_active_modes_are_not_called(search):
     variables = {"x": x, "loss": x.exp().sum(), "sparse": torch.ones(4).to_sparse()}
     with Functions(), Dispatch():
         calls.clear()
-        found = search.storages(variables)
+        storages = search.storages(variables)
         assert calls == []
-    assert {storage.facts.name for storage in found} == {"x", "loss"}
+    assert {storage.facts.name for storage in storages} == {"x", "loss"}
 
 
 def fake_tensor(count):
