@@ -30,6 +30,16 @@ def test_churn(two_runs):
     )
 
 
+def test_the_median_lifetime_of_churn_is_that_of_freed_allocations():
+    trace = [
+        event("alloc", 512, MIB, 1),
+        event("alloc", 4 * MIB, MIB, 2),
+        event("free_completed", 512, MIB, 11),
+    ]
+    (group,) = Snapshot.load({"device_traces": [trace]}).churn()
+    assert (group.count, group.median_us) == (2, 10)
+
+
 def test_short_lived_large_allocations(two_runs):
     (row,) = two_runs.short_lived(at_least=MIB, at_most_us=3)
     assert (row["size"], row["start"], row["end"], row["microseconds"]) == (4 * MIB, 1, 4, 3)
