@@ -33,15 +33,13 @@ __all__ = ["CellOptions", "ReportPresenter", "one_line_traceback"]
 
 @dataclass(slots=True)
 class CellOptions:
-    """The options of ``%%gpumem`` and ``%gpumem STATEMENT``, validated.
+    """The options of ``%%gpumem`` and ``%gpumem STATEMENT``, validated, and the ``code`` that will run.
 
     Attributes:
         plan: What to collect.
-        quiet: Show nothing.
         variable: Name of the variable that gets the report.
         table: Show the full breakdown.
         view: Show the snapshot.
-        code: The code that will run.
     """
 
     plan: Plan
@@ -93,14 +91,10 @@ class ReportPresenter:
         muted: bool = False,
         live: LiveCell | None = None,
     ) -> None:
-        """Send a report on, and show it.
+        """Send a report on, and show it; ``options`` are those of ``%%gpumem``, None for the automatic report.
 
-        Args:
-            report: The report.
-            measurement: Its measurement.
-            options: The options of ``%%gpumem``; None for the automatic report.
-            muted: The cell ends with ``clear_output(wait=True)``, and a display would clear its output.
-            live: The display below the running cell, which the report replaces.
+        ``muted``: the cell ends with ``clear_output(wait=True)``, and a display would clear its output. ``live``: the
+        display below the running cell, which the report replaces.
         """
         magics = self._magics
         if self.send is not None:

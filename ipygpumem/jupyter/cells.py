@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -248,14 +249,13 @@ class Cells:
             if measurement is not None and plan is not None and (plan.recorder is not None or cell.options is not None):
                 plan.collectors = tuple(c for c in plan.collectors if isinstance(c, ProfileCollector))
                 label = Label(cell.raw, cell.number, cell.cell_id)
-                finished = plan.finish(
-                    measurement, label, success=None, code=lambda: Code(notebook_sources(), self.numbers.known())
-                )
+                code = functools.partial(Code, notebook_sources(), self.numbers.known())
+                finished = plan.finish(measurement, label, success=None, code=code)
                 report = None if finished is None else finished.report
                 if report is not None and report.recording is not None:
-                    print(f"ipygpumem: {recording_text(report.recording)}")  # noqa: T201 (the only place to show it)
+                    self._magics.print(f"ipygpumem: {recording_text(report.recording)}")
                 if report is not None and report.profile is not None:
-                    print(f"ipygpumem: {'; '.join(report.profile.sentences())}")  # noqa: T201 (as above)
+                    self._magics.print(f"ipygpumem: {'; '.join(report.profile.sentences())}")
             self._drop(cell)
         self._open.clear()
         self.live.close()

@@ -49,12 +49,9 @@ class Display:
             print(line)  # noqa: T201 (its purpose)
 
     def publish(self, bundle: dict[str, str], report: Report | None = None, display_id: str | None = None) -> None:
-        """Display a MIME bundle.
+        """Display a MIME bundle, with the figures of the report that it shows in the output's metadata.
 
-        Args:
-            bundle: The bundle.
-            report: The report that it shows; the output's metadata has its figures.
-            display_id: Id of a display to replace.
+        ``display_id`` is that of a display to replace.
         """
         update: dict[str, Any] = {} if display_id is None else {"transient": {"display_id": display_id}, "update": True}
         metadata = {} if report is None else output_metadata(report)

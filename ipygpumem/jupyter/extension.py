@@ -42,67 +42,64 @@ class _Extension:
         self.magics = GPUMem(shell, current(), config)
         self._outside_setting = OutsideSetting(self.magics)
         self._installed = contextlib.ExitStack()
+        # what was added may have been removed since
+        self._installed.enter_context(contextlib.suppress(ValueError, AttributeError))
 
     def install(self) -> None:
-        shell, magics, cells = self.shell, self.magics, self.magics.cells
-        self._finally(self._end_session)
+        shell, magics, cells, undo = self.shell, self.magics, self.magics.cells, self._installed.callback
+        undo(self._end_session)
         self._register_magics()
         for kind, draw in (("text/plain", _plain), ("text/html", html_line)):
             self._register_formatter(shell.display_formatter.formatters[kind], draw)
         completer, completions = getattr(shell, "Completer", None), matcher()
         if completions is not None and completer is not None:
             completer.custom_matchers.append(completions)
-            self._finally(lambda: completer.custom_matchers.remove(completions))
+            undo(lambda: completer.custom_matchers.remove(completions))
         shell.input_transformers_cleanup.append(rewrite)
-        self._finally(lambda: shell.input_transformers_cleanup.remove(rewrite))
+        undo(lambda: shell.input_transformers_cleanup.remove(rewrite))
         for event, callback in (("pre_run_cell", cells.pre_run_cell), ("post_run_cell", cells.post_run_cell)):
             shell.events.register(event, callback)
-            self._finally(functools.partial(shell.events.unregister, event, callback))
+            undo(shell.events.unregister, event, callback)
         magics.observe(self._changed, names=_OBSERVED)
-        self._finally(lambda: magics.unobserve(self._changed, names=_OBSERVED))
+        undo(magics.unobserve, self._changed, names=_OBSERVED)
         names = naming()
         names.roots, names.label = functools.partial(notebook_roots, shell), magics.cells.numbers.label
         if magics.log is not None:
             session_reports().log = magics.log
         cells.ooms.install()
-        self._finally(cells.ooms.remove)
+        undo(cells.ooms.remove)
         self._outside_setting.install()
-        self._finally(self._outside_setting.remove)
+        undo(self._outside_setting.remove)
         cells.clearing.install()
-        self._finally(cells.clearing.remove)
-        self._finally(self._close_recording)
-        self._finally(magics.monitoring.close)
-        self._finally(cells.close)
-
-    def _finally(self, undo: Callable[[], Any]) -> None:
-        """Call a function when the extension is unloaded. What it removes may no longer be there."""
-
-        def call() -> None:
-            with contextlib.suppress(ValueError, AttributeError):
-                undo()
-
-        self._installed.callback(call)
+        undo(cells.clearing.remove)
+        undo(self._close_recording)
+        undo(magics.monitoring.close)
+        undo(cells.close)
 
     def _register_magics(self) -> None:
-        shell, magics = self.shell, self.magics
-        tables, registry = shell.magics_manager.magics, shell.magics_manager.registry
-        replaced = {(kind, name): tables[kind].get(name) for kind, name in _MAGICS}
-        replaced_class = registry.get(_NAME)
+        shell, magics, manager = self.shell, self.magics, self.shell.magics_manager
+        places = [*((manager.magics[kind], name) for kind, name in _MAGICS), (manager.registry, _NAME)]
+        replaced = [(table, name, table.get(name)) for table, name in places]
 
         def unregister() -> None:
-            for (kind, name), earlier in replaced.items():
-                if getattr(tables[kind].get(name), "__self__", None) is magics:  # no other code has replaced it since
-                    _restore(tables[kind], name, earlier)
-            if registry.get(_NAME) is magics:
-                _restore(registry, _NAME, replaced_class)
+            for table, name, earlier in replaced:
+                magic = table.get(name)
+                if getattr(magic, "__self__", magic) is not magics:
+                    continue  # other code has replaced it since
+                if earlier is None:
+                    del table[name]
+                else:
+                    table[name] = earlier
             shell.configurables.remove(magics)
 
         shell.register_magics(magics)
-        self._finally(unregister)
+        self._installed.callback(unregister)
 
     def _register_formatter(self, formatter: Any, draw: Callable[..., Any]) -> None:
         earlier = formatter.for_type(Report, draw)
-        self._finally(lambda: formatter.pop(Report, None) if earlier is None else formatter.for_type(Report, earlier))
+        self._installed.callback(
+            lambda: formatter.pop(Report, None) if earlier is None else formatter.for_type(Report, earlier)
+        )
 
     def start(self) -> None:
         """Preload, take the baseline and print it."""
@@ -165,13 +162,6 @@ class _Extensions(weakref.WeakKeyDictionary[Any, _Extension]):
         """Unload all of them, unless they belong to the process that forked this one."""
         for shell in () if current().forked else tuple(self):
             self.pop(shell).remove()
-
-
-def _restore(table: dict[str, Any], name: str, earlier: Any) -> None:
-    if earlier is None:
-        del table[name]
-    else:
-        table[name] = earlier
 
 
 def _plain(report: Report, printer: Any, cycle: bool) -> None:  # noqa: ARG001 (IPython's signature)

@@ -24,36 +24,24 @@ if TYPE_CHECKING:
 __all__ = ["Environment", "environment", "environment_lines"]
 
 _PACKAGES = (
-    "ipygpumem",
-    "torch",
-    "numpy",
-    "nvidia-ml-py",
-    "ipython",
-    "ipykernel",
-    "anywidget",
-    "pandas",
-    "pyarrow",
-    "llvmlite",
+    *("ipygpumem", "torch", "numpy", "nvidia-ml-py", "ipython", "ipykernel", "anywidget"),
+    *("pandas", "pyarrow", "llvmlite"),
 )
 _ATTRIBUTION = {"process": "by process", "device": "whole device only", "torch-only": "PyTorch only"}
 
 
 @dataclass(frozen=True, slots=True)
 class Environment(PlainData):
-    """Versions, devices and the accuracy of values on this machine.
+    """Versions, devices and the accuracy of values on this machine; None where there is nothing to say.
 
     Attributes:
-        python: Version of Python.
-        system: Operating system.
         packages: Versions of the packages in use; None for a package that is not installed.
-        torch: Why PyTorch has no GPU memory to report, or None.
-        cuda: CUDA version that PyTorch was built for, or None.
-        allocator: PyTorch's allocator settings from the environment variables, or None.
-        nvml: Why NVML cannot be used, or None.
-        driver: Version of the driver, or None.
+        torch: Why PyTorch has no GPU memory to report.
+        cuda: CUDA version that PyTorch was built for.
+        allocator: PyTorch's allocator settings from the environment variables.
+        nvml: Why NVML cannot be used.
         devices: Product name and bytes of each device that NVML shows.
-        mode: How memory of PyTorch's current device is attributed (see `DeviceReading`), and the reason; None without
-            a device.
+        mode: How memory of PyTorch's current device is attributed (see `DeviceReading`), and the reason.
         accuracy: The confidence in each kind of value, and the reason.
     """
 
@@ -77,7 +65,7 @@ def environment(runtime: Runtime | None = None) -> Environment:
     """
     torch = pytorch.problem(load=True) if pytorch.importable() else "torch is not installed"
     nvml, driver, devices = _nvml()
-    device = None if torch is not None else _preloaded_device() if runtime is None else _used_device(runtime)
+    device = None if torch is not None else _device(runtime)
     not_started = "CUDA cannot be initialized" if runtime is None else "CUDA is not initialized yet"
     accuracy = {
         "reading of snapshots": ("exact", "needs neither torch nor a GPU"),
@@ -125,13 +113,9 @@ def _nvml() -> tuple[str | None, str | None, tuple[tuple[str, int], ...]]:
         return str(error), None, ()
 
 
-def _preloaded_device() -> DeviceReading | None:
-    baseline = Runtime().preload("context")
-    return baseline.reading.devices.get(baseline.device or "")
-
-
-def _used_device(runtime: Runtime) -> DeviceReading | None:
-    return next((device for device in runtime.reading().devices.values() if device.context), None)
+def _device(runtime: Runtime | None) -> DeviceReading | None:
+    reading = Runtime().preload("context").reading if runtime is None else runtime.reading()
+    return next((device for device in reading.devices.values() if device.context), None)
 
 
 def environment_lines(facts: Environment) -> list[str]:

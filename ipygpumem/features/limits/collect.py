@@ -23,16 +23,12 @@ _HOLDERS_NAMED = 3
 def limit_error(report: Report, snapshot: Snapshot | None, *, recorded: bool = True) -> GPUMemLimitExceeded:
     """Return the exception for a report that exceeds its limits; its message is one line.
 
-    Args:
-        report: The report; it has at least one exceeded limit.
-        snapshot: The recording of the measurement, used to name lines of code; None if there is none.
-        recorded: False if the measurement was not meant to be recorded: then the message says how to find the line.
+    The recording of the measurement is used to name lines of code. If it was not meant to be ``recorded``, the message
+    says how to find the line.
     """
     cell = "" if report.cell is None else f"In [{report.cell}]: "
-    parts = []
-    for excess in report.excesses:
-        lines = None if snapshot is None else _responsible_lines(excess, snapshot)
-        parts.append(f"{excess} ({lines})" if lines else str(excess))
+    lines = ["" if snapshot is None else _responsible_lines(excess, snapshot) for excess in report.excesses]
+    parts = [f"{excess} ({line})" if line else str(excess) for excess, line in zip(report.excesses, lines, strict=True)]
     on_gpu = [excess for excess in report.excesses if excess.where != "host"]
     holders = _largest_holders() if on_gpu else []
     if holders:
@@ -48,20 +44,19 @@ def _responsible_lines(excess: ExceededLimit, snapshot: Snapshot) -> str:
     if not 0 <= index < len(snapshot.timelines) or not len(snapshot.timelines[index].trace):
         return ""
     if excess.kind == "held":
-        largest = _first_known(code_lines(snapshot.leaks(device=index)))
-        return "" if largest is None else f"most of it allocated by {largest.label}"
-    if excess.kind != "peak":
+        reached_by, largest = "", _first_known(code_lines(snapshot.leaks(device=index)))
+    elif excess.kind == "peak":
+        reached_by = _first_known(lines_reaching_peak(snapshot, index))
+        largest = _first_known(lines_at_peak(snapshot, index))
+    else:
         return ""
-    reached_by = _first_known(lines_reaching_peak(snapshot, index))
-    largest = _first_known(lines_at_peak(snapshot, index))
-    texts = [] if reached_by is None else [f"reached by {reached_by.label}"]
-    if largest is not None and (reached_by is None or largest.label != reached_by.label):
-        texts.append(f"most of it allocated by {largest.label}")
+    texts = [f"reached by {reached_by}"] if reached_by else []
+    texts += [f"most of it allocated by {largest}"] if largest and largest != reached_by else []
     return "; ".join(texts)
 
 
-def _first_known(lines: Sequence[CodeLine]) -> CodeLine | None:
-    return next((line for line in lines if line.known), None)
+def _first_known(lines: Sequence[CodeLine]) -> str:
+    return next((line.label for line in lines if line.known), "")
 
 
 def _largest_holders() -> list[str]:
