@@ -51,7 +51,7 @@ class Notebook:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             result = self.shell.run_cell(cell, **options)
         error = result.error_before_exec or result.error_in_exec
-        shown = [one["data"] for one in self.shell.display_pub.outputs]
+        shown = [output["data"] for output in self.shell.display_pub.outputs]
         return Ran(result.success, result.result, error, out.getvalue(), err.getvalue(), shown)
 
     def load(self):

@@ -86,7 +86,7 @@ def test_automatic_report(loaded, name):
 
 
 @pytest.mark.parametrize("name", UNDER_OURS)
-def test_under_our_magic(loaded, name):
+def test_cell_under_the_magic(loaded, name):
     cell, value, error, _ = TRAPS[name]
     number = loaded.shell.execution_count
     ran = loaded.run(f"%%gpumem\n{cell}")
@@ -101,7 +101,7 @@ def test_under_our_magic(loaded, name):
 
 
 @pytest.mark.parametrize("name", ["interrupted while waiting", "cancelled while waiting"])
-def test_an_interrupted_wait_under_our_magic(loaded, name):
+def test_interrupted_wait_under_the_magic(loaded, name):
     cell, _, error, _ = TRAPS[name]
     ran = loaded.run(f"%%gpumem -v facts\n{cell}")
     check(ran, None, error, 1)
@@ -120,7 +120,7 @@ ABOVE = {
 
 
 @pytest.mark.parametrize("name", ABOVE)
-def test_our_magic_below_another(loaded, name):
+def test_magic_below_another(loaded, name):
     cell, value, reports = ABOVE[name]
     number = loaded.shell.execution_count
     ran = loaded.run(cell)
@@ -130,14 +130,14 @@ def test_our_magic_below_another(loaded, name):
     check(loaded.run("1 + 1"), 2, None, 1)
 
 
-def test_ours_twice_is_an_error_before_the_body(loaded):
+def test_magic_used_twice_is_an_error_before_the_body(loaded):
     ran = loaded.run("%%gpumem -q\n%%gpumem -v second\nran = True")
     assert "put all options on one line" in ran.stderr
     assert "ran" not in loaded.shell.user_ns
     assert "second" not in loaded.shell.user_ns
 
 
-def test_ours_in_a_nested_run_is_that_runs_own(loaded):
+def test_magic_in_a_nested_run_measures_that_run(loaded):
     ran = loaded.run("ip = get_ipython()\nip.run_cell('%%gpumem -v inner\\n6 * 7')\nkept = " + LARGE)
     assert len(ran.texts) == 2
     assert ran.texts[0].startswith("host memory of this process")
@@ -167,14 +167,14 @@ def test_silent_and_unstored(loaded):
 def test_a_kernel_that_ends_a_cell_with_none(loaded):
     """As ipykernel does for a cancelled async cell."""
     shell = loaded.shell
-    seen = []
-    shell.events.register("pre_run_cell", seen.append)
+    infos = []
+    shell.events.register("pre_run_cell", infos.append)
     loaded.run("x = 1")
-    shell.events.unregister("pre_run_cell", seen.append)
+    shell.events.unregister("pre_run_cell", infos.append)
     before = len(loaded.reports)
     shell.events.trigger("post_run_cell", None)  # no cell is open
     assert len(loaded.reports) == before
-    shell.events.trigger("pre_run_cell", seen[0])
+    shell.events.trigger("pre_run_cell", infos[0])
     shell.events.trigger("post_run_cell", None)
     assert len(loaded.reports) == before + 1
     assert loaded.last.success is False
@@ -182,7 +182,7 @@ def test_a_kernel_that_ends_a_cell_with_none(loaded):
 
 
 @pytest.mark.parametrize("alive", [False, True])
-def test_an_end_that_never_came(loaded, alive):
+def test_cell_without_an_end(loaded, alive):
     """A beginning without an end spoils no later cell, once it is gone or another beginning has ended."""
 
     class Info:
@@ -317,7 +317,7 @@ def test_many_lines_of_output(loaded):
     assert len(ran.texts) == 1
 
 
-def test_the_result_is_not_read(loaded):
+def test_result_is_not_read(loaded):
     """A value that dislikes being looked at is the user's own business."""
     loaded.run(
         "class Shy:\n"

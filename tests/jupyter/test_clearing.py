@@ -21,7 +21,7 @@ TAKE = "kept = [bytearray(30 << 20)]\nimport sys\nfrom IPython.display import cl
         ("h = display('frame', display_id=True); clear_output(wait=True); h.update('other')", 0),
     ],
 )
-def test_the_last_picture_stays(loaded, tail, reports):
+def test_last_picture_stays(loaded, tail, reports):
     ran = loaded.run(TAKE + tail)
     assert sum("RSS" in text for text in ran.texts) == reports, ran.texts
 

@@ -43,7 +43,7 @@ ELSEWHERE = {"--engines", "--collect"}
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "expected"),
     [
         ("%%gpumem --s", ["--snapshot", "--stacks"]),
         ("%%gpumem -q --max", ["--max-entries"]),
@@ -89,9 +89,9 @@ ELSEWHERE = {"--engines", "--collect"}
         ("%%time --s", None),
     ],
 )
-def test_candidates(line, found):
-    got = candidates(line)
-    assert (None if not got else sorted(got)) == (found and sorted(found))
+def test_candidates(line, expected):
+    completions = candidates(line)
+    assert (sorted(completions) if completions else None) == (expected and sorted(expected))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,8 @@ def test_paths(line, tmp_path, monkeypatch):
 def completions(shell, text):
     """What Tab offers, each as the line that it makes."""
     with provisionalcompleter():
-        return [text[: one.start] + one.text + text[one.end :] for one in shell.Completer.completions(text, len(text))]
+        completions = shell.Completer.completions(text, len(text))
+        return [text[: part.start] + part.text + text[part.end :] for part in completions]
 
 
 @pytest.mark.skipif(version_info < (8, 6), reason="this IPython has no matchers")
@@ -127,7 +128,7 @@ def test_through_ipython(loaded, tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(version_info < (8, 6), reason="this IPython has no matchers")
-def test_python_is_still_completed_in_a_statement(loaded):
+def test_python_is_completed_in_a_statement(loaded):
     loaded.run("some_long_name = 1")
     ours, theirs = (completions(loaded.shell, f"%{magic} some_lo") for magic in ("gpumem", "time"))
     assert [line.replace("%gpumem", "%time") for line in ours] == theirs

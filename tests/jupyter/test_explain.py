@@ -35,14 +35,14 @@ def test_all_steps(heap, fake_gpu):
     ran = heap.run("%gpumem explain")
     (fall,) = ipygpumem.explain().devices
     assert fall.imbalance == 0
-    found = steps(fall)
-    assert found["nvidia-smi shows"] == fake_gpu.nvml_device.used
-    assert found["allocated (tensors)"] == torch.cuda.memory_allocated()
-    assert (found["CUDA context"], found["first kernels"]) == (CONTEXT, KERNELS)
-    assert found["libraries, kernel code, stacks, graphs"] == 256 * MIB
-    assert found["pid 4194303"] == 500 * MIB
-    assert found["unused in private pools of graphs"] == 64 * MIB
-    assert found["cached, can be freed"] + found["cached, cannot be freed"] + 64 * MIB == (
+    amounts = steps(fall)
+    assert amounts["nvidia-smi shows"] == fake_gpu.nvml_device.used
+    assert amounts["allocated (tensors)"] == torch.cuda.memory_allocated()
+    assert (amounts["CUDA context"], amounts["first kernels"]) == (CONTEXT, KERNELS)
+    assert amounts["libraries, kernel code, stacks, graphs"] == 256 * MIB
+    assert amounts["pid 4194303"] == 500 * MIB
+    assert amounts["unused in private pools of graphs"] == 64 * MIB
+    assert amounts["cached, can be freed"] + amounts["cached, cannot be freed"] + 64 * MIB == (
         torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     )
     lines = ran.text.splitlines()
@@ -58,15 +58,15 @@ def test_all_steps(heap, fake_gpu):
 
 def test_returnable_memory_is_freed(heap, fake_gpu):
     before = ipygpumem.explain().devices[0]
-    found = steps(before)
-    assert found["cached, can be freed"] == 32 * MIB
+    amounts = steps(before)
+    assert amounts["cached, can be freed"] == 32 * MIB
     torch.cuda.empty_cache()
     after = steps(ipygpumem.explain().devices[0])
-    freed = found["nvidia-smi shows"] - after["nvidia-smi shows"]
+    freed = amounts["nvidia-smi shows"] - after["nvidia-smi shows"]
     # no graph uses the pool any more, which cannot be seen from outside
-    assert freed == found["cached, can be freed"] + found["unused in private pools of graphs"]
+    assert freed == amounts["cached, can be freed"] + amounts["unused in private pools of graphs"]
     assert "cached, can be freed" not in after
-    assert after["cached, cannot be freed"] == found["cached, cannot be freed"]
+    assert after["cached, cannot be freed"] == amounts["cached, cannot be freed"]
 
 
 def test_nothing_is_changed(heap, fake_gpu):
@@ -122,11 +122,11 @@ def test_names_of_libraries_while_cupti_records(cupti, heap, fake_gpu):
     fake_gpu.nvml_device.unattributed += 512 * MIB
     explanation = ipygpumem.explain()
     (fall,) = explanation.devices
-    found = steps(fall)
-    assert (found["NCCL"], found["CuPy"]) == (388 * MIB, 256 * MIB)
-    assert found["managed memory"] == 512 * MIB
-    assert found["unattributed"] == 8 * MIB
-    assert not any("libraries" in label for label in found)
+    amounts = steps(fall)
+    assert (amounts["NCCL"], amounts["CuPy"]) == (388 * MIB, 256 * MIB)
+    assert amounts["managed memory"] == 512 * MIB
+    assert amounts["unattributed"] == 8 * MIB
+    assert not any("libraries" in label for label in amounts)
     assert fall.imbalance == 0
     assert "libraries: memory allocated since " in str(explanation)
     heap.run("%config GPUMem.outside = 'off'")
@@ -140,9 +140,9 @@ def test_records_that_include_the_first_kernels(cupti, make_notebook, fake_gpu):
     notebook = make_notebook()
     notebook.run("import torch", store_history=False)
     notebook.load()
-    found = steps(ipygpumem.explain().devices[0])
-    assert "first kernels" not in found, "their libraries would be counted twice"
-    assert found["kernel code, stacks, graphs"] == KERNELS
+    amounts = steps(ipygpumem.explain().devices[0])
+    assert "first kernels" not in amounts, "their libraries would be counted twice"
+    assert amounts["kernel code, stacks, graphs"] == KERNELS
     outside_records().release()
 
 
@@ -164,9 +164,9 @@ def test_steps_add_up_in_every_regime(make_gpu, regime):
     assert fall.imbalance == 0
     assert fall.totals[-1].amount == 100 * MIB
     if regime in {"B", "wsl", "hidden", "shared"}:
-        (rest,) = [step for step in fall.steps if step.grade.trust == "device"]
-        assert rest.label == "this or other processes"
-        assert rest.grade.reason
+        (remainder,) = [step for step in fall.steps if step.grade.trust == "device"]
+        assert remainder.label == "this or other processes"
+        assert remainder.grade.reason
 
 
 def test_without_nvml_and_after_a_failed_kernel(make_gpu):
@@ -227,9 +227,9 @@ def test_without_a_gpu_main_memory_is_shown(loaded):
 
 
 def test_options_and_result(heap):
-    found = heap.run("%gpumem explain -o -q").value
-    assert repr(found) == str(found)
-    assert found.to_dict()["devices"][0]["device"] == "cuda:0"
+    explanation = heap.run("%gpumem explain -o -q").value
+    assert repr(explanation) == str(explanation)
+    assert explanation.to_dict()["devices"][0]["device"] == "cuda:0"
     heap.run("%gpumem explain -q -v why")
     assert heap.shell.user_ns["why"].devices
     for words in ("now", "--svg", "-d cuda:7", "-v 1x"):

@@ -1,4 +1,4 @@
-"""Loading and unloading: what is put into a shell is taken back, and nothing else."""
+"""Loading and unloading: the extension restores what it changed in a shell, and nothing else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def footprint(shell):
         "configurables": list(shell.configurables),
         "config": dict(shell.config),
         "matchers": list(getattr(shell.Completer, "custom_matchers", ())),
-        "formatters": {name: dict(one.type_printers) for name, one in shell.display_formatter.formatters.items()},
+        "formatters": {
+            name: dict(formatter.type_printers) for name, formatter in shell.display_formatter.formatters.items()
+        },
         "tracebacks": shell.custom_exceptions,
         "names": {name for name in shell.user_ns if not re.fullmatch(r"_i*|_+\d*|_i\d+|In|Out|_exit_code", name)},
         "torch": {name: getattr(torch._C, name) for name in dir(torch._C) if name.startswith(("_cuda", "_accel"))},
@@ -61,7 +63,7 @@ def test_load_on_a_gpu_says_one_line(fake_gpu, notebook):
     )
 
 
-def test_unload_takes_everything_back(fake_gpu, notebook):
+def test_unload_restores_everything(fake_gpu, notebook):
     before = footprint(notebook.shell)
     notebook.load()
     notebook.run(ALLOCATE)
@@ -88,7 +90,7 @@ def test_many_times(fake_gpu, notebook):
     assert footprint(notebook.shell) == before
 
 
-def test_loaded_is_loaded_once(fake_gpu, notebook):
+def test_loading_twice_loads_once(fake_gpu, notebook):
     notebook.load()
     ipygpumem.load_ipython_extension(notebook.shell)  # past IPython's own guard
     notebook.run("%reload_ext ipygpumem", store_history=False)
@@ -106,7 +108,7 @@ def test_reports_outlive_a_reload(fake_gpu, notebook):
     assert [report.cell for report in notebook.reports] == [1, 2]
 
 
-def test_unloading_gives_a_users_own_back(notebook):
+def test_unload_restores_a_users_own_magics(notebook):
     shell = notebook.shell
 
     def mine(line, cell=None):
@@ -128,7 +130,7 @@ def test_unloading_gives_a_users_own_back(notebook):
     assert shell.display_formatter.formatters["text/html"].for_type(Report) is mine
 
 
-def test_unloading_leaves_what_came_later(notebook):
+def test_unload_keeps_later_changes(notebook):
     shell = notebook.shell
     notebook.load()
 

@@ -56,11 +56,11 @@ def test_a_full_disk(gpu_notebook, tmp_path):
     assert ran.value == 42
     assert ran.text.splitlines()[-1] == f"the snapshot {path} was not written: File too large"
     assert path.read_bytes() == b"old"
-    assert [one.name for one in tmp_path.iterdir()] == ["x.pickle"]
+    assert [path.name for path in tmp_path.iterdir()] == ["x.pickle"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_takes_no_file(gpu_notebook, tmp_path):
+def test_read_only_folder(gpu_notebook, tmp_path):
     tmp_path.chmod(0o500)
     ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\nran = True")
     assert ran.stderr.startswith(f"UsageError: %%gpumem: cannot write into {tmp_path}: ")
@@ -73,7 +73,7 @@ def test_a_folder_where_nothing_can_be_written(gpu_notebook):
     assert "ran" not in gpu_notebook.shell.user_ns
 
 
-def test_the_user_takes_the_recording_over(gpu_notebook, tmp_path):
+def test_recording_taken_over_by_the_user(gpu_notebook, tmp_path):
     ran = gpu_notebook.run(
         f"%%gpumem --snapshot {tmp_path}/x.pickle\ntorch.cuda.memory._record_memory_history(max_entries=9)"
     )
@@ -81,7 +81,7 @@ def test_the_user_takes_the_recording_over(gpu_notebook, tmp_path):
     assert torch._C._cuda_isHistoryEnabled() is True
 
 
-def test_a_guest_in_the_users_recording(gpu_notebook, fake_gpu, tmp_path):
+def test_snapshot_during_the_users_recording(gpu_notebook, fake_gpu, tmp_path):
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=5000)")
     before = dict(fake_gpu.history)
     ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/x.pickle\n{take(10)}")
@@ -91,7 +91,7 @@ def test_a_guest_in_the_users_recording(gpu_notebook, fake_gpu, tmp_path):
     assert [event["size"] for event in trace if event["action"] == "alloc"] == [10 * MIB]
 
 
-def test_dropped_events_are_told(gpu_notebook, tmp_path):
+def test_dropped_events_are_reported(gpu_notebook, tmp_path):
     ran = gpu_notebook.run(
         f"%%gpumem --snapshot {tmp_path}/x.pickle --max-entries 10\n"
         "for _ in range(50): torch.ones(1 << 20, dtype=torch.uint8, device='cuda')"
@@ -127,7 +127,7 @@ def test_torch_without_a_gpu(notebook, tmp_path):
     assert ran.text.startswith("host memory (RSS)  +")
 
 
-def test_a_torch_that_fails_to_import(notebook, monkeypatch):
+def test_torch_that_fails_to_import(notebook, monkeypatch):
     class Broken(importlib.machinery.SourceFileLoader):
         def create_module(self, spec):
             raise OSError("libcudart.so.12: cannot open shared object file")
@@ -164,7 +164,7 @@ def test_cuda_that_does_not_start(fake_gpu, notebook):
     assert notebook.run("6 * 7").value == 42
 
 
-def test_after_a_failed_kernel_the_reports_go_on(gpu_notebook, fake_gpu):
+def test_reports_after_a_failed_kernel(gpu_notebook, fake_gpu):
     gpu_notebook.run(take(64))
     fake_gpu.break_device()
     ran = gpu_notebook.run("del kept\n42")
@@ -179,7 +179,7 @@ def test_after_a_failed_kernel_the_reports_go_on(gpu_notebook, fake_gpu):
 # NVML
 
 
-def test_nvml_dies_in_mid_session(gpu_notebook, fake_gpu):
+def test_nvml_fails_during_a_session(gpu_notebook, fake_gpu):
     import pynvml
 
     gpu_notebook.run(take(64))
@@ -201,7 +201,7 @@ def test_nvml_dies_in_mid_session(gpu_notebook, fake_gpu):
     assert "fallen off the bus" in gpu_notebook.run("%gpumem").text
 
 
-def test_nvml_dies_and_comes_back(gpu_notebook, fake_gpu):
+def test_nvml_fails_and_recovers(gpu_notebook, fake_gpu):
     import pynvml
 
     fake_gpu.nvml.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_UNKNOWN)
@@ -284,17 +284,17 @@ def test_a_reading_that_fails(gpu_notebook, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
-    """The child runs the same cell's end, cells and magics of its own, and touches nothing."""
-    told, shell = tmp_path / "told", gpu_notebook.shell
+    """The child ends the same cell, and runs further cells and magics, which use neither CUDA nor NVML."""
+    output, shell = tmp_path / "output", gpu_notebook.shell
 
     def in_child():
         import ipygpumem
 
         fake_gpu.calls.clear()
         before = len(ipygpumem.reports)
-        ran = [
-            gpu_notebook.run(cell)
-            for cell in (
+        cells = [
+            gpu_notebook.run(code)
+            for code in (
                 "6 * 7",
                 f"%%gpumem --snapshot {tmp_path}/child.pickle\n6 * 7",
                 "%gpumem 6 * 7",
@@ -303,15 +303,15 @@ def test_a_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
             )
         ]
         facts = {
-            "values": [one.value for one in ran],
-            "texts": [text for one in ran for text in one.texts],
-            "stderr": "".join(one.stderr for one in ran),
+            "values": [cell.value for cell in cells],
+            "texts": [text for cell in cells for text in cell.texts],
+            "stderr": "".join(cell.stderr for cell in cells),
             "calls": dict(fake_gpu.calls),
             "nvml": dict(fake_gpu.nvml.calls),
             "reports": len(ipygpumem.reports) - before,
-            "stdout": ran[3].stdout,
+            "stdout": cells[3].stdout,
         }
-        told.write_text(repr(facts))
+        output.write_text(repr(facts))
 
     def forks():
         fake_gpu.nvml.calls.clear()
@@ -329,7 +329,7 @@ def test_a_forked_child_does_nothing(gpu_notebook, fake_gpu, tmp_path):
     assert "+64.0 MiB" in ran.text
     assert (tmp_path / "parent.pickle").exists()
     assert not (tmp_path / "child.pickle").exists()
-    facts = ast.literal_eval(told.read_text())
+    facts = ast.literal_eval(output.read_text())
     assert facts["values"] == [42, 42, 42, None, None]
     assert facts["texts"] == []
     assert facts["stderr"] == ""
@@ -363,5 +363,5 @@ def test_three_hundred_cells_cost_two_kilobytes_each(gpu_notebook, make_notebook
     tracemalloc.stop()
     count = len(gpu_notebook.reports) - before
     assert count == 300
-    held = sum(one.size for one in ours.statistics("filename"))
+    held = sum(line.size for line in ours.statistics("filename"))
     assert held / count <= 2048, "\n".join(map(str, ours.statistics("lineno")[:12]))

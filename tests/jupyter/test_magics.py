@@ -39,7 +39,7 @@ def usage(ran):
 # %gpumem alone
 
 
-def test_the_books(gpu_notebook):
+def test_breakdown(gpu_notebook):
     gpu_notebook.run(take(100))
     ran = gpu_notebook.run("%gpumem")
     assert ran.value is None
@@ -64,7 +64,7 @@ def test_the_books(gpu_notebook):
     assert ran.displays[0]["text/html"].startswith("<div")
 
 
-def test_the_books_on_a_machine_without_gpu(loaded):
+def test_breakdown_without_a_gpu(loaded):
     loaded.run("%config GPUMem.report = 'changed'")
     text = loaded.run("%gpumem").text
     assert text.startswith("host memory\n")
@@ -72,14 +72,14 @@ def test_the_books_on_a_machine_without_gpu(loaded):
     assert "no GPU: torch" in text
 
 
-def test_the_books_as_a_value(gpu_notebook):
+def test_breakdown_as_a_value(gpu_notebook):
     ran = gpu_notebook.run("now = %gpumem -o -q\nnow")
     assert ran.displays == []
     assert isinstance(ran.value, Reading)
     assert isinstance(gpu_notebook.run("%gpumem -q -v now2\nnow2").value, Reading)
 
 
-def test_the_books_of_one_device(two_gpus, make_notebook):
+def test_breakdown_of_one_device(two_gpus, make_notebook):
     notebook = make_notebook()
     notebook.load()
     torch.ones(1, device="cuda:1")
@@ -98,7 +98,7 @@ def test_on_and_off(gpu_notebook):
     assert len(gpu_notebook.run(take(10, "more")).texts) == 1
 
 
-def test_on_brings_back_what_was_on(loaded):
+def test_on_restores_the_setting(loaded):
     loaded.run("%gpumem off")
     loaded.run("%gpumem on")
     assert loaded.run("%config GPUMem.report", store_history=False).value == "always"
@@ -180,8 +180,8 @@ def test_statements(loaded, line, name, value):
     ran = loaded.run(line)
     assert ran.success, ran
     assert ran.value is None
-    got = loaded.shell.user_ns[name]
-    assert (list(got) if isinstance(value, list) else got) == value
+    result = loaded.shell.user_ns[name]
+    assert (list(result) if isinstance(value, list) else result) == value
     assert len(ran.texts) == (0 if "-q" in line else 1)
 
 
@@ -262,7 +262,7 @@ def test_a_statement_that_is_stopped(loaded, error):
     assert current().peaks._scopes == []
 
 
-def test_a_statement_that_is_no_python(loaded):
+def test_statement_with_a_syntax_error(loaded):
     assert usage_line(loaded.run("%gpumem x +")) == "%gpumem: invalid syntax: 'x +'"
     assert usage_line(loaded.run("%gpumem record sart")) == "%gpumem record: name one of start, save, stop"
     assert len(loaded.run("1 + 1").texts) == 1
@@ -372,7 +372,7 @@ def test_bad_options_of_a_statement(gpu_notebook, words):
     assert "x" not in gpu_notebook.shell.user_ns
 
 
-def test_a_snapshot_without_a_statement_is_told(gpu_notebook, tmp_path):
+def test_snapshot_without_a_statement_is_an_error(gpu_notebook, tmp_path):
     line = usage(gpu_notebook.run(f"%gpumem --snapshot {tmp_path}/x.pickle"))
     assert line == "%gpumem: add the statement to record; %%gpumem records a cell"
 
@@ -400,19 +400,19 @@ def test_snapshot(gpu_notebook, tmp_path):
     again = gpu_notebook.run(cell.replace(take(30), take(20)))  # a re-run overwrites
     assert again.success
     assert pickle.loads(path.read_bytes())["ipygpumem"]["cells"][0]["number"] == number + 1
-    assert [one.name for one in tmp_path.iterdir()] == ["run.pickle"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run.pickle"]
 
 
 @pytest.mark.parametrize("stacks", ["python", "all", "none"])
 def test_stacks(gpu_notebook, fake_gpu, tmp_path, stacks):
-    seen = []
-    gpu_notebook.shell.user_ns["look"] = lambda: seen.append(dict(fake_gpu.history))
+    histories = []
+    gpu_notebook.shell.user_ns["look"] = lambda: histories.append(dict(fake_gpu.history))
     words = (
         f"--snapshot {tmp_path}/x.pickle --stacks {stacks} --max-entries 77 --history skip_actions=['free_requested']"
     )
     ran = gpu_notebook.run(f"%%gpumem {words.replace('[', chr(34) + '[').replace(']', ']' + chr(34))}\nlook()")
     assert ran.success, ran
-    (history,) = seen
+    (history,) = histories
     assert history["max_entries"] == 77
     assert history["stacks"] == ("all" if stacks == "all" else "python")
     assert history["context"] == (None if stacks == "none" else "all")
@@ -450,7 +450,7 @@ def test_out_of_memory(gpu_notebook, tmp_path):
     assert "cuda:0 is out of memory" in ran.text
 
 
-def test_a_quiet_cell_still_tells_what_was_lost(gpu_notebook, tmp_path):
+def test_quiet_cell_still_reports_lost_recordings(gpu_notebook, tmp_path):
     folder = tmp_path / "gone"
     folder.mkdir()
     ran = gpu_notebook.run(f"%%gpumem -q --snapshot {folder}/x.pickle\nimport os; os.rmdir({str(folder)!r})\n42")
@@ -484,7 +484,7 @@ class Thing:
 
 
 @pytest.mark.parametrize("head", ["", "%%gpumem\n", "%%gpumem -v facts\n", "%%time\n%%gpumem\n"])
-def test_values_and_errors_are_let_go(loaded, head):
+def test_values_and_errors_are_released(loaded, head):
     shell = loaded.shell
     shell.user_ns["Thing"] = Thing
     loaded.run(head + "import weakref\nthing = Thing()\nalive = weakref.ref(thing)\nthing")
@@ -501,7 +501,7 @@ def test_values_and_errors_are_let_go(loaded, head):
     assert alive() is None
 
 
-def test_a_failed_statement_is_let_go(loaded):
+def test_failed_statement_is_released(loaded):
     shell = loaded.shell
     shell.user_ns["Thing"] = Thing
     loaded.run(
@@ -527,7 +527,7 @@ def forget(shell):
             setattr(shell.InteractiveTB, name, None)
     shell.last_execution_result = None
     shell.history_manager.output_hist.clear()
-    for name in ("_", "__", "___", *[one for one in shell.user_ns if one.startswith("_") and one[1:].isdigit()]):
+    for name in ("_", "__", "___", *[key for key in shell.user_ns if key.startswith("_") and key[1:].isdigit()]):
         shell.user_ns.pop(name, None)
         shell.user_ns_hidden.pop(name, None)
     shell.displayhook._, shell.displayhook.__, shell.displayhook.___ = "", "", ""

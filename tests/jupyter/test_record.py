@@ -117,7 +117,7 @@ def test_saved_again_and_again(gpu_notebook, tmp_path):
         ("record start --snapshot x", "%gpumem record start: unrecognized arguments: --snapshot x"),
     ],
 )
-def test_what_cannot_be(gpu_notebook, tmp_path, monkeypatch, line, message):
+def test_invalid_commands(gpu_notebook, tmp_path, monkeypatch, line, message):
     monkeypatch.chdir(tmp_path)
     assert usage(gpu_notebook.run(f"%gpumem {line}")) == message.format(here=tmp_path)
     assert not recording()
@@ -142,7 +142,7 @@ def test_a_users_own_recording_is_left_alone(gpu_notebook, fake_gpu):
     assert usage(gpu_notebook.run("%gpumem record stop")) == "%gpumem record stop: nothing is being recorded"
 
 
-def test_taken_over_by_the_user(gpu_notebook):
+def test_recording_taken_over_by_the_user(gpu_notebook):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run("torch.cuda.memory._record_memory_history(max_entries=500)")
     ran = gpu_notebook.run(allocation(8))
@@ -152,7 +152,7 @@ def test_taken_over_by_the_user(gpu_notebook):
     assert "recording" not in gpu_notebook.run(allocation(8, "more")).text
 
 
-def test_a_cells_own_snapshot_meanwhile(gpu_notebook, tmp_path):
+def test_snapshot_of_a_cell_during_a_recording(gpu_notebook, tmp_path):
     gpu_notebook.run("%gpumem record start")
     gpu_notebook.run(allocation(4))
     ran = gpu_notebook.run(f"%%gpumem --snapshot {tmp_path}/cell.pickle\n{allocation(8, 'more')}")

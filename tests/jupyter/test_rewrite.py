@@ -43,7 +43,7 @@ def through_ipython(cell):
         ("\n\n%%gpumem\nx\n", CALL.format("") + "x\n"),
     ],
 )
-def test_what_becomes_of_a_cell(cell, expected):
+def test_rewritten_cell(cell, expected):
     assert through_ipython(cell) == expected
 
 
@@ -60,7 +60,7 @@ def test_what_becomes_of_a_cell(cell, expected):
         "%%gpumem?\n",
     ],
 )
-def test_what_is_left_alone(cell):
+def test_cells_that_are_not_rewritten(cell):
     lines = cell.splitlines(keepends=True)
     assert rewrite(lines) is lines
 
@@ -74,7 +74,7 @@ ENDS = st.sampled_from(["\n", "\r\n"])
 @settings(deadline=None)
 @given(body=BODIES, end=ENDS, words=st.text(st.characters(categories=["L", "N"]), max_size=8))
 @example(body=["    x = 1", "  y"], end="\n", words="")
-def test_a_body_becomes_what_it_would_without_us(body, end, words):
+def test_body_is_transformed_as_without_the_magic(body, end, words):
     """Whatever IPython does to a cell, it does to the body."""
     body = "".join(line + end for line in body)
     first = "".join(body.splitlines(keepends=True)[:1])
@@ -90,7 +90,7 @@ def test_a_body_becomes_what_it_would_without_us(body, end, words):
 
 @settings(deadline=None)
 @given(body=BODIES, end=ENDS)
-def test_twice_is_once(body, end):
+def test_rewriting_twice_changes_nothing(body, end):
     lines = "".join(f"{line}{end}" for line in ["%%gpumem -q", *body]).splitlines(keepends=True)
     once = rewrite(lines)
     assert rewrite(list(once)) == once
@@ -117,5 +117,5 @@ def test_lines_keep_their_numbers(body):
         ("for i in x:", "incomplete"),
     ],
 )
-def test_the_terminals_prompt_waits_for_the_body(loaded, text, status):
+def test_terminal_prompt_waits_for_the_body(loaded, text, status):
     assert loaded.shell.input_transformer_manager.check_complete(text)[0] == status

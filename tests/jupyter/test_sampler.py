@@ -14,10 +14,10 @@ def passing():
 
 
 def threads():
-    return [one.name for one in threading.enumerate() if one.name.startswith("ipygpumem")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ipygpumem")]
 
 
-def test_a_cell_tells_what_came_and_went(gpu_notebook, fake_gpu):
+def test_peak_outside_pytorch_within_a_cell(gpu_notebook, fake_gpu):
     gpu_notebook.shell.user_ns["gpu"] = fake_gpu
     gpu_notebook.run(CELL)
     text = gpu_notebook.run("passing()").text
@@ -54,9 +54,9 @@ def test_over_several_cells(gpu_notebook, fake_gpu, tmp_path):
     gpu_notebook.run(f"%gpumem record save {tmp_path / 'x.pickle'}")
     gpu_notebook.run("%gpumem record stop")
     own = Snapshot.load(tmp_path / "x.pickle").own
-    found = own.curves["outside PyTorch"]
-    assert max(found["bytes"]) - min(found["bytes"]) == 1200 << 20
+    curve = own.curves["outside PyTorch"]
+    assert max(curve["bytes"]) - min(curve["bytes"]) == 1200 << 20
     long = [cell for cell in own.cells if cell.end_us - cell.start_us > 80_000]
     assert len(long) == 2
     for cell in long:
-        assert any(cell.start_us <= time_us <= cell.end_us for time_us in found["time_us"])
+        assert any(cell.start_us <= time_us <= cell.end_us for time_us in curve["time_us"])

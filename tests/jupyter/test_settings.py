@@ -121,13 +121,13 @@ def test_a_device_that_only_torch_can_deny(fake_gpu, make_notebook, monkeypatch)
         assert faults == ["c.GPUMem.devices = 'gpu0' is ignored: 'gpu0' is not a device: write cuda:0, or 0"]
 
 
-def test_asking_for_a_section_does_not_make_it():
+def test_missing_section_is_not_created():
     config = Config()
     assert without_faults(config, "GPUMem") == (config, [])
     assert dict(config) == {}
 
 
-def test_an_unknown_name_is_told_by_traitlets(fake_gpu, configured):
+def test_unknown_name_is_reported_by_traitlets(fake_gpu, configured):
     with pytest.warns(UserWarning, match="Config option `color` not recognized by `GPUMem`"):
         assert configured(color="red").said.success
 
@@ -140,7 +140,7 @@ def test_report(fake_gpu, setting, report, reports):
     assert len(notebook.run("%%gpumem\n1 + 1").texts) == 1  # asked for is always shown
 
 
-def test_report_off_is_told_at_load(fake_gpu, configured):
+def test_load_says_that_reports_are_off(fake_gpu, configured):
     assert configured(report="off").said.stdout.endswith("; reports are off (%gpumem on)\n")
 
 
@@ -159,7 +159,7 @@ def test_min_change(fake_gpu, setting, least, reports):
 def test_style(fake_gpu, setting, style, tables):
     notebook = setting(style=style)
     cells = (take(64), f"%%gpumem\n{take(64, 'more')}")
-    assert ["allocated (tensors)" in notebook.run(cell).text for cell in cells] == [bool(one) for one in tables]
+    assert ["allocated (tensors)" in notebook.run(cell).text for cell in cells] == [bool(table) for table in tables]
 
 
 @pytest.mark.parametrize("devices", ["cuda:1", "1", 1, ["cuda:1"], ("1",), "cuda:1, cuda:1"])
@@ -180,7 +180,7 @@ def test_no_devices_at_all_is_refused(fake_gpu, configured):
     assert "devices must not be empty" in configured(devices=[]).said.stdout
 
 
-def test_unload_watches_everything_again(two_gpus, configured):
+def test_unload_monitors_all_devices_again(two_gpus, configured):
     from ipygpumem.measurement.runtime import current
 
     notebook = configured(devices="cuda:1")
@@ -215,7 +215,7 @@ def test_preload_off_leaves_cuda_alone(fake_gpu, configured):
     assert "since the baseline" not in notebook.run("%gpumem").text, "nothing changed since"
 
 
-def test_the_books_do_not_call_an_idle_machine_one_without_gpu(fake_gpu, configured):
+def test_breakdown_before_cuda_is_initialized(fake_gpu, configured):
     text = configured(preload="off").run("%gpumem").text
     assert "no GPU" not in text
     assert "CUDA has not started" in text
@@ -252,12 +252,12 @@ def test_synchronize(fake_gpu, configured):
     from ipygpumem.sources import pytorch
 
     original = pytorch.synchronize
-    pytorch.synchronize = lambda indexes: waits.append(list(indexes))
+    pytorch.synchronize = lambda: waits.append("all devices")
     try:
         notebook.run(take(64, "more"))
     finally:
         pytorch.synchronize = original
-    assert waits == [[0], [0]]
+    assert waits == ["all devices"] * 2
 
 
 def test_host_peak(make_notebook):
@@ -284,7 +284,7 @@ def test_configuration_from_the_command_line():
     assert (settings.min_change, settings.devices, settings.synchronize) == (4 * MIB, None, True)
 
 
-def test_a_device_that_comes_under_watch_in_a_cell_is_told_of_from_the_next(two_gpus, setting):
+def test_device_selected_in_a_cell_is_reported_from_the_next_cell(two_gpus, setting):
     notebook = setting()
     notebook.run("a = torch.ones(10 << 20, device='cuda:0'); b = torch.ones(10 << 20, device='cuda:1')")
     notebook.run("%config GPUMem.devices = 'cuda:1'")
@@ -298,4 +298,4 @@ def test_a_device_that_comes_under_watch_in_a_cell_is_told_of_from_the_next(two_
     assert notebook.last.notes == (note,)
     assert note in ran.text
     notebook.run("c = torch.ones(1 << 20, device='cuda:1')")
-    assert {name: one.held for name, one in notebook.last.devices.items()} == {"cuda:0": 0, "cuda:1": 4 << 20}
+    assert {name: device.held for name, device in notebook.last.devices.items()} == {"cuda:0": 0, "cuda:1": 4 << 20}

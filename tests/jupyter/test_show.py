@@ -62,7 +62,7 @@ def test_the_line_in_a_terminal(terminal, monkeypatch):
     )
 
 
-def test_a_notebook_is_no_terminal(loaded):
+def test_notebook_is_not_a_terminal(loaded):
     assert not is_terminal(loaded.shell)
     assert not uses_color(loaded.shell)
 

@@ -71,7 +71,7 @@ def test_two_files_and_names_that_expand(quiet, gpt, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         ("", "%gpumem view: name one snapshot, or up to 8 to show side by side"),
         ("a b c d e f g h i", "%gpumem view: name one snapshot, or up to 8 to show side by side"),
@@ -82,11 +82,11 @@ def test_two_files_and_names_that_expand(quiet, gpt, tmp_path):
         ("{no_such}", "%gpumem view: '{no_such}' cannot be expanded (NameError: name 'no_such' is not defined)"),
     ],
 )
-def test_words_that_mean_nothing(quiet, words, told):
-    assert usage(quiet.run(f"%gpumem view {words}")) == told
+def test_invalid_arguments(quiet, arguments, message):
+    assert usage(quiet.run(f"%gpumem view {arguments}")) == message
 
 
-def test_a_file_that_is_none(quiet, tmp_path):
+def test_file_that_is_not_a_snapshot(quiet, tmp_path):
     (tmp_path / "x").write_text("nonsense")
     assert usage(quiet.run(f"%gpumem view {tmp_path}/x")).startswith(f"%gpumem view: {tmp_path}/x: neither a pickle")
 
@@ -147,6 +147,6 @@ def test_nothing_written_nothing_shown(gpu_notebook, tmp_path):
 
 
 def test_view_needs_a_snapshot(gpu_notebook):
-    told = usage(gpu_notebook.run(f"%%gpumem --view\n{BODY}"))
-    assert told == "%%gpumem: --view shows a recording: add --snapshot PATH"
+    message = usage(gpu_notebook.run(f"%%gpumem --view\n{BODY}"))
+    assert message == "%%gpumem: --view shows a recording: add --snapshot PATH"
     assert "kept" not in gpu_notebook.shell.user_ns

@@ -29,7 +29,7 @@ def executed(tmp_path_factory):
     return folder
 
 
-def test_the_notebook_and_the_log_tell_the_same(executed):
+def test_notebook_and_log_have_the_same_figures(executed):
     log, notebook = read_rows(executed / "s.jsonl"), read_notebook(executed / "run.ipynb")
     assert notebook.faults == log.faults == ()
     assert [row.code for row in notebook.rows] == [
@@ -48,11 +48,14 @@ def test_the_notebook_and_the_log_tell_the_same(executed):
 
 def test_each_output_carries_at_most_2_kb(executed):
     notebook = nbformat.read(executed / "run.ipynb", as_version=4)
-    carried = [
-        one["metadata"][MIME] for cell in notebook.cells for one in cell.outputs if MIME in one.get("metadata", {})
+    figures = [
+        output["metadata"][MIME]
+        for cell in notebook.cells
+        for output in cell.outputs
+        if MIME in output.get("metadata", {})
     ]
-    assert len(carried) == len(CELLS)
-    assert all(len(json.dumps(one).encode()) <= LIMIT for one in carried)
+    assert len(figures) == len(CELLS)
+    assert all(len(json.dumps(data).encode()) <= LIMIT for data in figures)
 
 
 def test_html_of_such_a_notebook_is_made(executed):
@@ -66,7 +69,7 @@ def test_html_of_such_a_notebook_is_made(executed):
 
 
 def run_cell(kernel, code, cell_id):
-    """As JupyterLab and VS Code do: the cell's id stands in the request's metadata."""
+    """Run a cell as JupyterLab and VS Code do, with the cell's id in the request's metadata."""
     content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "stop_on_error": False}
     message = kernel.client.session.msg(
         "execute_request", content | {"user_expressions": {}}, metadata={"cellId": cell_id}
@@ -75,7 +78,7 @@ def run_cell(kernel, code, cell_id):
     return kernel.answer(message["header"]["msg_id"])
 
 
-def test_a_cell_that_runs_again_is_told_against_its_last_run(kernel):
+def test_rerun_cell_is_compared_with_its_last_run(kernel):
     first = run_cell(kernel, "x = b'x' * (64 << 20)", "one")
     assert "last run" not in first.reports[0]
     run_cell(kernel, "y = 1", "two")
@@ -85,7 +88,7 @@ def test_a_cell_that_runs_again_is_told_against_its_last_run(kernel):
 
 
 def test_a_log_survives_the_kernel(tmp_path):
-    """The kernel is killed in the middle of a cell: what had settled stands whole."""
+    """The kernel is killed during a cell: the reports of earlier cells are complete."""
     from jupyter_client.manager import KernelManager
 
     path = tmp_path / "s.jsonl"
@@ -102,4 +105,4 @@ def test_a_log_survives_the_kernel(tmp_path):
     finally:
         client.stop_channels()
         manager.cleanup_resources()
-    assert [one.code for one in load_reports(path)] == ["x = 1", "y = 2"]
+    assert [report.code for report in load_reports(path)] == ["x = 1", "y = 2"]

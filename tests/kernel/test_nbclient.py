@@ -39,7 +39,7 @@ def executed():
         "1 + 1",
         "%%gpumem\ny = b'x' * (32 << 20)\nlen(y)",
         "1/0",
-        "import ipygpumem\n[(one.cell, one.cell_id, one.success) for one in ipygpumem.reports]",
+        "import ipygpumem\n[(report.cell, report.cell_id, report.success) for report in ipygpumem.reports]",
         "%gpumem",
         "%unload_ext ipygpumem\nz = b'x' * (64 << 20)",
         allow_errors=True,
@@ -78,17 +78,17 @@ def test_a_notebook_stays_small(executed):
 def test_html_shows_in_an_untrusted_notebook(executed):
     from html.parser import HTMLParser
 
-    seen = set()
+    names = set()
 
     class Parser(HTMLParser):
         def handle_starttag(self, tag, attrs):
-            seen.add(tag)
-            seen.update(f"@{name}" for name, _ in attrs)
+            names.add(tag)
+            names.update(f"@{name}" for name, _ in attrs)
 
     for cell in executed[0].cells:
         for bundle in displays(cell):
             Parser().feed(bundle["text/html"])
-    assert seen <= {"div", "span", "b", "table", "tr", "td", "th", "tbody", "@style", "@title"}
+    assert names <= {"div", "span", "b", "table", "tr", "td", "th", "tbody", "@style", "@title"}
 
 
 def test_numbers_and_names_of_cells(executed):
@@ -115,7 +115,7 @@ def test_bad_options_fail_the_run():
     assert error.ename == "UsageError"
 
 
-def test_a_report_is_plain_data(tmp_path):
+def test_reports_are_plain_data(tmp_path):
     notebook, error = execute(LOAD, "x = 1", "import ipygpumem, json\nprint(ipygpumem.last.to_json())")
     assert error is None
     facts = json.loads(notebook.cells[2].outputs[0]["text"])

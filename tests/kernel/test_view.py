@@ -17,7 +17,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 DATA = Path(__file__).parents[1] / "data"
 
 
-def test_a_notebook_that_nobody_watches_has_the_picture_and_no_widget():
+def test_unattended_notebook_has_the_picture_and_no_widget():
     sources = [
         LOAD,
         f"{SAMPLE}snapshot.view()",
@@ -68,7 +68,7 @@ def ask(kernel, comm, question):
             return data["content"], b"".join(map(bytes, answer["buffers"]))
 
 
-def test_a_kernel_that_somebody_watches(kernel, answering):
+def test_widget_in_an_interactive_notebook(kernel, answering):
     from ipygpumem import Snapshot
     from ipygpumem.snapshot import sample
 

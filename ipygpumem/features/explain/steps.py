@@ -104,9 +104,9 @@ def _process_steps(
         for process in processes[:_MAX_PROCESSES]
         if process.amount
     ]
-    rest = reading.others - sum(step.amount or 0 for step in steps)
-    if rest:
-        steps.append(Step("more processes" if steps else "other processes", "others", rest, accuracy))
+    remainder = reading.others - sum(step.amount or 0 for step in steps)
+    if remainder:
+        steps.append(Step("more processes" if steps else "other processes", "others", remainder, accuracy))
     return [*steps, *_unattributed_steps(reading, reading.unattributed, named), own]
 
 
@@ -119,14 +119,14 @@ def _unattributed_steps(reading: DeviceReading, unattributed: int, named: Sequen
         names = ", ".join(dict.fromkeys(memory.name for memory in managed_memory))
         reason = f"{names} has {size(managed)} of managed memory; how much of it is on the device is unknown"
         steps.append(Step("managed memory", "unattributed", on_device, grade("bound", reason), "freed with its arrays"))
-    rest = unattributed - on_device
-    if rest and unattributed > 0:
+    remainder = unattributed - on_device
+    if remainder and unattributed > 0:
         driver = "" if reading.driver_reserved is not None else "the driver's own memory, "
         reason = f"not in any process's entry: {driver}page tables, managed memory, hidden processes"
-        steps.append(Step("unattributed", "unattributed", rest, grade("exact", reason)))
-    elif rest:
+        steps.append(Step("unattributed", "unattributed", remainder, grade("exact", reason)))
+    elif remainder:
         reason = "NVML's entries add up to more than the memory in use"
-        steps.append(Step(LISTED_TWICE, "unattributed", rest, grade("derived", reason)))
+        steps.append(Step(LISTED_TWICE, "unattributed", remainder, grade("derived", reason)))
     return steps
 
 
@@ -158,22 +158,23 @@ def _outside_steps(
         steps.append(Step("first kernels", "outside", baseline.kernels, accuracy, _PERMANENT, remark))
     memories = sorted((memory for memory in named if not memory.managed and memory.amount), key=lambda m: -m.amount)
     steps += [Step(memory.name, "outside", memory.amount, memory.grade, memory.advice) for memory in memories]
-    rest = reading.outside - sum(step.amount or 0 for step in steps)
-    if not rest:
+    remainder = reading.outside - sum(step.amount or 0 for step in steps)
+    if not remainder:
         return steps
     if reading.process is None:
         accuracy = grade("device", f"this process outside PyTorch, or other processes: {reading.why}")
-        return [*steps, Step("this or other processes", "outside", rest, accuracy, "%gpumem processes lists them")]
-    if rest < 0:
+        return [*steps, Step("this or other processes", "outside", remainder, accuracy, "%gpumem processes lists them")]
+    if remainder < 0:
         accuracy = grade("unknown", "some memory is included in several parts, or was freed meanwhile")
-        return [*steps, Step("counted twice", "outside", rest, accuracy)]
+        return [*steps, Step("counted twice", "outside", remainder, accuracy)]
     names = ["kernel code, stacks, graphs"]
     if not recorded:
         names.insert(0, "libraries")
     if not any(step.label == "CUDA context" for step in steps):
         names.insert(0, "CUDA context")
     accuracy = grade("derived", "the difference, which belongs to no known library")
-    return [*steps, Step(", ".join(names), "outside", rest, accuracy, "%%gpumem --outside lists a cell's libraries")]
+    todo = "%%gpumem --outside lists a cell's libraries"
+    return [*steps, Step(", ".join(names), "outside", remainder, accuracy, todo)]
 
 
 def _pytorch_steps(reading: DeviceReading, cache: Cache | None, cache_problem: str) -> list[Step]:

@@ -78,7 +78,8 @@ def report_notes(report: Report) -> list[str]:
 
 def _context(report: Report, device: DeviceReport) -> list[str]:
     """How an additional device got a CUDA context, which the user may not have intended."""
-    if not any(other.before.context for other in report.devices.values() if other is not device):
+    had_context = {report_device.name for report_device in report.devices.values() if report_device.before.context}
+    if not had_context - {device.name}:
         return []
     if (device.high is not None and device.high.allocated > 0) or device.held:
         return [f"{device.name}: the first tensor there created a CUDA context, which stays until the process ends"]

@@ -59,9 +59,9 @@ def test_a_pool_with_counters_needs_no_records(gpu, cupy):
     cupy.total = 256 * MIB
     gpu.outside(300 * MIB)
     (fall,) = ipygpumem.explain().devices
-    found = steps(fall)
-    assert found["CuPy's pool"] == 256 * MIB
-    assert found["libraries, kernel code, stacks, graphs"] == 44 * MIB
+    amounts = steps(fall)
+    assert amounts["CuPy's pool"] == 256 * MIB
+    assert amounts["libraries, kernel code, stacks, graphs"] == 44 * MIB
     (step,) = [step for step in fall.steps if step.label == "CuPy's pool"]
     assert (step.grade.trust, step.todo) == ("exact", "cupy.get_default_memory_pool().free_all_blocks()")
     assert fall.imbalance == 0
@@ -75,9 +75,9 @@ def test_memory_in_records_and_a_pool_is_listed_once(gpu, cupti, cupy):
     gpu.outside(156 * MIB)
     cupy.total = 256 * MIB
     (fall,) = ipygpumem.explain().devices
-    found = steps(fall)
-    assert (found["CuPy"], found["CuPy's pool, before recording"]) == (156 * MIB, 100 * MIB)
-    assert "kernel code, stacks, graphs" not in found
+    amounts = steps(fall)
+    assert (amounts["CuPy"], amounts["CuPy's pool, before recording"]) == (156 * MIB, 100 * MIB)
+    assert "kernel code, stacks, graphs" not in amounts
     assert fall.imbalance == 0
     outside_records().release()
 
