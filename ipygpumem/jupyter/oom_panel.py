@@ -38,7 +38,7 @@ class OomPanel:
         self._monitor.call_when_started(self._listen)
 
     def _listen(self) -> None:
-        oom.listen(self.history.save)
+        self.observer.listen(self.history.save)
 
     def show(self, result: Any) -> None:
         """Show the panel below the cell with this result, in which allocations failed."""

@@ -15,7 +15,7 @@ STEP = f"def step(n):\n    x = torch.ones(10 << 30, {GPU}\n    y = torch.ones(n 
 
 @pytest.fixture
 def oom_notebook(gpu_notebook, monkeypatch):
-    monkeypatch.setattr("ipygpumem.features.oom.collect._SEARCH_LIMIT", 30.0)  # the speed is not tested here
+    monkeypatch.setattr("ipygpumem.features.oom.observer._SEARCH_LIMIT", 30.0)  # the speed is not tested here
     gpu_notebook.run(f"big = torch.ones(60 << 30, {GPU}")
     gpu_notebook.run(STEP)
     return gpu_notebook

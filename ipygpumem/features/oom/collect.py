@@ -10,29 +10,14 @@ from ipygpumem.features.history.reports import session_reports
 from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.holders.roots import naming
 from ipygpumem.features.oom.model import OutOfMemory, advice
-from ipygpumem.features.oom.observer import failed_allocations
 from ipygpumem.measurement.runtime import current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipygpumem.features.holders.model import Holders
     from ipygpumem.features.oom.model import Failure
 
-__all__ = ["explain", "listen"]
+__all__ = ["explain"]
 
-_SEARCH_LIMIT = 3.0
-"""Seconds that the search may take while the user's code waits, once per cell: a million objects take one or two."""
 _MAX_CELLS = 3
-
-
-def listen(save: Callable[[], str] | None = None) -> bool:
-    """Record every allocation that fails from now on, once CUDA has started; see `FailureObserver.listen`."""
-    return failed_allocations().listen(current().monitor, _find_holders, save)
-
-
-def _find_holders() -> Holders:
-    return holders(limit=_SEARCH_LIMIT)
 
 
 def explain(failures: list[Failure], count: int, *, caught: bool) -> OutOfMemory | None:

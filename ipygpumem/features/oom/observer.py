@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.interpreter import is_own_frame, thread_name
+from ipygpumem.features.holders.collect import holders
 from ipygpumem.features.oom.model import Failure, free_blocks
 from ipygpumem.measurement.runtime import current
 from ipygpumem.sources import allocator, pytorch
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from ipygpumem.features.holders.model import Holders
     from ipygpumem.features.oom.model import Frame
     from ipygpumem.sources.device_monitor import DeviceMonitor
 
@@ -29,6 +29,8 @@ __all__ = ["FailureObserver", "failed_allocations"]
 _MAX_FAILURES = 100
 """Failures to keep: a loop may try thousands of times."""
 _MAX_FRAMES = 64
+_SEARCH_LIMIT = 3.0
+"""Seconds that the search may take while the user's code waits, once per cell: a million objects take one or two."""
 
 
 class FailureObserver:
@@ -40,7 +42,6 @@ class FailureObserver:
 
     def __init__(self) -> None:
         self._monitor: DeviceMonitor | None = None
-        self._find_holders: Callable[[], Holders] | None = None
         self._save: Callable[[], str] | None = None
         self._failures: list[dict[str, Any]] = []
         self.count = 0
@@ -48,26 +49,18 @@ class FailureObserver:
         self._active = threading.local()
         self._pid = 0
 
-    def listen(
-        self,
-        monitor: DeviceMonitor,
-        find_holders: Callable[[], Holders] | None,
-        save: Callable[[], str] | None = None,
-    ) -> bool:
+    def listen(self, save: Callable[[], str] | None = None) -> bool:
         """Record every failure from now on. Returns False if CUDA has not started or PyTorch reports no failures.
 
-        Args:
-            monitor: Reads the device at the moment of the failure.
-            find_holders: Searches for holders; called for the first failure of a cell.
-            save: Saves the allocation history at that moment, and returns a sentence about it.
+        ``save`` saves the allocation history at the first failure of a cell, and returns a sentence about it.
         """
-        self._monitor, self._find_holders, self._save = monitor, find_holders, save
+        self._monitor, self._save = current().monitor, save
         self._pid = os.getpid()
         return pytorch.listen_for_ooms(self._failed)
 
     def stop(self) -> None:
         """Record no more failures."""
-        self._monitor = self._find_holders = self._save = None
+        self._monitor = self._save = None
         pytorch.listen_for_ooms(None)
         self.take()
 
@@ -103,13 +96,13 @@ class FailureObserver:
         facts["other_processes"] = _attempt(lambda: monitor.other_processes(index)) or ()
         if not self._has_searched:
             self._has_searched = True
-            facts["holders"] = _attempt(self._find_holders)
-            facts["saved"] = _attempt(self._save) or ""
+            facts["holders"] = _attempt(lambda: holders(limit=_SEARCH_LIMIT))
+            facts["saved"] = "" if self._save is None else _attempt(self._save) or ""
 
 
-def _attempt(read: Callable[[], Any] | None) -> Any:
+def _attempt(read: Callable[[], Any]) -> Any:
     try:
-        return None if read is None else read()
+        return read()
     except Exception:  # host memory may be short, too
         return None
 

@@ -31,21 +31,21 @@ def fail_in_thread(gpu, thread_class=threading.Thread, **options):
 def listening(fake_gpu):
     """The fake GPU with CUDA started, while failures are recorded."""
     torch.cuda.init()
-    assert oom.listen()
+    assert failed_allocations().listen()
     return fake_gpu
 
 
 def test_before_cuda_has_started_no_observer_is_attached(fake_gpu):
-    assert oom.listen() is False
+    assert failed_allocations().listen() is False
     assert fake_gpu.oom_observers == []
     assert not fake_gpu.initialised
 
 
 def test_the_state_of_the_device_at_the_failure(fake_gpu, monkeypatch):
-    monkeypatch.setattr("ipygpumem.features.oom.collect._SEARCH_LIMIT", 30.0)  # the speed is not tested here
+    monkeypatch.setattr("ipygpumem.features.oom.observer._SEARCH_LIMIT", 30.0)  # the speed is not tested here
     x = torch.ones(9 * GIB, dtype=torch.uint8, device="cuda")
     fake_gpu.nvml.devices[0].others[9000001] = 3 * GIB
-    assert oom.listen()
+    assert failed_allocations().listen()
     fail(fake_gpu)
     (failure,) = failed_allocations().take()
     assert (failure.device, failure.requested, failure.thread) == ("cuda:0", 200 * GIB, "")
@@ -63,7 +63,7 @@ def test_the_state_of_the_device_at_the_failure(fake_gpu, monkeypatch):
 def test_listening_again_attaches_no_second_observer(listening):
     for _ in range(3):
         failed_allocations().stop()
-        assert oom.listen()
+        assert failed_allocations().listen()
     assert len(listening.oom_observers) == 1
     fail(listening)
     assert failed_allocations().count == 1
@@ -110,14 +110,14 @@ def test_running_out_of_memory_while_recording_is_not_recorded(listening, monkey
     assert [failure.requested for failure in failed_allocations().take()] == [200 * GIB]
 
 
-def test_of_many_failures_a_hundred_are_kept_and_one_is_searched(listening):
+def test_of_many_failures_a_hundred_are_kept_and_one_is_searched(listening, monkeypatch):
     searches = []
-    failed_allocations().listen(current().monitor, lambda: searches.append(1))
+    monkeypatch.setattr("ipygpumem.features.oom.observer.holders", lambda **options: searches.append(options["limit"]))
     for _ in range(150):
         fail(listening)
     assert failed_allocations().count == 150
     assert len(failed_allocations().take()) == 100
-    assert searches == [1]
+    assert searches == [3.0]
 
 
 def test_the_name_of_the_thread(listening):
@@ -167,7 +167,7 @@ def test_the_panel_does_without_holders_if_the_search_fails(listening, monkeypat
 def test_an_allocator_without_observers(make_gpu):
     make_gpu(backend="cudaMallocAsync")
     torch.cuda.init()
-    assert oom.listen() is False
+    assert failed_allocations().listen() is False
 
 
 def test_a_reload_of_the_package_replaces_the_listener(fake_gpu):
