@@ -10,7 +10,6 @@ from ipygpumem.core.errors import DeviceError, OptionError
 from ipygpumem.snapshot.export.text import many
 from ipygpumem.snapshot.model.cells import Cells
 from ipygpumem.snapshot.model.segment_history import SegmentHistory
-from ipygpumem.snapshot.model.stacks import unpack_pool
 from ipygpumem.snapshot.model.timeline import Timeline
 from ipygpumem.snapshot.reader import top_level
 from ipygpumem.snapshot.reader.metadata_reader import read_annotations, read_recorder_metadata
@@ -66,7 +65,7 @@ class SnapshotData:
         self.sources = top_level.read_sources(root.get("source_code"))
         self.stacks = tables.stacks.table()
         self.texts: tuple[str, ...] = tuple(tables.texts)
-        self.pools: tuple[tuple[int, int], ...] = tuple(map(unpack_pool, tables.pools))
+        self.pools = tables.pool_ids()
         self.cells = Cells(self.own.cells, self.stacks, self.own.numbers)
         self._source_lines: dict[str, list[str]] = {}
         self._histories: dict[int, SegmentHistory] = {}

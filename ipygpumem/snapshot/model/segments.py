@@ -23,13 +23,21 @@ class BlockState:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Segments:
+class _AddressRanges:
+    device: NDArray[np.int64]
+    address: NDArray[np.int64]
+    size: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments(_AddressRanges):
     """One row per segment, ordered by device and address.
 
     Attributes:
-        device: int64.
-        address: int64.
-        size: int64, bytes.
+        device, address, size: int64; the size in bytes.
         stream: int64, the raw stream handle.
         pool: int32, index into the pools; -1 if not recorded.
         small: bool, a segment of the small pool.
@@ -37,28 +45,20 @@ class Segments:
         stack: int32, index into the stack table; -1 if there is none.
     """
 
-    device: NDArray[np.int64]
-    address: NDArray[np.int64]
-    size: NDArray[np.int64]
     stream: NDArray[np.int64]
     pool: NDArray[np.int32]
     small: NDArray[np.bool_]
     expandable: NDArray[np.bool_]
     stack: NDArray[np.int32]
 
-    def __len__(self) -> int:
-        return len(self.address)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
+class Blocks(_AddressRanges):
     """One row per block, ordered by device and address.
 
     Attributes:
+        device, address, size: int64; the size in bytes, rounded.
         segment: int64, row of the segment.
-        device: int64.
-        address: int64.
-        size: int64, rounded bytes.
         requested: int64, bytes that the program requested; 0 for a free block, whose entry in the file is out of date.
         requested_known: bool, whether the file has the requested bytes; if not, ``requested`` has the rounded ones.
         state: uint8, index into `STATES`.
@@ -66,16 +66,10 @@ class Blocks:
     """
 
     segment: NDArray[np.int64]
-    device: NDArray[np.int64]
-    address: NDArray[np.int64]
-    size: NDArray[np.int64]
     requested: NDArray[np.int64]
     requested_known: NDArray[np.bool_]
     state: NDArray[np.uint8]
     stack: NDArray[np.int32]
-
-    def __len__(self) -> int:
-        return len(self.address)
 
     @property
     def active(self) -> NDArray[np.bool_]:

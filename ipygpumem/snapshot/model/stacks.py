@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,12 +10,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["UNKNOWN_FILE", "Frame", "StackTable", "is_user_file", "pack_pool", "unpack_pool"]
+__all__ = ["UNKNOWN_FILE", "Frame", "StackTable", "is_user_file"]
 
 UNKNOWN_FILE = "??"
-# Numbers from a file become keys of a dict as bytes only. Python's hash of integers and tuples can be predicted (60,000
-# pool ids with the same hash took a minute), that of bytes cannot.
-_POOL = struct.Struct("<qq")
 # Files that are not the user's own code: libraries, Python's own modules, notebook machinery, generated code, C++
 _NOT_USER_CODE = re.compile(
     r"""[/\\](site-packages|dist-packages)[/\\]
@@ -34,17 +30,6 @@ _NOT_USER_CODE = re.compile(
 def is_user_file(filename: str) -> bool:
     """Whether a frame of this file is the user's own code: a script, a module outside site-packages, a cell."""
     return bool(filename) and filename != UNKNOWN_FILE and not _NOT_USER_CODE.search(filename)
-
-
-def pack_pool(owner: int, number: int) -> bytes:
-    """The two integers of a pool id as a key."""
-    return _POOL.pack(owner, number)
-
-
-def unpack_pool(key: bytes) -> tuple[int, int]:
-    """The two integers of a pool id."""
-    owner, number = _POOL.unpack(key)
-    return owner, number
 
 
 @dataclass(frozen=True, slots=True)

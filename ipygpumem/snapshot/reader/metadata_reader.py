@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from ipygpumem.snapshot.model.annotations import Annotation
@@ -14,14 +14,6 @@ __all__ = ["read_annotations", "read_recorder_metadata"]
 _STAGES = ("START", "END")
 _NO_DEVICE = -1
 _SCHEMA = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _OpenRegion:
-    name: str
-    device: int
-    start: int
-    depth: int
 
 
 def read_annotations(value: Any) -> tuple[Annotation, ...]:
@@ -42,14 +34,14 @@ def read_annotations(value: Any) -> tuple[Annotation, ...]:
         device = _NO_DEVICE if device is None else integer(device, f"{where}: device")
         entries.append((time, place, stage == "START", text(entry.get("name"), f"{where}: name"), device))
     annotations: list[Annotation] = []
-    opened: dict[int, _OpenRegion] = {}
+    opened: dict[int, Annotation] = {}
     order: list[int] = []  # regions by start; closed ones are removed once they are the last
     same_name: dict[tuple[str, int], list[int]] = {}
     for time, place, starts, name, device in sorted(entries):
         open_places = same_name.setdefault((name, device), [])
         if starts:
             open_places.append(place)
-            opened[place] = _OpenRegion(name, device, time, len(opened))
+            opened[place] = Annotation(name, device, time, None, len(opened), ambiguous=False)
             order.append(place)
         elif not open_places:
             annotations.append(Annotation(name, device, None, time, 0, ambiguous=bool(opened)))
@@ -61,11 +53,9 @@ def read_annotations(value: Any) -> tuple[Annotation, ...]:
             region = opened.pop(closed)
             # as many regions are open around it as when it started, and none inside it
             nested = closed == latest and len(opened) == region.depth
-            annotations.append(Annotation(name, device, region.start, time, region.depth, not nested))
-    for depth, region in enumerate(opened.values()):
-        annotations.append(
-            Annotation(region.name, region.device, region.start, None, region.depth, depth != region.depth)
-        )
+            annotations.append(replace(region, end_us=time, ambiguous=not nested))
+    unfinished = (replace(region, ambiguous=depth != region.depth) for depth, region in enumerate(opened.values()))
+    annotations.extend(unfinished)
     return tuple(sorted(annotations, key=lambda a: (-1 if a.start_us is None else a.start_us, a.depth)))
 
 

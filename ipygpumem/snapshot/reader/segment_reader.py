@@ -63,11 +63,11 @@ def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segme
         raise SnapshotFormatError(f"the sizes of the segments add up to more than {MAX_TOTAL:,} bytes")
     order = sorted(range(len(segments)), key=lambda number: segments[number][:2])
     row_of = {number: row for row, number in enumerate(order)}
-    block_rows = [(row_of[number], device, address, *rest) for device, address, number, *rest in sorted(blocks)]
-    return (
-        Segments(*_columns([segments[number] for number in order], _SEGMENT_TYPES)),
-        Blocks(*_columns(block_rows, _BLOCK_TYPES)),
-    )
+    block_rows = [
+        (device, address, size, row_of[number], *more) for device, address, number, size, *more in sorted(blocks)
+    ]
+    segment_columns = _columns([segments[number] for number in order], _SEGMENT_TYPES)
+    return Segments(*segment_columns), Blocks(*_columns(block_rows, _BLOCK_TYPES))
 
 
 def _read_blocks(items: Any, where: str, segment: tuple[int, int, int], end: int, tables: TableBuilder) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipygpumem.core.errors import SnapshotError, SnapshotFormatError, SnapshotLimitError
-from ipygpumem.snapshot.model.stacks import UNKNOWN_FILE, Frame, StackTable, is_user_file, pack_pool
+from ipygpumem.snapshot.model.stacks import UNKNOWN_FILE, Frame, StackTable, is_user_file
 from ipygpumem.snapshot.model.unique_values import Numbering
 from ipygpumem.snapshot.reader.checks import check_repetition, integer, is_plain, mapping, sequence, text
 
@@ -24,6 +25,9 @@ _FIRST_CHECK = 1 << 16
 _MAX_LINE = (1 << 31) - 1
 _MAX_TEXT, _MAX_ITEMS = 100, 20  # of user metadata that is a dict
 _PAIR = 2
+# Numbers from a file become keys of a dict as bytes only. Python's hash of integers and tuples can be predicted (60,000
+# pool ids with the same hash took a minute), that of bytes cannot.
+_POOL = struct.Struct("<qq")
 _TEXT_KEYS = {"action", "compile_context", "user_metadata"}
 _MAX_FRAMES = 1 << 16  # of a stack. Python's own limit is 1,000, but a file can repeat a frame with two bytes
 
@@ -47,7 +51,7 @@ class TableBuilder:
         parts = sequence(value, where)
         if len(parts) != _PAIR:
             raise SnapshotFormatError(f"{where} has {len(parts)} parts, not two")
-        return self.pools.number(pack_pool(integer(parts[0], where), integer(parts[1], where)))
+        return self.pools.number(_POOL.pack(*(integer(part, where) for part in parts)))
 
     def number(self, key: str, value: Any) -> int:
         """The number of a text, stack or pool id in an event, given its key; -1 for None."""
@@ -76,6 +80,10 @@ class TableBuilder:
                 except SnapshotError as error:
                     raise type(error)(f"{where(place)}: {error}") from None
         return np.array([numbers[id(value)] for value in values], np.int32)
+
+    def pool_ids(self) -> tuple[tuple[int, int], ...]:
+        """All pool ids."""
+        return tuple((owner, number) for owner, number in map(_POOL.unpack, self.pools))
 
     def count(self, items: Sequence[Any], where: str) -> None:
         """Count dicts that are about to become rows.

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from ipygpumem.snapshot.model.segment_lookup import find_segment
+from ipygpumem.snapshot.model.segment_history import find_segment
 
 
 def linear_search(segments, address, event):
