@@ -65,7 +65,7 @@ def test_each_bar_has_the_height_of_its_levels():
 
 def test_bars_narrower_than_a_pixel_show_the_highest():
     spikes = [1234, 4321, 7777]
-    plot = Plot([cell(number, held=2000 if number in spikes else 0) for number in range(10_000)])
+    plot = Plot([cell(number, held=2500 if number in spikes else 0) for number in range(10_000)])
     (columns,) = np.nonzero(plot.where(plot.panel.colors["allocated"][0]).sum(axis=0) > HEIGHT / 3)
     assert columns.tolist() == pytest.approx(plot.centers[spikes].tolist(), abs=2)
 

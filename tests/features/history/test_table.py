@@ -57,7 +57,8 @@ def test_sort_by_each_column():
 
 
 def test_unknown_figures_are_sorted_last():
-    unknown = report(before(), before(process=None, mode="torch-only"), peak=None, cell=5)
+    unread = before(process=None, used=None, source=None, mode="torch-only")
+    unknown = report(before(), unread, peak=None, cell=5)
     assert column([unknown, cell(6, outside=-3)], Page("outside")) == ["[6]", "[5]"]
     assert column([unknown, cell(6)], Page("peak"))[-1] == "[5]"
     assert "unknown" in text([unknown])
