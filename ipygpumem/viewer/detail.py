@@ -51,11 +51,6 @@ class Columns:
     def __len__(self) -> int:
         return len(self.first)
 
-    @property
-    def limits(self) -> tuple[float, float]:
-        """Borders of the picture on an axis of events."""
-        return float(self.edges[0]), float(self.edges[-1])
-
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Return the first column that represents events ``first`` to ``last`` and the column after them."""
         begin = int(np.searchsorted(self.first, first, side="left"))

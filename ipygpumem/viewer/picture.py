@@ -7,8 +7,7 @@ white in light and dark notebooks.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -48,14 +47,8 @@ _RESERVED, _OOM, _SAMPLED = "#c2410c", "#b91c1c", "#6b4aa0"
 _DASHES: Any = (0, (3, 2))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SampledCurve:
-    """Bytes that were sampled in addition to the allocator's own counters.
-
-    Attributes:
-        event: int64, last event before each sample; -1 before the first event.
-        bytes: int64, the samples.
-    """
+class SampledCurve(NamedTuple):
+    """Bytes that were sampled in addition to the allocator's counters, and the last event before each, -1 for none."""
 
     name: str
     event: NDArray[np.int64]
@@ -105,7 +98,8 @@ class _Drawing:
         timeline, colors = self.timeline, self.colors
         chosen = columns(timeline, sheet.columns)
         limit = self._bytes_limit(chosen)
-        axes = sheet.plot(self.top, _PLOT_HEIGHT, chosen.limits, limit, _TICK_LIMIT)
+        edges = chosen.edges[0], chosen.edges[-1]
+        axes = sheet.plot(self.top, _PLOT_HEIGHT, edges, limit, _TICK_LIMIT)
         sheet.label_x(axes, event_ticks(len(timeline.trace)))
         axes.set_xlabel("event", loc="right")
         rows = round(_PLOT_HEIGHT * sheet.scale)
