@@ -28,7 +28,10 @@ _MAX_CLASS_REFERRERS = 50
 """Instances of one class to consider: there may be millions, and one name is as good as another."""
 _MAX_ARRAY_SIZE = 1_000_000
 """Elements of an array of objects: each becomes a temporary Python reference when it is read."""
-_dtype, _size, _ndim, _base = (vars(np.ndarray)[name].__get__ for name in ("dtype", "size", "ndim", "base"))
+_dtype, _size = (vars(np.ndarray)[name].__get__ for name in ("dtype", "size"))
+
+array_base: Any = vars(np.ndarray)["base"].__get__
+"""The object whose memory an array uses; None if it has its own."""
 
 
 def is_array(cls: type) -> bool:
@@ -41,30 +44,18 @@ def has_objects(obj: Any) -> bool:
     return is_array(type(obj)) and bool(_dtype(obj).hasobject)
 
 
-def array_base(array: Any) -> Any:
-    """The object whose memory an array uses; None if it has its own."""
-    return _base(array)
-
-
 def array_items(array: Any) -> Iterator[tuple[str, Any]]:
     """Index and value of each object in an array: ``[0, 3]``, or ``[0]["name"]`` for a field."""
     if _size(array) > _MAX_ARRAY_SIZE:
         return
     fields = _dtype(array).names
-    for position, value in _flatten(np.ndarray.tolist(array), _ndim(array), ()):
+    plain = np.ndarray.view(array, np.ndarray)  # subclasses may override how an array is read
+    for position, value in zip(np.ndindex(plain.shape), plain.ravel().tolist(), strict=True):
         index = f"[{', '.join(map(str, position))}]" if position else "[()]"
         if fields is None:
             yield index, value
         else:
             yield from ((f'{index}["{field}"]', part) for field, part in zip(fields, value, strict=False))
-
-
-def _flatten(values: Any, depth: int, position: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
-    if not depth:
-        yield position, values
-        return
-    for i, value in enumerate(values):
-        yield from _flatten(value, depth - 1, (*position, i))
 
 
 def add_array_referrers(

@@ -49,20 +49,14 @@ def oom_path(template: str, number: int) -> Path:
 class OomHistory:
     """The history of one shell. It is interrupted by every other recording.
 
+    ``cell`` returns the running cell, and ``numbers`` the execution counts of cells by file name.
+
     Attributes:
         template: The template of paths; None if nothing is to be recorded.
-
-    Args:
-        runtime: The runtime of this process.
-        cell: Returns the running cell.
-        numbers: Returns the execution counts of cells by file name.
     """
 
     def __init__(
-        self,
-        runtime: Runtime,
-        cell: Callable[[], CellFacts | None],
-        numbers: Callable[[], Mapping[str, int]],
+        self, runtime: Runtime, cell: Callable[[], CellFacts | None], numbers: Callable[[], Mapping[str, int]]
     ) -> None:
         self._runtime = runtime
         self._cell = cell
