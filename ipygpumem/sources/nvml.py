@@ -18,9 +18,7 @@ __all__ = ["Nvml"]
 _INITIAL_CAPACITY = 32
 """Processes that fit into the first request for a list."""
 _LIST_TRIES = 4
-_MEMORY_V2 = 0x02000028
 _NOT_AVAILABLE = 2**64 - 1
-_U64 = ctypes.c_ulonglong
 
 _REASONS = {
     "NVML_ERROR_UNINITIALIZED": "NVML was shut down in this process",
@@ -33,25 +31,6 @@ _REASONS = {
     "NVML_ERROR_GPU_IS_LOST": "the GPU has fallen off the bus (NVML: GPU is lost)",
     "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "the driver and NVML have different versions: restart the machine",
 }
-
-
-class _MemoryV1(ctypes.Structure):
-    _fields_ = (("total", _U64), ("free", _U64), ("used", _U64))
-
-
-class _MemoryV2(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint), ("total", _U64), ("reserved", _U64), ("free", _U64), ("used", _U64))
-
-
-class _ProcessInfo(ctypes.Structure):
-    """One process in versions 2 and 3 of the lists."""
-
-    _fields_ = (
-        ("pid", ctypes.c_uint),
-        ("memory", _U64),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    )
 
 
 class Nvml:
@@ -130,7 +109,7 @@ class Nvml:
     def memory(self, handle: Any) -> DeviceMemory:
         """Return a device's memory, from version 2 of the call if the driver has it. The version never changes back."""
         if self._memory_v2:
-            info = _MemoryV2(version=_MEMORY_V2)
+            info = self._pynvml.c_nvmlMemory_v2_t(version=self._pynvml.nvmlMemory_v2)
             code = self._call_raw("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(info))
             if code in (self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, self._pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH):
                 self._memory_v2 = False
@@ -141,7 +120,7 @@ class Nvml:
                 if reserved + used + info.free > info.total:  # but some drivers include it
                     used -= reserved
                 return DeviceMemory(info.total, used + reserved, reserved, "NVML memory info v2")
-        old = _MemoryV1()
+        old = self._pynvml.c_nvmlMemory_t()
         self._check(self._call_raw("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(old)))
         return DeviceMemory(old.total, old.used, None, "NVML memory info v1")
 
@@ -178,7 +157,7 @@ class Nvml:
         for _ in range(_LIST_TRIES):
             # pynvml's own function asks for the length first, and so takes the driver's global lock twice
             count = ctypes.c_uint(capacity)
-            entries = (_ProcessInfo * capacity)()
+            entries = (self._pynvml.c_nvmlProcessInfo_v2_t * capacity)()  # also of version 3
             name = f"nvmlDeviceGet{kind}RunningProcesses_{self._list_versions[0]}"
             code = self._call_raw(name, handle, ctypes.byref(count), entries)
             if code == self._pynvml.NVML_ERROR_FUNCTION_NOT_FOUND and len(self._list_versions) > 1:
@@ -188,7 +167,7 @@ class Nvml:
             else:
                 break
         self._check(code)
-        processes = ((entry.pid, entry.memory) for entry in entries[: count.value])
+        processes = ((entry.pid, entry.usedGpuMemory) for entry in entries[: count.value])
         return [(pid, None if nbytes == _NOT_AVAILABLE else nbytes) for pid, nbytes in processes]
 
     def _call_raw(self, name: str, *arguments: Any) -> int:
