@@ -11,7 +11,7 @@ from ipygpumem.measurement.build_report import Code
 from ipygpumem.measurement.measurement import Measurement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from ipygpumem.core.errors import GPUMemLimitExceeded
@@ -118,7 +118,7 @@ class Plan:
             return None
         snapshot, problem = None, ""
         if self.recorder is not None:
-            snapshot, problem = _read_recording(measurement, self.recorder, measured_code.numbers)
+            snapshot, problem = _read_recording(measurement, self.recorder)
         outcome = Outcome(measurement, self.recorder, snapshot, problem, measured_code)
         for collector in self.collectors:
             if collector.needs_devices and not report.devices:
@@ -135,9 +135,7 @@ def with_notes(report: Report, *notes: str) -> Report:
     return replace(report, notes=(*report.notes, *notes)) if notes else report
 
 
-def _read_recording(
-    measurement: Measurement, recorder: Recorder, numbers: Mapping[str, int]
-) -> tuple[Snapshot | None, str]:
+def _read_recording(measurement: Measurement, recorder: Recorder) -> tuple[Snapshot | None, str]:
     """The recording, or why it cannot be read."""
     facts = measurement.recorded
     if facts is None or not recorder.keep_snapshot:
@@ -149,14 +147,6 @@ def _read_recording(
         return None, "it is unknown whether the ring buffer dropped allocations"
     if facts.dropped:
         return None, f"the ring buffer dropped {facts.dropped:,} allocations: raise max_entries"
-    # functions of cells that ran earlier appear in the stacks; the saved file does not list these cells
-    cells = recorded["ipygpumem"]["cells"]
-    filenames = {cell["filename"] for cell in cells}
-    cells += [
-        {"number": number, "filename": filename, "start_us": 0, "end_us": 0, "success": None}
-        for filename, number in numbers.items()
-        if filename not in filenames
-    ]
     from ipygpumem.snapshot import Snapshot
 
     try:
