@@ -64,12 +64,8 @@ class Snapshot(SnapshotData, DisplayMethods):
             return cls._load(source, limits or Limits(), columnar=False)
 
     @classmethod
-    def _load(
-        cls, source: str | os.PathLike[str] | bytes | dict[str, Any] | list[Any], limits: Limits, *, columnar: bool
-    ) -> Snapshot:
-        name = "snapshot"
-        root: Any = source
-        reader = None
+    def _load(cls, source: Any, limits: Limits, *, columnar: bool) -> Snapshot:
+        name, root, reader = "snapshot", source, None
         if isinstance(source, (str, bytes, os.PathLike)):
             if not isinstance(source, bytes):
                 name = one_line(Path(os.fsdecode(source)).name)

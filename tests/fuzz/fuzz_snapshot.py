@@ -180,7 +180,7 @@ def alter(data, rng):
     return bytes(octets[: 2 * MAX_LENGTH])
 
 
-def mutate(data, others, rng):  # noqa: C901 (one branch for each kind of damage)
+def mutate(data, inputs, rng):  # noqa: C901 (one branch for each kind of damage)
     """Change a few bytes, cut, double, or join with another input."""
     octets = bytearray(data)
     for _ in range(rng.randrange(1, 5)):
@@ -198,9 +198,9 @@ def mutate(data, others, rng):  # noqa: C901 (one branch for each kind of damage
             end = at + rng.randrange(1, 60)
             octets[at:at] = octets[at:end]
         elif choice == 5:
-            other = rng.choice(others)
-            begin = rng.randrange(len(other))
-            octets[at:at] = other[begin : begin + rng.randrange(1, 40)]
+            second = rng.choice(inputs)
+            begin = rng.randrange(len(second))
+            octets[at:at] = second[begin : begin + rng.randrange(1, 40)]
         elif choice == 6:
             # a short reference to the memo becomes a long one, to anywhere
             short = octets.find(b"h", at)
@@ -217,7 +217,7 @@ def main():
     parser.add_argument("-runs", type=int, default=0, help="number of inputs (0: unlimited)")
     parser.add_argument("-seed", type=int, default=0)
     parser.add_argument("-max_total_time", type=float, default=float("inf"), metavar="SECONDS")
-    arguments, rest = parser.parse_known_args()
+    arguments, _ = parser.parse_known_args()
     try:
         import atheris
     except ImportError:
@@ -225,7 +225,6 @@ def main():
         return
     atheris.instrument_all()
     atheris.Setup(sys.argv, check)
-    del rest
     atheris.Fuzz()
 
 

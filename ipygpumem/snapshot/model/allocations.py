@@ -182,16 +182,16 @@ def _match_blocks(in_events: Allocations, active: Ints, blocks: Blocks, count: i
     in_events.stack[no_stack] = blocks.stack[in_events.block[no_stack]]
 
     not_in_events = ~matching & ~is_in(address, in_events.address)
-    rest = active[not_in_events]
+    unmatched = active[not_in_events]
     only_blocks = Allocations(
-        address=blocks.address[rest],
-        size=blocks.requested[rest],
-        start=np.full(len(rest), BEFORE, np.int64),
-        requested=np.where(blocks.state[rest] == BlockState.PENDING, BEFORE, count),
-        end=np.full(len(rest), count, np.int64),
-        stack=blocks.stack[rest],
-        nth=np.zeros(len(rest), np.int64),
-        block=rest,
+        address=blocks.address[unmatched],
+        size=blocks.requested[unmatched],
+        start=np.full(len(unmatched), BEFORE, np.int64),
+        requested=np.where(blocks.state[unmatched] == BlockState.PENDING, BEFORE, count),
+        end=np.full(len(unmatched), count, np.int64),
+        stack=blocks.stack[unmatched],
+        nth=np.zeros(len(unmatched), np.int64),
+        block=unmatched,
     )
     names = [field.name for field in fields(Allocations)]
     columns = (np.concatenate([getattr(in_events, name), getattr(only_blocks, name)]) for name in names)

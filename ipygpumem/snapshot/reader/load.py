@@ -121,16 +121,16 @@ def _decompress_gz(raw: bytes) -> Iterator[bytes]:
 
 
 def _decompress_xz(raw: bytes) -> Iterator[bytes]:
-    rest = raw
-    while rest:
+    remaining = raw
+    while remaining:
         # without the memory limit a header of a few bytes may request a dictionary of 4 GiB
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
-        yield decompressor.decompress(rest, _CHUNK)
+        yield decompressor.decompress(remaining, _CHUNK)
         while not decompressor.eof:
             if decompressor.needs_input:
                 raise EOFError("the end is missing")
             yield decompressor.decompress(b"", _CHUNK)
-        rest = decompressor.unused_data.lstrip(b"\0")
+        remaining = decompressor.unused_data.lstrip(b"\0")
 
 
 def _parse(raw: bytes, limits: Limits, *, columnar: bool) -> tuple[Any, PickleReader | None]:

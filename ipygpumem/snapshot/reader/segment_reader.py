@@ -34,7 +34,7 @@ def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segme
     """
     segments: list[Row] = []
     blocks: list[Row] = []
-    seen: set[int] = set()
+    list_ids: set[int] = set()
     items = sequence(items, "segments")
     tables.count(items, "segments")
     for number, item in enumerate(items):
@@ -55,9 +55,9 @@ def read_segments(items: Any, devices: int, tables: TableBuilder) -> tuple[Segme
         stack = _stack(segment.get("frames"), where, tables)
         segments.append((device, address, size, stream, pool_number, segment_type == "small", expandable, stack))
         inner = sequence(segment.get("blocks", ()), f"{where}: blocks")
-        if inner and id(inner) in seen:
+        if inner and id(inner) in list_ids:
             raise SnapshotFormatError(f"{where}: blocks is the same list as another segment's")
-        seen.add(id(inner))
+        list_ids.add(id(inner))
         blocks.extend(_read_blocks(inner, where, (device, address, number), address + size, tables))
     if sum(segment[2] for segment in segments) > MAX_TOTAL:
         raise SnapshotFormatError(f"the sizes of the segments add up to more than {MAX_TOTAL:,} bytes")

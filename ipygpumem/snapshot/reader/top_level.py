@@ -48,13 +48,13 @@ def read_host_traces(value: Any, reader: TraceReader) -> tuple[Trace, ...]:
         return (reader.unread(HOST, f"host_traces is {type_name(value)}, not a list"),)
     nested = all(type(events) is list for events in value)
     traces = []
-    seen = set()
+    list_ids = set()
     for number, events in enumerate(value if nested else [value]):
         where = f"host_traces[{number}]" if nested else "host_traces"
         try:
-            if id(events) in seen:
+            if id(events) in list_ids:
                 raise SnapshotFormatError(f"{where} is the same list as another")
-            seen.add(id(events))
+            list_ids.add(id(events))
             traces.append(reader.read(HOST, events, where))
         except SnapshotError as error:
             traces.append(reader.unread(HOST, str(error)))

@@ -64,8 +64,8 @@ def test_cells_before_the_recording_keep_their_number():
     raw = {"device_traces": [[event("alloc", 512, 10, 1, frames)]], "ipygpumem": own}
     snapshot = Snapshot.load(raw)
     assert [group.label for group in snapshot.by_line()] == ["In[4]:3 step"]
-    given = shareable(snapshot, paths=False)
-    assert [group.label for group in given.by_line()] == ["In[4]:3 step"]
+    shared = shareable(snapshot, paths=False)
+    assert [group.label for group in shared.by_line()] == ["In[4]:3 step"]
     assert decode(snapshot.encode())[0]["numbers"] == {"/tmp/ipykernel_7/55.py": 4}
     own["numbers"] = {"x.py": "four"}
     with pytest.raises(SnapshotError, match="ipygpumem: numbers is a str, not an integer"):

@@ -55,11 +55,11 @@ def test_large_files_agree_with_a_replay_in_one_pass(name):
     touched = {e["addr"] for e in raw["device_traces"][0]}
     old = [b for s in raw["segments"] for b in s["blocks"] if b["state"] != "inactive" and b["address"] not in touched]
     live = {b["address"]: b["requested_size"] for b in old}
-    seen = set()
+    used_addresses = set()
     for event in raw["device_traces"][0]:
-        if event["addr"] not in seen and event["action"] != "alloc":
+        if event["addr"] not in used_addresses and event["action"] != "alloc":
             live[event["addr"]] = event["size"]
-        seen.add(event["addr"])
+        used_addresses.add(event["addr"])
     now = sum(live.values())
     best = (now, -1)
     curve = [now]
