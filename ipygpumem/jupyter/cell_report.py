@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ipygpumem.core.errors import first_line
 from ipygpumem.features.history.reports import SessionHistory
@@ -62,17 +62,20 @@ class ReportPresenter:
         self._ooms = ooms
         self._baselines = baselines
         self._modes = ModeChanges(magics.session)
+        self._standing_plan: tuple[tuple[Any, ...], Plan] | None = None
         self.send: Callable[[Report], None] | None = None
 
     def standing_plan(self) -> Plan:
-        """What the settings ask for in every cell."""
-        return make_plan(
-            self._magics.session,
-            outside=self._magics.outside == "library",
-            limits=Limits(peak=self._magics.limit),
-            every_cell=True,
-            extra=self.collectors(requested=False),
-        )
+        """What the settings ask for in every cell. A plan is used again, because making it takes 15 us."""
+        magics = self._magics
+        outside = magics.outside == "library"  # such a plan has a state of its own in each cell
+        key = (magics.limit, outside, magics.record.recorder is not None)
+        if self._standing_plan is None or self._standing_plan[0] != key or outside:
+            extra = self.collectors(requested=False)
+            limits = Limits(peak=magics.limit)
+            plan = make_plan(magics.session, outside=outside, limits=limits, every_cell=True, extra=extra)
+            self._standing_plan = (key, plan)
+        return self._standing_plan[1]
 
     def collectors(self, *, requested: bool) -> tuple[Collector, ...]:
         """What every plan of this shell collects; ``requested``: the report was asked for with ``%%gpumem``."""
