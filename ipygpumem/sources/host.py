@@ -1,4 +1,7 @@
-"""This process in main memory, its process ids and the libraries it has loaded."""
+"""This process in main memory, its process ids and the libraries it has loaded.
+
+psutil is imported when it is used: the shell commands for snapshots need only numpy.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ import re
 import sys
 from functools import lru_cache
 from pathlib import Path
-
-import psutil
 
 from ipygpumem.core.reading import HostReading
 from ipygpumem.core.units import KIB
@@ -23,7 +24,15 @@ _MEMORY = re.compile(rb"VmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB")
 
 @lru_cache(maxsize=1)
 def _total() -> int:
+    import psutil
+
     return int(psutil.virtual_memory().total)
+
+
+def _free() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().available)
 
 
 def process_start(pid: int) -> str:
@@ -33,6 +42,8 @@ def process_start(pid: int) -> str:
     """
     with contextlib.suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    import psutil
+
     try:
         return str(round(psutil.Process(pid).create_time()))
     except (psutil.Error, OSError, ValueError):
@@ -42,8 +53,7 @@ def process_start(pid: int) -> str:
 def read_host(pinned: int | None = None, *, available: bool = False) -> HostReading:
     """Read resident memory and its high-water mark; ``available`` adds the machine's free memory (50 us)."""
     rss, peak = _linux_memory() or _portable_memory()
-    free = int(psutil.virtual_memory().available) if available else None
-    return HostReading(rss=rss, peak=peak, pinned=pinned, total=_total(), available=free)
+    return HostReading(rss=rss, peak=peak, pinned=pinned, total=_total(), available=_free() if available else None)
 
 
 def _linux_memory() -> tuple[int, int] | None:
@@ -62,6 +72,8 @@ def _status(pid: int) -> int:  # noqa: ARG001 (one for each process: after a for
 
 
 def _portable_memory() -> tuple[int, int | None]:
+    import psutil
+
     memory = psutil.Process().memory_info()
     windows_peak = getattr(memory, "peak_wset", None)
     return int(memory.rss), None if windows_peak is None else int(windows_peak)

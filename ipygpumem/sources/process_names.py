@@ -13,8 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from ipygpumem.core.from_dict import printable
 from ipygpumem.core.other_process import OtherProcess
 from ipygpumem.sources.command_lines import redact_command, short_name
@@ -95,6 +93,8 @@ def _may_be_nested() -> bool:
 
 def _is_running(process: OtherProcess) -> bool:
     """Return whether a process is still running: pids are reused, but not with the same start time."""
+    import psutil
+
     if process.began is None:
         return False
     try:
@@ -105,6 +105,8 @@ def _is_running(process: OtherProcess) -> bool:
 
 
 def _look_up(pid: int, trusted: bool) -> OtherProcess:
+    import psutil
+
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -128,6 +130,8 @@ def _uses_driver(pid: int) -> bool:
 
 
 def _has_same_user(process: Any) -> bool:
+    import psutil
+
     if hasattr(os, "getuid"):
         return bool(process.uids().real == os.getuid())
     return bool(process.username() == psutil.Process().username())
@@ -161,6 +165,8 @@ def _describe(process: Any, *, same_user: bool) -> OtherProcess:
 
 def _read(getter: Any, default: Any) -> Any:
     """Call a getter of psutil; a process may hide its environment even from its own user."""
+    import psutil
+
     try:
         return getter()
     except (psutil.AccessDenied, psutil.ZombieProcess, OSError):
