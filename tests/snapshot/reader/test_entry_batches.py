@@ -294,6 +294,13 @@ def test_texts_that_are_repeated_in_each_entry(text):
     assert rows(Snapshot.load(data), 0) == expected(trace)
 
 
+def test_texts_that_differ_only_at_their_end():
+    trace = [{**entry, "user_metadata": f"the same beginning {n % 7}"} for n, entry in enumerate(steady(300))]
+    data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)
+    assert sum(map(len, runs(data))) > 250
+    assert rows(Snapshot.load(data), 0) == expected(trace)
+
+
 def test_entries_with_unexpected_values_are_read_one_by_one():
     trace = [{**entry, "unknown": [1, 2.5, None, True, (1, 2, 3)]} for entry in steady(500)]
     data = pickle.dumps({"segments": [], "device_traces": [trace]}, 4)

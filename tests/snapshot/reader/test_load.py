@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 
 import pytest
 
 from ipygpumem.core.errors import SnapshotError
 from ipygpumem.snapshot import Snapshot
+from snapshot import files
 from snapshot.entries import event, frame, group_totals
 
 
@@ -53,3 +56,13 @@ def test_host_traces():
     for wrong, trouble in (["?"], "host_traces[0] is a str, not a dict"), ({}, "host_traces is a dict, not a list"):
         (trace,) = Snapshot.load(raw | {"host_traces": wrong}).host
         assert (len(trace), trace.trouble) == (0, trouble)
+
+
+def test_tables_are_the_same_in_every_process():
+    code = (
+        "import hashlib, sys; from ipygpumem import Snapshot;"
+        "print(hashlib.sha256(Snapshot.load(sys.argv[1]).encode()).hexdigest())"
+    )
+    command = [sys.executable, "-c", code, str(files.path("gpt_small"))]
+    digests = {subprocess.run(command, capture_output=True, check=True, timeout=60).stdout for _ in range(3)}
+    assert len(digests) == 1
