@@ -108,7 +108,7 @@ def frame_locals(frame: FrameType) -> list[tuple[str, Any]]:
     Variables of enclosing functions are included, except on Python 3.12.
     """
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        # a class body, or code executed in a dict of its own: ``f_locals`` is that dict and not a copy
+        # a class body, or code executed in a separate dict: ``f_locals`` is that dict and not a copy
         namespace = frame.f_locals
         return list(namespace.items()) if type(namespace) is dict and namespace is not frame.f_globals else []
     if sys.version_info >= (3, 13):

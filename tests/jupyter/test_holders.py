@@ -64,7 +64,7 @@ def test_html_escapes_names(gpu_notebook):
         ("who -v In", "IPython uses the name 'In' itself"),
         ("-v __builtins__", "Python uses the name '__builtins__' itself"),
         ("explain -v exit", "IPython uses the name 'exit' itself"),
-        ("who --new", "there is nothing to compare with yet"),
+        ("who --new", "there is no earlier search to compare with"),
         ("free missing", "there is no variable 'missing'; nothing was deleted"),
         ("free a.b", "'a.b' is not the name of a variable"),
         ("free Out", "'Out' belongs to IPython"),

@@ -37,8 +37,8 @@ def _holders(notebook: Notebook, arguments: argparse.Namespace) -> Holders:
     since, moment = baselines.comparison() if arguments.new else (None, "")
     if arguments.new and since is None:
         raise OptionError(
-            "--new: there is nothing to compare with yet. Run %gpumem who first or, on a GPU, use it in the cell that "
-            "creates the tensors"
+            "--new: there is no earlier search to compare with. Run %gpumem who first or, on a GPU, use it in the cell "
+            "that creates the tensors"
         )
     result, baselines.reported = find_holders(
         session,

@@ -165,7 +165,7 @@ class ObjectNames:
         self._skipped |= skipped
         child_ids = {child_id: None for child_id in child_ids if child_id not in skipped}
         is_target = object_id in target_ids
-        # each local variable of a failed function or a thread is a holder of its own
+        # each local variable of a failed function or a thread is a separate holder
         is_frame = type(obj) is types.FrameType and named.place in {"traceback", "thread"}
         labelled: set[int] = set()
         for child_id, label in reference_labels(obj, named.label.style, target_ids, child_ids):

@@ -49,7 +49,7 @@ class Root:
         label: How it is written; of a namespace, the prefix of its names.
         value: A namespace (a dict, with the style ``names``) or any object.
         place: The place of everything named after it.
-        style: How its keys are written; with ``items`` each item is a holder of its own.
+        style: How its keys are written; with ``items`` each item is a separate holder.
         names: Which names of a namespace count; None for all.
         terminal: Whether what refers to the root itself does not matter.
         last_resort: Whether any other root's name for the same object is preferable.

@@ -76,7 +76,7 @@ def _holder_rows(holder: Holder, whole: int, parts: int) -> list[TableRow]:
 
 
 def _groups(holder: Holder) -> list[list[Storage]]:
-    """The storages of a holder by name, the largest first; what a tensor's graph keeps is a group of its own."""
+    """The storages of a holder by name, the largest first; what a tensor's graph keeps is a separate group."""
     groups: dict[tuple[str, bool], list[Storage]] = {}
     for storage in holder.parts:
         groups.setdefault((storage.name, storage.graph), []).append(storage)

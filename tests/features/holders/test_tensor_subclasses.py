@@ -23,7 +23,7 @@ def own_size():
 
 
 class Wrapper(torch.Tensor):
-    """A tensor subclass without storage of its own."""
+    """A tensor subclass without its own storage."""
 
     @staticmethod
     def __new__(cls, inner):
