@@ -2,7 +2,7 @@
 
 The events do not always come in pairs. An empty cell ends without a beginning (ipython#14597), and so does the cell
 that loads the extension; magics that run code nest them; a cancelled cell ends with another ExecutionInfo than it began
-with, or with None; a subshell of the kernel runs cells in a thread of its own. So each thread has a stack of open
+with, or with None; a subshell of the kernel runs cells in another thread. So each thread has a stack of open
 cells, each with a weak reference to its ExecutionInfo, and an end is matched with the beginning that it belongs to.
 """
 
@@ -59,11 +59,11 @@ def guarded(callback: Callable[..., _Result]) -> Callable[..., _Result | None]:
 
 @dataclass(slots=True, eq=False)
 class OpenCell:
-    """A cell that has begun. Holds no strong reference to anything of the user's.
+    """A cell that has begun. Holds no strong reference to the user's objects.
 
     Attributes:
         info: IPython's ExecutionInfo.
-        stored: Whether the cell is stored in the history: front ends also run code of their own.
+        stored: Whether the cell is stored in the history: front ends also run other code.
         cell_id: Id of the cell in its notebook.
         began: Start time in seconds since 1970.
         reported: Whether the report of a statement in the cell replaces the cell's own.
@@ -207,6 +207,6 @@ class TracebackHook:
         self._restore = replace_method(shell, "showtraceback", showtraceback)
 
     def remove(self) -> None:
-        """Restore the shell's method; if other code has wrapped it since, it stays and calls nothing of ours."""
+        """Restore the shell's method; if other code has wrapped it since, it stays and only calls the original."""
         self._callback = None
         self._restore()

@@ -68,7 +68,7 @@ class ReportPresenter:
     def standing_plan(self) -> Plan:
         """What the settings ask for in every cell. A plan is used again, because making it takes 15 us."""
         magics = self._magics
-        outside = magics.outside == "library"  # such a plan has a state of its own in each cell
+        outside = magics.outside == "library"  # such a plan has state for each cell
         key = (magics.limit, outside, magics.record.recorder is not None)
         if self._standing_plan is None or self._standing_plan[0] != key or outside:
             extra = self.collectors(requested=False)

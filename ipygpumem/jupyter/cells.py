@@ -198,7 +198,7 @@ class Cells:
         return Label(raw, cell.number, cell.cell_id, filename), Code(sources, numbers, block)
 
     def claim(self) -> OpenCell | None:
-        """Return the open cell. If it consists of one ``%gpumem`` line, it needs no report of its own."""
+        """Return the open cell. If it consists of one ``%gpumem`` line, it needs no separate report."""
         outer = next(iter(self._open.stacks[threading.get_ident()]), None)
         if outer is not None and outer.options is None and outer.is_single_magic:
             outer.reported = True
@@ -229,7 +229,7 @@ class Cells:
     ) -> Finished | None:
         def code() -> Code:
             sources = notebook_sources()
-            if outer is not None and outer.reported:  # the statement has a file of its own
+            if outer is not None and outer.reported:  # the statement has another file name
                 sources.pop(calling_cell() or "", None)
             return Code(sources, self.numbers.known())
 

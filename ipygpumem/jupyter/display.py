@@ -39,7 +39,7 @@ def uses_color(shell: Any) -> bool:
 
 
 class Display:
-    """Shows things in ``shell``, which need not be the one that IPython's own ``display()`` uses."""
+    """Displays in ``shell``, which need not be the one that IPython's own ``display()`` uses."""
 
     shell: Any
 

@@ -103,8 +103,8 @@ class LiveCell:
         """Show the newest levels. The first display is sent only where it splits no line and clears no output.
 
         Nothing is sent while an output widget captures the cell's output. If a widget started to capture during the
-        first display, the display's position is unknown: then there are no updates, and the report gets a display of
-        its own.
+        first display, the display's position is unknown: then there are no updates, and the report gets a new
+        display.
         """
         self._add(levels)
         bundle = live_bundle(self._history, time.perf_counter() - self.start, self._number())
@@ -154,7 +154,7 @@ class LiveCell:
         self.stream_tail.remove()
 
     def take(self, *, waits: bool = False) -> str | None:
-        """The display's id, for its last update by the caller; None if the report needs a display of its own.
+        """The display's id, for its last update by the caller; None if the report needs a new display.
 
         ``waits``: whether a ``clear_output(wait=True)`` is pending, so that earlier output is still visible.
         """

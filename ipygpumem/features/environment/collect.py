@@ -32,7 +32,7 @@ _ATTRIBUTION = {"process": "by process", "device": "whole device only", "torch-o
 
 @dataclass(frozen=True, slots=True)
 class Environment(PlainData):
-    """Versions, devices and the accuracy of values on this machine; None where there is nothing to say.
+    """Versions, devices and the accuracy of values on this machine; None for what does not apply.
 
     Attributes:
         packages: Versions of the packages in use; None for a package that is not installed.

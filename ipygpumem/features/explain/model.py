@@ -1,7 +1,7 @@
 """A waterfall: the steps from the memory that nvidia-smi shows to ``torch.cuda.memory_allocated()``.
 
 It has totals with parts between them, which add up to the difference of the totals, to the byte. Memory that cannot be
-attributed is a part of its own, and so is memory counted twice, which is negative.
+attributed is a separate part, and so is memory counted twice, which is negative.
 """
 
 from __future__ import annotations
