@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipygpumem.core.errors import OptionError
 from ipygpumem.features.outside.collect import OutsideCollector
 from ipygpumem.features.processes.collect import with_other_processes
 from ipygpumem.measurement.allocation_history import HistoryOptions, recording_problem
-from ipygpumem.measurement.backward_passes import BackwardPasses
 from ipygpumem.measurement.plan import Collector, Plan, with_notes
 from ipygpumem.measurement.recorder import Recorder
 from ipygpumem.sources import pytorch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ipygpumem.core.report import Report
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from ipygpumem.features.lines.source import SourceRegion
     from ipygpumem.features.modules.tracker import ModuleTracker
     from ipygpumem.features.profile.collect import ProfileCollector
-    from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.measurement.plan import Outcome
     from ipygpumem.measurement.runtime import Runtime
 
@@ -74,11 +72,17 @@ def make_plan(
     if outside:
         collectors.append(OutsideCollector(runtime.monitor, every_cell=every_cell))
     if lines is not None:
-        collectors.append(_LinesCollector(lines, all_functions=all_functions))
+        from ipygpumem.features.lines.collect import LinesCollector
+
+        collectors.append(LinesCollector(lines, all_functions=all_functions))
     elif peak_lines and path is not None:
-        collectors.append(_PeakLinesCollector())
+        from ipygpumem.features.lines.peak import PeakLinesCollector
+
+        collectors.append(PeakLinesCollector())
     if modules is not None:
-        collectors.append(_ModulesCollector(modules))
+        from ipygpumem.features.modules.collect import ModulesCollector
+
+        collectors.append(ModulesCollector(modules))
     if profile is not None:
         collectors.append(profile)
     if limits:
@@ -90,83 +94,6 @@ def make_plan(
     recorder = Recorder(runtime, history) if needed or useful else None
     collectors += extra
     return Plan(collectors, recorder=recorder, path=path, devices=devices)
-
-
-class _LinesCollector(Collector):
-    """Memory by line of the measured code, and of functions."""
-
-    section = "lines"
-    reads_recording = True
-
-    def __init__(self, functions: Sequence[SourceRegion], *, all_functions: bool) -> None:
-        self._functions = tuple(functions)
-        self._all_functions = all_functions
-        self._backward = BackwardPasses()
-
-    def attach(self, measurement: Measurement) -> None:
-        measurement.observers.append(self._backward)
-
-    def collect(self, report: Report, outcome: Outcome) -> Report:
-        if outcome.snapshot is None or outcome.recorder is None:
-            return _without_section(report, self.section, outcome.problem)
-        from ipygpumem.features.lines.collect import device_lines
-        from ipygpumem.features.lines.source import SourceRegion, SourceTexts
-
-        code = outcome.code
-        block = () if code.block is None else (SourceRegion(*code.block),)
-        texts = SourceTexts(code.sources, code.numbers)
-        listings = [
-            device_lines(
-                outcome.snapshot,
-                device,
-                texts,
-                (*block, *self._functions),
-                all_functions=self._all_functions,
-                recorder=outcome.recorder,
-                passes=self._backward.passes,
-            )
-            for device in report.devices.values()
-        ]
-        return replace(report, lines=_in_use(listings))
-
-
-class _PeakLinesCollector(Collector):
-    """The lines of code whose memory was allocated at the peak, from a recording that is saved."""
-
-    section = "lines at the peak"
-    reads_recording = True
-
-    def collect(self, report: Report, outcome: Outcome) -> Report:
-        if outcome.snapshot is None or report.recording is None:
-            return report
-        from ipygpumem.features.lines.peak import peak_lines
-
-        lines = peak_lines(outcome.snapshot, report)
-        return replace(report, recording=replace(report.recording, peak_lines=lines))
-
-
-class _ModulesCollector(Collector):
-    """Memory by module and by phase of a training step."""
-
-    section = "modules"
-    reads_recording = True
-
-    def __init__(self, tracker: ModuleTracker) -> None:
-        self._tracker = tracker
-
-    def attach(self, measurement: Measurement) -> None:
-        measurement.observers.append(self._tracker)
-        measurement.overheads.append(lambda: self._tracker.phases.cost)
-
-    def collect(self, report: Report, outcome: Outcome) -> Report:
-        if outcome.snapshot is None or outcome.recorder is None:
-            return _without_section(report, self.section, outcome.problem)
-        from ipygpumem.features.modules.collect import module_tree
-
-        trees = [
-            module_tree(outcome.snapshot, device, outcome.recorder, self._tracker) for device in report.devices.values()
-        ]
-        return replace(report, modules=_in_use(trees))
 
 
 class _LimitsCollector(Collector):
@@ -204,13 +131,3 @@ class _ProcessesCollector(Collector):
 
     def collect(self, report: Report, outcome: Outcome) -> Report:  # noqa: ARG002 (needs no recording)
         return with_other_processes(report, unchanged=self._unchanged)
-
-
-def _without_section(report: Report, section: str, problem: str) -> Report:
-    return with_notes(report, f"no {section}: {problem}") if problem else report
-
-
-def _in_use(parts: Iterable[Any]) -> tuple[Any, ...]:
-    """The parts of devices on which something happened, or the first part."""
-    available = [part for part in parts if part is not None]
-    return tuple(part for part in available if part.busy) or tuple(available[:1])

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipygpumem.features.lines.model import DeviceLines, LineUse, SourceLine, SourceListing
-from ipygpumem.features.lines.recording import THREAD_FILE, allocator_bytes, device_timeline, outermost_files
+from ipygpumem.features.lines.recording import THREAD_FILE, RecordedSection, allocator_bytes, outermost_files
 from ipygpumem.features.lines.source import SourceRegion, SourceTexts, enclosing_functions
+from ipygpumem.measurement.backward_passes import BackwardPasses
 from ipygpumem.measurement.snapshot_events import EventLookup
 from ipygpumem.snapshot.model.trace import Action
 from ipygpumem.snapshot.model.unique_values import Numbering
@@ -22,59 +23,60 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ipygpumem.core.report import DeviceReport
+    from ipygpumem.features.lines.recording import DeviceRecording
     from ipygpumem.measurement.backward_passes import BackwardPass
-    from ipygpumem.measurement.recorder import Recorder
+    from ipygpumem.measurement.measurement import Measurement
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.model.timeline import Timeline
 
     Ints = NDArray[np.int64]
     Line = tuple[str, int]
 
-__all__ = ["device_lines"]
+__all__ = ["LinesCollector"]
 
 _TIME_MAGIC_FILES = ("<timed exec>", "<timed eval>")
 
 
-def device_lines(
-    snapshot: Snapshot,
-    report: DeviceReport,
-    texts: SourceTexts,
-    regions: Sequence[SourceRegion],
-    *,
-    all_functions: bool,
-    recorder: Recorder,
-    passes: Sequence[BackwardPass],
-) -> DeviceLines | None:
-    """Return the listings of one device; None if nothing was recorded there.
+class LinesCollector(RecordedSection):
+    """Lists the measured code and functions line by line; with ``all_functions``, those of the notebook that ran."""
 
-    ``regions`` are the measured code, and then the functions that the user named; with ``all_functions``, all functions
-    of the notebook that ran are listed, too.
+    section = "lines"
 
-    Raises:
-        RecordingError: The positions of the backward passes do not fit the recorded events.
-    """
-    timeline = device_timeline(snapshot, report)
-    if timeline is None:
-        return None
-    files = {region.file for region in regions} | (set(texts.cells) if all_functions else set())
-    events = _LineEvents(snapshot, timeline, files, _time_magic_offset(regions, texts))
-    if passes:
-        events.add_backward(passes, EventLookup(timeline, recorder))
-    if all_functions:
-        regions = [*regions, *_regions_that_ran(events.lines(), regions, texts)]
-    listed = {(region.file, number) for region in regions for number in region.lines}
-    uses, elsewhere = events.uses(listed)
-    listings = []
-    for region in regions:
-        numbered = enumerate(texts.lines(region.file)[region.first - 1 : region.last], region.first)
-        lines = tuple(SourceLine(number, text, uses.get((region.file, number))) for number, text in numbered)
-        if lines:
-            listings.append(SourceListing(texts.title(region), lines))
-    peak_bytes, end_bytes = allocator_bytes(report, timeline)
-    return DeviceLines(
-        report.name, tuple(listings), int(timeline.requested.bytes[0]), elsewhere, *end_bytes, *peak_bytes
-    )
+    def __init__(self, functions: Sequence[SourceRegion], *, all_functions: bool) -> None:
+        self._functions = tuple(functions)
+        self._all_functions = all_functions
+        self._backward = BackwardPasses()
+
+    def attach(self, measurement: Measurement) -> None:
+        """Collect the backward passes of the measurement."""
+        measurement.observers.append(self._backward)
+
+    def part(self, recording: DeviceRecording) -> DeviceLines:
+        """Return the listings of one device.
+
+        Raises:
+            RecordingError: The positions of the backward passes do not fit the recorded events.
+        """
+        code, timeline = recording.code, recording.timeline
+        texts = SourceTexts(code.sources, code.numbers)
+        regions = [*([] if code.block is None else [SourceRegion(*code.block)]), *self._functions]
+        files = {region.file for region in regions} | (set(texts.cells) if self._all_functions else set())
+        events = _LineEvents(recording.snapshot, timeline, files, _time_magic_offset(regions, texts))
+        if self._backward.passes:
+            events.add_backward(self._backward.passes, EventLookup(timeline, recording.recorder))
+        if self._all_functions:
+            regions += _regions_that_ran(events.lines(), regions, texts)
+        listed = {(region.file, number) for region in regions for number in region.lines}
+        uses, elsewhere = events.uses(listed)
+        listings = []
+        for region in regions:
+            numbered = enumerate(texts.lines(region.file)[region.first - 1 : region.last], region.first)
+            lines = tuple(SourceLine(number, text, uses.get((region.file, number))) for number, text in numbered)
+            if lines:
+                listings.append(SourceListing(texts.title(region), lines))
+        peak_bytes, end_bytes = allocator_bytes(recording.report, timeline)
+        before = int(timeline.requested.bytes[0])
+        return DeviceLines(recording.report.name, tuple(listings), before, elsewhere, *end_bytes, *peak_bytes)
 
 
 def _time_magic_offset(regions: Sequence[SourceRegion], texts: SourceTexts) -> dict[str, Line]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipygpumem.features.lines.model import CodeLine, PeakLines
 from ipygpumem.features.lines.recording import allocator_bytes, device_timeline
+from ipygpumem.measurement.plan import Collector
 from ipygpumem.snapshot.export.text import clip
 from ipygpumem.snapshot.queries.live_set import LiveSet
 
@@ -14,10 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipygpumem.core.report import DeviceReport, Report
+    from ipygpumem.measurement.plan import Outcome
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.queries.groups import Group
 
-__all__ = ["code_lines", "largest_lines", "lines_at_peak", "lines_reaching_peak", "peak_lines"]
+__all__ = ["PeakLinesCollector", "code_lines", "largest_lines", "lines_at_peak", "lines_reaching_peak", "peak_lines"]
 
 _LINES_SHOWN = 5
 _LABEL_WIDTH = 90
@@ -46,6 +49,20 @@ def largest_lines(lines: Sequence[CodeLine], limit: int) -> tuple[tuple[CodeLine
     remaining = lines[limit:]
     total = CodeLine("other lines", sum(line.amount for line in remaining), sum(line.blocks for line in remaining))
     return tuple(lines[:limit]), total
+
+
+class PeakLinesCollector(Collector):
+    """Reports the lines of code at the peak of each device, from a recording that is saved."""
+
+    section = "lines at the peak"
+    reads_recording = True
+
+    def collect(self, report: Report, outcome: Outcome) -> Report:
+        """Return the report with the lines as facts of its recording."""
+        if outcome.snapshot is None or report.recording is None:
+            return report
+        lines = peak_lines(outcome.snapshot, report)
+        return replace(report, recording=replace(report.recording, peak_lines=lines))
 
 
 def peak_lines(snapshot: Snapshot, report: Report) -> tuple[PeakLines, ...]:

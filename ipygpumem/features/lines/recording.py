@@ -2,21 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ipygpumem.measurement.plan import Collector, with_notes
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ipygpumem.core.report import DeviceReport
+    from ipygpumem.core.report import DeviceReport, Report
+    from ipygpumem.measurement.plan import Code, Outcome
+    from ipygpumem.measurement.recorder import Recorder
     from ipygpumem.snapshot import Snapshot
     from ipygpumem.snapshot.model.timeline import Timeline
 
-__all__ = ["THREAD_FILE", "allocator_bytes", "device_timeline", "outermost_files"]
+__all__ = ["THREAD_FILE", "DeviceRecording", "RecordedSection", "allocator_bytes", "device_timeline", "outermost_files"]
 
 THREAD_FILE = "threading.py"
 """The outermost file of a thread started from Python ends with this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRecording:
+    """The recorded events of one device during a measurement."""
+
+    report: DeviceReport
+    snapshot: Snapshot
+    timeline: Timeline
+    recorder: Recorder
+    code: Code
+
+
+class RecordedSection(Collector):
+    """A section of a report with a part for each device, computed from the recording."""
+
+    reads_recording = True
+
+    def collect(self, report: Report, outcome: Outcome) -> Report:
+        """Return the report with the parts of devices on which something happened, or else the first part."""
+        snapshot, recorder = outcome.snapshot, outcome.recorder
+        if snapshot is None or recorder is None:
+            return with_notes(report, f"no {self.section}: {outcome.problem}") if outcome.problem else report
+        parts = []
+        for device in report.devices.values():
+            timeline = device_timeline(snapshot, device)
+            if timeline is not None:
+                parts.append(self.part(DeviceRecording(device, snapshot, timeline, recorder, outcome.code)))
+        section: dict[str, Any] = {self.section: tuple(part for part in parts if part.busy) or tuple(parts[:1])}
+        return replace(report, **section)
+
+    def part(self, recording: DeviceRecording) -> Any:
+        """Return the part of a device."""
+        raise NotImplementedError
 
 
 def device_timeline(snapshot: Snapshot, report: DeviceReport) -> Timeline | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipygpumem.features.lines.recording import allocator_bytes, device_timeline
+from ipygpumem.features.lines.recording import RecordedSection, allocator_bytes
 from ipygpumem.features.modules.attribution import DDP, KIND_CODES, AttributedAllocations
 from ipygpumem.features.modules.model import KindBytes, ModuleRow, ModuleTree, StepPhase
 from ipygpumem.measurement.snapshot_events import EventLookup
@@ -14,15 +14,14 @@ from ipygpumem.measurement.snapshot_events import EventLookup
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipygpumem.core.report import DeviceReport
+    from ipygpumem.features.lines.recording import DeviceRecording
     from ipygpumem.features.modules.attribution import Mask
     from ipygpumem.features.modules.model import MemoryKind
     from ipygpumem.features.modules.storages import ModuleFacts
     from ipygpumem.features.modules.tracker import ModuleTracker
-    from ipygpumem.measurement.recorder import Recorder
-    from ipygpumem.snapshot import Snapshot
+    from ipygpumem.measurement.measurement import Measurement
 
-__all__ = ["module_tree"]
+__all__ = ["ModulesCollector"]
 
 _COLUMNS: tuple[tuple[str, MemoryKind], ...] = (
     ("parameters", "parameters"),
@@ -37,36 +36,46 @@ _WRAPPER_NOTES = {
 }
 
 
-def module_tree(
-    snapshot: Snapshot, report: DeviceReport, recorder: Recorder, tracker: ModuleTracker
-) -> ModuleTree | None:
-    """Return the model's memory on one device; None if nothing was recorded there.
+class ModulesCollector(RecordedSection):
+    """Reports the memory of a tracked model by phase of a training step, by kind and by module."""
 
-    Raises:
-        RecordingError: The tracked positions do not fit the recorded events.
-    """
-    timeline = device_timeline(snapshot, report)
-    if timeline is None:
-        return None
-    allocations = AttributedAllocations(snapshot, timeline, EventLookup(timeline, recorder), tracker)
-    at_peak = allocations.alive(timeline.requested.peak()[0])
-    at_end = allocations.alive(len(timeline.trace) - 1)
-    parts = []
-    for kind in KIND_CODES:
-        rows = allocations.of_kind(kind)
-        parts.append(KindBytes(kind, allocations.total(at_peak & rows), allocations.total(at_end & rows)))
-    peak_bytes, end_bytes = allocator_bytes(report, timeline)
-    _, rounding, pending, allocated = zip(peak_bytes, end_bytes, strict=True)
-    return ModuleTree(
-        report.name,
-        _phases(tracker, timeline.device),
-        tuple(parts),
-        tuple(_module_rows(tracker, allocations, at_peak)),
-        rounding,
-        pending,
-        allocated,
-        _notes(tracker),
-    )
+    section = "modules"
+
+    def __init__(self, tracker: ModuleTracker) -> None:
+        self._tracker = tracker
+
+    def attach(self, measurement: Measurement) -> None:
+        """Track the model during the measurement."""
+        measurement.observers.append(self._tracker)
+        measurement.overheads.append(lambda: self._tracker.phases.cost)
+
+    def part(self, recording: DeviceRecording) -> ModuleTree:
+        """Return the model's memory on one device.
+
+        Raises:
+            RecordingError: The tracked positions do not fit the recorded events.
+        """
+        tracker, timeline = self._tracker, recording.timeline
+        lookup = EventLookup(timeline, recording.recorder)
+        allocations = AttributedAllocations(recording.snapshot, timeline, lookup, tracker)
+        at_peak = allocations.alive(timeline.requested.peak()[0])
+        at_end = allocations.alive(len(timeline.trace) - 1)
+        parts = []
+        for kind in KIND_CODES:
+            rows = allocations.of_kind(kind)
+            parts.append(KindBytes(kind, allocations.total(at_peak & rows), allocations.total(at_end & rows)))
+        peak_bytes, end_bytes = allocator_bytes(recording.report, timeline)
+        _, rounding, pending, allocated = zip(peak_bytes, end_bytes, strict=True)
+        return ModuleTree(
+            recording.report.name,
+            _phases(tracker, timeline.device),
+            tuple(parts),
+            tuple(_module_rows(tracker, allocations, at_peak)),
+            rounding,
+            pending,
+            allocated,
+            _notes(tracker),
+        )
 
 
 def _phases(tracker: ModuleTracker, index: int) -> tuple[StepPhase, ...]:
