@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.grade import Grade, exact_if_known, grade
 from ipygpumem.core.reading import Counters
 from ipygpumem.core.samples import NOISE
 from ipygpumem.core.to_dict import PlainData
@@ -193,15 +193,15 @@ class DeviceReport(PlainData):
             "peak": self._peak_grade(torch_grade),
             "outside": self._outside_grade(),
             "outside_peak": self._outside_peak_grade(),
-            "others": _exact(self.others, "NVML's process list, as far as this container can see it", problem),
-            "unattributed": _exact(self.unattributed, _UNATTRIBUTED, problem),
-            "used": _exact(self.used, self.after.source or _PROPERTIES, self.after.why),
-            "total": _exact(self.total, self.after.source or _PROPERTIES, self.after.why),
+            "others": exact_if_known(self.others, "NVML's process list, as far as this container can see it", problem),
+            "unattributed": exact_if_known(self.unattributed, _UNATTRIBUTED, problem),
+            "used": exact_if_known(self.used, self.after.source or _PROPERTIES, self.after.why),
+            "total": exact_if_known(self.total, self.after.source or _PROPERTIES, self.after.why),
         }
 
     def _torch_grade(self) -> Grade:
         problem = self.after.torch_why or self.before.torch_why or "PyTorch's counters are not available"
-        return _exact(self.held, self.after.torch_why or "allocator counter", problem)
+        return exact_if_known(self.held, self.after.torch_why or "allocator counter", problem)
 
     def _peak_grade(self, torch_grade: Grade) -> Grade:
         if self.high is None or self.peak is None:
@@ -230,7 +230,3 @@ class DeviceReport(PlainData):
             f"{sampled.count:,} samples of the device from {duration(sampled.since)} on, largest gap "
             f"{duration(sampled.gap)}{missing}, minus the most that PyTorch can have reserved; {owner}",
         )
-
-
-def _exact(figure: int | None, source: str, problem: str) -> Grade:
-    return grade("unknown", problem) if figure is None else grade("exact", source)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-__all__ = ["Grade", "Trust", "grade"]
+__all__ = ["Grade", "Trust", "exact_if_known", "grade"]
 
 Trust = Literal["exact", "derived", "bound", "sampled", "device", "unknown"]
 
@@ -34,3 +34,8 @@ class Grade:
 def grade(trust: Trust, reason: str = "") -> Grade:
     """Return a `Grade`, the same object for the same arguments: thousands of reports share a few grades."""
     return Grade(trust, reason)
+
+
+def exact_if_known(figure: int | None, source: str, problem: str) -> Grade:
+    """Return the grade of a figure that is exact, or None because of a problem."""
+    return grade("unknown", problem) if figure is None else grade("exact", source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipygpumem.core.grade import Grade, grade
+from ipygpumem.core.grade import Grade, exact_if_known, grade
 from ipygpumem.core.to_dict import PlainData
 from ipygpumem.core.units import difference
 
@@ -54,7 +54,7 @@ class HostReport(PlainData):
 
     @property
     def exact(self) -> bool:
-        """Whether the peak belongs to this measurement: the record rose, or equalled the level at the beginning."""
+        """Whether the peak belongs to this measurement: the record rose, or equaled the level at the beginning."""
         if self.profiled or self.before.peak is None or self.after.peak is None or self.before.rss is None:
             return False
         return self.after.peak > self.before.peak or self.before.peak <= self.before.rss
@@ -62,15 +62,13 @@ class HostReport(PlainData):
     @property
     def grades(self) -> dict[str, Grade]:
         """How accurate each figure is, by name."""
-        held = peak = grade("unknown", "this system does not report it")
-        if self.held is not None:
-            held = grade("bound", _PROFILED) if self.profiled else grade("exact", "resident memory of this process")
-        if self.peak is not None and self.exact:
-            peak = grade("exact", "the kernel's record of peak resident memory")
-        elif self.peak is not None:
+        unknown = "this system does not report it"
+        held = exact_if_known(self.held, "resident memory of this process", unknown)
+        peak = exact_if_known(self.peak, "the kernel's record of peak resident memory", unknown)
+        if self.held is not None and self.profiled:
+            held = grade("bound", _PROFILED)
+        if self.peak is not None and not self.exact:
             peak = grade("bound", _PROFILED if self.profiled else _EARLIER_PEAK)
-        if self.pinned is not None:
-            pinned = grade("exact", "PyTorch's host allocator")
-        else:
-            pinned = grade("unknown", "CUDA has not started, or this PyTorch does not count pinned memory")
+        no_pinned = "CUDA has not started, or this PyTorch does not count pinned memory"
+        pinned = exact_if_known(self.pinned, "PyTorch's host allocator", no_pinned)
         return {"held": held, "peak": peak, "pinned": pinned}
