@@ -52,8 +52,6 @@ class DeviceLines(PlainData):
     """The listings of one device. In bytes; requested + rounding + pending = allocated, at the end and at the peak.
 
     Attributes:
-        device: Name, as in ``"cuda:0"``.
-        listings: The listed cells and functions.
         before: Requested bytes at the start.
         elsewhere: Memory use outside the listed lines (other threads, other functions); None if there was none.
         end_requested: Requested bytes, including blocks that wait for a stream.

@@ -1,4 +1,4 @@
-"""What the reports by line and by module both read from a recording."""
+"""Sections of a report that are computed from a recording, by line and by module, and what they share."""
 
 from __future__ import annotations
 

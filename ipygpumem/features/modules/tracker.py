@@ -182,14 +182,12 @@ class ModuleTracker:
     # Backward passes and optimizer steps
 
     def _begin_backward(self) -> None:
-        """Begin the phase of a backward pass."""
         self._end_raised_steps()
         with self._lock:
             self._begin_phase("backward")
 
     def _end_backward(self) -> None:
-        """End the phase, and scan: the gradients have been stored."""
-        with self._lock:
+        with self._lock:  # the scan includes the gradients, which have been stored
             self._end_phase("backward", states=False)
 
     def _before_step(self, optimizer: Any, arguments: Any, options: Any) -> None:  # noqa: ARG002 (PyTorch's signature)
