@@ -1,6 +1,7 @@
 """Processes with settings that change the order of devices and the allocator."""
 
 import json
+import os
 
 import pytest
 
@@ -30,7 +31,8 @@ def uuids():
 
 
 def test_by_index_and_by_uuid(torch, fresh):
-    for visible in ("0", uuids()[0], uuids()[0][:12]):
+    index = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+    for visible in (index, uuids()[0], uuids()[0][:12]):
         facts = fresh(READ, CUDA_VISIBLE_DEVICES=visible)
         assert (facts["mode"], facts["held"], facts["imbalance"]) == ("process", 64 * MIB, 0)
         assert f"GPU-{facts['uuid']}" == uuids()[0]

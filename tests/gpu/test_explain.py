@@ -116,7 +116,7 @@ def test_start_and_end_of_another_process(fresh):
         + """
 with ipygpumem.measure() as m:
     child = other(JPY_SESSION_NAME="/home/me/other.ipynb", JPY_PARENT_PID="1")
-(began,) = m.report.neighbours
+(began,) = [change for change in m.report.neighbours if change.event == "began"]
 sizes, _, _ = steps()
 (device, *_) = ipygpumem.processes()
 from ipygpumem.features.report.line import text_line
@@ -124,7 +124,7 @@ line = text_line(m.report)
 with ipygpumem.measure() as m:
     child.communicate("x")
     time.sleep(0.5)
-ended = m.report.neighbours
+ended = [change for change in m.report.neighbours if change.neighbour.pid == began.neighbour.pid]
 process = device.neighbours[0]
 tell(pid=child.pid, began=[began.neighbour.pid, began.neighbour.relation, began.change, began.event],
      sizes=sizes, line=line, ended=[[e.neighbour.pid, e.event, e.change] for e in ended],
