@@ -20,28 +20,24 @@ _MAX_NAME_LENGTH = 60
 _MAX_LENGTH = 200
 _REDACTED = "***"
 _CODE_OPTIONS = {"-c", "-e", "--eval", "--command", "--exec"}
-_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+")
-_SECRET_WORD = re.compile(
-    r"auth|authentication|authorization|bearer|cookies?|creds?|credentials?|headers?|jwt|keys?|login|pass|passcode"
-    r"|passphrase|passwd|password|private|pw|pwd|sas|secrets?|signature|token"
+_NAME_WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+")
+_SECRET_NAME = re.compile(
+    r"\b(auth|authentication|authorization|bearer|cookies?|creds?|headers?|jwt|keys?|login|pass|passcode|private|pw|sas"
+    r"|signature)\b|(api|access|account|encryption|hf|license|master|openai|rsa|service|ssh|wandb) ?key|passw"
+    r"|passphrase|secret|credential|pwd\b|token\b"
 )
-_SECRET_PART = re.compile(
-    r"(api|access|account|encryption|hf|license|master|openai|rsa|service|ssh|wandb)_?key|passw|passphrase|secret"
-    r"|credential|(token|pwd)$"
-)
-_COUNT_WORDS = frozenset({"count", "dim", "heads", "layers", "len", "length", "max", "min", "n", "num", "size"})
-"""Words in names whose value is a number: --num_key_value_heads 8."""
+"""Matches the words of a name: "hf token" for ``--hf_token``, but not "max tokens"."""
+_COUNT = re.compile(r"\b(count|dim|heads|layers|len|length|max|min|n|num|size)\b")
+"""Words of names whose value is a number, also if another word looks like a secret: --num_key_value_heads 8."""
 _NUMBER = re.compile(r"[-+]?\d{0,9}(\.\d{0,9})?([eE][-+]?\d{1,3})?%?")
-_PLAIN = re.compile(r"[\w./\\:@,+~%*\[\]-]*")
-_PATH = re.compile(r"[\w./\\~:+-]*([/\\]|\.\w{1,8}$)[\w./\\~:+-]*")
-_SHORT_OPTION = re.compile(r"-.")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_LOGIN = re.compile(r"(://)\S*@")
-_KEY_PREFIX = re.compile(
-    r"(?<![A-Za-z0-9])(hf_|sk-|sk_|pk_|rk_|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|ASIA|AIza|ya29\.|eyJ|npm_|pypi-"
-    r"|dop_v1_|wandb_v1_|nvapi-|r8_)[\w.=+/-]{6,}"
+_PLAIN = re.compile(r"[\w./\\:@,=+~%*\[\]-]*([?#]\*\*\*)?")
+_PATH_OR_URL = re.compile(r"[\w./\\~:+-]*([/\\]|\.\w{1,8}$)[\w./\\~:+-]*|[A-Za-z][A-Za-z0-9+.-]*://.*")
+_OPTION = re.compile(r"(--?[\w.-]+)(?:([=:])(.*))?", re.DOTALL)
+_KEY = re.compile(
+    r"(?<![A-Za-z0-9])((hf_|sk-|sk_|pk_|rk_|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|ASIA|AIza|ya29\.|eyJ|npm_|pypi-"
+    r"|dop_v1_|wandb_v1_|nvapi-|r8_)[\w.=+/-]{6,}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![0-9A-Za-z]))"
 )
-_UUID = re.compile(r"(?<![0-9A-Za-z])[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![0-9A-Za-z])")
+"""Keys with a known prefix, and UUIDs."""
 _LONG = re.compile(r"[A-Za-z0-9]{20,}")
 _MIN_CASE_CHANGES = 4
 
@@ -56,119 +52,97 @@ def redact_command(arguments: Sequence[str]) -> str:
 
 def short_name(arguments: Sequence[str]) -> str:
     """Return program and script: ``python train.py``, ``python -m ipykernel_launcher``."""
-    parts = list(arguments if len(arguments) > 1 else " ".join(arguments).split())
-    program = _file_name(_redact(parts[0])) if parts else ""
-    options = iter(parts[1:] if "python" in program else ())
-    script = ""
-    for argument in options:
+    parts = iter(arguments if len(arguments) > 1 else " ".join(arguments).split())
+    program = _file_name(next(parts, ""))
+    return printable(program + (_script(parts) if "python" in program else ""))[:_MAX_NAME_LENGTH]
+
+
+def _script(arguments: Iterator[str]) -> str:
+    for argument in arguments:
         if argument == "-m":
-            script = f" -m {_redact(next(options, ''))}"
-        elif argument == "-c":
-            script = " -c"
-        elif argument in {"-X", "-W"}:
-            next(options, "")
+            return f" -m {_redact(next(arguments, ''))}"
+        if argument == "-c":
+            return " -c"
+        if argument in {"-X", "-W"}:
+            next(arguments, "")
         elif not argument.startswith("-"):
-            script = f" {_file_name(_redact(argument))}"
-        if script:
-            break
-    return printable(program + script)[:_MAX_NAME_LENGTH]
+            return f" {_file_name(argument)}"
+    return ""
+
+
+def _file_name(path: str) -> str:
+    return _redact(path).replace("\\", "/").rpartition("/")[2]
 
 
 def _redact_arguments(arguments: Sequence[str], *, is_title: bool) -> Iterator[str]:
-    option = announcing = ""  # the names of an option and of a secret whose values may follow
+    name = ""  # of an option whose value may follow, or of a secret, whose value may consist of several words
     for i, argument in enumerate(arguments):
-        if i and option in _CODE_OPTIONS:
+        if i and name in _CODE_OPTIONS:
             yield "..."
             if is_title:  # the end of the code is unknown
                 return
-            option = announcing = ""
+            name = ""
         elif argument.startswith("-") and len(argument) > 1 and not _NUMBER.fullmatch(argument):
-            text, option = _redact_option(argument)
+            text, name = _redact_option(argument)
             yield text
-            announcing = option if _names_secret(option) else ""
-            if is_title and not option and text.endswith(_REDACTED):
-                announcing = "token"  # a title has no quotes: the next words may belong to the same value
+            if is_title and not name and text.endswith(_REDACTED):
+                name = "token"  # a title has no quotes: the next words may belong to the same value
         elif i == 0:  # the program: its folders may have any name
             yield _redact(argument) if "=" in argument or "://" in argument else _redact_random(argument)
-        elif announcing:
-            is_assignment = "=" in argument and _names_secret(argument.partition("=")[0])
-            yield _redact_assignment(argument) if is_assignment else _redact_value(announcing, argument)
-        elif option:
-            yield _redact_value(option, argument)
-            option = ""
         else:
-            yield _redact(argument)
-            announcing = argument if argument.isidentifier() and _names_secret(argument) else ""
+            before, _, value = argument.partition("=")
+            announces_secret = _names_secret(before)
+            yield _redact(argument, "" if announces_secret and value else name)
+            if not _names_secret(name):
+                name = argument if announces_secret and argument.isidentifier() else ""
 
 
 def _redact_option(argument: str) -> tuple[str, str]:
     """Return an option as text, and its name if its value is the next argument."""
-    match = re.match(r"(--?[\w.-]+?)([=:])(.*)", argument, re.DOTALL)
-    if match is not None:
-        name, sign, value = match.groups()
-        return f"{name}{sign}{_redact_value(name, value)}", ""
-    if argument.startswith("--") or _SHORT_OPTION.fullmatch(argument):
-        plain = re.fullmatch(r"--?[\w.-]+", argument) is not None
-        return (_redact_random(argument), argument) if plain else (_REDACTED, argument)
-    value = argument[2:]  # of a short option, or a long name after one dash
+    match = _OPTION.fullmatch(argument)
+    if match is None:
+        return _REDACTED, "token"  # whatever follows is redacted, too
+    name, sign, value = match.groups()
+    if sign:
+        return f"{_redact_random(name)}{sign}{_redact(value, name)}", ""
+    value = "" if argument.startswith("--") else argument[2:]  # of a short option, or a long name after one dash
     if _NUMBER.fullmatch(value) or (argument[1] not in "pP" and re.fullmatch(r"[a-z_-]{1,8}", value)):
-        return argument, argument
+        return _redact_random(argument), argument
     return f"{argument[:2]}{_REDACTED}", ""
 
 
-def _redact_value(name: str, value: str) -> str:
-    """Redact a value if its name announces a secret, or is a short option that may mean anything."""
-    is_number = _NUMBER.fullmatch(value) is not None
-    if _names_secret(name) and not (is_number and _COUNT_WORDS.intersection(_name_words(name))):
+def _redact(text: str, name: str = "") -> str:
+    """Redact text unless it is plain, and all of it if its name announces a secret or is a short option."""
+    is_number = _NUMBER.fullmatch(text) is not None
+    if _names_secret(name) and not (is_number and _COUNT.search(_words(name))):
         return _REDACTED
-    is_plain = is_number or _PATH.fullmatch(value) or _URL.match(value)
-    return _REDACTED if _SHORT_OPTION.fullmatch(name) and name != "-m" and not is_plain else _redact(value)
-
-
-def _redact(argument: str) -> str:
-    """Return a plain name, number or path unchanged; redact what else it contains."""
-    if "://" in argument:
-        argument = _LOGIN.sub(rf"\1{_REDACTED}@", argument)
-        url, query, _ = argument.partition("?")
-        url, fragment, _ = url.partition("#")
-        return _redact_random(url) + (f"?{_REDACTED}" if query else f"#{_REDACTED}" if fragment else "")
-    if "=" in argument:
-        parts = re.split(r"([,;&?])", argument)
-        return "".join(part if part in {",", ";", "&", "?"} else _redact_assignment(part) for part in parts)
-    return _redact_random(argument) if _PLAIN.fullmatch(argument) else _REDACTED
-
-
-def _redact_assignment(text: str) -> str:
-    name, equals, value = text.partition("=")
-    if not equals:
-        return _redact_random(text) if _PLAIN.fullmatch(text) else _REDACTED
-    if not _PLAIN.fullmatch(name):
+    is_short_option = name.startswith("-") and len(name) == len("-x") and name != "-m"  # which may mean anything
+    if is_short_option and not is_number and not _PATH_OR_URL.fullmatch(text):
         return _REDACTED
-    return f"{name}={_redact_value(name, value)}" if value else text
-
-
-def _name_words(name: str) -> list[str]:
-    return [word.lower() for word in _WORDS.findall(name)]
+    if "://" in text:
+        text = re.sub(r"(?<=://)\S*@", f"{_REDACTED}@", text)
+        text = re.sub(r"(?<=[?#]).+", _REDACTED, text)
+    name, _, value = text.partition("=")
+    if value and _PLAIN.fullmatch(name):
+        return f"{_redact(name)}={_redact(value, name)}"
+    if not _PLAIN.fullmatch(text):
+        return _REDACTED
+    return ",".join(map(_redact, text.split(","))) if "," in text else _redact_random(text)
 
 
 def _names_secret(name: str) -> bool:
-    """Return whether a name announces a secret: ``--hf_token``, but not ``--max_tokens``."""
-    words = _name_words(name)
-    has_secret_word = any(_SECRET_WORD.fullmatch(word) for word in words)
-    return has_secret_word or _SECRET_PART.search("_".join(words)) is not None or name == "-H"
+    return name == "-H" or _SECRET_NAME.search(_words(name)) is not None
+
+
+def _words(name: str) -> str:
+    return " ".join(_NAME_WORD.findall(name)).lower()
 
 
 def _redact_random(text: str) -> str:
-    """Redact what looks like a key: it has a known prefix, or is long and random."""
-    text = _UUID.sub(_REDACTED, _KEY_PREFIX.sub(_REDACTED, text))
-    return _LONG.sub(lambda match: _REDACTED if _is_random(match.group()) else match.group(), text)
+    return _LONG.sub(lambda match: _REDACTED if _is_random(match.group()) else match.group(), _KEY.sub(_REDACTED, text))
 
 
 def _is_random(text: str) -> bool:
     digits = sum(map(str.isdigit, text))
     case_changes = len(re.findall("[a-z](?=[A-Z])", text))
     return 0 < digits < len(text) or case_changes >= _MIN_CASE_CHANGES
-
-
-def _file_name(path: str) -> str:
-    return path.replace("\\", "/").rpartition("/")[2]
