@@ -27,11 +27,7 @@ __all__ = ["PeakScope", "PeakTracker"]
 _READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
-_PRIVATE_POOLS = "reserved_bytes_by_private_pools"
-"""The only counter whose structure changes while a program runs."""
-
 _values = attrgetter("allocated", "reserved", "active", "requested")
-_PeaksByPath = dict[tuple[str, ...], int]
 
 
 class PeakScope:
@@ -74,11 +70,10 @@ class PeakTracker:
 
     def __init__(self) -> None:
         self._scopes: list[PeakScope] = []
-        self._user_peaks: dict[int, _PeaksByPath] = {}
+        self._user_stats: dict[int, dict[str, Any]] = {}
         self._lock = threading.RLock()
         self._functions = WrappedFunctions("torch._C")
         self._removing = False
-        self._paths: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {}
 
     def install(self) -> None:
         """Wrap PyTorch's functions that read and reset peaks, if that has not been done and this is a CUDA build."""
@@ -105,20 +100,16 @@ class PeakTracker:
         """Forget all scopes and remove the wrappers now."""
         with self._lock:
             self._scopes.clear()
-            self._user_peaks.clear()
+            self._user_stats.clear()
             self._unwrap()
 
     def _remove_if_unused(self) -> None:
         if self._scopes:  # a reset by the user must still reach them
             return
-        for index in list(self._user_peaks):
-            current = self._peaks_by_path(self.stats(index))
-            higher = {path: peak for path, peak in self._user_peaks[index].items() if peak > current.get(path, peak)}
-            if higher:
-                self._user_peaks[index] = higher
-            else:
-                del self._user_peaks[index]
-        if not self._user_peaks:
+        for index, user_stats in tuple(self._user_stats.items()):
+            if not _raise_peaks(self.stats(index), user_stats):
+                del self._user_stats[index]
+        if not self._user_stats:
             self._unwrap()
 
     def _unwrap(self) -> None:
@@ -147,11 +138,9 @@ class PeakTracker:
                 for open_scope in self._scopes:
                     if open_scope is not scope:
                         open_scope.add(index, state)
-                user_peaks = dict(self._user_peaks.get(index, {}))  # a copy: other threads iterate over the old one
-                for path, peak in self._peaks_by_path(stats).items():
-                    if peak > user_peaks.get(path, -1):
-                        user_peaks[path] = peak
-                self._user_peaks[index] = user_peaks
+                if index in self._user_stats:
+                    _raise_peaks(stats, self._user_stats[index])
+                self._user_stats[index] = stats
                 self._functions.original(_RESETS[0])(index)
                 self._forget_earlier(index)
             else:
@@ -186,9 +175,9 @@ class PeakTracker:
 
     def _read(self, original: Callable[..., Any], *arguments: Any) -> Any:
         stats = original(*arguments)
-        user_peaks = self._user_peaks.get(arguments[0]) if arguments else None
-        if user_peaks:
-            _raise_peaks(stats, user_peaks)
+        user_stats = self._user_stats.get(arguments[0]) if arguments else None
+        if user_stats is not None:
+            _raise_peaks(stats, user_stats)
         return stats
 
     def _reset(self, original: Callable[..., Any], *arguments: Any) -> Any:
@@ -202,30 +191,11 @@ class PeakTracker:
                         scope.add(index, state)
             result = original(*arguments)
             if index is not None:
-                self._user_peaks.pop(index, None)
+                self._user_stats.pop(index, None)
                 self._forget_earlier(index)
             if self._removing:
                 self._remove_if_unused()
         return result
-
-    def _peaks_by_path(self, stats: dict[str, Any]) -> _PeaksByPath:
-        """Every ``*.peak`` of the nested counters. Runs twice per cell, so the paths are remembered."""
-        names = tuple(stats)
-        paths = self._paths.get(names)
-        if paths is None:
-            fixed = {name: part for name, part in stats.items() if name != _PRIVATE_POOLS and isinstance(part, dict)}
-            peaks: _PeaksByPath = {}
-            _collect_peaks(fixed, (), peaks)
-            paths = self._paths[names] = tuple(peaks)
-        peaks = {}
-        for path in paths:
-            node = stats
-            for key in path:
-                node = node[key]
-            peaks[path] = node["peak"]
-        if stats.get(_PRIVATE_POOLS):
-            _collect_peaks(stats[_PRIVATE_POOLS], (_PRIVATE_POOLS,), peaks)
-        return peaks
 
 
 def _maximum(first: Counters | None, second: Counters) -> Counters:
@@ -238,18 +208,15 @@ def _new_peaks(peak: Counters, earlier: Counters, now: Counters) -> Counters:
     return Counters(*(new if new > old else level for new, old, level in triples))
 
 
-def _collect_peaks(node: dict[str, Any], path: tuple[str, ...], peaks: _PeaksByPath) -> None:
-    for key, value in node.items():
-        if isinstance(value, dict):
-            _collect_peaks(value, (*path, key), peaks)
-        elif key == "peak":
-            peaks[path] = value
-
-
-def _raise_peaks(stats: dict[str, Any], user_peaks: _PeaksByPath) -> None:
-    for path, peak in user_peaks.items():
-        node: Any = stats
-        for key in path:
-            node = node.get(key) if isinstance(node, dict) else None
-        if isinstance(node, dict) and node.get("peak", peak) < peak:
-            node["peak"] = peak
+def _raise_peaks(stats: dict[str, Any], earlier: dict[str, Any]) -> bool:
+    """Raise each ``peak`` of nested counters to an earlier one; return whether any was lower. Runs once per cell."""
+    if "peak" in earlier:
+        if stats.get("peak", earlier["peak"]) >= earlier["peak"]:
+            return False
+        stats["peak"] = earlier["peak"]
+        return True
+    raised = False
+    for name, counters in earlier.items():
+        if isinstance(counters, dict) and name in stats and _raise_peaks(stats[name], counters):
+            raised = True
+    return raised

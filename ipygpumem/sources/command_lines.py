@@ -92,8 +92,9 @@ def _redact_arguments(arguments: Sequence[str], *, is_title: bool) -> Iterator[s
         else:
             before, _, value = argument.partition("=")
             announces_secret = _names_secret(before)
-            yield _redact(argument, "" if announces_secret and value else name)
-            if not _names_secret(name):
+            awaits_secret = _names_secret(name)
+            yield _redact(argument, "" if awaits_secret and announces_secret and value else name)
+            if not awaits_secret:
                 name = argument if announces_secret and argument.isidentifier() else ""
 
 
